@@ -1,0 +1,1 @@
+"""Understands what a training run left behind: memory snapshots, hangs, traces, steps."""

@@ -1,0 +1,49 @@
+"""Errors that a user sees: what went wrong, and what to do about it.
+
+WorkbenchError
+├── InputError         missing, unreadable, or of no known kind
+│   ├── HostileInput   asks for more than data: code, or a structure no recorder writes
+│   └── LimitExceeded  needs more memory or time than it was given
+└── MissingExtra       an optional dependency is not installed
+"""
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """What the exit status tells a script."""
+
+    OK = 0
+    FINDINGS = 1
+    USAGE = 2
+    INPUT = 3
+    INTERRUPTED = 130
+
+
+class WorkbenchError(Exception):
+    """Base of every error meant for the user; `hint` says what to do next."""
+
+    exit_code = Exit.INPUT
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class InputError(WorkbenchError):
+    """The input is missing, unreadable or of no known kind."""
+
+
+class HostileInput(InputError):
+    """The input asks for more than data."""
+
+
+class LimitExceeded(InputError):
+    """Reading the input takes more memory or time than allowed."""
+
+
+class MissingExtra(WorkbenchError):
+    """A command needs a package that only an extra installs."""
+
+    exit_code = Exit.USAGE

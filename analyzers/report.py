@@ -1,0 +1,122 @@
+"""The one result type: every analyzer returns a `Report`, every face draws one.
+
+Text, JSON, Markdown, HTML, terminal and web show the same ids and numbers because all of them read this object.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import pandas as pd
+
+Data = TypeVar("Data")
+
+
+class Severity(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def weight(self) -> int:
+        return ("info", "warning", "error").index(self)
+
+
+class Status(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+    UNKNOWN = "unknown"
+
+
+class Input(msgspec.Struct, frozen=True):
+    """A file that was read: its kind is a `run.Kind`."""
+
+    path: str
+    kind: str
+    rank: int | None
+    step: int | None
+    bytes: int
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer in one sentence; `missing` names the evidence that would have made it firmer."""
+
+    status: Status
+    kind: str = msgspec.field(name="class")
+    ranks: list[int] = []
+    sentence: str
+    confidence: float
+    missing: list[str] = []
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact behind a finding; `source` is the file it was read from, `line` a place in the user's code."""
+
+    text: str
+    source: str = ""
+    line: str = ""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something worth knowing. `id` is stable between runs; `next` is the next thing to try."""
+
+    id: str
+    severity: Severity
+    title: str
+    why: str
+    next: str
+    ranks: list[int] = []
+    step: int | None = None
+    evidence: list[Evidence] = []
+    confidence: float
+
+
+class Report(msgspec.Struct, Generic[Data], frozen=True, kw_only=True):
+    """What was read, what it means, and the numbers behind it. Encodes to the JSON document of the contract."""
+
+    schema: str
+    tool: str = "workbench"
+    version: str = ""
+    inputs: list[Input]
+    verdict: Verdict
+    findings: list[Finding]
+    data: Data
+
+    def table(self, name: str) -> pd.DataFrame:
+        """The list `data.<name>` as a table, one row an item."""
+        return pd.DataFrame(msgspec.to_builtins(getattr(self.data, name)))
+
+    def json(self) -> bytes:
+        """The document as UTF-8 JSON, in a stable order."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+
+    def worst(self) -> Severity | None:
+        """The highest severity among the findings."""
+        return max((f.severity for f in self.findings), key=lambda s: s.weight, default=None)
+
+
+def tool_version() -> str:
+    """The installed version; `0` in a tree that was never installed."""
+    try:
+        return version("torch-workbench")
+    except PackageNotFoundError:
+        return "0"
+
+
+def ranked(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings, the one to look at first in front."""
+    return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence, f.id))
+
+
+def status_of(findings: Sequence[Finding]) -> Status:
+    """The status that a verdict resting on these findings has."""
+    worst = max((f.severity.weight for f in findings), default=0)
+    return (Status.OK, Status.WARNING, Status.ERROR)[worst]
+
+
+def json_schema(report: type[Any]) -> dict[str, Any]:
+    """JSON Schema of a report type such as `Report[MemoryData]`."""
+    return msgspec.json.schema(report)

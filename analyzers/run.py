@@ -1,0 +1,219 @@
+"""Which artefacts lie in a folder: kind, rank and step of each, in every layout that PyTorch jobs leave behind.
+
+Names are hints, contents decide: torchtitan alone has renamed its folders three times, so the walk looks at every file
+and tells a pickle's or a JSON file's kind by the keys near its beginning.
+"""
+
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from analyzers.errors import InputError
+
+HEAD_BYTES = 1 << 16
+"""How much of a file is looked at to tell its kind."""
+FILES_AT_MOST = 500_000
+SKIPPED_FOLDERS = {"checkpoint", "previous", "__pycache__", ".git", ".venv", "node_modules"}
+
+STEP = re.compile(r"(?:iteration|step)_(\d+)(_exit)?")
+SNAPSHOT_SEGMENTS = re.compile(rb"segments|device_traces|segment_pool_id|segment_type")
+FLIGHT_KEYS = re.compile(rb"pg_config|collective_seq_id|pg_status|nccl_comm_state")
+
+
+class Kind(StrEnum):
+    """What a file is."""
+
+    SNAPSHOT = "memory_snapshot"
+    TRACE = "trace"
+    FLIGHT = "flight_record"
+    GROUPS = "groups"
+    STACKS = "stacks"
+    COLLECTION = "collection"
+    EXIT = "exit"
+    STEPS = "steps"
+    STRUCTURED_LOG = "structured_log"
+    MANIFEST = "run"
+    ERROR = "error"
+    LOG = "log"
+    TENSORBOARD = "tensorboard"
+
+
+ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_LOG)
+"""The kinds that answer a question on their own; the others help."""
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A file of a known kind. `exit` marks what was written because the job died; `step` is then the last finished one."""
+
+    path: Path
+    kind: Kind
+    rank: int | None = None
+    step: int | None = None
+    exit: bool = False
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """The artefacts below `root`, which is a folder or a single file."""
+
+    root: Path
+    artefacts: tuple[Artefact, ...]
+
+    def of(self, *kinds: Kind) -> list[Artefact]:
+        """The artefacts of these kinds, in order of step, then rank, then path."""
+        return [a for a in self.artefacts if a.kind in kinds]
+
+    def manifest(self) -> dict[str, Any]:
+        """`run.json` as a dict; empty when there is none or it cannot be read."""
+        for artefact in self.of(Kind.MANIFEST):
+            try:
+                return dict(msgspec.json.decode(artefact.path.read_bytes()))
+            except (msgspec.DecodeError, OSError, ValueError, TypeError):
+                continue
+        return {}
+
+
+def discover(path: Path) -> Run:
+    """Everything of a known kind at `path`.
+
+    Raises:
+        InputError: Nothing is there, or nothing of a known kind.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder", "give a run folder, or one of its artefacts")
+    try:
+        found = [artefact for file in files_below(path) if (artefact := identify(file))]
+    except OSError as error:
+        raise InputError(f"{error.filename}: {error.strerror}", "check the permissions") from error
+    if not found:
+        raise InputError(f"{path}: nothing of a known kind", known_kinds())
+    found.sort(key=lambda a: (a.step or 0, -1 if a.rank is None else a.rank, str(a.path)))
+    return Run(path, tuple(found))
+
+
+def known_kinds() -> str:
+    return "known are memory snapshots, profiler traces, Flight Recorder dumps and step logs (.gz of each)"
+
+
+def files_below(root: Path) -> Iterator[Path]:
+    """Every file at or below `root`, without following links to folders."""
+    if root.is_file():
+        yield root
+        return
+    seen = 0
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
+        for name in sorted(names):
+            seen += 1
+            if seen > FILES_AT_MOST:
+                raise InputError(f"{root}: more than {FILES_AT_MOST} files", "give the folder of one run")
+            yield Path(folder, name)
+
+
+def identify(path: Path) -> Artefact | None:
+    """What a file is, or None."""
+    if not path.is_file():
+        return None
+    kind = kind_of(path)
+    if kind is None:
+        return None
+    step, is_exit = step_of(path)
+    return Artefact(path, kind, rank_of(path), step, is_exit, path.stat().st_size)
+
+
+def rank_of(path: Path) -> int | None:
+    """The rank that a file's name, else its folder's, speaks of."""
+    if found := re.search(r"^(\d{6})_step_", path.name):
+        return int(found[1])
+    named = re.search(r"rank[_-]?(\d+)", path.name) or re.search(r"(?:stacks|groups|exit)_(\d+)\.", path.name)
+    named = named or re.search(r"global_rank_(\d+)", path.name) or re.search(r"rank[_-]?(\d+)", path.parent.name)
+    return int(named[1]) if named else None
+
+
+def step_of(path: Path) -> tuple[int | None, bool]:
+    """The step, and whether the job died there, from the nearest folder or the name."""
+    for part in reversed(path.parts[-4:]):
+        if found := STEP.search(part):
+            return int(found[1]), bool(found[2])
+    return None, False
+
+
+def kind_of(path: Path) -> Kind | None:
+    """The kind of a file, by its name where that is ours alone, else by its beginning."""
+    return kind_by_name(path) or kind_by_content(head_of(path))
+
+
+def kind_by_name(path: Path) -> Kind | None:
+    name, folder = path.name, path.parent.name
+    if name == "run.json":
+        return Kind.MANIFEST
+    if name == "error.json":
+        return Kind.ERROR
+    if name == "collection.json":
+        return Kind.COLLECTION
+    if name in ("stdout.log", "stderr.log"):
+        return Kind.LOG
+    if name.startswith("events.out.tfevents"):
+        return Kind.TENSORBOARD
+    patterns = (
+        (r"stacks_\d+\.txt", Kind.STACKS),
+        (r"groups_\d+\.json", Kind.GROUPS),
+        (r"exit_\d+\.json", Kind.EXIT),
+        (r".*global_rank_\d+\..*\.jsonl", Kind.STRUCTURED_LOG),
+    )
+    named = next((kind for pattern, kind in patterns if re.fullmatch(pattern, name)), None)
+    if named is None and folder == "steps" and name.endswith(".jsonl"):
+        return Kind.STEPS
+    return named
+
+
+def kind_by_content(head: bytes) -> Kind | None:
+    if head.startswith(b"\x80"):
+        return pickled_kind(head)
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if not text.startswith((b"{", b"[")):
+        return None
+    if b'"log_type"' in text and b'"log_type_name"' in text:
+        return Kind.STRUCTURED_LOG
+    if b'"workbench.step' in text:
+        return Kind.STEPS
+    if b'"traceEvents"' in text or re.match(rb'\[\s*\{[^{}]*"ph"\s*:', text) or b'"schemaVersion"' in text:
+        return Kind.TRACE
+    return pickled_kind(text)
+
+
+def pickled_kind(head: bytes) -> Kind | None:
+    """Snapshot or Flight Recorder dump, whichever's keys come first; the same keys name them in JSON."""
+    snapshot, flight = SNAPSHOT_SEGMENTS.search(head), FLIGHT_KEYS.search(head)
+    if flight and (not snapshot or flight.start() < snapshot.start()):
+        return Kind.FLIGHT
+    return Kind.SNAPSHOT if snapshot else None
+
+
+def head_of(path: Path) -> bytes:
+    """The first bytes, inflated if gzipped; empty when they cannot be read."""
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if not head.startswith(b"\x1f\x8b"):
+        return head
+    try:
+        return zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
+    except zlib.error:
+        return b""
+
+
+def newest_step(artefacts: Sequence[Artefact]) -> list[Artefact]:
+    """Of artefacts at several steps those of the last one; those of an exit come after all others."""
+    if not artefacts:
+        return []
+    last = max((a.exit, a.step or 0) for a in artefacts)
+    return [a for a in artefacts if (a.exit, a.step or 0) == last]
