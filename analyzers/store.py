@@ -1,9 +1,9 @@
 """Artefact -> columns: read in a child process under limits, kept as `.npy` files, memory-mapped by everyone else.
 
-A reader is a module with `VERSION: int` and `read(paths: list[Path]) -> tuple[dict[str, ndarray], dict]`: the columns and
-a JSON-able `meta`. It is named by its dotted path because this floor must not import the rooms above it.
-Artefacts can be hostile and huge. The child limits itself before it opens one, executes nothing, and what it wrote is
-found again by the files' identity (path, size, time of change) and the reader's version.
+A reader is a module with `VERSION: int` and `read(paths: list[Path]) -> tuple[dict[str, ndarray], dict]`: the columns
+and a JSON-able `meta`. It is named by its dotted path because this floor must not import the rooms above it.
+Artefacts can be hostile and huge. The child limits itself before it opens one, executes nothing, and what it wrote
+is found again by the files' identity (path, size, time of change) and the reader's version.
 """
 
 import hashlib
@@ -167,7 +167,9 @@ def explain(child: "subprocess.CompletedProcess[bytes]", name: str, memory: int,
             f"{name}: reading needs more than {memory >> 20} MiB of memory",
             "raise --max-memory if you trust the file",
         )
-    return InputError(f"{name}: the reader failed: {complaint[-1]}", "report it with the file, or with its first kilobyte")
+    return InputError(
+        f"{name}: the reader failed: {complaint[-1]}", "report it with the file, or with its first kilobyte"
+    )
 
 
 def keep(scratch: Path, entry: Path) -> None:
@@ -190,7 +192,9 @@ def detached(scratch: Path) -> Columns:
 def prune(folder: Path, limit: int) -> None:
     """Delete the entries used longest ago until the rest fits into `limit` bytes."""
     entries = sorted(
-        (entry for entry in folder.iterdir() if (entry / "meta.json").exists()), key=lambda e: e.stat().st_mtime, reverse=True
+        (entry for entry in folder.iterdir() if (entry / "meta.json").exists()),
+        key=lambda e: e.stat().st_mtime,
+        reverse=True,
     )
     total = 0
     for entry in entries:

@@ -1,13 +1,12 @@
 """The command line: one short function a command. What is heavy is imported inside the command that needs it."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from workbench import options as opt
-from workbench.console import complain, guarded
+from workbench.console import guarded
 
 EPILOG = (
     "Exit status: 0 analysed; 1 a finding at or above --fail-on, or the launched job failed; 2 usage; "
@@ -39,10 +38,10 @@ def print_version(wanted: bool) -> None:
 
 @app.callback()
 def common(
-    version: Annotated[
+    _version: Annotated[
         bool, typer.Option("-V", "--version", callback=print_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    _debug: opt.Debug = False,
 ) -> None:
     """A training run broke or is slow: one command says why, and one keypress shows the evidence."""
 
@@ -64,7 +63,7 @@ def analysing(room: str | None, summary: str) -> Any:
         no_tui: opt.NoTui = False,
         web: opt.Web = False,
         fail_on: opt.FailOnOption = None,
-        debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.", hidden=True)] = False,
+        _debug: opt.Debug = False,
     ) -> None:
         from workbench import show
 
@@ -79,9 +78,7 @@ def analysing(room: str | None, summary: str) -> Any:
 app.command("inspect", rich_help_panel=ANALYSE)(
     analysing(None, "Any artefact, folder or run: tell what it is, answer, and join what belongs together.")
 )
-app.command("hang", rich_help_panel=ANALYSE)(
-    analysing("hang", "Flight Recorder dumps: who hangs whom, and why.")
-)
+app.command("hang", rich_help_panel=ANALYSE)(analysing("hang", "Flight Recorder dumps: who hangs whom, and why."))
 app.command("trace", rich_help_panel=ANALYSE)(
     analysing("trace", "Profiler traces: where the time of a step goes, per rank and across ranks.")
 )
@@ -139,7 +136,7 @@ def launch(
     max_restarts: Annotated[int, typer.Option(help="How often a failed job is started again.")] = 0,
     trainer: Annotated[str, typer.Option(help="`workbench`, or a Python module that trains.")] = "workbench",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and the configuration.")] = False,
-    no_tui: opt.NoTui = False,
+    _debug: opt.Debug = False,
 ) -> None:
     """Train with every recorder set right; when the job fails, say why.
 
@@ -148,8 +145,16 @@ def launch(
     from workbench.launch import Request, run
 
     request = Request(
-        config=config, module=module, incident=incident, nproc=nproc, nnodes=nnodes, rdzv_endpoint=rdzv_endpoint,
-        max_restarts=max_restarts, trainer=trainer, overrides=tuple(ctx.args), dry_run=dry_run,
+        config=config,
+        module=module,
+        incident=incident,
+        nproc=nproc,
+        nnodes=nnodes,
+        rdzv_endpoint=rdzv_endpoint,
+        max_restarts=max_restarts,
+        trainer=trainer,
+        overrides=tuple(ctx.args),
+        dry_run=dry_run,
     )
     raise typer.Exit(run(request))
 
@@ -158,7 +163,9 @@ def launch(
 def demo(
     incident: Annotated[str, typer.Argument(help="healthy, oom, hang, straggler, or any name of an incident.")] = "oom",
     nproc: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
-    folder: Annotated[Path | None, typer.Option(help="Where the run is kept.", show_default="outputs/demo-INCIDENT")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the run is kept.", show_default="outputs/demo-INCIDENT")
+    ] = None,
     no_tui: opt.NoTui = False,
     as_json: opt.Json = False,
 ) -> None:
@@ -177,7 +184,9 @@ def doctor(as_json: opt.Json = False) -> None:
 
 
 @app.command(rich_help_panel=HELP)
-def schema(name: Annotated[str | None, typer.Argument(help="memory, hang, trace, steps, incident, ...")] = None) -> None:
+def schema(
+    name: Annotated[str | None, typer.Argument(help="memory, hang, trace, steps, incident, ...")] = None,
+) -> None:
     """JSON Schema of an output, or the names there are."""
     from workbench.schema import describe
 
@@ -185,7 +194,9 @@ def schema(name: Annotated[str | None, typer.Argument(help="memory, hang, trace,
 
 
 @config_app.command("show", context_settings=PASS_ON)
-def config_show(ctx: typer.Context, file: Annotated[Path | None, typer.Argument()] = None, as_json: opt.Json = False) -> None:
+def config_show(
+    ctx: typer.Context, file: Annotated[Path | None, typer.Argument()] = None, as_json: opt.Json = False
+) -> None:
     """The resolved configuration: defaults, then the file, then --section.key value."""
     from workbench.config import show
 

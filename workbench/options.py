@@ -35,7 +35,9 @@ Jobs = Annotated[
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither use nor fill the cache.", rich_help_panel=READING)]
 MaxMemory = Annotated[
     str | None,
-    typer.Option(help="Memory one reader may take, such as 4GiB.", rich_help_panel=READING, show_default="by file size"),
+    typer.Option(
+        help="Memory one reader may take, such as 4GiB.", rich_help_panel=READING, show_default="by file size"
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the JSON document.", rich_help_panel=SHOWING)]
 Printed = Annotated[
@@ -52,3 +54,4 @@ FailOnOption = Annotated[
     FailOn | None,
     typer.Option(help="Exit with 1 if a finding is this severe.", rich_help_panel=SHOWING, show_default=False),
 ]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]

@@ -38,9 +38,7 @@ class Look:
         return not asked_for_document and sys.stdout.isatty() and sys.stdin.isatty()
 
 
-def reading(
-    *, rank: int | None, step: int | None, jobs: int | None, cache: bool, max_memory: str | None
-) -> Options:
+def reading(*, rank: int | None, step: int | None, jobs: int | None, cache: bool, max_memory: str | None) -> Options:
     """Reading options out of what the command line says."""
     chosen: dict[str, Any] = {"jobs": jobs} if jobs else {}
     return Options(rank=rank, step=step, cache=cache, max_memory=parsed_size(max_memory), **chosen)

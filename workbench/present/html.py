@@ -3,7 +3,7 @@
 from html import escape
 from typing import Any
 
-from analyzers.report import Report
+from analyzers.report import Finding, Report
 from analyzers.run import Run
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
@@ -22,46 +22,56 @@ th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--edge); text-align:
 """
 
 
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}: {root}</title><style>{style}</style></head>
+<body><h1>{title}</h1>
+{body}
+<p><small>Made by workbench {version} from <code>{root}</code>.</small></p></body></html>
+"""
+
+
 def document(report: Report[Any], run: Run) -> str:
     verdict = report.verdict
-    title = f"{STATUS_SIGNS[verdict.status]} {verdict.kind.replace('_', ' ')}"
-    parts = [
-        "<!doctype html><html lang=en><head><meta charset=utf-8>",
-        "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-        f"<title>{text(title)}: {text(run.root)}</title><style>{STYLE}</style></head><body>",
-        f"<h1>{text(title)}</h1>",
-        f'<div class=verdict style="--status:{STATUSES[verdict.status]}"><p><strong>{text(verdict.sentence)}</strong></p>',
+    body = [
+        f'<div class="verdict" style="--status:{STATUSES[verdict.status]}">',
+        f"<p><strong>{text(verdict.sentence)}</strong></p>",
         *(f"<p>missing: {text(gap)}</p>" for gap in verdict.missing),
         "</div>",
-        *findings(report),
-        *(part for section in sections(report) for part in grid(section)),
-        f"<p><small>Made by workbench {text(report.version)} from <code>{text(run.root)}</code>.</small></p></body></html>",
+        *(["<h2>Findings</h2>"] if report.findings else []),
+        *(card(finding) for finding in report.findings),
+        *(grid(section) for section in sections(report)),
     ]
-    return "\n".join(parts) + "\n"
+    return PAGE.format(
+        title=f"{STATUS_SIGNS[verdict.status]} {text(verdict.kind.replace('_', ' '))}",
+        root=text(run.root),
+        style=STYLE,
+        version=text(report.version),
+        body="\n".join(body),
+    )
 
 
-def findings(report: Report[Any]) -> list[str]:
-    parts = ["<h2>Findings</h2>"] if report.findings else []
-    for finding in report.findings:
-        ranks = f" (rank {ranges(finding.ranks)})" if finding.ranks else ""
-        parts.append(
-            f'<div class=finding id="{text(finding.id)}" style="--status:{SEVERITIES[finding.severity]}">'
-            f"<strong>{SEVERITY_SIGNS[finding.severity]} {text(finding.title)}</strong>{ranks} <code>{text(finding.id)}</code>"
-            f"<p>{text(finding.why)}</p><p>Next: <strong>{text(finding.next)}</strong></p><ul>"
-        )
-        parts += [f"<li>{text(fact.text)} <code>{text(fact.line)}</code></li>" for fact in finding.evidence]
-        parts.append("</ul></div>")
-    return parts
+def card(finding: Finding) -> str:
+    """One finding: title, why, next and the evidence."""
+    title = f"{SEVERITY_SIGNS[finding.severity]} {text(finding.title)}"
+    about = f" (rank {ranges(finding.ranks)})" if finding.ranks else ""
+    facts = "".join(f"<li>{text(fact.text)} <code>{text(fact.line)}</code></li>" for fact in finding.evidence)
+    return (
+        f'<div class="finding" id="{text(finding.id)}" style="--status:{SEVERITIES[finding.severity]}">'
+        f"<strong>{title}</strong>{about} <code>{text(finding.id)}</code>"
+        f"<p>{text(finding.why)}</p><p>Next: <strong>{text(finding.next)}</strong></p><ul>{facts}</ul></div>"
+    )
 
 
-def grid(section: Table) -> list[str]:
+def grid(section: Table) -> str:
     def row(cells: tuple[str, ...], tag: str) -> str:
-        drawn = (f"<{tag}{' class=n' if i in section.numeric else ''}>{text(cell)}</{tag}>" for i, cell in enumerate(cells))
-        return f"<tr>{''.join(drawn)}</tr>"
+        styled = (tag + (' class="n"' if i in section.numeric else "") for i in range(len(cells)))
+        return "<tr>" + "".join(f"<{s}>{text(c)}</{tag}>" for s, c in zip(styled, cells, strict=True)) + "</tr>"
 
-    rest = [f"<p>... and {section.left_out} more</p>"] if section.left_out else []
-    rows = [row(cells, "td") for cells in section.rows]
-    return [f"<h2>{text(section.title)}</h2><table>", row(section.columns, "th"), *rows, "</table>", *rest]
+    rows = "".join(row(cells, "td") for cells in section.rows)
+    rest = f"<p>... and {section.left_out} more</p>" if section.left_out else ""
+    return f"<h2>{text(section.title)}</h2><table>{row(section.columns, 'th')}{rows}</table>{rest}"
 
 
 def text(value: object) -> str:

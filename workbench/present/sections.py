@@ -45,8 +45,15 @@ def memory(data: Any) -> list[Table]:
             "rank> | device> | step> | entries> | start> | peak> | end> | reserved> | replay",
             (
                 (
-                    d.rank, d.device, d.step, d.entries, size(d.start_allocated_bytes), size(d.peak_allocated_bytes),
-                    size(d.end_allocated_bytes), size(d.reserved_bytes), "exact" if d.consistent else "does not end at the state",
+                    d.rank,
+                    d.device,
+                    d.step,
+                    d.entries,
+                    size(d.start_allocated_bytes),
+                    size(d.peak_allocated_bytes),
+                    size(d.end_allocated_bytes),
+                    size(d.reserved_bytes),
+                    "exact" if d.consistent else "does not end at the state",
                 )
                 for d in devices
             ),
@@ -69,7 +76,10 @@ def categories(device: Any) -> Table:
 
 
 def stacks(device: Any) -> Table:
-    rows = ((size(s.bytes), s.count, s.category, s.frames[0] if s.frames else "no stack recorded") for s in device.top_stacks)
+    rows = (
+        (size(s.bytes), s.count, s.category, s.frames[0] if s.frames else "no stack recorded")
+        for s in device.top_stacks
+    )
     return table(f"Largest stacks at the peak{where(device)}", "bytes> | blocks> | category | innermost line", rows, 8)
 
 
@@ -112,8 +122,15 @@ def trace(data: Any) -> list[Table]:
     heads = "rank> | device> | steps> | span> | compute> | communication> | exposed> | memory> | idle>"
     rows = (
         (
-            r.rank, r.device, count(r.steps), nanoseconds(r.span_ns), nanoseconds(r.compute_ns), nanoseconds(r.communication_ns),
-            nanoseconds(r.exposed_communication_ns), nanoseconds(r.memory_ns), nanoseconds(r.idle_ns),
+            r.rank,
+            r.device,
+            count(r.steps),
+            nanoseconds(r.span_ns),
+            nanoseconds(r.compute_ns),
+            nanoseconds(r.communication_ns),
+            nanoseconds(r.exposed_communication_ns),
+            nanoseconds(r.memory_ns),
+            nanoseconds(r.idle_ns),
         )
         for r in data.ranks
     )
@@ -132,7 +149,9 @@ def kernels(rank: Any) -> Table:
 def steps(data: Any) -> list[Table]:
     names = sorted({phase for r in data.ranks for phase in r.phases})
     shown = sorted(names, key=lambda n: -max(r.phases.get(n, 0.0) for r in data.ranks))[:6]
-    rows = ((r.rank, r.steps, duration(r.median_step_s), *(duration(r.phases.get(n)) for n in shown)) for r in data.ranks)
+    rows = (
+        (r.rank, r.steps, duration(r.median_step_s), *(duration(r.phases.get(n)) for n in shown)) for r in data.ranks
+    )
     return [
         table("Stragglers", "rank> | late by> | in share of steps> | cause", map(straggler, data.stragglers)),
         table("Median step by rank", " | ".join(["rank>", "steps>", "step>", *(f"{n}>" for n in shown)]), rows),
@@ -146,7 +165,10 @@ def straggler(found: Any) -> tuple[Any, ...]:
 def incident(data: Any) -> list[Table]:
     chain = table("What led to what", "# | event", ((i, link_text(link)) for i, link in enumerate(data.chain, 1)))
     rooms: list[tuple[Callable[[Any], list[Table]], Any]] = [
-        (memory, data.memory), (hang, data.hang), (steps, data.steps), (trace, data.trace),
+        (memory, data.memory),
+        (hang, data.hang),
+        (steps, data.steps),
+        (trace, data.trace),
     ]
     return [chain, *(t for build, part in rooms if part is not None for t in build(part)[:2])]
 

@@ -45,7 +45,11 @@ def head(report: Report[Any]) -> Group:
     name = f"{STATUS_SIGNS[verdict.status]} {verdict.kind.replace('_', ' ')}"
     rows = [("Verdict", Text.assemble((name, f"bold {colour}"), "  ", clean(verdict.sentence)))]
     if first:
-        rows += [("Why", Text(clean(first.why))), ("", evidence(first)), ("Next", Text(clean(first.next), style="bold"))]
+        rows += [
+            ("Why", Text(clean(first.why))),
+            ("", evidence(first)),
+            ("Next", Text(clean(first.next), style="bold")),
+        ]
     rows += [("Missing", Text(clean(gap), style="dim")) for gap in verdict.missing]
     layout = Grid.grid(padding=(0, 2))
     layout.add_column(style="bold", width=7)
