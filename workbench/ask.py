@@ -57,3 +57,11 @@ def require(run: Run, room: str) -> Sequence[Any]:
     wanted = " or ".join(kind.replace("_", " ") for kind in ROOMS[room])
     has = f"it holds {', '.join(there)}: try `workbench inspect`" if there else "give the folder of a run"
     raise InputError(f"{run.root}: no {wanted} there", has)
+
+
+def parts(report: Report[Any]) -> dict[str, Any]:
+    """What each room found, by the room's name; a face shows a view for each."""
+    room = report.schema.removeprefix("workbench.").partition("/")[0]
+    if room != JOINED:
+        return {room: report.data}
+    return {name: part for name in ROOMS if (part := getattr(report.data, name)) is not None}
