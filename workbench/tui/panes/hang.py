@@ -13,6 +13,7 @@ from analyzers import hangs
 from analyzers.errors import WorkbenchError
 from analyzers.run import Run
 from analyzers.store import Options
+from workbench.console import clean
 from workbench.present.sections import hang
 from workbench.present.units import ranges
 from workbench.tui.widgets.matrix import Matrix
@@ -60,6 +61,7 @@ class HangPane(Vertical):
         except WorkbenchError as error:
             self.app.call_from_thread(self.notify, error.message, severity="error", markup=False)
             return
-        title = f"group {group.name} ({group.desc}), ranks {ranges(group.ranks)}   {self._at + 1} of {len(self._data.groups)}"
+        place = f"{self._at + 1} of {len(self._data.groups)}"
+        title = f"group {clean(group.name)} ({clean(group.desc)}), ranks {ranges(group.ranks)}   {place}"
         self.app.call_from_thread(self.query_one("#hang-title", Static).update, Text(title, style="bold"))
         self.app.call_from_thread(self.query_one(Matrix).show, frame)
