@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from workbench import options as opt
-from workbench.console import guarded
+from workbench.console import clean, guarded
 
 EPILOG = (
     "Exit status: 0 analysed; 1 a finding at or above --fail-on, or the launched job failed; 2 usage; "
@@ -142,7 +142,8 @@ def launch(
 
     Options of the trainer follow in the form --section.key value; `-- COMMAND ...` launches any other job.
     """
-    from workbench.launch import Request, run
+    from workbench.launch.plan import Request
+    from workbench.launch.run import run
 
     request = Request(
         config=config,
@@ -200,7 +201,7 @@ def config_show(
     """The resolved configuration: defaults, then the file, then --section.key value."""
     from workbench.config import show
 
-    print(show(file, ctx.args, as_json=as_json))
+    print(clean(show(file, ctx.args, as_json=as_json)))
 
 
 @config_app.command("explain", context_settings=PASS_ON)
@@ -210,7 +211,7 @@ def config_explain(
     """For each key: honoured, translated from an older name, ignored and why, or unknown."""
     from workbench.config import explain
 
-    print(explain(file, ctx.args, as_json=as_json))
+    print(clean(explain(file, ctx.args, as_json=as_json)))
 
 
 def main() -> None:

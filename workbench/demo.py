@@ -8,7 +8,8 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import JOINED, ask
 from workbench.console import note
-from workbench.launch.plan import LaunchError, Request, plan
+from workbench.errors import UsageProblem
+from workbench.launch.plan import Request, plan
 from workbench.launch.run import launched
 from workbench.options import Format
 from workbench.present import render
@@ -37,7 +38,7 @@ def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as
     """Make the incident and show what came of it. 0 whatever broke: it was meant to break."""
     name = SHORT_NAMES.get(incident, incident)
     if name not in INCIDENTS:
-        raise LaunchError(f"no incident {incident}", f"one of hang, {', '.join(INCIDENTS)}")
+        raise UsageProblem(f"no incident {incident}", f"one of hang, {', '.join(INCIDENTS)}")
     place = folder or Path("outputs") / f"demo-{incident}"
     outcome = launched(plan(request(name, nproc, place)))
     if outcome.status == "interrupted":

@@ -6,7 +6,7 @@ import msgspec
 
 from analyzers import compare, hangs, incident, memory, steps, traces
 from analyzers.report import Report, json_schema
-from workbench.launch.plan import LaunchError
+from workbench.errors import UsageProblem
 
 DOCUMENTS: dict[str, Any] = {
     "memory": Report[memory.MemoryData],
@@ -23,5 +23,5 @@ def describe(name: str | None) -> str:
     if name is None:
         return "\n".join(DOCUMENTS)
     if name not in DOCUMENTS:
-        raise LaunchError(f"no document {name}", f"one of {', '.join(DOCUMENTS)}")
+        raise UsageProblem(f"no document {name}", f"one of {', '.join(DOCUMENTS)}")
     return msgspec.json.format(msgspec.json.encode(json_schema(DOCUMENTS[name])), indent=2).decode()

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analyzers.errors import Exit, InputError, WorkbenchError
+from analyzers.errors import Exit, InputError
 from analyzers.report import Report, Severity
 from analyzers.run import Run, discover
 from analyzers.store import Options
 from workbench.ask import ask, find, room_for
 from workbench.console import note
+from workbench.errors import UsageProblem
 from workbench.options import FailOn, Format
 from workbench.present import render
 
@@ -52,12 +53,6 @@ def parsed_size(text: str | None) -> int | None:
     if not found:
         raise UsageProblem(f"--max-memory {text}: not a size", "write it like 4GiB or 500M")
     return int(float(found[1]) * (1 << UNITS[found[2].upper()]))
-
-
-class UsageProblem(WorkbenchError):
-    """The command line asks for something that makes no sense."""
-
-    exit_code = Exit.USAGE
 
 
 def answer(room: str | None, paths: Sequence[Path], options: Options, look: Look) -> Exit:

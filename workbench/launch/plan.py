@@ -6,18 +6,15 @@ import sys
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from analyzers.errors import Exit, MissingExtra, WorkbenchError
+from analyzers.errors import MissingExtra
+from trainer.config import ConfigError, JobConfig, load_for_training
+from workbench.errors import UsageProblem
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 OURS = "workbench"
 RING_ENTRIES = 20_000
-
-
-class LaunchError(WorkbenchError):
-    """The job cannot be started as asked."""
-
-    exit_code = Exit.USAGE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,18 +108,15 @@ def trainer_arguments(request: Request) -> tuple[str, ...]:
     return (*chosen, *broken, *request.overrides)
 
 
-def resolved(arguments: tuple[str, ...]) -> "trainer.config.JobConfig":  # type: ignore[name-defined]  # noqa: F821
+def resolved(arguments: tuple[str, ...]) -> JobConfig:
     """The trainer's configuration; what is wrong with it is told as this house tells errors."""
-    from trainer.config import load
-    from trainer.errors import ConfigError
-
     try:
-        return load(None, arguments)
+        return load_for_training(arguments)
     except ConfigError as error:
-        raise LaunchError(error.message, error.hint) from error
+        raise UsageProblem(error.message, error.hint) from error
 
 
-def shape(request: Request) -> dict[str, object]:
+def shape(request: Request) -> dict[str, Any]:
     """How many processes meet where."""
     return {
         "nproc": request.nproc or devices() or 2,

@@ -8,21 +8,15 @@ from pathlib import Path
 
 from werkzeug.serving import make_server
 
-from analyzers.errors import Exit, WorkbenchError
 from analyzers.run import Run
 from analyzers.store import Options
 from workbench.ask import find, room_for
 from workbench.console import note
+from workbench.errors import UsageProblem
 from workbench.web.app import make_app
 from workbench.web.view import view_of
 
 LOOPBACK = "127.0.0.1"
-
-
-class PortTaken(WorkbenchError):
-    """Another program listens there."""
-
-    exit_code = Exit.USAGE
 
 
 def serve(path: Path, port: int, *, browse: bool) -> None:
@@ -38,7 +32,7 @@ def serve_report(run: Run, room: str, options: Options, port: int = 0, *, browse
     try:
         server = make_server(LOOPBACK, port, app.server, threaded=True)
     except (OSError, SystemExit) as error:
-        raise PortTaken(f"port {port} is taken", "choose another with --port, or 0 for a free one") from error
+        raise UsageProblem(f"port {port} is taken", "choose another with --port, or 0 for a free one") from error
     url = f"http://{LOOPBACK}:{server.port}/{room if room != 'incident' else ''}"
     note(f"serving {run.root} at {url}  (ctrl+c ends)")
     note(f"from another machine: ssh -L {server.port}:{LOOPBACK}:{server.port} {getpass.getuser()}@{platform.node()}")
