@@ -194,24 +194,27 @@ def schema(
     print(describe(name))
 
 
-@config_app.command("show", context_settings=PASS_ON)
-def config_show(
-    ctx: typer.Context, file: Annotated[Path | None, typer.Argument()] = None, as_json: opt.Json = False
-) -> None:
+def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
+    """`[FILE] [--section.key value ...]`. Click would take the first value of an unknown option for the file."""
+    if words and not words[0].startswith("--"):
+        return Path(words[0]), words[1:]
+    return None, words
+
+
+@config_app.command("show", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
+def config_show(ctx: typer.Context, as_json: opt.Json = False) -> None:
     """The resolved configuration: defaults, then the file, then --section.key value."""
     from workbench.config import show
 
-    print(clean(show(file, ctx.args, as_json=as_json)))
+    print(clean(show(*file_and_overrides(ctx.args), as_json=as_json)))
 
 
-@config_app.command("explain", context_settings=PASS_ON)
-def config_explain(
-    ctx: typer.Context, file: Annotated[Path | None, typer.Argument()] = None, as_json: opt.Json = False
-) -> None:
+@config_app.command("explain", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
+def config_explain(ctx: typer.Context, as_json: opt.Json = False) -> None:
     """For each key: honoured, translated from an older name, ignored and why, or unknown."""
     from workbench.config import explain
 
-    print(clean(explain(file, ctx.args, as_json=as_json)))
+    print(clean(explain(*file_and_overrides(ctx.args), as_json=as_json)))
 
 
 def main() -> None:
