@@ -167,7 +167,9 @@ def explain(child: "subprocess.CompletedProcess[bytes]", name: str, memory: int,
             f"{name}: reading needs more than {memory >> 20} MiB of memory",
             "raise --max-memory if you trust the file",
         )
-    return InputError(f"{name}: the reader failed: {complaint[-1]}", "report it with the file, or with its first kilobyte")
+    return InputError(
+        f"{name}: the reader failed: {complaint[-1]}", "report it with the file, or with its first kilobyte"
+    )
 
 
 def keep(scratch: Path, entry: Path) -> None:
@@ -190,7 +192,9 @@ def detached(scratch: Path) -> Columns:
 def prune(folder: Path, limit: int) -> None:
     """Delete the entries used longest ago until the rest fits into `limit` bytes."""
     entries = sorted(
-        (entry for entry in folder.iterdir() if (entry / "meta.json").exists()), key=lambda e: e.stat().st_mtime, reverse=True
+        (entry for entry in folder.iterdir() if (entry / "meta.json").exists()),
+        key=lambda e: e.stat().st_mtime,
+        reverse=True,
     )
     total = 0
     for entry in entries:
