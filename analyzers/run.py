@@ -24,7 +24,7 @@ SKIPPED_FOLDERS = {"checkpoint", "previous", "__pycache__", ".git", ".venv", "no
 
 STEP = re.compile(r"(?:iteration|step)_(\d+)(_exit)?")
 SNAPSHOT_SEGMENTS = re.compile(rb"segments|device_traces|segment_pool_id|segment_type")
-FLIGHT_KEYS = re.compile(rb"pg_config|collective_seq_id|pg_status|nccl_comm_state")
+FLIGHT_KEYS = re.compile(rb"pg_config|record_id|pg_status|nccl_comm_state")
 
 
 class Kind(StrEnum):

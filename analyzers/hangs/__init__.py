@@ -1,0 +1,6 @@
+"""Hung collectives: who waits for whom, and why, from Flight Recorder dumps and what lies beside them."""
+
+from analyzers.hangs.model import Culprit, Frame, Group, HangData, Wait
+from analyzers.hangs.report import analyze
+
+__all__ = ["Culprit", "Frame", "Group", "HangData", "Wait", "analyze"]

@@ -1,0 +1,268 @@
+"""What kind of cause each root of the wait-for graph is, and who is to blame."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from analyzers.hangs.graph import At, Graph, Node, victims
+from analyzers.hangs.model import Culprit, Frame, Job, Op
+from analyzers.hangs.p2p import one_sided, peer_of
+from analyzers.hangs.side import Side
+from analyzers.hangs.signatures import Divergence, expected_next, first_divergence, key
+from analyzers.wording import who
+
+P2P_CALLS = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
+WORDS = {
+    "host_stuck": "is not in a collective",
+    "dead": "is gone",
+    "skipped": "skipped a collective",
+    "mismatch": "issued another operation than its group",
+    "order_cycle": "wait for each other in a ring",
+    "all_arrived": "all arrived, none completes",
+    "lagging": "lags behind peers that completed",
+    "slow": "is slow, not stuck",
+    "unmatched_p2p": "has no partner for its send or recv",
+    "healthy": "nobody waits for anybody",
+    "unknown": "the dumps do not tell",
+}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that a verdict may rest on."""
+
+    job: Job
+    side: Side
+    graph: Graph
+
+
+def classify(scene: Scene, root: list[Node]) -> Culprit | None:
+    """The cause that a root stands for; None for one that explains nothing."""
+    ranks = sorted(node for node in root if isinstance(node, int))
+    places = [node for node in root if isinstance(node, At)]
+    hurt = victims(scene.graph, root)
+    if len(ranks) > 1:
+        return ring(scene, ranks, places, hurt)
+    if ranks:
+        return lone(scene, ranks[0], hurt) if hurt else None
+    return gathered(scene, places[0])
+
+
+def ring(scene: Scene, ranks: list[int], places: list[At], hurt: list[int]) -> Culprit:
+    """Ranks that wait for each other; a skipped operation leaves the same picture as a different order."""
+    at = min(places)
+    if one_sided(scene.job, ranks):
+        return culprit(scene, "unmatched_p2p", ranks, at, hurt, "each waits for the other's half")
+    for place in sorted(places):
+        missing = [rank for rank in scene.graph.absent[place] if rank in ranks]
+        for rank in missing:
+            if passed_over(scene, rank, place):
+                others = sorted({*ranks, *hurt} - {rank})
+                return culprit(
+                    scene, "skipped", [rank], place, others, "it went on to what follows in its earlier steps"
+                )
+    steps = (f"{who_stands(scene, place)} in {describe(scene.job, place)}" for place in sorted(places))
+    return culprit(scene, "order_cycle", ranks, at, hurt, "; ".join(steps))
+
+
+def who_stands(scene: Scene, place: At) -> str:
+
+    return who(scene.graph.arrived(place))
+
+
+def passed_over(scene: Scene, rank: int, place: At) -> bool:
+    """Whether a rank stands in what used to come after the operation that the others wait in."""
+    state, job = scene.job.ranks.get(rank), scene.job
+    front = state.front if state else None
+    waiting = operation_at(scene, place)
+    if state is None or front is None or waiting is None:
+        return False
+    ordered = dict(enumerate(op for op in state.ops if not op.p2p))
+    now = next(i for i, op in ordered.items() if op is front)
+    usual = expected_next(job, now, ordered)
+    return usual is not None and usual == key(job, waiting) and usual != key(job, front)
+
+
+def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit:
+    """One rank that others wait for and that stands in no recorded operation."""
+    at = min(scene.graph.waiters(rank), key=lambda place: begun_ns(scene, place))
+    if death := scene.side.death(rank):
+        frames = death.exit.traceback if death.exit else []
+        return culprit(
+            scene, "dead", [rank], at, hurt, death.how, frames=frames, step=death.exit.step if death.exit else None
+        )
+    if rank not in scene.job.ranks:
+        return silent(scene, rank, at, hurt)
+    if at.sender < 0 and (parted := first_divergence(scene.job, at.group, at.seq)):
+        return from_divergence(scene, parted, [rank, *hurt])
+    frames = scene.side.main_stack(rank)
+    if in_p2p_call(frames) or (at.sender >= 0 and went_on(scene, rank, at)):
+        return culprit(
+            scene, "unmatched_p2p", [rank], at, hurt, "its partner never issued the other half", frames=frames
+        )
+    if went_on(scene, rank, at):
+        return culprit(scene, "skipped", [rank], at, hurt, "it issued later operations without this one", frames=frames)
+    return culprit(scene, "host_stuck", [rank], at, hurt, host_detail(scene, rank), frames=frames)
+
+
+def begun_ns(scene: Scene, at: At) -> int:
+    """When the first rank came to an operation."""
+    fronts = (scene.job.ranks[rank].front for rank in scene.graph.arrived(at))
+    return min((op.created_ns for op in fronts if op), default=0)
+
+
+def silent(scene: Scene, rank: int, at: At, hurt: list[int]) -> Culprit:
+    """A rank without a dump whose end nobody recorded."""
+    asked = scene.side.asked(rank)
+    if asked and asked.status == "timeout":
+        return culprit(
+            scene,
+            "host_stuck",
+            [rank],
+            at,
+            hurt,
+            "it did not answer",
+            frames=scene.side.main_stack(rank),
+            confidence=0.7,
+        )
+    return culprit(scene, "dead", [rank], at, hurt, "it left no dump", confidence=0.6)
+
+
+def host_detail(scene: Scene, rank: int) -> str:
+    """Where the heartbeat and the channel of the dump place a rank."""
+    asked = scene.side.asked(rank)
+    if asked is None:
+        return ""
+    beat = asked.heartbeat
+    phase = f"in phase {beat.phase} of step {beat.step}" if beat else ""
+    deaf = (
+        "it answers no Python request, so something holds the GIL"
+        if asked.channel == "json" and asked.stacks == "signal"
+        else ""
+    )
+    return "; ".join(part for part in (phase, deaf) if part)
+
+
+def in_p2p_call(frames: list[Frame]) -> bool:
+    return any(f.name in P2P_CALLS and "distributed" in f.filename for f in frames[:6])
+
+
+def went_on(scene: Scene, rank: int, at: At) -> bool:
+    """Whether a rank issued operations after others had begun to wait for it, or is in a later step than they are."""
+    waiting = [scene.job.ranks[r].front for r in scene.graph.arrived(at)]
+    since = max((op.created_ns for op in waiting if op), default=0)
+    if any(op.created_ns > since for op in scene.job.ranks[rank].ops):
+        return True
+    mine = scene.side.heartbeat(rank)
+    theirs = [beat.step for r in scene.graph.arrived(at) if (beat := scene.side.heartbeat(r))]
+    return bool(mine and theirs and mine.step > max(theirs))
+
+
+def gathered(scene: Scene, at: At) -> Culprit | None:
+    """An operation that everyone who matters has come to, and that does not complete."""
+    job = scene.job
+    arrived = scene.graph.arrived(at)
+    hurt = victims(scene.graph, [at, *arrived])
+    if at.sender >= 0:
+        return None if at in scene.graph.soft else both_halves(scene, at, hurt)
+    parted = first_divergence(job, at.group, at.seq)
+    if parted:
+        return from_divergence(scene, parted, [*arrived, *hurt])
+    if too_young(scene, at) or at in scene.graph.soft:
+        return None
+    members = job.groups[at.group].ranks
+    done = [
+        m for m in members if (state := job.ranks.get(m)) and m not in arrived and state.completed(at.group) >= at.seq
+    ]
+    others = sorted({*hurt, *arrived} - set(arrived))
+    if done:
+        return culprit(
+            scene, "lagging", arrived, at, others, f"{len(done)} of {len(members)} members have completed it"
+        )
+    return culprit(scene, "all_arrived", arrived, at, others, "every member is in it", confidence=0.8)
+
+
+def both_halves(scene: Scene, at: At, hurt: list[int]) -> Culprit | None:
+    """A send and a recv that have met and do not complete; the lower rank speaks for the pair."""
+    front = scene.job.ranks[at.sender].front
+    found = peer_of(scene.job, front) if front else None
+    if found is None or found[1] < at.sender:
+        return None
+    return culprit(scene, "all_arrived", [at.sender, found[1]], at, hurt, "both halves were issued")
+
+
+def too_young(scene: Scene, at: At) -> bool:
+    """Whether the newest arrival is no older than the dumps are apart: then it was in flight, not hung."""
+    asked = [t for rank in scene.job.ranks if (t := scene.side.answered_ns(rank)) is not None]
+    fronts = [op for rank in scene.graph.arrived(at) if (op := scene.job.ranks[rank].front)]
+    if not asked or any(op.retired for op in fronts):
+        return False
+    skew = max(asked) - min(asked)
+    return min(asked) - max(op.created_ns for op in fronts) <= max(skew, 1_000_000_000)
+
+
+def from_divergence(scene: Scene, parted: Divergence, involved: Iterable[int]) -> Culprit:
+    """The culprits of a mismatch; where nothing tells the sides apart both are named."""
+    job = scene.job
+    at = At(parted.group, parted.seq)
+    ranks = parted.ranks or sorted(m for side in parted.sides for m in side)
+    hurt = sorted({*involved, *(m for side in parted.sides for m in side)} - set(ranks))
+    kind = "skipped" if parted.skipped else "mismatch"
+    detail = parted.why if parted.skipped else contrast(job, parted)
+    sure = (0.9 if parted.ranks else 0.5) - 0.1 * (len(parted.sides) > 2)
+    shown = parted.expected if parted.skipped else parted.op
+    frames = job.frames(parted.op) if parted.op else []
+    return culprit(scene, kind, ranks, at, hurt, detail, frames=frames, op=shown, confidence=sure)
+
+
+def contrast(job: Job, parted: Divergence) -> str:
+    """`all_reduce 8x8 Float instead of all_reduce 4x4 Float (why)`."""
+    if parted.op is None or parted.expected is None:
+        shown = [f"{len(side)}" for side in parted.sides]
+        return f"sides of {' and '.join(shown)} ranks; {parted.why}"
+    mine, theirs = job.signature(parted.op), job.signature(parted.expected)
+    return f"{mine.operation} {mine.shape} instead of {theirs.operation} {theirs.shape} ({parted.why})"
+
+
+def operation_at(scene: Scene, at: At) -> Op | None:
+    arrived = scene.graph.arrived(at)
+    return scene.job.ranks[arrived[0]].front if arrived else None
+
+
+def describe(job: Job, at: At) -> str:
+    op = next(
+        (s.front for s in job.ranks.values() if s.front and s.front.group == at.group and s.front.seq == at.seq), None
+    )
+    return f"{job.operation(op) if op else 'operation'} #{at.seq} of {job.groups[at.group].label}"
+
+
+def culprit(  # noqa: PLR0917  # what every class names
+    scene: Scene,
+    kind: str,
+    ranks: list[int],
+    at: At,
+    hurt: list[int],
+    detail: str,
+    *,
+    frames: list[Frame] | None = None,
+    op: Op | None = None,
+    step: int | None = None,
+    confidence: float = 0.9,
+) -> Culprit:
+    group = scene.job.groups[at.group]
+    op = op or operation_at(scene, at)
+    beat = scene.side.heartbeat(ranks[0])
+    own = [scene.job.ranks[r].front for r in ranks if r in scene.job.ranks]
+    shown = frames or scene.side.main_stack(ranks[0]) or next((scene.job.frames(o) for o in own if o), [])
+    return Culprit(
+        ranks=ranks,
+        kind=kind,
+        group=group.name,
+        group_desc=group.label,
+        seq=op.seq if op else at.seq,
+        operation=scene.job.operation(op) if op else None,
+        frames=shown,
+        victims=[rank for rank in hurt if rank not in ranks],
+        step=step if step is not None else (beat.step if beat else None),
+        detail=detail,
+        confidence=confidence,
+    )

@@ -1,0 +1,229 @@
+"""Puts a set of dumps together: which files belong to it, which rank each is of, who is in which group."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analyzers import run, store
+from analyzers.errors import WorkbenchError
+from analyzers.hangs.model import Frame, Group, Job, Position, RankState, Signature, ops_of
+from analyzers.hangs.side import Side
+
+READER = "analyzers.hangs.read"
+ROUND = re.compile(r"round_(\d+)")
+SET = re.compile(r"set_(\d+)")
+
+Members = tuple[tuple[int, ...], str]
+"""Global ranks of a group, and where they are known from."""
+
+
+@dataclass(frozen=True)
+class DumpSet:
+    """The dumps of one hang: `rounds[i]` is the i-th look at it."""
+
+    base: Path
+    rounds: list[list[run.Artefact]]
+
+
+def newest_set(found: run.Run) -> DumpSet:
+    """The last set of dumps in a folder; each hang has its own."""
+    sets: dict[Path, dict[int, list[run.Artefact]]] = {}
+    for artefact in found.of(run.Kind.FLIGHT):
+        base, number = base_of(artefact.path)
+        sets.setdefault(base, {}).setdefault(number, []).append(artefact)
+    if not sets:
+        folders = [a.path.parent for a in found.of(run.Kind.COLLECTION, run.Kind.EXIT, run.Kind.GROUPS)]
+        return DumpSet(folders[-1] if folders else found.root, [[]])
+    base = max(sets, key=lambda b: (set_number(b), newest(sets[b])))
+    return DumpSet(base, [one_a_rank(sets[base][number]) for number in sorted(sets[base])])
+
+
+def newest(looks: dict[int, list[run.Artefact]]) -> float:
+    """When the last dump of a set was written."""
+    return max(artefact.path.stat().st_mtime for look in looks.values() for artefact in look)
+
+
+def base_of(path: Path) -> tuple[Path, int]:
+    """The folder of a dump's set, and the number of the look."""
+    found = ROUND.fullmatch(path.parent.name)
+    return (path.parent.parent, int(found[1])) if found else (path.parent, 1)
+
+
+def set_number(base: Path) -> int:
+    found = SET.fullmatch(base.name)
+    return int(found[1]) if found else 1
+
+
+def one_a_rank(artefacts: Sequence[run.Artefact]) -> list[run.Artefact]:
+    """One dump a rank, with a rank each: a pickle has frames, so it goes before JSON; the newest goes first."""
+    best: dict[int, run.Artefact] = {}
+    for artefact in sorted(artefacts, key=lambda a: (a.path.suffix != ".json", a.path.stat().st_mtime)):
+        rank = artefact.rank if artefact.rank is not None else last_number(artefact.path)
+        if rank is not None:
+            best[rank] = artefact
+    return [run.Artefact(a.path, a.kind, rank, a.step, a.exit, a.bytes) for rank, a in sorted(best.items())]
+
+
+def last_number(path: Path) -> int | None:
+    numbers = re.findall(r"\d+", path.name)
+    return int(numbers[-1]) if numbers else None
+
+
+def load_job(artefacts: Sequence[run.Artefact], side: Side, options: store.Options) -> Job:
+    """The job that these dumps and their side files show."""
+    parts, problems = read_set(artefacts, options)
+    world = world_size(side, parts)
+    job = Job(world, [], {}, [], [], problems, {})
+    directory = Directory(job, side, parts)
+    for part in parts:
+        directory.add(part)
+    directory.infer()
+    return job
+
+
+@dataclass(frozen=True)
+class Part:
+    """Dumps that were read together. `ranks[i]` is the rank of the i-th."""
+
+    columns: dict[str, "np.ndarray[Any, Any]"]
+    meta: dict[str, Any]
+    ranks: list[int]
+
+    def dumps(self) -> list[tuple[int, int, dict[str, Any]]]:
+        """(index, rank, dump) of those that were readable."""
+        return [
+            (i, r, d) for i, (r, d) in enumerate(zip(self.ranks, self.meta["dumps"], strict=True)) if "problem" not in d
+        ]
+
+
+def read_set(artefacts: Sequence[run.Artefact], options: store.Options) -> tuple[list[Part], list[str]]:
+    """All dumps through one child; one by one where a hostile file takes that child down."""
+    if not artefacts:
+        return [], []
+    try:
+        loaded: list[store.Columns | WorkbenchError] = [store.load([a.path for a in artefacts], READER, options)]
+        split = [list(artefacts)]
+    except WorkbenchError:
+        loaded = store.load_many([[a.path] for a in artefacts], READER, options)
+        split = [[a] for a in artefacts]
+    parts, problems = [], []
+    for columns, members in zip(loaded, split, strict=True):
+        if isinstance(columns, WorkbenchError):
+            problems.append(f"dump of rank {members[0].rank} is unreadable: {columns.message}")
+            continue
+        part = Part(dict(columns), columns.meta, [a.rank or 0 for a in members])
+        problems += [
+            f"dump of rank {a.rank} is unreadable: {dump['problem']}"
+            for a, dump in zip(members, columns.meta["dumps"], strict=True)
+            if "problem" in dump
+        ]
+        parts.append(part)
+    return parts, problems
+
+
+def world_size(side: Side, parts: Sequence[Part]) -> int:
+    known = [side.world_size, *(f.world_size for f in side.groups.values())]
+    if max(known):
+        return max(known)
+    ranks = [rank for part in parts for _, rank, _ in part.dumps()]
+    listed = [max(members, default=-1) for part in parts for members in part.meta["members"]]
+    rounds = side.collection.rounds if side.collection else []
+    asked = [rank for look in rounds for rank in look.ranks]
+    return max([*ranks, *listed, *asked, *side.exit_codes, *side.exits], default=-1) + 1
+
+
+class Directory:
+    """Resolves process groups. One name may have different members on different ranks, so both are its identity."""
+
+    def __init__(self, job: Job, side: Side, parts: Sequence[Part]) -> None:
+        self.job = job
+        self.side = side
+        self.numbers: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.inferred: dict[tuple[str, str], int] = {}
+        self.configured: dict[str, list[tuple[int, ...]]] = {}
+        for part in parts:
+            lists = [tuple(sorted(set(members))) for members in part.meta["members"]]
+            for _, _, dump in part.dumps():
+                for name, (_, number) in dump["groups"].items():
+                    known = self.configured.setdefault(name, [])
+                    if lists[number] not in known:
+                        known.append(lists[number])
+
+    def add(self, part: Part) -> None:
+        """Take in the ranks of a part."""
+        job, offset, stacks = self.job, len(self.job.signatures), len(self.job.stacks)
+        job.signatures += [
+            Signature(s[0], s[1], nested(s[2]), tuple(s[3]), nested(s[4]), tuple(s[5])) for s in part.meta["signatures"]
+        ]
+        job.stacks += [[Frame(*frame) for frame in stack] for stack in part.meta["stacks"]]
+        columns = {name.removeprefix("ops."): c for name, c in part.columns.items() if name.startswith("ops.")}
+        columns["signature"] = columns["signature"] + offset
+        columns["stack"] = columns["stack"] + stacks
+        bounds = np.searchsorted(columns["dump"], np.arange(len(part.ranks) + 1))
+        positions = rows_by_dump(part)
+        for index, rank, dump in part.dumps():
+            rows = positions.get(index, [])
+            groups = {group: self.number(rank, *part.meta["groups"][group]) for group, *_ in rows}
+            ops = ops_of(columns, slice(int(bounds[index]), int(bounds[index + 1])), rank, groups)
+            self.job.ranks[rank] = RankState(rank, ops, {groups[g]: Position(*rest) for g, *rest in rows})
+            self.note(rank, dump)
+
+    def note(self, rank: int, dump: dict[str, Any]) -> None:
+        if dump["entries"] and not dump["frames"]:
+            self.job.lacks.setdefault("no stacks in the dump of", []).append(rank)
+        if dump["entries"] and not dump["done"] and dump["active_only"]:
+            self.job.lacks.setdefault("only unfinished operations in the dump of", []).append(rank)
+        if dump["detail"]:
+            self.job.lacks.setdefault("TORCH_DISTRIBUTED_DEBUG=DETAIL hid the groups of", []).append(rank)
+
+    def number(self, rank: int, name: str, desc: str) -> int:
+        """The job's number for a rank's group."""
+        members, source = self.members(rank, name)
+        if not members:
+            number = self.inferred.get((name, desc))
+            if number is None:
+                number = self.inferred[name, desc] = self.new(Group(name, desc, [], "entries"))
+            self.job.groups[number].ranks.append(rank)
+            return number
+        key = (name, members)
+        if key not in self.numbers:
+            self.numbers[key] = self.new(Group(name, desc, list(members), source))
+        return self.numbers[key]
+
+    def new(self, group: Group) -> int:
+        self.job.groups.append(group)
+        return len(self.job.groups) - 1
+
+    def members(self, rank: int, name: str) -> Members:
+        """From the rank's side file, another rank's, the dumps' own map; empty when none knows."""
+        own = self.side.groups.get(rank)
+        for file in [own, *self.side.groups.values()] if own else self.side.groups.values():
+            if file and name in file.groups and rank in file.groups[name].ranks:
+                return tuple(sorted(file.groups[name].ranks)), "side file"
+        for members in self.configured.get(name, []):
+            if name and rank in members:
+                return members, "pg_config"
+        return (), ""
+
+    def infer(self) -> None:
+        """A group that no map knows has the members that used it; the default group has everyone."""
+        for (_, desc), number in self.inferred.items():
+            ranks = self.job.groups[number].ranks
+            ranks[:] = range(self.job.world_size) if desc == "default_pg" else sorted(set(ranks))
+
+
+def rows_by_dump(part: Part) -> dict[int, list[tuple[int, ...]]]:
+    """{index: [(group, first, enqueued, completed)]}."""
+    names = ("dump", "group", "first", "enqueued", "completed")
+    rows: dict[int, list[tuple[int, ...]]] = {}
+    for dump, *rest in zip(*(part.columns[f"positions.{name}"].tolist() for name in names), strict=True):
+        rows.setdefault(dump, []).append(tuple(rest))
+    return rows
+
+
+def nested(value: list[list[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(shape) for shape in value)

@@ -1,0 +1,272 @@
+"""Flight Recorder dumps -> columns. All dumps of a set are read by one child, one after the other.
+
+What is kept of a dump: every operation that is not done, the last done ones of each group, how far each group got, its
+process groups and statuses. The rest is dropped before the next file is opened, so memory grows with ranks x groups.
+"""
+
+import gzip
+import io
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from analyzers import unpickle
+from analyzers.errors import InputError
+
+VERSION = 1
+TAIL_ROWS = 400_000
+"""Done operations kept over all dumps of a set."""
+TAIL_AT_MOST = 256
+"""Done operations kept of one group on one rank."""
+TEXT_AT_MOST = 500
+LARGEST = 1 << 62
+
+OPS = (
+    "dump", "group", "seq", "p2p_seq", "record", "signature", "stack", "started", "done", "retired",
+    "created_ns", "completed_ns", "p2p", "timeout_ms",
+)  # fmt: skip
+POSITIONS = ("dump", "group", "first", "enqueued", "completed", "pg_id")
+
+Entry = dict[str, Any]
+
+
+def read(paths: list[Path]) -> tuple[dict[str, "np.ndarray[Any, Any]"], dict[str, Any]]:
+    """Columns `ops.*`, `positions.*`; `meta.dumps[i]` is of `paths[i]` and holds a `problem` if it was unreadable."""
+    tables = Tables(tail=max(4, min(TAIL_AT_MOST, TAIL_ROWS // (4 * max(1, len(paths))))))
+    with unpickle.gc_paused():
+        for index, path in enumerate(paths):
+            tables.dumps.append(read_one(tables, index, path))
+    return tables.columns(), tables.meta()
+
+
+def read_one(tables: "Tables", index: int, path: Path) -> dict[str, Any]:
+    """One dump's part of `meta`; a damaged file must not hide the others."""
+    try:
+        return tables.add(index, parse(path))
+    except InputError as error:
+        return {"problem": error.message}
+    except MemoryError:
+        return {"problem": "reading it needs too much memory"}
+    except (OSError, EOFError, RecursionError) as error:
+        return {"problem": str(error) or type(error).__name__}
+
+
+def parse(path: Path) -> dict[str, Any]:
+    """The top level of a dump, pickle or JSON, gzipped or not."""
+    with path.open("rb") as file:
+        zipped = file.peek(2)[:2] == b"\x1f\x8b"
+        stream = io.BufferedReader(gzip.GzipFile(fileobj=file)) if zipped else file
+        is_pickle = stream.peek(1)[:1] == b"\x80"
+        content = unpickle.load(stream) if is_pickle else decode(stream.read())
+    if not isinstance(content, dict) or not isinstance(content.get("entries", []), list):
+        raise InputError("no Flight Recorder dump", "give the folder with one dump a rank")
+    return content
+
+
+def decode(text: bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"not readable as JSON: {error}", "was the file copied whole?") from error
+
+
+class Interned:
+    """Numbers values in order of appearance."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Any, int] = {}
+
+    def __call__(self, value: Any) -> int:
+        return self.numbers.setdefault(value, len(self.numbers))
+
+    def values(self) -> list[Any]:
+        return list(self.numbers)
+
+
+class Tables:
+    """What accumulates over the dumps of a set."""
+
+    def __init__(self, tail: int) -> None:
+        self.tail = tail
+        self.ops: list[tuple[int, ...]] = []
+        self.positions: list[tuple[int, ...]] = []
+        self.dumps: list[dict[str, Any]] = []
+        self.groups, self.signatures, self.stacks, self.members = Interned(), Interned(), Interned(), Interned()
+
+    def add(self, index: int, dump: dict[str, Any]) -> dict[str, Any]:
+        entries = [e for e in dump.get("entries", []) if isinstance(e, dict)]
+        self.ops += [self.row(index, entry) for entry in self.kept(entries)]
+        self.positions += self.progress(index, entries)
+        return {
+            "version": text(dump.get("version", "")),
+            "entries": len(entries),
+            "frames": any("frames" in e for e in entries[-1:]),
+            "done": sum(map(is_done, entries)),
+            "active_only": whole(entries[0].get("collective_seq_id")) > 1 if entries else False,
+            "detail": bool(entries) and all(group_of(e) == ("", "") for e in entries[-8:]),
+            "groups": self.configured(dump.get("pg_config")),
+            "status": statuses(dump.get("pg_status")),
+        }
+
+    def kept(self, entries: list[Entry]) -> list[Entry]:
+        """The entries not done and the tail of done ones a group, in the order of the ring."""
+        room: dict[tuple[str, str], int] = defaultdict(lambda: self.tail)
+        kept = []
+        for entry in reversed(entries):
+            if is_done(entry):
+                name = group_of(entry)
+                room[name] -= 1
+                if room[name] < 0:
+                    continue
+            kept.append(entry)
+        kept.reverse()
+        return kept
+
+    def progress(self, index: int, entries: list[Entry]) -> list[tuple[int, ...]]:
+        """First, highest enqueued and highest done collective of each group."""
+        first: dict[tuple[str, str], int] = {}
+        enqueued: dict[tuple[str, str], int] = {}
+        completed: dict[tuple[str, str], int] = {}
+        pg_ids: dict[tuple[str, str], int] = {}
+        for entry in entries:
+            name = group_of(entry)
+            pg_ids[name] = whole(entry.get("pg_id"))
+            if entry.get("is_p2p"):
+                continue
+            seq = whole(entry.get("collective_seq_id"))
+            first.setdefault(name, seq)
+            enqueued[name] = max(seq, enqueued.get(name, -1))
+            if is_done(entry):
+                completed[name] = max(seq, completed.get(name, -1))
+        return [
+            (index, self.groups(n), first.get(n, -1), enqueued.get(n, -1), completed.get(n, -1), pg_ids[n])
+            for n in pg_ids
+        ]
+
+    def row(self, index: int, entry: Entry) -> tuple[int, ...]:
+        """The numbers of an entry, in the order of `OPS`."""
+        return (
+            index,
+            self.groups(group_of(entry)),
+            whole(entry.get("collective_seq_id")),
+            whole(entry.get("p2p_seq_id")),
+            whole(entry.get("record_id")),
+            self.signatures(signature(entry)),
+            self.stacks(frames(entry.get("frames"))),
+            entry.get("state") == "started",
+            is_done(entry),
+            bool(entry.get("retired")),
+            whole(entry.get("time_created_ns"), 0),
+            whole(entry.get("time_discovered_completed_ns"), 0),
+            bool(entry.get("is_p2p")),
+            whole(entry.get("timeout_ms"), 0),
+        )
+
+    def configured(self, config: Any) -> dict[str, list[Any]]:
+        """pg_config as {name: [desc, number of the member list]}; every file repeats the same long lists."""
+        if not isinstance(config, dict):
+            return {}
+        return {
+            text(name): [text(group.get("desc", "")), self.members(str(group.get("ranks", "")))]
+            for name, group in config.items()
+            if isinstance(group, dict)
+        }
+
+    def columns(self) -> dict[str, "np.ndarray[Any, Any]"]:
+        return columns("ops", OPS, self.ops) | columns("positions", POSITIONS, self.positions)
+
+    def meta(self) -> dict[str, Any]:
+        return {
+            "dumps": self.dumps,
+            "groups": self.groups.values(),
+            "signatures": self.signatures.values(),
+            "stacks": self.stacks.values(),
+            "members": [integers(value) for value in self.members.values()],
+        }
+
+
+def columns(prefix: str, names: Sequence[str], rows: list[tuple[int, ...]]) -> dict[str, "np.ndarray[Any, Any]"]:
+    matrix = np.array(rows, dtype=np.int64).reshape(-1, len(names))
+    return {f"{prefix}.{name}": np.ascontiguousarray(matrix[:, i]) for i, name in enumerate(names)}
+
+
+def is_done(entry: Entry) -> bool:
+    """Completed. Gloo never says so: there `retired` is the only sign, which on NCCL means a timeout."""
+    if entry.get("state") == "completed":
+        return True
+    return bool(entry.get("retired")) and str(entry.get("profiling_name", "")).startswith("gloo:")
+
+
+def group_of(entry: Entry) -> tuple[str, str]:
+    """(name, description) of an entry's process group."""
+    group = entry.get("process_group")
+    if isinstance(group, (list, tuple)) and len(group) == 2:
+        return text(group[0]), text(group[1])
+    return "", ""
+
+
+def signature(entry: Entry) -> tuple[Any, ...]:
+    """(backend, operation, input sizes, input dtypes, output sizes, output dtypes)."""
+    backend, _, operation = text(entry.get("profiling_name", "")).rpartition(":")
+    return (
+        backend,
+        operation,
+        sizes(entry.get("input_sizes")),
+        dtypes(entry.get("input_dtypes")),
+        sizes(entry.get("output_sizes")),
+        dtypes(entry.get("output_dtypes")),
+    )
+
+
+def frames(value: Any) -> tuple[tuple[str, str, int], ...]:
+    if not isinstance(value, (list, tuple)):
+        return ()
+    return tuple(
+        (text(f.get("name", "")), text(f.get("filename", "")), whole(f.get("line"), 0))
+        for f in value
+        if isinstance(f, dict)
+    )
+
+
+def sizes(value: Any) -> tuple[tuple[int, ...], ...]:
+    """Shapes; a bare shape counts as a list of one."""
+    if not isinstance(value, (list, tuple)):
+        return ()
+    shapes = value if any(isinstance(item, (list, tuple)) for item in value) else [value] if value else []
+    return tuple(tuple(map(whole, shape)) for shape in shapes if isinstance(shape, (list, tuple)))
+
+
+def dtypes(value: Any) -> tuple[str, ...]:
+    items = value if isinstance(value, (list, tuple)) else [value] if value else []
+    return tuple(text(item) for item in items)
+
+
+def statuses(value: Any) -> dict[str, list[int]]:
+    """pg_status as {pg_id: [last enqueued, last started, last completed]}."""
+    if not isinstance(value, dict):
+        return {}
+    keys = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
+    return {text(name): [whole(s.get(key)) for key in keys] for name, s in value.items() if isinstance(s, dict)}
+
+
+def integers(value: str) -> list[int]:
+    """The numbers in a text such as "[0, 1, 2]"."""
+    return [int(number) for number in re.findall(r"\d{1,9}", value)]
+
+
+def whole(value: Any, default: int = -1) -> int:
+    """A number that fits a column; dumps hold strings and None too."""
+    try:
+        return max(-LARGEST, min(LARGEST, int(value)))
+    except (TypeError, ValueError, OverflowError):
+        return default
+
+
+def text(value: Any) -> str:
+    """Cut, and free of what UTF-8 cannot hold."""
+    return str(value)[:TEXT_AT_MOST].encode("utf-8", "replace").decode() if not isinstance(value, (list, dict)) else ""

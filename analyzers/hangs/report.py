@@ -1,0 +1,200 @@
+"""Answers -> `Report[HangData]`: one verdict, the chain below it, and what evidence was lacking."""
+
+from analyzers import run, store
+from analyzers.errors import InputError
+from analyzers.hangs.classify import Scene, classify
+from analyzers.hangs.graph import At, Graph, build, roots
+from analyzers.hangs.job import DumpSet, load_job, newest_set
+from analyzers.hangs.model import Culprit, HangData, Job, Wait, user_frame
+from analyzers.hangs.rounds import moved
+from analyzers.hangs.side import Side, gather
+from analyzers.hangs.words import finding_of, sentence
+from analyzers.report import Evidence, Finding, Input, Report, Severity, Status, Verdict, ranked, tool_version
+from analyzers.wording import who
+
+SCHEMA = "workbench.hang/1"
+CERTAINTY = (
+    "dead",
+    "mismatch",
+    "skipped",
+    "order_cycle",
+    "host_stuck",
+    "unmatched_p2p",
+    "lagging",
+    "all_arrived",
+    "slow",
+    "unknown",
+)
+"""Classes, those that best explain the others first."""
+
+
+def analyze(found: run.Run, options: store.Options | None = None) -> Report[HangData]:
+    """Who hangs whom, and why, from the newest set of dumps in a run.
+
+    Raises:
+        InputError: No dump lies there, nor a word on how ranks ended.
+    """
+    options = options or store.Options()
+    dumps = newest_set(found)
+    side = gather(found, dumps.base)
+    job = load_job(dumps.rounds[0], side, options)
+    if not job.ranks and not (side.exits or side.exit_codes or side.collection):
+        raise InputError(
+            f"{found.root}: no readable Flight Recorder dump", "; ".join(job.problems) or "give the folder of dumps"
+        )
+    scene = Scene(job, side, build(job, side.answered_ns, lambda rank: is_known_victim(side, rank)))
+    culprits = find_culprits(scene)
+    culprits = moved(culprits, job, dumps, side, options)
+    return assemble(scene, dumps, culprits)
+
+
+def is_known_victim(side: Side, rank: int) -> bool:
+    death = side.death(rank)
+    return death is not None and death.victim
+
+
+def find_culprits(scene: Scene) -> list[Culprit]:
+    """The causes, each once, the best explanation first."""
+    found = [c for root in roots(scene.graph) if (c := classify(scene, root))]
+    found = too_few(scene, found)
+    named = {rank for c in found for rank in c.ranks}
+    found += [c for c in deaths(scene) if not named.issuperset(c.ranks)]
+    unique = {(c.kind, tuple(c.ranks), c.group, c.seq): c for c in found}
+    return sorted(unique.values(), key=lambda c: (CERTAINTY.index(c.kind), -len(c.victims), c.ranks))
+
+
+def too_few(scene: Scene, found: list[Culprit]) -> list[Culprit]:
+    """When most dumps are missing for no known reason, their absence accuses nobody."""
+    silent = [c for c in found if c.kind == "dead" and c.detail == "it left no dump"]
+    if len(silent) > max(1, scene.job.world_size // 4):
+        rest = [c for c in found if c not in silent]
+        ranks = sorted(rank for c in silent for rank in c.ranks)
+        return [*rest, Culprit(ranks=ranks, kind="unknown", detail="they left no dump", confidence=0.2)]
+    return found
+
+
+def deaths(scene: Scene) -> list[Culprit]:
+    """Ranks that ended on their own account although nobody was seen waiting for them."""
+    side = scene.side
+    ends = [d for rank in {*side.exits, *side.exit_codes} if (d := side.death(rank)) and not d.victim]
+    timed = [d for d in ends if d.exit]
+    signalled = [d for d in ends if not d.exit and d.how.startswith("killed")]
+    first = signalled or sorted(timed, key=lambda d: (not (d.exit and d.exit.out_of_memory), d.time_ns))[:1]
+    others = range(scene.job.world_size)
+    return [
+        Culprit(
+            ranks=[d.rank],
+            kind="dead",
+            detail=d.how,
+            frames=d.exit.traceback if d.exit else [],
+            step=d.exit.step if d.exit else None,
+            victims=[rank for rank in others if rank != d.rank],
+        )
+        for d in first
+    ]
+
+
+def assemble(scene: Scene, dumps: DumpSet, culprits: list[Culprit]) -> Report[HangData]:
+    findings = ranked([finding_of(culprit, evidence(scene, culprit)) for culprit in culprits])
+    return Report(
+        schema=SCHEMA,
+        version=tool_version(),
+        inputs=[Input(str(a.path), str(a.kind), a.rank, a.step, a.bytes) for look in dumps.rounds for a in look],
+        verdict=verdict(scene, culprits),
+        findings=findings + notes(scene),
+        data=HangData(
+            world_size=scene.job.world_size,
+            ranks_with_dump=sorted(scene.job.ranks),
+            groups=scene.job.groups,
+            culprits=culprits,
+            waits=waits(scene.job, scene.graph),
+        ),
+    )
+
+
+def verdict(scene: Scene, culprits: list[Culprit]) -> Verdict:
+    lacking = missing(scene)
+    if not culprits:
+        hidden = any("DETAIL" in lack for lack in scene.job.lacks) or not scene.job.ranks
+        return Verdict(
+            status=Status.UNKNOWN if hidden else Status.OK,
+            kind="unknown" if hidden else "healthy",
+            sentence="the dumps do not show who waits for whom" if hidden else "no rank waits for another one",
+            confidence=0.2 if hidden else 0.8,
+            missing=lacking,
+        )
+    first = culprits[0]
+    known = [c for c in culprits if c.kind != "unknown"]
+    return Verdict(
+        status=Status.UNKNOWN if not known else Status.WARNING if first.kind == "slow" else Status.ERROR,
+        kind=first.kind,
+        ranks=sorted({rank for c in known for rank in c.ranks}),
+        sentence="; ".join(sentence(c) for c in (known or culprits)[:3]),
+        confidence=round(first.confidence * (0.85 if scene.job.problems else 1.0), 2),
+        missing=lacking,
+    )
+
+
+def missing(scene: Scene) -> list[str]:
+    """What would have made the verdict firmer."""
+    job, side = scene.job, scene.side
+    lacking = [f"{what} {who(ranks)}" for what, ranks in job.lacks.items()]
+    for rank in (r for r in range(min(job.world_size, 1 << 20)) if r not in job.ranks):
+        death, asked = side.death(rank), side.asked(rank)
+        why = death.how if death else asked.status if asked else ""
+        lacking.append(f"no dump of rank {rank}" + (f": {why}" if why else ""))
+    inferred = [g.label for g in job.groups if g.source == "entries"]
+    if inferred:
+        lacking.append(f"members of {', '.join(inferred[:5])} are inferred from who used them")
+    return [*job.problems, *lacking[:50]]
+
+
+def evidence(scene: Scene, culprit: Culprit) -> list[Evidence]:
+    facts = [Evidence(text=culprit.detail)] if culprit.detail else []
+    if line := user_frame(culprit.frames):
+        facts.append(Evidence(text=f"{who(culprit.ranks)}: {line.name}", line=f"{line.filename}:{line.line}"))
+    files = scene.side.stack_files
+    facts += [
+        Evidence(text=f"stack of rank {rank}", source=str(files[rank])) for rank in culprit.ranks if rank in files
+    ]
+    for rank in culprit.victims[:4]:
+        place = waiting_line(scene.job, rank)
+        if place:
+            facts.append(Evidence(text=f"rank {rank} waits in {place[0]}", line=place[1]))
+    return facts
+
+
+def waiting_line(job: Job, rank: int) -> tuple[str, str] | None:
+    """What a rank stands in, and the line that issued it."""
+    state = job.ranks.get(rank)
+    if state is None or state.front is None:
+        return None
+    front, line = state.front, job.line(state.front)
+    name = f"{job.operation(front)} #{front.seq} of {job.groups[front.group].label}"
+    return name, f"{line.filename}:{line.line}" if line else ""
+
+
+def waits(job: Job, graph: Graph) -> list[Wait]:
+    return [wait(job, graph, rank, at) for rank, at in sorted(graph.stands.items())]
+
+
+def wait(job: Job, graph: Graph, rank: int, at: At) -> Wait:
+    front = job.ranks[rank].front
+    assert front is not None
+    return Wait(rank, graph.absent[at], job.groups[at.group].name, at.seq, job.operation(front))
+
+
+def notes(scene: Scene) -> list[Finding]:
+    """Findings about the dumps themselves."""
+    if not scene.job.problems:
+        return []
+    return [
+        Finding(
+            id="hang.unreadable_dump",
+            severity=Severity.WARNING,
+            title=f"{len(scene.job.problems)} dumps could not be read",
+            why="; ".join(scene.job.problems[:5]),
+            next="collect them again, or copy them whole",
+            confidence=1.0,
+        )
+    ]

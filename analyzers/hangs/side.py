@@ -1,0 +1,227 @@
+"""The files beside the dumps: process groups, stacks, ends of ranks, and how the dumps were collected."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from analyzers import run
+from analyzers.hangs.model import Frame, user_frame
+from analyzers.wording import signal_of
+
+SIDE_BYTES = 64 << 20
+SIGTERM = 15
+ORDERLY = (-SIGTERM, -2)
+"""How a launcher ends the ranks that are left over."""
+COMMUNICATION = re.compile(
+    r"connection (?:closed|reset|refused)|timed? ?out|socket|gloo/|broken pipe|nccl|rendezvous|store.*(?:get|wait)",
+    re.IGNORECASE,
+)
+"""Errors that a rank gets because another one is gone."""
+FAULTHANDLER = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (?P<name>.+)$')
+PY_SPY = re.compile(r"^\s+(?P<name>.+) \((?P<file>[^()]+):(?P<line>\d+)\)$")
+THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+
+
+class GroupEntry(msgspec.Struct):
+    desc: str = ""
+    ranks: list[int] = []
+
+
+class GroupsFile(msgspec.Struct):
+    rank: int
+    world_size: int = 0
+    host: str = ""
+    pid: int = 0
+    groups: dict[str, GroupEntry] = {}
+
+
+class ExitFile(msgspec.Struct):
+    rank: int
+    step: int | None = None
+    phase: str | None = None
+    error: str = ""
+    message: str = ""
+    out_of_memory: bool = False
+    traceback: list[Frame] = []
+    time_ns: int = 0
+
+
+class Heartbeat(msgspec.Struct):
+    step: int
+    phase: str = ""
+    time_ns: int = 0
+
+
+class Asked(msgspec.Struct):
+    """What came back from one rank."""
+
+    status: str = ""
+    channel: str | None = None
+    asked_ns: int | None = None
+    answered_ns: int | None = None
+    file: str | None = None
+    stacks: str | None = None
+    exit_code: int | None = None
+    heartbeat: Heartbeat | None = None
+
+
+class Round(msgspec.Struct):
+    round: int = 1
+    asked_ns: int = 0
+    ranks: dict[int, Asked] = {}
+
+
+class Collection(msgspec.Struct):
+    reason: str = ""
+    detail: str | None = None
+    asked_ns: int = 0
+    stalled_s: float | None = None
+    timeout_s: float | None = None
+    rounds: list[Round] = []
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of a rank. `victim`: it ended because of another rank."""
+
+    rank: int
+    how: str
+    victim: bool
+    time_ns: int = 0
+    exit: ExitFile | None = None
+
+
+@dataclass
+class Side:
+    """Everything known beside the dumps; each part may be empty."""
+
+    groups: dict[int, GroupsFile] = field(default_factory=dict)
+    exits: dict[int, ExitFile] = field(default_factory=dict)
+    stack_files: dict[int, Path] = field(default_factory=dict)
+    collection: Collection | None = None
+    exit_codes: dict[int, int] = field(default_factory=dict)
+    world_size: int = 0
+
+    def asked(self, rank: int) -> Asked | None:
+        """What the first look brought from a rank."""
+        if self.collection is None or not self.collection.rounds:
+            return None
+        return self.collection.rounds[0].ranks.get(rank)
+
+    def answered_ns(self, rank: int) -> int | None:
+        asked = self.asked(rank)
+        return (asked.answered_ns or asked.asked_ns) if asked and asked.status == "ok" else None
+
+    def heartbeat(self, rank: int) -> Heartbeat | None:
+        asked = self.asked(rank)
+        return asked.heartbeat if asked else None
+
+    def main_stack(self, rank: int) -> list[Frame]:
+        """The main thread's frames, innermost first."""
+        path = self.stack_files.get(rank)
+        return main_thread(path) if path else []
+
+    def death(self, rank: int) -> Death | None:
+        """How a rank ended, if it had ended when the dumps were taken."""
+        asked, gone = self.asked(rank), self.exits.get(rank)
+        answered = self.answered_ns(rank)
+        if gone and (answered is None or gone.time_ns < answered):
+            return Death(rank, exception_text(gone), is_victim(gone), gone.time_ns, gone)
+        if answered is not None:
+            return None
+        code = asked.exit_code if asked and asked.exit_code is not None else self.exit_codes.get(rank)
+        if code:
+            return Death(rank, signal_of(code), victim=code in ORDERLY)
+        if asked and asked.status in ("exited", "refused"):
+            return Death(
+                rank, "its process was gone" if asked.status == "exited" else "refused connection", victim=False
+            )
+        return None
+
+
+def is_victim(gone: ExitFile) -> bool:
+    return not gone.out_of_memory and bool(COMMUNICATION.search(f"{gone.error} {gone.message}"))
+
+
+def exception_text(gone: ExitFile) -> str:
+    line = user_frame(gone.traceback)
+    where = f" at {line.name} ({line.filename}:{line.line})" if line else ""
+    return ("out of memory" if gone.out_of_memory else f"{gone.error}: {gone.message}"[:200]) + where
+
+
+def gather(found: run.Run, base: Path) -> Side:
+    """The side files of the set of dumps in `base`."""
+    manifest = manifest_of(found)
+    side = Side(
+        groups={f.rank: f for f in read_all(found, run.Kind.GROUPS, base, GroupsFile)},
+        exits={f.rank: f for f in read_all(found, run.Kind.EXIT, base, ExitFile)},
+        stack_files={a.rank: a.path for a in near(found, run.Kind.STACKS, base) if a.rank is not None},
+        exit_codes=exit_codes(manifest),
+        world_size=manifest["world_size"] if isinstance(manifest.get("world_size"), int) else 0,
+    )
+    collections = [c for a in near(found, run.Kind.COLLECTION, base) if (c := read_side(a.path, Collection))]
+    side.collection = collections[-1] if collections else None
+    return side
+
+
+def near(found: run.Run, kind: run.Kind, base: Path) -> list[run.Artefact]:
+    """Artefacts of a kind, those in the set's own folder last, so that they win."""
+    return sorted(found.of(kind), key=lambda a: (a.path.parent == base, a.path))
+
+
+def read_all(found: run.Run, kind: run.Kind, base: Path, struct: type[Struct]) -> Iterable[Struct]:
+    return [content for a in near(found, kind, base) if (content := read_side(a.path, struct))]
+
+
+def read_side(path: Path, struct: type[Struct]) -> Struct | None:
+    """A side file, or None when it is damaged: it only helps."""
+    try:
+        if path.stat().st_size > SIDE_BYTES:
+            return None
+        return msgspec.convert(msgspec.json.decode(path.read_bytes()), struct, strict=False)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def manifest_of(found: run.Run) -> dict[str, Any]:
+    """run.json, which lies above the folder when only the dumps were given."""
+    if manifest := found.manifest():
+        return manifest
+    folders = (found.root, *found.root.resolve().parents[:3])
+    above = next((f / "run.json" for f in folders if (f / "run.json").is_file()), None)
+    return run.Run(above.parent, (run.Artefact(above, run.Kind.MANIFEST),)).manifest() if above else {}
+
+
+def exit_codes(manifest: dict[str, Any]) -> dict[int, int]:
+    codes = manifest.get("exit_codes")
+    if not isinstance(codes, dict):
+        return {}
+    return {int(rank): code for rank, code in codes.items() if str(rank).isdigit() and isinstance(code, int)}
+
+
+def main_thread(path: Path) -> list[Frame]:
+    """The stack of the thread that runs the script, from py-spy's or faulthandler's text."""
+    try:
+        with path.open(errors="replace") as file:
+            lines = file.read(1 << 22).splitlines()
+    except OSError:
+        return []
+    threads = split_threads(lines)
+    whole = [t for t in threads if t[-1].name.strip() == "<module>"]
+    return max(whole or threads, key=len, default=[])
+
+
+def split_threads(lines: list[str]) -> list[list[Frame]]:
+    threads: list[list[Frame]] = [[]]
+    for line in lines:
+        if THREAD.match(line):
+            threads.append([])
+        elif found := FAULTHANDLER.match(line) or PY_SPY.match(line):
+            threads[-1].append(Frame(found["name"], found["file"], int(found["line"])))
+    return [thread for thread in threads if thread]

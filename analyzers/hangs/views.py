@@ -1,0 +1,142 @@
+"""What faces draw of a hang: small tables."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from analyzers import run, store
+from analyzers.hangs.job import load_job, newest_set
+from analyzers.hangs.model import Frame, Job, Op
+from analyzers.hangs.side import Side, gather
+from analyzers.hangs.signatures import comparable
+from analyzers.wording import place
+
+STATES = ("done", "started", "scheduled", "missing", "mismatch", "no dump")
+
+
+def matrix(
+    found: run.Run, group: str | None = None, limit: int = 60, options: store.Options | None = None
+) -> pd.DataFrame:
+    """One row a rank, one column a sequence number of `group` (by default the one with most waiting), the last `limit`.
+
+    Cells are one of `STATES`; empty where the ring no longer holds the operation.
+    """
+    job, _ = open_job(found, options)
+    number = group_number(job, group)
+    if number is None:
+        return pd.DataFrame(index=pd.Index([], name="rank"))
+    tables = {m: by_seq(job, m, number) for m in job.groups[number].ranks}
+    seqs = sorted(set().union(*tables.values()))[-limit:]
+    odd = odd_ones(job, tables, seqs)
+    rows = {m: [cell(job, m, number, seq, (m, seq) in odd) for seq in seqs] for m in tables}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=seqs).rename_axis(index="rank", columns="seq")
+
+
+def operations(
+    found: run.Run, group: str | None = None, around: int = 8, options: store.Options | None = None
+) -> pd.DataFrame:
+    """What each rank issued around the point where members part: one row a sequence number, one column a rank."""
+    job, _ = open_job(found, options)
+    number = group_number(job, group)
+    if number is None:
+        return pd.DataFrame(index=pd.Index([], name="seq"))
+    tables = {m: by_seq(job, m, number) for m in job.groups[number].ranks if m in job.ranks}
+    every = sorted(set().union(*tables.values()))
+    parted = next(
+        (s for s in every if len({m for m in tables if s in tables[m]}) < len(tables) or differ(job, tables, s)), None
+    )
+    middle = every.index(parted) if parted is not None else len(every)
+    shown = every[max(0, middle - around) : middle + around + 1]
+    rows = [{m: label(job, table.get(seq)) for m, table in tables.items()} for seq in shown]
+    return pd.DataFrame(rows, index=pd.Index(shown, name="seq"), columns=list(tables))
+
+
+def stacks(found: run.Run, options: store.Options | None = None) -> pd.DataFrame:
+    """Stacks merged over ranks: `depth`, `name`, `place`, `ranks`, outermost first, in tree order."""
+    job, side = open_job(found, options)
+    merged: dict[tuple[Frame, ...], list[int]] = {}
+    for rank in sorted({*job.ranks, *side.stack_files}):
+        state = job.ranks.get(rank)
+        frames = side.main_stack(rank) or (job.frames(state.front) if state and state.front else [])
+        path = tuple(reversed(frames))
+        for depth in range(1, len(path) + 1):
+            merged.setdefault(path[:depth], []).append(rank)
+    rows = [
+        {
+            "depth": len(path) - 1,
+            "name": path[-1].name,
+            "place": place(path[-1].filename, path[-1].line),
+            "ranks": merged[path],
+        }
+        for path in sorted(merged)
+    ]
+    return pd.DataFrame(rows, columns=["depth", "name", "place", "ranks"])
+
+
+def groups(found: run.Run, options: store.Options | None = None) -> pd.DataFrame:
+    """`name`, `desc`, `members`, `waiting`: the groups of a job, those with most waiting ranks first."""
+    job, _ = open_job(found, options)
+    rows = [
+        {"name": g.name, "desc": g.desc, "members": g.ranks, "waiting": waiting(job, number)}
+        for number, g in enumerate(job.groups)
+    ]
+    frame = pd.DataFrame(rows, columns=["name", "desc", "members", "waiting"])
+    return frame.sort_values("waiting", ascending=False, kind="stable", ignore_index=True)
+
+
+def open_job(found: run.Run, options: store.Options | None) -> tuple[Job, Side]:
+    dumps = newest_set(found)
+    side = gather(found, dumps.base)
+    return load_job(dumps.rounds[0], side, options or store.Options()), side
+
+
+def group_number(job: Job, name: str | None) -> int | None:
+    """The group of that name or description; without one, the group that most ranks stand in."""
+    if not job.groups:
+        return None
+    if name is None:
+        return max(range(len(job.groups)), key=lambda number: (waiting(job, number), len(job.groups[number].ranks)))
+    return next((i for i, g in enumerate(job.groups) if name in (g.name, g.desc)), None)
+
+
+def waiting(job: Job, number: int) -> int:
+    return sum(state.front is not None and state.front.group == number for state in job.ranks.values())
+
+
+def by_seq(job: Job, rank: int, group: int) -> dict[int, Op]:
+    return {op.seq: op for op in job.ranks[rank].in_group(group)} if rank in job.ranks else {}
+
+
+def differ(job: Job, tables: dict[int, dict[int, Op]], seq: int) -> bool:
+    return len({comparable(job.signature(table[seq])) for table in tables.values() if seq in table}) > 1
+
+
+def odd_ones(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) -> set[tuple[int, int]]:
+    """(rank, seq) of operations that most of the group did not issue."""
+    odd = set()
+    for seq in seqs:
+        if not differ(job, tables, seq):
+            continue
+        here = {m: comparable(job.signature(table[seq])) for m, table in tables.items() if seq in table}
+        usual = pd.Series([str(v) for v in here.values()]).mode()
+        odd |= {(m, seq) for m, value in here.items() if str(value) != usual[0] or len(usual) > 1}
+    return odd
+
+
+def cell(job: Job, rank: int, group: int, seq: int, is_odd: bool) -> str:
+    state = job.ranks.get(rank)
+    if state is None:
+        return "no dump"
+    op = state.at(group, seq)
+    if op is None:
+        return "missing" if seq > state.enqueued(group) else ""
+    return "mismatch" if is_odd else "done" if op.done else "started" if op.started else "scheduled"
+
+
+def label(job: Job, op: Op | None) -> str:
+    """`all_reduce 4x4 Float (train.py:12)`."""
+    if op is None:
+        return ""
+    signature, line = job.signature(op), job.line(op)
+    where = f" ({place(line.filename, line.line)})" if line else ""
+    return f"{signature.operation} {signature.shape}{where}"
