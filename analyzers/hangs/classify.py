@@ -235,7 +235,7 @@ def describe(job: Job, at: At) -> str:
     return f"{job.operation(op) if op else 'operation'} #{at.seq} of {job.groups[at.group].label}"
 
 
-def culprit(  # noqa: PLR0917  # what every class names
+def culprit(  # what every class names
     scene: Scene,
     kind: str,
     ranks: list[int],
