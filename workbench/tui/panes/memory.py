@@ -61,10 +61,7 @@ class MemoryPane(Vertical):
 
     def _show_device(self) -> None:
         device = self._device
-        known = [f"rank {device.rank}"] * (device.rank is not None) + [f"step {device.step}"] * (
-            device.step is not None
-        )
-        where = "  ".join([f"{self._at + 1} of {len(self._devices)}:", *known, f"device {device.device}", device.path])
+        where = f"{device_name(device)}  ({self._at + 1} of {len(self._devices)})  {device.path}"
         self.query_one("#memory-title", Static).update(Text(clean(where)))
         below = self.query_one("#memory-stacks", Vertical)
         below.remove_children()
