@@ -1,7 +1,6 @@
 """run.json: what was run, and how it ended. See docs/run-folder.md."""
 
 import json
-import os
 import platform
 import shutil
 import socket
@@ -17,6 +16,7 @@ import torch.distributed as dist
 
 from trainer.config import JobConfig, as_dict
 from trainer.parallel.mesh import World
+from trainer.recorders.files import Place, write_json
 
 ARTEFACTS = ("dumps", "steps", "tb", "logs")
 
@@ -40,14 +40,6 @@ class RunFile:
             write_json(self.path, self.content)
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a file that is complete or absent."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
-
-
 def described(config: JobConfig, world: World, parameters: int) -> dict[str, Any]:
     device = world.device
     return {
@@ -62,7 +54,7 @@ def described(config: JobConfig, world: World, parameters: int) -> dict[str, Any
         "backend": dist.get_backend(),
         "parameters": parameters,
         "hosts": hosts(world.size),
-        "attempt": attempt(),
+        "attempt": Place.here().attempt,
         "started_ns": time.time_ns(),
         "ended_ns": None,
         "status": "running",
@@ -84,11 +76,6 @@ def hosts(world_size: int) -> dict[str, str]:
     return {str(rank): name for rank, name in enumerate(names)}
 
 
-def attempt() -> int:
-    """How often torchrun has restarted the job."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-
-
 def set_aside(config: JobConfig) -> None:
     """Move what an earlier run left in the dump folder to previous/<when it started>/; checkpoints stay.
 
@@ -96,8 +83,8 @@ def set_aside(config: JobConfig) -> None:
     earlier run.json are this run's own: the launcher opens them before the first rank starts.
     """
     folder = Path(config.job.dump_folder)
-    run_file = folder / "run.json"
-    if attempt() > 0 or not run_file.exists():
+    run_file, place = folder / "run.json", Place.here()
+    if place.attempt > 0 or place.rank > 0 or not run_file.exists():
         return
     ended = run_file.stat().st_mtime
     earlier = folder / "previous" / started(run_file)
