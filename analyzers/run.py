@@ -51,7 +51,7 @@ ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_
 
 @dataclass(frozen=True)
 class Artefact:
-    """A file of a known kind. `exit` marks what was written because the job died; `step` is then the last finished one."""
+    """A file of a known kind. `exit`: written because the job died; `step` is then the last finished one."""
 
     path: Path
     kind: Kind
@@ -152,28 +152,27 @@ def kind_of(path: Path) -> Kind | None:
     return kind_by_name(path) or kind_by_content(head_of(path))
 
 
-def kind_by_name(path: Path) -> Kind | None:
-    name, folder = path.name, path.parent.name
-    if name == "run.json":
-        return Kind.MANIFEST
-    if name == "error.json":
-        return Kind.ERROR
-    if name == "collection.json":
-        return Kind.COLLECTION
-    if name in ("stdout.log", "stderr.log"):
-        return Kind.LOG
-    if name.startswith("events.out.tfevents"):
-        return Kind.TENSORBOARD
-    patterns = (
+NAMES = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"run\.json", Kind.MANIFEST),
+        (r"error\.json", Kind.ERROR),
+        (r"collection\.json", Kind.COLLECTION),
+        (r"std(?:out|err)\.log", Kind.LOG),
+        (r"events\.out\.tfevents.*", Kind.TENSORBOARD),
         (r"stacks_\d+\.txt", Kind.STACKS),
         (r"groups_\d+\.json", Kind.GROUPS),
         (r"exit_\d+\.json", Kind.EXIT),
         (r".*global_rank_\d+\..*\.jsonl", Kind.STRUCTURED_LOG),
     )
-    named = next((kind for pattern, kind in patterns if re.fullmatch(pattern, name)), None)
-    if named is None and folder == "steps" and name.endswith(".jsonl"):
+)
+"""File names that say all."""
+
+
+def kind_by_name(path: Path) -> Kind | None:
+    if path.parent.name == "steps" and path.suffix == ".jsonl":
         return Kind.STEPS
-    return named
+    return next((kind for pattern, kind in NAMES if pattern.fullmatch(path.name)), None)
 
 
 def kind_by_content(head: bytes) -> Kind | None:

@@ -1,9 +1,9 @@
 """Artefact -> columns: read in a child process under limits, kept as `.npy` files, memory-mapped by everyone else.
 
-A reader is a module with `VERSION: int` and `read(paths: list[Path]) -> tuple[dict[str, ndarray], dict]`: the columns and
-a JSON-able `meta`. It is named by its dotted path because this floor must not import the rooms above it.
-Artefacts can be hostile and huge. The child limits itself before it opens one, executes nothing, and what it wrote is
-found again by the files' identity (path, size, time of change) and the reader's version.
+A reader is a module with `VERSION: int` and `read(paths: list[Path]) -> tuple[dict[str, ndarray], dict]`: the columns
+and a JSON-able `meta`. It is named by its dotted path because this floor must not import the rooms above it.
+Artefacts can be hostile and huge. The child limits itself before it opens one, executes nothing, and what it wrote
+is found again by the files' identity (path, size, time of change) and the reader's version.
 """
 
 import hashlib

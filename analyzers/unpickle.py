@@ -23,7 +23,7 @@ class DataUnpickler(pickle.Unpickler):
             "PyTorch's recorders write plain data only; do not open this file with pickle.load",
         )
 
-    def persistent_load(self, pid: object) -> NoReturn:
+    def persistent_load(self, pid: object) -> NoReturn:  # noqa: ARG002  # the name is the interface's
         raise HostileInput("the pickle refers to an object outside itself", "PyTorch's recorders write plain data only")
 
 
@@ -53,7 +53,7 @@ def load(stream: IO[bytes]) -> Any:
             return DataUnpickler(buffered).load()
         except (HostileInput, MemoryError):
             raise
-        except Exception as error:  # noqa: BLE001  # a damaged pickle raises nearly anything
+        except Exception as error:  # a damaged pickle raises nearly anything
             raise InputError(
                 f"not a readable pickle: {error or type(error).__name__}", "was the file copied whole?"
             ) from error

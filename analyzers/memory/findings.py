@@ -1,0 +1,205 @@
+"""What is worth knowing about the memory of each device, and what to try next."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from analyzers.memory.model import Device, Growth, Oom
+from analyzers.memory.stacks import place
+from analyzers.memory.text import listed, share, size
+from analyzers.report import Evidence, Finding, Severity
+
+NEAR_LIMIT, SPIKE = 0.9, 0.25
+SPLIT_SHARE, SPLIT_BYTES = 0.2, 64 << 20
+EVIDENCE_AT_MOST = 8
+
+REMEDY = {
+    "parameters": "shard the parameters over more ranks (parallelism.data_parallel_shard_degree) or use a smaller one",
+    "gradients": "shard the gradients over more ranks, or free them with zero_grad(set_to_none=True)",
+    "optimizer_state": "shard the optimizer state over more ranks, or choose an optimizer with less state",
+    "activations": "turn on activation checkpointing, or make the batch or the sequence smaller",
+    "inputs": "make the batch smaller, or move it to the device later",
+    "temporary": "make the batch or the sequence smaller, or compute the largest operation in pieces",
+    "communication": "limit how many layers are gathered ahead",
+    "workspace": "set CUBLAS_WORKSPACE_CONFIG to a smaller workspace",
+    "unknown": "look at the largest stacks at the peak",
+}
+
+
+def findings_of(device: Device) -> Iterator[Finding]:
+    """The findings of one device."""
+    if device.oom:
+        yield oom_finding(device, device.oom)
+        if device.oom.requested_bytes >= SPIKE * max(device.oom.allocated_bytes, 1):
+            yield spike_finding(device, device.oom)
+    if device.growing:
+        yield leak_finding(device, device.growing)
+    yield from fragmentation_findings(device)
+    if not device.oom and device.limit_bytes and device.peak_allocated_bytes >= NEAR_LIMIT * device.limit_bytes:
+        yield near_limit_finding(device, device.limit_bytes)
+    yield from trust_findings(device)
+
+
+def oom_finding(device: Device, oom: Oom) -> Finding:
+    kind, held = largest(oom.categories)
+    where = place(oom.frames[0]) if oom.frames else ""
+    evidence = [
+        fact(device, f"asked for {size(oom.requested_bytes)} with {size(oom.device_free_bytes)} left", where),
+        fact(device, f"{kind} hold {size(held)} of {size(oom.allocated_bytes)} ({share(held, oom.allocated_bytes)})"),
+    ]
+    return Finding(
+        id="memory.oom",
+        severity=Severity.ERROR,
+        title="Out of memory" + (f" in {where}" if where else ""),
+        why=f"{size(oom.requested_bytes)} were asked for, {size(oom.device_free_bytes)} were left,"
+        f" and {size(oom.allocated_bytes)} were allocated, mostly {kind.replace('_', ' ')}.",
+        next=REMEDY[kind].capitalize() + ".",
+        ranks=ranks_of(device),
+        step=oom.step,
+        evidence=evidence,
+        confidence=1.0,
+    )
+
+
+def spike_finding(device: Device, oom: Oom) -> Finding:
+    return Finding(
+        id="memory.oom.spike",
+        severity=Severity.WARNING,
+        title="One allocation was too large",
+        why=f"The failed request alone is {share(oom.requested_bytes, oom.allocated_bytes)} of what was allocated:"
+        " a spike, not a state that had grown too big.",
+        next="Look at the shapes in "
+        + (place(oom.frames[0]) if oom.frames else "the failing operation")
+        + "; compute it in pieces or with a smaller batch.",
+        ranks=ranks_of(device),
+        step=oom.step,
+        evidence=[fact(device, f"asked for {size(oom.requested_bytes)} beside {size(oom.allocated_bytes)}")],
+        confidence=0.7,
+    )
+
+
+def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
+    worst = growing[0]
+    where = place(worst.frames[0]) if worst.frames else "an unknown line"
+    return Finding(
+        id="memory.leak",
+        severity=Severity.WARNING,
+        title=f"Memory grows by {size(worst.bytes_per_step)} a step in {where}",
+        why=f"What {where} allocated and nobody freed rose in {worst.steps} steps in a row,"
+        f" {size(worst.total_bytes)} in all.",
+        next="Find what keeps these tensors: a list that is appended to, a loss added up without .item() or .detach(),"
+        " a graph held by a retained output.",
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=[
+            fact(device, f"+{size(g.bytes_per_step)} a step, {g.category}", place(g.frames[0]) if g.frames else "")
+            for g in growing
+        ],
+        confidence=min(0.95, 0.6 + 0.05 * worst.steps),
+    )
+
+
+def fragmentation_findings(device: Device) -> Iterator[Finding]:
+    f = device.fragmentation
+    if f.made_up_segments:
+        return
+    free = f.reserved_bytes - f.allocated_bytes
+    blocked = f.request_bytes is not None and f.largest_free_block_bytes < f.request_bytes <= free
+    if not blocked and (f.inactive_split_bytes < max(SPLIT_BYTES, SPLIT_SHARE * f.reserved_bytes)):
+        return
+    yield Finding(
+        id="memory.fragmentation",
+        severity=Severity.ERROR if blocked else Severity.WARNING,
+        title=f"{size(f.inactive_split_bytes)} lie free in pieces",
+        why=f"{size(free)} of the reserved {size(f.reserved_bytes)} are free, but the largest piece is"
+        f" {size(f.largest_free_block_bytes)}"
+        + (f" and {size(f.request_bytes or 0)} were asked for." if blocked else "."),
+        next="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=[fact(device, f"inactive split blocks: {size(f.inactive_split_bytes)} of {size(f.reserved_bytes)}")],
+        confidence=0.9 if blocked else 0.7,
+    )
+
+
+def near_limit_finding(device: Device, limit: int) -> Finding:
+    kind, held = largest(device.categories)
+    return Finding(
+        id="memory.near_limit",
+        severity=Severity.WARNING,
+        title=f"The peak is {share(device.peak_allocated_bytes, limit)} of the limit",
+        why=f"{size(device.peak_allocated_bytes)} of {size(limit)} were allocated at the peak,"
+        f" {size(held)} of them {kind.replace('_', ' ')}.",
+        next=REMEDY[kind].capitalize() + ".",
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=[fact(device, f"peak {size(device.peak_allocated_bytes)} at entry {device.peak_index}")],
+        confidence=0.9,
+    )
+
+
+def trust_findings(device: Device) -> Iterator[Finding]:
+    """What limits how far the numbers can be trusted."""
+    unknown = device.categories["unknown"]
+    if not device.consistent:
+        yield inconsistent_finding(device)
+    if device.peak_allocated_bytes and unknown > 0.5 * device.peak_allocated_bytes:
+        yield uncategorised_finding(device, unknown)
+
+
+def inconsistent_finding(device: Device) -> Finding:
+    return Finding(
+        id="memory.inconsistent",
+        severity=Severity.WARNING,
+        title="The trace does not end at the snapshot",
+        why=f"Replaying the {device.entries} entries ends at {size(device.end_allocated_bytes)}, but the blocks alive"
+        " say otherwise: entries are missing, or the file was edited.",
+        next="Record again without skipping actions; until then take the sizes as approximate.",
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=[fact(device, f"device {device.device}: {device.entries} entries")],
+        confidence=1.0,
+    )
+
+
+def uncategorised_finding(device: Device, unknown: int) -> Finding:
+    return Finding(
+        id="memory.uncategorised",
+        severity=Severity.INFO,
+        title=f"{share(unknown, device.peak_allocated_bytes)} of the peak cannot be attributed",
+        why="The stacks of these blocks were not recorded, or the blocks are older than the trace.",
+        next='Record from the start of the process with stacks="all", or with the trainer\'s own recorder.',
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=[fact(device, f"unknown: {size(unknown)} of {size(device.peak_allocated_bytes)} at the peak")],
+        confidence=1.0,
+    )
+
+
+def fact(device: Device, text: str, line: str = "") -> Evidence:
+    return Evidence(text=text, source=device.path, line=line)
+
+
+def ranks_of(device: Device) -> list[int]:
+    return [] if device.rank is None else [device.rank]
+
+
+def largest(categories: dict[str, int]) -> tuple[str, int]:
+    return max(categories.items(), key=lambda item: item[1])
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding an id: the first of the most severe speaks for the ranks of all."""
+    by_id: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_id.setdefault(finding.id, []).append(finding)
+    return [merge(same) for same in by_id.values()]
+
+
+def merge(same: Sequence[Finding]) -> Finding:
+    first = max(same, key=lambda finding: finding.severity.weight)
+    others = [finding for finding in same if finding is not first]
+    ranks = sorted({rank for finding in same for rank in finding.ranks})
+    evidence = [fact for finding in [first, *others] for fact in finding.evidence]
+    why = first.why if len(ranks) < 2 else f"{first.why} The same on {listed(ranks)}."
+    return msgspec.structs.replace(first, ranks=ranks, evidence=evidence[:EVIDENCE_AT_MOST], why=why)

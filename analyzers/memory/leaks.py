@@ -1,0 +1,69 @@
+"""Live bytes that grow from step to step, by the stack that allocated them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from analyzers.memory.categories import Guess
+from analyzers.memory.model import Device, Growth
+from analyzers.memory.phases import steps
+from analyzers.memory.read import CATEGORIES
+from analyzers.memory.replay import Replay
+from analyzers.memory.stacks import groups, shown
+from analyzers.memory.tables import Column
+
+RISES_AT_LEAST = 3
+STEPS_AT_MOST = 64
+BYTES_AT_LEAST, SHARE_AT_LEAST = 64 << 10, 0.005
+
+
+def growing(replay: Replay, guess: Guess) -> list[Growth]:
+    """Stacks whose live bytes rose at each of the last steps, the steepest first; needs the steps to be marked."""
+    ends = [step.end - 1 for step in steps(replay.trace) if step.end][-STEPS_AT_MOST:]
+    if len(ends) <= RISES_AT_LEAST:
+        return []
+    keys, held = held_at(replay, guess, ends)
+    rises = np.array([rising(series) for series in held.T], np.int64)
+    total = held[-1] - held[len(ends) - 1 - rises, np.arange(len(keys))]
+    worth = max(BYTES_AT_LEAST, SHARE_AT_LEAST * replay.end)
+    leaking = [k for k in np.argsort(-total, kind="stable") if rises[k] >= RISES_AT_LEAST and total[k] >= worth]
+    return [
+        Growth(
+            bytes_per_step=int(total[k]) // int(rises[k]),
+            total_bytes=int(total[k]),
+            steps=int(rises[k]),
+            category=CATEGORIES[keys[k] % len(CATEGORIES)],
+            frames=shown(replay.trace.snapshot, int(keys[k]) // len(CATEGORIES)),
+        )
+        for k in leaking[:10]
+    ]
+
+
+def held_at(replay: Replay, guess: Guess, instants: Sequence[int]) -> tuple[Column, Column]:
+    """Bytes alive at each instant by (stack, category): the groups, and a row an instant."""
+    lives = replay.lifetimes
+    keys, group = np.unique(groups(lives, guess), return_inverse=True)
+    alive = [lives.alive(instant) for instant in instants]
+    held = [np.bincount(group[rows], weights=lives.size[rows], minlength=len(keys)) for rows in alive]
+    return keys, np.array(held, np.int64).reshape(len(instants), len(keys))
+
+
+def rising(series: Column) -> int:
+    """How many of the last changes in a row are rises."""
+    falls = np.flatnonzero(np.diff(series) <= 0)
+    return len(series) - 1 - (int(falls[-1]) + 1 if len(falls) else 0)
+
+
+def growing_over_snapshots(devices: Sequence[Device]) -> Growth | None:
+    """The rise of what is alive at the end of one device's snapshots, taken at different steps of a run."""
+    ends = np.array([device.end_allocated_bytes for device in devices], np.int64)
+    rises = rising(ends) if len(ends) > 1 else 0
+    if rises < RISES_AT_LEAST - 1:
+        return None
+    first, last = devices[-1 - rises], devices[-1]
+    total = last.end_allocated_bytes - first.end_allocated_bytes
+    span = (last.step or 0) - (first.step or 0)
+    if span <= 0 or total < max(BYTES_AT_LEAST, SHARE_AT_LEAST * last.end_allocated_bytes):
+        return None
+    # One more snapshot's frames cannot prove which stack grows; the largest of the growing category is a hint.
+    return Growth(bytes_per_step=total // span, total_bytes=total, steps=span, category="unknown", frames=[])

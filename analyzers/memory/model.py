@@ -1,0 +1,181 @@
+"""Typed views of a snapshot's columns, and the structs of `workbench.memory/1`."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+import numpy as np
+
+from analyzers.memory.read import ACTION_OF
+from analyzers.memory.tables import Column
+from analyzers.run import Artefact
+from analyzers.store import Columns
+
+
+class Oom(msgspec.Struct, frozen=True, kw_only=True):
+    """The failed allocation; `categories` are the bytes alive at that instant."""
+
+    requested_bytes: int
+    device_free_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    index: int
+    step: int | None
+    frames: list[str]
+    categories: dict[str, int]
+
+
+class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
+    """How the segments are used at the end. Where they are made up (CPU) only `allocated_bytes` means something."""
+
+    reserved_bytes: int
+    allocated_bytes: int
+    rounding_bytes: int
+    inactive_split_bytes: int
+    largest_free_block_bytes: int
+    request_bytes: int | None
+    made_up_segments: bool
+
+
+class TopStack(msgspec.Struct, frozen=True, kw_only=True):
+    """What one stack holds at the peak; the innermost frame of the user's own code comes first."""
+
+    bytes: int
+    count: int
+    category: str
+    label: str
+    frames: list[str]
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """A stack whose live bytes grow from step to step."""
+
+    bytes_per_step: int
+    total_bytes: int
+    steps: int
+    category: str
+    frames: list[str]
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """One device of one file; sizes in bytes, `peak_index` -1 = before the first entry."""
+
+    path: str
+    rank: int | None
+    device: int
+    step: int | None
+    entries: int
+    start_allocated_bytes: int
+    peak_allocated_bytes: int
+    peak_index: int
+    end_allocated_bytes: int
+    reserved_bytes: int
+    limit_bytes: int | None
+    consistent: bool
+    oom: Oom | None
+    categories: dict[str, int]
+    categories_exact: bool
+    categories_confidence: float
+    fragmentation: Fragmentation
+    top_stacks: list[TopStack]
+    growing: list[Growth]
+
+
+class MemoryData(msgspec.Struct, frozen=True):
+    """`data` of a memory report."""
+
+    devices: list[Device]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The columns of one file."""
+
+    artefact: Artefact
+    columns: Columns
+
+    @property
+    def rank(self) -> int | None:
+        noted: int | None = self.columns.meta["ours"].get("rank")
+        return self.artefact.rank if noted is None else noted
+
+    @property
+    def step(self) -> int | None:
+        """The last finished step."""
+        noted: int | None = self.columns.meta["ours"].get("step")
+        return self.artefact.step if noted is None else noted
+
+    @property
+    def limit_bytes(self) -> int | None:
+        limit: int | None = self.columns.meta["ours"].get("limit_bytes")
+        return limit
+
+    @property
+    def made_up_segments(self) -> bool:
+        return bool(self.columns.meta["ours"].get("made_up_segments", False))
+
+    @cached_property
+    def devices(self) -> list[int]:
+        """The devices that have entries or segments; the first one if none has."""
+        traced = {device for device, entries in enumerate(self.columns.meta["entries"]) if entries}
+        return sorted(traced | set(self.columns["segment_device"].tolist())) or [0]
+
+    def device(self, number: int) -> "DeviceTrace":
+        return DeviceTrace(self, number)
+
+    def text(self, number: int) -> str:
+        ends = self.columns["text_end"]
+        start = int(ends[number - 1]) if number else 0
+        return self.columns["text_bytes"][start : int(ends[number])].tobytes().decode("utf-8", "replace")
+
+    def stack(self, number: int) -> list[tuple[str, str, int]]:
+        """(name, file, line) of each frame, innermost first."""
+        c = self.columns
+        start = int(c["stack_end"][number - 1]) if number else 0
+        frames = c["stack_frames"][start : int(c["stack_end"][number])]
+        return [(self.text(c["frame_name"][f]), self.text(c["frame_file"][f]), int(c["frame_line"][f])) for f in frames]
+
+
+@dataclass(frozen=True)
+class DeviceTrace:
+    """The part of a snapshot that belongs to one device."""
+
+    snapshot: Snapshot
+    number: int
+
+    @cached_property
+    def rows(self) -> slice:
+        """Where this device's entries lie in the columns of entries."""
+        entries = self.snapshot.columns.meta["entries"]
+        start = sum(entries[: self.number])
+        return slice(start, start + len(self))
+
+    def __len__(self) -> int:
+        entries: list[int] = self.snapshot.columns.meta["entries"]
+        return entries[self.number] if self.number < len(entries) else 0
+
+    def entry(self, name: str) -> Column:
+        """A column of the entries: action, addr, size, time, stack, category, label."""
+        return self.snapshot.columns[name][self.rows]
+
+    def where(self, action: str) -> Column:
+        """The indices of the entries with this action."""
+        return np.flatnonzero(self.entry("action") == ACTION_OF[action])
+
+    @cached_property
+    def segments(self) -> Column:
+        """The numbers of this device's segments."""
+        return np.flatnonzero(self.snapshot.columns["segment_device"] == self.number)
+
+    @cached_property
+    def blocks(self) -> Column:
+        """The numbers of this device's blocks."""
+        return np.flatnonzero(np.isin(self.snapshot.columns["block_segment"], self.segments))
+
+    def block(self, name: str) -> Column:
+        """A column of the blocks: segment, address, size, requested, state, stack."""
+        return self.snapshot.columns[f"block_{name}"][self.blocks]
+
+    @property
+    def reserved_bytes(self) -> int:
+        return int(self.snapshot.columns["segment_total"][self.segments].sum())

@@ -1,0 +1,68 @@
+"""The allocation that failed, and how much of the reserved memory could not be used for it."""
+
+import numpy as np
+
+from analyzers.memory.categories import Guess
+from analyzers.memory.model import DeviceTrace, Fragmentation, Oom
+from analyzers.memory.phases import steps
+from analyzers.memory.replay import Replay
+from analyzers.memory.stacks import shown
+
+GROWS, SHRINKS = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
+
+
+def last_oom(replay: Replay, guess: Guess) -> Oom | None:
+    """The last allocation that failed; earlier ones the program survived."""
+    trace = replay.trace
+    failed = trace.where("oom")
+    if not len(failed):
+        return None
+    index = int(failed[-1])
+    lives = replay.lifetimes
+    return Oom(
+        requested_bytes=int(trace.entry("size")[index]),
+        device_free_bytes=int(trace.entry("addr")[index]),
+        allocated_bytes=int(replay.live[index]),
+        reserved_bytes=reserved_at(trace, index),
+        index=index,
+        step=step_of(trace, index),
+        frames=shown(trace.snapshot, int(trace.entry("stack")[index])),
+        categories=guess.sums(lives, lives.alive(index)),
+    )
+
+
+def reserved_at(trace: DeviceTrace, index: int) -> int:
+    """Reserved bytes after entry `index`: the segments at the end, less what changed since."""
+    size = trace.entry("size")
+    later = [
+        sign * int(size[rows[rows > index]].sum())
+        for sign, actions in ((-1, GROWS), (1, SHRINKS))
+        for rows in map(trace.where, actions)
+    ]
+    return trace.reserved_bytes + sum(later)
+
+
+def step_of(trace: DeviceTrace, index: int) -> int | None:
+    """The step that entry `index` belongs to: by the annotations, else the one after the last finished."""
+    for step in reversed(steps(trace)):
+        if step.start <= index and (step.end is None or index < step.end):
+            return step.number
+    finished = trace.snapshot.step
+    is_last = trace.snapshot.artefact.exit or "step" in trace.snapshot.columns.meta["ours"]
+    return finished + 1 if finished is not None and is_last else finished
+
+
+def fragmentation(trace: DeviceTrace, oom: Oom | None) -> Fragmentation:
+    """How the segments are used at the end of the trace."""
+    size, active = trace.block("size"), trace.block("state") > 0
+    segment = trace.block("segment")
+    split = ~active & np.isin(segment, segment[active])
+    return Fragmentation(
+        reserved_bytes=trace.reserved_bytes,
+        allocated_bytes=int(size[active].sum()),
+        rounding_bytes=int((size - trace.block("requested"))[active].sum()),
+        inactive_split_bytes=int(size[split].sum()),
+        largest_free_block_bytes=int(size[~active].max(initial=0)),
+        request_bytes=oom.requested_bytes if oom else None,
+        made_up_segments=trace.snapshot.made_up_segments,
+    )

@@ -1,0 +1,89 @@
+"""Interned texts, frames and stacks: a snapshot repeats a few hundred of them a million times."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Column = npt.NDArray[Any]
+
+NO_FRAMES: list[Any] = []
+
+
+def line_number(line: int) -> int:
+    """The line; some recorders write -1 as an unsigned number where none is known."""
+    return line if 0 <= line < 1 << 31 else 0
+
+
+class Texts:
+    """Numbers for texts; 0 is the empty one."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {"": 0}
+
+    def number(self, text: object) -> int:
+        """The number of a text.
+
+        Raises:
+            TypeError: It is no text.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"a text is expected where {type(text).__name__} stands")
+        return self.known.setdefault(text, len(self.known))
+
+    def columns(self) -> dict[str, Column]:
+        """All texts as UTF-8, one behind the other, and where each ends."""
+        encoded = [text.encode("utf-8", "replace") for text in self.known]
+        return {
+            "text_bytes": np.frombuffer(b"".join(encoded), np.uint8),
+            "text_end": np.cumsum([len(text) for text in encoded], dtype=np.int64),
+        }
+
+
+class Stacks:
+    """Numbers for stacks of frames; 0 is the empty one.
+
+    Recorders share the frame and list objects, so looking at identities first spares reading the same frames a
+    thousand times; where they are not shared (JSON) the contents decide. The objects must outlive this one.
+    """
+
+    def __init__(self, texts: Texts) -> None:
+        self.texts = texts
+        self.frames: dict[tuple[int, int, int], int] = {}
+        self.stacks: dict[tuple[int, ...], int] = {(): 0}
+        self._frame_of: dict[int, int] = {}
+        self._stack_of: dict[tuple[int, ...], int] = {}
+
+    def numbers(self, lists: Sequence[list[dict[str, Any]] | None]) -> Column:
+        """The stack number of each list of frames, int32."""
+        identities = np.fromiter(map(id, lists), np.uint64, len(lists))
+        _, first, inverse = np.unique(identities, return_index=True, return_inverse=True)
+        return np.fromiter((self.number(lists[i] or NO_FRAMES) for i in first), np.int32, len(first))[inverse]
+
+    def number(self, frames: list[dict[str, Any]]) -> int:
+        key = tuple(map(id, frames))
+        found = self._stack_of.get(key)
+        if found is None:
+            contents = tuple(self.frame(frame) for frame in frames)
+            found = self._stack_of[key] = self.stacks.setdefault(contents, len(self.stacks))
+        return found
+
+    def frame(self, frame: dict[str, Any]) -> int:
+        found = self._frame_of.get(id(frame))
+        if found is None:
+            name, file = (self.texts.number(frame.get(key, "")) for key in ("name", "filename"))
+            contents = (name, file, line_number(frame.get("line", 0)))
+            found = self._frame_of[id(frame)] = self.frames.setdefault(contents, len(self.frames))
+        return found
+
+    def columns(self) -> dict[str, Column]:
+        """The frames as three columns; the stacks as frame numbers, one behind the other, and where each ends."""
+        table = np.array(list(self.frames), np.int64).reshape(-1, 3)
+        return {
+            "frame_name": table[:, 0],
+            "frame_file": table[:, 1],
+            "frame_line": table[:, 2],
+            "stack_frames": np.array([frame for stack in self.stacks for frame in stack], np.int32),
+            "stack_end": np.cumsum([len(stack) for stack in self.stacks], dtype=np.int64),
+        }

@@ -1,0 +1,132 @@
+"""What faces draw of one snapshot, as small tables."""
+
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+
+from analyzers import store
+from analyzers.memory.categories import Guess, categorise
+from analyzers.memory.model import Snapshot
+from analyzers.memory.read import CATEGORIES
+from analyzers.memory.replay import BEFORE, Replay
+from analyzers.memory.report import READER
+from analyzers.memory.stacks import shown
+from analyzers.memory.stacks import top_stacks as largest_stacks
+from analyzers.memory.tables import Column
+from analyzers.run import Artefact
+
+STATE_NAMES = ("inactive", "active", "pending_free")
+
+
+def opened(artefact: Artefact, options: store.Options | None = None) -> Snapshot:
+    """The snapshot in an artefact.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    return Snapshot(artefact, store.load([artefact.path], READER, options))
+
+
+def timeline(
+    artefact: Artefact,
+    options: store.Options | None = None,
+    device: int = 0,
+    buckets: int = 200,
+    window: tuple[int, int] | None = None,
+) -> pd.DataFrame:
+    """Allocated bytes over the entries `window` (first, beyond last; all by default), at most `buckets` rows.
+
+    Columns: entry, time_us, allocated, a column a category (they sum to allocated), oom (one failed in this bucket).
+    Each row is one instant that really was: of its bucket the one with the most allocated, so every peak survives.
+    Without a trace the single row is the state at the snapshot, its entry -1.
+    """
+    trace = opened(artefact, options).device(device)
+    replay = Replay(trace)
+    first, last = window or (0, len(trace))
+    first, last = max(first, 0), min(last, len(trace))
+    if first >= last:
+        return frame(replay, np.array([BEFORE]), np.array([False]))
+    edges = np.unique(np.linspace(first, last, min(buckets, last - first) + 1).astype(np.int64))
+    instants = [low + int(replay.live[low:high].argmax()) for low, high in pairwise(edges)]
+    failed = trace.where("oom")
+    count = np.searchsorted(failed, edges)
+    return frame(replay, np.array(instants), np.diff(count) > 0)
+
+
+def frame(replay: Replay, instants: Column, failed: Column) -> pd.DataFrame:
+    time = replay.trace.entry("time")
+    live = np.concatenate([[replay.start], replay.live])
+    table = {
+        "entry": instants,
+        "time_us": time[np.maximum(instants, 0)] if len(time) else np.zeros(len(instants), np.int64),
+        "allocated": live[instants + 1],
+    }
+    held = by_category(replay, categorise(replay), instants)
+    return pd.DataFrame(table | dict(zip(CATEGORIES, held, strict=True)) | {"oom": failed})
+
+
+def by_category(replay: Replay, guess: Guess, instants: Column) -> Column:
+    """Bytes alive at each of the ascending instants: (category, instant)."""
+    lives = replay.lifetimes
+    shape = (len(CATEGORIES), len(instants) + 1)
+    changes = np.zeros(shape, np.int64)
+    np.add.at(changes, (guess.category, np.searchsorted(instants, lives.born)), lives.size)
+    np.subtract.at(changes, (guess.category, np.searchsorted(instants, lives.died)), lives.size)
+    held: Column = changes.cumsum(axis=1)[:, :-1]
+    return held
+
+
+def categories(
+    artefact: Artefact, options: store.Options | None = None, device: int = 0, entry: int | None = None
+) -> pd.DataFrame:
+    """Bytes by category after `entry` (the peak by default). Columns: category, bytes, blocks."""
+    replay = Replay(opened(artefact, options).device(device))
+    guess = categorise(replay)
+    rows = replay.lifetimes.alive(replay.peak[1] if entry is None else entry)
+    held = guess.sums(replay.lifetimes, rows)
+    blocks = np.bincount(guess.category[rows], minlength=len(CATEGORIES))
+    return pd.DataFrame({"category": list(held), "bytes": list(held.values()), "blocks": blocks})
+
+
+def top_stacks(
+    artefact: Artefact,
+    options: store.Options | None = None,
+    device: int = 0,
+    entry: int | None = None,
+    limit: int = 20,
+) -> pd.DataFrame:
+    """What holds the most after `entry` (the peak by default). Columns: bytes, count, category, label, frames."""
+    snapshot = opened(artefact, options)
+    replay = Replay(snapshot.device(device))
+    rows = replay.lifetimes.alive(replay.peak[1] if entry is None else entry)
+    found = largest_stacks(snapshot, replay.lifetimes, categorise(replay), rows, limit)
+    columns = ["bytes", "count", "category", "label", "frames"]
+    return pd.DataFrame([[getattr(stack, name) for name in columns] for stack in found], columns=columns)
+
+
+def blocks(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
+    """Every block at the snapshot, in order of address.
+
+    Columns: segment (its address), segment_bytes, stream, pool, address, size, requested, state, frame.
+    """
+    snapshot = opened(artefact, options)
+    trace = snapshot.device(device)
+    c = snapshot.columns
+    segment = trace.block("segment")
+    stacks, inverse = np.unique(trace.block("stack"), return_inverse=True)
+    innermost = np.array([next(iter(shown(snapshot, int(stack))), "") for stack in stacks], object)
+    table = pd.DataFrame(
+        {
+            "segment": c["segment_address"][segment],
+            "segment_bytes": c["segment_total"][segment],
+            "stream": c["segment_stream"][segment],
+            "pool": [f"{first}.{second}" for first, second in c["segment_pool"][segment].tolist()],
+            "address": trace.block("address"),
+            "size": trace.block("size"),
+            "requested": trace.block("requested"),
+            "state": np.array(STATE_NAMES, object)[trace.block("state")],
+            "frame": innermost[inverse],
+        }
+    )
+    return table.sort_values(["segment", "address"], ignore_index=True)

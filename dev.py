@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Sets up a virtual environment of its own beside this file and runs something in it.
+
+    python3 dev.py demo [INCIDENT]    a 2-rank CPU run that breaks, and why it broke
+    python3 dev.py test [ARGS...]     the tests
+    python3 dev.py run COMMAND...     any command of the environment, such as `run workbench --help`
+
+Needs only Python 3.11 or newer; what it installs goes into .venv.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "set-up"
+
+
+def wanted() -> str:
+    """Changes when what has to be installed does."""
+    parts = (ROOT / name for name in ("pyproject.toml", "constraints.txt"))
+    return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
+
+
+def set_up() -> None:
+    if STAMP.exists() and STAMP.read_text() == wanted():
+        return
+    print("setting up .venv (once; some minutes)", file=sys.stderr, flush=True)
+    if not PYTHON.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+    # Dependency groups need pip 25.1; the one that comes with Python may be older.
+    install("--upgrade", "pip>=25.1")
+    install("--constraint", "constraints.txt", "--editable", ".[train]", "--group", "dev")
+    STAMP.write_text(wanted())
+
+
+def install(*what: str) -> None:
+    subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *what], check=True, cwd=ROOT)
+
+
+def command(words: list[str]) -> list[str]:
+    if words[:1] == ["demo"]:
+        return ["workbench", "demo", *words[1:]]
+    if words[:1] == ["test"]:
+        return ["pytest", *(words[1:] or ["-n", "2", "--dist", "loadgroup"])]
+    if words[:1] == ["run"] and words[1:]:
+        return words[1:]
+    sys.exit(str(__doc__))
+
+
+def main() -> None:
+    if sys.version_info < (3, 11):
+        sys.exit("error: Python 3.11 or newer is needed\nhint: python3.11 dev.py ...")
+    name, *arguments = command(sys.argv[1:])
+    set_up()
+    path = f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+    os.execvpe(VENV / "bin" / name, [name, *arguments], os.environ | {"PATH": path, "VIRTUAL_ENV": str(VENV)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Start, peak and end of allocated memory against an oracle that steps through the entries."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from analyzers import memory, store
+from analyzers.memory import views
+from analyzers.memory.model import Snapshot
+from analyzers.memory.read import columns
+from analyzers.memory.replay import Replay
+
+RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+class InMemory(dict):
+    """Columns that never were on a disk."""
+
+    def __init__(self, snapshot):
+        made, self.meta = columns(snapshot)
+        super().__init__(made)
+
+
+def replay(snapshot, device=0):
+    return Replay(Snapshot(None, InMemory(snapshot)).device(device))
+
+
+def numbers(one):
+    return (one.start, *one.peak, one.end, one.active_bytes)
+
+
+@RELAXED
+@given(seed=st.integers(0, 10_000), count=st.integers(0, 120))
+def test_agrees_with_the_oracle(maker, oracle, seed, count):
+    snapshot = maker.wander(seed, count).snapshot()
+    found = replay(snapshot)
+    assert numbers(found) == oracle(snapshot, 0)
+    assert found.consistent
+
+
+@RELAXED
+@given(seed=st.integers(0, 10_000), cut=st.integers(0, 500))
+def test_losing_the_first_entries_changes_nothing_that_comes_later(maker, seed, cut):
+    snapshot = maker.wander(seed, 100).snapshot()
+    whole = replay(snapshot)
+    cut = min(cut, len(whole.live))
+    rest = replay(snapshot | {"device_traces": [snapshot["device_traces"][0][cut:]]})
+    assert rest.consistent
+    assert np.array_equal(rest.live, whole.live[cut:])
+
+
+@RELAXED
+@given(seed=st.integers(0, 10_000))
+def test_devices_may_come_in_any_order(maker, seed):
+    first, second = maker.wander(seed, 60), maker.wander(seed + 1, 60, device=1)
+    both = {"segments": [first.segment(), second.segment()], "device_traces": [first.entries, second.entries]}
+    swapped = {
+        "segments": [second.segment() | {"device": 0}, first.segment() | {"device": 1}],
+        "device_traces": [second.entries, first.entries],
+    }
+    assert numbers(replay(both, 0)) == numbers(replay(swapped, 1))
+    assert numbers(replay(both, 1)) == numbers(replay(swapped, 0))
+
+
+def test_a_lost_alloc_is_told(maker):
+    snapshot = maker.wander(3).snapshot()
+    alive = {b["address"] for b in snapshot["segments"][0]["blocks"] if b["state"] != "inactive"}
+    lost = next(e for e in reversed(snapshot["device_traces"][0]) if e.get("addr") in alive and e["action"] == "alloc")
+    for one in snapshot["segments"][0]["blocks"]:
+        if one["address"] == lost["addr"]:
+            one["state"] = "inactive"
+    report = memory.analyze([maker.save(snapshot)])
+    assert not report.data.devices[0].consistent
+    assert "memory.inconsistent" in {finding.id for finding in report.findings}
+
+
+def test_timeline_rows_are_instants_that_were(maker):
+    artefact = maker.save(maker.wander(7, 400).snapshot())
+    table = views.timeline(artefact, buckets=20)
+    live = replay(pickle.loads(artefact.path.read_bytes())).live
+    assert len(table) == 20
+    assert (table["allocated"] == live[table["entry"]]).all()
+    assert table["allocated"].max() == live.max()
+    assert (table[list(memory.CATEGORIES)].sum(axis=1) == table["allocated"]).all()
+    assert len(views.timeline(artefact, window=(10, 14))) == 4
+
+
+@pytest.mark.real
+def test_real_files_agree_with_the_oracle(real_snapshots, oracle):
+    assert real_snapshots
+    for artefact in real_snapshots:
+        snapshot = pickle.loads(artefact.path.read_bytes())
+        for device in memory.analyze([artefact], store.Options()).data.devices:
+            found = (device.start_allocated_bytes, device.peak_allocated_bytes, device.peak_index)
+            expected = oracle(snapshot, device.device)
+            assert (*found, device.end_allocated_bytes) == expected[:4], artefact.path.name
+            assert device.consistent == (expected[3] == expected[4])
+            assert sum(device.categories.values()) == device.peak_allocated_bytes
+            table = views.timeline(artefact, device=device.device)
+            assert table["allocated"].max() <= device.peak_allocated_bytes

@@ -1,0 +1,38 @@
+"""The borders between the houses hold at run time too."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+HEAVY = {"torch", "numpy", "pandas", "textual", "dash", "plotly"}
+FACES = {"torch", "typer", "rich", "textual", "dash", "plotly", "trainer", "workbench"}
+
+
+def modules_after(code: str) -> set[str]:
+    """Top-level packages that are loaded once `code` has run in a fresh interpreter."""
+    ending = "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    child = subprocess.run(
+        [sys.executable, "-c", code + ending], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
+    )
+    return set(child.stdout.split())
+
+
+def test_the_command_line_is_light():
+    """`--help` imports nothing heavy."""
+    assert not HEAVY & modules_after("import workbench.cli")
+
+
+def test_the_analyzers_need_no_face_and_no_torch():
+    """Every module of the analyzers loads without them."""
+    code = (
+        "import importlib, pkgutil, analyzers\n"
+        "for found in pkgutil.walk_packages(analyzers.__path__, 'analyzers.'):\n"
+        "    if not found.name.endswith('__main__'): importlib.import_module(found.name)"
+    )
+    assert not FACES & modules_after(code)
+
+
+def test_the_config_schema_needs_no_torch():
+    """The launcher reads a configuration without waiting seconds for torch."""
+    assert "torch" not in modules_after("import trainer.config")

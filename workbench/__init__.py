@@ -1,0 +1,1 @@
+"""Shows and launches training runs; asks the analyzers what they mean."""

@@ -1,0 +1,5 @@
+"""`python -m workbench`, for trees that are not installed."""
+
+from workbench.cli import main
+
+main()

@@ -1,0 +1,227 @@
+"""The command line: one short function a command. What is heavy is imported inside the command that needs it."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from workbench import options as opt
+from workbench.console import clean, guarded
+
+EPILOG = (
+    "Exit status: 0 analysed; 1 a finding at or above --fail-on, or the launched job failed; 2 usage; "
+    "3 input missing, unreadable, hostile or of no known kind; 130 interrupted."
+)
+ANALYSE, RUN, HELP = "Say why", "Run", "Look up"
+
+app = typer.Typer(
+    name="workbench",
+    help="A training run broke or is slow: one command says why.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+config_app = typer.Typer(help="Look at a configuration.", no_args_is_help=True)
+app.add_typer(config_app, name="config", rich_help_panel=HELP)
+
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        from analyzers.report import tool_version
+
+        print(f"workbench {tool_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    _version: Annotated[
+        bool, typer.Option("-V", "--version", callback=print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    _debug: opt.Debug = False,
+) -> None:
+    """A training run broke or is slow: one command says why, and one keypress shows the evidence."""
+
+
+def analysing(room: str | None, summary: str) -> Any:
+    """A command that asks one room, or, with None, whichever room fits the paths."""
+
+    def command(
+        paths: opt.Paths,
+        rank: opt.Rank = None,
+        step: opt.Step = None,
+        jobs: opt.Jobs = None,
+        no_cache: opt.NoCache = False,
+        max_memory: opt.MaxMemory = None,
+        as_json: opt.Json = False,
+        printed: opt.Printed = None,
+        output: opt.OutFile = None,
+        force: opt.Force = False,
+        no_tui: opt.NoTui = False,
+        web: opt.Web = False,
+        fail_on: opt.FailOnOption = None,
+        _debug: opt.Debug = False,
+    ) -> None:
+        from workbench import show
+
+        reading = show.reading(rank=rank, step=step, jobs=jobs, cache=not no_cache, max_memory=max_memory)
+        look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui, web, fail_on)
+        raise typer.Exit(show.answer(room, paths, reading, look))
+
+    command.__doc__ = summary
+    return command
+
+
+app.command("inspect", rich_help_panel=ANALYSE)(
+    analysing(None, "Any artefact, folder or run: tell what it is, answer, and join what belongs together.")
+)
+app.command("hang", rich_help_panel=ANALYSE)(analysing("hang", "Flight Recorder dumps: who hangs whom, and why."))
+app.command("trace", rich_help_panel=ANALYSE)(
+    analysing("trace", "Profiler traces: where the time of a step goes, per rank and across ranks.")
+)
+app.command("steps", rich_help_panel=ANALYSE)(
+    analysing("steps", "Step timing: phases, stragglers, what is out of line.")
+)
+
+
+@app.command(rich_help_panel=ANALYSE)
+def compare(
+    a: opt.OnePath,
+    b: opt.OnePath,
+    as_json: opt.Json = False,
+    printed: opt.Printed = None,
+    output: opt.OutFile = None,
+    force: opt.Force = False,
+    fail_on: opt.FailOnOption = None,
+) -> None:
+    """Two runs: configuration, step time, loss and memory side by side."""
+    from workbench import show
+
+    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True, web=False, fail_on=fail_on)
+    raise typer.Exit(show.compared(a, b, look))
+
+
+@app.command(rich_help_panel=ANALYSE)
+def report(path: opt.OnePath, output: opt.OutFile = None, force: opt.Force = False) -> None:
+    """Write a report that stands alone: .html, .md or .json."""
+    from workbench import show
+
+    raise typer.Exit(show.written(path, output, force=force))
+
+
+@app.command(rich_help_panel=ANALYSE)
+def serve(
+    path: opt.OnePath,
+    port: Annotated[int, typer.Option(help="Port on the loopback interface; 0 takes a free one.")] = 8050,
+    browse: Annotated[bool, typer.Option("--open", help="Open a browser on it.")] = False,
+) -> None:
+    """The web dashboard of a run, on loopback only."""
+    from workbench.web.server import serve as serve_run
+
+    serve_run(path, port, browse=browse)
+
+
+@app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+def launch(
+    ctx: typer.Context,
+    config: Annotated[str | None, typer.Option(help="A TOML file, or a registry function with --module.")] = None,
+    module: Annotated[str | None, typer.Option(help="A model of the trainer, whose --config is a function.")] = None,
+    incident: Annotated[str | None, typer.Option(help="Break the run on purpose: see `workbench demo --help`.")] = None,
+    nproc: Annotated[int | None, typer.Option(help="Processes on this node.", show_default="devices, else 2")] = None,
+    nnodes: Annotated[int, typer.Option(help="Nodes that take part.")] = 1,
+    rdzv_endpoint: Annotated[str, typer.Option(help="host:port where the nodes meet.")] = "localhost:0",
+    max_restarts: Annotated[int, typer.Option(help="How often a failed job is started again.")] = 0,
+    trainer: Annotated[str, typer.Option(help="`workbench`, or a Python module that trains.")] = "workbench",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and the configuration.")] = False,
+    _debug: opt.Debug = False,
+) -> None:
+    """Train with every recorder set right; when the job fails, say why.
+
+    Options of the trainer follow in the form --section.key value; `-- COMMAND ...` launches any other job.
+    """
+    from workbench.launch.plan import Request
+    from workbench.launch.run import run
+
+    request = Request(
+        config=config,
+        module=module,
+        incident=incident,
+        nproc=nproc,
+        nnodes=nnodes,
+        rdzv_endpoint=rdzv_endpoint,
+        max_restarts=max_restarts,
+        trainer=trainer,
+        overrides=tuple(ctx.args),
+        dry_run=dry_run,
+    )
+    raise typer.Exit(run(request))
+
+
+@app.command(rich_help_panel=RUN)
+def demo(
+    incident: Annotated[str, typer.Argument(help="healthy, oom, hang, straggler, or any name of an incident.")] = "oom",
+    nproc: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the run is kept.", show_default="outputs/demo-INCIDENT")
+    ] = None,
+    no_tui: opt.NoTui = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Make a small real incident on CPU and say why it happened."""
+    from workbench.demo import demonstrate
+
+    raise typer.Exit(demonstrate(incident, nproc, folder, tui=not (no_tui or as_json), as_json=as_json))
+
+
+@app.command(rich_help_panel=HELP)
+def doctor(as_json: opt.Json = False) -> None:
+    """Versions, devices and environment variables: what is set wrong, and how to mend it."""
+    from workbench.doctor import examine
+
+    raise typer.Exit(examine(as_json=as_json))
+
+
+@app.command(rich_help_panel=HELP)
+def schema(
+    name: Annotated[str | None, typer.Argument(help="memory, hang, trace, steps, incident, ...")] = None,
+) -> None:
+    """JSON Schema of an output, or the names there are."""
+    from workbench.schema import describe
+
+    print(describe(name))
+
+
+def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
+    """`[FILE] [--section.key value ...]`. Click would take the first value of an unknown option for the file."""
+    if words and not words[0].startswith("--"):
+        return Path(words[0]), words[1:]
+    return None, words
+
+
+@config_app.command("show", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
+def config_show(ctx: typer.Context, as_json: opt.Json = False) -> None:
+    """The resolved configuration: defaults, then the file, then --section.key value."""
+    from workbench.config import show
+
+    print(clean(show(*file_and_overrides(ctx.args), as_json=as_json)))
+
+
+@config_app.command("explain", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
+def config_explain(ctx: typer.Context, as_json: opt.Json = False) -> None:
+    """For each key: honoured, translated from an older name, ignored and why, or unknown."""
+    from workbench.config import explain
+
+    print(clean(explain(*file_and_overrides(ctx.args), as_json=as_json)))
+
+
+def main() -> None:
+    """Entry point of the `workbench` script."""
+    with guarded():
+        app()
+
+
+if __name__ == "__main__":
+    main()

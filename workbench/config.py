@@ -1,0 +1,83 @@
+"""`workbench config`: the trainer's configuration, resolved and explained key by key."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from analyzers.report import Finding, Report, Severity, Verdict, ranked, status_of, tool_version
+from trainer import config as trainer_config
+from trainer.config.show import toml
+from workbench.errors import UsageProblem
+
+SIGNS = {"honoured": "✓", "translated": "→", "ignored": "·", "unknown": "?"}
+
+
+class ConfigData(msgspec.Struct, frozen=True):
+    """Every key that was written, in the order written."""
+
+    keys: list[dict[str, Any]]
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """The trainer's complaints as this house's."""
+    try:
+        yield
+    except trainer_config.ConfigError as error:
+        raise UsageProblem(error.message, error.hint) from error
+
+
+def show(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
+    """The resolved configuration as TOML, or as JSON."""
+    with told():
+        config = trainer_config.load(file, overrides)
+    if as_json:
+        return msgspec.json.format(msgspec.json.encode(trainer_config.as_dict(config)), indent=2).decode()
+    return toml(config)
+
+
+def explain(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
+    """Every key with its class, as text or as the JSON of the contract."""
+    with told():
+        reports = trainer_config.explain(file, overrides)
+    if as_json:
+        return document(reports).json().decode()
+    return "\n".join(line(report) for report in reports) or "no keys: every value is the default"
+
+
+def line(report: trainer_config.KeyReport) -> str:
+    """One key as `✓ honoured    training.steps = 10   (line 3)`."""
+    source = f" (from {report.source})" if report.source and report.source != report.key else ""
+    place = f"   (line {report.line})" if report.line else ""
+    meant = f" Did you mean {report.suggestion}?" if report.suggestion else ""
+    why = f"\n    {report.reason}.{meant}" if report.reason else ""
+    return f"{SIGNS[report.cls]} {report.cls:<11} {report.key} = {report.value!r}{source}{place}{why}"
+
+
+def document(reports: Sequence[trainer_config.KeyReport]) -> Report[ConfigData]:
+    """The account as a report: unknown keys are errors, and so are those without which the result would differ."""
+    findings = ranked(
+        Finding(
+            id=f"config.{'refused' if report.refused else 'unknown'}.{report.key}",
+            severity=Severity.ERROR,
+            title=f"{report.source or report.key} cannot be followed",
+            why=f"{report.reason}",
+            next=f"write {report.suggestion}" if report.suggestion else "leave the key out",
+            confidence=1.0,
+        )
+        for report in reports
+        if report.refused or report.cls == "unknown"
+    )
+    counts = {cls: sum(report.cls == cls for report in reports) for cls in SIGNS}
+    sentence = f"{len(reports)} keys: " + ", ".join(f"{count} {cls}" for cls, count in counts.items())
+    return Report(
+        schema="workbench.config/1",
+        version=tool_version(),
+        inputs=[],
+        verdict=Verdict(status=status_of(findings), kind="config", sentence=sentence, confidence=1.0),
+        findings=findings,
+        data=ConfigData([report.as_json() for report in reports]),
+    )

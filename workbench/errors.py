@@ -1,0 +1,9 @@
+"""The error of this house beside those of the analyzers."""
+
+from analyzers.errors import Exit, WorkbenchError
+
+
+class UsageProblem(WorkbenchError):
+    """The command line asks for something that cannot be done as asked."""
+
+    exit_code = Exit.USAGE

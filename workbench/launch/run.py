@@ -1,0 +1,84 @@
+"""`workbench launch`: plan, start, watch, and when the job fails say why."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from analyzers.errors import Exit, WorkbenchError
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import JOINED, ask
+from workbench.console import complain, note
+from workbench.launch.agent import Outcome, start
+from workbench.launch.cause import first_error
+from workbench.launch.plan import Plan, Request, plan
+from workbench.launch.progress import Watcher
+from workbench.options import Format
+from workbench.present import render
+
+
+def run(request: Request) -> Exit:
+    """Launch the job; its end as an exit status."""
+    planned = plan(request)
+    if request.dry_run:
+        print(planned.shell())
+        return Exit.OK
+    outcome = launched(planned)
+    if outcome.status == "interrupted":
+        note(f"interrupted; what was recorded lies in {planned.folder}")
+        return Exit.INTERRUPTED
+    if outcome.status == "failed":
+        diagnose(planned)
+        return Exit.FINDINGS
+    note(f"completed; look at it with: workbench inspect {planned.folder}")
+    return Exit.OK
+
+
+def launched(planned: Plan) -> Outcome:
+    """Run the job under its progress display and write down how it ended."""
+    began = time.time()
+    note(f"launching {planned.nproc * planned.nnodes} processes; logs in {planned.logs}")
+    planned.logs.mkdir(parents=True, exist_ok=True)
+    with Watcher(planned.folder, planned.steps, began):
+        outcome = start(planned)
+    settle(planned.folder, began, outcome)
+    return outcome
+
+
+def settle(folder: Path, began: float, outcome: Outcome) -> None:
+    """Complete `run.json` by what only the launcher knows. One of an earlier run is not ours to touch."""
+    path = folder / "run.json"
+    manifest = read_manifest(path)
+    if manifest.get("started_ns", 0) < began * 1e9:
+        manifest = {"schema": "workbench.run/1", "started_ns": int(began * 1e9), "argv": sys.argv}
+    manifest |= {
+        "status": outcome.status,
+        "ended_ns": manifest.get("ended_ns") or time.time_ns(),
+        "exit_codes": {str(rank): code for rank, code in sorted(outcome.exit_codes.items())},
+        "cause": first_error(folder / "logs", began),
+    }
+    scratch = path.with_suffix(".json.tmp")
+    scratch.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+    scratch.rename(path)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        return dict(msgspec.json.decode(path.read_bytes()))
+    except (OSError, msgspec.DecodeError, TypeError, ValueError):
+        return {}
+
+
+def diagnose(planned: Plan) -> None:
+    """Print why the job failed; a diagnosis that cannot be made must not hide that the job did."""
+    note(f"the job failed; logs in {planned.logs}")
+    try:
+        found = discover(planned.folder)
+        report = ask(JOINED, found, Options())
+    except WorkbenchError as error:
+        complain(error.message, error.hint)
+        return
+    sys.stdout.write(render(report, Format.TEXT, found))

@@ -1,0 +1,57 @@
+"""The options that commands share, spelled once."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Format(StrEnum):
+    """How a report is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    HTML = "html"
+
+
+class FailOn(StrEnum):
+    """The severity from which on a finding makes the exit status 1."""
+
+    WARNING = "warning"
+    ERROR = "error"
+
+
+READING, SHOWING = "Reading", "Showing"
+
+Paths = Annotated[list[Path], typer.Argument(help="Files, folders or runs.", show_default=False)]
+OnePath = Annotated[Path, typer.Argument(help="A run folder, or an artefact in it.", show_default=False)]
+Rank = Annotated[int | None, typer.Option(help="Only this rank.", rich_help_panel=READING, show_default=False)]
+Step = Annotated[int | None, typer.Option(help="Only this step.", rich_help_panel=READING, show_default=False)]
+Jobs = Annotated[
+    int | None, typer.Option(help="Files read at once.", rich_help_panel=READING, show_default="processor cores", min=1)
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither use nor fill the cache.", rich_help_panel=READING)]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(
+        help="Memory one reader may take, such as 4GiB.", rich_help_panel=READING, show_default="by file size"
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the JSON document.", rich_help_panel=SHOWING)]
+Printed = Annotated[
+    Format | None, typer.Option("--format", help="Print in this format.", rich_help_panel=SHOWING, show_default=False)
+]
+OutFile = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="Write to this file.", rich_help_panel=SHOWING, show_default=False),
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the file.", rich_help_panel=SHOWING)]
+NoTui = Annotated[bool, typer.Option("--no-tui", help="Print, also on a terminal.", rich_help_panel=SHOWING)]
+Web = Annotated[bool, typer.Option("--web", help="Open the dashboard on the same view.", rich_help_panel=SHOWING)]
+FailOnOption = Annotated[
+    FailOn | None,
+    typer.Option(help="Exit with 1 if a finding is this severe.", rich_help_panel=SHOWING, show_default=False),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]

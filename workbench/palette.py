@@ -1,0 +1,30 @@
+"""One colour and one sign per category, severity and state, for every face.
+
+The colours are told apart by people who do not see red and green alike (after Okabe and Ito, 2008); no face relies on
+colour alone, so each comes with a letter or sign.
+"""
+
+CATEGORIES = {
+    "parameters": "#0072b2",
+    "gradients": "#e69f00",
+    "optimizer_state": "#cc79a7",
+    "activations": "#009e73",
+    "inputs": "#56b4e9",
+    "temporary": "#f0e442",
+    "communication": "#d55e00",
+    "workspace": "#8c8c8c",
+    "unknown": "#5c6370",
+}
+SEVERITIES = {"info": "#56b4e9", "warning": "#e69f00", "error": "#d55e00"}
+SEVERITY_SIGNS = {"info": "·", "warning": "!", "error": "✗"}
+STATUSES = {"ok": "#009e73", "warning": "#e69f00", "error": "#d55e00", "unknown": "#8c8c8c"}
+STATUS_SIGNS = {"ok": "✓", "warning": "!", "error": "✗", "unknown": "?"}
+STATES = {
+    "done": "#0072b2",
+    "started": "#56b4e9",
+    "scheduled": "#e69f00",
+    "missing": "#d55e00",
+    "mismatch": "#cc79a7",
+    "": "#2b2f36",
+}
+STATE_SIGNS = {"done": "●", "started": "◐", "scheduled": "·", "missing": "✗", "mismatch": "≠", "": " "}

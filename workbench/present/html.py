@@ -1,0 +1,78 @@
+"""A report as one HTML file that needs no network and no script."""
+
+from html import escape
+from typing import Any
+
+from analyzers.report import Finding, Report
+from analyzers.run import Run
+from workbench.console import clean
+from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
+from workbench.present.sections import Table, sections
+from workbench.present.units import ranges
+
+STYLE = """
+:root { color-scheme: light dark; --edge: #8884; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+.verdict { border-left: .4rem solid var(--status); padding: .2rem 1rem; }
+.finding { border-left: .25rem solid var(--status); padding-left: .8rem; margin: 1rem 0; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--edge); text-align: left; }
+.n { text-align: right; } code, li { overflow-wrap: anywhere; }
+"""
+
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}: {root}</title><style>{style}</style></head>
+<body><h1>{title}</h1>
+{body}
+<p><small>Made by workbench {version} from <code>{root}</code>.</small></p></body></html>
+"""
+
+
+def document(report: Report[Any], run: Run) -> str:
+    verdict = report.verdict
+    body = [
+        f'<div class="verdict" style="--status:{STATUSES[verdict.status]}">',
+        f"<p><strong>{text(verdict.sentence)}</strong></p>",
+        *(f"<p>missing: {text(gap)}</p>" for gap in verdict.missing),
+        "</div>",
+        *(["<h2>Findings</h2>"] if report.findings else []),
+        *(card(finding) for finding in report.findings),
+        *(grid(section) for section in sections(report)),
+    ]
+    return PAGE.format(
+        title=f"{STATUS_SIGNS[verdict.status]} {text(verdict.kind.replace('_', ' '))}",
+        root=text(run.root),
+        style=STYLE,
+        version=text(report.version),
+        body="\n".join(body),
+    )
+
+
+def card(finding: Finding) -> str:
+    """One finding: title, why, next and the evidence."""
+    title = f"{SEVERITY_SIGNS[finding.severity]} {text(finding.title)}"
+    about = f" (rank {ranges(finding.ranks)})" if finding.ranks else ""
+    facts = "".join(f"<li>{text(fact.text)} <code>{text(fact.line)}</code></li>" for fact in finding.evidence)
+    return (
+        f'<div class="finding" id="{text(finding.id)}" style="--status:{SEVERITIES[finding.severity]}">'
+        f"<strong>{title}</strong>{about} <code>{text(finding.id)}</code>"
+        f"<p>{text(finding.why)}</p><p>Next: <strong>{text(finding.next)}</strong></p><ul>{facts}</ul></div>"
+    )
+
+
+def grid(section: Table) -> str:
+    def row(cells: tuple[str, ...], tag: str) -> str:
+        styled = (tag + (' class="n"' if i in section.numeric else "") for i in range(len(cells)))
+        return "<tr>" + "".join(f"<{s}>{text(c)}</{tag}>" for s, c in zip(styled, cells, strict=True)) + "</tr>"
+
+    rows = "".join(row(cells, "td") for cells in section.rows)
+    rest = f"<p>... and {section.left_out} more</p>" if section.left_out else ""
+    return f"<h2>{text(section.title)}</h2><table>{row(section.columns, 'th')}{rows}</table>{rest}"
+
+
+def text(value: object) -> str:
+    return escape(clean(value))

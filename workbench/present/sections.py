@@ -1,0 +1,192 @@
+"""The numbers behind a verdict as small tables of text, which every document and face lays out in its own way."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from analyzers.report import Report
+from workbench.present.units import duration, nanoseconds, ranges, share, size
+
+ROWS = 12
+"""How many rows a document shows of a table; `--json` has them all."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, column heads and rows of text. Cells of columns in `numeric` are aligned to the right."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[int] = frozenset()
+    left_out: int = 0
+
+
+def table(title: str, columns: str, rows: Iterable[Iterable[Any]], limit: int = ROWS) -> Table:
+    """A table from heads such as `rank> | phase`, where `>` marks a column of numbers."""
+    heads = [head.strip() for head in columns.split("|")]
+    cells = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
+    numeric = frozenset(i for i, head in enumerate(heads) if head.endswith(">"))
+    return Table(title, tuple(h.rstrip(">") for h in heads), tuple(cells[:limit]), numeric, max(0, len(cells) - limit))
+
+
+def sections(report: Report[Any]) -> list[Table]:
+    """The tables of a report, most telling first, without empty ones."""
+    room = report.schema.removeprefix("workbench.").partition("/")[0]
+    found = OF_ROOM[room](report.data) if room in OF_ROOM else []
+    return [section for section in found if section.rows]
+
+
+def memory(data: Any) -> list[Table]:
+    devices = data.devices
+    return [
+        table(
+            "Memory by rank and device",
+            "rank> | device> | step> | entries> | start> | peak> | end> | reserved> | replay",
+            (
+                (
+                    d.rank,
+                    d.device,
+                    d.step,
+                    d.entries,
+                    size(d.start_allocated_bytes),
+                    size(d.peak_allocated_bytes),
+                    size(d.end_allocated_bytes),
+                    size(d.reserved_bytes),
+                    "exact" if d.consistent else "does not end at the state",
+                )
+                for d in devices
+            ),
+        ),
+        *(categories(d) for d in worst_first(devices)[:2]),
+        *(stacks(d) for d in worst_first(devices)[:1]),
+    ]
+
+
+def worst_first(devices: list[Any]) -> list[Any]:
+    """Devices that ran out of memory first, then by peak."""
+    return sorted(devices, key=lambda d: (d.oom is None, -d.peak_allocated_bytes))
+
+
+def categories(device: Any) -> Table:
+    total = device.peak_allocated_bytes
+    held = sorted(device.categories.items(), key=lambda item: -item[1])
+    rows = ((name, size(count), share(count, total)) for name, count in held if count)
+    return table(f"Who holds the peak{where(device)}", "category | bytes> | share>", rows)
+
+
+def stacks(device: Any) -> Table:
+    rows = (
+        (size(s.bytes), s.count, s.category, s.frames[0] if s.frames else "no stack recorded")
+        for s in device.top_stacks
+    )
+    return table(f"Largest stacks at the peak{where(device)}", "bytes> | blocks> | category | innermost line", rows, 8)
+
+
+def where(device: Any) -> str:
+    return f", rank {device.rank}" if device.rank is not None else ""
+
+
+def hang(data: Any) -> list[Table]:
+    return [
+        table(
+            "Culprits",
+            "rank> | class | group | seq> | operation | line | victims",
+            (
+                (c.rank, classes(c), c.group, c.seq, c.operation, first(c.frames), ranges(c.victims))
+                for c in data.culprits
+            ),
+        ),
+        table(
+            "Who waits for whom",
+            "rank> | waits for | group | seq>",
+            ((w.rank, waited(w.waits_for), w.group, w.seq) for w in data.waits),
+        ),
+        table("Groups", "name | description | ranks", ((g.name, g.desc, ranges(g.ranks)) for g in data.groups), 6),
+    ]
+
+
+def classes(culprit: Any) -> str:
+    return str(culprit.kind).replace("_", " ")
+
+
+def waited(ranks: Any) -> str:
+    return ranges(ranks if isinstance(ranks, list) else [ranks])
+
+
+def first(frames: list[Any]) -> str:
+    return str(frames[0]) if frames else "-"
+
+
+def trace(data: Any) -> list[Table]:
+    heads = "rank> | device> | steps> | span> | compute> | communication> | exposed> | memory> | idle>"
+    rows = (
+        (
+            r.rank,
+            r.device,
+            count(r.steps),
+            nanoseconds(r.span_ns),
+            nanoseconds(r.compute_ns),
+            nanoseconds(r.communication_ns),
+            nanoseconds(r.exposed_communication_ns),
+            nanoseconds(r.memory_ns),
+            nanoseconds(r.idle_ns),
+        )
+        for r in data.ranks
+    )
+    return [table("Where the time goes", heads, rows), *(kernels(r) for r in data.ranks[:1])]
+
+
+def count(steps: Any) -> int:
+    return len(steps) if isinstance(steps, list) else steps
+
+
+def kernels(rank: Any) -> Table:
+    rows = ((k.name[:70], k.kind, k.count, nanoseconds(k.total_ns), nanoseconds(k.mean_ns)) for k in rank.kernels)
+    return table(f"Longest work, rank {rank.rank}", "name | kind | count> | total> | mean>", rows, 8)
+
+
+def steps(data: Any) -> list[Table]:
+    names = sorted({phase for r in data.ranks for phase in r.phases})
+    shown = sorted(names, key=lambda n: -max(r.phases.get(n, 0.0) for r in data.ranks))[:6]
+    rows = (
+        (r.rank, r.steps, duration(r.median_step_s), *(duration(r.phases.get(n)) for n in shown)) for r in data.ranks
+    )
+    return [
+        table("Stragglers", "rank> | late by> | in share of steps> | cause", map(straggler, data.stragglers)),
+        table("Median step by rank", " | ".join(["rank>", "steps>", "step>", *(f"{n}>" for n in shown)]), rows),
+    ]
+
+
+def straggler(found: Any) -> tuple[Any, ...]:
+    return found.rank, duration(found.lateness_s), share(found.recurrence, 1), found.cause
+
+
+def incident(data: Any) -> list[Table]:
+    chain = table("What led to what", "# | event", ((i, link_text(link)) for i, link in enumerate(data.chain, 1)))
+    rooms: list[tuple[Callable[[Any], list[Table]], Any]] = [
+        (memory, data.memory),
+        (hang, data.hang),
+        (steps, data.steps),
+        (trace, data.trace),
+    ]
+    return [chain, *(t for build, part in rooms if part is not None for t in build(part)[:2])]
+
+
+def link_text(link: Any) -> str:
+    return link if isinstance(link, str) else str(link.text)
+
+
+def comparison(data: Any) -> list[Table]:
+    rows = ((row.what, row.a, row.b, row.change) for row in data.rows)
+    return [table("Side by side", "what | a> | b> | change>", rows, 40)]
+
+
+OF_ROOM: dict[str, Callable[[Any], list[Table]]] = {
+    "memory": memory,
+    "hang": hang,
+    "trace": trace,
+    "steps": steps,
+    "incident": incident,
+    "compare": comparison,
+}

@@ -1,0 +1,50 @@
+"""Numbers as people read them. Every face uses these, so that every face shows the same."""
+
+from collections.abc import Iterable
+from itertools import groupby
+
+
+def size(count: int | None) -> str:
+    """Bytes in binary units: `1.5 GiB`."""
+    if count is None:
+        return "-"
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.2f} TiB"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in the unit that keeps three digits: `12.3 ms`."""
+    if seconds is None:
+        return "-"
+    for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
+        if abs(seconds) < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.2f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+
+
+def nanoseconds(count: int | None) -> str:
+    return "-" if count is None else duration(count / 1e9)
+
+
+def share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Ranks folded: `0-2, 5`."""
+    runs = []
+    for _, members in groupby(enumerate(sorted(set(ranks))), key=lambda pair: pair[1] - pair[0]):
+        run = [rank for _, rank in members]
+        runs.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    return ", ".join(runs)
+
+
+def bar(part: float, whole: float, width: int = 20) -> str:
+    """A bar of eighths of a character."""
+    eighths = round(8 * width * max(0.0, min(1.0, part / whole))) if whole else 0
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")

@@ -1,0 +1,27 @@
+"""`workbench schema`: JSON Schema of what `--json` prints."""
+
+from typing import Any
+
+import msgspec
+
+from analyzers import compare, hangs, incident, memory, steps, traces
+from analyzers.report import Report, json_schema
+from workbench.errors import UsageProblem
+
+DOCUMENTS: dict[str, Any] = {
+    "memory": Report[memory.MemoryData],
+    "hang": Report[hangs.HangData],
+    "trace": Report[traces.TraceData],
+    "steps": Report[steps.StepsData],
+    "incident": Report[incident.IncidentData],
+    "compare": Report[compare.CompareData],
+}
+
+
+def describe(name: str | None) -> str:
+    """The schema of one document, or the names of all."""
+    if name is None:
+        return "\n".join(DOCUMENTS)
+    if name not in DOCUMENTS:
+        raise UsageProblem(f"no document {name}", f"one of {', '.join(DOCUMENTS)}")
+    return msgspec.json.format(msgspec.json.encode(json_schema(DOCUMENTS[name])), indent=2).decode()

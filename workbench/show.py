@@ -1,0 +1,125 @@
+"""Which face an answer gets: the terminal app, the dashboard, or a document on stdout or in a file."""
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analyzers.errors import Exit, InputError
+from analyzers.report import Report, Severity
+from analyzers.run import Run, discover
+from analyzers.store import Options
+from workbench.ask import ask, find, room_for
+from workbench.console import note
+from workbench.errors import UsageProblem
+from workbench.options import FailOn, Format
+from workbench.present import render
+
+SUFFIXES = {".html": Format.HTML, ".md": Format.MARKDOWN, ".json": Format.JSON, ".txt": Format.TEXT}
+UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How an answer is to be shown."""
+
+    printed: Format | None = None
+    output: Path | None = None
+    force: bool = False
+    no_tui: bool = False
+    web: bool = False
+    fail_on: FailOn | None = None
+
+    @property
+    def interactive(self) -> bool:
+        """Whether the terminal app opens: on a terminal, when no document was asked for."""
+        asked_for_document = self.printed or self.output or self.no_tui
+        return not asked_for_document and sys.stdout.isatty() and sys.stdin.isatty()
+
+
+def reading(*, rank: int | None, step: int | None, jobs: int | None, cache: bool, max_memory: str | None) -> Options:
+    """Reading options out of what the command line says."""
+    chosen: dict[str, Any] = {"jobs": jobs} if jobs else {}
+    return Options(rank=rank, step=step, cache=cache, max_memory=parsed_size(max_memory), **chosen)
+
+
+def parsed_size(text: str | None) -> int | None:
+    """Bytes in a size such as `4GiB`, `500M` or `123456`."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    if not found:
+        raise UsageProblem(f"--max-memory {text}: not a size", "write it like 4GiB or 500M")
+    return int(float(found[1]) * (1 << UNITS[found[2].upper()]))
+
+
+def answer(room: str | None, paths: Sequence[Path], options: Options, look: Look) -> Exit:
+    """Ask, show, and say with the exit status whether a finding reaches `--fail-on`."""
+    run = find(paths)
+    room = room or room_for(run)
+    if look.interactive:
+        from workbench.tui.app import WorkbenchApp
+
+        WorkbenchApp(run, room, options).run()
+        return Exit.OK
+    if look.web:
+        from workbench.web.server import serve_report
+
+        serve_report(run, room, options)
+        return Exit.OK
+    return deliver(ask(room, run, options), look, run)
+
+
+def compared(a: Path, b: Path, look: Look) -> Exit:
+    """Two runs side by side."""
+    from analyzers import compare
+
+    runs = discover(a), discover(b)
+    return deliver(compare.analyze(*runs, Options()), look, runs[0])
+
+
+def written(path: Path, output: Path | None, *, force: bool) -> Exit:
+    """A report on whatever lies at `path`, in the format that the file's name asks for."""
+    if output is None:
+        raise UsageProblem("report: no file to write to", "add -o report.html (or .md, .json)")
+    run = find([path])
+    return deliver(ask(room_for(run), run, Options()), Look(output=output, force=force), run)
+
+
+def deliver(report: Report[Any], look: Look, run: Run) -> Exit:
+    """Print the report or write it to a file; the exit status of the contract."""
+    document = render(report, chosen_format(look), run)
+    if look.output:
+        save(document, look.output, force=look.force)
+        note(f"wrote {look.output}")
+    else:
+        sys.stdout.write(document)
+    return exit_for(report, look.fail_on)
+
+
+def chosen_format(look: Look) -> Format:
+    """What was asked for, else what the file's name says, else text."""
+    if look.printed:
+        return look.printed
+    if look.output and look.output.suffix not in SUFFIXES:
+        raise UsageProblem(f"{look.output}: no known format", f"name it {', '.join(SUFFIXES)}, or give --format")
+    return SUFFIXES[look.output.suffix] if look.output else Format.TEXT
+
+
+def save(document: str, path: Path, *, force: bool) -> None:
+    """Write a document, but not over one that is there."""
+    if path.exists() and not force:
+        raise UsageProblem(f"{path} exists", "choose another name, or add --force")
+    try:
+        path.write_text(document)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}", "choose a folder that exists and can be written to") from error
+
+
+def exit_for(report: Report[Any], fail_on: FailOn | None) -> Exit:
+    worst = report.worst()
+    if fail_on and worst and worst.weight >= Severity(fail_on).weight:
+        return Exit.FINDINGS
+    return Exit.OK

@@ -1,0 +1,1 @@
+"""One pane a question: home, memory, hang, trace, steps."""

@@ -1,0 +1,125 @@
+"""Memory over time of one rank's device, and who held it at the cursor."""
+
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Static
+
+from analyzers import memory
+from analyzers.errors import WorkbenchError
+from analyzers.run import Artefact, Kind, Run
+from analyzers.store import Options
+from workbench.palette import CATEGORIES
+from workbench.present.sections import stacks, worst_first
+from workbench.present.units import bar, share, size
+from workbench.tui.widgets.area import Area
+from workbench.tui.widgets.tables import grid
+
+
+class MemoryPane(Vertical):
+    """Timeline, categories at the cursor, largest stacks at the peak. `[` and `]` change the rank."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "move(-1)", "Earlier", id="memory.left", show=False),
+        Binding("right,l", "move(1)", "Later", id="memory.right", show=False),
+        Binding("plus,equals_sign", "zoom(0.5)", "Zoom in", id="memory.in"),
+        Binding("minus", "zoom(2)", "Zoom out", id="memory.out"),
+        Binding("0", "reset", "Whole", id="memory.reset"),
+        Binding("left_square_bracket", "device(-1)", "Previous rank", id="memory.previous"),
+        Binding("right_square_bracket", "device(1)", "Next rank", id="memory.next"),
+    ]
+
+    def __init__(self, data: Any, run: Run, options: Options) -> None:
+        super().__init__()
+        self._devices = worst_first(data.devices)
+        self._artefacts = {str(artefact.path): artefact for artefact in run.of(Kind.SNAPSHOT)}
+        self._options = options
+        self._at = 0
+        self._window: tuple[int, int] | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="memory-title")
+        with Horizontal(id="memory-top"):
+            yield Area(id="area")
+            yield Static(id="categories")
+        yield Vertical(id="memory-stacks")
+
+    def on_mount(self) -> None:
+        self._show_device()
+
+    def on_resize(self) -> None:
+        self._load()
+
+    @property
+    def _device(self) -> Any:
+        return self._devices[self._at]
+
+    def _show_device(self) -> None:
+        device = self._device
+        where = f"rank {device.rank}  device {device.device}  step {device.step}  {device.path}"
+        self.query_one("#memory-title", Static).update(Text(f"{where}   ({self._at + 1} of {len(self._devices)})"))
+        below = self.query_one("#memory-stacks", Vertical)
+        below.remove_children()
+        below.mount(grid(stacks(device)))
+        self._window = None
+        self._load()
+
+    @work(thread=True, exclusive=True, group="timeline")
+    def _load(self) -> None:
+        """The timeline at the chart's width, off the event loop: a first reading takes as long as the file is big."""
+        area, artefact = self.query_one(Area), self._artefacts.get(self._device.path)
+        if artefact is None or not area.size.width:
+            return
+        try:
+            frame = self._timeline(artefact, area.size.width)
+        except WorkbenchError as error:
+            self.app.call_from_thread(self.notify, error.message, severity="error", markup=False)
+            return
+        self.app.call_from_thread(area.show, frame)
+
+    def _timeline(self, artefact: Artefact, width: int) -> Any:
+        return memory.views.timeline(
+            artefact, self._options, device=self._device.device, buckets=width, window=self._window
+        )
+
+    def on_area_moved(self, event: Area.Moved) -> None:
+        self.query_one("#categories", Static).update(held(event.row))
+
+    def action_move(self, columns: int) -> None:
+        self.query_one(Area).move(columns)
+
+    def action_zoom(self, factor: float) -> None:
+        """Show half or twice as many entries, with the cursor's in the middle."""
+        low, high = self._window or (0, self._device.entries)
+        area = self.query_one(Area)
+        at_cursor = area.entry_at_cursor()
+        middle = (low + high) // 2 if at_cursor is None else at_cursor
+        span = max(area.size.width // 2, int((high - low) * factor))
+        low = max(0, middle - span // 2)
+        self._window = (low, min(self._device.entries, low + span))
+        self._load()
+
+    def action_reset(self) -> None:
+        self._window = None
+        self._load()
+
+    def action_device(self, by: int) -> None:
+        self._at = (self._at + by) % len(self._devices)
+        self._show_device()
+
+
+def held(row: dict[str, Any]) -> Text:
+    """Categories at one instant, largest first, as bars with numbers."""
+    total = int(row["allocated"])
+    lines = [
+        Text(f"entry {int(row['entry'])}   {size(total)}{'   allocation failed' if row['oom'] else ''}", style="bold")
+    ]
+    for name in sorted(CATEGORIES, key=lambda n: -float(row.get(n, 0))):
+        if count := int(row.get(name, 0)):
+            meter = (bar(count, total, 10).ljust(10), CATEGORIES[name])
+            lines.append(Text.assemble(f"{name:<16}", meter, f" {size(count):>10} {share(count, total):>7}"))
+    return Text("\n").join(lines)

@@ -1,0 +1,1 @@
+"""The web face: a dashboard on loopback that draws the same report."""

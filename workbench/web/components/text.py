@@ -1,0 +1,50 @@
+"""Verdict, findings and tables. Dash escapes text; control characters are taken out here."""
+
+from typing import Any
+
+from dash import html
+
+from analyzers.report import Finding, Report
+from workbench.console import clean
+from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
+from workbench.present.sections import Table
+from workbench.present.units import ranges
+
+
+def verdict(report: Report[Any]) -> html.Section:
+    """The banner: verdict, why, next, and what was missing."""
+    found, first = report.verdict, report.findings[0] if report.findings else None
+    lines = [html.P(clean(found.sentence), className="sentence")]
+    if first:
+        lines += [labelled("Why", first.why), labelled("Next", first.next)]
+    lines += [labelled("Missing", gap) for gap in found.missing]
+    title = f"{STATUS_SIGNS[found.status]} {clean(found.kind).replace('_', ' ')}"
+    colour = STATUSES[found.status]
+    return html.Section([html.H2(title), *lines], id="verdict", className="card", style={"borderColor": colour})
+
+
+def labelled(label: str, text: str) -> html.P:
+    return html.P([html.Span(label, className="label"), clean(text)])
+
+
+def finding(found: Finding) -> html.Details:
+    """A finding; its evidence unfolds."""
+    about = f" (rank {ranges(found.ranks)})" if found.ranks else ""
+    facts = [html.Li([clean(fact.text), " ", html.Code(clean(fact.line))]) for fact in found.evidence]
+    summary = html.Summary(
+        [f"{SEVERITY_SIGNS[found.severity]} {clean(found.title)}{about} ", html.Code(clean(found.id))]
+    )
+    body = [html.P(clean(found.why)), labelled("Next", found.next), html.Ul(facts)]
+    return html.Details([summary, *body], className="card", style={"borderColor": SEVERITIES[found.severity]})
+
+
+def table(section: Table) -> html.Div:
+    """A table with its title as caption."""
+
+    def cells(row: tuple[str, ...], tag: Any) -> list[Any]:
+        return [tag(clean(cell), className="n" if i in section.numeric else "") for i, cell in enumerate(row)]
+
+    rows = [html.Tr(cells(row, html.Td)) for row in section.rows]
+    rest = [html.P(f"... and {section.left_out} more")] if section.left_out else []
+    head = html.Thead(html.Tr(cells(section.columns, html.Th)))
+    return html.Div([html.Table([html.Caption(clean(section.title)), head, html.Tbody(rows)]), *rest], className="wide")
