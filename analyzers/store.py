@@ -112,6 +112,20 @@ def load_many(
         return list(pool.map(attempt, artefacts))
 
 
+def load_set(
+    paths: Sequence[Path], reader: str, options: Options | None = None
+) -> list[tuple[list[int], Columns | WorkbenchError]]:
+    """Many small files through one child: [(their numbers in `paths`, columns)].
+
+    Readers of sets report damaged files in `meta`. Should one take the child down, each file is read by a child of its own.
+    """
+    try:
+        return [(list(range(len(paths))), load(paths, reader, options))] if paths else []
+    except WorkbenchError:
+        loaded = load_many([[path] for path in paths], reader, options)
+        return [([number], columns) for number, columns in enumerate(loaded)]
+
+
 def cache_folder() -> Path:
     """`$WORKBENCH_CACHE`, else `torch-workbench` in the user's cache folder."""
     if chosen := os.environ.get("WORKBENCH_CACHE"):

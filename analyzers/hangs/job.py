@@ -102,23 +102,16 @@ class Part:
 
 def read_set(artefacts: Sequence[run.Artefact], options: store.Options) -> tuple[list[Part], list[str]]:
     """All dumps through one child; one by one where a hostile file takes that child down."""
-    if not artefacts:
-        return [], []
-    try:
-        loaded: list[store.Columns | WorkbenchError] = [store.load([a.path for a in artefacts], READER, options)]
-        split = [list(artefacts)]
-    except WorkbenchError:
-        loaded = store.load_many([[a.path] for a in artefacts], READER, options)
-        split = [[a] for a in artefacts]
     parts, problems = [], []
-    for columns, members in zip(loaded, split, strict=True):
+    for numbers, columns in store.load_set([a.path for a in artefacts], READER, options):
+        ranks = [artefacts[number].rank or 0 for number in numbers]
         if isinstance(columns, WorkbenchError):
-            problems.append(f"dump of rank {members[0].rank} is unreadable: {columns.message}")
+            problems.append(f"dump of rank {ranks[0]} is unreadable: {columns.message}")
             continue
-        part = Part(dict(columns), columns.meta, [a.rank or 0 for a in members])
+        part = Part(dict(columns), columns.meta, ranks)
         problems += [
-            f"dump of rank {a.rank} is unreadable: {dump['problem']}"
-            for a, dump in zip(members, columns.meta["dumps"], strict=True)
+            f"dump of rank {rank} is unreadable: {dump['problem']}"
+            for rank, dump in zip(ranks, columns.meta["dumps"], strict=True)
             if "problem" in dump
         ]
         parts.append(part)

@@ -1,0 +1,89 @@
+"""Who makes the others wait. Synchronised steps last equally long on all ranks, so only local work tells.
+
+On CPU and gloo the wall time of forward and backward contains the waiting for others, their processor time does not;
+data, garbage collection and saving happen before anyone waits, so their wall time counts.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from analyzers.steps.model import Steps, Straggler
+
+CAUSES: Mapping[str, tuple[str, ...]] = {
+    "compute": ("fwd", "bwd", "fwd_bwd", "grad_clip", "optim"),
+    "data": ("data_wait", "h2d"),
+    "gc": ("gc",),
+    "checkpoint": ("ckpt_save",),
+    "eval": ("eval",),
+    "profiling": ("profiler", "snapshot"),
+    "logging": ("log",),
+}
+BY_PROCESSOR = ("compute",)
+"""Causes whose phases wait for others, so that only processor time is local."""
+LATE = 0.1
+"""Late is who works longer than the others by this share of a median step."""
+COST = 0.05
+"""A straggler costs at least this share of the time of all steps."""
+STEPS_AT_LEAST = 3
+
+
+def stragglers(steps: Steps) -> list[Straggler]:
+    """Ranks that keep the others waiting, the costliest first."""
+    work = local_work(steps)
+    usable = ~steps.table["warmup"]
+    total = by_step(steps, work.sum(axis=1), usable)
+    if len(total.columns) < 2 or len(total) < STEPS_AT_LEAST:
+        return []
+    typical = float(steps.table.loc[usable, "dur_s"].median())
+    excess = total.sub(reference(total), axis=0)
+    found = [judged(steps, work, excess[rank], typical, usable) for rank in excess.columns]
+    return sorted((s for s in found if s), key=lambda s: -s.share)
+
+
+def local_work(steps: Steps) -> pd.DataFrame:
+    """Seconds of local work by cause, one row a rank and step."""
+    parts = {}
+    for cause, phases in CAUSES.items():
+        source = steps.cpu if cause in BY_PROCESSOR and len(steps.cpu.columns) else steps.phases
+        if cause in BY_PROCESSOR and source is steps.phases:
+            continue
+        parts[cause] = source[[name for name in phases if name in source]].sum(axis=1)
+    return pd.DataFrame(parts, index=steps.table.index)
+
+
+def by_step(steps: Steps, values: pd.Series, usable: pd.Series) -> pd.DataFrame:
+    """One row a step that all ranks finished, one column a rank."""
+    frame = steps.table[["rank", "step"]].assign(value=values)[usable]
+    return frame.pivot_table(index="step", columns="rank", values="value", aggfunc="last").dropna()
+
+
+def reference(total: pd.DataFrame) -> pd.Series:
+    """What the others need: the lower median over ranks, with two ranks the smaller."""
+    return total.quantile(0.5, axis=1, interpolation="lower")
+
+
+def judged(steps: Steps, work: pd.DataFrame, excess: pd.Series, typical: float, usable: pd.Series) -> Straggler | None:
+    late = excess[excess > LATE * typical]
+    spent = typical * len(excess)
+    if len(late) < STEPS_AT_LEAST or late.sum() < COST * spent:
+        return None
+    return Straggler(
+        rank=int(str(excess.name)),
+        lateness_s=float(late.mean()),
+        recurrence=len(late) / len(excess),
+        cause=cause_of(steps, work, excess.name, late.index, usable),
+        first_step=int(late.index.min()),
+        share=float(late.sum() / spent),
+    )
+
+
+def cause_of(steps: Steps, work: pd.DataFrame, rank: object, late: pd.Index, usable: pd.Series) -> str:
+    """The cause that covers most of the excess; `mixed` where none covers the larger part."""
+    gains = {}
+    for cause in work:
+        table = by_step(steps, work[cause], usable).loc[late]
+        gains[str(cause)] = float((table[rank] - reference(table)).clip(lower=0).sum())
+    best = max(gains, key=lambda cause: gains[cause])
+    return best if gains[best] > 0.6 * float(np.sum(list(gains.values()))) else "mixed"
