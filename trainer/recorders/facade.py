@@ -54,6 +54,7 @@ class Recorders:
 
     def failed(self, error: BaseException) -> None:
         """Write what an error leaves behind. Call it before raising the error on."""
+        self.steps.stop()
         if self.flight:
             self.flight.failed(error, step=self.steps.now, phase=self.steps.phase_now)
 

@@ -22,6 +22,8 @@ Answer = dict[str, Any]
 def look(workers: Sequence[Worker], folder: Path, number: int) -> dict[str, Any]:
     """Ask all workers at once and store what they answer in `folder`. Returns a round of `collection.json`."""
     asked_ns = time.time_ns()
+    for worker in workers:
+        worker.holds_gil = worker.holds_gil and number > 1
     answers: dict[int, Answer] = {worker.rank: blank(worker) for worker in workers}
     for question in (recorder, stacks_by_http, stacks_by_signal):
         everywhere(question, workers, answers, folder)

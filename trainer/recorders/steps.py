@@ -6,10 +6,12 @@ In any training script:
     with steps.step(n) as line:  ...  with steps.phase("fwd"): ...  line.update(tokens=..., loss=...)
 """
 
+import gc
 import json
 import math
 import resource
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -90,6 +92,8 @@ class StepRecorder:
         self._clock = PhaseClock()
         self._waiting: list[tuple[dict[str, Any], Spans]] = []
         self.now = 0
+        self._thread = threading.get_ident()
+        gc.callbacks.append(self._note_collection)
         self._write(header(place, device))
         self.heartbeat.beat(0, b"init")
 
@@ -123,11 +127,16 @@ class StepRecorder:
             self._device.end()
         self._leave()
 
+    def stop(self) -> None:
+        """Write what waits for the device and leave the heartbeat as it is: the rank ends here by an error."""
+        gc.callbacks.remove(self._note_collection)
+        self._flush(last=True)
+        self._file.close()
+
     def close(self) -> None:
         """Write what waits for the device, mark a clean end."""
-        self._flush(last=True)
+        self.stop()
         self.heartbeat.beat(self.now, DONE.encode())
-        self._file.close()
 
     def _enter(self, name: str) -> None:
         self._clock.charge()
@@ -138,6 +147,15 @@ class StepRecorder:
         self._clock.charge()
         self._clock.open.pop()
         self.heartbeat.beat(self.now, self.phase_now.encode())
+
+    def _note_collection(self, when: str, info: dict[str, int]) -> None:
+        """Charge full garbage collections, whoever causes them, to the phase `gc`."""
+        if info["generation"] < 2 or threading.get_ident() != self._thread:
+            return
+        if when == "start":
+            self._enter("gc")
+        else:
+            self._leave()
 
     def _finish(self, line: StepLine, start_ns: int, dur_ns: int) -> None:
         record = self._record(line, start_ns, dur_ns)
