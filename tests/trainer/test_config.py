@@ -1,0 +1,220 @@
+"""The configuration: defaults, TOML, flags, and torchtitan's names of every age."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from trainer.config import ConfigError, JobConfig, KeyReport, as_dict, explain, load, load_for_training, options
+from trainer.config.given import flatten
+from trainer.config.load import known
+from trainer.config.show import help_text, toml
+
+SHARED = Path(os.environ.get("WORKBENCH_SHARED", Path(__file__).parents[3] / "shared"))
+TOMLS = sorted((SHARED / "data" / "titan_toml").glob("**/*.toml"))
+KEYS = SHARED / "reference" / "torchtitan-config-keys.json"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "x.toml"
+    path.write_text(text)
+    return path
+
+
+def only(reports: list[KeyReport]) -> KeyReport:
+    assert len(reports) == 1
+    return reports[0]
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not TOMLS, reason="torchtitan's files are not here")
+@pytest.mark.parametrize("path", TOMLS, ids=lambda p: str(p.relative_to(SHARED / "data" / "titan_toml")))
+def test_each_key_of_a_real_file_has_one_class(path: Path) -> None:
+    reports = explain(path)
+    assert [r.source or r.key for r in reports] == [key for key, _ in flatten(tomllib.loads(path.read_text()))]
+    lines = path.read_text().splitlines()
+    for report in reports:
+        assert report.cls != "unknown", report
+        assert (report.source or report.key).rpartition(".")[2] in lines[report.line - 1]
+        assert report.reason or report.cls in ("honoured", "translated")
+    load(path)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not KEYS.exists(), reason="the table of keys is not here")
+def test_every_key_of_every_age_is_known() -> None:
+    table = json.loads(KEYS.read_text())
+    keys = {*table["keys"], *table["keys_of_no_core_config"]} - {"checkpoint"}
+    assert [key for key in keys if not known(key)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value", "cls"),
+    [
+        ("[training]\nbatch_size = 4", "training.local_batch_size", 4, "translated"),
+        ("[training]\nwarmup_steps = 2", "lr_scheduler.warmup_steps", 2, "translated"),
+        ("[training]\ncompile = true", "compile.enable", True, "translated"),
+        ('[training]\nfp8_linear = ""', "model.converters", [], "translated"),
+        ('[model]\nconverters = ""', "model.converters", [], "translated"),
+        ("[metrics]\nenable_color_printing = true", "metrics.disable_color_printing", False, "translated"),
+        ("[metrics]\nrank_0_only = true", "metrics.save_for_all_ranks", False, "translated"),
+        ("[optimizer]\nlr = 1", "optimizer.lr", 1.0, "honoured"),
+        (
+            "[activation_checkpoint]\nselective_ac_option = 2",
+            "activation_checkpoint.selective_ac_option",
+            "2",
+            "honoured",
+        ),
+        ('[training]\ndataset = "c4_test"', "training.dataset", "synthetic", "translated"),
+        ("[profiler]\nprofile_freq = 5", "profiling.profile_freq", 5, "translated"),
+        ("[parallelism]\ntensor_parallel_degree = 1", "parallelism.tensor_parallel_degree", 1, "honoured"),
+        ("dump_folder = 'here'", "job.dump_folder", "here", "translated"),
+    ],
+)
+def test_a_key_is_understood(tmp_path: Path, text: str, key: str, value: object, cls: str) -> None:
+    path = write(tmp_path, text)
+    report = only(explain(path))
+    assert (report.key, report.value, report.cls) == (key, value, cls)
+    section, name = key.split(".")
+    assert as_dict(load(path))[section][name] == value
+
+
+@pytest.mark.parametrize(("kind", "replicate", "shard"), [("ddp", 4, 1), ("fsdp", 1, 4)])
+def test_old_data_parallel_keys_become_two_degrees(tmp_path: Path, kind: str, replicate: int, shard: int) -> None:
+    path = write(tmp_path, f'[training]\ndata_parallel_degree = 4\ndata_parallel_type = "{kind}"')
+    config = load(path).parallelism
+    assert (config.data_parallel_replicate_degree, config.data_parallel_shard_degree) == (replicate, shard)
+
+
+def test_tokens_become_sequences(tmp_path: Path) -> None:
+    text = "[training]\nnum_tokens_per_microbatch_per_dp_rank = 16384\nmax_context_length = 4096\n"
+    config = load(write(tmp_path, text + "num_tokens_per_train_step = 65536")).training
+    assert (config.local_batch_size, config.seq_len, config.global_batch_size) == (4, 4096, 16)
+
+
+def test_the_new_name_wins_over_the_old_one(tmp_path: Path) -> None:
+    path = write(tmp_path, "[compile]\nenable = false\n[training]\ncompile = true")
+    assert not load(path).compile.enable
+    assert [report.cls for report in explain(path)] == ["honoured", "ignored"]
+
+
+def test_flags_come_after_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "[training]\nsteps = 3\nseq_len = 64")
+    flags = [
+        "--config",
+        str(path),
+        "--training.steps=5",
+        "--optimizer.lr",
+        "1e-2",
+        "--compile.components",
+        "model",
+        "loss",
+    ]
+    config = load(None, [*flags, "--lr_scheduler.decay-ratio", "None", "--debug.seed", "-1"])
+    assert (config.training.steps, config.training.seq_len, config.optimizer.lr) == (5, 64, 0.01)
+    assert (config.compile.components, config.lr_scheduler.decay_ratio, config.debug.seed) == (
+        ["model", "loss"],
+        None,
+        -1,
+    )
+    assert config.job.config_file == str(path)
+
+
+@pytest.mark.parametrize(
+    ("flag", "state"),
+    [
+        ("--profiling.enable_memory_snapshot", True),
+        ("--profiling.enable-memory-snapshot", True),
+        ("--profiling.no_enable_memory_snapshot", False),
+        ("--profiling.no-enable-memory-snapshot", False),
+    ],
+)
+def test_booleans_are_switches(flag: str, state: bool) -> None:
+    report = only(explain(None, [flag]))
+    assert (report.key, report.value, report.cls) == ("profiling.enable_memory_snapshot", state, "honoured")
+
+
+@pytest.mark.parametrize(
+    "words", [["--compile.enable=False"], ["--compile.enable", "False"], ["--compile.no_enable=1"]]
+)
+def test_a_switch_takes_no_value(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match="takes no value") as caught:
+        load(None, words)
+    assert caught.value.hint == "write --compile.enable or --compile.no_enable"
+
+
+def test_all_unknown_keys_are_named_at_once_with_what_was_meant(tmp_path: Path) -> None:
+    path = write(tmp_path, "[training]\nseq_length = 3\n[trainng]\nsteps = 3")
+    with pytest.raises(ConfigError) as caught:
+        load(path, ["--job.dump_foldr", "x"])
+    assert caught.value.message == "unknown keys: training.seq_length (line 2), trainng.steps (line 4), job.dump_foldr"
+    for meant in ("training.seq_len", "training.steps", "job.dump_folder"):
+        assert meant in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--parallelism.tensor_parallel_degree", "2"],
+        ["--experimental.pipeline_parallel_degree=2"],
+        ["--model.converters", "float8"],
+        ["--memory_estimation.enable"],
+        ["--fault_tolerance.enable"],
+    ],
+)
+def test_what_would_change_the_result_is_refused(words: list[str]) -> None:
+    load(None, words)
+    assert only(explain(None, words)).cls == "ignored"
+    with pytest.raises(ConfigError, match="cannot do what is asked"):
+        load_for_training(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--training.steps many",
+        "--training.steps",
+        "--optimizer.name SGD",
+        "lonely",
+        "--config",
+        "--module x",
+        "--config /no/such.toml",
+        "--module llama3 --config no",
+        "--module no.such --config no",
+    ],
+)
+def test_mistakes_end_in_a_hint(words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, words.split())
+    assert caught.value.hint
+
+
+def test_registry_functions_give_configurations() -> None:
+    config = load(None, ["--module", "llama3", "--config", "llama3_debugmodel", "--training.steps", "3"])
+    assert (config.model.flavor, config.training.steps, config.training.seq_len) == ("debugmodel", 3, 128)
+
+
+def test_the_printed_configuration_can_be_read_again(tmp_path: Path) -> None:
+    config = JobConfig()
+    config.training.steps, config.job.description, config.checkpoint.exclude_from_loading = 7, 'a "b" ü', ["model"]
+    path = write(tmp_path, toml(config))
+    config.job.config_file = str(path)
+    assert load(path) == config
+
+
+def test_help_lists_every_key() -> None:
+    text = help_text("trainer")
+    for key, option in options().items():
+        assert f"--{key}" in text
+        assert option.help in text
+
+
+def test_the_schema_needs_no_torch_and_prints() -> None:
+    code = "import sys, trainer.config, trainer.config.__main__ as m; m.main([]); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("False\n")
+    assert 'flavor = "debugmodel"' in done.stdout

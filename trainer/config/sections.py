@@ -1,0 +1,258 @@
+"""The configuration: one dataclass a section, named as in torchtitan 0.2. The string below a field is its help."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Incident = Literal[
+    "healthy", "oom", "leak", "stuck", "stuck_sleep", "stuck_gil", "skip", "mismatch_shape", "mismatch_type",
+    "kill", "deadlock", "straggler", "straggler_data", "straggler_gc", "nan",
+]  # fmt: skip
+
+
+@dataclass
+class Job:
+    config_file: str | None = None
+    """TOML file to read; `--config` says the same."""
+    dump_folder: str = "./outputs"
+    """Folder of everything that the run writes."""
+    description: str = "default job"
+    """Words for people, logged at the start."""
+    print_config: bool = False
+    """Log the resolved configuration at the start."""
+    save_config_file: str | None = None
+    """Also write the resolved configuration as JSON to this file in the dump folder."""
+
+
+@dataclass
+class Profiling:
+    enable_profiling: bool = False
+    """Record profiler traces."""
+    save_traces_folder: str = "profile_traces"
+    """Folder of the traces in the dump folder."""
+    profile_freq: int = 10
+    """A trace every so many steps, and a memory snapshot if these are on."""
+    profiler_active: int = 1
+    """Steps that one trace covers."""
+    profiler_warmup: int = 3
+    """Steps that the profiler runs before each trace without keeping anything."""
+    enable_memory_snapshot: bool = False
+    """Record memory snapshots, also when memory runs out."""
+    save_memory_snapshot_folder: str = "memory_snapshot"
+    """Folder of the snapshots in the dump folder."""
+
+
+@dataclass
+class Metrics:
+    log_freq: int = 10
+    """A line on the console every so many steps."""
+    enable_tensorboard: bool = False
+    """Write metrics for TensorBoard."""
+    save_tb_folder: str = "tb"
+    """Folder of TensorBoard's files in the dump folder."""
+    disable_color_printing: bool = False
+    """No colours on the console."""
+    save_for_all_ranks: bool = False
+    """Every rank writes for TensorBoard, not rank 0 alone."""
+
+
+@dataclass
+class Model:
+    name: str = "llama3"
+    """Folder below trainer/models."""
+    flavor: str = "debugmodel"
+    """Size of the model: debugmodel, 8B, 70B, 405B."""
+    converters: list[str] = field(default_factory=list)
+    """Rewrites of the model, such as float8; none is available."""
+
+
+@dataclass
+class Optimizer:
+    name: Literal["Adam", "AdamW"] = "AdamW"
+    """Optimizer."""
+    lr: float = 8e-4
+    """Learning rate at its highest."""
+    beta1: float = 0.9
+    """Decay of the first moment."""
+    beta2: float = 0.95
+    """Decay of the second moment."""
+    eps: float = 1e-8
+    """Added to the denominator."""
+    weight_decay: float = 0.1
+    """Decoupled weight decay."""
+    implementation: Literal["for-loop", "foreach", "fused"] = "fused"
+    """How one optimizer step runs over the parameters."""
+
+
+@dataclass
+class LRScheduler:
+    warmup_steps: int = 200
+    """Steps of linear warmup."""
+    decay_ratio: float | None = None
+    """Fraction of the steps that decay at the end; None: all that follow the warmup."""
+    decay_type: Literal["linear", "sqrt", "cosine"] = "linear"
+    """Shape of the decay."""
+    min_lr_factor: float = 0.0
+    """The learning rate ends at this fraction of its highest."""
+    total_steps: int | None = None
+    """Length of the schedule; None: training.steps."""
+
+
+@dataclass
+class Training:
+    dataset: str = "synthetic"
+    """`synthetic` (seeded, made at the start), or any name together with a path."""
+    dataset_path: str | None = None
+    """A .txt or .jsonl file (field "text"), or a folder of such files."""
+    local_batch_size: int = 8
+    """Sequences of one forward pass on one data-parallel rank."""
+    global_batch_size: int = -1
+    """Sequences of one step over all ranks; more than one pass holds accumulates gradients. -1: one pass."""
+    seq_len: int = 2048
+    """Tokens of a sequence."""
+    max_norm: float = 1.0
+    """Clip the gradients to this norm."""
+    steps: int = 10000
+    """Train up to and including this step."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the parameters and the optimizer's state."""
+    mixed_precision_param: Literal["bfloat16", "float32"] = "bfloat16"
+    """Type of computation: of the gathered parameters with FSDP, of autocast otherwise."""
+    mixed_precision_reduce: Literal["float32"] = "float32"
+    """Type of gradient reduction with FSDP."""
+    gc_freq: int = 50
+    """Python's garbage is collected every so many steps, on all ranks at once."""
+
+
+@dataclass
+class Parallelism:
+    data_parallel_replicate_degree: int = 1
+    """Copies of the model (DDP, or the outer dimension of HSDP)."""
+    data_parallel_shard_degree: int = -1
+    """Ranks that share one copy (FSDP2); -1: all that remain."""
+    fsdp_reshard_after_forward: Literal["default", "always", "never"] = "default"
+    """Free gathered parameters after the forward pass; default: always, but for the last block."""
+    tensor_parallel_degree: int = 1
+    """Ranks that share one matrix multiplication."""
+    pipeline_parallel_degree: int = 1
+    """Ranks that share the layers."""
+    context_parallel_degree: int = 1
+    """Ranks that share one sequence."""
+    expert_parallel_degree: int = 1
+    """Ranks that share the experts."""
+
+
+@dataclass
+class Checkpoint:
+    enable: bool = False
+    """Save checkpoints, and resume from the newest."""
+    folder: str = "checkpoint"
+    """Folder of the checkpoints in the dump folder."""
+    interval: int = 500
+    """A checkpoint every so many steps."""
+    initial_load_path: str | None = None
+    """Start from this checkpoint when the folder holds none."""
+    initial_load_model_only: bool = True
+    """Take only the weights from initial_load_path."""
+    last_save_model_only: bool = True
+    """After the last step save only the weights."""
+    export_dtype: Literal["float16", "bfloat16", "float32"] = "float32"
+    """Type of the weights of such a last save."""
+    async_mode: Literal["disabled", "async"] = "disabled"
+    """Train on while a checkpoint is written."""
+    keep_latest_k: int = 10
+    """Keep so many checkpoints; 0: all."""
+    load_step: int = -1
+    """Resume from this step; -1: the newest."""
+    exclude_from_loading: list[str] = field(default_factory=list)
+    """Parts not to load: model, optimizer, lr_scheduler, dataloader, train_state."""
+    enable_first_step_checkpoint: bool = False
+    """Save after step 1 too."""
+    load_only: bool = False
+    """Resume, but save nothing."""
+
+
+@dataclass
+class ActivationCheckpoint:
+    mode: Literal["none", "full", "selective"] = "selective"
+    """Which activations to recompute in the backward pass."""
+    selective_ac_option: str = "2"
+    """Selective: "N" recomputes every Nth block, "op" all but matrix products and attention."""
+    preserve_rng_state: bool = True
+    """Restore the random state before recomputing."""
+    determinism_check: str = "default"
+    """What is compared after recomputing: default (shapes, types, devices) or none."""
+    early_stop: bool = False
+    """Stop recomputing as soon as nothing more is needed."""
+    debug: bool = False
+    """Explain a mismatch by the operations that ran."""
+
+
+@dataclass
+class Compile:
+    enable: bool = False
+    """Compile with torch.compile."""
+    components: list[str] = field(default_factory=lambda: ["model", "loss"])
+    """What to compile: model (each block), loss."""
+    backend: str = "inductor"
+    """Backend of torch.compile."""
+
+
+@dataclass
+class Comm:
+    init_timeout_seconds: int = 300
+    """Timeout of collectives until the first step has ended."""
+    train_timeout_seconds: int = 100
+    """Timeout of collectives afterwards."""
+    trace_buf_size: int = 20000
+    """Collectives that Flight Recorder keeps; 0: off."""
+
+
+@dataclass
+class Debug:
+    seed: int | None = None
+    """Seed of weights, data and random numbers; None: drawn by rank 0."""
+    deterministic: bool = False
+    """Only deterministic kernels, so that two runs are bitwise equal."""
+    deterministic_warn_only: bool = False
+    """Warn where no deterministic kernel exists, instead of failing."""
+    detect_anomaly: bool = False
+    """Fail at the operation whose gradient is not finite; slow."""
+
+
+@dataclass
+class MemoryEstimation:
+    enable: bool = False
+    """Estimate memory instead of training; `workbench estimate` does."""
+
+
+@dataclass
+class Faults:
+    name: Incident = "healthy"
+    """Break the run on purpose, in this way."""
+    rank: int = -1
+    """The rank that breaks; -1: the last one."""
+    step: int = 6
+    """The step in which it breaks."""
+    seconds: float = 0.5
+    """How long a straggler is late in each step."""
+
+
+@dataclass
+class JobConfig:
+    """Everything that decides a run."""
+
+    job: Job = field(default_factory=Job)
+    profiling: Profiling = field(default_factory=Profiling)
+    metrics: Metrics = field(default_factory=Metrics)
+    model: Model = field(default_factory=Model)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    lr_scheduler: LRScheduler = field(default_factory=LRScheduler)
+    training: Training = field(default_factory=Training)
+    parallelism: Parallelism = field(default_factory=Parallelism)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    activation_checkpoint: ActivationCheckpoint = field(default_factory=ActivationCheckpoint)
+    compile: Compile = field(default_factory=Compile)
+    comm: Comm = field(default_factory=Comm)
+    debug: Debug = field(default_factory=Debug)
+    memory_estimation: MemoryEstimation = field(default_factory=MemoryEstimation)
+    faults: Faults = field(default_factory=Faults)

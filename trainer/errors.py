@@ -1,0 +1,25 @@
+"""Errors that a user sees: what went wrong, and what to do about it."""
+
+
+class TrainerError(Exception):
+    """Base of every error meant for the user; `hint` says what to do next."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}"
+
+
+class ConfigError(TrainerError):
+    """The configuration cannot be read, or asks for what this trainer cannot do."""
+
+
+class DataError(TrainerError):
+    """The training data cannot be read, or there is too little of it."""
+
+
+class CheckpointError(TrainerError):
+    """A checkpoint is missing or does not fit."""

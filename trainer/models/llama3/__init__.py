@@ -1,0 +1,1 @@
+"""Dense Llama 3."""
