@@ -7,7 +7,7 @@ from analyzers.hangs.graph import At, Graph, build, roots
 from analyzers.hangs.job import DumpSet, load_job, newest_set
 from analyzers.hangs.model import Culprit, HangData, Job, Wait, user_frame
 from analyzers.hangs.rounds import moved
-from analyzers.hangs.side import Side, gather
+from analyzers.hangs.side import gather
 from analyzers.hangs.words import finding_of, sentence
 from analyzers.report import Evidence, Finding, Input, Report, Severity, Status, Verdict, ranked, tool_version
 from analyzers.wording import who
@@ -42,15 +42,10 @@ def analyze(found: run.Run, options: store.Options | None = None) -> Report[Hang
         raise InputError(
             f"{found.root}: no readable Flight Recorder dump", "; ".join(job.problems) or "give the folder of dumps"
         )
-    scene = Scene(job, side, build(job, side.answered_ns, lambda rank: is_known_victim(side, rank)))
+    scene = Scene(job, side, build(job, side))
     culprits = find_culprits(scene)
     culprits = moved(culprits, job, dumps, side, options)
     return assemble(scene, dumps, culprits)
-
-
-def is_known_victim(side: Side, rank: int) -> bool:
-    death = side.death(rank)
-    return death is not None and death.victim
 
 
 def find_culprits(scene: Scene) -> list[Culprit]:

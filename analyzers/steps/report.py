@@ -59,7 +59,7 @@ def straggler(steps: Steps, late: Straggler) -> Finding:
         id="steps.straggler",
         severity=Severity.WARNING,
         title=f"rank {late.rank} makes the others wait: {late.cause}, {lost}",
-        why=f"from step {late.first_step} on its local work ({late.cause}) is the longest: {late.share:.0%} of all time",
+        why=f"from step {late.first_step} on its local work ({late.cause}) is longest: {late.share:.0%} of all time",
         next=STRAGGLER_NEXT[late.cause],
         ranks=[late.rank],
         step=late.first_step,
