@@ -1,10 +1,10 @@
 """From paths on the command line to the report that answers them: which room is asked, and with what."""
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analyzers import hangs, incident, memory, steps, traces
 from analyzers.errors import InputError
 from analyzers.report import Report
 from analyzers.run import ANALYSED, Kind, Run, discover
@@ -17,6 +17,9 @@ ROOMS = {
     "steps": (Kind.STEPS, Kind.STRUCTURED_LOG),
 }
 JOINED = "incident"
+MODULES = {"memory": "memory", "hang": "hangs", "trace": "traces", "steps": "steps", JOINED: "incident"}
+WHOLE_RUN = {"hang", JOINED}
+"""Rooms that take the run itself, as they join several kinds."""
 
 
 def find(paths: Sequence[Path]) -> Run:
@@ -40,21 +43,22 @@ def ask(room: str, run: Run, options: Options) -> Report[Any]:
     Raises:
         InputError: The run holds nothing that this room can read.
     """
-    if room == JOINED:
-        return incident.analyze(run, options)
-    if room == "hang":
-        require(run, room)
-        return hangs.analyze(run, options)
-    analyze = {"memory": memory.analyze, "trace": traces.analyze, "steps": steps.analyze}[room]
-    return analyze(require(run, room), options)
+    module = importlib.import_module(f"analyzers.{MODULES[room]}")
+    if room in WHOLE_RUN:
+        require(run, *ROOMS.get(room, ()))
+        found: Report[Any] = module.analyze(run, options)
+    else:
+        found = module.analyze(require(run, *ROOMS[room]), options)
+    return found
 
 
-def require(run: Run, room: str) -> Sequence[Any]:
-    """The artefacts that a room reads, at least one."""
-    if found := run.of(*ROOMS[room]):
+def require(run: Run, *kinds: Kind) -> Sequence[Any]:
+    """The artefacts of these kinds, at least one; all of them where no kind is named."""
+    found = run.of(*kinds) if kinds else list(run.artefacts)
+    if found:
         return found
     there = sorted({artefact.kind for artefact in run.artefacts if artefact.kind in ANALYSED})
-    wanted = " or ".join(kind.replace("_", " ") for kind in ROOMS[room])
+    wanted = " or ".join(kind.replace("_", " ") for kind in kinds)
     has = f"it holds {', '.join(there)}: try `workbench inspect`" if there else "give the folder of a run"
     raise InputError(f"{run.root}: no {wanted} there", has)
 

@@ -13,6 +13,7 @@ from workbench.launch.plan import Request, plan
 from workbench.launch.run import launched
 from workbench.options import Format
 from workbench.present import render
+from workbench.show import on_terminal
 
 SHORT_NAMES = {"hang": "stuck"}
 INCIDENTS = (
@@ -44,7 +45,7 @@ def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as
     if outcome.status == "interrupted":
         return Exit.INTERRUPTED
     run = discover(place)
-    if tui and sys.stdout.isatty() and sys.stdin.isatty():
+    if tui and on_terminal():
         from workbench.tui.app import WorkbenchApp
 
         WorkbenchApp(run, JOINED, Options()).run()

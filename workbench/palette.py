@@ -25,6 +25,7 @@ STATES = {
     "scheduled": "#e69f00",
     "missing": "#d55e00",
     "mismatch": "#cc79a7",
+    "no dump": "#8c8c8c",
     "": "#2b2f36",
 }
-STATE_SIGNS = {"done": "●", "started": "◐", "scheduled": "·", "missing": "✗", "mismatch": "≠", "": " "}
+STATE_SIGNS = {"done": "●", "started": "◐", "scheduled": "·", "missing": "✗", "mismatch": "≠", "no dump": "?", "": " "}

@@ -36,7 +36,12 @@ class Look:
     def interactive(self) -> bool:
         """Whether the terminal app opens: on a terminal, when no document was asked for."""
         asked_for_document = self.printed or self.output or self.no_tui
-        return not asked_for_document and sys.stdout.isatty() and sys.stdin.isatty()
+        return not asked_for_document and on_terminal()
+
+
+def on_terminal() -> bool:
+    """Whether the terminal app can run: it reads keys from stdin and draws on stderr."""
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def reading(*, rank: int | None, step: int | None, jobs: int | None, cache: bool, max_memory: str | None) -> Options:

@@ -56,6 +56,7 @@ RENAMED = {
     "training.batch_size": "training.local_batch_size",
     "training.checkpoint_folder": "checkpoint.folder",
     "training.checkpoint_interval": "checkpoint.interval",
+    "training.checkpoint_interval_type": "checkpoint.interval_type",
     "training.compile": "compile.enable",
     "training.data_parallel_replicate_degree": "parallelism.data_parallel_replicate_degree",
     "training.data_parallel_shard_degree": "parallelism.data_parallel_shard_degree",

@@ -149,7 +149,7 @@ def option_behind(key: str) -> Option | None:
 
 
 def known(key: str) -> bool:
-    return option_behind(key) is not None or key in compat.CONVERTED or compat.left_out(key) is not None
+    return any(key in names for names in (options(), compat.RENAMED, compat.CONVERTED)) or bool(compat.left_out(key))
 
 
 def switched(key: str, given: Given, *, state: bool) -> bool:

@@ -53,6 +53,13 @@ def command(plan: Plan) -> Outcome:
     return Outcome("failed" if status else "completed", {0: status} if status else {})
 
 
+def quieten(prefix: str) -> None:
+    """The agent's own log lines tell in its words what we tell in ours; torch gives each of its loggers a level."""
+    for name in [prefix, *logging.root.manager.loggerDict]:
+        if name.startswith(prefix):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
 def elastic(plan: Plan) -> Outcome:
     """Our trainer, or another module, under the elastic agent."""
     warnings.filterwarnings("ignore")
@@ -62,7 +69,7 @@ def elastic(plan: Plan) -> Outcome:
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
     except ImportError as error:
         raise MissingExtra("launching needs torch", "pip install 'torch-workbench[train]'") from error
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    quieten("torch.distributed.elastic")
     config = LaunchConfig(
         min_nodes=plan.nnodes,
         max_nodes=plan.nnodes,

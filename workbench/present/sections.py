@@ -87,13 +87,28 @@ def where(device: Any) -> str:
     return f", rank {device.rank}" if device.rank is not None else ""
 
 
+def device_name(device: Any) -> str:
+    """`rank 1, device 0, step 5`, as far as known."""
+    rank = [f"rank {device.rank}"] if device.rank is not None else []
+    step = [f"step {device.step}"] if device.step is not None else []
+    return ", ".join([*rank, f"device {device.device}", *step])
+
+
 def hang(data: Any) -> list[Table]:
     return [
         table(
             "Culprits",
-            "rank> | class | group | seq> | operation | line | victims",
+            "ranks | class | group | seq> | operation | line | victims",
             (
-                (c.rank, classes(c), c.group, c.seq, c.operation, first(c.frames), ranges(c.victims))
+                (
+                    ranges(c.ranks),
+                    classes(c),
+                    c.group_desc or c.group,
+                    c.seq,
+                    c.operation,
+                    first(c.frames),
+                    ranges(c.victims),
+                )
                 for c in data.culprits
             ),
         ),
@@ -115,7 +130,8 @@ def waited(ranks: Any) -> str:
 
 
 def first(frames: list[Any]) -> str:
-    return str(frames[0]) if frames else "-"
+    """`file:line function` of the innermost frame."""
+    return f"{frames[0].filename}:{frames[0].line} {frames[0].name}" if frames else "-"
 
 
 def trace(data: Any) -> list[Table]:

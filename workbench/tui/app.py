@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Center, Middle
+from textual.containers import Center, Middle, Vertical
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Footer, Header, LoadingIndicator, Static, TabbedContent, TabPane
@@ -39,6 +39,43 @@ class Failed(Message):
     def __init__(self, error: WorkbenchError) -> None:
         super().__init__()
         self.error = error
+
+
+class Views(Vertical):
+    """A tab for each question; that of `room` comes first to sight, home where several rooms are joined."""
+
+    def __init__(self, report: Report[Any], run: Run, room: str, options: Options) -> None:
+        super().__init__()
+        self._report, self._run, self._options = report, run, options
+        self._found = parts(report)
+        self._first = room if room in self._found else "home"
+
+    def compose(self) -> ComposeResult:
+        with TabbedContent(initial=self._first):
+            for i, name in enumerate(VIEWS, 1):
+                with TabPane(f"{i} {name}", id=name):
+                    yield self._pane(name)
+
+    def on_mount(self) -> None:
+        self.turn_to(self._first)
+
+    def turn_to(self, name: str) -> None:
+        """Show a view and give it the keys."""
+        tabs = self.query_one(TabbedContent)
+        tabs.active = name
+        pane = tabs.get_pane(name)
+        next((w for w in pane.walk_children(Widget) if w.focusable), pane).focus()
+
+    def _pane(self, name: str) -> Widget:
+        if name == "home":
+            return HomePane(self._report)
+        if name not in self._found:
+            return Static(f"no {name} data in this run", classes="absent")
+        if name == "memory":
+            return MemoryPane(self._found[name], self._run, self._options)
+        if name == "hang":
+            return HangPane(self._found[name], self._run, self._options)
+        return Sections(OF_ROOM[name](self._found[name]))
 
 
 class WorkbenchApp(App[None]):
@@ -79,34 +116,14 @@ class WorkbenchApp(App[None]):
 
     async def on_answered(self, message: Answered) -> None:
         self.report = message.report
-        found = parts(message.report)
         await self.query_one("#loading").remove()
-        panes = [TabPane(f"{i} {name}", self._pane(name, found), id=name) for i, name in enumerate(VIEWS, 1)]
-        wanted = self._room if self._room in found else "home"
-        await self.mount(TabbedContent(initial=wanted), before=self.query_one(Footer))
-        for pane in panes:
-            await self.query_one(TabbedContent).add_pane(pane)
-        self.query_one(TabbedContent).active = wanted
+        await self.mount(Views(message.report, self._run, self._room, self._options), before=self.query_one(Footer))
 
     def on_failed(self, message: Failed) -> None:
         text = f"error: {clean(message.error.message)}\nhint: {clean(message.error.hint)}\n\nq quits"
         self.query_one(LoadingIndicator).remove()
         self.query_one("#loading-text", Static).update(text)
 
-    def _pane(self, name: str, found: dict[str, Any]) -> Widget:
-        if name == "home":
-            assert self.report is not None
-            return HomePane(self.report)
-        if name not in found:
-            return Static(f"no {name} data in this run", classes="absent")
-        if name == "memory":
-            return MemoryPane(found[name], self._run, self._options)
-        if name == "hang":
-            return HangPane(found[name], self._run, self._options)
-        return Sections(OF_ROOM[name](found[name]))
-
     def action_view(self, name: str) -> None:
-        for tabs in self.query(TabbedContent):
-            tabs.active = name
-            pane = tabs.get_pane(name)
-            next((w for w in pane.walk_children(Widget) if w.focusable), pane).focus()
+        for views in self.query(Views):
+            views.turn_to(name)

@@ -15,7 +15,7 @@ PAGES = {"": "Overview", "memory": "Memory", "hang": "Hang", "trace": "Trace", "
 
 def make_app(view: View) -> Dash:
     """A Dash app that asks nothing of the network beyond itself."""
-    app = Dash(__name__, title=f"workbench {clean(view.run.root)}", update_title="", serve_locally=True)
+    app = Dash(__name__, title=f"workbench {clean(view.run.root)}", update_title="", suppress_callback_exceptions=True)
     app.layout = frame(view)
     memory.install(app, view)
 

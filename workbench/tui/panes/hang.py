@@ -9,8 +9,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from analyzers import hangs
 from analyzers.errors import WorkbenchError
+from analyzers.hangs import views
 from analyzers.run import Run
 from analyzers.store import Options
 from workbench.console import clean
@@ -57,7 +57,7 @@ class HangPane(Vertical):
             return
         group = self._data.groups[self._at]
         try:
-            frame = hangs.views.matrix(self._run, self._options, group=group.name, limit=COLLECTIVES)
+            frame = views.matrix(self._run, group.name, COLLECTIVES, self._options)
         except WorkbenchError as error:
             self.app.call_from_thread(self.notify, error.message, severity="error", markup=False)
             return

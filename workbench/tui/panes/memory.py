@@ -9,12 +9,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
-from analyzers import memory
 from analyzers.errors import WorkbenchError
+from analyzers.memory import views
 from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
+from workbench.console import clean
 from workbench.palette import CATEGORIES
-from workbench.present.sections import stacks, worst_first
+from workbench.present.sections import device_name, stacks, worst_first
 from workbench.present.units import bar, share, size
 from workbench.tui.widgets.area import Area
 from workbench.tui.widgets.tables import grid
@@ -60,8 +61,8 @@ class MemoryPane(Vertical):
 
     def _show_device(self) -> None:
         device = self._device
-        where = f"rank {device.rank}  device {device.device}  step {device.step}  {device.path}"
-        self.query_one("#memory-title", Static).update(Text(f"{where}   ({self._at + 1} of {len(self._devices)})"))
+        where = f"{device_name(device)}  ({self._at + 1} of {len(self._devices)})  {device.path}"
+        self.query_one("#memory-title", Static).update(Text(clean(where)))
         below = self.query_one("#memory-stacks", Vertical)
         below.remove_children()
         below.mount(grid(stacks(device)))
@@ -82,9 +83,7 @@ class MemoryPane(Vertical):
         self.app.call_from_thread(area.show, frame)
 
     def _timeline(self, artefact: Artefact, width: int) -> Any:
-        return memory.views.timeline(
-            artefact, self._options, device=self._device.device, buckets=width, window=self._window
-        )
+        return views.timeline(artefact, self._options, device=self._device.device, buckets=width, window=self._window)
 
     def on_area_moved(self, event: Area.Moved) -> None:
         self.query_one("#categories", Static).update(held(event.row))

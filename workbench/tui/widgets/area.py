@@ -23,7 +23,7 @@ RULER_ROWS = 2
 class Area(Widget, can_focus=True):
     """A timeline as `memory.views.timeline` gives it. The cursor is a column; moving it posts `Moved`."""
 
-    DEFAULT_CSS = "Area { height: 1fr; min-height: 6; }"
+    DEFAULT_CSS = "Area { width: 1fr; height: 1fr; min-height: 6; }"
     cursor: reactive[int] = reactive(-1)
 
     class Moved(Message):

@@ -4,7 +4,7 @@ from urllib.parse import urlencode
 
 from dash import dcc, html
 
-from analyzers import hangs
+from analyzers.hangs import views
 from workbench.console import clean
 from workbench.present.sections import hang
 from workbench.present.units import ranges
@@ -25,7 +25,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
     broken = data.culprits[0].group if data.culprits else None
     wanted = query.get("group", broken)
     group = next((g for g in data.groups if g.name == wanted), data.groups[0])
-    frame = hangs.views.matrix(view.run, view.options, group=group.name, limit=COLLECTIVES)
+    frame = views.matrix(view.run, group.name, COLLECTIVES, view.options)
     links = [
         dcc.Link(
             clean(g.desc or g.name),

@@ -5,8 +5,8 @@ from urllib.parse import urlencode
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
-from analyzers import memory
-from workbench.present.sections import categories, stacks, worst_first
+from analyzers.memory import views
+from workbench.present.sections import categories, device_name, stacks, worst_first
 from workbench.web.components.charts import timeline
 from workbench.web.components.text import table
 from workbench.web.view import View
@@ -23,7 +23,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
     return html.Div(
         [
             html.Nav([link(i, at, d) for i, d in enumerate(devices)], className="ranks", **{"aria-label": "ranks"}),
-            html.H2(f"Rank {device.rank}, device {device.device}, step {device.step}"),
+            html.H2(device_name(device).capitalize()),
             dcc.Graph(id="timeline", figure=timeline(window(view, device, None)), config={"displaylogo": False}),
             dcc.Store(id="device", data=at),
             table(categories(device)),
@@ -40,14 +40,14 @@ def chosen(query: dict[str, str], count: int) -> int:
 def link(i: int, at: int, device: Any) -> dcc.Link:
     mark = " ✗" if device.oom else ""
     style = "here" if i == at else ""
-    return dcc.Link(f"rank {device.rank}{mark}", href=f"/memory?{urlencode({'device': i})}", className=style)
+    return dcc.Link(f"{device_name(device)}{mark}", href=f"/memory?{urlencode({'device': i})}", className=style)
 
 
 def window(view: View, device: Any, span: tuple[int, int] | None) -> Any:
     """The reduced timeline of a window of entries, or of all."""
     artefact = view.snapshot(device.path)
     assert artefact is not None, "a device of the report comes from a file of the run"
-    return memory.views.timeline(artefact, view.options, device=device.device, buckets=BUCKETS, window=span)
+    return views.timeline(artefact, view.options, device=device.device, buckets=BUCKETS, window=span)
 
 
 def visible(relayout: dict[str, Any], full: tuple[int, int]) -> tuple[int, int] | None:

@@ -1,0 +1,163 @@
+"""Checkpoints that load on any mesh, by torch.distributed.checkpoint."""
+
+import re
+import shutil
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
+
+from trainer.config.sections import Checkpoint
+from trainer.data.loader import Loader
+from trainer.errors import CheckpointError
+
+OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
+"""The optimizer's state goes by names of parameters: numbers differ from mesh to mesh."""
+STEP_FOLDER = re.compile(r"step-(\d+)")
+
+
+@dataclass
+class TrainState:
+    """What a checkpoint holds: all that decides the next step."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    loader: Loader
+    step: int = 0
+    """The last finished step."""
+
+    def gather(self) -> dict[str, Any]:
+        """By part, named as in checkpoint.exclude_from_loading."""
+        return {
+            "model": get_model_state_dict(self.model),
+            "optimizer": get_optimizer_state_dict(self.model, self.optimizer, options=OPTIONS),
+            "dataloader": self.loader.state_dict(),
+            "train_state": {"step": self.step},
+        }
+
+    def restore(self, parts: dict[str, Any]) -> None:
+        """Take over the parts that are there."""
+        if "model" in parts:
+            set_model_state_dict(self.model, parts["model"])
+        if "optimizer" in parts:
+            set_optimizer_state_dict(self.model, self.optimizer, parts["optimizer"], options=OPTIONS)
+        if "dataloader" in parts:
+            self.loader.load_state_dict(parts["dataloader"])
+        if "train_state" in parts:
+            self.step = parts["train_state"]["step"]
+
+
+@dataclass
+class Checkpointer:
+    """Saves and loads `state` in `folder`, as `config` says."""
+
+    config: Checkpoint
+    folder: Path
+    state: TrainState
+    last_step: int
+    _group: dist.ProcessGroup | None = field(default=None, init=False)
+    _saving: Future[Any] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.config.enable and self.config.async_mode == "async":
+            # A group of its own: its collectives run on another thread, beside those of the training step.
+            self._group = dist.new_group(backend="gloo", group_desc="checkpoint")
+
+    def load(self) -> Path | None:
+        """Go on from the newest checkpoint, else from initial_load_path; returns what was loaded.
+
+        Raises:
+            CheckpointError: The step or path that was asked for does not exist.
+        """
+        if not self.config.enable:
+            return None
+        if path := self._newest():
+            return self._load(path, ("model", "optimizer", "dataloader", "train_state"))
+        if self.config.initial_load_path:
+            parts = ("model",) if self.config.initial_load_model_only else ("model", "optimizer", "dataloader")
+            return self._load(Path(self.config.initial_load_path), parts)
+        return None
+
+    def save(self, step: int) -> bool:
+        """Save after `step` if it is time; returns whether it was."""
+        self.state.step = step
+        if not self._is_time(step):
+            return False
+        self.wait()
+        path = self.folder / f"step-{step}"
+        if step == self.last_step and self.config.last_save_model_only:
+            save(self._exported(), checkpoint_id=path)
+        elif self._group:
+            self._saving = async_save(self.state.gather(), checkpoint_id=path, process_group=self._group)  # type: ignore[assignment]
+        else:
+            save(self.state.gather(), checkpoint_id=path)
+        self._drop_oldest()
+        return True
+
+    def wait(self) -> None:
+        """Wait for a save that is under way."""
+        if self._saving:
+            self._saving.result()
+            self._saving = None
+
+    def _is_time(self, step: int) -> bool:
+        config = self.config
+        first = step == 1 and config.enable_first_step_checkpoint
+        due = first or step % config.interval == 0 or step == self.last_step
+        return config.enable and not config.load_only and due
+
+    def _exported(self) -> dict[str, Any]:
+        dtype = getattr(torch, self.config.export_dtype)
+        weights = get_model_state_dict(self.state.model)
+        return {"model": {name: value.to(dtype) for name, value in weights.items() if isinstance(value, Tensor)}}
+
+    def _load(self, path: Path, parts: tuple[str, ...]) -> Path:
+        if not (path / ".metadata").exists():
+            raise CheckpointError(
+                f"{path} is no complete checkpoint", f"complete ones here: {self._complete() or 'none'}"
+            )
+        target = {
+            part: value
+            for part, value in self.state.gather().items()
+            if part in parts and part not in self.config.exclude_from_loading
+        }
+        load(target, checkpoint_id=path)
+        self.state.restore(target)
+        return path
+
+    def _newest(self) -> Path | None:
+        """The checkpoint to resume from; one that holds weights only cannot be."""
+        if self.config.load_step >= 0:
+            return self.folder / f"step-{self.config.load_step}"
+        paths = (self.folder / f"step-{step}" for step in reversed(self._complete()))
+        return next((path for path in paths if is_resumable(path)), None)
+
+    def _complete(self) -> list[int]:
+        """Steps whose checkpoints were written to the end, oldest first."""
+        found = [(STEP_FOLDER.fullmatch(path.name), path) for path in self.folder.glob("step-*")]
+        return sorted(int(match[1]) for match, path in found if match and (path / ".metadata").exists())
+
+    def _drop_oldest(self) -> None:
+        keep = self.config.keep_latest_k
+        if dist.get_rank() == 0 and keep > 0:
+            for step in self._complete()[:-keep]:
+                shutil.rmtree(self.folder / f"step-{step}")
+
+
+def is_resumable(path: Path) -> bool:
+    """Whether a checkpoint holds more than weights."""
+    return "train_state.step" in FileSystemReader(path).read_metadata().state_dict_metadata

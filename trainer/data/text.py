@@ -1,0 +1,66 @@
+"""Documents: seeded synthetic ones, or those of local files."""
+
+import json
+import random
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from trainer.config.sections import Training
+from trainer.errors import DataError
+
+SUFFIXES = (".txt", ".jsonl", ".json")
+SYLLABLES = [head + tail for head in "bcdfglmnprstv" for tail in "aeiou"]
+SYNTHETIC_DOCUMENTS = 2000
+
+
+def documents(config: Training, seed: int) -> Iterator[str]:
+    """The texts to train on.
+
+    Raises:
+        DataError: The path does not exist or holds no text, or a data set's name comes without a path.
+    """
+    if config.dataset_path:
+        yield from local(Path(config.dataset_path))
+    elif config.dataset == "synthetic":
+        yield from islice(synthetic(seed), SYNTHETIC_DOCUMENTS)
+    else:
+        raise DataError(
+            f"data set {config.dataset!r} is not shipped",
+            "give --training.dataset_path with .txt or .jsonl files, or --training.dataset synthetic",
+        )
+
+
+def synthetic(seed: int) -> Iterator[str]:
+    """Sentences of a hundred invented words, each of which is followed by one of four: endless, and easy to learn."""
+    rng = random.Random(seed)  # noqa: S311
+    words = sorted({"".join(rng.choices(SYLLABLES, k=rng.randint(1, 3))) for _ in range(120)})[:100]
+    following = {word: rng.sample(words, 4) for word in words}
+    while True:
+        word, sentence = rng.choice(words), []
+        for _ in range(rng.randint(60, 120)):
+            sentence.append(word)
+            word = rng.choice(following[word])
+        yield " ".join(sentence) + "."
+
+
+def local(path: Path) -> Iterator[str]:
+    """The documents of a file, or of all text files below a folder in order of their names."""
+    files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES) if path.is_dir() else [path]
+    if not files:
+        raise DataError(f"{path}: no text", f"put files there that end in {', '.join(SUFFIXES)}")
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise DataError(f"{file}: {error.strerror}", "give --training.dataset_path a file or folder") from error
+        yield from [text] if file.suffix == ".txt" else rows(file, text)
+
+
+def rows(file: Path, text: str) -> Iterator[str]:
+    """The field "text" of every line."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            yield json.loads(line)["text"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{file}, line {number}: no JSON with a text", 'one {"text": "..."} a line') from error

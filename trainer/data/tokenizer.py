@@ -1,0 +1,15 @@
+"""A tokenizer without files: a token is a byte."""
+
+BOS, EOS = 256, 257
+VOCAB_SIZE = 320
+"""256 bytes and specials, rounded up to a number that many degrees divide."""
+
+
+def encode(text: str) -> list[int]:
+    """One document with its beginning and end."""
+    return [BOS, *text.encode(), EOS]
+
+
+def decode(tokens: list[int]) -> str:
+    """The text of tokens; specials are dropped, cut characters replaced."""
+    return bytes(token for token in tokens if token < 256).decode(errors="replace")

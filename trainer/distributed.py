@@ -1,0 +1,76 @@
+"""Process group, timeouts and seeds: what all ranks agree on before the first step."""
+
+import os
+import random
+import sys
+from datetime import timedelta
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from trainer.config import JobConfig
+from trainer.config.sections import Debug
+from trainer.parallel.mesh import World, degrees
+
+
+def join(config: JobConfig) -> World:
+    """Join the process group that torchrun's environment describes, or make one of a single rank."""
+    os.environ.setdefault("RANK", "0")
+    os.environ.setdefault("WORLD_SIZE", "1")
+    os.environ.setdefault("MASTER_ADDR", "localhost")
+    os.environ.setdefault("MASTER_PORT", "0")
+    device = own_device()
+    size = int(os.environ["WORLD_SIZE"])
+    wanted = degrees(config.parallelism, size)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        timeout=timedelta(seconds=config.comm.init_timeout_seconds),
+        device_id=device if device.type == "cuda" else None,
+    )
+    return World(dist.get_rank(), size, device, wanted, wanted.mesh(device.type))
+
+
+def own_device() -> torch.device:
+    """The accelerator of this local rank, else the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
+
+
+def set_timeouts(seconds: int) -> None:
+    """Give the collectives of every group this timeout, from the next one on."""
+    for group in list(distributed_c10d._world.pg_map):  # noqa: SLF001 - there is no public list of groups
+        distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)  # noqa: SLF001
+
+
+def seed_everything(config: Debug, device: torch.device) -> int:
+    """Seed all generators and choose deterministic kernels; returns the seed that all ranks share."""
+    if config.deterministic:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        torch.use_deterministic_algorithms(True, warn_only=config.deterministic_warn_only)
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+    drawn = random.SystemRandom().randrange(2**31) if config.seed is None else config.seed
+    shared = torch.tensor(drawn, dtype=torch.int64, device=device)
+    dist.broadcast(shared, src=0)
+    seed = int(shared)
+    os.environ["PYTHONHASHSEED"] = str(seed % 2**32)
+    random.seed(seed)
+    torch.manual_seed(seed)
+    return seed
+
+
+def leave() -> NoReturn:
+    """End this rank after the process group.
+
+    The interpreter is not taken down in order: gloo's threads sometimes abort then, after correct results.
+    """
+    dist.barrier()
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,0 +1,91 @@
+"""What the trainer asks of a model, seeded weights that are equal on every mesh, and models by name."""
+
+import importlib
+import math
+import zlib
+from abc import abstractmethod
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from trainer.config import ConfigError, JobConfig
+
+WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
+
+
+class Decoder(nn.Module):
+    """A language model made of blocks: tokens (B, T) -> logits (B, T, V)."""
+
+    tok_embeddings: nn.Embedding
+    layers: nn.ModuleDict
+    dim: int
+
+    @abstractmethod
+    def reset_buffers(self) -> None:
+        """Compute what is no parameter, after memory has been given to it."""
+
+    def flops_per_token(self, length: int) -> int:
+        """Operations of a forward and a backward pass: 6 a weight, 12 a feature and position attended to."""
+        weights = sum(p.numel() for p in self.parameters()) - self.tok_embeddings.weight.numel()
+        return 6 * weights + 12 * len(self.layers) * self.dim * length
+
+
+def build_model(config: JobConfig) -> Decoder:
+    """The model on the meta device: parallelism is applied to it before anything is allocated.
+
+    Raises:
+        ConfigError: There is no such model or flavor.
+    """
+    name, flavor = config.model.name, config.model.flavor
+    if find_spec(f"trainer.models.{name}") is None:
+        raise ConfigError(f"there is no model {name!r}", "llama3 is one")
+    module = importlib.import_module(f"trainer.models.{name}.flavors")
+    if flavor not in module.FLAVORS:
+        raise ConfigError(f"{name} has no flavor {flavor!r}", f"it has {', '.join(module.FLAVORS)}")
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, config.training.dtype))
+    try:
+        with torch.device("meta"):
+            model: Decoder = module.build(flavor, config.training.seq_len)
+    finally:
+        torch.set_default_dtype(usual)
+    return model
+
+
+@torch.no_grad()
+def init_weights(model: Decoder, seed: int) -> None:
+    """Fill all parameters and buffers; each parameter from a generator of its own, seeded by its name.
+
+    A sharded parameter is drawn whole and cut, one at a time: the values depend on the seed alone, not on the mesh,
+    and no rank ever holds the full model.
+    """
+    for name, parameter in model.named_parameters():
+        plain = plain_name(name)
+        generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(f"{seed}/{plain}".encode()))
+        full = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+        draw(plain, full, len(model.layers), generator)
+        if isinstance(parameter, DTensor):
+            full = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        parameter.copy_(full)
+    model.reset_buffers()
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name without what checkpointing and compiling add."""
+    for wrapper in WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def draw(name: str, full: Tensor, n_layers: int, generator: torch.Generator) -> None:
+    """Values of one parameter: norms are 1, what writes into the residual stream shrinks with the depth."""
+    if "norm" in name:
+        full.fill_(1.0)
+    elif name.startswith("tok_embeddings"):
+        full.normal_(generator=generator)
+    else:
+        std = 0.02 / math.sqrt(2 * n_layers) if name.endswith((".wo.weight", ".w2.weight")) else 0.02
+        std = full.shape[-1] ** -0.5 if name.startswith("output") else std
+        nn.init.trunc_normal_(full, std=std, a=-3 * std, b=3 * std, generator=generator)

@@ -1,0 +1,128 @@
+"""Llama 3: pre-norm blocks of grouped-query attention with rotary positions, and SwiGLU.
+
+Shapes: B sequences, T tokens, D = dim, N heads, H = D / N, K key-value heads, V = vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainer.models.decoder import Decoder
+
+
+@dataclass(frozen=True)
+class ModelArgs:
+    """The shape of a model."""
+
+    dim: int = 4096
+    n_layers: int = 32
+    n_heads: int = 32
+    n_kv_heads: int = 8
+    vocab_size: int = 128256
+    ffn_dim_multiplier: float = 1.3
+    multiple_of: int = 1024
+    norm_eps: float = 1e-5
+    rope_theta: float = 500000.0
+
+    @property
+    def hidden_dim(self) -> int:
+        """Width of the feed-forward layers: 2/3 of 4 * dim * multiplier, rounded up to `multiple_of`."""
+        wanted = int(self.ffn_dim_multiplier * int(8 * self.dim / 3))
+        return -(-wanted // self.multiple_of) * self.multiple_of
+
+
+def rotations(length: int, head_dim: int, theta: float) -> Tensor:
+    """Cosines and sines of every position's angles: (2, T, H/2), float32."""
+    speeds = theta ** -(torch.arange(0, head_dim, 2).float() / head_dim)
+    angles = torch.outer(torch.arange(length).float(), speeds)
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn each pair of neighbouring features of x (B, T, N, H) by its position's angle."""
+    cos, sin = (part[: x.shape[1], None, :] for part in rope)
+    even, odd = x.float().view(*x.shape[:-1], -1, 2).unbind(-1)
+    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+    return turned.flatten(-2).type_as(x)
+
+
+class Attention(nn.Module):
+    """Causal attention in which several heads share a key and a value: (B, T, D) -> (B, T, D)."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.head_dim = args.dim // args.n_heads
+        self.wq = nn.Linear(args.dim, args.n_heads * self.head_dim, bias=False)
+        self.wk = nn.Linear(args.dim, args.n_kv_heads * self.head_dim, bias=False)
+        self.wv = nn.Linear(args.dim, args.n_kv_heads * self.head_dim, bias=False)
+        self.wo = nn.Linear(args.n_heads * self.head_dim, args.dim, bias=False)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        q, k, v = (w(x).unflatten(-1, (-1, self.head_dim)) for w in (self.wq, self.wk, self.wv))
+        q, k = rotate(q, rope), rotate(k, rope)
+        repeats = q.shape[2] // k.shape[2]
+        k, v = (part.repeat_interleave(repeats, dim=2) for part in (k, v))
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        projected: Tensor = self.wo(out.transpose(1, 2).flatten(-2))
+        return projected
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: (B, T, D) -> (B, T, D)."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(args.dim, args.hidden_dim, bias=False)
+        self.w2 = nn.Linear(args.hidden_dim, args.dim, bias=False)
+        self.w3 = nn.Linear(args.dim, args.hidden_dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.w2(functional.silu(self.w1(x)) * self.w3(x))
+        return out
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each normalised before and added to the stream (B, T, D)."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
+        self.attention = Attention(args)
+        self.ffn_norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
+        self.feed_forward = FeedForward(args)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        h: Tensor = x + self.attention(self.attention_norm(x), rope)
+        out: Tensor = h + self.feed_forward(self.ffn_norm(h))
+        return out
+
+
+class Llama3(Decoder):
+    """Tokens (B, T) -> logits (B, T, V), for T up to `max_length`."""
+
+    rope: Tensor
+
+    def __init__(self, args: ModelArgs, max_length: int) -> None:
+        super().__init__()
+        self.args, self.max_length, self.dim = args, max_length, args.dim
+        self.tok_embeddings = nn.Embedding(args.vocab_size, args.dim)
+        self.layers = nn.ModuleDict({str(i): Block(args) for i in range(args.n_layers)})
+        self.norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
+        self.output = nn.Linear(args.dim, args.vocab_size, bias=False)
+        self.register_buffer("rope", self.rotations(), persistent=False)
+
+    def rotations(self) -> Tensor:
+        return rotations(self.max_length, self.args.dim // self.args.n_heads, self.args.rope_theta)
+
+    def reset_buffers(self) -> None:
+        self.rope = self.rotations().to(self.rope.device)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = self.tok_embeddings(tokens)
+        for block in self.layers.values():
+            h = block(h, self.rope)
+        logits: Tensor = self.output(self.norm(h))
+        return logits

@@ -1,0 +1,69 @@
+"""Activation checkpointing: keep less of the forward pass, recompute it in the backward pass."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
+
+from trainer.config import ConfigError
+from trainer.config.sections import ActivationCheckpoint
+from trainer.models.decoder import Decoder
+
+aten = torch.ops.aten
+KEPT = {
+    aten.mm.default,
+    aten._scaled_dot_product_cudnn_attention.default,  # noqa: SLF001
+    aten._scaled_dot_product_efficient_attention.default,  # noqa: SLF001
+    aten._scaled_dot_product_flash_attention.default,  # noqa: SLF001
+    aten._scaled_dot_product_flash_attention_for_cpu.default,  # noqa: SLF001
+}
+"""Operations that cost more to recompute than to keep."""
+
+
+def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint) -> None:
+    """Wrap the blocks whose activations are recomputed."""
+    every, keep_costly = interval(config)
+    for number, (name, block) in enumerate(model.layers.items(), start=1):
+        if every and number % every == 0:
+            model.layers[name] = wrapped(block, config, keep_costly=keep_costly)
+
+
+def interval(config: ActivationCheckpoint) -> tuple[int, bool]:
+    """(every so many blocks, 0 for none; whether costly operations are kept).
+
+    Raises:
+        ConfigError: selective_ac_option is neither a positive number nor "op".
+    """
+    if config.mode != "selective":
+        return int(config.mode == "full"), False
+    option = config.selective_ac_option
+    if option == "op":
+        return 1, True
+    if not option.isdigit() or int(option) == 0:
+        raise ConfigError(f"selective_ac_option = {option!r}", 'give "op", or N to recompute every Nth block')
+    return int(option), False
+
+
+def wrapped(block: nn.Module, config: ActivationCheckpoint, *, keep_costly: bool) -> nn.Module:
+    options: dict[str, Any] = {"context_fn": contexts} if keep_costly else {}
+    return checkpoint_wrapper(
+        block,
+        preserve_rng_state=config.preserve_rng_state,
+        determinism_check=config.determinism_check,
+        early_stop=config.early_stop,
+        debug=config.debug,
+        **options,
+    )
+
+
+def policy(
+    _: SelectiveCheckpointContext, operation: Callable[..., Any], *_args: Any, **_kwargs: Any
+) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+contexts = partial(create_selective_checkpoint_contexts, policy)

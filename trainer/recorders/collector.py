@@ -1,0 +1,205 @@
+"""The process beside the ranks of a node that asks all of them for dumps when one stalls, fails or dies.
+
+It runs outside the ranks, so that it can ask one that holds the GIL and outlives one that is killed, and it uses
+the standard library only. `trainer.recorders.flight` starts it.
+"""
+
+import argparse
+import contextlib
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.recorders.files import read_json, write_json
+from trainer.recorders.rounds import look
+from trainer.recorders.worker import Worker
+
+POLL_S = 0.2
+STALLED_AFTER = 0.4  # of the timeout in force: both rounds end before the collectives give up
+SECOND_ROUND_AFTER = 0.2  # of the timeout, but no longer than
+SECOND_ROUND_AT_MOST_S = 10.0
+QUIET_S, SETTLE_S = 0.6, 3.0  # a rank that has not moved for this long waits for somebody; how long to hope for that
+MOST_SETS = 8
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why dumps are asked for."""
+
+    reason: str
+    detail: str
+    stalled_s: float = 0.0
+    timeout_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the collector is told at its start."""
+
+    folder: Path
+    ranks: Sequence[int]
+    attempt: int
+    init_timeout_s: float
+    train_timeout_s: float
+
+
+class Collector:
+    """Watches the ranks of one node until all are gone or done."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.dumps = plan.folder / "dumps"
+        self.workers = [Worker(plan.folder, rank, plan.attempt) for rank in plan.ranks]
+        self._first_step: dict[int, int] = {}
+        self._mourned: set[int] = set()
+        self._looked_ns = 0
+        self._sets = 0
+
+    def run(self) -> None:
+        """Watch, collect, and clean up behind ranks that could not."""
+        while True:
+            if cause := self._cause():
+                self.collect(cause)
+            self._answer_requests()
+            if self._over():
+                break
+            time.sleep(POLL_S)
+        for worker in self.workers:
+            if worker.side and worker.side["server"].startswith("/"):
+                shutil.rmtree(Path(worker.side["server"]).parent, ignore_errors=True)
+
+    def collect(self, cause: Cause) -> None:
+        """Take one set of dumps, with a second look where the ranks may be slow and not stuck."""
+        if cause.reason != "stalled":
+            self._settle()
+        home, asked_ns = next_set(self.dumps), time.time_ns()
+        rounds = [look(self.workers, home, 1)]
+        write_json(home / "collection.json", account(cause, asked_ns, rounds))
+        if cause.reason == "stalled":
+            pause = min(SECOND_ROUND_AFTER * cause.timeout_s, SECOND_ROUND_AT_MOST_S)
+            time.sleep(max(0.0, pause - (time.time_ns() - asked_ns) / 1e9))
+            rounds.append(look(self.workers, home / "round_2", 2))
+            write_json(home / "collection.json", account(cause, asked_ns, rounds))
+        self._looked_ns = rounds[-1]["asked_ns"]
+        self._sets += 1
+
+    def _over(self) -> bool:
+        known = [worker for worker in self.workers if worker.side]
+        return bool(known) and all(worker.gone or worker.finished for worker in known)
+
+    def _cause(self) -> Cause | None:
+        if died := self._died():
+            return died
+        if self._sets >= MOST_SETS:
+            return None
+        return self._requested() or self._stalled()
+
+    def _died(self) -> Cause | None:
+        """A process that went without a word: neither done, nor with an error of its own, nor after a look at all."""
+        lost = [w for w in self.workers if w.rank not in self._mourned and w.gone and not w.finished]
+        self._mourned.update(worker.rank for worker in lost)
+        lost = [worker for worker in lost if not self._has_exit_file(worker)]
+        if not lost or not self._moved():
+            return None
+        return Cause("died", f"process of rank {', '.join(str(worker.rank) for worker in lost)} is gone")
+
+    def _requested(self) -> Cause | None:
+        """What ranks ask for, unless nothing has moved since the last look."""
+        if not self._moved():
+            return None
+        asked = sorted(
+            (found for path in self._requests() if (found := read_json(path))), key=lambda r: int(r["time_ns"])
+        )
+        asked.sort(key=lambda request: request["reason"] != "failed")
+        return Cause(asked[0]["reason"], asked[0]["detail"]) if asked else None
+
+    def _stalled(self) -> Cause | None:
+        now = time.time_ns()
+        for worker in self.workers:
+            beat = worker.beat
+            if beat is None or worker.finished or worker.gone or beat.time_ns <= 0:
+                continue
+            timeout = self._timeout(worker.rank, beat.step, beat.phase)
+            stalled = (now - beat.time_ns) / 1e9
+            if stalled > STALLED_AFTER * timeout and beat.time_ns > self._looked_ns:
+                return Cause("stalled", f"rank {worker.rank} is in {beat.phase} of step {beat.step}", stalled, timeout)
+        return None
+
+    def _timeout(self, rank: int, step: int, phase: str) -> float:
+        """Seconds that collectives wait now: the shorter timeout counts from the end of the first step."""
+        first = self._first_step.setdefault(rank, step) if step else step
+        begun = step > first or (step and phase == "between")
+        return self.plan.train_timeout_s if begun else self.plan.init_timeout_s
+
+    def _moved(self) -> bool:
+        beats = [worker.beat for worker in self.workers]
+        return self._looked_ns == 0 or any(beat and beat.time_ns > self._looked_ns for beat in beats)
+
+    def _settle(self) -> None:
+        """Let the other ranks reach the place where they wait for the lost one."""
+        deadline = time.time_ns() + int(SETTLE_S * 1e9)
+        while time.time_ns() < deadline:
+            beats = [w.beat for w in self.workers if not w.gone and not w.finished]
+            if all(beat is None or time.time_ns() - beat.time_ns > QUIET_S * 1e9 for beat in beats):
+                return
+            time.sleep(POLL_S)
+
+    def _has_exit_file(self, worker: Worker) -> bool:
+        found = read_json(self.dumps / f"exit_{worker.rank}.json")
+        beat = worker.beat
+        return bool(found and beat and found["time_ns"] > beat.time_ns)
+
+    def _requests(self) -> list[Path]:
+        ranks = set(self.plan.ranks)
+        return [path for path in self.dumps.glob(".ask_*.json") if int(path.stem.rpartition("_")[2]) in ranks]
+
+    def _answer_requests(self) -> None:
+        """A request vanishes when it has been answered or needs no answer; whoever asked waits for that."""
+        if not self._moved() or self._sets >= MOST_SETS:
+            for path in self._requests():
+                path.unlink(missing_ok=True)
+
+
+def account(cause: Cause, asked_ns: int, rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """The content of `collection.json`."""
+    return {
+        "schema": "workbench.collection/1",
+        "reason": cause.reason,
+        "detail": cause.detail,
+        "asked_ns": asked_ns,
+        "stalled_s": round(cause.stalled_s, 3),
+        "timeout_s": cause.timeout_s,
+        "rounds": rounds,
+    }
+
+
+def next_set(dumps: Path) -> Path:
+    """The folder of the next set: dumps itself, then set_2, set_3 ..., never one that is taken."""
+    number, home = 1, dumps
+    while (home / "collection.json").exists():
+        number += 1
+        home = dumps / f"set_{number}"
+    return home
+
+
+def main() -> None:
+    """Parse the plan and watch."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--first-rank", type=int, required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--attempt", type=int, default=0)
+    parser.add_argument("--init-timeout", type=float, required=True)
+    parser.add_argument("--train-timeout", type=float, required=True)
+    asked = parser.parse_args()
+    ranks = range(asked.first_rank, asked.first_rank + asked.ranks)
+    plan = Plan(asked.folder, ranks, asked.attempt, asked.init_timeout, asked.train_timeout)
+    with contextlib.suppress(KeyboardInterrupt):
+        Collector(plan).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Time of phases on a CUDA device, by events that are read once they have passed: never a synchronisation."""
+
+from collections import defaultdict
+from typing import Any
+
+
+class Spans:
+    """The events of one step's phases, in order: (name, begin, end)."""
+
+    def __init__(self, found: list[tuple[str, Any, Any]]) -> None:
+        self._found = found
+
+    def ready(self) -> bool:
+        """Whether the device has passed the last event."""
+        return all(end.query() for _, _, end in self._found[-1:])
+
+    def resolve(self) -> dict[str, int]:
+        """Nanoseconds per phase; spans that the device has not passed are left out."""
+        total: defaultdict[str, int] = defaultdict(int)
+        for name, begin, end in self._found:
+            if end.query():
+                total[name] += round(begin.elapsed_time(end) * 1e6)
+        return dict(total)
+
+
+class DeviceClock:
+    """Records a pair of events around each phase on the current stream."""
+
+    def __init__(self) -> None:
+        import torch  # noqa: PLC0415 - step times of a CPU run need no torch
+
+        self._cuda = torch.cuda
+        self._open: list[tuple[str, Any]] = []
+        self._found: list[tuple[str, Any, Any]] = []
+
+    def begin(self, name: str) -> None:
+        """Mark the beginning of a phase in the device's queue."""
+        self._open.append((name, self._mark()))
+
+    def end(self) -> None:
+        """Mark the end of the phase opened last."""
+        name, begin = self._open.pop()
+        self._found.append((name, begin, self._mark()))
+
+    def take(self) -> Spans:
+        """Hand over the spans since the last call."""
+        spans, self._found = Spans(self._found), []
+        return spans
+
+    def memory(self) -> tuple[int, int, int]:
+        """Highest allocated and reserved bytes since the last call, and retries since the start."""
+        stats = self._cuda.memory_stats()
+        self._cuda.reset_peak_memory_stats()
+        allocated, reserved = (stats.get(f"{kind}_bytes.all.peak", 0) for kind in ("allocated", "reserved"))
+        return allocated, reserved, stats.get("num_alloc_retries", 0)
+
+    def _mark(self) -> Any:
+        event: Any = self._cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event

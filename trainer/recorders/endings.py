@@ -1,0 +1,78 @@
+"""How a rank ends: what an error says of itself, and a short stay after SIGTERM."""
+
+import ctypes
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed: CUDA, the CPU allocator, or Python's own."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def error_frames(error: BaseException) -> list[dict[str, Any]]:
+    """Frames {name, filename, line} of the error's traceback, innermost first."""
+    found = traceback.extract_tb(error.__traceback__)
+    return [{"name": frame.name, "filename": frame.filename, "line": frame.lineno or 0} for frame in reversed(found)]
+
+
+def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> dict[str, Any]:
+    """The content of `exit_R.json`."""
+    return {
+        "schema": "workbench.exit/1",
+        "rank": rank,
+        "step": step,
+        "phase": phase,
+        "error": type(error).__name__,
+        "message": str(error),
+        "out_of_memory": is_out_of_memory(error),
+        "traceback": error_frames(error),
+        "time_ns": time.time_ns(),
+    }
+
+
+class TerminationDelay:
+    """Keeps a rank that gets SIGTERM alive until `last_act` is over, also while its main thread is in a collective.
+
+    Launchers send SIGTERM to all ranks as soon as one is gone; without a delay nobody could be asked any more.
+    """
+
+    def __init__(self, last_act: Callable[[], object]) -> None:
+        self._last_act = last_act
+        self._pipe = (-1, -1)
+        self._previous_fd = -1
+
+    def install(self) -> None:
+        """Take over SIGTERM if nobody else has, from the main thread; else do nothing."""
+        if (
+            threading.current_thread() is not threading.main_thread()
+            or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+        ):
+            return
+        self._pipe = os.pipe()
+        os.set_blocking(self._pipe[1], False)
+        self._previous_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        threading.Thread(target=self._wait, name="termination-delay", daemon=True).start()
+
+    def remove(self) -> None:
+        """Give SIGTERM its usual effect back."""
+        if self._pipe[1] >= 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.set_wakeup_fd(self._previous_fd)
+            os.close(self._pipe[1])
+
+    def _wait(self) -> None:
+        """Runs on a thread of its own: the main thread may be in C code for as long as a timeout."""
+        while received := os.read(self._pipe[0], 1):
+            if received[0] == signal.SIGTERM:
+                self._last_act()
+                ctypes.CDLL(None).signal(signal.SIGTERM, None)  # Python sets handlers on the main thread only
+                os.kill(os.getpid(), signal.SIGTERM)

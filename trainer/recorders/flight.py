@@ -1,0 +1,173 @@
+"""Makes a rank answer for itself: Flight Recorder, stacks and process groups, whatever state it is in.
+
+In any training script, after `init_process_group`:
+
+    flight = FlightRecorder("outputs")
+    flight.start()
+
+A collector process per node then asks every rank for its dumps, into `outputs/dumps`, when a rank dies or when the
+heartbeat of a `StepRecorder` in the same folder stalls. `failed(error)` before raising an error on adds those.
+"""
+
+import contextlib
+import faulthandler
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d
+
+from trainer.recorders.endings import TerminationDelay, exit_report
+from trainer.recorders.files import Place, write_bytes, write_json
+
+PATIENCE_S = 15.0
+c10d: Any = _distributed_c10d  # its type stubs lag behind
+logger = logging.getLogger(__name__)
+
+
+def dump_recorder() -> bytes:
+    """The ring of the backend in use, as the pickle that PyTorch writes."""
+    dump = getattr(c10d, "_dump_nccl_trace", None) if "nccl" in dist.get_backend() else None
+    return bytes((dump or c10d._dump_fr_trace)())  # noqa: SLF001
+
+
+def process_groups() -> dict[str, dict[str, Any]]:
+    """Every process group this rank is in: {name: {desc, ranks}}. Flight Recorder's own map is wrong on gloo."""
+    world = dist.distributed_c10d._world  # noqa: SLF001
+    return {
+        name: {"desc": group.group_desc, "ranks": sorted(world.pg_group_ranks[group])}
+        for group, name in world.pg_names.items()
+    }
+
+
+def answer_trace(_request: Any, response: Any) -> None:
+    """Handler of the worker server: the dump with frames. Runs on the server's thread and needs the GIL."""
+    response.set_content(dump_recorder(), "application/octet-stream")
+    response.set_status(200)
+
+
+class FlightRecorder:
+    """Dumps of this rank, under `folder`/dumps, on demand of the node's collector."""
+
+    def __init__(self, folder: str | Path, *, init_timeout_s: float = 300.0, train_timeout_s: float = 100.0) -> None:
+        self._folder = Path(folder).absolute()
+        self._dumps = self._folder / "dumps"
+        self._place = Place.here()
+        self._timeouts = (init_timeout_s, train_timeout_s)
+        self._request = self._dumps / f".ask_{self._place.rank}.json"
+        self._socket_home = tempfile.mkdtemp(prefix="wb_")
+        self._groups = 0
+        self._delay = TerminationDelay(lambda: self.ask("asked", "terminated by SIGTERM"))
+
+    @staticmethod
+    def prepare(folder: str | Path, buffer: int = 20000) -> None:
+        """Set what PyTorch reads when the process group is made; what the user has set stays."""
+        late = Path(folder).absolute() / "dumps" / "watchdog"
+        for name, value in (
+            ("TORCH_FR_BUFFER_SIZE", str(buffer)),
+            ("TORCH_FR_DUMP_TEMP_FILE", str(late / "rank_")),
+            ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1"),
+        ):
+            os.environ.setdefault(name, value)
+        if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
+            logger.warning(
+                "TORCH_DISTRIBUTED_DEBUG=DETAIL fills the Flight Recorder with its own calls: dumps will be useless"
+            )
+
+    def start(self) -> None:
+        """Serve dumps from now on; local rank 0 also starts the node's collector."""
+        self._dumps.mkdir(parents=True, exist_ok=True)
+        self._request.unlink(missing_ok=True)
+        self._stacks = (self._dumps / f".stacks_{self._place.rank}.txt").open("w")
+        faulthandler.register(signal.SIGUSR2, file=self._stacks, all_threads=True)
+        dump_recorder()  # the first dump imports what resolves frames, which takes seconds
+        with contextlib.suppress(RuntimeError):  # registered before, in this process
+            c10d._register_handler("workbench_fr_trace", answer_trace)  # noqa: SLF001
+        self._server = c10d._WorkerServer(f"{self._socket_home}/rank")  # noqa: SLF001
+        self.refresh()
+        self._delay.install()
+        if self._place.local_rank == 0:
+            self._start_collector()
+
+    def refresh(self) -> None:
+        """Write the side file again if process groups have come or gone. Costs a `len` where none has."""
+        count = len(dist.distributed_c10d._world.pg_names)  # noqa: SLF001
+        if count == self._groups:
+            return
+        self._groups = count
+        place = self._place
+        write_json(
+            self._dumps / f"groups_{place.rank}.json",
+            {
+                "schema": "workbench.groups/1",
+                "rank": place.rank,
+                "world_size": place.world_size,
+                "local_rank": place.local_rank,
+                "host": place.host,
+                "pid": place.pid,
+                "attempt": place.attempt,
+                "torch": torch.__version__,
+                "backend": dist.get_backend(),
+                "server": f"{self._socket_home}/rank",
+                "written_ns": time.time_ns(),
+                "groups": process_groups(),
+            },
+        )
+
+    def sequences(self) -> dict[str, int]:
+        """Number of the last collective that this rank enqueued in each of its groups."""
+        number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
+        world = dist.distributed_c10d._world  # noqa: SLF001
+        return {name: number(group) for group, name in world.pg_names.items()}
+
+    def failed(self, error: BaseException, *, step: int = 0, phase: str = "") -> None:
+        """Write `exit_R.json` and hold this rank until the others, which wait for it, have been asked for dumps."""
+        rank = self._place.rank
+        write_json(self._dumps / f"exit_{rank}.json", exit_report(error, rank=rank, step=step, phase=phase))
+        if isinstance(error, Exception) and not self.ask("failed", f"rank {rank}: {type(error).__name__}"):
+            write_bytes(self._dumps / f"rank_{rank}", dump_recorder())
+
+    def ask(self, reason: str, detail: str) -> bool:
+        """Ask the collector for a set of dumps of all ranks and wait for it. False if it did not come."""
+        write_json(self._request, {"reason": reason, "detail": detail, "time_ns": time.time_ns()})
+        deadline = time.monotonic() + PATIENCE_S
+        while self._request.exists():
+            if time.monotonic() > deadline:
+                self._request.unlink(missing_ok=True)
+                return False
+            time.sleep(0.05)
+        return True
+
+    def close(self) -> None:
+        """Stop serving; for a clean end, before the process group is destroyed."""
+        self._delay.remove()
+        self._server.shutdown()
+        faulthandler.unregister(signal.SIGUSR2)
+        self._stacks.close()
+
+    def _start_collector(self) -> None:
+        place, (init, train) = self._place, self._timeouts
+        command = [
+            *(sys.executable, "-m", "trainer.recorders.collector", str(self._folder)),
+            *("--first-rank", str(place.rank), "--ranks", str(place.local_world_size), "--attempt", str(place.attempt)),
+            *("--init-timeout", str(init), "--train-timeout", str(train)),
+        ]
+        package = Path(__file__).parents[2]
+        search = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
+        with (self._dumps / ".collector.log").open("ab") as log:
+            subprocess.Popen(
+                command,
+                env={**os.environ, "PYTHONPATH": search},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )

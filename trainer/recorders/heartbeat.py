@@ -1,0 +1,48 @@
+"""Step and phase that a rank is in right now, in 64 bytes of shared memory that survive the process."""
+
+import mmap
+import os
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+LAYOUT = struct.Struct("<qqqq32s")
+DONE = "done"
+
+
+@dataclass(frozen=True)
+class Beat:
+    """One reading of a heartbeat: when, in which step and phase; `beats` counts the changes."""
+
+    time_ns: int
+    step: int
+    pid: int
+    beats: int
+    phase: str
+
+
+class Heartbeat:
+    """`beat(step, phase)` rewrites the file in place: under a microsecond, no system call."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w+b") as file:
+            file.truncate(LAYOUT.size)
+            self._memory = mmap.mmap(file.fileno(), LAYOUT.size)
+        self._pid = os.getpid()
+        self._beats = 0
+
+    def beat(self, step: int, phase: bytes) -> None:
+        """Note the present step and phase (at most 32 bytes of UTF-8)."""
+        self._beats += 1
+        LAYOUT.pack_into(self._memory, 0, time.time_ns(), step, self._pid, self._beats, phase)
+
+
+def read_beat(path: Path) -> Beat | None:
+    """The last beat of a rank, or None before its first one."""
+    try:
+        time_ns, step, pid, beats, phase = LAYOUT.unpack(path.read_bytes())
+    except (OSError, struct.error):
+        return None
+    return Beat(time_ns, step, pid, beats, phase.rstrip(b"\0").decode(errors="replace")) if beats else None

@@ -1,0 +1,111 @@
+"""One look at all ranks of a node: Flight Recorder first, stacks next, signals last.
+
+Standard library only: this runs outside the ranks.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trainer.recorders.files import write_bytes
+from trainer.recorders.worker import Worker
+
+PICKLE_TIMEOUT_S = 2.5
+JSON_TIMEOUT_S = 4.0
+STACKS_TIMEOUT_S = 2.0
+Answer = dict[str, Any]
+
+
+def look(workers: Sequence[Worker], folder: Path, number: int) -> dict[str, Any]:
+    """Ask all workers at once and store what they answer in `folder`. Returns a round of `collection.json`."""
+    asked_ns = time.time_ns()
+    for worker in workers:
+        worker.holds_gil = worker.holds_gil and number > 1
+    answers: dict[int, Answer] = {worker.rank: blank(worker) for worker in workers}
+    for question in (recorder, stacks_by_http, stacks_by_signal):
+        everywhere(question, workers, answers, folder)
+    return {"round": number, "asked_ns": asked_ns, "ranks": {str(rank): answers[rank] for rank in sorted(answers)}}
+
+
+def everywhere(
+    question: Callable[[Worker, Answer, Path], None],
+    workers: Sequence[Worker],
+    answers: dict[int, Answer],
+    folder: Path,
+) -> None:
+    """Put one question to all workers at once and wait for the last answer."""
+    with ThreadPoolExecutor(max_workers=max(1, len(workers))) as pool:
+        list(pool.map(lambda worker: question(worker, answers[worker.rank], folder), workers))
+
+
+def blank(worker: Worker) -> Answer:
+    """The answer of a rank that says nothing, with what can be seen from outside."""
+    beat = worker.beat
+    return {
+        "status": "unregistered" if worker.side is None else "exited" if worker.gone else "timeout",
+        "channel": None,
+        "asked_ns": time.time_ns(),
+        "answered_ns": None,
+        "file": None,
+        "stacks": None,
+        "exit_code": None,
+        "heartbeat": None if beat is None else {key: asdict(beat)[key] for key in ("step", "phase", "time_ns")},
+    }
+
+
+def recorder(worker: Worker, answer: Answer, folder: Path) -> None:
+    """The rank's Flight Recorder: a pickle with frames, or JSON where something holds the GIL."""
+    if answer["status"] != "timeout":
+        return
+    answer["asked_ns"] = time.time_ns()
+    if not worker.holds_gil and fetch(worker, answer, folder, "pickle"):
+        return
+    worker.holds_gil = answer["status"] == "timeout"
+    fetch(worker, answer, folder, "json")
+
+
+def fetch(worker: Worker, answer: Answer, folder: Path, channel: str) -> bool:
+    """Fetch one form of the dump, note how that went, and say whether it is there."""
+    handler, timeout, name = {
+        "pickle": ("workbench_fr_trace", PICKLE_TIMEOUT_S, f"rank_{worker.rank}"),
+        "json": ("fr_trace_json", JSON_TIMEOUT_S, f"rank_{worker.rank}.json"),
+    }[channel]
+    try:
+        body = worker.ask(handler, timeout)
+    except TimeoutError:
+        answer["status"] = "timeout"
+        return False
+    except OSError:
+        answer["status"] = "exited" if worker.gone else "refused"
+        return False
+    write_bytes(folder / name, body)
+    answer.update(status="ok", channel=channel, answered_ns=time.time_ns(), file=name)
+    return True
+
+
+def stacks_by_http(worker: Worker, answer: Answer, folder: Path) -> None:
+    """Python stacks of all threads; needs the GIL."""
+    if answer["status"] != "ok" or worker.holds_gil:
+        return
+    try:
+        body = worker.ask("dump_traceback", STACKS_TIMEOUT_S)
+    except OSError:
+        return
+    write_bytes(folder / f"stacks_{worker.rank}.txt", body)
+    answer["stacks"] = "http"
+
+
+def stacks_by_signal(worker: Worker, answer: Answer, folder: Path) -> None:
+    """Python stacks by a signal, for a rank that answered no other way."""
+    if answer["stacks"] or answer["status"] not in ("ok", "timeout") or worker.gone:
+        return
+    try:
+        body = worker.signal_stacks(STACKS_TIMEOUT_S)
+    except OSError:
+        return
+    if body:
+        write_bytes(folder / f"stacks_{worker.rank}.txt", body)
+        answer["stacks"] = "signal"

@@ -1,0 +1,216 @@
+"""One line a step: how long each phase took, on the wall and on the processor, and what the step yielded.
+
+In any training script:
+
+    steps = StepRecorder("outputs")
+    with steps.step(n) as line:  ...  with steps.phase("fwd"): ...  line.update(tokens=..., loss=...)
+"""
+
+import gc
+import json
+import math
+import resource
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trainer.recorders.device_clock import DeviceClock, Spans
+from trainer.recorders.files import Place
+from trainer.recorders.heartbeat import DONE, Heartbeat
+
+BETWEEN = "between"
+RESIDUAL = "step"
+PAGE = 1 if sys.platform == "darwin" else 1024
+
+
+def as_number(value: float | None) -> float | str | None:
+    """A number that JSON can hold: NaN and infinities become the strings "nan", "inf" and "-inf"."""
+    return value if value is None or math.isfinite(value) else str(float(value))
+
+
+class StepLine:
+    """What a step reports of itself, filled in while it runs."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.tokens = 0
+        self.loss: float | None = None
+        self.grad_norm: float | None = None
+        self.seqs: Mapping[str, int] = {}
+        self.tags: list[str] = []
+
+    def update(self, *, tokens: int | None = None, loss: float | None = None, grad_norm: float | None = None) -> None:
+        """Set what is known: tokens of this rank, and loss and gradient norm as Python numbers."""
+        self.tokens = self.tokens if tokens is None else tokens
+        self.loss = self.loss if loss is None else loss
+        self.grad_norm = self.grad_norm if grad_norm is None else grad_norm
+
+    def tag(self, name: str) -> None:
+        """Mark the step as special: first, gc, eval, checkpoint, profile, snapshot or compile."""
+        if name not in self.tags:
+            self.tags.append(name)
+
+
+class PhaseClock:
+    """Charges time to the innermost open phase, so that phases never overlap and the residual is exact."""
+
+    def __init__(self) -> None:
+        self.wall: defaultdict[str, int] = defaultdict(int)
+        self.cpu: defaultdict[str, int] = defaultdict(int)
+        self.open: list[str] = []
+        self._wall_mark = self._cpu_mark = 0
+
+    def restart(self) -> None:
+        """Forget what was charged and begin at this moment."""
+        self.wall.clear()
+        self.cpu.clear()
+        self._wall_mark, self._cpu_mark = time.perf_counter_ns(), time.process_time_ns()
+
+    def charge(self) -> None:
+        """Give the time since the last call to the innermost open phase."""
+        wall, cpu = time.perf_counter_ns(), time.process_time_ns()
+        name = self.open[-1] if self.open else BETWEEN
+        self.wall[name] += wall - self._wall_mark
+        self.cpu[name] += cpu - self._cpu_mark
+        self._wall_mark, self._cpu_mark = wall, cpu
+
+
+class StepRecorder:
+    """Writes `steps/rank_R.jsonl` and `steps/heartbeat_R.bin` under `folder`; every line is flushed at once."""
+
+    def __init__(self, folder: str | Path, *, device: str = "cpu") -> None:
+        place = Place.here()
+        home = Path(folder) / "steps"
+        self.heartbeat = Heartbeat(home / f"heartbeat_{place.rank}.bin")
+        self._file = (home / f"rank_{place.rank}.jsonl").open("ab", buffering=0)
+        self._device = DeviceClock() if device == "cuda" else None
+        self._clock = PhaseClock()
+        self._waiting: list[tuple[dict[str, Any], Spans]] = []
+        self.now = 0
+        self._thread = threading.get_ident()
+        gc.callbacks.append(self._note_collection)
+        self._write(header(place, device))
+        self.heartbeat.beat(0, b"init")
+
+    @property
+    def phase_now(self) -> str:
+        """The innermost open phase."""
+        return self._clock.open[-1] if self._clock.open else BETWEEN
+
+    @contextmanager
+    def step(self, step: int) -> Iterator[StepLine]:
+        """Time one step. A step that an exception ends leaves no line, but its heartbeat says where it was."""
+        line, start_ns, started = StepLine(step), time.time_ns(), time.perf_counter_ns()
+        self.now = step
+        self._clock.restart()
+        self._clock.open.append(RESIDUAL)
+        self.heartbeat.beat(step, RESIDUAL.encode())
+        yield line
+        self._clock.charge()
+        self._clock.open.pop()
+        self._finish(line, start_ns, time.perf_counter_ns() - started)
+        self.heartbeat.beat(step, BETWEEN.encode())
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Charge what happens inside to `name`. An inner phase's time is taken out of the outer one."""
+        self._enter(name)
+        if self._device:
+            self._device.begin(name)
+        yield
+        if self._device:
+            self._device.end()
+        self._leave()
+
+    def stop(self) -> None:
+        """Write what waits for the device and leave the heartbeat as it is: the rank ends here by an error."""
+        gc.callbacks.remove(self._note_collection)
+        self._flush(last=True)
+        self._file.close()
+
+    def close(self) -> None:
+        """Write what waits for the device, mark a clean end."""
+        self.stop()
+        self.heartbeat.beat(self.now, DONE.encode())
+
+    def _enter(self, name: str) -> None:
+        self._clock.charge()
+        self._clock.open.append(name)
+        self.heartbeat.beat(self.now, name.encode())
+
+    def _leave(self) -> None:
+        self._clock.charge()
+        self._clock.open.pop()
+        self.heartbeat.beat(self.now, self.phase_now.encode())
+
+    def _note_collection(self, when: str, info: dict[str, int]) -> None:
+        """Charge full garbage collections, whoever causes them, to the phase `gc`."""
+        if info["generation"] < 2 or threading.get_ident() != self._thread:
+            return
+        if when == "start":
+            self._enter("gc")
+        else:
+            self._leave()
+
+    def _finish(self, line: StepLine, start_ns: int, dur_ns: int) -> None:
+        record = self._record(line, start_ns, dur_ns)
+        if self._device is None:
+            self._write(record)
+            return
+        self._waiting.append((record, self._device.take()))
+        self._flush(last=False)
+
+    def _record(self, line: StepLine, start_ns: int, dur_ns: int) -> dict[str, Any]:
+        phases = {name: ns for name, ns in self._clock.wall.items() if name != RESIDUAL}
+        peak, reserved, retries = self._device.memory() if self._device else (peak_resident(), peak_resident(), 0)
+        return {
+            "step": line.step,
+            "start_ns": start_ns,
+            "dur_ns": dur_ns,
+            "phases": phases,
+            "cpu_ns": {name: ns for name, ns in self._clock.cpu.items() if name != RESIDUAL},
+            "device_ns": {},
+            "residual_ns": dur_ns - sum(phases.values()),
+            "tokens": line.tokens,
+            "loss": as_number(line.loss),
+            "grad_norm": as_number(line.grad_norm),
+            "memory_bytes": peak,
+            "reserved_bytes": reserved,
+            "alloc_retries": retries,
+            "tags": line.tags,
+            "seqs": dict(line.seqs),
+        }
+
+    def _flush(self, *, last: bool) -> None:
+        while self._waiting and (last or self._waiting[0][1].ready()):
+            record, spans = self._waiting.pop(0)
+            record["device_ns"] = spans.resolve()
+            self._write(record)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self._file.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+
+
+def header(place: Place, device: str) -> dict[str, Any]:
+    """The first line of a step log; a restarted rank appends another one."""
+    return {
+        "schema": "workbench.steps/1",
+        "rank": place.rank,
+        "local_rank": place.local_rank,
+        "world_size": place.world_size,
+        "host": place.host,
+        "pid": place.pid,
+        "attempt": place.attempt,
+        "device": device,
+        "started_ns": time.time_ns(),
+    }
+
+
+def peak_resident() -> int:
+    """Highest resident set of this process so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PAGE

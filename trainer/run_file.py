@@ -1,0 +1,110 @@
+"""run.json: what was run, and how it ended. See docs/run-folder.md."""
+
+import json
+import platform
+import shutil
+import socket
+import sys
+import time
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.config import JobConfig, as_dict
+from trainer.parallel.mesh import World
+from trainer.recorders.files import Place, write_json
+
+ARTEFACTS = ("dumps", "steps", "tb", "logs")
+
+
+class RunFile:
+    """Written by rank 0 at the start and at a clean end; the launcher corrects it after another end."""
+
+    def __init__(self, config: JobConfig, world: World, parameters: int) -> None:
+        self.path = Path(config.job.dump_folder) / "run.json"
+        self.writes = world.rank == 0
+        self.content = described(config, world, parameters)
+        self._write()
+
+    def end(self, step: int) -> None:
+        """Note a clean end after `step`."""
+        self.content |= {"status": "completed", "ended_ns": time.time_ns(), "last_step": step}
+        self._write()
+
+    def _write(self) -> None:
+        if self.writes:
+            write_json(self.path, self.content)
+
+
+def described(config: JobConfig, world: World, parameters: int) -> dict[str, Any]:
+    device = world.device
+    return {
+        "schema": "workbench.run/1",
+        "argv": sys.argv,
+        "config": as_dict(config),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "workbench": own_version()},
+        "world_size": world.size,
+        "mesh": world.degrees.described(),
+        "device": device.type,
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU",
+        "backend": dist.get_backend(),
+        "parameters": parameters,
+        "hosts": hosts(world.size),
+        "attempt": Place.here().attempt,
+        "started_ns": time.time_ns(),
+        "ended_ns": None,
+        "status": "running",
+        "last_step": None,
+    }
+
+
+def own_version() -> str | None:
+    try:
+        return version("torch-workbench")
+    except PackageNotFoundError:
+        return None
+
+
+def hosts(world_size: int) -> dict[str, str]:
+    """Rank -> host name. A collective: every rank must call it."""
+    names: list[str] = [""] * world_size
+    dist.all_gather_object(names, socket.gethostname())
+    return {str(rank): name for rank, name in enumerate(names)}
+
+
+def set_aside(config: JobConfig) -> None:
+    """Move what an earlier run left in the dump folder to previous/<when it started>/; checkpoints stay.
+
+    A restart of the same run keeps everything: the cause of the restart is in there. Logs that are younger than the
+    earlier run.json are this run's own: the launcher opens them before the first rank starts.
+    """
+    folder = Path(config.job.dump_folder)
+    run_file, place = folder / "run.json", Place.here()
+    if place.attempt > 0 or place.rank > 0 or not run_file.exists():
+        return
+    ended = run_file.stat().st_mtime
+    earlier = folder / "previous" / started(run_file)
+    profiling, metrics = config.profiling, config.metrics
+    names = {*ARTEFACTS, profiling.save_traces_folder, profiling.save_memory_snapshot_folder, metrics.save_tb_folder}
+    for path in [folder / name for name in sorted(names - {"logs"})] + list((folder / "logs").glob("*")):
+        if path.exists() and (path.parent == folder or path.stat().st_mtime <= ended):
+            move(path, earlier / path.relative_to(folder))
+    move(run_file, earlier / "run.json")
+
+
+def started(run_file: Path) -> str:
+    """When a run started, as a UTC stamp that is a good file name."""
+    try:
+        seconds = json.loads(run_file.read_text(encoding="utf-8"))["started_ns"] / 1e9
+    except (ValueError, KeyError, TypeError):
+        seconds = run_file.stat().st_mtime
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+
+
+def move(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(path, target)
