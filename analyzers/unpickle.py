@@ -47,7 +47,7 @@ def load(stream: IO[bytes]) -> Any:
         InputError: It is damaged or no pickle at all.
     """
     # An unbuffered source makes the C unpickler three times slower.
-    buffered = stream if hasattr(stream, "peek") else io.BufferedReader(stream)  # type: ignore[arg-type]  # any binary stream reads
+    buffered = stream if hasattr(stream, "peek") else io.BufferedReader(stream)  # type: ignore[type-var]  # any binary stream reads
     with gc_paused():
         try:
             return DataUnpickler(buffered).load()

@@ -3,10 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from analyzers.hangs.graph import At, Graph, Node, victims
 from analyzers.hangs.model import Culprit, Frame, Job, Op
 from analyzers.hangs.p2p import one_sided, peer_of
-from analyzers.hangs.side import Side
+from analyzers.hangs.side import Death, Side, is_victim
 from analyzers.hangs.signatures import Divergence, first_divergence, key
 from analyzers.wording import who
 
@@ -95,10 +97,7 @@ def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit:
     """One rank that others wait for and that stands in no recorded operation."""
     at = min(scene.graph.waiters(rank), key=lambda place: begun_ns(scene, place))
     if death := scene.side.death(rank):
-        frames = death.exit.traceback if death.exit else []
-        return culprit(
-            scene, "dead", [rank], at, hurt, death.how, frames=frames, step=death.exit.step if death.exit else None
-        )
+        return died(scene, death, at, hurt)
     if rank not in scene.job.ranks:
         return silent(scene, rank, at, hurt)
     if at.sender < 0 and (parted := first_divergence(scene.job, at.group, at.seq)):
@@ -111,6 +110,17 @@ def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit:
     if went_on(scene, rank, at):
         return culprit(scene, "skipped", [rank], at, hurt, "it issued later operations without this one", frames=frames)
     return culprit(scene, "host_stuck", [rank], at, hurt, host_detail(scene, rank), frames=frames)
+
+
+def died(scene: Scene, death: Death, at: At, hurt: list[int]) -> Culprit:
+    """A rank that ended; those that lost the connection to it are its victims too."""
+    side = scene.side
+    lost = [rank for rank, gone in side.exits.items() if is_victim(gone)]
+    found = culprit(scene, "dead", [death.rank], at, sorted({*hurt, *lost}), death.how)
+    if death.exit is None:
+        return msgspec.structs.replace(found, frames=[])
+    error = {"frames": death.exit.traceback, "error": death.exit.error, "out_of_memory": death.exit.out_of_memory}
+    return msgspec.structs.replace(found, **error, step=death.exit.step or found.step)
 
 
 def begun_ns(scene: Scene, at: At) -> int:

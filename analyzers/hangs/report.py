@@ -7,7 +7,7 @@ from analyzers.hangs.graph import At, Graph, build, roots
 from analyzers.hangs.job import DumpSet, load_job, newest_set
 from analyzers.hangs.model import Culprit, HangData, Job, Wait, user_frame
 from analyzers.hangs.rounds import moved
-from analyzers.hangs.side import gather
+from analyzers.hangs.side import Side, gather
 from analyzers.hangs.words import finding_of, sentence
 from analyzers.report import Evidence, Finding, Input, Report, Severity, Status, Verdict, ranked, tool_version
 from analyzers.wording import who
@@ -71,9 +71,9 @@ def too_few(scene: Scene, found: list[Culprit]) -> list[Culprit]:
 def deaths(scene: Scene) -> list[Culprit]:
     """Ranks that ended on their own account although nobody was seen waiting for them."""
     side = scene.side
-    ends = [d for rank in {*side.exits, *side.exit_codes} if (d := side.death(rank)) and not d.victim]
+    ends = [d for rank in range(scene.job.world_size) if (d := side.death(rank)) and not d.victim]
     timed = [d for d in ends if d.exit]
-    signalled = [d for d in ends if not d.exit and d.how.startswith("killed")]
+    signalled = [d for d in ends if not d.exit]
     first = signalled or sorted(timed, key=lambda d: (not (d.exit and d.exit.out_of_memory), d.time_ns))[:1]
     others = range(scene.job.world_size)
     return [
@@ -82,11 +82,19 @@ def deaths(scene: Scene) -> list[Culprit]:
             kind="dead",
             detail=d.how,
             frames=d.exit.traceback if d.exit else [],
-            step=d.exit.step if d.exit else None,
+            step=d.exit.step if d.exit else last_step(side, d.rank),
+            error=d.exit.error if d.exit else None,
+            out_of_memory=bool(d.exit and d.exit.out_of_memory),
             victims=[rank for rank in others if rank != d.rank],
         )
         for d in first
     ]
+
+
+def last_step(side: Side, rank: int) -> int | None:
+    """The step that a rank's heartbeat was in."""
+    beat = side.heartbeat(rank)
+    return beat.step if beat else None
 
 
 def assemble(scene: Scene, dumps: DumpSet, culprits: list[Culprit]) -> Report[HangData]:
