@@ -12,7 +12,18 @@ from analyzers import hangs, memory, run, steps, store, traces
 from analyzers.errors import WorkbenchError
 from analyzers.hangs import Culprit, HangData
 from analyzers.memory import MemoryData
-from analyzers.report import Evidence, Finding, Input, Report, Severity, Status, Verdict, ranked, status_of, tool_version
+from analyzers.report import (
+    Evidence,
+    Finding,
+    Input,
+    Report,
+    Severity,
+    Status,
+    Verdict,
+    ranked,
+    status_of,
+    tool_version,
+)
 from analyzers.run import Kind, Run
 from analyzers.steps import StepsData
 from analyzers.traces import TraceData
@@ -320,7 +331,9 @@ def uneventful(rooms: Rooms, manifest: dict[str, Any], lacking: list[str]) -> Ve
         text = f"the run {'failed' if status == 'failed' else 'was interrupted'} and left no word of why{ends}"
         return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=text, confidence=0.2, missing=lacking)
     said = [r.verdict.sentence for r in (rooms.steps, rooms.memory, rooms.trace, rooms.hang) if r is not None]
-    state = {"completed": "the run completed", "running": "the run is going on"}.get(str(status), "nothing is wrong here")
+    state = {"completed": "the run completed", "running": "the run is going on"}.get(
+        str(status), "nothing is wrong here"
+    )
     kind = "healthy" if said or status == "completed" else "unknown"
     return Verdict(
         status=Status.OK if kind == "healthy" else Status.UNKNOWN,

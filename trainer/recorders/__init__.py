@@ -15,11 +15,11 @@ __all__ = ["RecorderOptions", "Recorders"]
 def __getattr__(name: str) -> Any:
     """Load the facade, and torch with it, when it is first asked for."""
     if name == "RecorderOptions":
-        from trainer.recorders.options import RecorderOptions  # noqa: PLC0415
+        from trainer.recorders.options import RecorderOptions
 
         return RecorderOptions
     if name == "Recorders":
-        from trainer.recorders.facade import Recorders  # noqa: PLC0415
+        from trainer.recorders.facade import Recorders
 
         return Recorders
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,7 +27,7 @@ class DeviceClock:
     """Records a pair of events around each phase on the current stream."""
 
     def __init__(self) -> None:
-        import torch  # noqa: PLC0415 - step times of a CPU run need no torch
+        import torch
 
         self._cuda = torch.cuda
         self._open: list[tuple[str, Any]] = []

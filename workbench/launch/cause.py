@@ -29,7 +29,7 @@ def read_error(path: Path, since: float) -> tuple[tuple[int, float], dict[str, A
         body = msgspec.json.decode(path.read_bytes())["message"]
     except (msgspec.DecodeError, KeyError, TypeError):
         return None
-    told = {"message": body} if isinstance(body, str) else body
+    told: dict[str, Any] = {"message": body} if isinstance(body, str) else body
     extra = told.get("extraInfo") or {}
     message = str(told.get("message", ""))
     cause = {

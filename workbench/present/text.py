@@ -72,7 +72,7 @@ def grid(section: Table) -> Group:
         drawn.add_column(Text(column), justify="right" if i in section.numeric else "left", overflow="fold")
     for row in section.rows:
         drawn.add_row(*(Text(clean(cell)) for cell in row))
-    parts = [Text(f"\n{clean(section.title)}", style="bold"), Padding(drawn, (0, 0, 0, 1))]
+    parts: list[Text | Padding] = [Text(f"\n{clean(section.title)}", style="bold"), Padding(drawn, (0, 0, 0, 1))]
     if section.left_out:
         parts.append(Text(f"  ... and {section.left_out} more: --json has them all", style="dim"))
     return Group(*parts)

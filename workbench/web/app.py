@@ -7,6 +7,7 @@ from dash import Dash, Input, Output, dcc, html
 from flask import Response
 
 from workbench.console import clean
+from workbench.web.components.text import navigation
 from workbench.web.pages import hang, memory, overview, tables
 from workbench.web.view import View
 
@@ -19,9 +20,7 @@ def make_app(view: View) -> Dash:
     app.layout = frame(view)
     memory.install(app, view)
 
-    @app.callback(  # type: ignore[untyped-decorator]  # Dash's decorator has no types
-        Output("page", "children"), Input("address", "pathname"), Input("address", "search")
-    )
+    @app.callback(Output("page", "children"), Input("address", "pathname"), Input("address", "search"))
     def turn(pathname: str | None, search: str | None) -> Any:
         return page(view, (pathname or "/").strip("/"), dict(parse_qsl((search or "").lstrip("?"))))
 
@@ -31,7 +30,7 @@ def make_app(view: View) -> Dash:
 
 def frame(view: View) -> html.Div:
     links = [dcc.Link(title, href=f"/{name}") for name, title in PAGES.items()]
-    header = html.Header([html.H1(f"workbench  {clean(view.run.root)}"), html.Nav(links, **{"aria-label": "views"})])
+    header = html.Header([html.H1(f"workbench  {clean(view.run.root)}"), navigation(links, "views")])
     return html.Div([dcc.Location(id="address"), header, html.Main(id="page")])
 
 

@@ -12,8 +12,8 @@ from workbench.present.sections import Table
 class Sections(VerticalScroll):
     """Several small tables under each other."""
 
-    def __init__(self, tables: list[Table], **options: str) -> None:
-        super().__init__(**options)
+    def __init__(self, tables: list[Table]) -> None:
+        super().__init__()
         self._tables = tables
 
     def compose(self) -> ComposeResult:

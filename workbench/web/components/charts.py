@@ -49,7 +49,7 @@ def mark(entry: int, colour: str) -> dict[str, Any]:
 
 
 def peak(frame: pd.DataFrame) -> dict[str, Any]:
-    top = frame.loc[frame["allocated"].idxmax()]
+    top = frame.iloc[int(frame["allocated"].to_numpy().argmax())]
     return {"x": int(top["entry"]), "y": int(top["allocated"]), "text": "▼ peak", "showarrow": False, "yshift": 10}
 
 

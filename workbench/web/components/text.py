@@ -23,6 +23,12 @@ def verdict(report: Report[Any]) -> html.Section:
     return html.Section([html.H2(title), *lines], id="verdict", className="card", style={"borderColor": colour})
 
 
+def navigation(links: list[Any], label: str, style: str = "") -> html.Nav:
+    """Links under a label that a screen reader tells."""
+    attributes: dict[str, Any] = {"aria-label": label}
+    return html.Nav(links, className=style, **attributes)
+
+
 def labelled(label: str, text: str) -> html.P:
     return html.P([html.Span(label, className="label"), clean(text)])
 

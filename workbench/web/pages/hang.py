@@ -9,7 +9,7 @@ from workbench.console import clean
 from workbench.present.sections import hang
 from workbench.present.units import ranges
 from workbench.web.components.charts import matrix
-from workbench.web.components.text import table
+from workbench.web.components.text import navigation, table
 from workbench.web.view import View
 
 COLLECTIVES = 60
@@ -36,7 +36,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
     ]
     return html.Div(
         [
-            html.Nav(links, className="ranks", **{"aria-label": "process groups"}),
+            navigation(links, "process groups", "ranks"),
             html.H2(f"Group {clean(group.name)} ({clean(group.desc)}), ranks {ranges(group.ranks)}"),
             dcc.Graph(id="matrix", figure=matrix(frame), config={"displaylogo": False}),
             *tables,

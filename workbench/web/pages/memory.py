@@ -8,7 +8,7 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from analyzers.memory import views
 from workbench.present.sections import categories, device_name, stacks, worst_first
 from workbench.web.components.charts import timeline
-from workbench.web.components.text import table
+from workbench.web.components.text import navigation, table
 from workbench.web.view import View
 
 BUCKETS = 1000
@@ -22,7 +22,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
     device = devices[at]
     return html.Div(
         [
-            html.Nav([link(i, at, d) for i, d in enumerate(devices)], className="ranks", **{"aria-label": "ranks"}),
+            navigation([link(i, at, d) for i, d in enumerate(devices)], "devices", "ranks"),
             html.H2(device_name(device).capitalize()),
             dcc.Graph(id="timeline", figure=timeline(window(view, device, None)), config={"displaylogo": False}),
             dcc.Store(id="device", data=at),
@@ -68,7 +68,7 @@ def install(app: Dash, view: View) -> None:
         return
     devices = worst_first(view.parts["memory"].devices)
 
-    @app.callback(  # type: ignore[untyped-decorator]  # Dash's decorator has no types
+    @app.callback(
         Output("timeline", "figure"),
         Input("timeline", "relayoutData"),
         State("device", "data"),
