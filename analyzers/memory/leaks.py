@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzers.memory.categories import Guess
-from analyzers.memory.model import Device, Growth
+from analyzers.memory.model import Device, Growth, TopStack
 from analyzers.memory.phases import steps
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import Replay
@@ -65,5 +65,18 @@ def growing_over_snapshots(devices: Sequence[Device]) -> Growth | None:
     span = (last.step or 0) - (first.step or 0)
     if span <= 0 or total < max(BYTES_AT_LEAST, SHARE_AT_LEAST * last.end_allocated_bytes):
         return None
-    # One more snapshot's frames cannot prove which stack grows; the largest of the growing category is a hint.
-    return Growth(bytes_per_step=total // span, total_bytes=total, steps=span, category="unknown", frames=[])
+    stack = grown_most(first, last)
+    return Growth(
+        bytes_per_step=total // span,
+        total_bytes=total,
+        steps=span,
+        category=stack.category if stack else "unknown",
+        frames=stack.frames if stack else [],
+    )
+
+
+def grown_most(first: Device, last: Device) -> TopStack | None:
+    """Of the stacks that hold the most at the end of the later snapshot the one that grew most."""
+    before = {(*stack.frames, stack.category): stack.bytes for stack in first.end_stacks}
+    grown = [(stack.bytes - before.get((*stack.frames, stack.category), 0), stack) for stack in last.end_stacks]
+    return max(grown, key=lambda pair: pair[0], default=(0, None))[1]

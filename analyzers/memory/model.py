@@ -58,7 +58,10 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of one file; sizes in bytes, `peak_index` -1 = before the first entry."""
+    """One device of one file; sizes in bytes, `peak_index` -1 = before the first entry.
+
+    `top_stacks` is what held the most at the peak, `end_stacks` after the last entry.
+    """
 
     path: str
     rank: int | None
@@ -78,6 +81,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     categories_confidence: float
     fragmentation: Fragmentation
     top_stacks: list[TopStack]
+    end_stacks: list[TopStack]
     growing: list[Growth]
 
 

@@ -13,6 +13,7 @@ from typing import IO, Any, cast
 import msgspec
 import numpy as np
 from isal import igzip
+from isal.igzip_lib import IsalError
 
 from analyzers import unpickle
 from analyzers.errors import HostileInput, InputError
@@ -62,8 +63,11 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
         InputError: Not readable, or not of a snapshot's structure.
         HostileInput: It asks for more than data.
     """
-    with paths[0].open("rb") as file:
-        snapshot = parse(file)
+    try:
+        with paths[0].open("rb") as file:
+            snapshot = parse(file)
+    except (IsalError, EOFError) as error:  # type: ignore[misc]  # the stub declares an instance
+        raise InputError(f"damaged gzip: {error}", "was the file copied whole?") from error
     with complaining():
         return columns(snapshot)
 

@@ -90,6 +90,7 @@ def describe(trace: DeviceTrace) -> Device:
         categories_confidence=guess.certainty(replay.lifetimes, alive),
         fragmentation=fragmentation(trace, oom),
         top_stacks=top_stacks(snapshot, replay.lifetimes, guess, alive),
+        end_stacks=top_stacks(snapshot, replay.lifetimes, guess, replay.lifetimes.alive(len(trace) - 1)),
         growing=growing(replay, guess),
     )
 

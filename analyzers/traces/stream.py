@@ -1,0 +1,270 @@
+"""The text of a trace, piece by piece: inflated, cut between events, decoded; odd and broken parts are told, not fatal.
+
+The cut needs no knowledge of the layout. The last `},{` of a block is tried; if it lay inside an event or a string, the
+text before it is unbalanced, the decoder refuses it, and the `},{` before is tried.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import islice
+from typing import IO, Any
+
+import msgspec
+from isal import isal_zlib
+from isal.igzip_lib import IsalError
+
+from analyzers.errors import InputError
+
+BLOCK_BYTES = 8 << 20
+HEAD_AT_MOST = 64 << 20
+CUTS_AT_MOST = 64
+GZIP = b"\x1f\x8b"
+
+ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+BARE = re.compile(rb"\s*\[")
+SEAM = re.compile(rb"\}(?=\s*,\s*\{)")
+CLOSE = re.compile(rb"\}(?=\s*\])")
+BETWEEN = b", \r\n\t"
+# Beyond 2**43 microseconds a float64 no longer holds every nanosecond.
+FINE_AND_LATE = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d*[1-9]')
+NOT_FINITE = re.compile(rb"(?<=[:\s,\[])-?(?:NaN|nan|Infinity|inf)(?=[\s,}\]])")
+CONTROLS = bytes(range(32))
+BLANKED = bytes.maketrans(CONTROLS, b" " * 32)
+
+
+class Args(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "external": "External id",
+        "external_old": "external id",
+        "collective": "Collective name",
+        "group": "Process Group Name",
+        "elements": "In msg nelems",
+        "sequence": "Seq",
+    },
+):
+    """The arguments that the questions need; kernels, launches and collectives carry different ones."""
+
+    correlation: int = -1
+    external: int = -1
+    external_old: int = -1
+    device: int = -1
+    stream: int | str = -1
+    collective: str = ""
+    group: str | int = ""
+    elements: int = 0
+    sequence: int = -1
+    finished: bool = True
+    name: str = ""
+
+
+class Event(msgspec.Struct, gc=False):
+    """An event of the Chrome trace format; times in microseconds."""
+
+    ph: str
+    name: str = ""
+    cat: str = ""
+    pid: int | str = -1
+    tid: int | str = -1
+    ts: float = 0.0
+    dur: float | None = None
+    args: Args | None = None
+
+
+class ExactEvent(msgspec.Struct, gc=False):
+    """The same, for times that a float64 cannot hold."""
+
+    ph: str
+    name: str = ""
+    cat: str = ""
+    pid: int | str = -1
+    tid: int | str = -1
+    ts: Decimal = Decimal(0)
+    dur: Decimal | None = None
+    args: Args | None = None
+
+
+class BareEvent(msgspec.Struct, gc=False):
+    """What is left of an event whose arguments have odd types."""
+
+    ph: str
+    name: str = ""
+    cat: str = ""
+    pid: int | str = -1
+    tid: int | str = -1
+    ts: float = 0.0
+    dur: float | None = None
+    args: None = msgspec.field(default=None, name="arguments that no recorder writes")
+
+
+Events = list[Any]
+FLOAT = msgspec.json.Decoder(list[Event], strict=False)
+EXACT = msgspec.json.Decoder(list[ExactEvent], strict=False)
+RAW = msgspec.json.Decoder(list[msgspec.Raw])
+BARE_EVENT = msgspec.json.Decoder(BareEvent, strict=False)
+
+
+@dataclass
+class Reading:
+    """How far a file could be read: `metadata` holds its other keys, `problems` a line for each defect."""
+
+    sink: Callable[[Events], None]
+    decoder: Any = FLOAT
+    dropped: int = 0
+    stripped: int = 0
+    repaired: bool = False
+    truncated: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def problems(self) -> list[str]:
+        told = {
+            "the file is cut off: what was there has been read": self.truncated,
+            "control characters, invalid text or non-finite numbers were replaced": self.repaired,
+            f"{self.dropped} events of no known structure were left out": self.dropped,
+            f"the arguments of {self.stripped} events have odd types and were left out": self.stripped,
+        }
+        return [line for line, holds in told.items() if holds]
+
+
+def blocks(file: IO[bytes], reading: Reading) -> Iterator[bytes]:
+    """The file's text in blocks, inflated if gzipped, as far as it goes."""
+    start = file.read(2)
+    file.seek(0)
+    if start != GZIP:
+        yield from iter(lambda: file.read(BLOCK_BYTES), b"")
+        return
+    inflater = isal_zlib.decompressobj(wbits=31)
+    while chunk := file.read(1 << 20):
+        while chunk:
+            try:
+                text = inflater.decompress(chunk, BLOCK_BYTES)
+            except IsalError:  # type: ignore[misc]  # the stub declares an instance
+                reading.truncated = True
+                return
+            if text:
+                yield text
+            chunk = inflater.unconsumed_tail
+            if inflater.eof:
+                chunk, inflater = inflater.unused_data, isal_zlib.decompressobj(wbits=31)
+            elif not text:
+                break
+
+
+def read_events(file: IO[bytes], reading: Reading) -> None:
+    """Feed the events of a trace to `reading.sink`, block by block.
+
+    Raises:
+        InputError: It is no trace.
+    """
+    source = blocks(file, reading)
+    head, buffer = opening(source)
+    if FINE_AND_LATE.search(buffer):
+        reading.decoder = EXACT
+    for block in source:
+        buffer = take_block(buffer, reading) + block
+    buffer = take_block(buffer, reading)
+    tail = take_rest(buffer, reading)
+    reading.metadata = metadata(head, tail)
+
+
+def opening(source: Iterable[bytes]) -> tuple[bytes, bytes]:
+    """The text up to the list of events, and what was read beyond."""
+    buffer = b""
+    for block in source:
+        buffer += block
+        if found := ARRAY.search(buffer) or BARE.match(buffer):
+            return buffer[: found.end()], buffer[found.end() :]
+        if len(buffer) > HEAD_AT_MOST:
+            break
+    raise InputError("no traceEvents: not a profiler trace", "give a file that torch.profiler wrote")
+
+
+def take_block(buffer: bytes, reading: Reading) -> bytes:
+    """Pass on the whole events at the buffer's beginning; returns the rest."""
+    if len(buffer) < BLOCK_BYTES // 2:
+        return buffer
+    near = [match.end() for match in SEAM.finditer(buffer, max(0, len(buffer) - (64 << 10)))]
+    taken = cut(buffer, reversed(near), reading)
+    if taken is None and len(buffer) > 4 * BLOCK_BYTES:
+        return salvage(buffer, reading)
+    return buffer if taken is None else buffer[taken:].lstrip(BETWEEN)
+
+
+def take_rest(buffer: bytes, reading: Reading) -> bytes:
+    """Pass on the events before the list's end; returns what follows it."""
+    if empty := re.match(rb"[\s,]*\]", buffer):
+        return buffer[empty.end() :]
+    taken = cut(buffer, (match.end() for match in CLOSE.finditer(buffer)), reading)
+    if taken is not None:
+        return buffer[taken:].lstrip()[1:]
+    buffer = salvage(buffer, reading)
+    end = buffer.find(b"]")
+    reading.truncated |= end < 0
+    return buffer[end + 1 :] if end >= 0 else b""
+
+
+def cut(buffer: bytes, ends: Iterable[int], reading: Reading) -> int | None:
+    """Decode up to the first of `ends` that leaves whole events; how far that was, or None."""
+    for end in islice(ends, CUTS_AT_MOST):
+        text = b"[" + buffer[:end] + b"]"
+        try:
+            reading.sink(reading.decoder.decode(text))
+        except msgspec.ValidationError:
+            reading.sink(one_by_one(text, reading))
+        except msgspec.DecodeError:
+            continue
+        except UnicodeDecodeError:
+            return None
+        return end
+    return None
+
+
+def one_by_one(text: bytes, reading: Reading) -> Events:
+    """The events of a list of which some have odd types."""
+    found = []
+    for raw in RAW.decode(text):
+        try:
+            found += reading.decoder.decode(b"[" + bytes(raw) + b"]")
+        except msgspec.ValidationError:
+            try:
+                found.append(BARE_EVENT.decode(raw))
+                reading.stripped += 1
+            except msgspec.ValidationError:
+                reading.dropped += 1
+    return found
+
+
+def salvage(buffer: bytes, reading: Reading) -> bytes:
+    """Events one at a time from text that no cut makes whole; returns what is behind the last one."""
+    mended = buffer.translate(BLANKED).decode("utf-8", "replace").encode()
+    mended = NOT_FINITE.sub(b"null", mended)
+    reading.repaired |= mended != buffer.translate(BLANKED) or any_controls(buffer)
+    start = done = 0
+    for match in re.finditer(rb"\}(?=\s*(,\s*\{|\]))", mended):
+        try:
+            raw = RAW.decode(b"[" + mended[start : match.end()].lstrip(BETWEEN) + b"]")
+        except msgspec.DecodeError:
+            if match.end() - start > BLOCK_BYTES:
+                start, reading.dropped = match.end(), reading.dropped + 1
+            continue
+        reading.sink(one_by_one(b"[" + b",".join(map(bytes, raw)) + b"]", reading))
+        start = done = match.end()
+    return mended[done:]
+
+
+def any_controls(buffer: bytes) -> bool:
+    return len(buffer.translate(None, CONTROLS.translate(None, b"\t\r\n"))) != len(buffer)
+
+
+def metadata(head: bytes, tail: bytes) -> dict[str, Any]:
+    """The keys beside the events, wherever they stood; those before the events where the rest is missing."""
+    for text in (head + b"]" + tail, head + b"]}"):
+        try:
+            found = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        return found if isinstance(found, dict) else {}
+    return {}

@@ -1,0 +1,203 @@
+"""What the report says of failures whose cause is known."""
+
+import msgspec
+import pytest
+
+from analyzers import memory, run, store
+from analyzers.errors import InputError
+from analyzers.memory import views
+from analyzers.report import Status
+
+MIB = 1 << 20
+OURS = {
+    "schema": "workbench.snapshot/1",
+    "rank": 1,
+    "step": 5,
+    "exact": True,
+    "made_up_segments": True,
+    "lost_notes": 0,
+}
+
+
+def ids(report):
+    return {finding.id for finding in report.findings}
+
+
+@pytest.fixture
+def failed(maker):
+    """Rank 1, out of memory in step 6: 40 MiB of parameters noted as older, 160 MiB of activations."""
+    inside = [
+        maker.frame("aten::linear", "", 0),
+        maker.frame("forward", "/usr/lib/python3.11/site-packages/torch/nn/modules/linear.py", 134),
+        maker.frame("feed_forward", "/home/me/job/trainer/models/llama3/model.py", 88),
+        maker.frame("train_step", "/home/me/job/trainer/train.py", 201),
+    ]
+    made = maker.Recording()
+    weight = made.older(40 * MIB)
+    made.write("snapshot", 0, 0, [], category="unknown")
+    made.note("step#5", "START")
+    gone = made.alloc(8 * MIB, inside, category="temporary")
+    made.free(gone)
+    made.note("step#5", "END")
+    made.note("step#6", "START")
+    for _ in range(4):
+        made.alloc(40 * MIB, inside, category="activations", user_metadata="layers.0")
+    made.oom(64 * MIB, 12 * MIB, inside)
+    made.ours = OURS | {"limit_bytes": 220 * MIB, "phase": "fwd", "blocks": {weight: ["parameters", "wq.weight"]}}
+    return made.snapshot()
+
+
+def test_out_of_memory_names_rank_step_line_and_what_fills_it(maker, failed):
+    report = memory.analyze([maker.save(failed, "rank1_memory_snapshot.pickle", "iteration_5_exit")])
+    assert report.verdict.sentence == (
+        "rank 1 ran out of memory at step 6 while computing feed_forward (trainer/models/llama3/model.py:88):"
+        " it asked for 64.0 MiB with 12.0 MiB left; activations hold 80 % of 200.0 MiB"
+    )
+    assert (report.verdict.status, report.verdict.kind, report.verdict.ranks) == (Status.ERROR, "oom", [1])
+    [device] = report.data.devices
+    assert (device.oom.requested_bytes, device.oom.device_free_bytes) == (64 * MIB, 12 * MIB)
+    assert (device.oom.allocated_bytes, device.oom.step, device.oom.index) == (200 * MIB, 6, 8)
+    assert {k: v for k, v in device.categories.items() if v} == {"parameters": 40 * MIB, "activations": 160 * MIB}
+    assert (device.categories_exact, device.categories_confidence, device.consistent) == (True, 1.0, True)
+    top = device.top_stacks[0]
+    assert (top.bytes, top.count, top.category) == (160 * MIB, 4, "activations")
+    assert top.frames[0] == "/home/me/job/trainer/models/llama3/model.py:88 feed_forward"
+    assert device.top_stacks[1].label == "wq.weight"
+    assert "memory.oom.spike" in ids(report)
+
+
+def test_the_report_is_the_contracts_document(maker, failed):
+    report = memory.analyze([maker.save(failed, "rank1_memory_snapshot.pickle", "iteration_5_exit")])
+    document = msgspec.json.decode(report.json())
+    assert document["schema"] == "workbench.memory/1"
+    assert document["verdict"]["class"] == "oom"
+    promised = {"path", "rank", "device", "step", "entries", "start_allocated_bytes", "peak_allocated_bytes"}
+    promised |= {"peak_index", "end_allocated_bytes", "reserved_bytes", "consistent", "oom", "categories"}
+    promised |= {"fragmentation", "top_stacks"}
+    assert promised <= set(document["data"]["devices"][0])
+    assert all(finding["why"] and finding["next"] and finding["evidence"] for finding in document["findings"])
+    assert len(report.table("devices")) == 1
+
+
+def test_the_step_comes_from_the_folder_where_no_note_tells_it(maker, failed):
+    failed["external_annotations"] = []
+    del failed["workbench"]
+    report = memory.analyze([maker.save(failed, step="iteration_5_exit")])
+    assert report.data.devices[0].oom.step == 6
+    assert memory.analyze([maker.save(failed, step="iteration_7")]).data.devices[0].oom.step == 7
+
+
+def test_views_of_a_failure(maker, failed):
+    artefact = maker.save(failed)
+    table = views.timeline(artefact, buckets=3)
+    assert table["oom"].tolist() == [False, False, True]
+    assert table["activations"].max() == 160 * MIB
+    assert views.categories(artefact).set_index("category").loc["activations", "blocks"] == 4
+    assert views.top_stacks(artefact, limit=1)["bytes"].tolist() == [160 * MIB]
+    blocks = views.blocks(artefact)
+    assert blocks["size"].sum() == 1 << 30
+    assert blocks.query("state == 'active'")["requested"].sum() == 200 * MIB
+    assert blocks["frame"].iloc[1].endswith("model.py:88 feed_forward")
+
+
+def leaking(maker, first, steps, leak):
+    """Steps that each keep `leak` bytes, and allocate and free some."""
+    made, site = maker.Recording(), [maker.frame("keep", "train/loop.py", 7)]
+    made.older(MIB)
+    for _ in range(first - 1):
+        made.older(leak, site)
+    for number in range(first, first + steps):
+        made.note(f"step#{number}", "START")
+        work = made.alloc(3 * MIB, [maker.frame("forward")], category="activations")
+        if leak:
+            made.alloc(leak, site, category="activations")
+        made.free(work)
+        made.note(f"step#{number}", "END")
+    made.ours = OURS | {"step": first + steps - 1}
+    return made.snapshot()
+
+
+def test_a_leak_is_told_by_line_and_bytes_a_step(maker):
+    report = memory.analyze([maker.save(leaking(maker, 1, 6, MIB), step="iteration_6")])
+    assert (report.verdict.kind, report.verdict.ranks) == ("leak", [1])
+    assert report.verdict.sentence == "rank 1: memory grows by 1.0 MiB a step in keep (train/loop.py:7)"
+    [growth] = report.data.devices[0].growing
+    assert (growth.bytes_per_step, growth.steps, growth.category) == (MIB, 5, "activations")
+
+
+def test_a_steady_run_is_healthy(maker):
+    report = memory.analyze([maker.save(leaking(maker, 1, 6, 0), step="iteration_6")])
+    assert (report.verdict.kind, report.verdict.status) == ("healthy", Status.OK)
+    assert report.findings == []
+
+
+def test_a_leak_that_only_several_snapshots_show(maker):
+    files = [maker.save(leaking(maker, first, 2, MIB), step=f"iteration_{first + 1}") for first in (1, 3, 5)]
+    report = memory.analyze(files)
+    assert report.verdict.kind == "leak"
+    [finding] = [f for f in report.findings if f.id == "memory.leak"]
+    assert "1.0 MiB a step in keep" in finding.title
+
+
+def test_free_memory_in_pieces_is_fragmentation(maker):
+    made = maker.Recording(segment_bytes=400 * MIB)
+    held = [made.alloc(20 * MIB) for _ in range(20)]
+    for address in held[::2]:
+        made.free(address)
+    made.oom(100 * MIB, 1 * MIB, [])
+    report = memory.analyze([maker.save(made.snapshot())])
+    [device] = report.data.devices
+    assert device.fragmentation.inactive_split_bytes == 200 * MIB
+    assert device.fragmentation.largest_free_block_bytes == 20 * MIB
+    assert {"memory.oom", "memory.fragmentation"} <= ids(report)
+    assert report.verdict.kind == "oom"
+
+
+def test_reserved_at_the_failure_is_walked_back_from_the_end(maker):
+    made = maker.Recording(segment_bytes=400 * MIB)
+    made.oom(100 * MIB, 1 * MIB, [])
+    made.write("segment_free", 1 << 40, 30 * MIB, [])
+    made.write("segment_map", 1 << 40, 7 * MIB, [])
+    [device] = memory.analyze([maker.save(made.snapshot())]).data.devices
+    assert device.oom.reserved_bytes == (400 + 30 - 7) * MIB
+    assert device.reserved_bytes == 400 * MIB
+
+
+def test_a_peak_near_the_limit_is_told(maker):
+    made = maker.Recording()
+    made.alloc(95 * MIB, category="parameters")
+    made.ours = OURS | {"limit_bytes": 100 * MIB}
+    report = memory.analyze([maker.save(made.snapshot())])
+    assert (report.verdict.kind, ids(report)) == ("near_limit", {"memory.near_limit"})
+
+
+def test_one_bad_file_among_many_is_a_finding(maker):
+    good, bad = maker.save(maker.wander(1).snapshot()), maker.save({"segments": 3}, "rank1_memory_snapshot.pickle")
+    report = memory.analyze([bad, good])
+    assert [device.rank for device in report.data.devices] == [0]
+    [finding] = [f for f in report.findings if f.id == "memory.unreadable"]
+    assert (finding.ranks, finding.evidence[0].source) == ([1], str(bad.path))
+    with pytest.raises(InputError, match="not the structure"):
+        memory.analyze([bad])
+
+
+def test_ranks_with_the_same_trouble_share_a_finding(maker, failed):
+    del failed["workbench"]["rank"]
+    files = [maker.save(failed, f"rank{r}_memory_snapshot.pickle", "iteration_5_exit") for r in range(6)]
+    report = memory.analyze(files)
+    assert report.verdict.ranks == [0, 1, 2, 3, 4, 5]
+    assert report.verdict.sentence.startswith("ranks 0, 1, 2, 3 and 2 more ran out of memory at step 6")
+    assert memory.analyze(files, store.Options(rank=2)).verdict.ranks == [2]
+    assert memory.analyze(files[:2]).verdict.sentence.startswith("ranks 0 and 1 ran")
+
+
+def test_a_choice_that_leaves_nothing_is_told(maker):
+    artefact = maker.save(maker.wander(1).snapshot())
+    with pytest.raises(InputError, match="no memory snapshot of this rank"):
+        memory.analyze([artefact], store.Options(rank=7))
+
+
+def test_an_empty_history_is_unknown(maker):
+    report = memory.analyze([maker.save({"segments": [], "device_traces": [[]]})])
+    assert (report.verdict.kind, report.data.devices[0].peak_index) == ("unknown", -1)
+    assert report.inputs[0].kind == run.Kind.SNAPSHOT

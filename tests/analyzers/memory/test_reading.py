@@ -1,0 +1,191 @@
+"""Every way a snapshot is written reads the same; what is no snapshot is refused, within bounds."""
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from analyzers import memory, store
+from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
+from analyzers.memory import read
+
+
+def peak(artefact):
+    [device] = memory.analyze([artefact]).data.devices
+    return device.start_allocated_bytes, device.peak_allocated_bytes, device.peak_index, device.end_allocated_bytes
+
+
+@pytest.mark.parametrize("name", ["a.pickle.gz", "a.json", "a.json.gz"])
+def test_pickle_json_and_gzip_say_the_same(maker, name):
+    snapshot = maker.wander(5).snapshot()
+    plain, other = maker.save(snapshot), maker.save(snapshot, name)
+    assert peak(plain) == peak(other)
+    stacks = [memory.analyze([artefact]).data.devices[0].top_stacks for artefact in (plain, other)]
+    assert stacks[0] == stacks[1]
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_protocol_is_read(maker, protocol):
+    artefact = maker.save(snapshot := maker.wander(5).snapshot())
+    expected = peak(artefact)
+    artefact.path.write_bytes(pickle.dumps(snapshot, protocol=protocol))
+    assert peak(artefact) == expected
+
+
+def test_a_bare_list_of_segments_is_the_state(maker):
+    [device] = memory.analyze([maker.save([maker.wander(5).segment()])]).data.devices
+    assert device.entries == 0
+    assert device.start_allocated_bytes == device.peak_allocated_bytes == device.end_allocated_bytes > 0
+
+
+def test_blocks_of_torch_2_0_have_a_history_and_no_address(maker):
+    made = maker.wander(5)
+    segment = made.segment()
+    for block in segment["blocks"]:
+        frames = block.pop("frames")
+        del block["address"]
+        if block["state"] != "inactive":
+            block["history"] = [{"addr": 0, "frames": frames, "real_size": block.pop("requested_size")}]
+    assert peak(maker.save(made.snapshot() | {"segments": [segment]})) == peak(maker.save(made.snapshot(), "b.pickle"))
+
+
+def test_unknown_actions_and_keys_are_passed_by(maker):
+    snapshot = maker.wander(5).snapshot()
+    expected = peak(maker.save(snapshot))
+    for entry in snapshot["device_traces"][0]:
+        entry["of_2030"] = [1]
+    snapshot["device_traces"][0].append({"action": "teleport", "addr": 1, "size": 5, "pool_id": (0, 0)})
+    assert peak(maker.save(snapshot, "b.pickle")) == expected
+
+
+def test_a_pending_free_is_still_allocated(maker):
+    made = maker.Recording()
+    address = made.alloc(1000)
+    snapshot = made.snapshot()
+    snapshot["segments"][0]["blocks"][0]["state"] = "active_pending_free"
+    made.write("free_requested", address, 1000, [])
+    [device] = memory.analyze([maker.save(snapshot)]).data.devices
+    assert (device.end_allocated_bytes, device.consistent) == (1000, True)
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch /tmp/should-never-exist",)
+
+
+def nested(depth):
+    return b"\x80\x04" + b"]" * depth + b"a" * (depth - 1) + b"."
+
+
+def laughing():
+    lists = ["ha"] * 10
+    for _ in range(60):
+        lists = [lists] * 10
+    return {"segments": [], "device_traces": lists}
+
+
+def endless():
+    trace = []
+    trace.append(trace)
+    return {"segments": [], "device_traces": trace}
+
+
+def shared():
+    trace = [{"action": "alloc", "addr": 1, "size": 1}] * 1000
+    return {"segments": [], "device_traces": [trace] * 1000}
+
+
+def with_entry(**entry):
+    return {"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "size": 1} | entry]]}
+
+
+HOSTILE = {
+    "imports": pickle.dumps({"segments": [Evil()], "device_traces": []}),
+    "memo of 2 GB": b"\x80\x04]r\x00\x00\x00\x7f.",
+    "frame of an exabyte": b"\x80\x04\x95" + b"\xff" * 7 + b"\x0f" + b"].",
+    "bytes of an exabyte": b"\x80\x04\x8e" + b"\xff" * 7 + b"\x0f" + b".",
+    "extension": b"\x80\x04\x82\x01.",
+    "persistent id": b"\x80\x04K\x01Q.",
+    "two million deep": nested(2_000_000),
+    "laughing": pickle.dumps(laughing(), protocol=4),
+    "lists itself": pickle.dumps(endless(), protocol=4),
+    "one list in many places": pickle.dumps(shared(), protocol=4),
+    "huge address": pickle.dumps(with_entry(addr=1 << 4000)),
+    "huge size": pickle.dumps(with_entry(size=(1 << 63) - 1)),
+    "negative size": pickle.dumps(with_entry(size=-5)),
+    "size is a list": pickle.dumps(with_entry(size=[])),
+    "not a number": pickle.dumps(with_entry(size=float("nan"))),
+    "name is a number": pickle.dumps(with_entry(frames=[{"name": 5}])),
+    "frames are text": pickle.dumps(with_entry(frames="oops")),
+    "action is a list": pickle.dumps(with_entry(action=[])),
+    "entries are numbers": pickle.dumps({"segments": [], "device_traces": [[1, 2]]}),
+    "a number": pickle.dumps(5),
+    "blocks are missing": pickle.dumps({"segments": [{"device": 0}]}),
+    "tags are numbers": pickle.dumps({"segments": [], "workbench": {"blocks": {1: 5}}}),
+    "deep JSON": b'{"segments": ' + b"[" * 100_000,
+    "no JSON": b'{"segments": nope}',
+    "damaged gzip": b"\x1f\x8b\x08\x00rubbish rubbish rubbish",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("sample", HOSTILE)
+def test_hostile_files_are_refused_within_bounds(maker, sample):
+    artefact = maker.save({}, "a.pickle")
+    artefact.path.write_bytes(HOSTILE[sample])
+    began = time.monotonic()
+    with pytest.raises(InputError) as caught:
+        memory.analyze([artefact])
+    assert caught.value.hint
+    assert "Traceback" not in caught.value.message
+    assert time.monotonic() - began < 30
+    assert not Path("/tmp/should-never-exist").exists()
+
+
+def test_code_is_called_hostile(maker):
+    artefact = maker.save({}, "a.pickle")
+    artefact.path.write_bytes(HOSTILE["imports"])
+    with pytest.raises(HostileInput, match="asks to import"):
+        memory.analyze([artefact])
+
+
+def test_colliding_keys_end_at_the_processor_limit(tmp_path):
+    step = (1 << 61) - 1
+    body = b"".join(pickle.dumps(i * step, protocol=2)[2:-1] + b"K\x00" for i in range(1, 60_000))
+    assert hash(step) == hash(2 * step)
+    path = tmp_path / "a.pickle"
+    path.write_bytes(b"\x80\x02}(" + body + b"u.")
+    child = subprocess.run(
+        [sys.executable, "-m", "analyzers.store", "analyzers.memory.read", str(tmp_path), str(1 << 30), "2"],
+        input=os.fsencode(path),
+        capture_output=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(store.PACKAGE_ROOT)},
+    )
+    assert isinstance(store.explain(child, "a.pickle", 1 << 30, 2), LimitExceeded)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 50), data=st.data())
+def test_damaged_bytes_are_refused_or_read_but_never_crash(maker, seed, data):
+    whole = pickle.dumps(maker.wander(seed, 20).snapshot(), protocol=4)
+    cut = data.draw(st.integers(1, len(whole) - 1))
+    path = maker.folder / "a.pickle"
+    path.write_bytes(whole[:cut])
+    with pytest.raises(WorkbenchError):
+        read.read([path])
+    # Not LONG_BINPUT, which takes gigabytes: that is for the limits of the child, which this test goes without.
+    position = data.draw(st.integers(2, len(whole) - 1))
+    value = data.draw(st.integers(0, 255).filter(lambda byte: byte != ord("r")))
+    path.write_bytes(whole[:position] + bytes([value]) + whole[position + 1 :])
+    try:
+        columns, _ = read.read([path])
+    except (WorkbenchError, MemoryError):
+        return
+    assert len(columns["action"]) == len(columns["addr"])
