@@ -117,7 +117,7 @@ def load_set(
 ) -> list[tuple[list[int], Columns | WorkbenchError]]:
     """Many small files through one child: [(their numbers in `paths`, columns)].
 
-    Readers of sets report damaged files in `meta`. Should one take the child down, each file is read by a child of its own.
+    Readers of sets report damaged files in `meta`. Should one take the child down, each is read by a child of its own.
     """
     try:
         return [(list(range(len(paths))), load(paths, reader, options))] if paths else []

@@ -2,5 +2,6 @@
 
 from analyzers.hangs.model import Culprit, Frame, Group, HangData, Wait
 from analyzers.hangs.report import analyze
+from analyzers.hangs.words import titles
 
-__all__ = ["Culprit", "Frame", "Group", "HangData", "Wait", "analyze"]
+__all__ = ["Culprit", "Frame", "Group", "HangData", "Wait", "analyze", "titles"]

@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from analyzers.hangs.graph import At, Graph, Node, victims
 from analyzers.hangs.model import Culprit, Frame, Job, Op
 from analyzers.hangs.p2p import one_sided, peer_of
-from analyzers.hangs.side import Side
-from analyzers.hangs.signatures import Divergence, expected_next, first_divergence, key
+from analyzers.hangs.side import Death, Side, is_victim
+from analyzers.hangs.signatures import Divergence, first_divergence, key
 from analyzers.wording import who
 
 P2P_CALLS = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
@@ -53,43 +55,49 @@ def ring(scene: Scene, ranks: list[int], places: list[At], hurt: list[int]) -> C
     if one_sided(scene.job, ranks):
         return culprit(scene, "unmatched_p2p", ranks, at, hurt, "each waits for the other's half")
     for place in sorted(places):
-        missing = [rank for rank in scene.graph.absent[place] if rank in ranks]
-        for rank in missing:
-            if passed_over(scene, rank, place):
-                others = sorted({*ranks, *hurt} - {rank})
-                return culprit(
-                    scene, "skipped", [rank], place, others, "it went on to what follows in its earlier steps"
-                )
-    steps = (f"{who_stands(scene, place)} in {describe(scene.job, place)}" for place in sorted(places))
-    return culprit(scene, "order_cycle", ranks, at, hurt, "; ".join(steps))
+        for rank in (rank for rank in scene.graph.absent[place] if rank in ranks and passed_over(scene, rank, place)):
+            others = sorted({*ranks, *hurt} - {rank})
+            detail = "it went on to what follows in its earlier steps"
+            return culprit(scene, "skipped", [rank], place, others, detail, frames=own_frames(scene, rank))
+    steps = (f"{who(scene.graph.arrived(place))} in {describe(scene, place)}" for place in sorted(places))
+    odd = minority(scene, places)
+    others = sorted({*ranks, *hurt} - set(odd))
+    return culprit(scene, "order_cycle", odd or ranks, at, others if odd else hurt, "; ".join(steps))
 
 
-def who_stands(scene: Scene, place: At) -> str:
-
-    return who(scene.graph.arrived(place))
+def minority(scene: Scene, places: list[At]) -> list[int]:
+    """The ranks of a ring that are in fewer than half of its places' hands: they left the others' order."""
+    sides = sorted((scene.graph.arrived(place) for place in places), key=len)
+    return sorted(rank for side in sides[:-1] for rank in side) if sum(map(len, sides[:-1])) < len(sides[-1]) else []
 
 
 def passed_over(scene: Scene, rank: int, place: At) -> bool:
-    """Whether a rank stands in what used to come after the operation that the others wait in."""
-    state, job = scene.job.ranks.get(rank), scene.job
-    front = state.front if state else None
-    waiting = operation_at(scene, place)
-    if state is None or front is None or waiting is None:
+    """Whether a rank stands in what used to follow the operation that the others wait in, without having issued it."""
+    state, waiting = scene.job.ranks.get(rank), operation_at(scene, place)
+    if state is None or state.front is None or waiting is None:
         return False
-    ordered = dict(enumerate(op for op in state.ops if not op.p2p))
-    now = next(i for i, op in ordered.items() if op is front)
-    usual = expected_next(job, now, ordered)
-    return usual is not None and usual == key(job, waiting) and usual != key(job, front)
+    keys = [program_key(scene.job, op) for op in state.ops if not op.p2p]
+    now = next((i for i, op in enumerate(op for op in state.ops if not op.p2p) if op is state.front), 0)
+    wanted = program_key(scene.job, waiting)
+    follows = any(keys[i] == keys[now] and keys[i - 1] == wanted for i in range(1, now))
+    return follows and keys[now] != wanted and (now == 0 or keys[now - 1] != wanted)
+
+
+def program_key(job: Job, op: Op) -> tuple[object, ...]:
+    """What makes an operation the same one in every step."""
+    return (job.groups[op.group].name, *key(job, op))
+
+
+def own_frames(scene: Scene, rank: int) -> list[Frame]:
+    front = scene.job.ranks[rank].front
+    return scene.job.frames(front) if front else []
 
 
 def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit:
     """One rank that others wait for and that stands in no recorded operation."""
     at = min(scene.graph.waiters(rank), key=lambda place: begun_ns(scene, place))
     if death := scene.side.death(rank):
-        frames = death.exit.traceback if death.exit else []
-        return culprit(
-            scene, "dead", [rank], at, hurt, death.how, frames=frames, step=death.exit.step if death.exit else None
-        )
+        return died(scene, death, at, hurt)
     if rank not in scene.job.ranks:
         return silent(scene, rank, at, hurt)
     if at.sender < 0 and (parted := first_divergence(scene.job, at.group, at.seq)):
@@ -102,6 +110,17 @@ def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit:
     if went_on(scene, rank, at):
         return culprit(scene, "skipped", [rank], at, hurt, "it issued later operations without this one", frames=frames)
     return culprit(scene, "host_stuck", [rank], at, hurt, host_detail(scene, rank), frames=frames)
+
+
+def died(scene: Scene, death: Death, at: At, hurt: list[int]) -> Culprit:
+    """A rank that ended; those that lost the connection to it are its victims too."""
+    side = scene.side
+    lost = [rank for rank, gone in side.exits.items() if is_victim(gone)]
+    found = culprit(scene, "dead", [death.rank], at, sorted({*hurt, *lost}), death.how)
+    if death.exit is None:
+        return msgspec.structs.replace(found, frames=[])
+    error = {"frames": death.exit.traceback, "error": death.exit.error, "out_of_memory": death.exit.out_of_memory}
+    return msgspec.structs.replace(found, **error, step=death.exit.step or found.step)
 
 
 def begun_ns(scene: Scene, at: At) -> int:
@@ -228,14 +247,12 @@ def operation_at(scene: Scene, at: At) -> Op | None:
     return scene.job.ranks[arrived[0]].front if arrived else None
 
 
-def describe(job: Job, at: At) -> str:
-    op = next(
-        (s.front for s in job.ranks.values() if s.front and s.front.group == at.group and s.front.seq == at.seq), None
-    )
-    return f"{job.operation(op) if op else 'operation'} #{at.seq} of {job.groups[at.group].label}"
+def describe(scene: Scene, at: At) -> str:
+    op = operation_at(scene, at)
+    return f"{scene.job.operation(op) if op else 'operation'} #{at.seq} of {scene.job.groups[at.group].label}"
 
 
-def culprit(  # what every class names
+def culprit(
     scene: Scene,
     kind: str,
     ranks: list[int],

@@ -9,11 +9,7 @@ from typing import NamedTuple
 
 from analyzers.hangs.model import Job, Op, RankState
 from analyzers.hangs.p2p import absent_peers
-
-Gone = Callable[[int], bool]
-"""Whether a rank without a dump is itself a victim, so that nothing may be concluded from its silence."""
-Asked = Callable[[int], int | None]
-"""When a rank's dump was taken, in Unix ns."""
+from analyzers.hangs.side import Side
 
 
 class At(NamedTuple):
@@ -54,19 +50,22 @@ class Graph:
         return [at for at, ranks in self.absent.items() if rank in ranks]
 
 
-def build(job: Job, asked: Asked, ignored: Gone) -> Graph:
-    """The graph of all ranks that left a dump."""
+def build(job: Job, side: Side) -> Graph:
+    """The graph of all ranks that left a dump. One that died stands nowhere, whatever it had issued before."""
     graph = Graph()
     standing: dict[At, list[Op]] = defaultdict(list)
+    ends = {rank: death for rank in range(job.world_size) if (death := side.death(rank))}
+    dead = {rank for rank, death in ends.items() if not death.victim}
     for rank, state in job.ranks.items():
-        if front := state.front:
+        if (front := state.front) and rank not in dead:
             at = At(front.group, front.p2p_seq, rank) if front.p2p else At(front.group, front.seq)
             graph.stands[rank] = at
             standing[at].append(front)
     for at, ops in standing.items():
-        lacking = absent_peers(job, ops[0]) if at.sender >= 0 else absent_members(job, at)
+        lacking = absent_peers(job, ops[0]) if at.sender >= 0 else absent_members(job, at, dead)
         since = min(op.created_ns for op in ops)
-        proven = [m for m in lacking if not ignored(m) and not looked_at_before(asked(m), since)]
+        silent = {rank for rank in ends if rank not in dead and rank not in job.ranks}
+        proven = [m for m in lacking if m not in silent and not looked_at_before(side.answered_ns(m), since)]
         graph.absent[at] = proven
         if len(proven) < len(lacking):
             graph.soft.add(at)
@@ -78,9 +77,14 @@ def looked_at_before(asked_ns: int | None, since_ns: int) -> bool:
     return asked_ns is not None and since_ns > asked_ns
 
 
-def absent_members(job: Job, at: At) -> list[int]:
-    """The members of a group that have not come to a collective."""
-    return [m for m in job.groups[at.group].ranks if not has_come(job.ranks.get(m), at)]
+def absent_members(job: Job, at: At, dead: set[int]) -> list[int]:
+    """The members of a group that have not come to a collective, or died in it."""
+    members = job.groups[at.group].ranks
+    return [
+        m
+        for m in members
+        if not has_come(job.ranks.get(m), at) or (m in dead and job.ranks[m].completed(at.group) < at.seq)
+    ]
 
 
 def has_come(state: RankState | None, at: At) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from analyzers import run, store
 from analyzers.errors import WorkbenchError
 from analyzers.hangs.model import Frame, Group, Job, Position, RankState, Signature, ops_of
-from analyzers.hangs.side import Side
+from analyzers.hangs.side import Side, gather, is_victim
 
 READER = "analyzers.hangs.read"
 ROUND = re.compile(r"round_(\d+)")
@@ -30,7 +30,7 @@ class DumpSet:
 
 
 def newest_set(found: run.Run) -> DumpSet:
-    """The last set of dumps in a folder; each hang has its own."""
+    """The last set of dumps in a folder that was taken in time; each hang has its own."""
     sets: dict[Path, dict[int, list[run.Artefact]]] = {}
     for artefact in found.of(run.Kind.FLIGHT):
         base, number = base_of(artefact.path)
@@ -38,8 +38,16 @@ def newest_set(found: run.Run) -> DumpSet:
     if not sets:
         folders = [a.path.parent for a in found.of(run.Kind.COLLECTION, run.Kind.EXIT, run.Kind.GROUPS)]
         return DumpSet(folders[-1] if folders else found.root, [[]])
-    base = max(sets, key=lambda b: (set_number(b), newest(sets[b])))
+    known = [base for base in sets if not is_aftermath(found, base)] or list(sets)
+    base = max(known, key=lambda b: (set_number(b), newest(sets[b])))
     return DumpSet(base, [one_a_rank(sets[base][number]) for number in sorted(sets[base])])
+
+
+def is_aftermath(found: run.Run, base: Path) -> bool:
+    """Whether a set was taken when ranks had already given up waiting: its flags lie, and an earlier set tells more."""
+    side = gather(found, base)
+    gave_up = [gone.time_ns for gone in side.exits.values() if is_victim(gone)]
+    return bool(side.collection and gave_up and side.collection.asked_ns > min(gave_up))
 
 
 def newest(looks: dict[int, list[run.Artefact]]) -> float:

@@ -52,6 +52,8 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
     frames: list[Frame] = []
     victims: list[int] = []
     step: int | None = None
+    error: str | None = None
+    out_of_memory: bool = False
     detail: str = ""
     confidence: float = 0.9
 

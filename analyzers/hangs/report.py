@@ -42,15 +42,10 @@ def analyze(found: run.Run, options: store.Options | None = None) -> Report[Hang
         raise InputError(
             f"{found.root}: no readable Flight Recorder dump", "; ".join(job.problems) or "give the folder of dumps"
         )
-    scene = Scene(job, side, build(job, side.answered_ns, lambda rank: is_known_victim(side, rank)))
+    scene = Scene(job, side, build(job, side))
     culprits = find_culprits(scene)
     culprits = moved(culprits, job, dumps, side, options)
     return assemble(scene, dumps, culprits)
-
-
-def is_known_victim(side: Side, rank: int) -> bool:
-    death = side.death(rank)
-    return death is not None and death.victim
 
 
 def find_culprits(scene: Scene) -> list[Culprit]:
@@ -76,9 +71,9 @@ def too_few(scene: Scene, found: list[Culprit]) -> list[Culprit]:
 def deaths(scene: Scene) -> list[Culprit]:
     """Ranks that ended on their own account although nobody was seen waiting for them."""
     side = scene.side
-    ends = [d for rank in {*side.exits, *side.exit_codes} if (d := side.death(rank)) and not d.victim]
+    ends = [d for rank in range(scene.job.world_size) if (d := side.death(rank)) and not d.victim]
     timed = [d for d in ends if d.exit]
-    signalled = [d for d in ends if not d.exit and d.how.startswith("killed")]
+    signalled = [d for d in ends if not d.exit]
     first = signalled or sorted(timed, key=lambda d: (not (d.exit and d.exit.out_of_memory), d.time_ns))[:1]
     others = range(scene.job.world_size)
     return [
@@ -87,11 +82,19 @@ def deaths(scene: Scene) -> list[Culprit]:
             kind="dead",
             detail=d.how,
             frames=d.exit.traceback if d.exit else [],
-            step=d.exit.step if d.exit else None,
+            step=d.exit.step if d.exit else last_step(side, d.rank),
+            error=d.exit.error if d.exit else None,
+            out_of_memory=bool(d.exit and d.exit.out_of_memory),
             victims=[rank for rank in others if rank != d.rank],
         )
         for d in first
     ]
+
+
+def last_step(side: Side, rank: int) -> int | None:
+    """The step that a rank's heartbeat was in."""
+    beat = side.heartbeat(rank)
+    return beat.step if beat else None
 
 
 def assemble(scene: Scene, dumps: DumpSet, culprits: list[Culprit]) -> Report[HangData]:

@@ -111,6 +111,9 @@ def departed(
     rule = [s for s in sides if breaks_own_rule(job.signature(tables[s[0]][seq]), members)]
     if rule and len(rule) < len(sides):
         return sorted(m for side in rule for m in side), "its sizes break the operation's own rule"
+    empty = [s for s in sides if is_empty(job.signature(tables[s[0]][seq]))]
+    if empty and len(empty) < len(sides):
+        return sorted(m for side in empty for m in side), "its tensor is empty"
     odd = [s for s in sides if against_habit(job, seq, tables[s[0]])]
     if odd and len(odd) < len(sides):
         return sorted(m for side in odd for m in side), "it departs from its own earlier steps"
@@ -119,6 +122,10 @@ def departed(
     if usual and odd and len(odd) < len(sides):
         return sorted(m for side in odd for m in side), "sister groups issued what the others did"
     return [], "the sides are equally large"
+
+
+def is_empty(signature: Signature) -> bool:
+    return bool(signature.input_sizes) and not any(prod(shape) for shape in signature.input_sizes)
 
 
 def sister_signatures(job: Job, group: int, seq: int) -> set[tuple[str, object]]:

@@ -1,5 +1,7 @@
 """Culprits as sentences and findings."""
 
+from collections.abc import Sequence
+
 from analyzers.hangs.model import Culprit, user_frame
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.wording import place, verb, who
@@ -23,7 +25,7 @@ SAID = {
     "host_stuck": "{ranks} {be} stuck{where} and never joined {name}",
     "skipped": "{ranks} skipped {name}{went_on}",
     "mismatch": "{ranks} issued a mismatched {name}: {detail}{at}",
-    "order_cycle": "{ranks} wait for each other in a ring: {detail}",
+    "order_cycle": "{ranks} {order}: {detail}",
     "all_arrived": "{ranks} {be} all in {name}, which does not complete",
     "lagging": "{ranks} {lag} behind in {name}: {detail}",
     "slow": "{ranks} {be} slow, not stuck{where}: {detail}",
@@ -42,6 +44,7 @@ def title(culprit: Culprit) -> str:
         detail=culprit.detail,
         be=verb(ranks, "is", "are"),
         lag=verb(ranks, "lags", "lag"),
+        order="wait for each other in a ring" if len(ranks) > 1 else "took its groups in another order than the others",
         have=verb(ranks, "has", "have"),
         where=f" in {line.name} ({spot})" if line else " outside of any collective",
         at=f" at {spot}" if line else "",
@@ -80,3 +83,8 @@ def finding_of(culprit: Culprit, evidence: list[Evidence]) -> Finding:
         evidence=evidence,
         confidence=culprit.confidence,
     )
+
+
+def titles(culprits: Sequence[Culprit]) -> list[str]:
+    """What each culprit did."""
+    return [title(culprit) for culprit in culprits]

@@ -10,6 +10,8 @@ from analyzers.steps.stragglers import stragglers
 from analyzers.wording import seconds, verb, who
 
 SCHEMA = "workbench.steps/1"
+CLASSES = ("nonfinite_loss", "collective_count", "straggler", "memory_growth", "slowdown", "loss_spike")
+"""Of several findings the one that explains the others names the verdict."""
 SURE_AFTER = 20
 """Steps that a firm verdict on timing needs."""
 
@@ -59,7 +61,7 @@ def straggler(steps: Steps, late: Straggler) -> Finding:
         id="steps.straggler",
         severity=Severity.WARNING,
         title=f"rank {late.rank} makes the others wait: {late.cause}, {lost}",
-        why=f"from step {late.first_step} on its local work ({late.cause}) is the longest: {late.share:.0%} of all time",
+        why=f"from step {late.first_step} on its local work ({late.cause}) is longest: {late.share:.0%} of all time",
         next=STRAGGLER_NEXT[late.cause],
         ranks=[late.rank],
         step=late.first_step,
@@ -180,7 +182,7 @@ def verdict(steps: Steps, findings: Sequence[Finding], data: StepsData) -> Verdi
         median = max(rank.median_step_s for rank in data.ranks)
         text = f"{len(data.ranks)} {verb(steps.ranks, 'rank', 'ranks')}, {seconds(median)} a step, nobody is late"
         return Verdict(status=Status.OK, kind="healthy", sentence=text, confidence=confidence(steps), missing=lacking)
-    first = grave[0]
+    first = min(grave, key=lambda f: CLASSES.index(f.id.removeprefix("steps.")))
     return Verdict(
         status=status_of(grave),
         kind=first.id.removeprefix("steps."),

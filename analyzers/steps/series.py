@@ -71,8 +71,8 @@ def slowdown(steps: Steps) -> Moment | None:
     lasting = float((series.iloc[-third:] > before * DRIFT).mean())
     if after < DRIFT * before or lasting < RISING:
         return None
-    slow = series[series > DRIFT * before]
-    return Moment(int(slow.index.min()), steps.ranks, after, before)
+    fast = series[series <= DRIFT * before]
+    return Moment(int(series.index[series.index > fast.index.max()].min()), steps.ranks, after, before)
 
 
 def memory_growth(steps: Steps) -> list[Moment]:

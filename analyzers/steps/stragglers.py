@@ -22,9 +22,9 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
 }
 BY_PROCESSOR = ("compute",)
 """Causes whose phases wait for others, so that only processor time is local."""
-LATE = 0.1
+LATE = 0.15
 """Late is who works longer than the others by this share of a median step."""
-COST = 0.05
+COST = 0.1
 """A straggler costs at least this share of the time of all steps."""
 STEPS_AT_LEAST = 3
 

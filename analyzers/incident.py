@@ -1,0 +1,351 @@
+"""The whole run in one story: joins memory, hangs, steps and traces, and puts the first cause first."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from analyzers import hangs, memory, run, steps, store, traces
+from analyzers.errors import WorkbenchError
+from analyzers.hangs import Culprit, HangData
+from analyzers.memory import MemoryData
+from analyzers.report import (
+    Evidence,
+    Finding,
+    Input,
+    Report,
+    Severity,
+    Status,
+    Verdict,
+    ranked,
+    status_of,
+    tool_version,
+)
+from analyzers.run import Kind, Run
+from analyzers.steps import StepsData
+from analyzers.traces import TraceData
+from analyzers.wording import place, ranges, verb, who
+
+SCHEMA = "workbench.incident/1"
+SNAPSHOTS_AT_MOST = 32
+"""More snapshots than this are not all read: the last step's suffice to say what happened."""
+TRACEBACK_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
+LIBRARY = ("/torch/", "/site-packages/", "/lib/python3")
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the chain from cause to effect; `findings` are the ids of those behind it."""
+
+    text: str
+    kind: str = msgspec.field(name="class")
+    ranks: list[int] = []
+    step: int | None = None
+    findings: list[str] = []
+
+
+class IncidentData(msgspec.Struct, frozen=True, kw_only=True):
+    memory: MemoryData | None
+    hang: HangData | None
+    trace: TraceData | None
+    steps: StepsData | None
+    chain: list[Link]
+
+
+@dataclass
+class Rooms:
+    """What each room says; None where it has nothing to read or could not."""
+
+    memory: Report[MemoryData] | None = None
+    hang: Report[HangData] | None = None
+    trace: Report[TraceData] | None = None
+    steps: Report[StepsData] | None = None
+    problems: list[str] = field(default_factory=list)
+
+    def reports(self) -> list[Report[Any]]:
+        return [r for r in (self.memory, self.hang, self.trace, self.steps) if r is not None]
+
+
+def analyze(found: Run, options: store.Options | None = None) -> Report[IncidentData]:
+    """Why a run ended or is slow: the verdict is that of the root cause."""
+    options = options or store.Options()
+    rooms = ask(found, options)
+    crash = first_error(found)
+    chain = chain_of(rooms, crash, found.manifest())
+    findings = [f for report in rooms.reports() for f in report.findings]
+    findings += [crash_finding(crash)] if crash and chain and chain[0].kind == "crashed" else []
+    return Report(
+        schema=SCHEMA,
+        version=tool_version(),
+        inputs=inputs(found, rooms),
+        verdict=verdict(rooms, chain, found.manifest(), findings),
+        findings=ranked(findings),
+        data=IncidentData(
+            memory=rooms.memory.data if rooms.memory else None,
+            hang=rooms.hang.data if rooms.hang else None,
+            trace=rooms.trace.data if rooms.trace else None,
+            steps=rooms.steps.data if rooms.steps else None,
+            chain=chain,
+        ),
+    )
+
+
+def ask(found: Run, options: store.Options) -> Rooms:
+    """Each room about its own artefacts."""
+    rooms = Rooms()
+    codes = found.manifest().get("exit_codes")
+    died = isinstance(codes, dict) and any(codes.values())
+    snapshots = found.of(Kind.SNAPSHOT)
+    chosen = snapshots if len(snapshots) <= SNAPSHOTS_AT_MOST else run.newest_step(snapshots)
+    recorded = run.newest_step(found.of(Kind.TRACE))
+    logs = found.of(Kind.STEPS, Kind.STRUCTURED_LOG)
+    if chosen:
+        rooms.memory = attempt(rooms, lambda: memory.analyze(chosen, options))
+    if found.of(Kind.FLIGHT, Kind.COLLECTION, Kind.EXIT) or died:
+        rooms.hang = attempt(rooms, lambda: hangs.analyze(found, options))
+    if recorded:
+        rooms.trace = attempt(rooms, lambda: traces.analyze(recorded, options))
+    if logs:
+        rooms.steps = attempt(rooms, lambda: steps.analyze(logs, options))
+    return rooms
+
+
+def attempt(rooms: Rooms, question: Callable[[], Report[Any]]) -> Report[Any] | None:
+    """A room's answer; what keeps it from answering is noted, so that the others still count."""
+    try:
+        return question()
+    except WorkbenchError as error:
+        rooms.problems.append(error.message)
+        return None
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The earliest uncaught exception of a run."""
+
+    rank: int | None
+    message: str
+    place: str
+    source: str
+
+
+def first_error(found: Run) -> Crash | None:
+    """From run.json's cause, else from the earliest error.json."""
+    cause = found.manifest().get("cause")
+    if isinstance(cause, dict) and (cause.get("error") or cause.get("message")):
+        error, message = str(cause.get("error") or ""), str(cause.get("message") or "")
+        text = message if error in message else f"{error}: {message}"
+        path = Path(str(cause.get("file") or ""))
+        rank = cause.get("rank")
+        return Crash(rank if isinstance(rank, int) else None, first_line(text), error_line(path), str(path))
+    errors = sorted((e for a in found.of(Kind.ERROR) if (e := error_file(a.path))), key=lambda pair: pair[0])
+    return errors[0][1] if errors else None
+
+
+def error_file(path: Path) -> tuple[float, Crash] | None:
+    """(time, crash) of what a worker of torchrun wrote about its end."""
+    content = read_json(path).get("message")
+    if isinstance(content, str):
+        return 0.0, Crash(local_rank(path), first_line(content), "", str(path))
+    if not isinstance(content, dict):
+        return None
+    extra = content.get("extraInfo")
+    stamp = extra.get("timestamp", 0) if isinstance(extra, dict) else 0
+    text = first_line(str(content.get("message", "")))
+    return float(stamp or 0), Crash(local_rank(path), text, error_line(path), str(path))
+
+
+def error_line(path: Path) -> str:
+    """The innermost line of the user's own code in a worker's traceback."""
+    content = read_json(path).get("message")
+    extra = content.get("extraInfo") if isinstance(content, dict) else None
+    stack = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
+    found = [f for f in TRACEBACK_LINE.finditer(stack) if not any(part in f["file"] for part in LIBRARY)]
+    return f"{found[-1]['name']} ({place(found[-1]['file'], int(found[-1]['line']))})" if found else ""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def local_rank(path: Path) -> int | None:
+    return int(path.parent.name) if path.parent.name.isdigit() else None
+
+
+def first_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0][:300]
+
+
+def crash_finding(crash: Crash) -> Finding:
+    return Finding(
+        id="incident.crashed",
+        severity=Severity.ERROR,
+        title=crash_text(crash),
+        why="it is the earliest error that a rank reported",
+        next="read the traceback in the error file, and the rank's log beside it",
+        ranks=[] if crash.rank is None else [crash.rank],
+        evidence=[Evidence(text=crash.message, source=crash.source, line=crash.place)],
+        confidence=0.8,
+    )
+
+
+def crash_text(crash: Crash) -> str:
+    name = "a rank" if crash.rank is None else f"rank {crash.rank}"
+    return f"{name} failed with {crash.message}" + (f" in {crash.place}" if crash.place else "")
+
+
+def chain_of(rooms: Rooms, crash: Crash | None, manifest: dict[str, Any]) -> list[Link]:
+    """From the first cause to the last effect; the first question that has an answer decides."""
+    completed = manifest.get("status") == "completed"
+    questions: Sequence[Callable[[], list[Link]]] = (
+        lambda: out_of_memory(rooms),
+        lambda: broken_loss(rooms) if completed or not_finite(crash) else [],
+        lambda: hung(rooms),
+        lambda: [crashed(crash)] if crash and not completed else [],
+        lambda: broken_loss(rooms),
+        lambda: warned(rooms),
+    )
+    return next((chain for question in questions if (chain := question())), [])
+
+
+def not_finite(crash: Crash | None) -> bool:
+    return bool(crash and re.search(r"\bnan\b|finite", crash.message, re.IGNORECASE))
+
+
+def crashed(crash: Crash) -> Link:
+    ranks = [] if crash.rank is None else [crash.rank]
+    return Link(text=crash_text(crash), kind="crashed", ranks=ranks, findings=["incident.crashed"])
+
+
+def out_of_memory(rooms: Rooms) -> list[Link]:
+    """The rank whose memory ran out, what grew before, and who waits for it now."""
+    culprits = rooms.hang.data.culprits if rooms.hang else []
+    dead = [c for c in culprits if c.out_of_memory]
+    if rooms.memory and rooms.memory.verdict.kind == "oom":
+        found = rooms.memory.verdict
+        finding = next(f for f in rooms.memory.findings if f.id == "memory.oom")
+        ranks = found.ranks or sorted(r for c in dead for r in c.ranks)
+        step = finding.step if finding.step is not None else next((c.step for c in dead), None)
+        root = Link(text=found.sentence, kind="oom", ranks=ranks, step=step, findings=["memory.oom"])
+    elif dead:
+        first = dead[0]
+        where = f" at step {first.step}" if first.step is not None else ""
+        text = f"{who(first.ranks)} ran out of memory{where}{first.detail.removeprefix('out of memory')}"
+        root = Link(text=text, kind="oom", ranks=first.ranks, step=first.step, findings=["hang.dead"])
+    else:
+        return []
+    return [root, *(link for c in culprits if set(c.ranks) & set(root.ranks) for link in waiting(rooms, c))]
+
+
+def hung(rooms: Rooms) -> list[Link]:
+    """The causes of a hang, each followed by those that wait."""
+    if rooms.hang is None or rooms.hang.verdict.kind in ("healthy", "unknown"):
+        return []
+    links = []
+    for culprit, text in zip(rooms.hang.data.culprits, hangs.titles(rooms.hang.data.culprits), strict=True):
+        kind = "crashed" if culprit.kind == "dead" and culprit.error else culprit.kind
+        ids = [f"hang.{culprit.kind}", *counted(rooms, culprit)]
+        links.append(Link(text=text, kind=kind, ranks=culprit.ranks, step=culprit.step, findings=ids))
+        links += waiting(rooms, culprit)
+    return links
+
+
+def counted(rooms: Rooms, culprit: Culprit) -> list[str]:
+    """The step log's own word on a skipped collective."""
+    found = rooms.steps.findings if rooms.steps else []
+    return [f.id for f in found if f.id == "steps.collective_count" and set(f.ranks) & set(culprit.ranks)]
+
+
+def waiting(rooms: Rooms, culprit: Culprit) -> list[Link]:
+    """`ranks 0-2 wait in all_reduce #412 of dp for it`."""
+    if not culprit.victims or rooms.hang is None:
+        return []
+    mine = [w for w in rooms.hang.data.waits if w.rank in culprit.victims]
+    first = next((w for w in mine if set(w.waits_for) & set(culprit.ranks)), mine[0] if mine else None)
+    where = f" in {first.operation} #{first.seq} of {label(rooms.hang.data, first.group)}" if first else ""
+    whom = "it" if len(culprit.ranks) == 1 else ranges(culprit.ranks)
+    text = f"{who(culprit.victims)} {verb(culprit.victims, 'waits', 'wait')}{where} for {whom}"
+    return [Link(text=text, kind="waiting", ranks=culprit.victims, findings=[f"hang.{culprit.kind}"])]
+
+
+def label(data: HangData, group: str) -> str:
+    return next((g.label for g in data.groups if g.name == group), group)
+
+
+def broken_loss(rooms: Rooms) -> list[Link]:
+    return [link(f) for f in (rooms.steps.findings if rooms.steps else []) if f.id == "steps.nonfinite_loss"]
+
+
+def warned(rooms: Rooms) -> list[Link]:
+    """What is wrong with a run that neither hung nor died: the verdicts of the rooms, the gravest first."""
+    verdicts = [
+        (r, f)
+        for r in (rooms.steps, rooms.memory, rooms.trace, rooms.hang)
+        if r is not None and r.verdict.status in (Status.WARNING, Status.ERROR)
+        for f in r.findings[:1]
+        if f.severity is not Severity.INFO
+    ]
+    verdicts.sort(key=lambda pair: -pair[1].severity.weight)
+    return [
+        Link(text=r.verdict.sentence, kind=r.verdict.kind, ranks=r.verdict.ranks, step=f.step, findings=[f.id])
+        for r, f in verdicts
+    ]
+
+
+def link(finding: Finding) -> Link:
+    kind = finding.id.partition(".")[2]
+    return Link(text=finding.title, kind=kind, ranks=finding.ranks, step=finding.step, findings=[finding.id])
+
+
+def verdict(rooms: Rooms, chain: Sequence[Link], manifest: dict[str, Any], findings: Sequence[Finding]) -> Verdict:
+    """The root cause in one sentence, followed by those who wait for it."""
+    lacking = rooms.problems + [lack for report in rooms.reports() for lack in report.verdict.missing]
+    if not chain:
+        return uneventful(rooms, manifest, lacking)
+    root = chain[0]
+    behind = [f for f in findings if f.id in root.findings]
+    tail = [part.text for part in chain[1:3] if part.kind == "waiting"]
+    ranks = sorted({rank for part in chain if part.kind == root.kind for rank in part.ranks})
+    return Verdict(
+        status=status_of(behind) if behind else Status.ERROR,
+        kind=root.kind,
+        ranks=ranks,
+        sentence="; ".join([root.text, *tail[:1]]),
+        confidence=max((f.confidence for f in behind), default=0.7),
+        missing=lacking,
+    )
+
+
+def uneventful(rooms: Rooms, manifest: dict[str, Any], lacking: list[str]) -> Verdict:
+    """Of a run with nothing to blame: healthy, unless it failed all the same."""
+    status = manifest.get("status")
+    if status in ("failed", "interrupted"):
+        codes = manifest.get("exit_codes")
+        ends = f", exit codes {codes}" if codes else ""
+        text = f"the run {'failed' if status == 'failed' else 'was interrupted'} and left no word of why{ends}"
+        return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=text, confidence=0.2, missing=lacking)
+    said = [r.verdict.sentence for r in (rooms.steps, rooms.memory, rooms.trace, rooms.hang) if r is not None]
+    state = {"completed": "the run completed", "running": "the run is going on"}.get(
+        str(status), "nothing is wrong here"
+    )
+    kind = "healthy" if said or status == "completed" else "unknown"
+    return Verdict(
+        status=Status.OK if kind == "healthy" else Status.UNKNOWN,
+        kind=kind,
+        sentence="; ".join([state, *said[:1]]),
+        confidence=max((r.verdict.confidence for r in rooms.reports()), default=0.3),
+        missing=lacking,
+    )
+
+
+def inputs(found: Run, rooms: Rooms) -> list[Input]:
+    """What the rooms read, and the files about the run itself."""
+    read = {given.path: given for report in rooms.reports() for given in report.inputs}
+    own = found.of(Kind.MANIFEST, Kind.ERROR, Kind.EXIT, Kind.COLLECTION)
+    return [*read.values(), *(Input(str(a.path), str(a.kind), a.rank, a.step, a.bytes) for a in own)]
