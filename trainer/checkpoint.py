@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from trainer.config import JobConfig
 from trainer.data.loader import Loader
+from trainer.distributed import CHECKPOINT_GROUP
 from trainer.errors import CheckpointError
 
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -72,7 +73,7 @@ class Checkpointer:
         self._group: dist.ProcessGroup | None = None
         if self.config.enable and self.config.async_mode == "async":
             # A group of its own: its collectives run on another thread, beside those of the training step.
-            self._group = dist.new_group(backend="gloo", group_desc="checkpoint")
+            self._group = dist.new_group(backend="gloo", group_desc=CHECKPOINT_GROUP)
 
     def load(self) -> Path | None:
         """Go on from the newest checkpoint, else from initial_load_path; returns what was loaded.

@@ -66,10 +66,10 @@ class Trainer:
         self.faults = Faults(config.faults, model=self.model, timeout_s=config.comm.train_timeout_seconds)
 
     def build_loader(self) -> Loader:
-        """This rank's share of the data."""
+        """This rank's share of the data. Without a seed the text is still the same in each run, so that runs resume."""
         training, world = self.config.training, self.world
         share = Share(training.local_batch_size, world.data_rank, world.degrees.data_parallel)
-        return Loader(documents(training, self.seed), training.seq_len, share)
+        return Loader(documents(training, self.config.debug.seed or 0), training.seq_len, share)
 
     def announce(self) -> None:
         """Say what is about to run."""
@@ -84,7 +84,7 @@ class Trainer:
         logger.info(
             "Model %s: %s parameters, on %s, mesh %s", name, f"{self.parameters:,}", device.type, degrees.described()
         )
-        logger.info("Data: %s, seed %d", config.training.dataset_path or config.training.dataset, self.seed)
+        logger.info("Data: %s; seed %d", config.training.dataset_path or config.training.dataset, self.seed)
         if self.loaded:
             logger.info("Loaded %s, going on after step %d", self.loaded, self.state.step)
 

@@ -119,14 +119,16 @@ def test_steps_are_recorded_with_their_phases(fsdp: Run) -> None:
     assert all(line["tokens"] == 4 * 64 for line in fsdp.lines(rank=1))
 
 
-def test_local_text_is_trained_on(train: Train, tmp_path: Path) -> None:
+def test_local_text_is_trained_on_and_the_configuration_kept(train: Train, tmp_path: Path) -> None:
     text = tmp_path / "text.jsonl"
     text.write_text("".join(json.dumps({"text": f"the {n}th line of a short story "}) + "\n" for n in range(200)))
-    run = train(
-        tmp_path / "run", 1, "--training.dataset_path", str(text), "--training.steps", "2", "--job.print_config"
-    )
+    data = ["--training.dataset_path", str(text), "--training.steps", "2", "--training.batch_size", "2"]
+    run = train(tmp_path / "run", 1, *data, "--job.print_config", "--job.save_config_file", "config.json")
     assert run.returncode == 0, run.output
-    assert "Running with configs" in run.output
+    saved = json.loads((run.folder / "config.json").read_text())
+    assert saved == run.manifest()["config"]
+    assert saved["training"]["local_batch_size"] == 2
+    assert f"Running with configs: {json.dumps(saved)}" in run.output
 
 
 @pytest.mark.parametrize(
