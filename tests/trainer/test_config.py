@@ -214,7 +214,8 @@ def test_help_lists_every_key() -> None:
 
 
 def test_the_schema_needs_no_torch_and_prints() -> None:
-    code = "import sys, trainer.config, trainer.config.__main__ as m; m.main('--module llama3 --config llama3_debugmodel'.split()); print('torch' in sys.modules)"
+    arguments = ["--module", "llama3", "--config", "llama3_debugmodel"]
+    code = f"import sys, trainer.config.__main__ as m; m.main({arguments}); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("False\n")
     assert 'flavor = "debugmodel"' in done.stdout
