@@ -4,11 +4,11 @@ import sys
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from trainer.config.load import load_for_training
+from trainer.config.load import load_for_training, notes
 from trainer.config.show import help_text
 from trainer.distributed import leave
 from trainer.errors import TrainerError
-from trainer.metrics import start_logging
+from trainer.metrics import logger, start_logging
 from trainer.train import Trainer
 
 
@@ -17,7 +17,10 @@ def main() -> None:
     """One rank, from its command line to its end. An error leaves through `record`, which writes error.json."""
     start_logging()
     try:
-        trainer = Trainer(load_for_training(sys.argv[1:]))
+        config = load_for_training(sys.argv[1:])
+        for note in notes(sys.argv[1:]):
+            logger.warning(note)
+        trainer = Trainer(config)
     except TrainerError as error:
         print(f"error: {error}", file=sys.stderr)
         raise

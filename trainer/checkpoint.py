@@ -3,7 +3,7 @@
 import re
 import shutil
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
-from trainer.config.sections import Checkpoint
+from trainer.config import JobConfig
 from trainer.data.loader import Loader
+from trainer.distributed import CHECKPOINT_GROUP
 from trainer.errors import CheckpointError
 
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -61,21 +62,18 @@ class TrainState:
             self.step = parts["train_state"]["step"]
 
 
-@dataclass
 class Checkpointer:
-    """Saves and loads `state` in `folder`, as `config` says."""
+    """Saves and loads `state`, as the configuration says."""
 
-    config: Checkpoint
-    folder: Path
-    state: TrainState
-    last_step: int
-    _group: dist.ProcessGroup | None = field(default=None, init=False)
-    _saving: Future[Any] | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, config: JobConfig, state: TrainState) -> None:
+        self.config, self.state = config.checkpoint, state
+        self.folder = Path(config.job.dump_folder, config.checkpoint.folder)
+        self.last_step = config.training.steps
+        self._saving: Future[Any] | None = None
+        self._group: dist.ProcessGroup | None = None
         if self.config.enable and self.config.async_mode == "async":
             # A group of its own: its collectives run on another thread, beside those of the training step.
-            self._group = dist.new_group(backend="gloo", group_desc="checkpoint")
+            self._group = dist.new_group(backend="gloo", group_desc=CHECKPOINT_GROUP)
 
     def load(self) -> Path | None:
         """Go on from the newest checkpoint, else from initial_load_path; returns what was loaded.

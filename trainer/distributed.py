@@ -14,6 +14,9 @@ from trainer.config import JobConfig
 from trainer.config.sections import Debug
 from trainer.parallel.mesh import World, degrees
 
+CHECKPOINT_GROUP = "checkpoint"
+"""What the group is called whose collectives save checkpoints beside the training steps."""
+
 
 def join(config: JobConfig) -> World:
     """Join the process group that torchrun's environment describes, or make one of a single rank."""
@@ -42,9 +45,10 @@ def own_device() -> torch.device:
 
 
 def set_timeouts(seconds: int) -> None:
-    """Give the collectives of every group this timeout, from the next one on."""
+    """Give the collectives of every group this timeout, from the next one on; writing a checkpoint may take longer."""
     for group in list(distributed_c10d._world.pg_map):  # noqa: SLF001 - there is no public list of groups
-        distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)  # noqa: SLF001
+        if group.group_desc != CHECKPOINT_GROUP:
+            distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)  # noqa: SLF001
 
 
 def seed_everything(config: Debug, device: torch.device) -> int:

@@ -50,27 +50,28 @@ class Trainer:
         gc.disable()
 
         self.model = build_model(config)
-        flops = self.model.flops_per_token(config.training.seq_len)
-        parameters = sum(p.numel() for p in self.model.parameters())
+        self.parameters = sum(p.numel() for p in self.model.parameters())
+        self.meter = Meter(config, self.world, self.model.flops_per_token(config.training.seq_len))
         parallelize(self.model, config, self.world, self.seed)
         self.optimizer = build_optimizer(self.model, config.optimizer)
-        share = Share(config.training.local_batch_size, self.world.data_rank, self.world.degrees.data_parallel)
-        self.loader = Loader(documents(config.training, self.seed), config.training.seq_len, share)
+        self.loader = self.build_loader()
         self.batches = iter(self.loader)
         self.loss_fn = loss_function(config.compile)
 
         self.state = TrainState(self.model, self.optimizer, self.loader)
-        self.checkpointer = Checkpointer(
-            config.checkpoint, Path(config.job.dump_folder, config.checkpoint.folder), self.state, config.training.steps
-        )
-        loaded = self.checkpointer.load()
-        self.run_file = RunFile(config, self.world, parameters)
+        self.checkpointer = Checkpointer(config, self.state)
+        self.loaded = self.checkpointer.load()
+        self.run_file = RunFile(config, self.world, self.parameters)
         self.recorders = Recorders(options, model=self.model, optimizer=self.optimizer)
         self.faults = Faults(config.faults, model=self.model, timeout_s=config.comm.train_timeout_seconds)
-        self.meter = Meter(config, self.world, flops)
-        self.announce(parameters, loaded)
 
-    def announce(self, parameters: int, loaded: Path | None) -> None:
+    def build_loader(self) -> Loader:
+        """This rank's share of the data. Without a seed the text is still the same in each run, so that runs resume."""
+        training, world = self.config.training, self.world
+        share = Share(training.local_batch_size, world.data_rank, world.degrees.data_parallel)
+        return Loader(documents(training, self.config.debug.seed or 0), training.seq_len, share)
+
+    def announce(self) -> None:
         """Say what is about to run."""
         config, degrees = self.config, self.world.degrees
         logger.info("Starting job: %s", config.job.description)
@@ -81,14 +82,15 @@ class Trainer:
             target.write_text(json.dumps(as_dict(config), indent=2) + "\n", encoding="utf-8")
         name, device = f"{config.model.name} {config.model.flavor}", self.world.device
         logger.info(
-            "Model %s: %s parameters, on %s, mesh %s", name, f"{parameters:,}", device.type, degrees.described()
+            "Model %s: %s parameters, on %s, mesh %s", name, f"{self.parameters:,}", device.type, degrees.described()
         )
-        logger.info("Data: %s, seed %d", config.training.dataset_path or config.training.dataset, self.seed)
-        if loaded:
-            logger.info("Resuming from %s after step %d", loaded, self.state.step)
+        logger.info("Data: %s; seed %d", config.training.dataset_path or config.training.dataset, self.seed)
+        if self.loaded:
+            logger.info("Loaded %s, going on after step %d", self.loaded, self.state.step)
 
     def train(self) -> None:
         """All steps that remain."""
+        self.announce()
         first, last = self.state.step + 1, self.config.training.steps
         for step in range(first, last + 1):
             with self.recorders.step(step) as line:

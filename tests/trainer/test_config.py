@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config import ConfigError, JobConfig, KeyReport, as_dict, explain, load, load_for_training, options
+from trainer.config import ConfigError, JobConfig, KeyReport, as_dict, explain, load, load_for_training, notes, options
 from trainer.config.given import flatten
 from trainer.config.load import known
 from trainer.config.show import help_text, toml
@@ -214,7 +214,15 @@ def test_help_lists_every_key() -> None:
 
 
 def test_the_schema_needs_no_torch_and_prints() -> None:
-    code = "import sys, trainer.config, trainer.config.__main__ as m; m.main([]); print('torch' in sys.modules)"
+    arguments = ["--module", "llama3", "--config", "llama3_debugmodel"]
+    code = f"import sys, trainer.config.__main__ as m; m.main({arguments}); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("False\n")
     assert 'flavor = "debugmodel"' in done.stdout
+
+
+def test_what_is_replaced_or_without_effect_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path, '[training]\ndataset = "c4_test"\n[metrics]\nenable_wandb = true\n[job]\nprint_args = false')
+    replaced, ignored = notes(["--config", str(path), "--checkpoint.no_last_save_in_hf"])
+    assert replaced.startswith("training.dataset became training.dataset = 'synthetic': c4_test is not shipped")
+    assert ignored == "without effect here: metrics.enable_wandb"

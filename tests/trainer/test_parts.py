@@ -1,5 +1,6 @@
 """The parts of the trainer, each alone."""
 
+import os
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from trainer.models.decoder import build_model, init_weights
 from trainer.optim import lr_factor
 from trainer.parallel.activation_checkpoint import apply_activation_checkpointing, interval
 from trainer.parallel.mesh import Degrees, degrees
+from trainer.run_file import set_aside
 
 
 def config_of(flavor: str) -> JobConfig:
@@ -151,7 +153,35 @@ def test_the_peak_of_a_cpu_is_unknown() -> None:
 def test_timeouts_reach_every_group(one_rank_group: None) -> None:
     import torch.distributed as dist
 
-    groups = [dist.group.WORLD, dist.new_group()]
+    groups = [dist.group.WORLD, dist.new_group(), dist.new_group(group_desc="checkpoint")]
     set_timeouts(33)
-    for group in groups:
-        assert group._get_backend(torch.device("cpu")).options._timeout.total_seconds() == 33
+    seconds = [group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in groups]
+    assert seconds == [33, 33, 1800], "a checkpoint may take longer"
+
+
+def test_an_earlier_run_is_set_aside_but_not_its_checkpoints_nor_new_logs(tmp_path: Path) -> None:
+    for name in ("logs/old/x", "steps/rank_0.jsonl", "dumps/rank_0", "checkpoint/step-1/.metadata", "traces/a", "mine"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "run.json").write_text('{"started_ns": 1700000000000000000}')
+    (tmp_path / "logs" / "new").mkdir()
+    for name, when in (("logs/old", 100), ("run.json", 200), ("logs/new", 300)):
+        os.utime(tmp_path / name, (when, when))
+    config = JobConfig()
+    config.job.dump_folder, config.profiling.save_traces_folder = str(tmp_path), "traces"
+    set_aside(config)
+    assert {path.name for path in tmp_path.iterdir()} == {"previous", "logs", "checkpoint", "mine"}
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["new"]
+    aside = tmp_path / "previous" / "20231114T221320.000000Z"
+    assert {path.name for path in aside.iterdir()} == {"run.json", "logs", "steps", "dumps", "traces"}
+    set_aside(config)
+    assert len(list((tmp_path / "previous").iterdir())) == 1
+
+
+def test_a_restart_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    (tmp_path / "run.json").write_text("{}")
+    config = JobConfig()
+    config.job.dump_folder = str(tmp_path)
+    set_aside(config)
+    assert (tmp_path / "run.json").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 pytestmark = pytest.mark.slow
@@ -118,25 +119,24 @@ def test_steps_are_recorded_with_their_phases(fsdp: Run) -> None:
     assert all(line["tokens"] == 4 * 64 for line in fsdp.lines(rank=1))
 
 
-def test_local_text_is_trained_on(train: Train, tmp_path: Path) -> None:
+def test_local_text_is_trained_on_and_the_configuration_kept(train: Train, tmp_path: Path) -> None:
     text = tmp_path / "text.jsonl"
     text.write_text("".join(json.dumps({"text": f"the {n}th line of a short story "}) + "\n" for n in range(200)))
-    run = train(
-        tmp_path / "run", 1, "--training.dataset_path", str(text), "--training.steps", "2", "--job.print_config"
-    )
+    data = ["--training.dataset_path", str(text), "--training.steps", "2", "--training.batch_size", "2"]
+    run = train(tmp_path / "run", 1, *data, "--job.print_config", "--job.save_config_file", "config.json")
     assert run.returncode == 0, run.output
-    assert "Running with configs" in run.output
+    saved = json.loads((run.folder / "config.json").read_text())
+    assert saved == run.manifest()["config"]
+    assert saved["training"]["local_batch_size"] == 2
+    assert f"Running with configs: {json.dumps(saved)}" in run.output
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         (["--training.dataset", "cc12m"], "data set 'cc12m' is not shipped"),
-        (["--training.dataset_path", "/no/such"], "/no/such: No such file or directory"),
         (["--model.name", "gpt_oss"], "there is no model 'gpt_oss'"),
-        (["--parallelism.data_parallel_replicate_degree", "3"], "is not 1 ranks"),
         (["--training.global_batch_size", "9"], "is no multiple of 8"),
-        (["--parallelism.tensor_parallel_degree", "2"], "there is no tensor parallelism"),
         (["--training.step", "2"], "did you mean training.steps"),
     ],
 )
@@ -146,3 +146,13 @@ def test_mistakes_are_told_before_the_first_step(train: Train, tmp_path: Path, f
     [place] = [match.start() for match in re.finditer("^error: ", run.output, re.MULTILINE)]
     assert said in run.output[place : run.output.index("Traceback")]
     assert not (tmp_path / "run.json").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_trains(train: Train, tmp_path: Path) -> None:
+    run = train(tmp_path, 1, "--training.mixed_precision_param", "bfloat16", "--metrics.log_freq", "2")
+    assert run.returncode == 0, run.output
+    assert (run.manifest()["device"], run.manifest()["backend"]) == ("cuda", "nccl")
+    assert run.losses()[6] < run.losses()[1]
+    assert run.losses()[3] is None, "steps that are not logged do not wait for the device"

@@ -1,8 +1,18 @@
 """The configuration of a run. Importing it needs no torch, so that a launcher can."""
 
-from trainer.config.load import KeyReport, explain, load, load_for_training
+from trainer.config.load import KeyReport, explain, load, load_for_training, notes
 from trainer.config.schema import as_dict, options
 from trainer.config.sections import JobConfig
 from trainer.errors import ConfigError
 
-__all__ = ["ConfigError", "JobConfig", "KeyReport", "as_dict", "explain", "load", "load_for_training", "options"]
+__all__ = [
+    "ConfigError",
+    "JobConfig",
+    "KeyReport",
+    "as_dict",
+    "explain",
+    "load",
+    "load_for_training",
+    "notes",
+    "options",
+]

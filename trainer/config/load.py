@@ -81,6 +81,16 @@ def load_for_training(overrides: Sequence[str]) -> JobConfig:
     return config
 
 
+def notes(overrides: Sequence[str]) -> list[str]:
+    """What someone who starts this run should hear: values that were replaced, and wishes without effect."""
+    reports = explain(None, overrides)
+    replaced = [
+        f"{r.source} became {r.key} = {r.value!r}: {r.reason}" for r in reports if r.cls == "translated" and r.reason
+    ]
+    ignored = [r.source or r.key for r in reports if r.cls == "ignored" and r.value]
+    return replaced + ([f"without effect here: {', '.join(ignored)}"] if ignored else [])
+
+
 def unknown_keys(unknown: list[KeyReport]) -> ConfigError:
     names = ", ".join(report.key + (f" (line {report.line})" if report.line else "") for report in unknown)
     meant = [f"{report.suggestion} instead of {report.key}" for report in unknown if report.suggestion]

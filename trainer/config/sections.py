@@ -130,7 +130,7 @@ class Parallelism:
     data_parallel_shard_degree: int = -1
     """Ranks that share one copy (FSDP2); -1: all that remain."""
     fsdp_reshard_after_forward: Literal["default", "always", "never"] = "default"
-    """Free gathered parameters after the forward pass; default: always, but for the last block."""
+    """Free gathered parameters after the forward pass; default: those of the blocks."""
     tensor_parallel_degree: int = 1
     """Ranks that share one matrix multiplication."""
     pipeline_parallel_degree: int = 1
@@ -210,7 +210,7 @@ class Comm:
 @dataclass
 class Debug:
     seed: int | None = None
-    """Seed of weights, data and random numbers; None: drawn by rank 0."""
+    """Seed of weights, synthetic text and random numbers; None: drawn by rank 0, and 0 for the text."""
     deterministic: bool = False
     """Only deterministic kernels, so that two runs are bitwise equal."""
     deterministic_warn_only: bool = False

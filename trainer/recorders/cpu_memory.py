@@ -26,7 +26,7 @@ def collector_paused() -> Iterator[None]:
 
 
 class CpuHistory:
-    """Allocations of the last `keep` steps. Where `traces` are due, the step's session is exported as its trace too."""
+    """Allocations of the last `keep` steps, with Python frames from the second on. Where `traces` are due, the step's session is exported as its trace too."""
 
     def __init__(self, notes: Notes, keep: int, traces: TracePlan | None = None) -> None:
         self.spans: list[Span] = []
@@ -35,6 +35,7 @@ class CpuHistory:
         self._session: profile | None = None
         self._inside = ExitStack()
         self._step = 0
+        self._first = True
 
     def begin(self, step: int) -> None:
         """Start the step's session; one that an error has left open is entered first."""
@@ -42,7 +43,11 @@ class CpuHistory:
         self._ledger.adopt(self._notes.standing())
         self._step = step
         self._notes.open()
-        self._session = profile(activities=activities("cpu"), record_shapes=True, profile_memory=True, with_stack=True)
+        # The first step of a process plans DTensor's layouts: with Python frames it would take many seconds and a GB.
+        self._session = profile(
+            activities=activities("cpu"), record_shapes=True, profile_memory=True, with_stack=not self._first
+        )
+        self._first = False
         self._session.start()
         self._inside.enter_context(record_function(f"ProfilerStep#{step}"))
 
@@ -60,6 +65,7 @@ class CpuHistory:
         if self._traces and self._traces.active(self._step):
             export(self._session, self._traces.path(self._step))
         self._session = None
+        gc.collect(0)  # sessions are full of cycles, and loops that switch the collector off would keep them all
 
     def snapshot(self) -> dict[str, Any]:
         """The present state and the history in PyTorch's schema."""
