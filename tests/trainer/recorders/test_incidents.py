@@ -76,7 +76,7 @@ def test_out_of_memory_is_recorded_on_its_rank(break_: Callable[..., Any]) -> No
     assert done.returncode == 1
     failed = json.loads((done.folder / "dumps/exit_1.json").read_text())
     assert (failed["out_of_memory"], failed["step"], failed["phase"]) == (True, 3, "fwd")
-    assert failed["traceback"][-1]["name"] == "wrapper"
+    assert failed["traceback"][-1]["name"] == "main"
     assert collection(done.folder)["reason"] == "failed"
     (written,) = (done.folder / "memory_snapshot").glob("*/*")
     assert written.parent.name == "iteration_2_exit"
