@@ -26,7 +26,10 @@ def collector_paused() -> Iterator[None]:
 
 
 class CpuHistory:
-    """Allocations of the last `keep` steps, with Python frames from the second on. Where `traces` are due, the step's session is exported as its trace too."""
+    """Allocations of the last `keep` steps, with Python frames from the second on.
+
+    Where `traces` are due, the step's session is exported as its trace too.
+    """
 
     def __init__(self, notes: Notes, keep: int, traces: TracePlan | None = None) -> None:
         self.spans: list[Span] = []

@@ -1,5 +1,6 @@
 """All recorders behind one small interface, for the training loop."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,8 @@ from trainer.recorders.memory import MemoryRecorder
 from trainer.recorders.options import RecorderOptions
 from trainer.recorders.profile import TraceRecorder
 from trainer.recorders.steps import StepLine, StepRecorder
+
+logger = logging.getLogger(__name__)
 
 
 class Recorders:
@@ -78,7 +81,10 @@ class Recorders:
         """Write what an error leaves behind. Call it before raising the error on."""
         self.steps.stop()
         if self.memory:
-            self.memory.failed(error)
+            try:
+                self.memory.failed(error)
+            except Exception:  # the error itself and the other ranks' dumps matter more
+                logger.exception("no memory snapshot could be written")
         if self.flight:
             self.flight.failed(error, step=self.steps.now, phase=self.steps.phase_now)
 

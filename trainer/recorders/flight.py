@@ -7,6 +7,7 @@ In any training script, after `init_process_group`:
 
 A collector process per node then asks every rank for its dumps, into `outputs/dumps`, when a rank dies or when the
 heartbeat of a `StepRecorder` in the same folder stalls. `failed(error)` before raising an error on adds those.
+Collectors of several nodes do not join: each takes sets of its own ranks.
 """
 
 import contextlib

@@ -6,6 +6,7 @@ In any training script:
     with traces.step(n):  ...
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,7 +82,10 @@ class TraceRecorder:
     def end(self) -> None:
         """The step ends; a trace that is complete now is written."""
         if self._profiler:
-            self._profiler.step()
+            with warnings.catch_warnings():
+                # Each cycle is saved before the next one begins, so nothing is lost.
+                warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
+                self._profiler.step()
 
     def close(self) -> None:
         """Stop; a trace that is not complete is dropped."""

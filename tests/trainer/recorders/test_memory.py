@@ -1,0 +1,196 @@
+"""Memory snapshots and traces of one process on CPU."""
+
+import json
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from trainer.recorders import RecorderOptions, Recorders
+
+ROOT = Path(__file__).parents[3]
+WIDTH = 64
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four steps of a small model, with traces and snapshots."""
+    folder = tmp_path_factory.mktemp("run")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.SiLU(), nn.Linear(4 * WIDTH, WIDTH))
+    optimizer = torch.optim.AdamW(model.parameters())
+    options = RecorderOptions(str(folder), enable_profiling=True, enable_memory_snapshot=True, profile_freq=4)
+    recorders = Recorders(options, model=model, optimizer=optimizer)
+    for step in range(1, 5):
+        with recorders.step(step):
+            with recorders.phase("data_wait"):
+                batch = torch.randn(32, WIDTH)
+            with recorders.phase("fwd"):
+                loss = model(batch).square().mean()
+            with recorders.phase("bwd"):
+                loss.backward()
+            with recorders.phase("optim"):
+                optimizer.step()
+                optimizer.zero_grad()
+    recorders.close()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def snapshot(run: Path) -> dict:
+    with (run / "memory_snapshot/iteration_4/rank0_memory_snapshot.pickle").open("rb") as file:
+        return pickle.load(file)
+
+
+def active(snapshot: dict) -> dict[int, int]:
+    blocks = (block for segment in snapshot["segments"] for block in segment["blocks"])
+    return {block["address"]: block["requested_size"] for block in blocks if block["state"] == "active_allocated"}
+
+
+def peak(snapshot: dict) -> Counter:
+    """Bytes by category at the highest moment, replayed one by one."""
+    older, live, trace = snapshot["workbench"]["blocks"], {}, snapshot["device_traces"][0]
+    born = {entry["addr"] for entry in trace if entry["action"] == "alloc"}
+    for address, size in active(snapshot).items():
+        if address in older:
+            live[address] = (older[address][0], size)
+    seen = set()
+    for entry in trace:
+        if entry["action"] == "free_completed" and entry["addr"] not in seen and entry["addr"] in older:
+            live[entry["addr"]] = (older[entry["addr"]][0], entry["size"])
+        seen.add(entry.get("addr"))
+    assert born
+    best: Counter = Counter()
+    for entry in trace:
+        if entry["action"] == "alloc":
+            live[entry["addr"]] = (entry["category"], entry["size"])
+        elif entry["action"] == "free_completed":
+            del live[entry["addr"]]
+        now: Counter = Counter()
+        for category, size in live.values():
+            now[category] += size
+        best = max(best, now, key=Counter.total)
+    assert {address: size for address, (_, size) in live.items()} == active(snapshot)
+    return best
+
+
+def test_replay_ends_at_the_blocks_and_categories_are_exact(snapshot: dict) -> None:
+    parameters = 4 * (2 * 4 * WIDTH * WIDTH + 5 * WIDTH)
+    found = peak(snapshot)
+    assert found["parameters"] == parameters
+    assert found["optimizer_state"] == 2 * parameters + 4 * 4
+    assert found["gradients"] == parameters
+    assert found["unknown"] == 0
+
+
+def test_activations_and_inputs_are_noted(snapshot: dict) -> None:
+    of = Counter()
+    for entry in snapshot["device_traces"][0]:
+        if entry["action"] == "alloc":
+            of[entry["category"], entry["user_metadata"]] += 1
+    assert of["inputs", "input 0"] == 4
+    assert of["activations", "1"] >= 4  # what SiLU saves
+    assert snapshot["workbench"]["lost_notes"] == 0
+    assert snapshot["workbench"]["exact"]
+
+
+def test_blocks_tile_their_segments(snapshot: dict) -> None:
+    for segment in snapshot["segments"]:
+        place = segment["address"]
+        for block in segment["blocks"]:
+            assert block["address"] == place
+            place += block["size"]
+        assert place == segment["address"] + segment["total_size"]
+
+
+def test_frames_name_the_line(snapshot: dict) -> None:
+    names = {
+        frame["name"]
+        for entry in snapshot["device_traces"][0]
+        if entry["action"] == "alloc" and entry["category"] == "activations"
+        for frame in entry["frames"]
+        if frame["filename"].endswith("linear.py")
+    }
+    assert names == {"forward"}
+
+
+def test_phases_are_annotated(snapshot: dict) -> None:
+    names = Counter(mark["name"] for mark in snapshot["external_annotations"])
+    assert names["step#4"] == names["step#3"] == 2
+    assert names["fwd"] == names["Optimizer.step#AdamW.step"] == 8
+
+
+def test_stock_viewer_opens_it(snapshot: dict) -> None:
+    from torch.cuda import _memory_viz
+
+    assert "alloc" in _memory_viz.segsum(snapshot)
+    assert f"{len(snapshot['device_traces'][0])} entries" in _memory_viz.trace(snapshot)
+    assert "html" in _memory_viz.trace_plot(snapshot)
+    assert "html" in _memory_viz.segment_plot(snapshot)
+
+
+def test_the_trace_holds_the_active_step(run: Path) -> None:
+    assert [path.name for path in (run / "profile_traces").iterdir()] == ["iteration_4"]
+    trace = json.loads((run / "profile_traces/iteration_4/rank0_trace.json").read_text())
+    names = [event["name"] for event in trace["traceEvents"] if event.get("cat") == "user_annotation"]
+    assert names.count("ProfilerStep#4") == names.count("fwd") == 1
+    assert any(event.get("cat") == "cpu_op" for event in trace["traceEvents"])
+
+
+def test_traces_alone_have_no_stacks(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+    recorders = Recorders(RecorderOptions(str(tmp_path), enable_profiling=True, profile_freq=4), model=model)
+    for step in range(1, 10):
+        with recorders.step(step), recorders.phase("fwd"):
+            model(torch.ones(1, 4))
+    recorders.close()
+    assert {path.name for path in (tmp_path / "profile_traces").iterdir()} == {"iteration_4", "iteration_8"}
+    trace = json.loads((tmp_path / "profile_traces/iteration_8/rank0_trace.json").read_text())
+    kinds = Counter(event.get("cat") for event in trace["traceEvents"])
+    assert kinds["python_function"] == 0
+    assert [e["name"] for e in trace["traceEvents"] if e["name"].startswith("ProfilerStep#")] == ["ProfilerStep#8"]
+    tags = [json.loads(line).get("tags") for line in (tmp_path / "steps/rank_0.jsonl").read_text().splitlines()]
+    assert [step for step, tag in enumerate(tags) if tag == ["profile"]] == [4, 8]
+
+
+OUT_OF_MEMORY = """
+import sys, torch
+from torch import nn
+from trainer.faults import Faults
+from trainer.recorders.memory import MemoryRecorder
+from types import SimpleNamespace
+torch.set_num_threads(1)
+model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)])
+memory = MemoryRecorder(sys.argv[1], model, freq=10)
+faults = Faults(SimpleNamespace(name="oom", rank=-1, step=3, seconds=0.0), model=model, timeout_s=1)
+try:
+    for step in range(1, 6):
+        with memory.step(step), memory.phase("fwd"):
+            faults.before_step(step)
+            model(faults.on_batch(step, torch.ones(512, 512)))
+except RuntimeError as error:
+    memory.failed(error)
+    raise
+"""
+
+
+def test_running_out_of_memory_leaves_a_snapshot(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", OUT_OF_MEMORY, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert "can't allocate memory" in ended.stderr
+    with (tmp_path / "iteration_2_exit/rank0_memory_snapshot.pickle").open("rb") as file:
+        snapshot = pickle.load(file)
+    (failure,) = (entry for entry in snapshot["device_traces"][0] if entry["action"] == "oom")
+    assert failure["size"] == 512 * 512 * 64 * 4
+    assert failure["device_free"] < failure["size"]
+    assert any(frame["name"] == "forward" for frame in failure["frames"])
+    assert snapshot["workbench"]["limit_bytes"] > 192 << 20
+    assert snapshot["workbench"]["phase"] == "fwd"
+    assert peak(snapshot)["activations"] > failure["size"]

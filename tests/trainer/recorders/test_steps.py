@@ -1,0 +1,122 @@
+"""Step logs and heartbeats."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from trainer.recorders.heartbeat import read_beat
+from trainer.recorders.steps import StepRecorder
+from trainer.recorders.structured_log import export
+
+ROOT = Path(__file__).parents[3]
+
+
+def lines(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "steps/rank_0.jsonl").read_text().splitlines()]
+
+
+def record(folder: Path, steps: int = 2) -> StepRecorder:
+    recorder = StepRecorder(folder)
+    for step in range(1, steps + 1):
+        with recorder.step(step) as line:
+            with recorder.phase("fwd"):
+                time.sleep(0.02)
+                with recorder.phase("gc"):
+                    time.sleep(0.01)
+            line.update(tokens=8, loss=float("nan") if step == 2 else 1.5)
+            if step == 1:
+                line.tag("first")
+    return recorder
+
+
+def test_a_line_holds_a_step(tmp_path: Path) -> None:
+    record(tmp_path).close()
+    header, first, second = lines(tmp_path)
+    assert header["schema"] == "workbench.steps/1"
+    assert (first["step"], first["tags"], first["tokens"], first["loss"]) == (1, ["first"], 8, 1.5)
+    assert second["loss"] == "nan"
+    assert second["grad_norm"] is None
+    assert first.keys() == second.keys()
+
+
+def test_phases_do_not_overlap_and_the_residual_is_the_rest(tmp_path: Path) -> None:
+    record(tmp_path).close()
+    for line in lines(tmp_path)[1:]:
+        assert line["phases"]["gc"] >= 10_000_000
+        assert 20_000_000 <= line["phases"]["fwd"] < line["dur_ns"] - line["phases"]["gc"]
+        assert line["residual_ns"] == line["dur_ns"] - sum(line["phases"].values())
+        assert line["residual_ns"] >= 0
+        assert line["cpu_ns"]["fwd"] < line["phases"]["fwd"]
+
+
+def test_the_heartbeat_tells_the_place(tmp_path: Path) -> None:
+    recorder = StepRecorder(tmp_path)
+    path = tmp_path / "steps/heartbeat_0.bin"
+    with recorder.step(3), recorder.phase("bwd"):
+        beat = read_beat(path)
+    assert beat
+    assert (beat.step, beat.phase, beat.pid) == (3, "bwd", os.getpid())
+    between = read_beat(path)
+    assert between
+    assert between.phase == "between"
+    assert between.beats > beat.beats
+    recorder.close()
+    done = read_beat(path)
+    assert done
+    assert done.phase == "done"
+
+
+def test_full_collections_are_a_phase_of_their_own(tmp_path: Path) -> None:
+    import gc
+
+    recorder = StepRecorder(tmp_path)
+    with recorder.step(1), recorder.phase("optim"):
+        gc.collect()
+    recorder.close()
+    assert lines(tmp_path)[1]["phases"]["gc"] > 0
+
+
+def test_a_killed_process_loses_no_finished_step(tmp_path: Path) -> None:
+    code = f"""
+import os, signal
+from trainer.recorders.steps import StepRecorder
+recorder = StepRecorder({str(tmp_path)!r})
+for step in (1, 2, 3):
+    with recorder.step(step), recorder.phase("fwd"):
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert [line.get("step") for line in lines(tmp_path)] == [None, 1, 2]
+    beat = read_beat(tmp_path / "steps/heartbeat_0.bin")
+    assert beat
+    assert (beat.step, beat.phase) == (3, "fwd")
+
+
+def test_the_collector_needs_no_torch() -> None:
+    code = "import sys, trainer.recorders.collector, trainer.recorders.structured_log; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_export_pairs_every_span(tmp_path: Path) -> None:
+    record(tmp_path).close()
+    record(tmp_path).close()  # a restart appends
+    written = export(tmp_path)
+    records = [json.loads(line) for line in written[0].read_text().splitlines()]
+    assert [record["seq_id"] for record in records] == list(range(len(records)))
+    opened = []
+    for record_ in records[1:]:
+        name, _, stage = record_["log_type_name"].rpartition("_")
+        if record_["log_type"] == "event" and stage == "start":
+            opened.append((name, record_["time_us"]))
+        elif record_["log_type"] == "event":
+            began = opened.pop()
+            assert began[0] == name
+            assert abs(record_["time_us"] - began[1] - record_["value"] * 1000) < 1000
+    assert not opened
+    assert {record_["value"] for record_ in records if record_["event_name"] == "local_valid_tokens"} == {8.0}
