@@ -68,7 +68,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
             snapshot = parse(file)
     except (IsalError, EOFError) as error:  # type: ignore[misc]  # the stub declares an instance
         raise InputError(f"damaged gzip: {error}", "was the file copied whole?") from error
-    with complaining():
+    with complaining(), unpickle.gc_paused():
         return columns(snapshot)
 
 

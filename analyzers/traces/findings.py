@@ -8,7 +8,7 @@ from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.model import RankTrace, RankWaits
 from analyzers.traces.waits import straggler
 
-EXPOSED, HOST_BOUND, LATE = 0.1, 0.2, 0.05
+EXPOSED, HOST_BOUND, LATE, OFTEN = 0.1, 0.2, 0.1, 0.5
 EVIDENCE_AT_MOST = 8
 
 
@@ -131,6 +131,8 @@ def straggler_findings(accounts: Sequence[RankTrace], rows: Sequence[RankWaits])
         return
     slow, gap = found
     often = slow.last_arrivals / slow.collectives
+    if often < OFTEN:
+        return
     yield Finding(
         id="trace.straggler",
         severity=Severity.WARNING,

@@ -3,6 +3,7 @@
 Runs in the limited child of `analyzers.store`. Memory grows with the columns, not with the text.
 """
 
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from analyzers.traces.stream import Args, Events, Reading, read_events
 
-VERSION = 1
+VERSION = 2
 
 Column = npt.NDArray[Any]
 NO_ARGS = Args()
@@ -22,6 +23,8 @@ INTEGERS = ("name", "cat", "start", "end", "pid", "tid", "correlation", "externa
 KINDS = (np.int32, np.int32, np.int64, np.int64, np.int64, np.int64, np.int64, np.int64, np.int32, np.int64)
 COLLECTIVE = ("row", "name", "group", "elements", "sequence")
 NUMBER_AT_MOST = 1 << 31
+FIRST_NAME = -2
+"""In pid, tid and stream the number of text n is `FIRST_NAME - n`."""
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
@@ -45,7 +48,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 class Table:
-    """Collects events into columns; texts become numbers, in pid and tid negative ones."""
+    """Collects events into columns; texts become numbers, in places (pid, tid, stream) those below -1."""
 
     def __init__(self) -> None:
         self.texts: dict[str, int] = {}
@@ -60,38 +63,56 @@ class Table:
         return self.texts.setdefault(text, len(self.texts))
 
     def place(self, value: int | str) -> int:
-        """A pid or tid; one beyond what operating systems give counts as a name."""
-        if isinstance(value, int) and 0 <= value < 1 << 62:
+        """A pid, tid or stream: -1 is none, and one that is no such number counts as a name."""
+        if isinstance(value, int) and -1 <= value < 1 << 62:
             return value
-        return -1 - self.text(str(value))
+        return FIRST_NAME - self.text(str(value))
+
+    def places(self, values: list[int | str]) -> Column:
+        """The same for many: nearly always all are numbers."""
+        if all(type(value) is int for value in values):
+            with suppress(OverflowError):
+                numbers = np.array(values, np.int64)
+                if numbers.min() >= -1:
+                    return numbers
+        return np.array([self.place(value) for value in values], np.int64)
+
+    def numbers(self, texts: list[str]) -> list[int]:
+        known = self.texts
+        return [known.setdefault(text, len(known)) for text in texts]
 
     def add(self, events: Events) -> None:
         """Take a block of events."""
         for event in events:
             if event.ph == "M" and event.name == "thread_name" and event.args:
                 self.threads.append((self.place(event.pid), self.place(event.tid), event.args.name))
-        lasting = [event for event in events if event.ph == "X" and sane(event)]
-        self.odd_times += sum(event.ph == "X" for event in events) - len(lasting)
+        lasting = [event for event in events if event.ph == "X"]
+        ts, dur = [event.ts for event in lasting], [event.dur or 0 for event in lasting]
+        odd = impossible(ts, dur)
+        if odd.any():
+            lasting = [event for event, is_odd in zip(lasting, odd, strict=True) if not is_odd]
+            ts, dur = [event.ts for event in lasting], [event.dur or 0 for event in lasting]
+            self.odd_times += int(odd.sum())
         if lasting:
-            self.add_lasting(lasting)
+            start = nanoseconds(ts)
+            self.add_lasting(lasting, start, start + nanoseconds(dur))
 
-    def add_lasting(self, events: Events) -> None:
-        text, place, args = self.text, self.place, [event.args or NO_ARGS for event in events]
-        start = nanoseconds([event.ts for event in events])
+    def add_lasting(self, events: Events, start: Column, end: Column) -> None:
+        args = [event.args or NO_ARGS for event in events]
         columns = (
-            [text(event.name) for event in events],
-            [text(event.cat) for event in events],
+            self.numbers([event.name for event in events]),
+            self.numbers([event.cat for event in events]),
             start,
-            start + np.maximum(nanoseconds([event.dur or 0 for event in events]), 0),
-            [place(event.pid) for event in events],
-            [place(event.tid) for event in events],
-            [bounded(a.correlation) for a in args],
-            [bounded(max(a.external, a.external_old)) for a in args],
-            [a.device if -1 <= a.device < NUMBER_AT_MOST else -1 for a in args],
-            [place(a.stream) for a in args],
+            end,
+            self.places([event.pid for event in events]),
+            self.places([event.tid for event in events]),
+            integers([a.correlation for a in args]),
+            integers([a.external if a.external >= 0 else a.external_old for a in args]),
+            integers([a.device for a in args], NUMBER_AT_MOST),
+            self.places([a.stream for a in args]),
         )
-        self.parts.append([np.array(column, kind) for column, kind in zip(columns, KINDS, strict=True)])
-        for row, a in enumerate(args, self.rows):
+        self.parts.append([np.asarray(column, kind) for column, kind in zip(columns, KINDS, strict=True)])
+        for row, a in [(row, a) for row, a in enumerate(args, self.rows) if a.collective or not a.finished]:
             if a.collective:
                 self.note_collective(row, a)
             if not a.finished:
@@ -113,13 +134,24 @@ class Table:
         return [f"{self.odd_times} events with impossible times were left out"] if self.odd_times else []
 
 
-def sane(event: Any) -> bool:
-    return -MICROSECONDS_AT_MOST < event.ts < MICROSECONDS_AT_MOST and 0 <= (event.dur or 0) < MICROSECONDS_AT_MOST
+def impossible(ts: list[Any], dur: list[Any]) -> Column:
+    """Which events begin, last or end where no clock reaches."""
+    begin, length = np.array(ts, np.float64), np.array(dur, np.float64)
+    return (np.abs(begin) >= MICROSECONDS_AT_MOST) | (length < 0) | (length >= MICROSECONDS_AT_MOST)
 
 
-def bounded(value: int) -> int:
-    """A number as int64 holds it; others no recorder writes."""
-    return value if -1 <= value < 1 << 62 else -1
+def bounded(value: int, limit: int = 1 << 62) -> int:
+    """A number as its column holds it; others no recorder writes."""
+    return value if -1 <= value < limit else -1
+
+
+def integers(values: list[int], limit: int = 1 << 62) -> Column:
+    """The same for many."""
+    try:
+        numbers = np.array(values, np.int64)
+    except OverflowError:
+        numbers = np.array([bounded(value) for value in values], np.int64)
+    return np.where((numbers >= -1) & (numbers < limit), numbers, -1)
 
 
 def nanoseconds(microseconds: list[Any]) -> Column:

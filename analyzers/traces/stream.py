@@ -5,7 +5,7 @@ text before it is unbalanced, the decoder refuses it, and the `},{` before is tr
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import islice
@@ -20,12 +20,15 @@ from analyzers.errors import InputError
 BLOCK_BYTES = 8 << 20
 HEAD_AT_MOST = 64 << 20
 CUTS_AT_MOST = 64
+ENDS_AT_MOST = 16
+"""Ends that are tried for one event before it is given up: its arguments may hold lists of objects."""
 GZIP = b"\x1f\x8b"
 
 ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 BARE = re.compile(rb"\s*\[")
 SEAM = re.compile(rb"\}(?=\s*,\s*\{)")
 CLOSE = re.compile(rb"\}(?=\s*\])")
+EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*\{|\]))")
 BETWEEN = b", \r\n\t"
 # Beyond 2**43 microseconds a float64 no longer holds every nanosecond.
 FINE_AND_LATE = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d*[1-9]')
@@ -200,10 +203,11 @@ def take_rest(buffer: bytes, reading: Reading) -> bytes:
     taken = cut(buffer, (match.end() for match in CLOSE.finditer(buffer)), reading)
     if taken is not None:
         return buffer[taken:].lstrip()[1:]
-    buffer = salvage(buffer, reading)
-    end = buffer.find(b"]")
-    reading.truncated |= end < 0
-    return buffer[end + 1 :] if end >= 0 else b""
+    rest = salvage(buffer, reading).lstrip(BETWEEN)
+    if rest.startswith(b"]"):
+        return rest[1:]
+    reading.truncated = True
+    return b""
 
 
 def cut(buffer: bytes, ends: Iterable[int], reading: Reading) -> int | None:
@@ -239,20 +243,30 @@ def one_by_one(text: bytes, reading: Reading) -> Events:
 
 def salvage(buffer: bytes, reading: Reading) -> bytes:
     """Events one at a time from text that no cut makes whole; returns what is behind the last one."""
-    mended = buffer.translate(BLANKED).decode("utf-8", "replace").encode()
-    mended = NOT_FINITE.sub(b"null", mended)
+    mended = NOT_FINITE.sub(b"null", buffer.translate(BLANKED).decode("utf-8", "replace").encode())
     reading.repaired |= mended != buffer.translate(BLANKED) or any_controls(buffer)
-    start = done = 0
-    for match in re.finditer(rb"\}(?=\s*(,\s*\{|\]))", mended):
+    ends = [match.end() for match in EVENT_END.finditer(mended)]
+    found: Events = []
+    start = at = 0
+    while at < len(ends) and not mended[start : start + 64].lstrip(BETWEEN).startswith(b"]"):
+        taken, events = first_whole(mended, start, ends[at : at + ENDS_AT_MOST], reading)
+        reading.dropped += not taken
+        found += events
+        at += taken or 1
+        start = ends[at - 1]
+    reading.sink(found)
+    return mended[start:]
+
+
+def first_whole(text: bytes, start: int, ends: Sequence[int], reading: Reading) -> tuple[int, Events]:
+    """The event from `start` to one of `ends`, and how many of these it took; 0 where none makes it whole."""
+    for taken, end in enumerate(ends, 1):
+        one = b"[" + text[start:end].lstrip(BETWEEN) + b"]"
         try:
-            raw = RAW.decode(b"[" + mended[start : match.end()].lstrip(BETWEEN) + b"]")
+            return taken, one_by_one(one, reading)
         except msgspec.DecodeError:
-            if match.end() - start > BLOCK_BYTES:
-                start, reading.dropped = match.end(), reading.dropped + 1
             continue
-        reading.sink(one_by_one(b"[" + b",".join(map(bytes, raw)) + b"]", reading))
-        start = done = match.end()
-    return mended[done:]
+    return 0, []
 
 
 def any_controls(buffer: bytes) -> bool:

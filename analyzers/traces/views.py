@@ -11,7 +11,7 @@ from analyzers.report import Report
 from analyzers.run import Artefact
 from analyzers.traces.intervals import KIND_NAMES
 from analyzers.traces.model import RankTrace, Trace, TraceData
-from analyzers.traces.read import Column
+from analyzers.traces.read import FIRST_NAME, Column
 from analyzers.traces.report import READER
 from analyzers.traces.work import works
 
@@ -98,7 +98,7 @@ def kinds(trace: Trace) -> Column:
 def lane(trace: Trace, row: int, on_device: bool) -> str:
     c = trace.columns
     if on_device:
-        stream = int(c["stream"][row]) if c["stream"][row] >= 0 else int(c["tid"][row])
+        stream = int(c["stream"][row]) if c["stream"][row] != -1 else int(c["tid"][row])
         return f"stream {written(trace, stream)}"
     tid = int(c["tid"][row])
     name = next((text for pid, thread, text in trace.columns.meta["threads"] if thread == tid and text), "")
@@ -106,7 +106,7 @@ def lane(trace: Trace, row: int, on_device: bool) -> str:
 
 
 def written(trace: Trace, number: int) -> str:
-    return str(number) if number >= 0 else trace.names[-1 - number]
+    return str(number) if number > FIRST_NAME else trace.names[FIRST_NAME - number]
 
 
 def depths(table: pd.DataFrame) -> list[int]:

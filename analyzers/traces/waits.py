@@ -19,12 +19,13 @@ Key = tuple[object, ...]
 def waits(works: Sequence[Work]) -> list[RankWaits]:
     """A row a rank over the collectives that all of these ranks recorded; empty where none can be matched.
 
-    The first collective is left out: the recordings begin at different moments.
+    Outside the marked steps the first collective is left out: the recordings begin at different moments.
     """
     by_rank = {work.trace.rank: collectives(work) for work in works if work.trace.rank is not None}
     if len(by_rank) < 2:
         return []
-    common = [key for key in next(iter(by_rank.values())) if all(key in found for found in by_rank.values())][1:]
+    common = [key for key in next(iter(by_rank.values())) if all(key in found for found in by_rank.values())]
+    common = common if all(work.trace.steps for work in works) else common[1:]
     if not common:
         return []
     ranks = sorted(rank for rank in by_rank if rank is not None)

@@ -1,0 +1,74 @@
+"""The rank that the others wait for, planted and found."""
+
+import pytest
+
+from analyzers import traces
+from analyzers.traces import views
+
+MS = 1_000_000
+
+
+def job(maker, backend, *, late=20 * MS, sequence=True, computes=True):
+    """Traces of ranks that meet in one collective a step, `slow` arriving `late`."""
+    files, ranks, slow, steps = [], 3, 2, 4
+    for rank in range(ranks):
+        made, clock = maker.Tracing(rank=rank, world=ranks, backend=backend), rank * 3 * MS
+        for number in range(steps):
+            begin, own = clock, 50 * MS + (late if rank == slow and computes else 0)
+            pause = late if rank == slow and not computes else 0
+            meet = begin + 50 * MS + late
+            arrive = begin + own + pause
+            if backend == "gloo":
+                made.event("aten::mm", "cpu_op", begin, own)
+                made.event("gloo:all_reduce", "user_annotation", arrive, meet - arrive + MS, tid=9)
+            else:
+                noted = {"Collective name": "allreduce", "Process Group Name": "0"} | (
+                    {"Seq": number} if sequence else {}
+                )
+                made.kernel("gemm", begin, own, launch=(begin, 100))
+                made.kernel("ncclDevKernel", arrive, meet - arrive + MS, launch=(begin + 200, 100), stream=20, **noted)
+            clock = meet + 2 * MS
+            made.step(number, begin, clock - begin)
+        files.append(maker.save(made.text(), f"rank{rank}_trace.json"))
+    return files
+
+
+@pytest.mark.parametrize(("backend", "sequence"), [("gloo", True), ("nccl", True), ("nccl", False)])
+def test_the_late_rank_is_named(maker, backend, sequence):
+    report = traces.analyze(job(maker, backend, sequence=sequence))
+    assert (report.verdict.kind, report.verdict.ranks) == ("straggler", [2])
+    assert [(row.wait_ns, row.last_arrivals) for row in report.data.waits] == [(80 * MS, 0), (80 * MS, 0), (0, 4)]
+    [finding] = [f for f in report.findings if f.id == "trace.straggler"]
+    assert "computes 80.0 ms longer" in finding.why
+    assert report.verdict.confidence >= 0.9
+
+
+def test_a_rank_late_for_another_reason_is_told_apart(maker):
+    [finding] = [f for f in traces.analyze(job(maker, "gloo", computes=False)).findings if f.id == "trace.straggler"]
+    assert "does not compute longer" in finding.why
+
+
+def test_ranks_in_step_have_no_straggler(maker):
+    report = traces.analyze(job(maker, "nccl", late=0))
+    assert "trace.straggler" not in {finding.id for finding in report.findings}
+    assert report.verdict.missing == []
+
+
+def test_waits_of_several_recordings_add_up(maker):
+    files = job(maker, "gloo")
+    later = [maker.save(file.path.read_bytes(), file.path.name, "iteration_20") for file in files]
+    assert [row.wait_ns for row in traces.analyze(files + later).data.waits] == [160 * MS, 160 * MS, 0]
+
+
+def test_one_rank_alone_has_nobody_to_wait_for(maker):
+    report = traces.analyze(job(maker, "gloo")[:1])
+    assert report.data.waits == []
+    assert "the traces of the other ranks" in report.verdict.missing
+
+
+def test_tables_for_faces(maker):
+    report = traces.analyze(job(maker, "nccl"))
+    parts = views.breakdown(report)
+    assert (parts[list(views.PARTS)].sum(axis=1) == parts["span_ns"]).all()
+    assert set(views.kernels(report)["name"]) == {"gemm", "ncclDevKernel"}
+    assert views.steps(report).groupby("rank").size().tolist() == [4, 4, 4]
