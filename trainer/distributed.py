@@ -54,6 +54,7 @@ def seed_everything(config: Debug, device: torch.device) -> int:
         torch.use_deterministic_algorithms(True, warn_only=config.deterministic_warn_only)
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
+    torch.autograd.set_detect_anomaly(config.detect_anomaly)
     drawn = random.SystemRandom().randrange(2**31) if config.seed is None else config.seed
     shared = torch.tensor(drawn, dtype=torch.int64, device=device)
     dist.broadcast(shared, src=0)

@@ -45,10 +45,14 @@ CHECKED = 1024
 class FaultConfig(Protocol):
     """The `[faults]` section."""
 
-    name: str
-    rank: int
-    step: int
-    seconds: float
+    @property
+    def name(self) -> str: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
 
 
 class Faults:

@@ -5,15 +5,18 @@ import os
 import resource
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.tensorboard import SummaryWriter
 
 from trainer.config import JobConfig
 from trainer.parallel.mesh import World
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 GIB = 2**30
 PEAK_FLOPS = {
@@ -43,6 +46,10 @@ class Usage:
     retries: int = 0
     ooms: int = 0
 
+    def highest(self, other: "Usage") -> "Usage":
+        """The higher one of each."""
+        return Usage(*map(max, astuple(self), astuple(other)))
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -66,11 +73,11 @@ class Meter:
         self.peak_flops = peak_flops(world.device)
         self.colors = not config.metrics.disable_color_printing and sys.stdout.isatty() and "NO_COLOR" not in os.environ
         self.board = board(config, world)
-        self.reserved = self.active = 0
         self._restart()
 
     def _restart(self) -> None:
         self.tokens, self.steps, self.data_s = 0, 0, 0.0
+        self.usage = Usage(0, 0, 0)
         self.started = time.perf_counter()
 
     def waited(self, seconds: float) -> None:
@@ -81,6 +88,7 @@ class Meter:
         """Add a step and this rank's tokens."""
         self.tokens += tokens
         self.steps += 1
+        self.usage = self.usage.highest(memory(self.device))
 
     def report(self, measured: Measured) -> None:
         """Log the steps since the last report and begin to count anew."""
@@ -88,17 +96,17 @@ class Meter:
         tps = self.tokens / seconds
         tflops = tps * self.flops_per_token / 1e12
         mfu = 100 * tflops * 1e12 / self.peak_flops if self.peak_flops else None
-        usage = memory(self.device)
-        logger.info(self.line(measured, usage, {"tps": tps, "tflops": tflops}, mfu))
+        logger.info(self.line(measured, {"tps": tps, "tflops": tflops}, mfu))
         if self.board:
-            values = self.scalars(measured, usage, seconds)
+            values = self.scalars(measured, seconds)
             values |= {"throughput(tps)": tps, "tflops": tflops} | ({} if mfu is None else {"mfu(%)": mfu})
             for tag, value in values.items():
                 self.board.add_scalar(tag, value, measured.step)
         self._restart()
 
-    def line(self, measured: Measured, usage: Usage, rates: dict[str, float], mfu: float | None) -> str:
+    def line(self, measured: Measured, rates: dict[str, float], mfu: float | None) -> str:
         """One line in torchtitan's words. No model-flops utilisation without a known peak."""
+        usage = self.usage
         parts = {
             "step": f"{measured.step:2}",
             "loss": f"{measured.loss:7.4f}",
@@ -113,8 +121,9 @@ class Meter:
     def colored(self, name: str, text: str) -> str:
         return f"\x1b[{COLORS[name]}m{text}\x1b[39m" if self.colors else text
 
-    def scalars(self, measured: Measured, usage: Usage, seconds: float) -> dict[str, float]:
+    def scalars(self, measured: Measured, seconds: float) -> dict[str, float]:
         """TensorBoard's tags other than speed; times are means over the steps since the last report."""
+        usage = self.usage
         return {
             "loss_metrics/global_avg_loss": measured.loss,
             "loss_metrics/global_max_loss": measured.max_loss,
@@ -138,17 +147,19 @@ class Meter:
             self.board.close()
 
 
-def board(config: JobConfig, world: World) -> SummaryWriter | None:
+def board(config: JobConfig, world: World) -> "SummaryWriter | None":
     """TensorBoard's writer, on the ranks that have one."""
     metrics = config.metrics
     if not metrics.enable_tensorboard or (world.rank != 0 and not metrics.save_for_all_ranks):
         return None
+    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - it takes a second, and few runs need it
+
     folder = Path(config.job.dump_folder, metrics.save_tb_folder, datetime.now().strftime("%Y%m%d-%H%M"))  # noqa: DTZ005
     return SummaryWriter(folder / f"rank_{world.rank}" if metrics.save_for_all_ranks else folder)
 
 
 def memory(device: torch.device) -> Usage:
-    """The highest use since the recorders looked last; on a CPU since the process began."""
+    """The highest use since the recorders reset it, which is once a step; on a CPU since the process began."""
     if device.type == "cpu":
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         return Usage(peak, peak, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

@@ -23,6 +23,7 @@ from trainer.config.sections import Compile, Training
 from trainer.data.loader import Loader, Share
 from trainer.data.text import documents
 from trainer.distributed import join, seed_everything, set_timeouts
+from trainer.faults import Faults
 from trainer.metrics import Measured, Meter
 from trainer.models.decoder import build_model
 from trainer.optim import build_optimizer, lr_factor, set_lr
@@ -65,6 +66,7 @@ class Trainer:
         loaded = self.checkpointer.load()
         self.run_file = RunFile(config, self.world, parameters)
         self.recorders = Recorders(options, model=self.model, optimizer=self.optimizer)
+        self.faults = Faults(config.faults, model=self.model, timeout_s=config.comm.train_timeout_seconds)
         self.meter = Meter(config, self.world, flops)
         self.announce(parameters, loaded)
 
@@ -81,6 +83,7 @@ class Trainer:
         logger.info(
             "Model %s: %s parameters, on %s, mesh %s", name, f"{parameters:,}", device.type, degrees.described()
         )
+        logger.info("Data: %s, seed %d", config.training.dataset_path or config.training.dataset, self.seed)
         if loaded:
             logger.info("Resuming from %s after step %d", loaded, self.state.step)
 
@@ -99,12 +102,13 @@ class Trainer:
 
     def train_step(self, step: int, line: StepLine) -> None:
         """One step of the optimizer over `accumulation` batches."""
+        self.faults.before_step(step)
         self.collect_garbage(step, line)
         lr = self.config.optimizer.lr * lr_factor(step, self.config.training.steps, self.config.lr_scheduler)
         set_lr(self.optimizer, lr)
         loss = torch.zeros((), device=self.world.device)
         for _ in range(self.accumulation):
-            loss += self.forward_backward(self.next_batch())
+            loss += self.forward_backward(self.next_batch(step))
         with self.recorders.phase("grad_clip"):
             grad_norm = self.clip_gradients()
         with self.recorders.phase("optim"):
@@ -131,11 +135,11 @@ class Trainer:
             with self.recorders.phase("gc"):
                 gc.collect(1)
 
-    def next_batch(self) -> tuple[Tensor, Tensor]:
+    def next_batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels on the device, (B, T) int64 each."""
         started = time.perf_counter()
         with self.recorders.phase("data_wait"):
-            inputs, labels = next(self.batches)
+            inputs, labels = self.faults.on_batch(step, next(self.batches))
         self.meter.waited(time.perf_counter() - started)
         with self.recorders.phase("h2d"):
             device = self.world.device

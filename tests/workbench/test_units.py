@@ -2,7 +2,7 @@
 
 import pytest
 
-from workbench.present.units import bar, duration, ranges, share, size
+from workbench.present.units import bar, duration, share, size
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,6 @@ def test_size(count, text):
 )
 def test_duration(seconds, text):
     assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(("ranks", "text"), [([], ""), ([3], "3"), ([5, 0, 1, 2], "0-2, 5"), ([1, 1, 2], "1-2")])
-def test_ranges(ranks, text):
-    assert ranges(ranks) == text
 
 
 def test_share_of_nothing_is_unknown():

@@ -205,7 +205,7 @@ LEFT_OUT = {
     "model_spec": "--module and --config choose the model",
     "mx.*": FLOAT8,
     "optimizer.early_step_in_backward": "the optimizer steps after the backward pass",
-    "optimizer.optimizer_factory_kwargs_by_name": "all parameters are in one group",
+    "optimizer.optimizer_factory_kwargs_by_name*": "all parameters are in one group",
     "optimizer.param_groups": "all parameters are in one group",
     "override.*": "nothing is overridden by import",
     "parallelism.context_*": CONTEXT,

@@ -179,9 +179,12 @@ def value_of_words(words: list[str]) -> Any:
 
 
 def suggest(key: str) -> str | None:
-    """The nearest known key."""
+    """The nearest known key: first in the same section, then of the same name elsewhere, then of any."""
+    section, _, name = key.rpartition(".")
     names = [*options(), *compat.RENAMED, *compat.CONVERTED]
-    name = key.rpartition(".")[2]
-    same_name = [candidate for candidate in options() if candidate.rpartition(".")[2] == name]
-    near = same_name or difflib.get_close_matches(key, names, n=1, cutoff=0.7)
-    return near[0] if near else None
+    beside = [candidate for candidate in names if candidate.startswith(f"{section}.")]
+    namesakes = [candidate for candidate in options() if candidate.endswith(f".{name}")]
+    for candidates, cutoff in ((beside, 0.85), (namesakes, 0.0), (names, 0.7)):
+        if near := difflib.get_close_matches(key, candidates, n=1, cutoff=cutoff):
+            return near[0]
+    return None

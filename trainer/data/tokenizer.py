@@ -8,8 +8,3 @@ VOCAB_SIZE = 320
 def encode(text: str) -> list[int]:
     """One document with its beginning and end."""
     return [BOS, *text.encode(), EOS]
-
-
-def decode(tokens: list[int]) -> str:
-    """The text of tokens; specials are dropped, cut characters replaced."""
-    return bytes(token for token in tokens if token < 256).decode(errors="replace")

@@ -41,14 +41,15 @@ def build_model(config: JobConfig) -> Decoder:
     name, flavor = config.model.name, config.model.flavor
     if find_spec(f"trainer.models.{name}") is None:
         raise ConfigError(f"there is no model {name!r}", "llama3 is one")
-    module = importlib.import_module(f"trainer.models.{name}.flavors")
-    if flavor not in module.FLAVORS:
-        raise ConfigError(f"{name} has no flavor {flavor!r}", f"it has {', '.join(module.FLAVORS)}")
+    flavors = importlib.import_module(f"trainer.models.{name}.flavors").FLAVORS
+    if flavor not in flavors:
+        raise ConfigError(f"{name} has no flavor {flavor!r}", f"it has {', '.join(flavors)}")
+    build = importlib.import_module(f"trainer.models.{name}.model").Model
     usual = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, config.training.dtype))
     try:
         with torch.device("meta"):
-            model: Decoder = module.build(flavor, config.training.seq_len)
+            model: Decoder = build(flavors[flavor], config.training.seq_len)
     finally:
         torch.set_default_dtype(usual)
     return model

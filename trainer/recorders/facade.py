@@ -1,15 +1,19 @@
 """All recorders behind one small interface, for the training loop."""
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.profiler import record_function
 
 from trainer.recorders.flight import FlightRecorder
+from trainer.recorders.memory import MemoryRecorder
 from trainer.recorders.options import RecorderOptions
+from trainer.recorders.profile import TraceRecorder
 from trainer.recorders.steps import StepLine, StepRecorder
 
 
@@ -27,47 +31,99 @@ class Recorders:
         model: nn.Module | None = None,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
-        folder = Path(options.folder)
-        self.device = "cuda" if model is not None and any(p.is_cuda for p in model.parameters()) else "cpu"
-        self.steps = StepRecorder(folder, device=self.device)
-        self.flight = self._start_flight(options) if dist.is_initialized() and options.trace_buf_size > 0 else None
+        device = "cuda" if model is not None and any(p.is_cuda for p in model.parameters()) else "cpu"
+        self.steps = StepRecorder(options.folder, device=device)
+        self.flight = start_flight(options) if dist.is_initialized() and options.trace_buf_size > 0 else None
+        self.traces = trace_recorder(options, device) if options.enable_profiling else None
+        self.memory: MemoryRecorder | None = None
+        if options.enable_memory_snapshot and model is not None:
+            # On CPU the snapshots' profiler session makes the traces too, as only one session can be active.
+            shared = self.traces.plan if self.traces and device == "cpu" else None
+            self.traces = None if shared else self.traces
+            folder = Path(options.folder) / options.save_memory_snapshot_folder
+            self.memory = MemoryRecorder(folder, model, optimizer, freq=options.profile_freq, traces=shared)
+        self._profiled = False
 
     @staticmethod
     def prepare(options: RecorderOptions) -> None:
         """Set the environment variables that PyTorch reads when the process group is made."""
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # two lines for each profiler session else
         FlightRecorder.prepare(options.folder, options.trace_buf_size)
 
     @contextmanager
     def step(self, step: int) -> Iterator[StepLine]:
         """Record one step; yields the line that it writes."""
+        plan = self.traces.plan if self.traces else self.memory.traces if self.memory else None
+        traced = plan is not None and plan.active(step)
+        self._profiled = traced or self.memory is not None
         with self.steps.step(step) as line:
-            yield line
-            if self.flight:
-                self.flight.refresh()
-                line.seqs = self.flight.sequences()
+            if self.traces:
+                self.traces.begin(step)
+            with self.memory.recording(step) if self.memory else ExitStack():
+                yield line
+            self._finish(line, traced=traced)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Record a phase of the step such as data_wait, fwd, bwd, optim."""
-        with self.steps.phase(name):
+        with ExitStack() as stack:
+            stack.enter_context(self.steps.phase(name))
+            if self.memory:
+                stack.enter_context(self.memory.phase(name))
+            if self._profiled:
+                stack.enter_context(record_function(name))
             yield
 
     def failed(self, error: BaseException) -> None:
         """Write what an error leaves behind. Call it before raising the error on."""
         self.steps.stop()
+        if self.memory:
+            self.memory.failed(error)
         if self.flight:
             self.flight.failed(error, step=self.steps.now, phase=self.steps.phase_now)
 
     def close(self) -> None:
         """Mark a clean end."""
-        if self.flight:
-            self.flight.close()
-        self.steps.close()
+        for recorder in (self.traces, self.memory, self.flight, self.steps):
+            if recorder:
+                recorder.close()
 
-    @staticmethod
-    def _start_flight(options: RecorderOptions) -> FlightRecorder:
-        flight = FlightRecorder(
-            options.folder, init_timeout_s=options.init_timeout_s, train_timeout_s=options.train_timeout_s
-        )
-        flight.start()
-        return flight
+    def _finish(self, line: StepLine, *, traced: bool) -> None:
+        if self.traces or self.memory:
+            with self.steps.phase("profiler"):
+                self._end_sessions()
+        if traced:
+            line.tag("profile")
+        if self.memory and self.memory.due(line.step):
+            line.tag("snapshot")
+            with self.steps.phase("snapshot"):
+                self.memory.write()
+        if self.flight:
+            self.flight.refresh()
+            line.seqs = self.flight.sequences()
+
+    def _end_sessions(self) -> None:
+        if self.traces:
+            self.traces.end()
+        if self.memory:
+            self.memory.finish()
+
+
+def trace_recorder(options: RecorderOptions, device: str) -> TraceRecorder:
+    """The trace recorder that the options ask for."""
+    return TraceRecorder(
+        Path(options.folder) / options.save_traces_folder,
+        freq=options.profile_freq,
+        warmup=options.profiler_warmup,
+        active=options.profiler_active,
+        device=device,
+    )
+
+
+def start_flight(options: RecorderOptions) -> FlightRecorder:
+    """The flight recorder, serving."""
+    flight = FlightRecorder(
+        options.folder, init_timeout_s=options.init_timeout_s, train_timeout_s=options.train_timeout_s
+    )
+    flight.start()
+    return flight

@@ -5,10 +5,10 @@ from typing import Any
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run
+from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.sections import Table, sections
-from workbench.present.units import ranges
 
 STYLE = """
 :root { color-scheme: light dark; --edge: #8884; }

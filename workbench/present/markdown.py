@@ -5,10 +5,10 @@ from typing import Any
 
 from analyzers.report import Report
 from analyzers.run import Run
+from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.palette import STATUS_SIGNS
 from workbench.present.sections import Table, sections
-from workbench.present.units import ranges
 
 
 def document(report: Report[Any], run: Run) -> str:

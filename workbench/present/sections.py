@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from analyzers.hangs.model import user_frame
 from analyzers.report import Report
-from workbench.present.units import duration, nanoseconds, ranges, share, size
+from analyzers.wording import place, ranges
+from workbench.present.units import duration, nanoseconds, share, size
 
 ROWS = 12
 """How many rows a document shows of a table; `--json` has them all."""
@@ -95,6 +97,7 @@ def device_name(device: Any) -> str:
 
 
 def hang(data: Any) -> list[Table]:
+    names = {group.name: group.desc or group.name for group in data.groups}
     return [
         table(
             "Culprits",
@@ -115,7 +118,10 @@ def hang(data: Any) -> list[Table]:
         table(
             "Who waits for whom",
             "rank> | waits for | group | seq>",
-            ((w.rank, waited(w.waits_for), w.group, w.seq) for w in data.waits),
+            (
+                (w.rank, ranges(w.waits_for) or "nobody: all have come", names.get(w.group, w.group), w.seq)
+                for w in data.waits
+            ),
         ),
         table("Groups", "name | description | ranks", ((g.name, g.desc, ranges(g.ranks)) for g in data.groups), 6),
     ]
@@ -125,13 +131,10 @@ def classes(culprit: Any) -> str:
     return str(culprit.kind).replace("_", " ")
 
 
-def waited(ranks: Any) -> str:
-    return ranges(ranks if isinstance(ranks, list) else [ranks])
-
-
 def first(frames: list[Any]) -> str:
-    """`file:line function` of the innermost frame."""
-    return f"{frames[0].filename}:{frames[0].line} {frames[0].name}" if frames else "-"
+    """`file:line function` of the innermost frame that is the user's own."""
+    frame = user_frame(frames)
+    return f"{place(frame.filename, frame.line)} {frame.name}" if frame else "-"
 
 
 def trace(data: Any) -> list[Table]:

@@ -1,8 +1,5 @@
 """Numbers as people read them. Every face uses these, so that every face shows the same."""
 
-from collections.abc import Iterable
-from itertools import groupby
-
 
 def size(count: int | None) -> str:
     """Bytes in binary units: `1.5 GiB`."""
@@ -32,15 +29,6 @@ def nanoseconds(count: int | None) -> str:
 
 def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "-"
-
-
-def ranges(ranks: Iterable[int]) -> str:
-    """Ranks folded: `0-2, 5`."""
-    runs = []
-    for _, members in groupby(enumerate(sorted(set(ranks))), key=lambda pair: pair[1] - pair[0]):
-        run = [rank for _, rank in members]
-        runs.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
-    return ", ".join(runs)
 
 
 def bar(part: float, whole: float, width: int = 20) -> str:

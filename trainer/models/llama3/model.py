@@ -3,34 +3,12 @@
 Shapes: B sequences, T tokens, D = dim, N heads, H = D / N, K key-value heads, V = vocabulary.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.models.decoder import Decoder
-
-
-@dataclass(frozen=True)
-class ModelArgs:
-    """The shape of a model."""
-
-    dim: int = 4096
-    n_layers: int = 32
-    n_heads: int = 32
-    n_kv_heads: int = 8
-    vocab_size: int = 128256
-    ffn_dim_multiplier: float = 1.3
-    multiple_of: int = 1024
-    norm_eps: float = 1e-5
-    rope_theta: float = 500000.0
-
-    @property
-    def hidden_dim(self) -> int:
-        """Width of the feed-forward layers: 2/3 of 4 * dim * multiplier, rounded up to `multiple_of`."""
-        wanted = int(self.ffn_dim_multiplier * int(8 * self.dim / 3))
-        return -(-wanted // self.multiple_of) * self.multiple_of
+from trainer.models.llama3.flavors import ModelArgs
 
 
 def rotations(length: int, head_dim: int, theta: float) -> Tensor:
@@ -126,3 +104,6 @@ class Llama3(Decoder):
             h = block(h, self.rope)
         logits: Tensor = self.output(self.norm(h))
         return logits
+
+
+Model = Llama3

@@ -13,9 +13,9 @@ from analyzers.errors import WorkbenchError
 from analyzers.hangs import views
 from analyzers.run import Run
 from analyzers.store import Options
+from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.present.sections import hang
-from workbench.present.units import ranges
 from workbench.tui.widgets.matrix import Matrix
 from workbench.tui.widgets.tables import Sections
 

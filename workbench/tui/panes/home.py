@@ -9,9 +9,9 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from analyzers.report import Finding, Report
+from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS
-from workbench.present.units import ranges
 from workbench.tui.widgets.verdict import VerdictBanner
 
 

@@ -18,7 +18,7 @@ LABEL = 10
 class Matrix(ScrollView, can_focus=True):
     """A frame of states as `hangs.views.matrix` gives it: index = rank, columns = sequence numbers."""
 
-    DEFAULT_CSS = "Matrix { height: 1fr; min-height: 4; }"
+    DEFAULT_CSS = "Matrix { height: 4; max-height: 60%; }"
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -27,6 +27,7 @@ class Matrix(ScrollView, can_focus=True):
     def show(self, frame: pd.DataFrame) -> None:
         """Draw another matrix; its newest columns are in view."""
         self._frame = frame
+        self.styles.height = len(frame) + 3
         self.virtual_size = Size(LABEL + 2 * len(frame.columns), len(frame) + 2)
         self.scroll_to(x=self.virtual_size.width, animate=False)
         self.refresh()
@@ -37,8 +38,14 @@ class Matrix(ScrollView, can_focus=True):
         if self._frame.empty:
             text = "no collectives recorded" if line == 0 else ""
             return Strip([Segment(text.ljust(width))], width)
-        strip = self._head() if line == 0 else self._legend() if line > len(self._frame) else self._row(line - 1)
-        return strip.crop_extend(left, left + width, None)
+        return self._line(line).crop_extend(left, left + width, None)
+
+    def _line(self, line: int) -> Strip:
+        if line == 0:
+            return self._head()
+        if line <= len(self._frame):
+            return self._row(line - 1)
+        return self._legend() if line == len(self._frame) + 1 else Strip([])
 
     def _head(self) -> Strip:
         first, last = self._frame.columns[0], self._frame.columns[-1]

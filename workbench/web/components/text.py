@@ -5,10 +5,10 @@ from typing import Any
 from dash import html
 
 from analyzers.report import Finding, Report
+from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.sections import Table
-from workbench.present.units import ranges
 
 
 def verdict(report: Report[Any]) -> html.Section:

@@ -5,9 +5,9 @@ from urllib.parse import urlencode
 from dash import dcc, html
 
 from analyzers.hangs import views
+from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.present.sections import hang
-from workbench.present.units import ranges
 from workbench.web.components.charts import matrix
 from workbench.web.components.text import navigation, table
 from workbench.web.view import View

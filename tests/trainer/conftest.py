@@ -1,0 +1,87 @@
+"""Training runs that tests share: each is made once a session, by real processes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SMALL = [
+    "--training.seq_len", "64", "--training.steps", "6", "--training.mixed_precision_param", "float32",
+    "--optimizer.lr", "4e-3", "--lr_scheduler.warmup_steps", "2", "--lr_scheduler.decay_ratio", "0.5",
+    "--metrics.log_freq", "1", "--debug.seed", "7", "--debug.deterministic", "--activation_checkpoint.mode", "none",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run."""
+
+    folder: Path
+    returncode: int
+    output: str
+
+    def lines(self, rank: int = 0) -> list[dict[str, Any]]:
+        """The step log without its header."""
+        text = (self.folder / "steps" / f"rank_{rank}.jsonl").read_text()
+        return [line for line in map(json.loads, text.splitlines()) if "step" in line]
+
+    def losses(self, rank: int = 0) -> dict[int, float]:
+        return {line["step"]: line["loss"] for line in self.lines(rank)}
+
+    def manifest(self) -> dict[str, Any]:
+        return json.loads((self.folder / "run.json").read_text())
+
+
+def train(folder: Path, ranks: int, *flags: str) -> Trained:
+    """Train a small model; several ranks by torchrun."""
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--log_dir", str(folder / "torchrun")]
+    command = [sys.executable, *(launcher if ranks > 1 else []), "-m", "trainer", *SMALL, *flags]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command += ["--job.dump_folder", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200, check=False)
+    return Trained(folder, done.returncode, done.stdout + done.stderr)
+
+
+@pytest.fixture(scope="session", name="train")
+def train_fixture() -> Callable[..., Trained]:
+    """`train(folder, ranks, *flags)`."""
+    return train
+
+
+@pytest.fixture(scope="session")
+def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
+    """`run_once(name, ranks, *flags)`: the run of this name, made when it is first asked for."""
+    made: dict[str, Trained] = {}
+
+    def run(name: str, ranks: int, *flags: str) -> Trained:
+        if name not in made:
+            made[name] = train(tmp_path_factory.mktemp(name), ranks, *flags)
+            assert made[name].returncode == 0, made[name].output
+        return made[name]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def fsdp(run_once: Callable[..., Trained]) -> Trained:
+    """Two ranks by FSDP2, six steps, a checkpoint every three, everything recorded for TensorBoard."""
+    checkpoints = ["--checkpoint.enable", "--checkpoint.interval", "3", "--checkpoint.no_last_save_model_only"]
+    tensorboard = ["--metrics.enable_tensorboard", "--comm.train_timeout_seconds", "33"]
+    return run_once("fsdp", 2, "--training.local_batch_size", "4", *checkpoints, *tensorboard)
+
+
+@pytest.fixture
+def one_rank_group() -> Iterator[None]:
+    """A process group of this process alone."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

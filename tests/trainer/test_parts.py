@@ -1,0 +1,157 @@
+"""The parts of the trainer, each alone."""
+
+from itertools import islice, pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.config import ConfigError, JobConfig
+from trainer.config.sections import ActivationCheckpoint, LRScheduler, Parallelism, Training
+from trainer.data.loader import Loader, Share
+from trainer.data.text import documents, synthetic
+from trainer.data.tokenizer import VOCAB_SIZE, encode
+from trainer.distributed import set_timeouts
+from trainer.errors import DataError
+from trainer.metrics import peak_flops
+from trainer.models.decoder import build_model, init_weights
+from trainer.optim import lr_factor
+from trainer.parallel.activation_checkpoint import apply_activation_checkpointing, interval
+from trainer.parallel.mesh import Degrees, degrees
+
+
+def config_of(flavor: str) -> JobConfig:
+    config = JobConfig()
+    config.model.flavor, config.training.seq_len = flavor, 16
+    return config
+
+
+@pytest.mark.parametrize(
+    ("flavor", "parameters"), [("8B", 8_030_261_248), ("70B", 70_553_706_496), ("405B", 405_853_388_800)]
+)
+def test_flavors_have_the_published_number_of_parameters(flavor: str, parameters: int) -> None:
+    assert sum(p.numel() for p in build_model(config_of(flavor)).parameters()) == parameters
+
+
+def test_weights_depend_on_the_seed_and_not_on_wrappers() -> None:
+    def weights(seed: int, mode: str) -> list[torch.Tensor]:
+        model = build_model(config_of("debugmodel"))
+        apply_activation_checkpointing(model, ActivationCheckpoint(mode=mode))
+        model.to_empty(device="cpu")
+        init_weights(model, seed)
+        return list(model.parameters())
+
+    first, wrapped, other = weights(1, "none"), weights(1, "full"), weights(2, "none")
+    assert all(torch.equal(a, b) for a, b in zip(first, wrapped, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(first, other, strict=True) if a.dim() == 2)
+    assert not torch.equal(first[1], first[2])
+
+
+def test_attention_does_not_look_ahead() -> None:
+    model = build_model(config_of("debugmodel"))
+    model.to_empty(device="cpu")
+    init_weights(model, 0)
+    tokens = torch.randint(0, 256, (1, 16))
+    changed = tokens.clone()
+    changed[0, 8] += 1
+    before, after = model(tokens), model(changed)
+    assert torch.allclose(before[0, :8], after[0, :8], atol=1e-6)
+    assert not torch.allclose(before[0, 8:], after[0, 8:], atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["linear", "sqrt", "cosine"])
+def test_the_learning_rate_warms_up_stays_and_decays(kind: str) -> None:
+    config = LRScheduler(warmup_steps=2, decay_ratio=0.5, decay_type=kind, min_lr_factor=0.1)
+    factors = [lr_factor(step, 10, config) for step in range(1, 11)]
+    assert factors[:6] == [0.5, 1, 1, 1, 1, 1]
+    assert all(a > b > 0.1 for a, b in pairwise(factors[5:]))
+    assert lr_factor(11, 10, config) == pytest.approx(0.1)
+
+
+def test_the_linear_decay_ends_one_step_after_the_last() -> None:
+    config = LRScheduler(warmup_steps=2, decay_ratio=0.8)
+    assert [lr_factor(step, 10, config) for step in (1, 2, 3, 4, 10)] == [0.5, 1.0, 1.0, 0.875, 0.125]
+    assert lr_factor(10, 10, LRScheduler(warmup_steps=2, decay_ratio=0.0)) == 1.0
+    assert lr_factor(10, 10, LRScheduler(warmup_steps=20)) == 1.0
+
+
+def test_bytes_are_tokens() -> None:
+    first, *text, last = encode("süß")
+    assert bytes(text).decode() == "süß"
+    assert first != last
+    assert min(first, last) > max(text)
+    assert max(encode("\uffff")) < VOCAB_SIZE
+
+
+def test_synthetic_text_depends_on_the_seed_alone() -> None:
+    first, again, other = (list(islice(synthetic(seed), 3)) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_ranks_share_the_data_and_resume_anywhere() -> None:
+    text = list(islice(synthetic(0), 5))
+    whole = Loader(text, 8, Share(batch=4))
+    halves = [Loader(text, 8, Share(batch=2, rank=rank, ranks=2)) for rank in (0, 1)]
+    batches = iter(whole)
+    for _ in range(3):
+        inputs, labels = next(batches)
+        assert torch.equal(inputs[:, 1:], labels[:, :-1])
+        assert torch.equal(inputs, torch.cat([next(iter(half))[0] for half in halves]))
+    resumed = Loader(text, 8, Share(batch=4))
+    resumed.load_state_dict(halves[1].state_dict())
+    assert torch.equal(next(iter(resumed))[0], next(batches)[0])
+
+
+def test_data_begin_again_at_the_end() -> None:
+    loader = Loader(["abcdefgh"], 3, Share(batch=3))
+    first, second = islice(loader, 2)
+    assert loader.sequences == 3
+    assert torch.equal(first[0], second[0])
+
+
+def test_local_files_are_read_in_order(tmp_path: Path) -> None:
+    (tmp_path / "b.txt").write_text("last")
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    assert list(documents(Training(dataset_path=str(tmp_path)), 0)) == ["one", "two", "last"]
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.jsonl", "no json"), ("a.jsonl", '{"words": 1}'), ("a.md", "text")])
+def test_files_that_hold_no_text_are_refused(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError):
+        list(documents(Training(dataset_path=str(tmp_path)), 0))
+
+
+def test_too_little_text_is_refused() -> None:
+    with pytest.raises(DataError, match="less than one sequence"):
+        Loader(["short"], 64, Share(batch=1))
+
+
+def test_degrees_fill_the_world() -> None:
+    assert degrees(Parallelism(), 8) == Degrees(1, 8)
+    assert degrees(Parallelism(data_parallel_replicate_degree=2), 8) == Degrees(2, 4)
+    assert degrees(Parallelism(data_parallel_replicate_degree=8), 8) == Degrees(8, 1)
+    for wrong in (Parallelism(data_parallel_replicate_degree=3), Parallelism(data_parallel_shard_degree=3)):
+        with pytest.raises(ConfigError):
+            degrees(wrong, 8)
+
+
+def test_selective_checkpointing_needs_a_number_or_op() -> None:
+    assert interval(ActivationCheckpoint(mode="selective", selective_ac_option="op")) == (1, True)
+    assert interval(ActivationCheckpoint(mode="selective", selective_ac_option="3")) == (3, False)
+    assert interval(ActivationCheckpoint(mode="none")) == (0, False)
+    with pytest.raises(ConfigError):
+        interval(ActivationCheckpoint(mode="selective", selective_ac_option="0"))
+
+
+def test_the_peak_of_a_cpu_is_unknown() -> None:
+    assert peak_flops(torch.device("cpu")) is None
+
+
+def test_timeouts_reach_every_group(one_rank_group: None) -> None:
+    import torch.distributed as dist
+
+    groups = [dist.group.WORLD, dist.new_group()]
+    set_timeouts(33)
+    for group in groups:
+        assert group._get_backend(torch.device("cpu")).options._timeout.total_seconds() == 33

@@ -1,0 +1,74 @@
+"""The recorded incidents that faces are tried on, and a browser."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from analyzers.run import Run, discover
+from analyzers.store import Options
+from workbench.ask import room_for
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory) -> None:
+    """A cache of the tests' own."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("WORKBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture
+def oom() -> Run:
+    """Two ranks; rank 1 ran out of memory in step 6."""
+    return discover(FIXTURES / "oom_2ranks")
+
+
+@pytest.fixture
+def stuck() -> Run:
+    """Two ranks; rank 1 stands in a Python loop in step 6."""
+    return discover(FIXTURES / "stuck_2ranks")
+
+
+@pytest.fixture
+def site(oom) -> Iterator[str]:
+    """The address of a dashboard of the out-of-memory run."""
+    from werkzeug.serving import make_server
+
+    from workbench.web.app import make_app
+    from workbench.web.view import view_of
+
+    server = make_server("127.0.0.1", 0, make_app(view_of(oom, room_for(oom), Options())).server, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def page(site):
+    """A page that fails its test at the end if it logged an error or asked for anything outside `site`."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("needs a system chromium")
+    from playwright.sync_api import sync_playwright
+
+    asked, errors = [], []
+    with sync_playwright() as p:
+        options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = p.chromium.launch(executable_path=chromium, args=options)
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        yield page
+        browser.close()
+    assert not errors
+    assert not [url for url in asked if not url.startswith((site, "data:", "blob:"))]

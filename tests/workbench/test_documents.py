@@ -1,0 +1,74 @@
+"""One report, many documents: the same verdict, ids and numbers in each."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from analyzers.store import Options
+from workbench.ask import ask, room_for
+from workbench.options import Format
+from workbench.present import render
+from workbench.present.sections import sections
+
+
+@pytest.fixture
+def report(oom):
+    return ask(room_for(oom), oom, Options())
+
+
+@pytest.mark.parametrize("form", [Format.TEXT, Format.MARKDOWN, Format.HTML])
+def test_every_document_tells_verdict_and_findings(oom, report, form):
+    flat = " ".join(render(report, form, oom).replace("\\", "").split())
+    for part in report.verdict.sentence.split():
+        assert part.replace("'", "&#x27;") in flat or part in flat
+    for finding in report.findings[:8]:
+        assert finding.id in flat
+
+
+def test_json_is_the_contract(oom, report):
+    document = json.loads(render(report, Format.JSON, oom))
+    assert document["schema"] == "workbench.incident/1"
+    assert set(document) == {"schema", "tool", "version", "inputs", "verdict", "findings", "data"}
+    assert set(document["verdict"]) == {"status", "class", "ranks", "sentence", "confidence", "missing"}
+    assert document["verdict"]["class"] == "oom"
+    assert {"memory", "hang", "trace", "steps", "chain"} <= set(document["data"])
+
+
+def test_html_stands_alone(oom, report):
+    html = render(report, Format.HTML, oom)
+    assert "http://" not in html
+    assert "https://" not in html
+    assert "<script" not in html
+
+
+def test_tables_have_as_many_cells_as_heads(report):
+    for section in sections(report):
+        assert {len(row) for row in section.rows} == {len(section.columns)}
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "workbench", *arguments], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_each_door_tells_its_part(oom):
+    """memory, hang and steps answer from the run's folder, as JSON of their own schema."""
+    for door in ("hang", "steps", "trace"):
+        ended = run(door, str(oom.root), "--json")
+        assert ended.returncode == 0, ended.stderr
+        assert json.loads(ended.stdout)["schema"] == f"workbench.{door}/1"
+
+
+def test_fail_on_sets_the_exit_status(oom):
+    assert run("inspect", str(oom.root), "--fail-on", "error").returncode == 1
+
+
+def test_the_documents_fit_their_schema(oom, report):
+    """`workbench schema` names every key that the document has."""
+    schema = json.loads(run("schema", "incident").stdout)
+    document = json.loads(report.json())
+    top = schema["$defs"][schema["$ref"].rpartition("/")[2]]
+    assert set(document) <= set(top["properties"])

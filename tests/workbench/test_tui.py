@@ -1,0 +1,143 @@
+"""The terminal app, driven by keys."""
+
+import pytest
+from textual.widgets import Static, TabbedContent
+
+from analyzers.store import Options
+from workbench.ask import room_for
+from workbench.tui.app import Views, WorkbenchApp
+from workbench.tui.widgets.area import Area
+from workbench.tui.widgets.matrix import Matrix
+
+SIZES = [(80, 24), (200, 50)]
+
+
+def screen_text(app) -> str:
+    """What the screen shows, line by line."""
+    width, height = app.size
+    strips = app.screen._compositor.render_strips()
+    return "\n".join(strip.text[:width] for strip in strips[:height])
+
+
+async def answered(app, pilot):
+    """Wait until the analyzers are done and the views are drawn."""
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+def app_on(run, room=None):
+    return WorkbenchApp(run, room or room_for(run), Options())
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_home_tells_verdict_why_and_next(oom, size):
+    app = app_on(oom)
+    async with app.run_test(size=size) as pilot:
+        await answered(app, pilot)
+        text = " ".join(screen_text(app).split())
+        assert "rank 1 ran out of memory at step 6" in text
+        assert "Next" in text
+        assert app.report.verdict.ranks == [1]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_timeline_marks_the_failure(oom, size):
+    """The peak and the failed allocation stand above the area, and the cursor's categories beside it."""
+    app = app_on(oom)
+    async with app.run_test(size=size) as pilot:
+        await answered(app, pilot)
+        await pilot.press("2")
+        await answered(app, pilot)
+        area = app.query_one(Area)
+        marks = area.render_line(0).text
+        assert "✗" in marks
+        assert any(ink in area.render_line(area.size.height - 2).text for ink in "▁▂▃▄▅▆▇█")
+        assert "activations" in str(app.query_one("#categories", Static).render())
+
+
+async def test_the_cursor_moves_and_the_window_zooms(oom):
+    app = app_on(oom)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await answered(app, pilot)
+        await pilot.press("2")
+        await answered(app, pilot)
+        area = app.query_one(Area)
+        before, whole = area.cursor, area.render_line(area.size.height - 1).text
+        await pilot.press("left", "left")
+        assert area.cursor == before - 2
+        await pilot.press("plus")
+        await answered(app, pilot)
+        zoomed = area.render_line(area.size.height - 1).text
+        assert zoomed != whole
+        await pilot.press("0")
+        await answered(app, pilot)
+        assert area.render_line(area.size.height - 1).text == whole
+
+
+async def test_brackets_change_the_rank(oom):
+    app = app_on(oom)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await answered(app, pilot)
+        await pilot.press("2")
+        await answered(app, pilot)
+        first = str(app.query_one("#memory-title", Static).render())
+        await pilot.press("]")
+        await answered(app, pilot)
+        second = str(app.query_one("#memory-title", Static).render())
+        assert "rank 1" in first
+        assert "rank 0" in second
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_matrix_has_a_hole_where_the_culprit_is_missing(stuck, size):
+    app = app_on(stuck, "hang")
+    async with app.run_test(size=size) as pilot:
+        await answered(app, pilot)
+        assert app.query_one(TabbedContent).active == "hang"
+        matrix = app.query_one(Matrix)
+        rows = [matrix.render_line(y).text for y in range(matrix.size.height)]
+        assert "·" in next(row for row in rows if row.startswith("0"))
+        assert "✗" in next(row for row in rows if row.startswith("1"))
+
+
+async def test_a_view_without_data_says_so(stuck):
+    app = app_on(stuck, "hang")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await answered(app, pilot)
+        await pilot.press("2")
+        await pilot.pause()
+        assert "no memory data" in screen_text(app)
+
+
+async def test_a_run_that_cannot_be_read_is_told(tmp_path):
+    from analyzers.run import discover
+
+    broken = tmp_path / "snapshot.pickle"
+    broken.write_bytes(b"\x80\x04}\x94(\x8c\x08segments\x94")
+    app = app_on(discover(broken))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await answered(app, pilot)
+        text = screen_text(app)
+        assert "error:" in text
+        assert "hint:" in text
+        assert not app.query(Views)
+
+
+async def test_hostile_text_is_shown_as_text(tmp_path):
+    """Markup and escapes in an artefact's name are letters on the screen."""
+    import shutil
+    from pathlib import Path
+
+    from analyzers.run import discover
+
+    source = Path(__file__).parents[1] / "fixtures" / "stuck_2ranks"
+    place = tmp_path / "[red]run[/nope]"
+    shutil.copytree(source, place)
+    app = app_on(discover(place), "hang")
+    async with app.run_test(size=(120, 30)) as pilot:
+        await answered(app, pilot)
+        await pilot.press("1")
+        await pilot.pause()
+        assert app.query(Views)

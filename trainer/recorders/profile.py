@@ -1,0 +1,106 @@
+"""Profiler traces every `freq` steps, in torchtitan's schedule and layout.
+
+In any training script:
+
+    traces = TraceRecorder("outputs/profile_traces", freq=10)
+    with traces.step(n):  ...
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
+
+from trainer.recorders.files import Place
+
+
+def activities(device: str) -> list[ProfilerActivity]:
+    """What the profiler watches on a device."""
+    return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
+
+
+def export(profiler: profile, path: Path) -> None:
+    """Write the trace, complete or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}")
+    profiler.export_chrome_trace(str(draft))
+    draft.replace(path)
+
+
+@dataclass(frozen=True)
+class TracePlan:
+    """Which steps are traced, and where to: the last `active` of every `freq` steps, after `warmup` steps."""
+
+    folder: Path
+    freq: int
+    warmup: int
+    active_steps: int
+
+    def __post_init__(self) -> None:
+        if self.freq < self.warmup + self.active_steps:
+            raise ValueError(f"profile_freq {self.freq} is below warmup {self.warmup} + active {self.active_steps}")
+
+    def action(self, step: int) -> ProfilerAction:
+        """What the profiler does in a step; steps count from 1."""
+        wait = self.freq - self.warmup - self.active_steps
+        plan: Callable[[int], ProfilerAction] = schedule(wait=wait, warmup=self.warmup, active=self.active_steps)
+        return plan(max(0, step - 1))
+
+    def active(self, step: int) -> bool:
+        """Whether the step is in a trace."""
+        return self.action(step) in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+
+    def path(self, step: int) -> Path:
+        """This rank's trace that ends with a step."""
+        return self.folder / f"iteration_{step}" / f"rank{Place.here().rank}_trace.json"
+
+
+class TraceRecorder:
+    """Writes `folder`/iteration_N/rankR_trace.json; `ProfilerStep#n` in it is step n."""
+
+    def __init__(
+        self, folder: str | Path, *, freq: int = 10, warmup: int = 3, active: int = 1, device: str = "cpu"
+    ) -> None:
+        self.plan = TracePlan(Path(folder), freq, warmup, active)
+        self._device = device
+        self._profiler: profile | None = None
+
+    @contextmanager
+    def step(self, step: int) -> Iterator[None]:
+        """Record one step, if it is its turn."""
+        self.begin(step)
+        yield
+        self.end()
+
+    def begin(self, step: int) -> None:
+        """A step begins."""
+        self._profiler = self._profiler or self._start(step)
+
+    def end(self) -> None:
+        """The step ends; a trace that is complete now is written."""
+        if self._profiler:
+            self._profiler.step()
+
+    def close(self) -> None:
+        """Stop; a trace that is not complete is dropped."""
+        if self._profiler:
+            self._profiler.on_trace_ready = None
+            self._profiler.stop()
+            self._profiler = None
+
+    def _start(self, step: int) -> profile:
+        profiler = profile(
+            activities=activities(self._device),
+            schedule=self.plan.action,
+            on_trace_ready=self._save,
+            record_shapes=True,
+        )
+        profiler.step_num = step
+        profiler.current_action = self.plan.action(step)  # type: ignore[assignment]
+        profiler.start()
+        return profiler
+
+    def _save(self, profiler: profile) -> None:
+        export(profiler, self.plan.path(profiler.step_num - 1))
