@@ -152,7 +152,7 @@ def board(config: JobConfig, world: World) -> "SummaryWriter | None":
     metrics = config.metrics
     if not metrics.enable_tensorboard or (world.rank != 0 and not metrics.save_for_all_ranks):
         return None
-    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - it takes a second, and few runs need it
+    from torch.utils.tensorboard import SummaryWriter
 
     folder = Path(config.job.dump_folder, metrics.save_tb_folder, datetime.now().strftime("%Y%m%d-%H%M"))  # noqa: DTZ005
     return SummaryWriter(folder / f"rank_{world.rank}" if metrics.save_for_all_ranks else folder)

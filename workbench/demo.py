@@ -33,6 +33,15 @@ INCIDENTS = (
     "straggler_gc",
     "nan",
 )
+RECORDERS = (
+    "--profiling.enable_profiling",
+    "--profiling.enable_memory_snapshot",
+    "--profiling.profile_freq",
+    "5",
+    "--comm.train_timeout_seconds",
+    "15",
+)
+"""Everything on, and a timeout that is soon over."""
 
 
 def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as_json: bool) -> Exit:
@@ -62,5 +71,5 @@ def request(name: str, nproc: int, place: Path) -> Request:
         config="llama3_debugmodel",
         incident=name,
         nproc=nproc,
-        overrides=("--job.dump_folder", str(place)),
+        overrides=("--job.dump_folder", str(place), *RECORDERS),
     )
