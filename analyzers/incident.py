@@ -283,10 +283,13 @@ def broken_loss(rooms: Rooms) -> list[Link]:
 
 
 def warned(rooms: Rooms) -> list[Link]:
-    """What is wrong with a run that neither hung nor died: the verdicts of the rooms, the gravest first."""
+    """What is wrong with a run that neither hung nor died: the verdicts of the rooms, the gravest first.
+
+    Traces show how a step could be faster, which is no incident: they count where no step log tells more.
+    """
     verdicts = [
         (r, f)
-        for r in (rooms.steps, rooms.memory, rooms.trace, rooms.hang)
+        for r in (rooms.steps or rooms.trace, rooms.memory, rooms.hang)
         if r is not None and r.verdict.status in (Status.WARNING, Status.ERROR)
         for f in r.findings[:1]
         if f.severity is not Severity.INFO
@@ -310,7 +313,7 @@ def verdict(rooms: Rooms, chain: Sequence[Link], manifest: dict[str, Any], findi
         return uneventful(rooms, manifest, lacking)
     root = chain[0]
     behind = [f for f in findings if f.id in root.findings]
-    tail = [part.text for part in chain[1:3] if part.kind == "waiting"]
+    tail = [brief(part, root) for part in chain[1:3] if part.kind == "waiting"]
     ranks = sorted({rank for part in chain if part.kind == root.kind for rank in part.ranks})
     return Verdict(
         status=status_of(behind) if behind else Status.ERROR,
@@ -320,6 +323,12 @@ def verdict(rooms: Rooms, chain: Sequence[Link], manifest: dict[str, Any], findi
         confidence=max((f.confidence for f in behind), default=0.7),
         missing=lacking,
     )
+
+
+def brief(part: Link, root: Link) -> str:
+    """Who waits, without the operation that the root has named already."""
+    named = re.search(r" in (\S+ #\d+ of .+) for ", part.text)
+    return part.text.replace(f" in {named[1]}", "") if named and named[1] in root.text else part.text
 
 
 def uneventful(rooms: Rooms, manifest: dict[str, Any], lacking: list[str]) -> Verdict:

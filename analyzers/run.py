@@ -140,8 +140,8 @@ def rank_of(path: Path) -> int | None:
 
 
 def step_of(path: Path) -> tuple[int | None, bool]:
-    """The step, and whether the job died there, from the nearest folder or the name."""
-    for part in reversed(path.parts[-4:]):
+    """The step, and whether the job died there, from the nearest folder, which alone tells an exit, else the name."""
+    for part in (*reversed(path.parts[-4:-1]), path.name):
         if found := STEP.search(part):
             return int(found[1]), bool(found[2])
     return None, False

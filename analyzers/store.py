@@ -29,6 +29,7 @@ from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchE
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 CACHE_BYTES = 4 << 30
 """What the cache may hold; the entries used longest ago go first."""
+SCRATCH = "reading-"
 FAILED = 3
 """Exit status of a child that says on stdout what is wrong with the input."""
 
@@ -84,7 +85,7 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> 
         os.utime(entry)
         return Columns(entry)
     entry.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix="reading-", dir=entry.parent))
+    scratch = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=entry.parent))
     try:
         read_in_child(paths, reader, scratch, options.max_memory)
         if not options.cache:
@@ -204,17 +205,23 @@ def detached(scratch: Path) -> Columns:
 
 
 def prune(folder: Path, limit: int) -> None:
-    """Delete the entries used longest ago until the rest fits into `limit` bytes."""
-    entries = sorted(
-        (entry for entry in folder.iterdir() if (entry / "meta.json").exists()),
-        key=lambda e: e.stat().st_mtime,
-        reverse=True,
-    )
+    """Delete the entries used longest ago until the rest fits into `limit` bytes; others may do the same meanwhile."""
+    entries = sorted((known for path in folder.iterdir() if (known := entry_of(path))), reverse=True)
     total = 0
-    for entry in entries:
-        total += sum(file.stat().st_size for file in entry.iterdir())
-        if total > limit and entry is not entries[0]:
-            shutil.rmtree(entry, ignore_errors=True)
+    for number, (_, size, path) in enumerate(entries):
+        total += size
+        if total > limit and number:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def entry_of(path: Path) -> tuple[float, int, Path] | None:
+    """(last used, bytes, path) of an entry; None for what is being read into, or has just gone."""
+    if path.name.startswith(SCRATCH) or not (path / "meta.json").exists():
+        return None
+    try:
+        return path.stat().st_mtime, sum(file.stat().st_size for file in path.iterdir()), path
+    except OSError:
+        return None
 
 
 def write(folder: Path, columns: Mapping[str, "np.ndarray[Any, Any]"], meta: dict[str, Any]) -> None:

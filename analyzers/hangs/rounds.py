@@ -30,7 +30,9 @@ def reconsidered(culprit: Culprit, first: Job, second: Job) -> Culprit:
         detail = "all of them issued new operations between the two looks"
         return msgspec.structs.replace(culprit, kind="slow", detail=detail, confidence=0.8)
     if not went_on:
-        return msgspec.structs.replace(culprit, confidence=min(0.99, culprit.confidence + AFTER_LOOKING_TWICE))
+        return msgspec.structs.replace(
+            culprit, confidence=round(min(0.99, culprit.confidence + AFTER_LOOKING_TWICE), 2)
+        )
     return culprit
 
 

@@ -1,0 +1,274 @@
+"""Every form and layout of dumps, and what lies beside them."""
+
+import gzip
+import json
+import os
+import pickle
+import signal
+
+import pytest
+
+from analyzers import run
+from analyzers.errors import InputError
+from analyzers.hangs import analyze, views
+
+PG = ("0", "default_pg")
+GROUPS = {"0": ("default_pg", [0, 1])}
+
+
+@pytest.fixture
+def pair(recorder):
+    """Rank 1 never joins operation 3."""
+    return {
+        0: recorder.dump([recorder.entry(PG, 2), recorder.entry(PG, 3, done=False)], GROUPS),
+        1: recorder.dump([recorder.entry(PG, 2)], GROUPS),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["rank_{}", "nccl_trace_rank_{}", "comm_lib_trace_rank_{}", "node-7.host_rank{}", "{}"]
+)
+def test_file_names(folder, pair, name):
+    report = folder.write(pair, name=name).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("host_stuck", [1])
+
+
+@pytest.mark.parametrize("form", ["pickle", "json", "pickle.gz"])
+def test_forms(folder, pair, recorder, form):
+    forms = {
+        "pickle": pickle.dumps,
+        "json": recorder.as_json,
+        "pickle.gz": lambda content: gzip.compress(pickle.dumps(content)),
+    }
+    report = folder.write(pair, name="rank_{}." + form, form=forms[form]).report()
+    assert report.verdict.ranks == [1]
+    assert report.data.ranks_with_dump == [0, 1]
+    assert bool([m for m in report.verdict.missing if "no stacks" in m]) == (form == "json")
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.4", "2.9"])
+def test_older_schemas(folder, pair, version):
+    for content in pair.values():
+        content["version"] = version
+        for one in content["entries"]:
+            for key in ("timeout_ms", "retired") if version == "2.1" else ():
+                del one[key]
+            one["collective_seq_id"] = str(one["collective_seq_id"])
+            one["input_dtypes"] = "Float"
+        if version == "2.1":
+            del content["pg_status"]
+    assert folder.write(pair).report().verdict.ranks == [1]
+
+
+def test_gloo_is_done_when_retired_and_its_group_map_is_not_believed(folder, recorder):
+    def gloo(done):
+        content = recorder.dump(
+            [recorder.entry(PG, 1, backend="gloo"), recorder.entry(PG, 2, backend="gloo", done=done)], {}
+        )
+        return content | {"pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}}
+
+    other = recorder.dump([recorder.entry(PG, 1, backend="gloo")], {})
+    folder.write({0: gloo(done=False), 1: other})
+    inferred = folder.report()
+    assert inferred.verdict.ranks == [1]
+    assert inferred.data.groups[0].source == "entries"
+    for rank in range(2):
+        folder.side(
+            f"groups_{rank}.json",
+            {"rank": rank, "world_size": 2, "groups": {"0": {"desc": "default_pg", "ranks": [0, 1]}}},
+        )
+    assert folder.report().data.groups[0].source == "side file"
+
+
+def test_nccl_that_retired_without_completing_timed_out(folder, recorder):
+    hung = recorder.dump([recorder.entry(PG, 1, done=False, retired=True)], GROUPS)
+    assert folder.write({0: hung, 1: hung}).report().verdict.kind == "all_arrived"
+
+
+def test_a_truncated_dump_is_named_and_the_rest_is_analysed(folder, pair):
+    folder.write(pair)
+    whole = (folder.path / "rank_1").read_bytes()
+    (folder.path / "rank_1").write_bytes(whole[: len(whole) // 2])
+    report = folder.report()
+    assert report.verdict.ranks == [1]
+    assert report.data.ranks_with_dump == [0]
+    assert any("unreadable" in m for m in report.verdict.missing)
+    assert "hang.unreadable_dump" in [f.id for f in report.findings]
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.system, ("touch /tmp/never",)
+
+
+def test_code_in_a_dump_is_refused_and_the_rest_is_analysed(folder, pair):
+    folder.write(pair)
+    (folder.path / "rank_0").write_bytes(pickle.dumps({"pg_config": {}, "pg_status": {}, "entries": [Bomb()]}))
+    report = folder.report()
+    assert report.data.ranks_with_dump == [1]
+    assert any("import" in m for m in report.verdict.missing)
+
+
+def test_odd_values_do_no_harm(folder, recorder):
+    odd = recorder.dump(
+        [
+            recorder.entry(
+                PG,
+                1,
+                op="[/]<script>",
+                done=False,
+                collective_seq_id=None,
+                input_sizes="x",
+                frames=[1, {"line": "x"}],
+            ),
+            recorder.entry(("a", "b", "c"), 1 << 80, time_created_ns="soon", record=1),
+            7,
+        ],
+        GROUPS,
+    )
+    odd["pg_config"]["1"] = 5
+    odd["pg_status"] = {"0": 3}
+    report = folder.write({0: odd, 1: odd}).report()
+    assert report.data.ranks_with_dump == [0, 1]
+    assert json.loads(report.json())["schema"] == "workbench.hang/1"
+
+
+def test_detail_mode_is_recognised(folder, recorder):
+    content = recorder.dump([recorder.entry(("", ""), 1)], {})
+    report = folder.write({0: content, 1: content}).report()
+    assert report.verdict.status == "unknown"
+    assert any("DETAIL" in m for m in report.verdict.missing)
+
+
+def test_only_one_of_many_dumps_accuses_nobody(folder, recorder):
+    groups = {"0": ("default_pg", range(8))}
+    report = folder.write({0: recorder.dump([recorder.entry(PG, 1, done=False)], groups)}).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("unknown", [])
+
+
+def test_an_empty_folder_is_an_input_error(tmp_path):
+    (tmp_path / "rank_0").write_bytes(b"\x80\x02}q\x00X\x09\x00\x00\x00pg_config")
+    with pytest.raises(InputError):
+        analyze(run.discover(tmp_path))
+
+
+def collection(recorder, statuses, *, reason="stalled", heartbeats=None, after_ms=60_000):
+    ranks = {
+        str(rank): {
+            "status": status,
+            "channel": "pickle" if status == "ok" else None,
+            "asked_ns": recorder.start_ns + after_ms * 1_000_000,
+            "answered_ns": recorder.start_ns + after_ms * 1_000_000 if status == "ok" else None,
+            "exit_code": None,
+            "heartbeat": {"step": 6, "phase": "data_wait", "time_ns": 1},
+        }
+        for rank, status in statuses.items()
+    }
+    return {"reason": reason, "asked_ns": recorder.start_ns, "rounds": [{"round": 1, "asked_ns": 1, "ranks": ranks}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [("timeout", "host_stuck"), ("exited", "dead"), ("refused", "dead"), ("unregistered", "dead")]
+)
+def test_why_there_is_no_dump(folder, pair, recorder, status, kind):
+    folder.write({0: pair[0]}).side("collection.json", collection(recorder, {0: "ok", 1: status}))
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks) == (kind, [1])
+    assert report.data.culprits[0].step == 6
+
+
+def test_a_signal_names_the_dead_rank(folder, pair):
+    folder.write({0: pair[0]})
+    (folder.path.parent / "run.json").write_text(
+        json.dumps({"world_size": 2, "exit_codes": {"0": -signal.SIGTERM, "1": -9}})
+    )
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("dead", [1])
+    assert "killed by signal 9" in report.verdict.sentence
+
+
+def test_out_of_memory_makes_one_rank_the_culprit_and_the_others_victims(folder, pair, recorder):
+    folder.write(pair).side("collection.json", collection(recorder, {0: "ok", 1: "ok"}, reason="failed"))
+    oom = {
+        "rank": 1,
+        "step": 6,
+        "error": "OutOfMemoryError",
+        "message": "no",
+        "out_of_memory": True,
+        "time_ns": recorder.start_ns,
+    }
+    lost = {
+        "rank": 0,
+        "error": "RuntimeError",
+        "message": "Connection closed by peer",
+        "time_ns": recorder.start_ns + 10**12,
+    }
+    folder.side("exit_1.json", oom).side("exit_0.json", lost)
+    report = folder.report()
+    culprit = report.data.culprits[0]
+    assert (report.verdict.kind, report.verdict.ranks, culprit.out_of_memory) == ("dead", [1], True)
+    assert culprit.victims == [0]
+
+
+def test_the_stack_names_the_line_that_is_stuck(folder, pair):
+    stack = (
+        'Thread 0x1 (most recent call first):\n  File "/usr/lib/python3.11/threading.py", line 5 in run\n\n'
+        'Thread 0x2 (most recent call first):\n  File "/home/me/data/text.py", line 41 in tokenize\n'
+        '  File "/home/me/train.py", line 9 in <module>\n'
+    )
+    report = folder.write(pair).side("stacks_1.txt", stack).report()
+    assert "tokenize (data/text.py:41)" in report.verdict.sentence
+    shown = views.stacks(run.discover(folder.path))
+    row = shown[shown["name"] == "tokenize"].iloc[0]
+    assert (row["depth"], row["ranks"]) == (1, [1])
+
+
+def test_py_spy_stacks_are_read_too(folder, pair):
+    stack = 'Process 9: python train.py\nThread 9 (idle): "MainThread"\n    read (data/io.py:7)\n'
+    assert "read (data/io.py:7)" in folder.write(pair).side("stacks_1.txt", stack).report().verdict.sentence
+
+
+def test_a_healthy_job_looked_at_at_different_instants(folder, recorder):
+    """Rank 1 was looked at before rank 0 began the operation, so its absence proves nothing."""
+    ahead = recorder.dump([recorder.entry(PG, 1), recorder.entry(PG, 2, record=90_000, done=False)], GROUPS)
+    behind = recorder.dump([recorder.entry(PG, 1)], GROUPS)
+    folder.write({0: ahead, 1: behind}).side(
+        "collection.json", collection(recorder, {0: "ok", 1: "ok"}, reason="asked")
+    )
+    assert folder.report().verdict.kind == "healthy"
+
+
+def test_a_set_taken_after_ranks_gave_up_is_passed_by(folder, pair, recorder):
+    folder.write(pair).side("collection.json", collection(recorder, {0: "ok", 1: "ok"}))
+    gave_up = recorder.start_ns + 61_000 * 1_000_000
+    folder.side("exit_0.json", {"rank": 0, "error": "RuntimeError", "message": "Timed out waiting", "time_ns": gave_up})
+    later = type(folder)(folder.path / "set_2").write({1: recorder.dump([], GROUPS)})
+    late = collection(recorder, {1: "ok"}) | {"asked_ns": gave_up + 1}
+    later.side("collection.json", late)
+    report = folder.report()
+    assert report.verdict.ranks == [1]
+    assert report.data.ranks_with_dump == [0, 1]
+
+
+def test_views(folder, world):
+    mesh = world(4, 2, 1)
+    folder.write(mesh.dumps("shape", 5, "tp"))
+    found = run.discover(folder.path)
+    group = mesh.group("tp", 5)[0]
+    matrix = views.matrix(found, group)
+    last = matrix.columns[-1]
+    assert list(matrix.index) == [4, 5, 6, 7]
+    assert matrix[last].to_dict() == {4: "scheduled", 5: "mismatch", 6: "scheduled", 7: "scheduled"}
+    assert set(matrix.iloc[:, 0]) == {"done"}
+    side_by_side = views.operations(found, group)
+    assert "8x4" in side_by_side.loc[last, 5]
+    assert "8x4" not in side_by_side.loc[last, 4]
+    assert views.groups(found).iloc[0]["waiting"] > 0
+    assert len(views.matrix(found, limit=3).columns) == 3
+
+
+def test_views_of_absent_things(folder, pair):
+    found = run.discover(folder.write({0: pair[0]}).path)
+    assert views.matrix(found, "nothing").empty
+    assert views.operations(found, "nothing").empty
+    assert views.matrix(found).loc[1].tolist() == ["no dump"] * 2

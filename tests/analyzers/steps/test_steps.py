@@ -1,0 +1,175 @@
+"""Step logs with planted causes, ours and torchtitan's."""
+
+import gzip
+import json
+import math
+
+import pytest
+
+from analyzers import run, steps
+from analyzers.errors import InputError
+from analyzers.steps import views
+
+MS = 1_000_000
+
+
+def line(step, *, slow=None, **more):
+    """A step of 100 ms of which 40 are local work; `slow` maps a phase to its additional ns."""
+    slow = slow or {}
+    phases = {"data_wait": 2 * MS, "fwd": 30 * MS, "bwd": 60 * MS, "gc": 0, "optim": 5 * MS}
+    cpu = {"data_wait": MS, "fwd": 15 * MS, "bwd": 20 * MS, "optim": 5 * MS}
+    for phase, extra in slow.items():
+        phases[phase] += extra
+        cpu[phase] = cpu.get(phase, 0) + extra
+    return {
+        "step": step,
+        "start_ns": step * 100 * MS,
+        "dur_ns": 100 * MS,
+        "phases": phases,
+        "cpu_ns": cpu,
+        "residual_ns": 3 * MS,
+        "tokens": 1000,
+        "loss": 5.0 - step / 100,
+        "grad_norm": 1.0,
+        "memory_bytes": 1 << 30,
+        "reserved_bytes": 1 << 30,
+        "alloc_retries": 0,
+        "tags": ["first"] if step == 1 else [],
+        "seqs": {"0": step * 3},
+    } | more
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """Writes one log a rank; `rows[rank]` are its lines."""
+
+    def write(rows, tail=""):
+        (tmp_path / "steps").mkdir(exist_ok=True)
+        for rank, lines in rows.items():
+            header = {"schema": "workbench.steps/1", "rank": rank, "world_size": len(rows), "device": "cpu"}
+            text = "".join(json.dumps(content) + "\n" for content in [header, *lines])
+            (tmp_path / "steps" / f"rank_{rank}.jsonl").write_text(text + tail)
+        return run.discover(tmp_path).artefacts
+
+    return write
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("phase", "cause"), [("fwd", "compute"), ("data_wait", "data"), ("gc", "gc")])
+def test_stragglers_and_their_causes(logs, ranks, phase, cause):
+    rows = {
+        rank: [line(s, slow={phase: 30 * MS} if rank == 1 and s > 10 else None) for s in range(1, 31)]
+        for rank in range(ranks)
+    }
+    report = steps.analyze(logs(rows))
+    (late,) = report.data.stragglers
+    assert (report.verdict.kind, report.verdict.ranks) == ("straggler", [1])
+    assert (late.rank, late.cause, late.first_step) == (1, cause, 11)
+    assert late.lateness_s == pytest.approx(0.03)
+    assert late.recurrence == pytest.approx(20 / 29)
+
+
+def test_a_healthy_run(logs):
+    report = steps.analyze(logs({rank: [line(s) for s in range(1, 31)] for rank in range(4)}))
+    assert (report.verdict.kind, report.findings, report.data.stragglers) == ("healthy", [], [])
+    first = report.data.ranks[0]
+    assert first.median_step_s == pytest.approx(0.1)
+    assert first.phases["bwd"] == pytest.approx(0.06)
+    assert first.tokens_per_s == pytest.approx(10_000)
+    assert first.last_loss == pytest.approx(4.7)
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf", "-inf"])
+def test_the_first_loss_that_is_not_finite(logs, bad):
+    rows = {
+        rank: [line(s, loss=bad if s >= 12 or (s >= 11 and rank == 1) else 4.0) for s in range(1, 16)]
+        for rank in range(2)
+    }
+    report = steps.analyze(logs(rows))
+    assert (report.verdict.kind, report.verdict.ranks) == ("nonfinite_loss", [1])
+    assert report.data.first_nonfinite_step == 11
+    assert report.data.ranks[1].last_loss is None
+
+
+def test_spike_drift_growth_and_collective_counts(logs):
+    def of(rank):
+        return [
+            line(
+                s,
+                loss=9.0 if s == 25 else 4.0 + 0.01 * (s % 3),
+                dur_ns=(200 if s > 20 else 100) * MS,
+                memory_bytes=(1 << 30) + (s << 24 if rank == 1 else 0),
+                seqs={"0": s * 3 - (rank == 1 and s >= 7)},
+            )
+            for s in range(1, 31)
+        ]
+
+    report = steps.analyze(logs({0: of(0), 1: of(1)}))
+    found = {f.id: (f.ranks, f.step) for f in report.findings}
+    assert found["steps.loss_spike"][1] == 25
+    assert found["steps.slowdown"][1] == 21
+    assert found["steps.memory_growth"][0] == [1]
+    assert found["steps.collective_count"] == ([1], 7)
+    assert report.verdict.kind == "collective_count"
+
+
+def test_torn_missing_and_unequal_logs_are_said(logs, tmp_path):
+    logs({0: [line(s) for s in range(1, 6)], 1: [line(s) for s in range(1, 5)], 2: [line(1)]}, tail='{"step": 9, "du')
+    (tmp_path / "steps" / "rank_2.jsonl").unlink()
+    report = steps.analyze(run.discover(tmp_path).artefacts)
+    found = {f.id: f.ranks for f in report.findings}
+    assert found == {"steps.missing_ranks": [2], "steps.torn_line": [0, 1], "steps.unequal_steps": [1]}
+    assert [rank.steps for rank in report.data.ranks] == [5, 4]
+
+
+def test_hostile_lines_do_no_harm(logs, tmp_path):
+    logs({0: [line(1), line(2, phases={f"p{i}": 1 for i in range(500)}, tags="x", loss=[1])]})
+    file = tmp_path / "steps" / "rank_0.jsonl"
+    file.write_bytes(
+        file.read_bytes() + b"\xff\xfe\n[1]\nnull\n" + b"[" * 5000 + b'\n{"step": 3, "dur_ns": 1e400}\n{"step":4}\n'
+    )
+    assert steps.analyze(run.discover(tmp_path).artefacts).data.ranks[0].last_step == 4
+
+
+def test_no_step_at_all(logs):
+    with pytest.raises(InputError, match="no step"):
+        steps.analyze(logs({0: []}))
+
+
+def test_titans_structured_logs(tmp_path):
+    folder = tmp_path / "structured_logs"
+    folder.mkdir()
+    records = []
+    for step in range(1, 6):
+        spans = [("fetching_batch", 10.0), ("fwd_bwd", 70.0), ("fwd_bwd", 5.0), ("gc_collect", 1.0)]
+        spans += [("optim", 12.5)] if step < 5 else []
+        base = {"global_rank": 3, "step": step, "time_us": step * 1000, "log_type": "event"}
+        records += [base | {"log_type_name": f"{name}_end", "value": ms} for name, ms in spans]
+        records.append(base | {"log_type_name": "metric_value", "event_name": "local_valid_tokens", "value": 64})
+        records.append(
+            base | {"log_type_name": "step_end", "value": 100.0, "step_tags": ["checkpoint_save"] if step == 2 else []}
+        )
+    text = "".join(
+        json.dumps(record) + "\n" for record in [{"log_type_name": "training_start", "log_type": "instant"}, *records]
+    )
+    (folder / "training.global_rank_3.20260504-101010-abc.jsonl").write_text(text)
+    report = steps.analyze(run.discover(tmp_path).artefacts)
+    rank = report.data.ranks[0]
+    assert (rank.rank, rank.steps, rank.median_step_s) == (3, 4, pytest.approx(0.1))
+    assert rank.phases["fwd_bwd"] == pytest.approx(0.075)
+    series = views.series(run.discover(tmp_path).artefacts)
+    assert series.loc[series["step"] == 2, "tags"].item() == ["checkpoint"]
+
+
+def test_views_and_gzip(logs, tmp_path):
+    logs({0: [line(1), line(2, loss=None)], 1: [line(1), line(2, loss="nan")]})
+    plain = tmp_path / "steps" / "rank_1.jsonl"
+    (tmp_path / "steps" / "rank_1.gz.jsonl").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    found = run.discover(tmp_path).artefacts
+    series = views.series(found)
+    assert series["rank"].tolist() == [0, 0, 1, 1]
+    assert math.isnan(series["loss"].iloc[3])
+    phases = views.phases(found, rank=1)
+    assert phases.loc[(1, 2), "residual"] == pytest.approx(0.003)
+    assert phases.index.names == ["rank", "step"]

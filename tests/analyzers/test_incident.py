@@ -1,0 +1,141 @@
+"""One story from all rooms, and runs side by side."""
+
+import json
+import pickle
+
+import pytest
+
+from analyzers import compare, incident, run
+from analyzers.errors import InputError
+
+
+def step(number, **more):
+    base = {
+        "step": number,
+        "start_ns": number,
+        "dur_ns": 100_000_000,
+        "phases": {"fwd": 1_000_000},
+        "tokens": 10,
+        "loss": 4.0,
+        "tags": [],
+    }
+    return base | more
+
+
+def logged(folder, ranks=2, count=25, **more):
+    (folder / "steps").mkdir(parents=True)
+    for rank in range(ranks):
+        lines = [
+            {"schema": "workbench.steps/1", "rank": rank, "world_size": ranks},
+            *(step(n, **more) for n in range(1, count)),
+        ]
+        (folder / "steps" / f"rank_{rank}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    return folder
+
+
+def manifest(folder, **content):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").write_text(json.dumps({"schema": "workbench.run/1", "world_size": 2, **content}))
+    return folder
+
+
+def waiting():
+    entry = {
+        "process_group": ("0", "default_pg"),
+        "collective_seq_id": 16,
+        "profiling_name": "gloo:all_gather",
+        "state": "scheduled",
+        "retired": False,
+        "input_sizes": [[4]],
+        "output_sizes": [[8]],
+        "time_created_ns": 5,
+        "is_p2p": False,
+        "record_id": 1,
+    }
+    return pickle.dumps({"version": "2.10", "pg_config": {}, "entries": [entry]})
+
+
+def test_a_completed_run_is_healthy(tmp_path):
+    report = incident.analyze(run.discover(manifest(logged(tmp_path), status="completed")))
+    assert (report.verdict.kind, report.verdict.status, report.data.chain) == ("healthy", "ok", [])
+    assert report.data.hang is None
+    assert "the run completed" in report.verdict.sentence
+
+
+def test_out_of_memory_explains_the_wait_of_the_others(tmp_path):
+    dumps = tmp_path / "dumps"
+    dumps.mkdir()
+    (dumps / "rank_0").write_bytes(waiting())
+    frame = {"name": "forward", "filename": "/home/me/model.py", "line": 7}
+    (dumps / "exit_1.json").write_text(
+        json.dumps(
+            {
+                "rank": 1,
+                "step": 6,
+                "error": "OutOfMemoryError",
+                "out_of_memory": True,
+                "traceback": [frame],
+                "time_ns": 3,
+            }
+        )
+    )
+    report = incident.analyze(run.discover(manifest(logged(tmp_path), status="failed", exit_codes={"0": -15, "1": 1})))
+    assert (report.verdict.kind, report.verdict.ranks) == ("oom", [1])
+    assert report.verdict.sentence.startswith("rank 1 ran out of memory at step 6")
+    assert "rank 0 waits in all_gather #16 of default_pg for it" in report.verdict.sentence
+    assert [link.kind for link in report.data.chain] == ["oom", "waiting"]
+
+
+@pytest.mark.parametrize("through", ["cause", "file"])
+def test_a_plain_exception_names_rank_message_and_line(tmp_path, through):
+    file = tmp_path / "logs" / "x_y" / "attempt_0" / "1" / "error.json"
+    file.parent.mkdir(parents=True)
+    stack = 'File "/x/site-packages/torch/a.py", line 1, in run\n  File "/home/me/train.py", line 53, in main\n'
+    message = {"message": "ValueError: no such flavor\nmore", "extraInfo": {"py_callstack": stack, "timestamp": "17"}}
+    file.write_text(json.dumps({"message": message}))
+    cause = (
+        {"rank": 1, "error": "ValueError", "message": "no such flavor", "file": str(file)}
+        if through == "cause"
+        else None
+    )
+    report = incident.analyze(run.discover(manifest(tmp_path, status="failed", cause=cause)))
+    assert (report.verdict.kind, report.verdict.ranks) == ("crashed", [1])
+    assert "ValueError: no such flavor in main (me/train.py:53)" in report.verdict.sentence
+    assert [f.id for f in report.findings] == ["incident.crashed"]
+
+
+def test_a_killed_rank_without_any_dump(tmp_path):
+    report = incident.analyze(run.discover(manifest(tmp_path, status="failed", exit_codes={"0": -15, "1": -9})))
+    assert (report.verdict.kind, report.verdict.ranks) == ("dead", [1])
+    assert "killed by signal 9" in report.verdict.sentence
+
+
+def test_a_broken_loss(tmp_path):
+    report = incident.analyze(run.discover(manifest(logged(tmp_path, loss="nan"), status="completed")))
+    assert report.verdict.kind == "nonfinite_loss"
+
+
+def test_no_word_of_why(tmp_path):
+    report = incident.analyze(run.discover(manifest(tmp_path, status="failed")))
+    assert (report.verdict.kind, report.verdict.status) == ("unknown", "unknown")
+
+
+def test_compare_finds_what_became_worse(tmp_path):
+    a = manifest(logged(tmp_path / "a"), config={"optimizer": {"lr": 1}, "job": {"dump_folder": "a"}})
+    b = manifest(
+        logged(tmp_path / "b", dur_ns=130_000_000), config={"optimizer": {"lr": 2}, "job": {"dump_folder": "b"}}
+    )
+    report = compare.analyze(run.discover(a), run.discover(b))
+    assert report.verdict.kind == "regression"
+    assert [f.id for f in report.findings] == ["compare.step_time"]
+    assert [(r.what, r.a, r.b) for r in report.data.config] == [("optimizer.lr", "1", "2")]
+    assert {r.what: r.change for r in report.data.rows}["step time"] == "+30.0%"
+    assert compare.analyze(run.discover(a), run.discover(a)).verdict.kind == "healthy"
+
+
+def test_compare_of_nothing(tmp_path):
+    for name in "ab":
+        (tmp_path / name / "dumps").mkdir(parents=True)
+        (tmp_path / name / "dumps" / "collection.json").write_text("{}")
+    with pytest.raises(InputError, match="nothing to compare"):
+        compare.analyze(run.discover(tmp_path / "a"), run.discover(tmp_path / "b"))

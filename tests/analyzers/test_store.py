@@ -1,0 +1,140 @@
+"""The cache and the limited child, with a reader of real Flight Recorder dumps and with hostile ones."""
+
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from analyzers import store
+from analyzers.errors import HostileInput, InputError, LimitExceeded
+
+READER = "analyzers.hangs.read"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def dump(tmp_path):
+    file = tmp_path / "rank_0"
+    file.write_bytes(pickle.dumps({"version": "2.10", "pg_config": {}, "entries": [{"collective_seq_id": 3}]}))
+    return file
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """Writes a reader module with a body of its own and returns its name."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def make(body, name):
+        lines = "".join(f"    {line}\n" for line in body.splitlines())
+        (tmp_path / f"{name}.py").write_text(f"import numpy as np\nVERSION = 1\ndef read(paths):\n{lines}")
+        return name
+
+    return make
+
+
+def test_columns_are_mapped_and_cached(dump, cache):
+    first = store.load([dump], READER)
+    assert first["ops.seq"].tolist() == [3]
+    assert isinstance(first["ops.seq"], np.memmap)
+    assert "ops.seq" in list(first)
+    assert len(first) == len(list(first))
+    with pytest.raises(KeyError):
+        first["absent"]
+    assert store.load([dump], READER).folder == first.folder
+    assert [p for p in cache.iterdir() if p.name.startswith(store.SCRATCH)] == []
+
+
+def test_a_changed_file_is_read_again(dump):
+    first = store.load([dump], READER)
+    dump.write_bytes(pickle.dumps({"pg_config": {}, "entries": []}))
+    second = store.load([dump], READER)
+    assert second.folder != first.folder
+    assert len(second["ops.seq"]) == 0
+
+
+def test_without_a_cache_nothing_stays_on_the_disk(dump, cache):
+    columns = store.load([dump], READER, store.Options(cache=False))
+    assert columns["ops.seq"].tolist() == [3]
+    assert list(cache.iterdir()) == []
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(InputError, match="No such file"):
+        store.load([tmp_path / "absent"], READER)
+
+
+BODIES = [
+    ("from analyzers.errors import HostileInput\nraise HostileInput('bad', 'no')", HostileInput, "bad"),
+    ("return {'x': np.zeros(1 << 40)}, {}", LimitExceeded, "MiB of memory"),
+    ("while True: pass", LimitExceeded, "processor time"),
+    ("def f(): f()\nf()", HostileInput, "nested too deeply"),
+    ("raise OSError('half a file')", InputError, "half a file"),
+    ("raise ValueError('surprise')", InputError, "the reader failed: ValueError: surprise"),
+]
+
+
+@pytest.mark.parametrize(("body", "error", "words"), BODIES, ids=[words for *_, words in BODIES])
+def test_how_a_child_may_end(reader, dump, cache, monkeypatch, body, error, words):
+    name = reader(body, f"reader_{abs(hash(words))}")
+    real = store.subprocess.run
+
+    def impatient(command, **options):
+        return real([*command[:-1], "2"], **options)
+
+    monkeypatch.setattr(store.subprocess, "run", impatient)
+    with pytest.raises(error, match=words) as caught:
+        store.load([dump], name)
+    assert type(caught.value) is error
+    assert caught.value.hint
+    assert list(cache.iterdir()) == []
+
+
+def test_one_bad_file_does_not_stop_the_rest(dump, tmp_path):
+    loaded = store.load_many([[dump], [tmp_path / "absent"]], READER, store.Options(jobs=2))
+    assert loaded[0]["ops.seq"].tolist() == [3]
+    assert isinstance(loaded[1], InputError)
+
+
+def test_a_set_falls_apart_when_one_file_takes_the_child_down(reader, dump, tmp_path):
+    bad = tmp_path / "bad"
+    bad.write_bytes(b"x")
+    name = reader(
+        "if any(p.name == 'bad' for p in paths): raise OSError('no')\nreturn {'n': np.arange(len(paths))}, {}", "picky"
+    )
+    together = store.load_set([dump, dump], name)
+    assert [numbers for numbers, _ in together] == [[0, 1]]
+    apart = store.load_set([dump, bad], name)
+    assert [numbers for numbers, _ in apart] == [[0], [1]]
+    assert isinstance(apart[1][1], InputError)
+    assert store.load_set([], name) == []
+
+
+def test_many_at_once_share_an_entry(dump, cache):
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(store.load([dump], READER))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {columns.folder for columns in found} == {next(cache.iterdir())}
+    assert len(found) == 4
+
+
+def test_the_cache_forgets_what_was_used_longest_ago(tmp_path, cache, dump):
+    old = store.load([dump], READER).folder
+    other = tmp_path / "rank_1"
+    other.write_bytes(dump.read_bytes())
+    new = store.load([other], READER).folder
+    store.os.utime(old, (1, 1))
+    (cache / f"{store.SCRATCH}x").mkdir()
+    store.prune(cache, 1)
+    assert not old.exists()
+    assert new.exists()
+    assert (cache / f"{store.SCRATCH}x").exists()
