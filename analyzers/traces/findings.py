@@ -127,7 +127,8 @@ def finding(
 def straggler_findings(accounts: Sequence[RankTrace], rows: Sequence[RankWaits]) -> Iterator[Finding]:
     """The rank that the others wait for, if their waiting is a good part of the time."""
     found = straggler(rows)
-    if not found or found[1] < LATE * max(row.window_ns for row in rows):
+    window = max((row.window_ns for row in rows), default=0)
+    if not found or found[1] < LATE * window:
         return
     slow, gap = found
     often = slow.last_arrivals / slow.collectives
@@ -139,7 +140,7 @@ def straggler_findings(accounts: Sequence[RankTrace], rows: Sequence[RankWaits])
         severity=Severity.WARNING,
         title=f"The others wait for rank {slow.rank}",
         why=f"In {slow.collectives} collectives rank {slow.rank} waits {millis(slow.wait_ns)}, the others"
-        f" {millis(slow.wait_ns + gap)} in the median: {percent(gap, max(row.window_ns for row in rows))} of the recorded time."
+        f" {millis(slow.wait_ns + gap)} in the median: {percent(gap, window)} of the recorded time."
         f" {because(accounts, slow.rank, gap)}",
         next=f"Compare what rank {slow.rank} does between collectives with another rank:"
         " its operators, its data loading, garbage collection, the load of its host.",
