@@ -189,7 +189,7 @@ def largest(categories: dict[str, int]) -> tuple[str, int]:
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding an id: the first of the most severe speaks for the ranks of all."""
+    """One finding an id: the latest of the most severe speaks for the ranks of all."""
     by_id: dict[str, list[Finding]] = {}
     for finding in findings:
         by_id.setdefault(finding.id, []).append(finding)
@@ -197,7 +197,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def merge(same: Sequence[Finding]) -> Finding:
-    first = max(same, key=lambda finding: finding.severity.weight)
+    first = max(same, key=lambda finding: (finding.severity.weight, finding.step or 0))
     others = [finding for finding in same if finding is not first]
     ranks = sorted({rank for finding in same for rank in finding.ranks})
     evidence = [fact for finding in [first, *others] for fact in finding.evidence]

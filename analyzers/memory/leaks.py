@@ -15,6 +15,8 @@ from analyzers.memory.tables import Column
 RISES_AT_LEAST = 3
 STEPS_AT_MOST = 64
 BYTES_AT_LEAST, SHARE_AT_LEAST = 64 << 10, 0.005
+# Caches fill during the first steps, so few snapshots prove less than many steps do.
+BETWEEN_AT_LEAST, BETWEEN_SHARE = 1 << 20, 0.05
 
 
 def growing(replay: Replay, guess: Guess) -> list[Growth]:
@@ -63,7 +65,7 @@ def growing_over_snapshots(devices: Sequence[Device]) -> Growth | None:
     first, last = devices[-1 - rises], devices[-1]
     total = last.end_allocated_bytes - first.end_allocated_bytes
     span = (last.step or 0) - (first.step or 0)
-    if span <= 0 or total < max(BYTES_AT_LEAST, SHARE_AT_LEAST * last.end_allocated_bytes):
+    if span <= 0 or total < max(BETWEEN_AT_LEAST, BETWEEN_SHARE * last.end_allocated_bytes):
         return None
     stack = grown_most(first, last)
     return Growth(

@@ -8,7 +8,7 @@ from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.model import RankTrace, RankWaits
 from analyzers.traces.waits import straggler
 
-EXPOSED, HOST_BOUND, LATE, OFTEN = 0.1, 0.2, 0.1, 0.5
+EXPOSED, HOST_BOUND, LATE, OFTEN, IN_VAIN = 0.1, 0.2, 0.2, 0.3, 0.2
 EVIDENCE_AT_MOST = 8
 
 
@@ -127,18 +127,20 @@ def finding(
 def straggler_findings(accounts: Sequence[RankTrace], rows: Sequence[RankWaits]) -> Iterator[Finding]:
     """The rank that the others wait for, if their waiting is a good part of the time."""
     found = straggler(rows)
-    if not found or found[1] < LATE * max(found[0].window_ns, 1):
+    window = max((row.window_ns for row in rows), default=0)
+    if not found or found[1] < LATE * window:
         return
     slow, gap = found
     often = slow.last_arrivals / slow.collectives
-    if often < OFTEN:
+    # On a busy machine every rank is late now and then: a straggler hardly ever waits itself.
+    if often < OFTEN or slow.wait_ns > IN_VAIN * (slow.wait_ns + gap):
         return
     yield Finding(
         id="trace.straggler",
         severity=Severity.WARNING,
         title=f"The others wait for rank {slow.rank}",
         why=f"In {slow.collectives} collectives rank {slow.rank} waits {millis(slow.wait_ns)}, the others"
-        f" {millis(slow.wait_ns + gap)} in the median: {percent(gap, slow.window_ns)} of the recorded time."
+        f" {millis(slow.wait_ns + gap)} in the median: {percent(gap, window)} of the recorded time."
         f" {because(accounts, slow.rank, gap)}",
         next=f"Compare what rank {slow.rank} does between collectives with another rank:"
         " its operators, its data loading, garbage collection, the load of its host.",
