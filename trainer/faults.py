@@ -171,9 +171,9 @@ def enlarge(batch: Any) -> Any:
 
 
 def compute(seconds: float) -> None:
-    """Multiply matrices for some time."""
-    end, square = time.monotonic() + seconds, torch.ones(128, 128)
-    while time.monotonic() < end:
+    """Multiply matrices for some seconds of this thread's processor time."""
+    end, square = time.thread_time() + seconds, torch.ones(512, 512)  # large: few operations for profilers to record
+    while time.thread_time() < end:
         square @ square
 
 

@@ -53,7 +53,6 @@ class Collector:
         self.plan = plan
         self.dumps = plan.folder / "dumps"
         self.workers = [Worker(plan.folder, rank, plan.attempt) for rank in plan.ranks]
-        self._first_step: dict[int, int] = {}
         self._mourned: set[int] = set()
         self._looked_ns = 0
         self._sets = 0
@@ -120,19 +119,13 @@ class Collector:
         now = time.time_ns()
         for worker in self.workers:
             beat = worker.beat
-            if beat is None or worker.finished or worker.gone or beat.time_ns <= 0:
+            if beat is None or worker.finished or worker.gone:
                 continue
-            timeout = self._timeout(worker.rank, beat.step, beat.phase)
+            timeout = self.plan.train_timeout_s if worker.begun else self.plan.init_timeout_s
             stalled = (now - beat.time_ns) / 1e9
             if stalled > STALLED_AFTER * timeout and beat.time_ns > self._looked_ns:
                 return Cause("stalled", f"rank {worker.rank} is in {beat.phase} of step {beat.step}", stalled, timeout)
         return None
-
-    def _timeout(self, rank: int, step: int, phase: str) -> float:
-        """Seconds that collectives wait now: the shorter timeout counts from the end of the first step."""
-        first = self._first_step.setdefault(rank, step) if step else step
-        begun = step > first or (step and phase == "between")
-        return self.plan.train_timeout_s if begun else self.plan.init_timeout_s
 
     def _moved(self) -> bool:
         beats = [worker.beat for worker in self.workers]

@@ -78,6 +78,8 @@ class FlightRecorder:
             ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1"),
         ):
             os.environ.setdefault(name, value)
+        if torch.cuda.is_available():
+            late.mkdir(parents=True, exist_ok=True)  # NCCL's watchdog makes no folder
         if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
             logger.warning(
                 "TORCH_DISTRIBUTED_DEBUG=DETAIL fills the Flight Recorder with its own calls: dumps will be useless"

@@ -76,6 +76,8 @@ class Worker:
         self._side_file = folder / "dumps" / f"groups_{rank}.json"
         self._signal_file = folder / "dumps" / f".stacks_{rank}.txt"
         self._beat_file = folder / "steps" / f"heartbeat_{rank}.bin"
+        self._step_log = folder / "steps" / f"rank_{rank}.jsonl"
+        self._begun = False
         self._attempt = attempt
         self._side: dict[str, Any] | None = None
 
@@ -92,6 +94,17 @@ class Worker:
         """The heartbeat of this very process."""
         beat = read_beat(self._beat_file)
         return beat if beat and self.side and beat.pid == self.side["pid"] else None
+
+    @property
+    def begun(self) -> bool:
+        """Whether this process has ended its first step: a line follows the last header of its step log."""
+        if not self._begun:
+            try:
+                lines = self._step_log.read_text(encoding="utf-8").splitlines()
+            except OSError:
+                return False
+            self._begun = bool(lines) and '"schema"' not in lines[-1]
+        return self._begun
 
     @property
     def gone(self) -> bool:
