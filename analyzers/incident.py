@@ -81,7 +81,7 @@ def analyze(found: Run, options: store.Options | None = None) -> Report[Incident
         version=tool_version(),
         inputs=inputs(found, rooms),
         verdict=verdict(rooms, chain, found.manifest(), findings),
-        findings=ranked(findings),
+        findings=in_order_of(chain, findings),
         data=IncidentData(
             memory=rooms.memory.data if rooms.memory else None,
             hang=rooms.hang.data if rooms.hang else None,
@@ -90,6 +90,12 @@ def analyze(found: Run, options: store.Options | None = None) -> Report[Incident
             chain=chain,
         ),
     )
+
+
+def in_order_of(chain: Sequence[Link], findings: Sequence[Finding]) -> list[Finding]:
+    """What the chain rests on first, in its order, then the rest by weight."""
+    told = [name for part in chain for name in part.findings]
+    return sorted(ranked(findings), key=lambda f: told.index(f.id) if f.id in told else len(told))
 
 
 def ask(found: Run, options: store.Options) -> Rooms:
@@ -294,6 +300,9 @@ def warned(rooms: Rooms) -> list[Link]:
         for f in r.findings[:1]
         if f.severity is not Severity.INFO
     ]
+    # A snapshot shows which memory grows, a step log only that some does.
+    if any(f.id == "memory.leak" for _, f in verdicts):
+        verdicts = [(r, f) for r, f in verdicts if r.verdict.kind != "memory_growth"]
     verdicts.sort(key=lambda pair: -pair[1].severity.weight)
     return [
         Link(text=r.verdict.sentence, kind=r.verdict.kind, ranks=r.verdict.ranks, step=f.step, findings=[f.id])

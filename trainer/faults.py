@@ -74,6 +74,8 @@ class Faults:
         self._kept: list[Any] = []
         if self.mine and self.name == "straggler":
             model.register_forward_pre_hook(lambda *_: self._compute_more())
+        if self.mine and self.name == "nan":
+            model.register_forward_hook(lambda _module, _inputs, output: self._spoil(output))
         if self.mine and self.name == "leak":
             model.register_forward_hook(lambda _module, _inputs, output: self._keep(output))
 
@@ -100,6 +102,10 @@ class Faults:
     def _compute_more(self) -> None:
         if self._now >= self.step:
             compute(self.seconds)
+
+    def _spoil(self, output: Any) -> Any:
+        """NaN in place of this rank's logits; the gradients carry it to all ranks."""
+        return output * float("nan") if self._now >= self.step else output
 
     def _keep(self, output: Any) -> None:
         if self._now >= self.step:
@@ -154,13 +160,6 @@ def limit_memory(fault: Faults) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + MARGIN, hard))
 
 
-def poison(fault: Faults) -> None:
-    """Make this rank's part of the weights NaN."""
-    for parameter in fault.model.parameters():
-        local = getattr(parameter, "_local_tensor", parameter.data)
-        local.fill_(float("nan"))
-
-
 def enlarge(batch: Any) -> Any:
     """The batch with each tensor repeated along its first dimension."""
     if isinstance(batch, torch.Tensor):
@@ -194,5 +193,4 @@ AT_ONCE: dict[str, Callable[[Faults], None]] = {
     "stuck_sleep": lambda _: time.sleep(FOREVER_S),
     "stuck_gil": lambda fault: hold_gil(1.5 * fault.timeout_s + 5),
     "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
-    "nan": poison,
 }

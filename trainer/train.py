@@ -185,7 +185,7 @@ class Trainer:
                 lr=lr,
                 tokens_seen=self.loader.consumed * self.config.training.seq_len,
             )
-        line.update(loss=measured.loss, grad_norm=measured.grad_norm)
+        line.update(loss=measured.loss, local_loss=float(loss), grad_norm=measured.grad_norm)
         with self.recorders.phase("log"):
             self.meter.report(measured)
 

@@ -192,6 +192,6 @@ def lacking(devices: Iterable[Device]) -> list[str]:
     wanted = {
         "a history of allocations (the snapshot has none)": any(not d.entries for d in devices),
         "exact categories (guessed from stacks and lifetimes)": any(not d.categories_exact for d in devices),
-        "the memory limit of the device": all(d.limit_bytes is None and not d.oom for d in devices),
+        "the memory limit of the device": not any(d.limit_bytes or d.oom for d in devices),
     }
     return [what for what, lacks in wanted.items() if lacks]

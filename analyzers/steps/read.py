@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-VERSION = 1
+VERSION = 2
 NAMES_AT_MOST = 64
 """Different phases, tags or groups; more are no step log of this world."""
 LARGEST = 1 << 62
@@ -34,7 +34,7 @@ SPANS = {
 TAGS = {"checkpoint_save": "checkpoint"}
 
 INTEGERS = ("step", "start_ns", "dur_ns", "residual_ns", "tokens", "memory_bytes", "reserved_bytes", "alloc_retries")
-NUMBERS = ("loss", "grad_norm")
+NUMBERS = ("loss", "local_loss", "grad_norm")
 ABSENT, FINITE, BROKEN = 0, 1, 2
 """What `loss_state` and `grad_norm_state` say."""
 

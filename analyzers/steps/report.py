@@ -76,7 +76,6 @@ STRAGGLER_NEXT = {
     "gc": "collect garbage at the same step on all ranks: gc.disable() and a periodic gc.collect()",
     "checkpoint": "save asynchronously, or look at the storage of this rank",
     "eval": "evaluate at the same step on all ranks",
-    "profiling": "profile fewer steps",
     "logging": "log less often on this rank",
     "mixed": "look at this rank's machine: other processes, clock, temperature",
 }

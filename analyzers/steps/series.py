@@ -17,6 +17,8 @@ GROWTH = 0.1
 RISING = 0.7
 """... in this share of the steps."""
 STEPS_AT_LEAST = 12
+OBSERVERS = ("profiler", "snapshot")
+"""Phases whose buffers count as the process's memory."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Moment:
 
 
 def first_nonfinite(steps: Steps) -> Moment | None:
-    """The first step whose loss or gradient norm is NaN or infinite."""
+    """The first step whose loss or gradient norm is NaN or infinite, and the ranks where that began."""
     table = steps.table
     bad = table[(table["loss_state"] == BROKEN) | (table["grad_norm_state"] == BROKEN)]
     if bad.empty:
@@ -39,8 +41,10 @@ def first_nonfinite(steps: Steps) -> Moment | None:
     step = int(bad["step"].min())
     first = bad[bad["step"] == step]
     what = "loss" if (first["loss_state"] == BROKEN).any() else "gradient norm"
-    column = "loss_state" if what == "loss" else "grad_norm_state"
-    return Moment(step, sorted(first[first[column] == BROKEN]["rank"].tolist()), what=what)
+    # The loss of all ranks is broken on all of them; a rank's own one tells where it began.
+    columns = ("local_loss_state", "loss_state", "grad_norm_state")
+    broken = next(ranks for column in columns if len(ranks := first[first[column] == BROKEN]["rank"]))
+    return Moment(step, sorted(broken.tolist()), what=what)
 
 
 def loss_spike(steps: Steps) -> Moment | None:
@@ -76,9 +80,10 @@ def slowdown(steps: Steps) -> Moment | None:
 
 
 def memory_growth(steps: Steps) -> list[Moment]:
-    """Ranks whose memory rises step after step; `value` is bytes a step."""
+    """Ranks whose memory rises step after step, recorders aside; `value` is bytes a step."""
     found = []
-    for rank, mine in steps.table[~steps.table["warmup"]].groupby("rank"):
+    observed = steps.phases[[name for name in OBSERVERS if name in steps.phases]].sum(axis=1) > 0
+    for rank, mine in steps.table[~steps.table["warmup"] & ~observed].groupby("rank"):
         series = mine.set_index("step")["memory_bytes"].astype(float)
         if moment := growth(int(str(rank)), series[series > 0]):
             found.append(moment)

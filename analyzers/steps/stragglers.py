@@ -1,7 +1,8 @@
 """Who makes the others wait. Synchronised steps last equally long on all ranks, so only local work tells.
 
 On CPU and gloo the wall time of forward and backward contains the waiting for others, their processor time does not;
-data, garbage collection and saving happen before anyone waits, so their wall time counts.
+data, garbage collection and saving happen before anyone waits, so their wall time counts. What profiler and snapshots
+take is left out: it is the observer's own, and grows with what there is to record.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,6 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "gc": ("gc",),
     "checkpoint": ("ckpt_save",),
     "eval": ("eval",),
-    "profiling": ("profiler", "snapshot"),
     "logging": ("log",),
 }
 BY_PROCESSOR = ("compute",)

@@ -159,7 +159,7 @@ def because(accounts: Sequence[RankTrace], slow: int, gap: int) -> str:
     more = own - others[len(others) // 2]
     if more >= 0.5 * gap:
         return f"It computes {millis(more)} longer than the median of the others."
-    return "It does not compute longer, so the time goes between its operators: data, garbage collection, or the host."
+    return "Recorded operators do not account for it: see its data loading, garbage collection and host load."
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:

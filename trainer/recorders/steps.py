@@ -40,14 +40,23 @@ class StepLine:
         self.step = step
         self.tokens = 0
         self.loss: float | None = None
+        self.local_loss: float | None = None
         self.grad_norm: float | None = None
         self.seqs: Mapping[str, int] = {}
         self.tags: list[str] = []
 
-    def update(self, *, tokens: int | None = None, loss: float | None = None, grad_norm: float | None = None) -> None:
-        """Set what is known: tokens of this rank, and loss and gradient norm as Python numbers."""
+    def update(
+        self,
+        *,
+        tokens: int | None = None,
+        loss: float | None = None,
+        local_loss: float | None = None,
+        grad_norm: float | None = None,
+    ) -> None:
+        """Set what is known: tokens and loss of this rank, loss of all ranks, gradient norm, as Python numbers."""
         self.tokens = self.tokens if tokens is None else tokens
         self.loss = self.loss if loss is None else loss
+        self.local_loss = self.local_loss if local_loss is None else local_loss
         self.grad_norm = self.grad_norm if grad_norm is None else grad_norm
 
     def tag(self, name: str) -> None:
@@ -178,6 +187,7 @@ class StepRecorder:
             "residual_ns": dur_ns - sum(phases.values()),
             "tokens": line.tokens,
             "loss": as_number(line.loss),
+            "local_loss": as_number(line.local_loss),
             "grad_norm": as_number(line.grad_norm),
             "memory_bytes": peak,
             "reserved_bytes": reserved,

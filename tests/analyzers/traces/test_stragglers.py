@@ -45,7 +45,7 @@ def test_the_late_rank_is_named(maker, backend, sequence):
 
 def test_a_rank_late_for_another_reason_is_told_apart(maker):
     [finding] = [f for f in traces.analyze(job(maker, "gloo", computes=False)).findings if f.id == "trace.straggler"]
-    assert "does not compute longer" in finding.why
+    assert "do not account for it" in finding.why
 
 
 def test_ranks_in_step_have_no_straggler(maker):
