@@ -90,10 +90,11 @@ def where(device: Any) -> str:
 
 
 def device_name(device: Any) -> str:
-    """`rank 1, device 0, step 5`, as far as known."""
+    """`rank 1, device 0, step 5, out of memory`, as far as known."""
     rank = [f"rank {device.rank}"] if device.rank is not None else []
     step = [f"step {device.step}"] if device.step is not None else []
-    return ", ".join([*rank, f"device {device.device}", *step])
+    failed = ["out of memory"] if device.oom else []
+    return ", ".join([*rank, f"device {device.device}", *step, *failed])
 
 
 def hang(data: Any) -> list[Table]:
