@@ -241,9 +241,9 @@ def out_of_memory(rooms: Rooms) -> list[Link]:
         root = Link(text=found.sentence, kind="oom", ranks=ranks, step=step, findings=["memory.oom"])
     elif dead:
         first = dead[0]
-        where = f" at step {first.step}" if first.step is not None else ""
-        text = f"{who(first.ranks)} ran out of memory{where}{first.detail.removeprefix('out of memory')}"
-        root = Link(text=text, kind="oom", ranks=first.ranks, step=first.step, findings=["hang.dead"])
+        root = Link(
+            text=hangs.titles([first])[0], kind="oom", ranks=first.ranks, step=first.step, findings=["hang.dead"]
+        )
     else:
         return []
     return [root, *(link for c in culprits if set(c.ranks) & set(root.ranks) for link in waiting(rooms, c))]

@@ -13,19 +13,6 @@ from analyzers.hangs.signatures import Divergence, first_divergence, key
 from analyzers.wording import who
 
 P2P_CALLS = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
-WORDS = {
-    "host_stuck": "is not in a collective",
-    "dead": "is gone",
-    "skipped": "skipped a collective",
-    "mismatch": "issued another operation than its group",
-    "order_cycle": "wait for each other in a ring",
-    "all_arrived": "all arrived, none completes",
-    "lagging": "lags behind peers that completed",
-    "slow": "is slow, not stuck",
-    "unmatched_p2p": "has no partner for its send or recv",
-    "healthy": "nobody waits for anybody",
-    "unknown": "the dumps do not tell",
-}
 
 
 @dataclass(frozen=True)
