@@ -15,6 +15,8 @@ from analyzers.report import Input
 READER = "analyzers.steps.read"
 APART = ("first", "compile", "gc", "eval", "checkpoint", "profile", "snapshot")
 """Tags of steps that do more than train; medians leave them out."""
+OBSERVERS = ("profiler", "snapshot")
+"""Phases that belong to our recorders."""
 
 
 class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,11 @@ class Steps:
     @property
     def ranks(self) -> list[int]:
         return sorted(self.table["rank"].unique().tolist())
+
+    @property
+    def observed(self) -> pd.Series:
+        """Seconds that the recorders took."""
+        return self.phases[[name for name in OBSERVERS if name in self.phases]].sum(axis=1)
 
 
 def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:

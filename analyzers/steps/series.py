@@ -17,8 +17,6 @@ GROWTH = 0.1
 RISING = 0.7
 """... in this share of the steps."""
 STEPS_AT_LEAST = 12
-OBSERVERS = ("profiler", "snapshot")
-"""Phases whose buffers count as the process's memory."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def slowdown(steps: Steps) -> Moment | None:
 def memory_growth(steps: Steps) -> list[Moment]:
     """Ranks whose memory rises step after step, recorders aside; `value` is bytes a step."""
     found = []
-    observed = steps.phases[[name for name in OBSERVERS if name in steps.phases]].sum(axis=1) > 0
+    observed = steps.observed > 0  # their buffers count as the process's memory
     for rank, mine in steps.table[~steps.table["warmup"] & ~observed].groupby("rank"):
         series = mine.set_index("step")["memory_bytes"].astype(float)
         if moment := growth(int(str(rank)), series[series > 0]):
