@@ -17,6 +17,14 @@ def line_number(line: int) -> int:
     return line if 0 <= line < 1 << 31 else 0
 
 
+class Fresh(dict[str, Column]):
+    """Columns that are not on a disk yet, with their `meta`; what `store.Columns` are to a first reading."""
+
+    def __init__(self, columns: dict[str, Column], meta: dict[str, Any]) -> None:
+        super().__init__(columns)
+        self.meta = meta
+
+
 class Texts:
     """Numbers for texts; 0 is the empty one."""
 
