@@ -84,13 +84,13 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
     return Finding(
         id="memory.leak",
         severity=Severity.WARNING,
-        title=f"Memory grows by {size(worst.bytes_per_step)} a step in {where}",
+        title=f"Memory grows by {size(worst.bytes_per_step)} a step from step {worst.first_step} on in {where}",
         why=f"What {where} allocated and nobody freed rose in {worst.steps} steps in a row,"
         f" {size(worst.total_bytes)} in all.",
         next="Find what keeps these tensors: a list that is appended to, a loss added up without .item() or .detach(),"
         " a graph held by a retained output.",
         ranks=ranks_of(device),
-        step=device.step,
+        step=worst.first_step,
         evidence=[
             fact(device, f"+{size(g.bytes_per_step)} a step, {g.category}", place(g.frames[0]) if g.frames else "")
             for g in growing

@@ -21,12 +21,13 @@ BETWEEN_AT_LEAST, BETWEEN_SHARE = 1 << 20, 0.05
 
 def growing(replay: Replay, guess: Guess) -> list[Growth]:
     """Stacks whose live bytes rose at each of the last steps, the steepest first; needs the steps to be marked."""
-    ends = [step.end - 1 for step in steps(replay.trace) if step.end][-STEPS_AT_MOST:]
-    if len(ends) <= RISES_AT_LEAST:
+    whole = [step for step in steps(replay.trace) if step.end][-STEPS_AT_MOST:]
+    if len(whole) <= RISES_AT_LEAST:
         return []
-    keys, held = held_at(replay, guess, ends)
+    instants = [whole[0].start - 1, *(step.end - 1 for step in whole if step.end)]
+    keys, held = held_at(replay, guess, instants)
     rises = np.array([rising(series) for series in held.T], np.int64)
-    total = held[-1] - held[len(ends) - 1 - rises, np.arange(len(keys))]
+    total = held[-1] - held[len(whole) - rises, np.arange(len(keys))]
     worth = max(BYTES_AT_LEAST, SHARE_AT_LEAST * replay.end)
     leaking = [k for k in np.argsort(-total, kind="stable") if rises[k] >= RISES_AT_LEAST and total[k] >= worth]
     return [
@@ -34,6 +35,7 @@ def growing(replay: Replay, guess: Guess) -> list[Growth]:
             bytes_per_step=int(total[k]) // int(rises[k]),
             total_bytes=int(total[k]),
             steps=int(rises[k]),
+            first_step=whole[-int(rises[k])].number,
             category=CATEGORIES[keys[k] % len(CATEGORIES)],
             frames=shown(replay.trace.snapshot, int(keys[k]) // len(CATEGORIES)),
         )
@@ -72,6 +74,7 @@ def growing_over_snapshots(devices: Sequence[Device]) -> Growth | None:
         bytes_per_step=total // span,
         total_bytes=total,
         steps=span,
+        first_step=(first.step or 0) + 1,
         category=stack.category if stack else "unknown",
         frames=stack.frames if stack else [],
     )
