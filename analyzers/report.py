@@ -6,10 +6,12 @@ Text, JSON, Markdown, HTML, terminal and web show the same ids and numbers becau
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
-import pandas as pd
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Data = TypeVar("Data")
 
@@ -85,8 +87,10 @@ class Report(msgspec.Struct, Generic[Data], frozen=True, kw_only=True):
     findings: list[Finding]
     data: Data
 
-    def table(self, name: str) -> pd.DataFrame:
+    def table(self, name: str) -> "pd.DataFrame":
         """The list `data.<name>` as a table, one row an item."""
+        import pandas as pd
+
         return pd.DataFrame(msgspec.to_builtins(getattr(self.data, name)))
 
     def json(self) -> bytes:

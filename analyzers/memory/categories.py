@@ -53,12 +53,14 @@ class Guess:
 
 def categorise(replay: Replay) -> Guess:
     """The category of every block that ever lived in the trace."""
-    lives = replay.lifetimes
+    lives, trace = replay.lifetimes, replay.trace
     noted = lives.category != UNTAGGED
-    exact = bool(replay.trace.snapshot.columns.meta["ours"].get("exact")) or (bool(len(noted)) and bool(noted.all()))
+    exact = bool(trace.snapshot.columns.meta["ours"].get("exact")) or (bool(len(noted)) and bool(noted.all()))
+    if trace.digested:
+        return Guess(trace.life("kind"), trace.life("confidence"), exact)
     category, confidence = np.full(len(noted), UNKNOWN, np.int8), np.full(len(noted), float(exact))
     if not exact:
-        for mask, kind, belief in reversed(list(rules(replay.trace, lives))):
+        for mask, kind, belief in reversed(list(rules(trace, lives))):
             category[mask], confidence[mask] = kind, belief
         match_sizes(lives, category, confidence)
     category[noted], confidence[noted] = lives.category[noted], 1.0

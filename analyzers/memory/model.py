@@ -7,8 +7,7 @@ import msgspec
 import numpy as np
 
 from analyzers.memory.read import ACTION_OF
-from analyzers.memory.tables import Column
-from analyzers.run import Artefact
+from analyzers.memory.tables import Column, Fresh
 from analyzers.store import Columns
 
 
@@ -96,19 +95,7 @@ class MemoryData(msgspec.Struct, frozen=True):
 class Snapshot:
     """The columns of one file."""
 
-    artefact: Artefact
-    columns: Columns
-
-    @property
-    def rank(self) -> int | None:
-        noted: int | None = self.columns.meta["ours"].get("rank")
-        return self.artefact.rank if noted is None else noted
-
-    @property
-    def step(self) -> int | None:
-        """The last finished step."""
-        noted: int | None = self.columns.meta["ours"].get("step")
-        return self.artefact.step if noted is None else noted
+    columns: Columns | Fresh
 
     @property
     def limit_bytes(self) -> int | None:
@@ -176,6 +163,22 @@ class DeviceTrace:
     def blocks(self) -> Column:
         """The numbers of this device's blocks."""
         return np.flatnonzero(np.isin(self.snapshot.columns["block_segment"], self.segments))
+
+    @property
+    def digested(self) -> bool:
+        """Whether the derived columns are there: they are not while the file is being read."""
+        return "lives" in self.snapshot.columns.meta
+
+    @cached_property
+    def life_rows(self) -> slice:
+        """Where this device's blocks lie in the columns of blocks that ever lived."""
+        counts = dict(zip(self.snapshot.devices, self.snapshot.columns.meta["lives"], strict=True))
+        start = sum(count for device, count in counts.items() if device < self.number)
+        return slice(start, start + counts.get(self.number, 0))
+
+    def life(self, name: str) -> Column:
+        """A derived column of the blocks that ever lived; see `digest.derive`."""
+        return self.snapshot.columns[f"life_{name}"][self.life_rows]
 
     def block(self, name: str) -> Column:
         """A column of the blocks: segment, address, size, requested, state, stack."""

@@ -4,7 +4,7 @@ import numpy as np
 
 from analyzers.memory.categories import Guess
 from analyzers.memory.model import DeviceTrace, Fragmentation, Oom
-from analyzers.memory.phases import steps
+from analyzers.memory.phases import step_at
 from analyzers.memory.replay import Replay
 from analyzers.memory.stacks import shown
 
@@ -25,7 +25,7 @@ def last_oom(replay: Replay, guess: Guess) -> Oom | None:
         allocated_bytes=int(replay.live[index]),
         reserved_bytes=reserved_at(trace, index),
         index=index,
-        step=step_of(trace, index),
+        step=step_at(trace, index),
         frames=shown(trace.snapshot, int(trace.entry("stack")[index])),
         categories=guess.sums(lives, lives.alive(index)),
     )
@@ -40,16 +40,6 @@ def reserved_at(trace: DeviceTrace, index: int) -> int:
         for rows in map(trace.where, actions)
     ]
     return trace.reserved_bytes + sum(later)
-
-
-def step_of(trace: DeviceTrace, index: int) -> int | None:
-    """The step that entry `index` belongs to: by the annotations, else the one after the last finished."""
-    for step in reversed(steps(trace)):
-        if step.start <= index and (step.end is None or index < step.end):
-            return step.number
-    finished = trace.snapshot.step
-    is_last = trace.snapshot.artefact.exit or "step" in trace.snapshot.columns.meta["ours"]
-    return finished + 1 if finished is not None and is_last else finished
 
 
 def fragmentation(trace: DeviceTrace, oom: Oom | None) -> Fragmentation:

@@ -75,6 +75,14 @@ def steps(trace: DeviceTrace) -> list[Step]:
     return sorted(found.values(), key=lambda step: step.start)
 
 
+def step_at(trace: DeviceTrace, index: int) -> int | None:
+    """The step that entry `index` belongs to, where annotations tell it."""
+    for step in reversed(steps(trace)):
+        if step.start <= index and (step.end is None or index < step.end):
+            return step.number
+    return None
+
+
 def notes(trace: DeviceTrace) -> list[tuple[str, bool, int]]:
     """(name, is START, index of the first entry after it) of this device's annotations."""
     c = trace.snapshot.columns

@@ -1,6 +1,6 @@
 """How much was allocated after each entry, exact also where the trace begins late."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -43,23 +43,7 @@ class Replay:
 
     @cached_property
     def lifetimes(self) -> Lifetimes:
-        trace = self.trace
-        pairs, alive, older = match(trace.entry("action"), trace.entry("addr"))
-        ghosts = ghosts_of(trace, alive)
-        column = {name: trace.entry(name) for name in ("addr", "size", "stack", "category", "label")}
-        allocs = np.concatenate([pairs[:, 0], alive])
-        noted = older_tags(trace, np.concatenate([column["addr"][older], trace.block("address")[ghosts]]))
-        count, known, late = len(trace), len(allocs), len(older) + len(ghosts)
-        return Lifetimes(
-            born=np.concatenate([allocs, np.full(late, BEFORE)]),
-            died=np.concatenate([pairs[:, 1], np.full(len(alive), count), older, np.full(len(ghosts), count)]),
-            addr=np.concatenate([column["addr"][allocs], column["addr"][older], trace.block("address")[ghosts]]),
-            size=np.concatenate([column["size"][allocs], column["size"][older], trace.block("requested")[ghosts]]),
-            stack=np.concatenate([column["stack"][allocs], column["stack"][older], trace.block("stack")[ghosts]]),
-            category=np.concatenate([column["category"][allocs], noted[0]]),
-            label=np.concatenate([column["label"][allocs], noted[1]]),
-            freed_stack=np.repeat([False, True, False], [known, len(older), len(ghosts)]),
-        )
+        return stored(self.trace) if self.trace.digested else followed(self.trace)
 
     @cached_property
     def start(self) -> int:
@@ -69,9 +53,16 @@ class Replay:
     @cached_property
     def live(self) -> Column:
         """Bytes alive after each entry."""
+        if self.trace.digested:
+            return self.trace.entry("live")
+        return self.start + np.cumsum(self.changes)
+
+    @property
+    def changes(self) -> Column:
+        """The bytes that each entry adds or takes away."""
         action = self.trace.entry("action")
-        sign = (action == ALLOC).astype(np.int64) - (action == FREE)
-        return self.start + np.cumsum(sign * self.trace.entry("size"))
+        sign: Column = (action == ALLOC).astype(np.int64) - (action == FREE)
+        return sign * self.trace.entry("size")
 
     @cached_property
     def peak(self) -> tuple[int, int]:
@@ -94,6 +85,31 @@ class Replay:
     @property
     def consistent(self) -> bool:
         return self.end == self.active_bytes
+
+
+def stored(trace: DeviceTrace) -> Lifetimes:
+    """The lifetimes that were found when the file was read."""
+    return Lifetimes(**{column.name: trace.life(column.name) for column in fields(Lifetimes)})
+
+
+def followed(trace: DeviceTrace) -> Lifetimes:
+    """The lifetimes that the entries and the blocks at the end tell."""
+    pairs, alive, older = match(trace.entry("action"), trace.entry("addr"))
+    ghosts = ghosts_of(trace, alive)
+    column = {name: trace.entry(name) for name in ("addr", "size", "stack", "category", "label")}
+    allocs = np.concatenate([pairs[:, 0], alive])
+    noted = older_tags(trace, np.concatenate([column["addr"][older], trace.block("address")[ghosts]]))
+    count, known, late = len(trace), len(allocs), len(older) + len(ghosts)
+    return Lifetimes(
+        born=np.concatenate([allocs, np.full(late, BEFORE)]),
+        died=np.concatenate([pairs[:, 1], np.full(len(alive), count), older, np.full(len(ghosts), count)]),
+        addr=np.concatenate([column["addr"][allocs], column["addr"][older], trace.block("address")[ghosts]]),
+        size=np.concatenate([column["size"][allocs], column["size"][older], trace.block("requested")[ghosts]]),
+        stack=np.concatenate([column["stack"][allocs], column["stack"][older], trace.block("stack")[ghosts]]),
+        category=np.concatenate([column["category"][allocs], noted[0]]),
+        label=np.concatenate([column["label"][allocs], noted[1]]),
+        freed_stack=np.repeat([False, True, False], [known, len(older), len(ghosts)]),
+    )
 
 
 def match(action: Column, addr: Column) -> tuple[Column, Column, Column]:

@@ -2,22 +2,22 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import Any
+
+import msgspec
 
 from analyzers import store
 from analyzers.errors import InputError, WorkbenchError
-from analyzers.memory.categories import categorise
 from analyzers.memory.findings import findings_of, largest, leak_finding, merged, ranks_of
-from analyzers.memory.leaks import growing, growing_over_snapshots
-from analyzers.memory.model import Device, DeviceTrace, MemoryData, Oom, Snapshot
-from analyzers.memory.oom import fragmentation, last_oom
-from analyzers.memory.replay import Replay
-from analyzers.memory.stacks import place, top_stacks
+from analyzers.memory.leaks import growing_over_snapshots
+from analyzers.memory.model import Device, MemoryData, Oom
+from analyzers.memory.stacks import place
 from analyzers.memory.text import listed, share, size
 from analyzers.report import Evidence, Finding, Input, Report, Severity, Verdict, ranked, status_of, tool_version
 from analyzers.run import Artefact
 
 SCHEMA = "workbench.memory/1"
-READER = "analyzers.memory.read"
+READER = "analyzers.memory.digest"
 CLASSES = ("oom", "leak", "fragmentation", "near_limit")
 
 
@@ -35,8 +35,8 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
         if isinstance(columns, WorkbenchError):
             findings.append(unreadable(artefact, columns))
         else:
-            snapshot = Snapshot(artefact, columns)
-            devices += [describe(snapshot.device(number)) for number in snapshot.devices]
+            answers = msgspec.convert(columns.meta["devices"], list[Device])
+            devices += [placed(device, artefact, columns.meta["ours"]) for device in answers]
     if not devices:
         raise next(error for error in loaded if isinstance(error, WorkbenchError))
     findings += [finding for device in devices for finding in findings_of(device)] + leaks_over_snapshots(devices)
@@ -63,36 +63,15 @@ def selected(artefacts: Sequence[Artefact], options: store.Options) -> list[Arte
     return chosen
 
 
-def describe(trace: DeviceTrace) -> Device:
-    """All answers about one device."""
-    replay = Replay(trace)
-    guess = categorise(replay)
-    oom = last_oom(replay, guess)
-    peak, index = replay.peak
-    alive = replay.lifetimes.alive(index)
-    snapshot = trace.snapshot
-    return Device(
-        path=str(snapshot.artefact.path),
-        rank=snapshot.rank,
-        device=trace.number,
-        step=snapshot.step,
-        entries=len(trace),
-        start_allocated_bytes=replay.start,
-        peak_allocated_bytes=peak,
-        peak_index=index,
-        end_allocated_bytes=replay.end,
-        reserved_bytes=trace.reserved_bytes,
-        limit_bytes=snapshot.limit_bytes,
-        consistent=replay.consistent,
-        oom=oom,
-        categories=guess.sums(replay.lifetimes, alive),
-        categories_exact=guess.exact,
-        categories_confidence=guess.certainty(replay.lifetimes, alive),
-        fragmentation=fragmentation(trace, oom),
-        top_stacks=top_stacks(snapshot, replay.lifetimes, guess, alive),
-        end_stacks=top_stacks(snapshot, replay.lifetimes, guess, replay.lifetimes.alive(len(trace) - 1)),
-        growing=growing(replay, guess),
-    )
+def placed(device: Device, artefact: Artefact, ours: dict[str, Any]) -> Device:
+    """The answers about a device with what only the file's place tells: path, rank, step."""
+    step = ours.get("step", artefact.step)
+    oom = device.oom
+    if oom and oom.step is None and step is not None:
+        after = artefact.exit or "step" in ours  # then `step` is the last finished one
+        oom = msgspec.structs.replace(oom, step=step + after)
+    rank = ours.get("rank", artefact.rank)
+    return msgspec.structs.replace(device, path=str(artefact.path), rank=rank, step=step, oom=oom)
 
 
 def unreadable(artefact: Artefact, error: WorkbenchError) -> Finding:

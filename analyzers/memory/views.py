@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analyzers import store
-from analyzers.memory.categories import Guess, categorise
+from analyzers.memory.categories import categorise
 from analyzers.memory.model import Snapshot
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import BEFORE, Replay
@@ -25,7 +25,7 @@ def opened(artefact: Artefact, options: store.Options | None = None) -> Snapshot
     Raises:
         InputError: It cannot be read.
     """
-    return Snapshot(artefact, store.load([artefact.path], READER, options))
+    return Snapshot(store.load([artefact.path], READER, options))
 
 
 def timeline(
@@ -55,6 +55,7 @@ def timeline(
 
 
 def frame(replay: Replay, instants: Column, failed: Column) -> pd.DataFrame:
+    """The rows of a timeline at ascending instants."""
     time = replay.trace.entry("time")
     live = np.concatenate([[replay.start], replay.live])
     table = {
@@ -62,18 +63,19 @@ def frame(replay: Replay, instants: Column, failed: Column) -> pd.DataFrame:
         "time_us": time[np.maximum(instants, 0)] if len(time) else np.zeros(len(instants), np.int64),
         "allocated": live[instants + 1],
     }
-    held = by_category(replay, categorise(replay), instants)
+    held = by_category(replay, instants)
     return pd.DataFrame(table | dict(zip(CATEGORIES, held, strict=True)) | {"oom": failed})
 
 
-def by_category(replay: Replay, guess: Guess, instants: Column) -> Column:
+def by_category(replay: Replay, instants: Column) -> Column:
     """Bytes alive at each of the ascending instants: (category, instant)."""
-    lives = replay.lifetimes
-    shape = (len(CATEGORIES), len(instants) + 1)
-    changes = np.zeros(shape, np.int64)
-    np.add.at(changes, (guess.category, np.searchsorted(instants, lives.born)), lives.size)
-    np.subtract.at(changes, (guess.category, np.searchsorted(instants, lives.died)), lives.size)
-    held: Column = changes.cumsum(axis=1)[:, :-1]
+    lives, guess = replay.lifetimes, categorise(replay)
+    older = guess.sums(lives, np.flatnonzero(lives.born == BEFORE))
+    first, count = int(instants[-1]) + 1, len(instants)
+    reached = np.repeat(np.arange(count, dtype=np.int32), np.diff(instants, prepend=BEFORE))
+    key = reached * len(CATEGORIES) + replay.trace.entry("kind")[:first]
+    changes = np.bincount(key, replay.changes[:first], count * len(CATEGORIES)).reshape(count, -1)
+    held: Column = changes.cumsum(axis=0).astype(np.int64).T + np.array(list(older.values()))[:, None]
     return held
 
 

@@ -12,20 +12,13 @@ from analyzers.memory import views
 from analyzers.memory.model import Snapshot
 from analyzers.memory.read import columns
 from analyzers.memory.replay import Replay
+from analyzers.memory.tables import Fresh
 
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-class InMemory(dict):
-    """Columns that never were on a disk."""
-
-    def __init__(self, snapshot):
-        made, self.meta = columns(snapshot)
-        super().__init__(made)
-
-
 def replay(snapshot, device=0):
-    return Replay(Snapshot(None, InMemory(snapshot)).device(device))
+    return Replay(Snapshot(Fresh(*columns(snapshot))).device(device))
 
 
 def numbers(one):

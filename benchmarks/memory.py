@@ -1,0 +1,124 @@
+"""Reading a large memory snapshot, against pickle.load and PyTorch's own tool on the same file.
+
+    python benchmarks/memory.py [--entries 1000000]
+
+Compares processor time, as wall time depends on what else runs. Exits with 1 where a target is missed.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import snapshots
+
+PICKLE = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
+COLD, SECOND, FACE = 1.3, 0.5, 0.1
+"""Targets: times pickle.load, processor seconds, seconds."""
+COLD_BYTES, SECOND_BYTES = 800e6, 150e6
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Processor seconds of a process and its children; the most bytes that they held together."""
+
+    seconds: float
+    bytes: int
+
+
+def measure(*command: str) -> Cost:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        most = 0
+        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            most = max(most, held(process.pid))
+            time.sleep(0.01)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return Cost(usage.ru_utime + usage.ru_stime, max(most, usage.ru_maxrss * 1024))
+
+
+def held(process: int) -> int:
+    """Resident bytes of a process and its descendants, what they share counted twice."""
+    folder = Path("/proc", str(process))
+    try:
+        own = int((folder / "statm").read_text().split()[1]) * PAGE
+        children = (folder / "task" / str(process) / "children").read_text().split()
+    except (OSError, IndexError):
+        return 0
+    return own + sum(held(int(child)) for child in children)
+
+
+def commands(path: Path) -> dict[str, Cost]:
+    """Each way to read the file, in a process of its own."""
+    inspect = (sys.executable, "-m", "workbench", "inspect", str(path), "--json")
+    return {
+        "pickle.load": measure(sys.executable, "-c", PICKLE, str(path)),
+        "inspect, first time": measure(*inspect),
+        "inspect, again": measure(*inspect),
+        "_memory_viz stats": measure(sys.executable, "-m", "torch.cuda._memory_viz", "stats", str(path)),
+    }
+
+
+def faces(path: Path) -> dict[str, float]:
+    """Seconds of what a face asks for while someone looks at the file; each the slower of two calls."""
+    from analyzers.memory import views
+    from analyzers.run import discover
+
+    [artefact] = discover(path).artefacts
+    last = len(views.timeline(artefact, buckets=1 << 30))
+    asked: dict[str, Callable[[], object]] = {
+        "the whole timeline": lambda: views.timeline(artefact, buckets=1000),
+        "a window": lambda: views.timeline(artefact, buckets=1000, window=(last // 3, last // 2)),
+        "categories at an entry": lambda: views.categories(artefact, entry=last // 2),
+        "stacks at an entry": lambda: views.top_stacks(artefact, entry=last // 2),
+    }
+    return {name: max(timed(ask), timed(ask)) for name, ask in asked.items()}
+
+
+def timed(ask: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    ask()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--entries", type=int, default=1_000_000)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["WORKBENCH_CACHE"] = str(Path(folder, "cache"))
+        path = Path(folder, "rank0_memory_snapshot.pickle")
+        subprocess.run([sys.executable, snapshots.__file__, str(path), str(asked.entries)], check=True)
+        print(f"{asked.entries} entries, {path.stat().st_size / 1e6:.0f} MB")
+        costs, views = commands(path), faces(path)
+    for name, cost in costs.items():
+        print(f"{name:<24}{cost.seconds:8.2f} s of processor time{cost.bytes / 1e6:8.0f} MB")
+    for name, seconds in views.items():
+        print(f"{name:<24}{seconds * 1e3:8.0f} ms")
+    sys.exit(report_missed(costs, views))
+
+
+def report_missed(costs: dict[str, Cost], views: dict[str, float]) -> bool:
+    first, again = costs["inspect, first time"], costs["inspect, again"]
+    kept = {
+        f"first time within {COLD} of pickle.load": first.seconds <= COLD * costs["pickle.load"].seconds,
+        f"first time within {COLD_BYTES / 1e6:.0f} MB": first.bytes <= COLD_BYTES,
+        f"again within {SECOND} s": again.seconds <= SECOND,
+        f"again within {SECOND_BYTES / 1e6:.0f} MB": again.bytes <= SECOND_BYTES,
+        f"faces within {FACE * 1e3:.0f} ms": max(views.values()) <= FACE,
+    }
+    for target, met in kept.items():
+        print(f"{'met   ' if met else 'MISSED'} {target}")
+    return not all(kept.values())
+
+
+if __name__ == "__main__":
+    main()
