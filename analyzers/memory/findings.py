@@ -32,8 +32,6 @@ def findings_of(device: Device) -> Iterator[Finding]:
         yield oom_finding(device, device.oom)
         if device.oom.requested_bytes >= SPIKE * max(device.oom.allocated_bytes, 1):
             yield spike_finding(device, device.oom)
-    if device.growing:
-        yield leak_finding(device, device.growing)
     yield from fragmentation_findings(device)
     if not device.oom and device.limit_bytes and device.peak_allocated_bytes >= NEAR_LIMIT * device.limit_bytes:
         yield near_limit_finding(device, device.limit_bytes)
