@@ -194,7 +194,7 @@ def test_running_out_of_memory_leaves_a_snapshot(tmp_path: Path) -> None:
     assert any(frame["name"] == "forward" for frame in failure["frames"])
     assert snapshot["workbench"]["limit_bytes"] > 192 << 20
     assert snapshot["workbench"]["phase"] == "fwd"
-    assert peak(snapshot)["activations"] > failure["size"]
+    assert peak(snapshot)["activations"] >= failure["size"]
 
 
 def test_what_unwinding_freed_was_not_left_when_the_allocation_failed() -> None:
