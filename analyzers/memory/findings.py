@@ -32,8 +32,6 @@ def findings_of(device: Device) -> Iterator[Finding]:
         yield oom_finding(device, device.oom)
         if device.oom.requested_bytes >= SPIKE * max(device.oom.allocated_bytes, 1):
             yield spike_finding(device, device.oom)
-    if device.growing:
-        yield leak_finding(device, device.growing)
     yield from fragmentation_findings(device)
     if not device.oom and device.limit_bytes and device.peak_allocated_bytes >= NEAR_LIMIT * device.limit_bytes:
         yield near_limit_finding(device, device.limit_bytes)
@@ -84,13 +82,13 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
     return Finding(
         id="memory.leak",
         severity=Severity.WARNING,
-        title=f"Memory grows by {size(worst.bytes_per_step)} a step in {where}",
+        title=f"Memory grows by {size(worst.bytes_per_step)} a step from step {worst.first_step} on in {where}",
         why=f"What {where} allocated and nobody freed rose in {worst.steps} steps in a row,"
         f" {size(worst.total_bytes)} in all.",
         next="Find what keeps these tensors: a list that is appended to, a loss added up without .item() or .detach(),"
         " a graph held by a retained output.",
         ranks=ranks_of(device),
-        step=device.step,
+        step=worst.first_step,
         evidence=[
             fact(device, f"+{size(g.bytes_per_step)} a step, {g.category}", place(g.frames[0]) if g.frames else "")
             for g in growing

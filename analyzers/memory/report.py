@@ -39,7 +39,7 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
             devices += [placed(device, artefact, columns.meta["ours"]) for device in answers]
     if not devices:
         raise next(error for error in loaded if isinstance(error, WorkbenchError))
-    findings += [finding for device in devices for finding in findings_of(device)] + leaks_over_snapshots(devices)
+    findings += [finding for device in devices for finding in findings_of(device)] + leaks(devices)
     findings = ranked(merged(findings))
     return Report(
         schema=SCHEMA,
@@ -88,18 +88,23 @@ def unreadable(artefact: Artefact, error: WorkbenchError) -> Finding:
     )
 
 
-def leaks_over_snapshots(devices: Sequence[Device]) -> list[Finding]:
-    """Leaks that show only between a device's snapshots at several steps; one taken in mid-step (OOM) is left out."""
+def leaks(devices: Sequence[Device]) -> list[Finding]:
+    """What the last snapshot of each device shows to grow, else what grows between its snapshots at several steps.
+
+    Growth that only an earlier snapshot shows has ended.
+    """
 
     def series(device: Device) -> tuple[int, int]:
         return (-1 if device.rank is None else device.rank, device.device)
 
     found = []
-    settled = sorted((d for d in devices if not d.oom), key=lambda d: (series(d), d.step or 0))
-    for _, same in groupby(settled, key=series):
+    for _, same in groupby(sorted(devices, key=lambda d: (series(d), d.step or 0, d.oom is not None)), key=series):
         ordered = list(same)
-        if not any(d.growing for d in ordered) and (growth := growing_over_snapshots(ordered)):
-            found.append(leak_finding(ordered[-1], [growth]))
+        settled = [d for d in ordered if not d.oom]  # one in mid-step holds what the step's end would have freed
+        if ordered[-1].growing:
+            found.append(leak_finding(ordered[-1], ordered[-1].growing))
+        elif growth := growing_over_snapshots(settled):
+            found.append(leak_finding(settled[-1], [growth]))
     return found
 
 

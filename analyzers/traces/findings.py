@@ -8,7 +8,9 @@ from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.model import RankTrace, RankWaits
 from analyzers.traces.waits import straggler
 
-EXPOSED, HOST_BOUND, LATE, OFTEN, IN_VAIN = 0.1, 0.2, 0.2, 0.3, 0.2
+HOST_BOUND, LATE, OFTEN, IN_VAIN = 0.2, 0.2, 0.3, 0.2
+EXPOSED = {"device": 0.1, "cpu": 0.5}
+"""On a CPU the processes take turns on the same cores, so much of the waiting is for a core."""
 EVIDENCE_AT_MOST = 8
 
 
@@ -17,7 +19,7 @@ def findings_of(account: RankTrace) -> Iterator[Finding]:
     if not account.device_events:
         yield empty_finding(account)
         return
-    if account.exposed_communication_ns > EXPOSED * account.span_ns:
+    if account.exposed_communication_ns > EXPOSED[account.source] * account.span_ns:
         yield exposed_finding(account)
     if account.source == "device" and account.idle_host_ns > HOST_BOUND * account.span_ns:
         yield host_bound_finding(account)

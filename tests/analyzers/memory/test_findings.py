@@ -120,9 +120,9 @@ def leaking(maker, first, steps, leak):
 def test_a_leak_is_told_by_line_and_bytes_a_step(maker):
     report = memory.analyze([maker.save(leaking(maker, 1, 6, MIB), step="iteration_6")])
     assert (report.verdict.kind, report.verdict.ranks) == ("leak", [1])
-    assert report.verdict.sentence == "rank 1: memory grows by 1.0 MiB a step in keep (train/loop.py:7)"
+    assert report.verdict.sentence == "rank 1: memory grows by 1.0 MiB a step from step 1 on in keep (train/loop.py:7)"
     [growth] = report.data.devices[0].growing
-    assert (growth.bytes_per_step, growth.steps, growth.category) == (MIB, 5, "activations")
+    assert (growth.bytes_per_step, growth.steps, growth.category) == (MIB, 6, "activations")
 
 
 def test_a_steady_run_is_healthy(maker):
@@ -136,7 +136,7 @@ def test_a_leak_that_only_several_snapshots_show(maker):
     report = memory.analyze(files)
     assert report.verdict.kind == "leak"
     [finding] = [f for f in report.findings if f.id == "memory.leak"]
-    assert "1.0 MiB a step in keep" in finding.title
+    assert "1.0 MiB a step from step 3 on in keep" in finding.title
 
 
 def test_free_memory_in_pieces_is_fragmentation(maker):
