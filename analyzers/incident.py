@@ -317,7 +317,9 @@ def link(finding: Finding) -> Link:
 
 def verdict(rooms: Rooms, chain: Sequence[Link], manifest: dict[str, Any], findings: Sequence[Finding]) -> Verdict:
     """The root cause in one sentence, followed by those who wait for it."""
-    lacking = rooms.problems + [lack for report in rooms.reports() for lack in report.verdict.missing]
+    asked = {name.partition(".")[0] for part in chain for name in part.findings}
+    speaking = [r for r in rooms.reports() if not asked or r.schema.removeprefix("workbench.").split("/")[0] in asked]
+    lacking = rooms.problems + [lack for report in speaking for lack in report.verdict.missing]
     if not chain:
         return uneventful(rooms, manifest, lacking)
     root = chain[0]

@@ -19,6 +19,7 @@ from analyzers.run import Artefact
 
 SCHEMA = "workbench.memory/1"
 READER = "analyzers.memory.digest"
+NOTABLE = 0.1
 CLASSES = ("oom", "leak", "fragmentation", "near_limit")
 
 
@@ -92,7 +93,8 @@ def unreadable(artefact: Artefact, error: WorkbenchError) -> Finding:
 def leaks(devices: Sequence[Device]) -> list[Finding]:
     """What the last snapshot of each device shows to grow, else what grows between its snapshots at several steps.
 
-    Growth that only an earlier snapshot shows has ended.
+    Growth that only an earlier snapshot shows has ended, and growth that is a small part of what was held when an
+    allocation failed is not why it failed.
     """
 
     def series(device: Device) -> tuple[int, int]:
@@ -102,8 +104,9 @@ def leaks(devices: Sequence[Device]) -> list[Finding]:
     for _, same in groupby(sorted(devices, key=lambda d: (series(d), d.step or 0, d.oom is not None)), key=series):
         ordered = list(same)
         settled = [d for d in ordered if not d.oom]  # one in mid-step holds what the step's end would have freed
-        if ordered[-1].growing:
-            found.append(leak_finding(ordered[-1], ordered[-1].growing))
+        last = ordered[-1]
+        if last.growing and not (last.oom and last.growing[0].total_bytes < NOTABLE * last.oom.allocated_bytes):
+            found.append(leak_finding(last, last.growing))
         elif growth := growing_over_snapshots(settled):
             found.append(leak_finding(settled[-1], [growth]))
     return found
@@ -154,11 +157,12 @@ def oom_sentence(devices: Sequence[Device], present: dict[str, Finding]) -> str:
     ranks = present["memory.oom"].ranks
     oom = next(device.oom for device in devices if device.oom)
     kind, held = largest(oom.categories)
+    leak = present.get("memory.leak")
     return (
         f"{listed(ranks)} ran out of memory{when_and_where(oom)}: it asked for {size(oom.requested_bytes)}"
         f" with {size(oom.device_free_bytes)} left; {kind.replace('_', ' ')} hold"
         f" {share(held, oom.allocated_bytes)} of {size(oom.allocated_bytes)}"
-        + (f"; {lower(present['memory.leak'].title)}" if "memory.leak" in present else "")
+        + (f"; {lower(leak.title)}" if leak and set(leak.ranks) & set(ranks) else "")
     )
 
 

@@ -33,6 +33,10 @@ class Matrix(ScrollView, can_focus=True):
         self.refresh()
         self.call_after_refresh(self.scroll_to, x=self.virtual_size.width, animate=False)
 
+    def on_resize(self) -> None:
+        """Where there was no room yet when the matrix came, there is now."""
+        self.scroll_to(x=self.virtual_size.width, animate=False)
+
     def render_line(self, y: int) -> Strip:
         left, top = self.scroll_offset
         line, width = top + y, self.size.width
