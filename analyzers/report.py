@@ -5,7 +5,6 @@ Text, JSON, Markdown, HTML, terminal and web show the same ids and numbers becau
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -107,6 +106,8 @@ class Report(msgspec.Struct, Generic[Data], frozen=True, kw_only=True):
 
 def tool_version() -> str:
     """The installed version; `0` in a tree that was never installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("torch-workbench")
     except PackageNotFoundError:

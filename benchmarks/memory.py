@@ -50,10 +50,10 @@ def held(process: int) -> int:
     folder = Path("/proc", str(process))
     try:
         own = int((folder / "statm").read_text().split()[1]) * PAGE
-        children = (folder / "task" / str(process) / "children").read_text().split()
-    except (OSError, IndexError):
+        children = " ".join(file.read_text() for file in folder.glob("task/*/children"))
+    except OSError:
         return 0
-    return own + sum(held(int(child)) for child in children)
+    return own + sum(held(int(child)) for child in children.split())
 
 
 def commands(path: Path) -> dict[str, Cost]:

@@ -6,6 +6,7 @@ schema goes, so what lists itself or nests endlessly ends as a wrong type.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, cast
@@ -52,6 +53,8 @@ CATEGORY_OF = {name: number for number, name in enumerate(CATEGORIES)}
 # What torch.profiler's own conversion writes.
 CATEGORY_OF |= {"parameter": 0, "gradient": 1, "activation": 3, "input": 4, "autograd_detail": 5}
 OOM = ACTION_OF["oom"]
+PART = 1 << 15
+"""Entries turned into columns at a time."""
 BYTES_AT_MOST = 1 << 62
 """Sums of sizes stay below what int64 holds."""
 
@@ -106,7 +109,7 @@ def magic(stream: IO[bytes]) -> bytes:
 
 
 def columns(snapshot: Any) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Every table of a parsed snapshot."""
+    """Every table of a parsed snapshot, whose traces are used up."""
     if isinstance(snapshot, list):  # torch.cuda.memory_snapshot()
         snapshot = {"segments": snapshot}
     segments, traces = snapshot.get("segments") or [], snapshot.get("device_traces") or []
@@ -148,9 +151,17 @@ def pick(rows: list[dict[str, Any]], key: str, kind: Any, default: Any) -> Colum
 
 
 def entry_columns(traces: list[list[dict[str, Any]]], stacks: Stacks) -> dict[str, Column]:
-    """The trace entries of all devices, one device behind the other."""
-    parts = [trace_columns(trace, stacks) for trace in traces] or [trace_columns([], stacks)]
+    """The trace entries of all devices, one device behind the other; takes them out of `traces`."""
+    parts = [trace_columns(part, stacks) for trace in [*traces, []] for part in taken(trace)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def taken(trace: list[Any]) -> Iterator[list[Any]]:
+    """A trace in parts; each is let go when the next is asked for, so that the columns take the room of the objects."""
+    for start in range(0, max(len(trace), 1), PART):
+        part = trace[start : start + PART]
+        trace[start : start + PART] = repeat(None, len(part))
+        yield part
 
 
 def trace_columns(trace: list[dict[str, Any]], stacks: Stacks) -> dict[str, Column]:

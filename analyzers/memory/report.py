@@ -11,6 +11,7 @@ from analyzers.errors import WorkbenchError
 from analyzers.memory.findings import findings_of, largest, leak_finding, ranks_of
 from analyzers.memory.leaks import growing_over_snapshots
 from analyzers.memory.model import Device, MemoryData, Oom
+from analyzers.memory.ranks import uneven
 from analyzers.memory.stacks import place
 from analyzers.memory.text import listed, share, size
 from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
@@ -39,7 +40,7 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
             devices += [placed(device, artefact, columns.meta["ours"]) for device in answers]
     if not devices:
         raise next(error for error in loaded if isinstance(error, WorkbenchError))
-    findings += [finding for device in devices for finding in findings_of(device)] + leaks(devices)
+    findings += [finding for device in devices for finding in findings_of(device)] + leaks(devices) + uneven(devices)
     findings = ranked(merged(findings))
     return Report(
         schema=SCHEMA,

@@ -54,14 +54,14 @@ class Stacks:
     """Numbers for stacks of frames; 0 is the empty one.
 
     Recorders share the frame and list objects, so looking at identities first spares reading the same frames a
-    thousand times; where they are not shared (JSON) the contents decide. The objects must outlive this one.
+    thousand times; where they are not shared (JSON) the contents decide. Lists may go after they got their number.
     """
 
     def __init__(self, texts: Texts) -> None:
         self.texts = texts
         self.frames: dict[tuple[int, int, int], int] = {}
         self.stacks: dict[tuple[int, ...], int] = {(): 0}
-        self._frame_of: dict[int, int] = {}
+        self._frame_of: dict[int, tuple[int, dict[str, Any]]] = {}  # holds the frame: its identity stays its own
         self._alike: dict[tuple[int, ...], list[tuple[list[dict[str, Any]], int]]] = {}
 
     def numbers(self, lists: Sequence[list[dict[str, Any]] | None]) -> Column:
@@ -87,8 +87,8 @@ class Stacks:
         if found is None:
             name, file = (self.texts.number(frame.get(key, "")) for key in ("name", "filename"))
             contents = (name, file, line_number(frame.get("line", 0)))
-            found = self._frame_of[id(frame)] = self.frames.setdefault(contents, len(self.frames))
-        return found
+            found = self._frame_of[id(frame)] = self.frames.setdefault(contents, len(self.frames)), frame
+        return found[0]
 
     def columns(self) -> dict[str, Column]:
         """The frames as three columns; the stacks as frame numbers, one behind the other, and where each ends."""

@@ -7,6 +7,7 @@ import pandas as pd
 
 from analyzers import store
 from analyzers.memory.categories import categorise
+from analyzers.memory.groups import held
 from analyzers.memory.model import Snapshot
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import BEFORE, Replay
@@ -14,6 +15,7 @@ from analyzers.memory.report import READER
 from analyzers.memory.stacks import shown
 from analyzers.memory.stacks import top_stacks as largest_stacks
 from analyzers.memory.tables import Column
+from analyzers.memory.tree import tree as tree_of
 from analyzers.run import Artefact
 
 STATE_NAMES = ("inactive", "active", "pending_free")
@@ -63,8 +65,8 @@ def frame(replay: Replay, instants: Column, failed: Column) -> pd.DataFrame:
         "time_us": time[np.maximum(instants, 0)] if len(time) else np.zeros(len(instants), np.int64),
         "allocated": live[instants + 1],
     }
-    held = by_category(replay, instants)
-    return pd.DataFrame(table | dict(zip(CATEGORIES, held, strict=True)) | {"oom": failed})
+    layers = by_category(replay, instants)
+    return pd.DataFrame(table | dict(zip(CATEGORIES, layers, strict=True)) | {"oom": failed})
 
 
 def by_category(replay: Replay, instants: Column) -> Column:
@@ -86,9 +88,9 @@ def categories(
     replay = Replay(opened(artefact, options).device(device))
     guess = categorise(replay)
     rows = replay.lifetimes.alive(replay.peak[1] if entry is None else entry)
-    held = guess.sums(replay.lifetimes, rows)
-    blocks = np.bincount(guess.category[rows], minlength=len(CATEGORIES))
-    return pd.DataFrame({"category": list(held), "bytes": list(held.values()), "blocks": blocks})
+    sums = guess.sums(replay.lifetimes, rows)
+    count = np.bincount(guess.category[rows], minlength=len(CATEGORIES))
+    return pd.DataFrame({"category": list(sums), "bytes": list(sums.values()), "blocks": count})
 
 
 def top_stacks(
@@ -105,6 +107,18 @@ def top_stacks(
     found = largest_stacks(snapshot, replay.lifetimes, categorise(replay), rows, limit)
     columns = ["bytes", "count", "category", "label", "frames"]
     return pd.DataFrame([[getattr(stack, name) for name in columns] for stack in found], columns=columns)
+
+
+def tree(
+    artefact: Artefact,
+    options: store.Options | None = None,
+    device: int = 0,
+    by: str = "module",
+    entry: int | None = None,
+    depth: int | None = None,
+) -> pd.DataFrame:
+    """What is alive after `entry` (the peak by default) by `category`, `module`, `line` or `stack`; see `tree.tree`."""
+    return tree_of(held(Replay(opened(artefact, options).device(device)), by, entry), depth)
 
 
 def blocks(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:

@@ -139,3 +139,24 @@ def test_an_unwritable_place_is_told(tmp_path):
     ended = run("inspect", STUCK, "-o", tmp_path / "no" / "folder" / "x.md")
     assert ended.returncode == 3
     assert "hint:" in ended.stderr
+
+
+def test_without_torch_analysing_works_and_launching_says_what_to_install(tmp_path):
+    """An interpreter that cannot find torch: a run is explained, a launch names the extra."""
+    hide = (
+        "import importlib.util, runpy, sys\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'torch' else find(name, *more)\n"
+        "sys.modules['torch'] = None\n"
+        "runpy.run_module('workbench', run_name='__main__')\n"
+    )
+
+    def without_torch(*arguments):
+        command = [sys.executable, "-c", hide, *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+    assert "rank 1 ran out of memory" in " ".join(without_torch("inspect", OOM).stdout.split())
+    ended = without_torch("launch", "--job.dump_folder", tmp_path / "outputs")
+    assert ended.returncode == 2
+    assert "torch-workbench[train]" in ended.stderr
+    assert not (tmp_path / "outputs").exists()

@@ -1,5 +1,6 @@
 """Start, peak and end of allocated memory against an oracle that steps through the entries."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -18,7 +19,7 @@ RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[Health
 
 
 def replay(snapshot, device=0):
-    return Replay(Snapshot(Fresh(*columns(snapshot))).device(device))
+    return Replay(Snapshot(Fresh(*columns(copy.deepcopy(snapshot)))).device(device))
 
 
 def numbers(one):
