@@ -368,4 +368,4 @@ def inputs(found: Run, rooms: Rooms) -> list[Input]:
     """What the rooms read, and the files about the run itself."""
     read = {given.path: given for report in rooms.reports() for given in report.inputs}
     own = found.of(Kind.MANIFEST, Kind.ERROR, Kind.EXIT, Kind.COLLECTION)
-    return [*read.values(), *(Input(str(a.path), str(a.kind), a.rank, a.step, a.bytes) for a in own)]
+    return [*read.values(), *(a.given() for a in own)]

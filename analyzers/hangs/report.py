@@ -9,7 +9,7 @@ from analyzers.hangs.model import Culprit, HangData, Job, Wait, user_frame
 from analyzers.hangs.rounds import moved
 from analyzers.hangs.side import Side, gather
 from analyzers.hangs.words import finding_of, sentence
-from analyzers.report import Evidence, Finding, Input, Report, Severity, Status, Verdict, ranked, tool_version
+from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, ranked, tool_version
 from analyzers.wording import who
 
 SCHEMA = "workbench.hang/1"
@@ -102,7 +102,7 @@ def assemble(scene: Scene, dumps: DumpSet, culprits: list[Culprit]) -> Report[Ha
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[Input(str(a.path), str(a.kind), a.rank, a.step, a.bytes) for look in dumps.rounds for a in look],
+        inputs=[a.given() for look in dumps.rounds for a in look],
         verdict=verdict(scene, culprits),
         findings=findings + notes(scene),
         data=HangData(

@@ -1,12 +1,10 @@
 """What is worth knowing about the memory of each device, and what to try next."""
 
-from collections.abc import Iterable, Iterator, Sequence
-
-import msgspec
+from collections.abc import Iterator, Sequence
 
 from analyzers.memory.model import Device, Growth, Oom
 from analyzers.memory.stacks import place
-from analyzers.memory.text import listed, share, size
+from analyzers.memory.text import share, size
 from analyzers.report import Evidence, Finding, Severity
 
 NEAR_LIMIT, SPIKE = 0.9, 0.25
@@ -184,20 +182,3 @@ def ranks_of(device: Device) -> list[int]:
 
 def largest(categories: dict[str, int]) -> tuple[str, int]:
     return max(categories.items(), key=lambda item: item[1])
-
-
-def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding an id: the latest of the most severe speaks for the ranks of all."""
-    by_id: dict[str, list[Finding]] = {}
-    for finding in findings:
-        by_id.setdefault(finding.id, []).append(finding)
-    return [merge(same) for same in by_id.values()]
-
-
-def merge(same: Sequence[Finding]) -> Finding:
-    first = max(same, key=lambda finding: (finding.severity.weight, finding.step or 0))
-    others = [finding for finding in same if finding is not first]
-    ranks = sorted({rank for finding in same for rank in finding.ranks})
-    evidence = [fact for finding in [first, *others] for fact in finding.evidence]
-    why = first.why if len(ranks) < 2 else f"{first.why} The same on {listed(ranks)}."
-    return msgspec.structs.replace(first, ranks=ranks, evidence=evidence[:EVIDENCE_AT_MOST], why=why)

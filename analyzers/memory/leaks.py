@@ -14,7 +14,7 @@ from analyzers.memory.tables import Column
 
 RISES_AT_LEAST, RISES_TO_BE_SURE = 4, 8
 """Blocks that go late, or whose end nobody noted, rise for some steps too. So few rises prove a leak only if each step
-keeps a block of the same size.
+keeps blocks of the same sizes; many must still be about equally large.
 """
 STEPS_AT_MOST = 64
 BYTES_AT_LEAST, SHARE_AT_LEAST = 64 << 10, 0.005
@@ -35,8 +35,7 @@ def growing(replay: Replay, guess: Guess) -> list[Growth]:
     total = held[-1] - held[len(whole) - rises, np.arange(len(keys))]
     worth = max(BYTES_AT_LEAST, SHARE_AT_LEAST * replay.end)
     grown = [k for k in np.argsort(-total, kind="stable") if rises[k] >= RISES_AT_LEAST and total[k] >= worth]
-    births = [step.start for step in whole]
-    leaking = [k for k in grown if rises[k] >= RISES_TO_BE_SURE or keeps_alike(replay, group == k, births[-rises[k] :])]
+    leaking = [k for k in grown if is_steady(replay, group == k, [s.start for s in whole[-rises[k] :]], held[:, k])]
     return [
         Growth(
             bytes_per_step=int(total[k]) // int(rises[k]),
@@ -59,13 +58,21 @@ def held_at(replay: Replay, group: Column, instants: Sequence[int]) -> Column:
     return np.array(held, np.int64).reshape(len(instants), count)
 
 
-def keeps_alike(replay: Replay, chosen: Column, births: Sequence[int]) -> bool:
-    """Whether each of the steps that begin at `births` left a block of one and the same size to the end."""
+def is_steady(replay: Replay, chosen: Column, births: Sequence[int], held: Column) -> bool:
+    """Whether the steps that begin at `births` kept about the same each; `held` is what the chosen blocks held."""
+    kept = np.diff(held)[-len(births) :]
+    if len(births) >= RISES_TO_BE_SURE:
+        return bool(np.median(kept) >= STEADY * kept.mean())
+    return same_of_each(replay, chosen, births) * len(births) >= STEADY * int(kept.sum())
+
+
+def same_of_each(replay: Replay, chosen: Column, births: Sequence[int]) -> int:
+    """Bytes in blocks of those sizes of which each step that begins at `births` left one to the end."""
     lives = replay.lifetimes
     kept = chosen & (lives.died == len(replay.trace)) & (lives.born >= births[0])
     step = np.searchsorted(births, lives.born[kept], side="right")
-    steps_of_size = np.unique(np.stack([lives.size[kept], step]), axis=1)[0]
-    return bool(np.unique(steps_of_size, return_counts=True)[1].max(initial=0) == len(births))
+    sizes, count = np.unique(np.unique(np.stack([lives.size[kept], step]), axis=1)[0], return_counts=True)
+    return int(sizes[count == len(births)].sum())
 
 
 def rising(series: Column) -> int:

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 
 from analyzers import store
-from analyzers.errors import InputError, WorkbenchError
-from analyzers.memory.findings import findings_of, largest, leak_finding, merged, ranks_of
+from analyzers.errors import WorkbenchError
+from analyzers.memory.findings import findings_of, largest, leak_finding, ranks_of
 from analyzers.memory.leaks import growing_over_snapshots
 from analyzers.memory.model import Device, MemoryData, Oom
 from analyzers.memory.ranks import uneven
 from analyzers.memory.stacks import place
 from analyzers.memory.text import listed, share, size
-from analyzers.report import Evidence, Finding, Input, Report, Severity, Verdict, ranked, status_of, tool_version
-from analyzers.run import Artefact
+from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
+from analyzers.run import Artefact, selected, unreadable
 
 SCHEMA = "workbench.memory/1"
 READER = "analyzers.memory.digest"
@@ -30,12 +30,12 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
         InputError: None of them can be read, or none is of the chosen rank and step.
     """
     options = options or store.Options()
-    chosen = selected(artefacts, options)
+    chosen = selected(artefacts, options.rank, options.step)
     devices, findings = [], []
     loaded = store.load_many([[artefact.path] for artefact in chosen], READER, options)
     for artefact, columns in zip(chosen, loaded, strict=True):
         if isinstance(columns, WorkbenchError):
-            findings.append(unreadable(artefact, columns))
+            findings.append(unreadable(artefact, "memory", columns))
         else:
             answers = msgspec.convert(columns.meta["devices"], list[Device])
             devices += [placed(device, artefact, columns.meta["ours"]) for device in answers]
@@ -46,23 +46,11 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[Input(str(a.path), a.kind, a.rank, a.step, a.bytes) for a in chosen],
+        inputs=[a.given() for a in chosen],
         verdict=verdict(devices, findings),
         findings=findings,
         data=MemoryData(devices),
     )
-
-
-def selected(artefacts: Sequence[Artefact], options: store.Options) -> list[Artefact]:
-    """The artefacts of the chosen rank and step; those whose name tells neither always belong."""
-    chosen = [
-        artefact
-        for artefact in artefacts
-        if options.rank in (None, artefact.rank) and options.step in (None, artefact.step)
-    ]
-    if not chosen:
-        raise InputError("no memory snapshot of this rank and step", "leave out --rank or --step to see what there is")
-    return chosen
 
 
 def placed(device: Device, artefact: Artefact, ours: dict[str, Any]) -> Device:
@@ -74,20 +62,6 @@ def placed(device: Device, artefact: Artefact, ours: dict[str, Any]) -> Device:
         oom = msgspec.structs.replace(oom, step=step + after)
     rank = ours.get("rank", artefact.rank)
     return msgspec.structs.replace(device, path=str(artefact.path), rank=rank, step=step, oom=oom)
-
-
-def unreadable(artefact: Artefact, error: WorkbenchError) -> Finding:
-    return Finding(
-        id="memory.unreadable",
-        severity=Severity.WARNING,
-        title="A snapshot could not be read",
-        why=error.message,
-        next=error.hint,
-        ranks=[] if artefact.rank is None else [artefact.rank],
-        step=artefact.step,
-        evidence=[Evidence(text=error.message, source=str(artefact.path))],
-        confidence=1.0,
-    )
 
 
 def leaks(devices: Sequence[Device]) -> list[Finding]:
@@ -103,7 +77,8 @@ def leaks(devices: Sequence[Device]) -> list[Finding]:
     found = []
     for _, same in groupby(sorted(devices, key=lambda d: (series(d), d.step or 0, d.oom is not None)), key=series):
         ordered = list(same)
-        settled = [d for d in ordered if not d.oom]  # one in mid-step holds what the step's end would have freed
+        # One in mid-step holds what the step's end would have freed; on CPU the ends of some blocks go unseen.
+        settled = [d for d in ordered if not (d.oom or d.fragmentation.made_up_segments)]
         last = ordered[-1]
         if last.growing and not (last.oom and last.growing[0].total_bytes < NOTABLE * last.oom.allocated_bytes):
             found.append(leak_finding(last, last.growing))

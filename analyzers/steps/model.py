@@ -106,7 +106,7 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
         raise InputError(
             "no step in these logs", "; ".join(problems[:3]) or "the job wrote no line: did it finish a step?"
         )
-    inputs = [Input(str(a.path), str(a.kind), a.rank, a.step, a.bytes) for a in logs]
+    inputs = [a.given() for a in logs]
     return split(whole, headers, inputs, torn, problems)
 
 

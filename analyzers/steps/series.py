@@ -16,6 +16,8 @@ GROWTH = 0.1
 """A leak hint needs memory to grow by this share of where it began."""
 RISING = 0.7
 """... in this share of the steps."""
+GOES_ON = 0.25
+"""... and by this part of that in the second half of them."""
 STEPS_AT_LEAST = 12
 
 
@@ -93,7 +95,9 @@ def growth(rank: int, series: "pd.Series[float]") -> Moment | None:
         return None
     rises = np.diff(series.to_numpy())
     gained = float(series.iloc[-1] - series.iloc[0])
-    if gained < GROWTH * series.iloc[0] or float((rises > 0).mean()) < RISING:
+    late = float(series.iloc[-1] - series.iloc[len(series) // 2])
+    # Caches and pools fill and then stay; a leak goes on.
+    if gained < GROWTH * series.iloc[0] or float((rises > 0).mean()) < RISING or late < GOES_ON * gained:
         return None
     return Moment(int(series.index[0]), [rank], gained / (len(series) - 1), float(series.iloc[0]))
 

@@ -25,7 +25,7 @@ BY_PROCESSOR = ("compute",)
 LATE, UNSURE = 0.25, 4
 """Late is who works longer than the others by this share of what a step takes without anyone late. Equal work differs
 by a third in processor time where caches and cores are shared; so the fewer the steps (against UNSURE), the more it
-takes.
+takes. Who does twice the work of the others is late all the same: on a busy machine a step is mostly waiting for cores.
 """
 COST = 0.1
 """A straggler costs at least this share of the time of all steps."""
@@ -40,10 +40,12 @@ def stragglers(steps: Steps) -> list[Straggler]:
     total = by_step(steps, work.sum(axis=1), usable)
     if len(total.columns) < 2 or len(total) < STEPS_AT_LEAST:
         return []
-    excess = total.sub(reference(total), axis=0)
+    others = reference(total)
+    excess = total.sub(others, axis=0)
     spent = by_step(steps, steps.table["dur_s"] - steps.observed, usable).median(axis=1)
     bar = LATE * (1 + UNSURE / len(total)) * float((spent - excess.max(axis=1)).clip(lower=0).median())
-    found = [judged(steps, work, excess[rank], bar, float(spent.sum()), usable) for rank in excess.columns]
+    bars = others.clip(upper=bar)
+    found = [judged(steps, work, excess[rank], bars, float(spent.sum()), usable) for rank in excess.columns]
     return sorted((s for s in found if s), key=lambda s: -s.share)
 
 
@@ -70,10 +72,10 @@ def reference(total: pd.DataFrame) -> pd.Series:
 
 
 def judged(
-    steps: Steps, work: pd.DataFrame, excess: pd.Series, bar: float, spent: float, usable: pd.Series
+    steps: Steps, work: pd.DataFrame, excess: pd.Series, bars: pd.Series, spent: float, usable: pd.Series
 ) -> Straggler | None:
-    """The rank of this column of excesses, if it is late by more than `bar` often and that costs a part of `spent`."""
-    late = excess > bar
+    """The rank of this column of excesses, if it is late by more than `bars` often and that costs a part of `spent`."""
+    late = excess > bars
     found = excess[late]
     if len(found) < STEPS_AT_LEAST or found.sum() < COST * spent:
         return None
