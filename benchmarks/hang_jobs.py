@@ -13,6 +13,7 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +328,7 @@ def pg_id(name: str) -> int:
     return {1: 0, 3: 1, 5: 2}.get(len(name), 3)
 
 
+@cache
 def frames(launch: Launch) -> list[dict[str, Any]]:
     torch = [{"name": launch.ops[0].split(" ", maxsplit=1)[0], "filename": TORCH, "line": 2800 + launch.line}]
     names = ("forward_layer", "train_step", "main")
@@ -363,6 +365,28 @@ def dump(simulation: Simulation, rank: int, now: int) -> dict[str, Any]:
         "comm_lib_version": "2.27.5",
         "entries": [e for e in issued[-style.ring :] if not style.only_active or e["state"] != "completed"],
     }
+
+
+def with_past(content: dict[str, Any], period: int, ring: int) -> dict[str, Any]:
+    """A dump as if the job had run for long before: its first `period` entries over and over, to fill the ring."""
+    recent = content["entries"]
+    steps = -(-ring // period)
+    grown = {e["process_group"]: (e["collective_seq_id"], e["p2p_seq_id"], e["op_id"]) for e in recent[:period]}
+    issued = []
+    for step in range(steps + 1):
+        for entry in recent[:period] if step < steps else recent:
+            collective, p2p, op = grown[entry["process_group"]]
+            issued.append(
+                entry
+                | {
+                    "record_id": len(issued),
+                    "collective_seq_id": entry["collective_seq_id"] + step * collective,
+                    "p2p_seq_id": entry["p2p_seq_id"] + step * p2p * entry["is_p2p"],
+                    "op_id": entry["op_id"] + step * op,
+                    "time_created_ns": entry["time_created_ns"] - (steps - step) * 10**9,
+                }
+            )
+    return content | {"entries": issued[-ring:]}
 
 
 def write(simulation: Simulation, folder: Path, instants: dict[int, int]) -> None:

@@ -9,6 +9,7 @@ unmatched operation and no class: it gets the point if any one of its reports na
 
 import argparse
 import itertools
+import pickle
 import random
 import re
 import shutil
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hang_jobs import TIMEOUT_NS, Fault, Mesh, Simulation, Style, places, program, write
+from hang_jobs import TIMEOUT_NS, Fault, Mesh, Simulation, Style, dump, places, program, with_past, write
 
 from analyzers import run, store
 from analyzers.hangs import analyze
@@ -218,9 +219,10 @@ for path in pathlib.Path(sys.argv[1]).iterdir():
 """
 OURS = """
 import sys
+from pathlib import Path
 from analyzers import run, store
 from analyzers.hangs import analyze
-print(analyze(run.discover(sys.argv[1]), store.Options(cache=False)).verdict.sentence[:160])
+print(analyze(run.discover(Path(sys.argv[1])), store.Options(cache=False)).verdict.sentence[:160])
 """
 OFFICIAL = """
 import sys, torch.distributed.flight_recorder.fr_trace as tool
@@ -251,14 +253,17 @@ def measure(name: str, code: str, home: Path) -> tuple[float, float]:
 
 
 def big_set(folder: Path, ranks: int, entries: int) -> None:
-    """Dumps of full rings, whose last operation rank 643 never joins in its dp group."""
-    mesh = Mesh(8, max(1, ranks // 16), 2)
-    style = Style(layers=10, steps=-(-entries // 64) + 1, ring=entries, depth=1 << 30)
+    """Dumps of full rings; rank 643 never joins an operation of its dp group in the last step."""
+    mesh, style = Mesh(8, ranks // 16, 2), Style(layers=4, steps=2)
     launches = program(mesh, 0, style)
-    place = next(i for i in range(entries, len(launches)) if launches[i].kind == "dp")
+    place = next(i for i in places(launches, style.steps, ("dp",)) if i > len(launches) // 2)
     job = Simulation(mesh, style, [Fault("host_stuck", 643 % ranks, place)], 1)
     job.run()
-    write(job, folder, dict.fromkeys(range(mesh.size), max(s.issued[-1][3] for s in job.ranks) + TIMEOUT_NS))
+    folder.mkdir(parents=True)
+    now = max(state.issued[-1][3] for state in job.ranks) + TIMEOUT_NS
+    for rank in range(mesh.size):
+        content = with_past(dump(job, rank, now), len(launches) // 2, entries)
+        (folder / f"rank_{rank}").write_bytes(pickle.dumps(content, protocol=2))
 
 
 def main() -> None:

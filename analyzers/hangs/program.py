@@ -11,7 +11,8 @@ FORESEEN = 6
 """Operations that are guessed from earlier steps when a sister stopped short of issuing them."""
 MEMORY = 12
 """How many operations before one tell which comes next."""
-SKIPPED_AT_ONCE = 4
+LAUNCHED_AT_ONCE = 4
+"""Entries that one launch may consist of: a batch of sends and receives."""
 
 Keys = list[int]
 
@@ -140,9 +141,10 @@ def foreseen(keys: Keys, count: int) -> Keys:
 
 def how(mine: Keys, theirs: Keys) -> str:
     """What I did where my program and theirs part."""
-    if mine[:2] == theirs[1::-1]:
-        return "order_cycle"
-    for count in range(1, SKIPPED_AT_ONCE + 1):
+    for count in range(1, LAUNCHED_AT_ONCE + 1):
+        if mine[: count + 1] == [*theirs[count : count + 1], *theirs[:count]]:
+            return "order_cycle"
+    for count in range(1, LAUNCHED_AT_ONCE + 1):
         rest = theirs[count:]
         length = min(len(rest), len(mine), FORESEEN)
         if length and mine[:length] == rest[:length]:
