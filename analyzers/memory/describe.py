@@ -5,6 +5,7 @@ from analyzers.memory.leaks import growing
 from analyzers.memory.model import Device
 from analyzers.memory.oom import fragmentation, last_oom
 from analyzers.memory.replay import Replay
+from analyzers.memory.reserved import pools, reserved, retries
 from analyzers.memory.stacks import top_stacks
 
 
@@ -26,7 +27,10 @@ def describe(replay: Replay, guess: Guess) -> Device:
         peak_index=index,
         end_allocated_bytes=replay.end,
         reserved_bytes=trace.reserved_bytes,
+        peak_reserved_bytes=int(reserved(trace).max(initial=trace.reserved_bytes)),
         limit_bytes=snapshot.limit_bytes,
+        pools=pools(replay),
+        retries=[] if snapshot.made_up_segments else retries(trace),
         consistent=replay.consistent,
         oom=oom,
         categories=guess.sums(replay.lifetimes, alive),

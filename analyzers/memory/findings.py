@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from analyzers.memory.cached import cached_findings
 from analyzers.memory.model import Device, Growth, Oom
 from analyzers.memory.stacks import place
-from analyzers.memory.text import listed, share, size
-from analyzers.report import Evidence, Finding, Severity
+from analyzers.memory.text import fact, listed, ranks_of, share, size
+from analyzers.report import Finding, Severity
 
 NEAR_LIMIT, SPIKE = 0.9, 0.25
 SPLIT_SHARE, SPLIT_BYTES = 0.2, 64 << 20
@@ -35,6 +36,7 @@ def findings_of(device: Device) -> Iterator[Finding]:
     if device.growing:
         yield leak_finding(device, device.growing)
     yield from fragmentation_findings(device)
+    yield from cached_findings(device)
     if not device.oom and device.limit_bytes and device.peak_allocated_bytes >= NEAR_LIMIT * device.limit_bytes:
         yield near_limit_finding(device, device.limit_bytes)
     yield from trust_findings(device)
@@ -174,14 +176,6 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
         evidence=[fact(device, f"unknown: {size(unknown)} of {size(device.peak_allocated_bytes)} at the peak")],
         confidence=1.0,
     )
-
-
-def fact(device: Device, text: str, line: str = "") -> Evidence:
-    return Evidence(text=text, source=device.path, line=line)
-
-
-def ranks_of(device: Device) -> list[int]:
-    return [] if device.rank is None else [device.rank]
 
 
 def largest(categories: dict[str, int]) -> tuple[str, int]:

@@ -8,12 +8,12 @@ import msgspec
 
 from analyzers import store
 from analyzers.errors import InputError, WorkbenchError
-from analyzers.memory.findings import findings_of, largest, leak_finding, merged, ranks_of
+from analyzers.memory.findings import findings_of, largest, leak_finding, merged
 from analyzers.memory.leaks import growing_over_snapshots
 from analyzers.memory.model import Device, MemoryData, Oom
 from analyzers.memory.ranks import uneven
 from analyzers.memory.stacks import place
-from analyzers.memory.text import listed, share, size
+from analyzers.memory.text import listed, ranks_of, share, size
 from analyzers.report import Evidence, Finding, Input, Report, Severity, Verdict, ranked, status_of, tool_version
 from analyzers.run import Artefact
 

@@ -1,4 +1,7 @@
-"""Numbers as people read them in sentences."""
+"""Numbers, ranks and facts as people read them in sentences."""
+
+from analyzers.memory.model import Device
+from analyzers.report import Evidence
 
 
 def size(count: float) -> str:
@@ -23,3 +26,11 @@ def listed(ranks: list[int]) -> str:
     named, more = ranks[:4], len(ranks) - 4
     last = f"{more} more" if more > 0 else str(named.pop())
     return f"ranks {', '.join(map(str, named))} and {last}"
+
+
+def fact(device: Device, text: str, line: str = "") -> Evidence:
+    return Evidence(text=text, source=device.path, line=line)
+
+
+def ranks_of(device: Device) -> list[int]:
+    return [] if device.rank is None else [device.rank]
