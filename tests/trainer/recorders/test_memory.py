@@ -194,3 +194,15 @@ def test_running_out_of_memory_leaves_a_snapshot(tmp_path: Path) -> None:
     assert snapshot["workbench"]["limit_bytes"] > 192 << 20
     assert snapshot["workbench"]["phase"] == "fwd"
     assert peak(snapshot)["activations"] > failure["size"]
+
+
+def test_only_what_the_optimizer_allocates_has_its_stack(snapshot: dict) -> None:
+    marks = [n["time_us"] for n in snapshot["external_annotations"] if n["name"].startswith("Optimizer.step")]
+    spans = list(zip(marks[::2], marks[1::2], strict=True))
+    inside = [
+        any(first <= entry["time_us"] <= last for first, last in spans)
+        for entry in snapshot["device_traces"][0]
+        if entry["action"] == "alloc" and any("torch/optim/" in frame["filename"] for frame in entry["frames"])
+    ]
+    assert inside
+    assert all(inside)
