@@ -1,6 +1,7 @@
 """One device of one snapshot -> every answer about it."""
 
 from analyzers.memory.categories import Guess
+from analyzers.memory.estimates import estimates
 from analyzers.memory.leaks import growing
 from analyzers.memory.model import Device
 from analyzers.memory.oom import fragmentation, last_oom
@@ -40,4 +41,5 @@ def describe(replay: Replay, guess: Guess) -> Device:
         top_stacks=top_stacks(snapshot, replay.lifetimes, guess, alive),
         end_stacks=top_stacks(snapshot, replay.lifetimes, guess, replay.lifetimes.alive(len(trace) - 1)),
         growing=growing(replay, guess),
+        estimates=estimates(replay, guess, oom.index if oom else index),
     )

@@ -55,12 +55,31 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
         title="Out of memory" + (f" in {where}" if where else ""),
         why=f"{size(oom.requested_bytes)} were asked for, {size(oom.device_free_bytes)} were left,"
         f" and {size(oom.allocated_bytes)} were allocated, mostly {kind.replace('_', ' ')}.",
-        next=REMEDY[kind].capitalize() + ".",
+        next=remedy(device, kind),
         ranks=ranks_of(device),
         step=oom.step,
         evidence=evidence,
         confidence=1.0,
     )
+
+
+def remedy(device: Device, kind: str) -> str:
+    """What to try against most of one category, with what it would free where that can be told."""
+    effect = told(device, "activation_checkpointing") if kind == "activations" else ""
+    return REMEDY[kind].capitalize() + (f". Checkpointing{effect}." if effect else ".")
+
+
+def expanded(device: Device) -> str:
+    effect = told(device, "expandable_segments")
+    return f" That{effect}." if effect else ""
+
+
+def told(device: Device, what: str) -> str:
+    """` would make about 2.0 GiB of 3.0 GiB free (the model)`; empty where nothing can be told."""
+    known = next((estimate for estimate in device.estimates if estimate.what == what), None)
+    if known is None:
+        return ""
+    return f" would make about {size(known.frees_bytes)} of {size(known.of_bytes)} usable ({known.model})"
 
 
 def spike_finding(device: Device, oom: Oom) -> Finding:
@@ -116,7 +135,7 @@ def fragmentation_findings(device: Device) -> Iterator[Finding]:
         why=f"{size(free)} of the reserved {size(f.reserved_bytes)} are free, but the largest piece is"
         f" {size(f.largest_free_block_bytes)}"
         + (f" and {size(f.request_bytes or 0)} were asked for." if blocked else "."),
-        next="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        next=f"Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.{expanded(device)}",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"inactive split blocks: {size(f.inactive_split_bytes)} of {size(f.reserved_bytes)}")],
@@ -132,7 +151,7 @@ def near_limit_finding(device: Device, limit: int) -> Finding:
         title=f"The peak is {share(device.peak_allocated_bytes, limit)} of the limit",
         why=f"{size(device.peak_allocated_bytes)} of {size(limit)} were allocated at the peak,"
         f" {size(held)} of them {kind.replace('_', ' ')}.",
-        next=REMEDY[kind].capitalize() + ".",
+        next=remedy(device, kind),
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"peak {size(device.peak_allocated_bytes)} at entry {device.peak_index}")],

@@ -74,6 +74,15 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     freed_bytes: int
 
 
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a remedy would free of what, at the failure or the peak, and the model that says so."""
+
+    what: str
+    frees_bytes: int
+    of_bytes: int
+    model: str
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One device of one file; sizes in bytes, `peak_index` -1 = before the first entry.
 
@@ -103,6 +112,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     top_stacks: list[TopStack]
     end_stacks: list[TopStack]
     growing: list[Growth]
+    estimates: list[Estimate]
 
 
 class MemoryData(msgspec.Struct, frozen=True):
