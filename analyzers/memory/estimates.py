@@ -19,8 +19,8 @@ PAGE = 2 << 20
 def checkpointing(replay: Replay, guess: Guess, entry: int) -> Estimate | None:
     """What full activation checkpointing would free after `entry`; needs the layers' names.
 
-    Of each layer its input stays, which is taken to be of the size that most of its saved tensors have; one layer, the
-    largest, is there whole again while its backward pass runs.
+    Of each layer its input stays, taken to be of the size that most of its saved tensors have. Beside these there is
+    what the rest of the model saved, gone when the layers' backward begins, and later the largest layer, made again.
     """
     lives = replay.lifetimes
     rows = lives.alive(entry)
@@ -29,13 +29,14 @@ def checkpointing(replay: Replay, guess: Guess, entry: int) -> Estimate | None:
     if len(layers) < LAYERS_AT_LEAST:
         return None
     whole = [int(sizes.sum()) for sizes in layers.values()]
-    stays = max(whole) + sum(most_frequent(sizes) for sizes in layers.values())
-    if stays >= sum(whole):
+    inputs, saved = sum(most_frequent(sizes) for sizes in layers.values()), int(lives.size[rows].sum())
+    frees = saved - inputs - max(*whole, saved - sum(whole))
+    if frees <= 0:
         return None
     return Estimate(
         what="activation_checkpointing",
-        frees_bytes=sum(whole) - stays,
-        of_bytes=int(lives.size[rows].sum()),
+        frees_bytes=frees,
+        of_bytes=saved,
         model=f"each of {len(layers)} layers keeps its input, and one at a time is computed again",
     )
 
