@@ -18,14 +18,18 @@ PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, INPUTS, TEMPORARY, COMMUNIC
 SIGNS = {
     "workspace": r"getCurrentCUDABlasHandle|[cC]ublas\w*Workspace|CUDABlasLtWorkspace",
     "accumulate": r"AccumulateGrad",
-    "communication": r"ProcessGroup(NCCL|Gloo)|c10d::|_fsdp_collectives|distributed/_functional_collectives",
+    "unsharded": r"fsdp_param\.py (alloc_all_gather_outputs|init_all_gather_outputs|init_unsharded_param)$"
+    r"|_flat_param\.py _alloc_padded_unsharded_flat_param$",
+    "reduced": r" foreach_reduce$",
+    "communication": r"ProcessGroup(NCCL|Gloo)|c10d::|(^| )(nccl|gloo):"
+    r"|_fsdp_collectives|distributed/_functional_collectives",
     "optimizer_init": r" _init_group$",
     "optimizer": r"torch/optim/",
     "zero_grad": r" zero_grad$",
     "parameters": r"module\.py (_apply|convert|load_state_dict)$| (reset_parameters|init_weights|from_pretrained)$"
     r"|torch/nn/modules/\w+\.py __init__$",
-    "engine": r"autograd::(python::Python)?Engine|run_backward$",
-    "forward": r" (forward|_call_impl)$",
+    "engine": r"autograd::(python::Python)?[Ee]ngine|run_backward$",
+    "forward": r" (forward|fwd|_call_impl)$",
     "input": r"dataloader\.py| (get_batch|collate\w*|pin_memory|next_batch)$",
 }
 Rule = tuple[Column, int, float]
@@ -78,10 +82,13 @@ def rules(trace: DeviceTrace, lives: Lifetimes) -> Iterator[Rule]:
     yield freed["zero_grad"], GRADIENTS, 0.8
     yield freed["engine"], ACTIVATIONS, 0.6
     yield made["accumulate"], GRADIENTS, 0.95
+    yield made["unsharded"], PARAMETERS, 0.9
+    yield made["reduced"] & (lives.died >= optimizer.start_after(lives.born)), GRADIENTS, 0.8
     yield made["communication"], COMMUNICATION, 0.7
     yield made["parameters"], PARAMETERS, 0.7
     yield from pass_rules(trace, lives, signs["engine"], made, optimizer)
     yield made["input"], INPUTS, 0.5
+    yield from outcome_rules(trace, lives, signs["engine"])
 
 
 def optimizer_rules(
@@ -116,6 +123,14 @@ def pass_rules(
     saved = lives.died >= next_backward
     yield made["forward"] & saved, ACTIVATIONS, 0.85 if backward.any() else 0.4
     yield made["forward"], TEMPORARY, 0.8
+
+
+def outcome_rules(trace: DeviceTrace, lives: Lifetimes, engine: Column) -> Iterator[Rule]:
+    """What no frame tells: the backward pass frees what was kept for it."""
+    known = (lives.born != BEFORE) & (lives.died < len(trace)) & ~lives.freed_stack
+    freed = np.zeros(len(known), bool)
+    freed[known] = engine[trace.entry("stack")[lives.died[known]]]
+    yield freed & ~engine[lives.stack], ACTIVATIONS, 0.6
 
 
 def match_sizes(lives: Lifetimes, category: Column, confidence: Column) -> None:

@@ -67,7 +67,7 @@ def between(a: Side, b: Side, options: store.Options | None = None) -> Diff:
     Raises:
         InputError: One of them cannot be read.
     """
-    found = {by: changes(grouped(a, by, options), grouped(b, by, options)) for by in ("category", "module", "line")}
+    found = {by: changes(grouped(a, by, options), grouped(b, by, options), by) for by in ("category", "module", "line")}
     return Diff(
         a_bytes=sum(change.a_bytes for change in found["category"]),
         b_bytes=sum(change.b_bytes for change in found["category"]),
@@ -85,9 +85,10 @@ def grouped(side: Side, by: str, options: store.Options | None) -> dict[Path, He
     return groups
 
 
-def changes(a: Mapping[Path, Held], b: Mapping[Path, Held]) -> list[Change]:
+def changes(a: Mapping[Path, Held], b: Mapping[Path, Held], by: str) -> list[Change]:
     """Each group of either side, the largest change first."""
-    found = [change(written(path), *amounts) for path, amounts in aligned(a, b)]
+    link = " " if by == "line" else "."
+    found = [change(link.join(path), *amounts) for path, amounts in aligned(a, b)]
     return sorted(found, key=lambda one: (-abs(one.bytes), one.what))
 
 
@@ -121,10 +122,6 @@ def state(a: Held, b: Held) -> str:
     if not a.blocks or not b.blocks:
         return "went" if a.blocks else "appeared"
     return "same" if a.bytes == b.bytes else "grew" if b.bytes > a.bytes else "shrank"
-
-
-def written(path: Path) -> str:
-    return " ".join(path) if "/" in path[0] else ".".join(path)
 
 
 def fullest(artefacts: Sequence[Artefact], options: store.Options | None = None) -> Side:

@@ -32,7 +32,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     columns, meta = parsing.read(paths)
     snapshot = Snapshot(Fresh(columns, meta))
     replays = [Replay(snapshot.device(number)) for number in snapshot.devices]
-    with parsing.complaining(), unpickle.gc_paused():
+    with unpickle.gc_paused():
         guesses = [categorise(replay) for replay in replays]
         derived = [derive(replay, guess) for replay, guess in zip(replays, guesses, strict=True)]
         columns |= {name: np.concatenate([part[name] for part in derived]) for name in derived[0]}

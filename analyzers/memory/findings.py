@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+from analyzers.memory.cached import cached_findings
 from analyzers.memory.model import Device, Growth, Oom
 from analyzers.memory.stacks import place
-from analyzers.memory.text import share, size
-from analyzers.report import Evidence, Finding, Severity
+from analyzers.memory.text import fact, ranks_of, share, size
+from analyzers.report import Finding, Severity
 
 NEAR_LIMIT, SPIKE = 0.9, 0.25
 SPLIT_SHARE, SPLIT_BYTES = 0.2, 64 << 20
@@ -31,6 +32,7 @@ def findings_of(device: Device) -> Iterator[Finding]:
         if device.oom.requested_bytes >= SPIKE * max(device.oom.allocated_bytes, 1):
             yield spike_finding(device, device.oom)
     yield from fragmentation_findings(device)
+    yield from cached_findings(device)
     if not device.oom and device.limit_bytes and device.peak_allocated_bytes >= NEAR_LIMIT * device.limit_bytes:
         yield near_limit_finding(device, device.limit_bytes)
     yield from trust_findings(device)
@@ -49,12 +51,31 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
         title="Out of memory" + (f" in {where}" if where else ""),
         why=f"{size(oom.requested_bytes)} were asked for, {size(oom.device_free_bytes)} were left,"
         f" and {size(oom.allocated_bytes)} were allocated, mostly {kind.replace('_', ' ')}.",
-        next=REMEDY[kind].capitalize() + ".",
+        next=remedy(device, kind),
         ranks=ranks_of(device),
         step=oom.step,
         evidence=evidence,
         confidence=1.0,
     )
+
+
+def remedy(device: Device, kind: str) -> str:
+    """What to try against most of one category, with what it would free where that can be told."""
+    effect = told(device, "activation_checkpointing") if kind == "activations" else ""
+    return REMEDY[kind].capitalize() + (f". Checkpointing{effect}." if effect else ".")
+
+
+def expanded(device: Device) -> str:
+    effect = told(device, "expandable_segments")
+    return f" That{effect}." if effect else ""
+
+
+def told(device: Device, what: str) -> str:
+    """` would make about 2.0 GiB of 3.0 GiB free (the model)`; empty where nothing can be told."""
+    known = next((estimate for estimate in device.estimates if estimate.what == what), None)
+    if known is None:
+        return ""
+    return f" would make about {size(known.frees_bytes)} of {size(known.of_bytes)} usable ({known.model})"
 
 
 def spike_finding(device: Device, oom: Oom) -> Finding:
@@ -110,7 +131,7 @@ def fragmentation_findings(device: Device) -> Iterator[Finding]:
         why=f"{size(free)} of the reserved {size(f.reserved_bytes)} are free, but the largest piece is"
         f" {size(f.largest_free_block_bytes)}"
         + (f" and {size(f.request_bytes or 0)} were asked for." if blocked else "."),
-        next="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        next=f"Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.{expanded(device)}",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"inactive split blocks: {size(f.inactive_split_bytes)} of {size(f.reserved_bytes)}")],
@@ -126,7 +147,7 @@ def near_limit_finding(device: Device, limit: int) -> Finding:
         title=f"The peak is {share(device.peak_allocated_bytes, limit)} of the limit",
         why=f"{size(device.peak_allocated_bytes)} of {size(limit)} were allocated at the peak,"
         f" {size(held)} of them {kind.replace('_', ' ')}.",
-        next=REMEDY[kind].capitalize() + ".",
+        next=remedy(device, kind),
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"peak {size(device.peak_allocated_bytes)} at entry {device.peak_index}")],
@@ -170,14 +191,6 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
         evidence=[fact(device, f"unknown: {size(unknown)} of {size(device.peak_allocated_bytes)} at the peak")],
         confidence=1.0,
     )
-
-
-def fact(device: Device, text: str, line: str = "") -> Evidence:
-    return Evidence(text=text, source=device.path, line=line)
-
-
-def ranks_of(device: Device) -> list[int]:
-    return [] if device.rank is None else [device.rank]
 
 
 def largest(categories: dict[str, int]) -> tuple[str, int]:

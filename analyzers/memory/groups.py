@@ -33,7 +33,7 @@ def file_of(frame: Frame) -> str:
 
 
 def line_of(frame: Frame) -> str:
-    return f"{frame[0]}:{frame[2]}"
+    return f"{frame[0]}:{frame[2]}" if frame[2] else frame[0]
 
 
 def by_category(category: str, label: str, frames: list[Frame]) -> Path:

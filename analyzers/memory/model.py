@@ -57,6 +57,33 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     frames: list[str]
 
 
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream's part of one memory pool at the end; `peak_bytes` counts what lay in segments that still exist."""
+
+    pool: str
+    stream: int
+    segments: int
+    reserved_bytes: int
+    allocated_bytes: int
+    peak_bytes: int
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """The entry of an allocation for which cached segments had to be given back first."""
+
+    index: int
+    freed_bytes: int
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a remedy would free of what, at the failure or the peak, and the model that says so."""
+
+    what: str
+    frees_bytes: int
+    of_bytes: int
+    model: str
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One device of one file; sizes in bytes, `peak_index` -1 = before the first entry.
 
@@ -73,7 +100,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     peak_index: int
     end_allocated_bytes: int
     reserved_bytes: int
+    peak_reserved_bytes: int
     limit_bytes: int | None
+    pools: list[Pool]
+    retries: list[Retry]
     consistent: bool
     oom: Oom | None
     categories: dict[str, int]
@@ -83,6 +113,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     top_stacks: list[TopStack]
     end_stacks: list[TopStack]
     growing: list[Growth]
+    estimates: list[Estimate]
 
 
 class MemoryData(msgspec.Struct, frozen=True):

@@ -6,9 +6,8 @@ from analyzers.memory.categories import Guess
 from analyzers.memory.model import DeviceTrace, Fragmentation, Oom
 from analyzers.memory.phases import step_at
 from analyzers.memory.replay import Replay
+from analyzers.memory.reserved import reserved
 from analyzers.memory.stacks import shown
-
-GROWS, SHRINKS = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
 
 
 def last_oom(replay: Replay, guess: Guess) -> Oom | None:
@@ -23,23 +22,12 @@ def last_oom(replay: Replay, guess: Guess) -> Oom | None:
         requested_bytes=int(trace.entry("size")[index]),
         device_free_bytes=int(trace.entry("addr")[index]),
         allocated_bytes=int(replay.live[index]),
-        reserved_bytes=reserved_at(trace, index),
+        reserved_bytes=int(reserved(trace)[index]),
         index=index,
         step=step_at(trace, index),
         frames=shown(trace.snapshot, int(trace.entry("stack")[index])),
         categories=guess.sums(lives, lives.alive(index)),
     )
-
-
-def reserved_at(trace: DeviceTrace, index: int) -> int:
-    """Reserved bytes after entry `index`: the segments at the end, less what changed since."""
-    size = trace.entry("size")
-    later = [
-        sign * int(size[rows[rows > index]].sum())
-        for sign, actions in ((-1, GROWS), (1, SHRINKS))
-        for rows in map(trace.where, actions)
-    ]
-    return trace.reserved_bytes + sum(later)
 
 
 def fragmentation(trace: DeviceTrace, oom: Oom | None) -> Fragmentation:

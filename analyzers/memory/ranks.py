@@ -47,7 +47,8 @@ def fullness(device: Device) -> tuple[bool, float]:
 
 def uneven(devices: Sequence[Device]) -> list[Finding]:
     """A finding if one rank holds clearly more than the middle one: it runs out first."""
-    last = latest(devices)
+    # One that failed was recorded at another moment than those that did not.
+    last = latest([device for device in devices if not device.oom]) or latest(devices)
     if len({device.rank for device in last} - {None}) < RANKS_AT_LEAST:
         return []
     first = max(last, key=fullness)

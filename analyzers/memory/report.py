@@ -8,12 +8,12 @@ import msgspec
 
 from analyzers import store
 from analyzers.errors import WorkbenchError
-from analyzers.memory.findings import findings_of, largest, leak_finding, ranks_of
+from analyzers.memory.findings import findings_of, largest, leak_finding
 from analyzers.memory.leaks import growing_over_snapshots
 from analyzers.memory.model import Device, MemoryData, Oom
 from analyzers.memory.ranks import uneven
 from analyzers.memory.stacks import place
-from analyzers.memory.text import listed, share, size
+from analyzers.memory.text import listed, ranks_of, share, size
 from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
 from analyzers.run import Artefact, selected, unreadable
 

@@ -1,7 +1,9 @@
-"""Numbers as people read them in sentences."""
+"""Numbers, ranks and facts as people read them in sentences."""
 
 from collections.abc import Sequence
 
+from analyzers.memory.model import Device
+from analyzers.report import Evidence
 from analyzers.wording import who
 
 
@@ -21,3 +23,11 @@ def share(part: float, whole: float) -> str:
 def listed(ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 0-2, 5`; snapshots often do not say which rank they are of."""
     return who(ranks) if ranks else "the process"
+
+
+def fact(device: Device, text: str, line: str = "") -> Evidence:
+    return Evidence(text=text, source=device.path, line=line)
+
+
+def ranks_of(device: Device) -> list[int]:
+    return [] if device.rank is None else [device.rank]

@@ -8,12 +8,14 @@ import pandas as pd
 from analyzers import store
 from analyzers.memory.categories import categorise
 from analyzers.memory.groups import held
-from analyzers.memory.model import Snapshot
+from analyzers.memory.model import DeviceTrace, Snapshot
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import BEFORE, Replay
 from analyzers.memory.report import READER
+from analyzers.memory.reserved import reserved
 from analyzers.memory.stacks import shown
 from analyzers.memory.stacks import top_stacks as largest_stacks
+from analyzers.memory.state import blocks_at, life_of, segments_at
 from analyzers.memory.tables import Column
 from analyzers.memory.tree import tree as tree_of
 from analyzers.run import Artefact
@@ -39,7 +41,7 @@ def timeline(
 ) -> pd.DataFrame:
     """Allocated bytes over the entries `window` (first, beyond last; all by default), at most `buckets` rows.
 
-    Columns: entry, time_us, allocated, a column a category (they sum to allocated), oom (one failed in this bucket).
+    Columns: entry, time_us, allocated, reserved, a column a category (they sum to allocated), oom (one failed there).
     Each row is one instant that really was: of its bucket the one with the most allocated, so every peak survives.
     Without a trace the single row is the state at the snapshot, its entry -1.
     """
@@ -64,9 +66,17 @@ def frame(replay: Replay, instants: Column, failed: Column) -> pd.DataFrame:
         "entry": instants,
         "time_us": time[np.maximum(instants, 0)] if len(time) else np.zeros(len(instants), np.int64),
         "allocated": live[instants + 1],
+        "reserved": reserved_at(replay.trace, instants),
     }
     layers = by_category(replay, instants)
     return pd.DataFrame(table | dict(zip(CATEGORIES, layers, strict=True)) | {"oom": failed})
+
+
+def reserved_at(trace: DeviceTrace, instants: Column) -> Column:
+    if instants[0] == BEFORE:
+        return np.array([trace.reserved_bytes])
+    found: Column = reserved(trace)[instants]
+    return found
 
 
 def by_category(replay: Replay, instants: Column) -> Column:
@@ -119,6 +129,22 @@ def tree(
 ) -> pd.DataFrame:
     """What is alive after `entry` (the peak by default) by `category`, `module`, `line` or `stack`; see `tree.tree`."""
     return tree_of(held(Replay(opened(artefact, options).device(device)), by, entry), depth)
+
+
+def state(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
+    """The blocks alive after any entry, and the segments around them; see `state.blocks_at`."""
+    return blocks_at(Replay(opened(artefact, options).device(device)), entry)
+
+
+def segments(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
+    """The reserved ranges after any entry, neighbours joined. Columns: address, bytes."""
+    ranges = segments_at(opened(artefact, options).device(device), entry)
+    return pd.DataFrame(ranges, columns=["address", "bytes"])
+
+
+def life(artefact: Artefact, address: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
+    """Every block that ever held an address; see `state.life_of`."""
+    return life_of(Replay(opened(artefact, options).device(device)), address)
 
 
 def blocks(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:

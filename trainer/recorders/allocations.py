@@ -51,7 +51,7 @@ class Session:
         self.allocations: list[Allocation] = []
         self.spans: list[Span] = []
         self._frames = frames
-        self._stacks: dict[int, list[Frame]] = {}
+        self._stacks: dict[int, tuple[Path, list[Frame]]] = {}  # holds the path: its identity stays its own
         results: Any = profiler.profiler.kineto_results  # type: ignore[union-attr]
         self._walk(results.experimental_event_tree())
         self.allocations.sort(key=lambda found: found.time_ns)
@@ -81,8 +81,8 @@ class Session:
     def _stack(self, path: Path) -> list[Frame]:
         known = self._stacks.get(id(path))
         if known is None:
-            known = self._stacks[id(path)] = self._frames.stack(list(self._unwind(path)))
-        return known
+            known = self._stacks[id(path)] = path, self._frames.stack(list(self._unwind(path)))
+        return known[1]
 
     def _unwind(self, path: Path) -> Iterator[Frame]:
         """Innermost first. The line at which a Python frame stands is known only to the call below it."""

@@ -97,7 +97,7 @@ def block(address, size, requested, state, frames):
 def wander(seed, count=300, **kinds):
     """A recording of `count` random allocations and frees over some older blocks."""
     dice, recording = random.Random(seed), Recording(**kinds)
-    sites = [[frame(f"f{i}", line=i), frame("main", "train.py", 9)] for i in range(12)]
+    sites = [[frame(f"f{i}", line=i + 1), frame("main", "train.py", 9)] for i in range(12)]
     held = [recording.older(dice.randrange(1, 9000)) for _ in range(dice.randrange(6))]
     for _ in range(count):
         if held and dice.random() < 0.48:

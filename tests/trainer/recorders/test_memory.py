@@ -205,3 +205,15 @@ def test_what_unwinding_freed_was_not_left_when_the_allocation_failed() -> None:
     add_failure(trace, {"action": "oom", "size": 24, "device_free": 60, "time_us": 9})
     assert [entry["action"] for entry in trace].index("oom") == 3
     assert (trace[3]["device_free"], trace[3]["time_us"]) == (12, 3)
+
+
+def test_only_what_the_optimizer_allocates_has_its_stack(snapshot: dict) -> None:
+    marks = [n["time_us"] for n in snapshot["external_annotations"] if n["name"].startswith("Optimizer.step")]
+    spans = list(zip(marks[::2], marks[1::2], strict=True))
+    inside = [
+        any(first <= entry["time_us"] <= last for first, last in spans)
+        for entry in snapshot["device_traces"][0]
+        if entry["action"] == "alloc" and any("torch/optim/" in frame["filename"] for frame in entry["frames"])
+    ]
+    assert inside
+    assert all(inside)
