@@ -45,7 +45,9 @@ def ring(scene: Scene, ranks: list[int], places: list[At], hurt: list[int]) -> C
     if all(young(scene, place) for place in places):
         return None
     at = min(places)
-    if left := [d for rank in ranks if (d := scene.programs.departure(rank))]:
+    left = [d for rank in ranks if (d := scene.programs.departure(rank))]
+    # Another operation in the same place is a mismatch; the same one in another group's place is the order.
+    if left := [d for d in left if d.kind != "mismatch" or d.op.group == d.expected.group]:
         return departed(scene, left, at, [*ranks, *hurt])
     if one_sided(scene.job, ranks):
         return culprit(scene, "unmatched_p2p", ranks, at, hurt, "each waits for the other's half")
