@@ -117,3 +117,21 @@ def test_a_forgotten_old_operation_is_kept_however_long_the_ring(folder, recorde
     report = folder.write({0: recorder.dump([first, *many], groups), 1: recorder.dump(many, groups)}).report()
     assert (report.verdict.kind, report.verdict.ranks) == ("host_stuck", [1])
     assert report.data.culprits[0].group == "a"
+
+
+def test_a_batch_waits_for_the_rest_of_its_peers_batch(folder, recorder):
+    """In a ring of three that exchange, rank 0 has met both neighbours; rank 2 still needs what rank 1 left out."""
+    groups = {"r": ("ring", [0, 1, 2])}
+
+    def batch(*names):
+        return recorder.dump([recorder.p2p(("r", "ring"), 1, name, 0) for name in names], groups)
+
+    dumps = {
+        0: batch("send 0->1", "recv 0<-2"),
+        1: batch("recv 1<-0"),
+        2: batch("send 2->0", "recv 2<-1"),
+    }
+    report = folder.write(dumps).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("unmatched_p2p", [1])
+    assert {w.rank: w.waits_for for w in report.data.waits}[0] == [2]
+    assert {w.rank: w.waits_for for w in report.data.waits}[2] == [1]
