@@ -114,7 +114,7 @@ def make(scenario: str, seed: int, folder: Path) -> Case | None:
     end = max(job.ranks[r].issued[-1][3] for r in range(mesh.size) if job.ranks[r].issued)
     lost = {f.rank for f in faults if f.kind == "dead"}
     if scenario == "lost_dumps":
-        guilty = {f.rank for f in faults}
+        guilty = {rank for fault in faults if shows(job, fault) for rank in planted(job, fault)[1]}
         lost |= set(dice.sample([r for r in range(mesh.size) if r not in guilty], 2))
     start = min(state.issued[0][3] for state in job.ranks)
     at = end + TIMEOUT_NS if faults else dice.randrange(start + (end - start) // 4, end)

@@ -206,7 +206,11 @@ def both_halves(scene: Scene, at: At, hurt: list[int]) -> Culprit | None:
     """A send and a recv that have met and do not complete; the lower rank speaks for the pair."""
     front = scene.job.ranks[at.sender].front
     found = peer_of(scene.job, front) if front else None
-    if found is None or found[1] < at.sender:
+    if found is None:
+        return None
+    if scene.graph.absent[scene.graph.stands[found[1]]]:  # what the peer's batch lacks may be this rank's to issue
+        return culprit(scene, "unmatched_p2p", [at.sender], at, hurt, "it is in another launch than its peers expect")
+    if found[1] < at.sender:
         return None
     return culprit(scene, "all_arrived", [at.sender, found[1]], at, hurt, "both halves were issued")
 

@@ -18,9 +18,22 @@ def peer_of(job: Job, op: Op) -> tuple[str, int] | None:
 
 
 def absent_peers(job: Job, front: Op) -> list[int]:
+    """The peers that a launch waits for: those not in the other half, else those whose own batch is not complete."""
+    if lacking := unmet(job, front):
+        return lacking
+    fronts = {peer: job.ranks[peer].front for _, peer in wanted_by(job, front)}
+    return sorted(peer for peer, other in fronts.items() if other and unmet(job, other))
+
+
+def unmet(job: Job, front: Op) -> list[int]:
     """The peers of a launch that do not stand in the other half."""
-    wanted = Counter(found for op in batch_of(job.ranks[front.rank], front) if (found := peer_of(job, op)))
+    wanted = wanted_by(job, front)
     return sorted({peer for (verb, peer), count in wanted.items() if offered(job, front, verb, peer) < count})
+
+
+def wanted_by(job: Job, front: Op) -> Counter[tuple[str, int]]:
+    """The (verb, peer) pairs of a launch."""
+    return Counter(found for op in batch_of(job.ranks[front.rank], front) if (found := peer_of(job, op)))
 
 
 def offered(job: Job, front: Op, verb: str, peer: int) -> int:

@@ -1,0 +1,137 @@
+"""What ranks did before the hang, compared: departures from the program, and absences that prove nothing."""
+
+import os
+
+import pytest
+
+GROUPS = {
+    "0": ("default_pg", range(4)),
+    "t0": ("tp", [0, 1]),
+    "t1": ("tp", [2, 3]),
+    "p0": ("pp", [0, 2]),
+    "p1": ("pp", [1, 3]),
+}
+STEP = ["tp.10", "tp.11", "p2p", "default.20"]
+"""Ranks 0 and 1 send to 2 and 3; both pairs share groups of kind tp."""
+
+
+def group_of(kind, rank):
+    return {"tp": f"t{rank // 2}", "p2p": f"p{rank % 2}", "default": "0"}[kind]
+
+
+def entries_of(recorder, rank, calls, done):
+    """`calls` as entries, the first `done` of them completed."""
+    seqs, found = {}, []
+    for record, call in enumerate(calls):
+        kind, _, line = call.partition(".")
+        name = group_of(kind, rank)
+        seqs[name] = seqs.get(name, 0) + 1
+        group = (name, GROUPS[name][0])
+        if kind == "p2p":
+            op = "send 0->1" if rank < 2 else "recv 1<-0"
+            found.append(recorder.p2p(group, seqs[name], op, record, done=record < done))
+        else:
+            found.append(recorder.entry(group, seqs[name], line=int(line), record=record, done=record < done))
+    return found
+
+
+@pytest.fixture
+def job(folder, recorder):
+    """Writes the dumps of four ranks: {rank: (calls, number of completed ones)}."""
+
+    def write(ranks):
+        groups = lambda rank: {n: g for n, g in GROUPS.items() if rank in g[1]}  # noqa: E731
+        return folder.write({r: recorder.dump(entries_of(recorder, r, *ranks[r]), groups(r)) for r in ranks})
+
+    return write
+
+
+def test_one_of_several_equal_operations_left_out(job):
+    """Rank 1's next all_reduce pairs with the one that it left out, so no signature differs."""
+    honest = STEP * 4
+    guilty = [*STEP * 3, *STEP[1:]]
+    report = job({0: (honest, 13), 1: (guilty, 14), 2: (honest, 14), 3: (honest, 15)}).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("skipped", [1])
+    assert report.data.culprits[0].group == "t0"
+
+
+def test_a_send_left_out_has_no_partner(job):
+    honest = STEP * 4
+    guilty = [*STEP * 3, "tp.10", "tp.11", "default.20"]
+    report = job({0: (honest, 15), 1: (guilty, 14), 2: (honest, 15), 3: (honest, 14)}).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("unmatched_p2p", [1])
+
+
+def test_two_operations_swapped_while_the_host_ran_ahead(job):
+    honest = STEP * 4
+    guilty = [*STEP * 3, "tp.10", "tp.11", "default.20", "p2p"]
+    report = job({0: (honest, 15), 1: (guilty, 14), 2: (honest, 15), 3: (honest, 14)}).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("order_cycle", [1])
+
+
+def test_a_rank_that_stops_short_of_its_send_is_stuck_and_left_nothing_out(job):
+    """Its receiver had come to the recv long before it issued its own last operation."""
+    honest, short = STEP * 4, [*STEP * 3, "tp.10", "tp.11"]
+    report = job({0: (honest, 15), 1: (short, 14), 2: (honest, 15), 3: ([*STEP * 3, "p2p"], 12)}).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("host_stuck", [1])
+
+
+def test_a_lost_dump_of_a_rank_that_waits_too_accuses_nobody(job):
+    honest, short = STEP * 4, [*STEP * 3, "tp.10", "tp.11", "p2p"]
+    report = job({0: (honest, 15), 1: (short, 15), 2: (honest, 15)}).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("host_stuck", [1])
+    assert "no dump of rank 3" in report.verdict.missing
+
+
+@pytest.mark.parametrize(("after_ms", "kind"), [(1, "healthy"), (600_000, "all_arrived")])
+def test_files_written_while_the_job_moved(job, folder, recorder, after_ms, kind):
+    calls = STEP * 4
+    job(dict.fromkeys(range(4), (calls, len(calls) - 1)))
+    now = recorder.start_ns + (len(calls) + after_ms) * 1_000_000
+    for path in folder.path.iterdir():
+        os.utime(path, ns=(now, now))
+    assert folder.report().verdict.kind == kind
+
+
+def test_many_ranks_behind_what_others_completed_were_looked_at_earlier(job):
+    early, late = STEP * 3, [*STEP * 3, "tp.10", "tp.11", "p2p", "default.20", "tp.10"]
+    report = job({0: (late, 16), 1: (early, 12), 2: (early, 12), 3: (late, 16)}).report()
+    assert report.verdict.kind == "healthy"
+
+
+def test_lagging_is_seen_in_dumps_of_unfinished_operations_only(folder, recorder):
+    full = {
+        rank: recorder.dump(entries_of(recorder, rank, STEP, done), GROUPS) for rank, done in enumerate((1, 0, 2, 2))
+    }
+    for content in full.values():
+        content["entries"] = [e for e in content["entries"] if e["state"] != "completed"]
+    report = folder.write(full).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("lagging", [1])
+
+
+def test_a_forgotten_old_operation_is_kept_however_long_the_ring(folder, recorder):
+    """Readers keep the end of a ring; what hangs may have been issued long before."""
+    groups = {"a": ("left", [0, 1]), "b": ("right", [0, 1])}
+    many = [recorder.entry(("b", "right"), seq, record=seq) for seq in range(1, 3000)]
+    first = recorder.entry(("a", "left"), 1, record=0, done=False)
+    report = folder.write({0: recorder.dump([first, *many], groups), 1: recorder.dump(many, groups)}).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("host_stuck", [1])
+    assert report.data.culprits[0].group == "a"
+
+
+def test_a_batch_waits_for_the_rest_of_its_peers_batch(folder, recorder):
+    """In a ring of three that exchange, rank 0 has met both neighbours; rank 2 still needs what rank 1 left out."""
+    groups = {"r": ("ring", [0, 1, 2])}
+
+    def batch(*names):
+        return recorder.dump([recorder.p2p(("r", "ring"), 1, name, 0) for name in names], groups)
+
+    dumps = {
+        0: batch("send 0->1", "recv 0<-2"),
+        1: batch("recv 1<-0"),
+        2: batch("send 2->0", "recv 2<-1"),
+    }
+    report = folder.write(dumps).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("unmatched_p2p", [1])
+    assert {w.rank: w.waits_for for w in report.data.waits}[0] == [2]
+    assert {w.rank: w.waits_for for w in report.data.waits}[2] == [1]
