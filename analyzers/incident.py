@@ -241,9 +241,9 @@ def out_of_memory(rooms: Rooms) -> list[Link]:
         root = Link(text=found.sentence, kind="oom", ranks=ranks, step=step, findings=["memory.oom"])
     elif dead:
         first = dead[0]
-        where = f" at step {first.step}" if first.step is not None else ""
-        text = f"{who(first.ranks)} ran out of memory{where}{first.detail.removeprefix('out of memory')}"
-        root = Link(text=text, kind="oom", ranks=first.ranks, step=first.step, findings=["hang.dead"])
+        root = Link(
+            text=hangs.titles([first])[0], kind="oom", ranks=first.ranks, step=first.step, findings=["hang.dead"]
+        )
     else:
         return []
     return [root, *(link for c in culprits if set(c.ranks) & set(root.ranks) for link in waiting(rooms, c))]
@@ -317,7 +317,9 @@ def link(finding: Finding) -> Link:
 
 def verdict(rooms: Rooms, chain: Sequence[Link], manifest: dict[str, Any], findings: Sequence[Finding]) -> Verdict:
     """The root cause in one sentence, followed by those who wait for it."""
-    lacking = rooms.problems + [lack for report in rooms.reports() for lack in report.verdict.missing]
+    asked = {name.partition(".")[0] for part in chain for name in part.findings}
+    speaking = [r for r in rooms.reports() if not asked or r.schema.removeprefix("workbench.").split("/")[0] in asked]
+    lacking = rooms.problems + [lack for report in speaking for lack in report.verdict.missing]
     if not chain:
         return uneventful(rooms, manifest, lacking)
     root = chain[0]
@@ -366,4 +368,4 @@ def inputs(found: Run, rooms: Rooms) -> list[Input]:
     """What the rooms read, and the files about the run itself."""
     read = {given.path: given for report in rooms.reports() for given in report.inputs}
     own = found.of(Kind.MANIFEST, Kind.ERROR, Kind.EXIT, Kind.COLLECTION)
-    return [*read.values(), *(Input(str(a.path), str(a.kind), a.rank, a.step, a.bytes) for a in own)]
+    return [*read.values(), *(a.given() for a in own)]

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from analyzers.wording import who
+
 if TYPE_CHECKING:
     import pandas as pd
 
 Data = TypeVar("Data")
+EVIDENCE_AT_MOST = 8
 
 
 class Severity(StrEnum):
@@ -114,6 +117,23 @@ def tool_version() -> str:
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
     """Findings, the one to look at first in front."""
     return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence, f.id))
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding an id: the latest of the most severe speaks for the ranks of all."""
+    by_id: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_id.setdefault(finding.id, []).append(finding)
+    return [merge(same) for same in by_id.values()]
+
+
+def merge(same: Sequence[Finding]) -> Finding:
+    first = max(same, key=lambda finding: (finding.severity.weight, finding.step or 0))
+    others = [finding for finding in same if finding is not first]
+    ranks = sorted({rank for finding in same for rank in finding.ranks})
+    evidence = [fact for finding in [first, *others] for fact in finding.evidence][:EVIDENCE_AT_MOST]
+    why = first.why if len(ranks) < 2 or not others else f"{first.why} The same on {who(ranks)}."
+    return msgspec.structs.replace(first, ranks=ranks, evidence=evidence, why=why)
 
 
 def status_of(findings: Sequence[Finding]) -> Status:

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from analyzers.errors import InputError
+from analyzers.errors import InputError, WorkbenchError
+from analyzers.report import Evidence, Finding, Input, Severity
 
 HEAD_BYTES = 1 << 16
 """How much of a file is looked at to tell its kind."""
@@ -59,6 +60,10 @@ class Artefact:
     step: int | None = None
     exit: bool = False
     bytes: int = 0
+
+    def given(self) -> Input:
+        """The file as a report names it."""
+        return Input(str(self.path), str(self.kind), self.rank, self.step, self.bytes)
 
 
 @dataclass(frozen=True)
@@ -216,3 +221,30 @@ def newest_step(artefacts: Sequence[Artefact]) -> list[Artefact]:
         return []
     last = max((a.exit, a.step or 0) for a in artefacts)
     return [a for a in artefacts if (a.exit, a.step or 0) == last]
+
+
+def selected(artefacts: Sequence[Artefact], rank: int | None, step: int | None) -> list[Artefact]:
+    """The artefacts of a rank and a step; None takes all.
+
+    Raises:
+        InputError: There is none.
+    """
+    chosen = [a for a in artefacts if rank in (None, a.rank) and step in (None, a.step)]
+    if not chosen:
+        raise InputError("nothing of this rank and step", "leave out --rank or --step to see what there is")
+    return chosen
+
+
+def unreadable(artefact: Artefact, room: str, error: WorkbenchError) -> Finding:
+    """One bad file among many is a finding of the room that wanted it."""
+    return Finding(
+        id=f"{room}.unreadable",
+        severity=Severity.WARNING,
+        title="A file could not be read",
+        why=error.message,
+        next=error.hint,
+        ranks=[] if artefact.rank is None else [artefact.rank],
+        step=artefact.step,
+        evidence=[Evidence(text=error.message, source=str(artefact.path))],
+        confidence=1.0,
+    )

@@ -14,7 +14,7 @@ from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked,
 from analyzers.store import cache_folder
 from workbench.launch.plan import devices
 
-PACKAGES = ("torch", "tyro", "tensorboard", "numpy", "pandas", "msgspec", "isal", "textual", "dash", "plotly", "typer")
+PACKAGES = ("torch", "tensorboard", "numpy", "pandas", "msgspec", "isal", "textual", "dash", "plotly", "typer")
 VARIABLES = (
     "TORCH_FR_BUFFER_SIZE",
     "TORCH_NCCL_TRACE_BUFFER_SIZE",

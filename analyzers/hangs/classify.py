@@ -2,30 +2,20 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import msgspec
 
-from analyzers.hangs.graph import At, Graph, Node, victims
+from analyzers.hangs.graph import At, Graph, Node, has_come, victims
 from analyzers.hangs.model import Culprit, Frame, Job, Op
 from analyzers.hangs.p2p import one_sided, peer_of
+from analyzers.hangs.program import Departure, Programs
 from analyzers.hangs.side import Death, Side, is_victim
-from analyzers.hangs.signatures import Divergence, first_divergence, key
+from analyzers.hangs.signatures import Divergence, first_divergence
 from analyzers.wording import who
 
 P2P_CALLS = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
-WORDS = {
-    "host_stuck": "is not in a collective",
-    "dead": "is gone",
-    "skipped": "skipped a collective",
-    "mismatch": "issued another operation than its group",
-    "order_cycle": "wait for each other in a ring",
-    "all_arrived": "all arrived, none completes",
-    "lagging": "lags behind peers that completed",
-    "slow": "is slow, not stuck",
-    "unmatched_p2p": "has no partner for its send or recv",
-    "healthy": "nobody waits for anybody",
-    "unknown": "the dumps do not tell",
-}
+YOUNG_SAMPLES = 64
 
 
 @dataclass(frozen=True)
@@ -35,6 +25,7 @@ class Scene:
     job: Job
     side: Side
     graph: Graph
+    programs: Programs
 
 
 def classify(scene: Scene, root: list[Node]) -> Culprit | None:
@@ -49,65 +40,76 @@ def classify(scene: Scene, root: list[Node]) -> Culprit | None:
     return gathered(scene, places[0])
 
 
-def ring(scene: Scene, ranks: list[int], places: list[At], hurt: list[int]) -> Culprit:
+def ring(scene: Scene, ranks: list[int], places: list[At], hurt: list[int]) -> Culprit | None:
     """Ranks that wait for each other; a skipped operation leaves the same picture as a different order."""
+    if all(young(scene, place) for place in places):
+        return None
     at = min(places)
+    if left := [d for rank in ranks if (d := scene.programs.departure(rank))]:
+        return departed(scene, left, at, [*ranks, *hurt])
     if one_sided(scene.job, ranks):
         return culprit(scene, "unmatched_p2p", ranks, at, hurt, "each waits for the other's half")
-    for place in sorted(places):
-        for rank in (rank for rank in scene.graph.absent[place] if rank in ranks and passed_over(scene, rank, place)):
-            others = sorted({*ranks, *hurt} - {rank})
-            detail = "it went on to what follows in its earlier steps"
-            return culprit(scene, "skipped", [rank], place, others, detail, frames=own_frames(scene, rank))
     steps = (f"{who(scene.graph.arrived(place))} in {describe(scene, place)}" for place in sorted(places))
-    odd = minority(scene, places)
+    odd = minority(scene, ranks, places)
     others = sorted({*ranks, *hurt} - set(odd))
     return culprit(scene, "order_cycle", odd or ranks, at, others if odd else hurt, "; ".join(steps))
 
 
-def minority(scene: Scene, places: list[At]) -> list[int]:
+def departed(scene: Scene, left: list[Departure], at: At, involved: Iterable[int]) -> Culprit:
+    """Ranks that left the program of their sisters, all in the way of the first of them."""
+    first = min(left, key=lambda d: d.op.created_ns)
+    alike = [d for d in left if (d.kind, d.expected.signature) == (first.kind, first.expected.signature)]
+    ranks = sorted(d.rank for d in alike)
+    kind = "unmatched_p2p" if first.expected.p2p and first.kind == "skipped" else first.kind
+    mine, theirs = (scene.job.operation(op) for op in (first.op, first.expected))
+    detail = f"it went on to {mine} where its sisters issue {theirs}"
+    found = culprit(
+        scene, kind, ranks, at, sorted(set(involved)), detail, frames=scene.job.frames(first.op), op=first.expected
+    )
+    group = scene.job.groups[home(scene, first)]
+    return msgspec.structs.replace(found, group=group.name, group_desc=group.label)
+
+
+def home(scene: Scene, departure: Departure) -> int:
+    """The departed rank's own group of the expected operation's kind: a sister may be in another one."""
+    wanted = scene.job.groups[departure.expected.group]
+    own = scene.job.ranks[departure.rank].positions
+    same = [g for g in own if g == departure.expected.group or scene.job.groups[g].desc == wanted.desc]
+    return departure.expected.group if departure.expected.group in same or not same else same[0]
+
+
+def minority(scene: Scene, ranks: list[int], places: list[At]) -> list[int]:
     """The ranks of a ring that are in fewer than half of its places' hands: they left the others' order."""
-    sides = sorted((scene.graph.arrived(place) for place in places), key=len)
+    inside = set(ranks)
+    sides = sorted((sorted(inside.intersection(scene.graph.arrived(place))) for place in places), key=len)
     return sorted(rank for side in sides[:-1] for rank in side) if sum(map(len, sides[:-1])) < len(sides[-1]) else []
 
 
-def passed_over(scene: Scene, rank: int, place: At) -> bool:
-    """Whether a rank stands in what used to follow the operation that the others wait in, without having issued it."""
-    state, waiting = scene.job.ranks.get(rank), operation_at(scene, place)
-    if state is None or state.front is None or waiting is None:
-        return False
-    keys = [program_key(scene.job, op) for op in state.ops if not op.p2p]
-    now = next((i for i, op in enumerate(op for op in state.ops if not op.p2p) if op is state.front), 0)
-    wanted = program_key(scene.job, waiting)
-    follows = any(keys[i] == keys[now] and keys[i - 1] == wanted for i in range(1, now))
-    return follows and keys[now] != wanted and (now == 0 or keys[now - 1] != wanted)
-
-
-def program_key(job: Job, op: Op) -> tuple[object, ...]:
-    """What makes an operation the same one in every step."""
-    return (job.groups[op.group].name, *key(job, op))
-
-
-def own_frames(scene: Scene, rank: int) -> list[Frame]:
-    front = scene.job.ranks[rank].front
-    return scene.job.frames(front) if front else []
-
-
-def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit:
+def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit | None:
     """One rank that others wait for and that stands in no recorded operation."""
-    at = min(scene.graph.waiters(rank), key=lambda place: begun_ns(scene, place))
+    places = [at for at in scene.graph.waiters(rank) if not young(scene, at)]
+    if not places:
+        return None
+    at = min(places, key=lambda place: begun_ns(scene, place))
     if death := scene.side.death(rank):
         return died(scene, death, at, hurt)
     if rank not in scene.job.ranks:
         return silent(scene, rank, at, hurt)
     if at.sender < 0 and (parted := first_divergence(scene.job, at.group, at.seq)):
         return from_divergence(scene, parted, [rank, *hurt])
+    if left := scene.programs.departure(rank):
+        return departed(scene, [left], at, hurt)
+    return out_of_reach(scene, rank, at, hurt)
+
+
+def out_of_reach(scene: Scene, rank: int, at: At, hurt: list[int]) -> Culprit:
+    """A rank whose recorder holds nothing wrong: its stack, its steps and its later operations tell where it is."""
     frames = scene.side.main_stack(rank)
-    if in_p2p_call(frames) or (at.sender >= 0 and went_on(scene, rank, at)):
-        return culprit(
-            scene, "unmatched_p2p", [rank], at, hurt, "its partner never issued the other half", frames=frames
-        )
-    if went_on(scene, rank, at):
+    later = went_on(scene, rank, at)
+    if in_p2p_call(frames) or (at.sender >= 0 and later):
+        detail = "its partner never issued the other half"
+        return culprit(scene, "unmatched_p2p", [rank], at, hurt, detail, frames=frames)
+    if later:
         return culprit(scene, "skipped", [rank], at, hurt, "it issued later operations without this one", frames=frames)
     return culprit(scene, "host_stuck", [rank], at, hurt, host_detail(scene, rank), frames=frames)
 
@@ -169,7 +171,7 @@ def went_on(scene: Scene, rank: int, at: At) -> bool:
     """Whether a rank issued operations after others had begun to wait for it, or is in a later step than they are."""
     waiting = [scene.job.ranks[r].front for r in scene.graph.arrived(at)]
     since = max((op.created_ns for op in waiting if op), default=0)
-    if any(op.created_ns > since for op in scene.job.ranks[rank].ops):
+    if not scene.programs.known(rank) and any(op.created_ns > since for op in scene.job.ranks[rank].ops):
         return True
     mine = scene.side.heartbeat(rank)
     theirs = [beat.step for r in scene.graph.arrived(at) if (beat := scene.side.heartbeat(r))]
@@ -182,16 +184,14 @@ def gathered(scene: Scene, at: At) -> Culprit | None:
     arrived = scene.graph.arrived(at)
     hurt = victims(scene.graph, [at, *arrived])
     if at.sender >= 0:
-        return None if at in scene.graph.soft else both_halves(scene, at, hurt)
+        return None if at in scene.graph.soft or young(scene, at) else both_halves(scene, at, hurt)
     parted = first_divergence(job, at.group, at.seq)
     if parted:
         return from_divergence(scene, parted, [*arrived, *hurt])
-    if too_young(scene, at) or at in scene.graph.soft:
+    if too_young(scene, at) or young(scene, at) or at in scene.graph.soft:
         return None
     members = job.groups[at.group].ranks
-    done = [
-        m for m in members if (state := job.ranks.get(m)) and m not in arrived and state.completed(at.group) >= at.seq
-    ]
+    done = [m for m in members if m not in arrived and has_come(job.ranks.get(m), at)]
     others = sorted({*hurt, *arrived} - set(arrived))
     if done:
         return culprit(
@@ -219,10 +219,35 @@ def too_young(scene: Scene, at: At) -> bool:
     return min(asked) - max(op.created_ns for op in fronts) <= max(skew, 1_000_000_000)
 
 
+def young(scene: Scene, at: At) -> bool:
+    """Whether an operation was begun no longer before the dumps than this job's operations take.
+
+    Only the files' times tell that, and they are believed where they follow all that the dumps report.
+    """
+    job = scene.job
+    fronts = [op for rank in scene.graph.arrived(at) if (op := job.ranks[rank].front)]
+    if not job.taken or scene.side.collection or not fronts or any(op.retired for op in fronts):
+        return False
+    usual = max(longest_pause(job, op.rank) for op in fronts[:YOUNG_SAMPLES])
+    skew = max(job.taken.values()) - min(job.taken.values())
+    return min(job.taken.values()) - min(op.created_ns for op in fronts) <= 2 * usual + skew
+
+
+def longest_pause(job: Job, rank: int) -> int:
+    """The longest time that a rank took from one operation to the next, or one took from its issue to its end."""
+    ops = job.ranks[rank].ops
+    pauses = (after.created_ns - before.created_ns for before, after in pairwise(ops))
+    return max([*pauses, *(op.completed_ns - op.created_ns for op in ops if op.done)], default=0)
+
+
 def from_divergence(scene: Scene, parted: Divergence, involved: Iterable[int]) -> Culprit:
     """The culprits of a mismatch; where nothing tells the sides apart both are named."""
     job = scene.job
     at = At(parted.group, parted.seq)
+    members = [m for side in parted.sides for m in side]
+    left = [d for m in members if (d := scene.programs.departure(m)) and d.kind != "mismatch"]
+    if left and len(left) * 2 <= len(members):
+        return departed(scene, left, at, [*involved, *members])
     ranks = parted.ranks or sorted(m for side in parted.sides for m in side)
     hurt = sorted({*involved, *(m for side in parted.sides for m in side)} - set(ranks))
     kind = "skipped" if parted.skipped else "mismatch"

@@ -90,7 +90,14 @@ def load_job(artefacts: Sequence[run.Artefact], side: Side, options: store.Optio
     for part in parts:
         directory.add(part)
     directory.infer()
+    job.taken = taken_ns(job, artefacts)
     return job
+
+
+def taken_ns(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, int]:
+    """The times of the files, unless one is older than what it reports."""
+    times = {a.rank: a.path.stat().st_mtime_ns for a in artefacts if a.rank is not None and a.rank in job.ranks}
+    return times if all(times[rank] >= state.last_sign_ns() for rank, state in job.ranks.items()) else {}
 
 
 @dataclass(frozen=True)

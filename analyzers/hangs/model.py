@@ -155,6 +155,8 @@ class Job:
     stacks: list[list[Frame]]
     problems: list[str] = field(default_factory=list)
     lacks: dict[str, list[int]] = field(default_factory=dict)
+    taken: dict[int, int] = field(default_factory=dict)
+    """When each rank's dump was written, in nanoseconds; empty where the files' times cannot be believed."""
 
     def signature(self, op: Op) -> Signature:
         return self.signatures[op.signature]

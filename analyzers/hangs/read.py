@@ -1,13 +1,13 @@
 """Flight Recorder dumps -> columns. All dumps of a set are read by one child, one after the other.
 
-What is kept of a dump: every operation that is not done, the last done ones of each group, how far each group got, its
-process groups and statuses. The rest is dropped before the next file is opened, so memory grows with ranks x groups.
+What is kept of a dump: its last operations, and those before them from the first one that is not done; how far each
+group got; its process groups and statuses. The rest is dropped before the next file is opened.
 """
 
 import gzip
 import io
 import re
-from collections import defaultdict
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ import numpy as np
 from analyzers import unpickle
 from analyzers.errors import InputError
 
-VERSION = 1
-TAIL_ROWS = 400_000
-"""Done operations kept over all dumps of a set."""
-TAIL_AT_MOST = 256
-"""Done operations kept of one group on one rank."""
+VERSION = 2
+TAIL_ROWS = 100_000
+"""Operations kept over all dumps of a set, beside those that are not done."""
+TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
+"""Operations kept of one rank."""
 TEXT_AT_MOST = 500
 LARGEST = 1 << 62
 
@@ -37,7 +37,7 @@ Entry = dict[str, Any]
 
 def read(paths: list[Path]) -> tuple[dict[str, "np.ndarray[Any, Any]"], dict[str, Any]]:
     """Columns `ops.*`, `positions.*`; `meta.dumps[i]` is of `paths[i]` and holds a `problem` if it was unreadable."""
-    tables = Tables(tail=max(4, min(TAIL_AT_MOST, TAIL_ROWS // (4 * max(1, len(paths))))))
+    tables = Tables(tail=max(TAIL_AT_LEAST, min(TAIL_AT_MOST, TAIL_ROWS // max(1, len(paths)))))
     with unpickle.gc_paused():
         for index, path in enumerate(paths):
             tables.dumps.append(read_one(tables, index, path))
@@ -93,39 +93,28 @@ class Tables:
 
     def __init__(self, tail: int) -> None:
         self.tail = tail
-        self.ops: list[tuple[int, ...]] = []
-        self.positions: list[tuple[int, ...]] = []
+        self.ops, self.positions = array("q"), array("q")
         self.dumps: list[dict[str, Any]] = []
         self.groups, self.signatures, self.stacks, self.members = Interned(), Interned(), Interned(), Interned()
 
     def add(self, index: int, dump: dict[str, Any]) -> dict[str, Any]:
         entries = [e for e in dump.get("entries", []) if isinstance(e, dict)]
-        self.ops += [self.row(index, entry) for entry in self.kept(entries)]
-        self.positions += self.progress(index, entries)
+        old, recent = split(entries, self.tail)
+        stacks: dict[int, int] = {}
+        for entry in recent:
+            self.ops.extend(self.row(index, entry, stacks))
+        for position in self.progress(index, entries[:1] + newest(old) + recent):
+            self.positions.extend(position)
         return {
             "version": text(dump.get("version", "")),
             "entries": len(entries),
             "frames": any("frames" in e for e in entries[-1:]),
-            "done": sum(map(is_done, entries)),
+            "done": len(old) + sum(map(is_done, recent)),
             "active_only": whole(entries[0].get("collective_seq_id")) > 1 if entries else False,
             "detail": bool(entries) and all(group_of(e) == ("", "") for e in entries[-8:]),
             "groups": self.configured(dump.get("pg_config")),
             "status": statuses(dump.get("pg_status")),
         }
-
-    def kept(self, entries: list[Entry]) -> list[Entry]:
-        """The entries not done and the tail of done ones a group, in the order of the ring."""
-        room: dict[tuple[str, str], int] = defaultdict(lambda: self.tail)
-        kept = []
-        for entry in reversed(entries):
-            if is_done(entry):
-                name = group_of(entry)
-                room[name] -= 1
-                if room[name] < 0:
-                    continue
-            kept.append(entry)
-        kept.reverse()
-        return kept
 
     def progress(self, index: int, entries: list[Entry]) -> list[tuple[int, ...]]:
         """First, highest enqueued and highest done collective of each group."""
@@ -148,8 +137,11 @@ class Tables:
             for n in pg_ids
         ]
 
-    def row(self, index: int, entry: Entry) -> tuple[int, ...]:
-        """The numbers of an entry, in the order of `OPS`."""
+    def row(self, index: int, entry: Entry, stacks: dict[int, int]) -> tuple[int, ...]:
+        """The numbers of an entry, in the order of `OPS`; `stacks` knows the dump's frames, which entries share."""
+        stack = stacks.get(id(entry.get("frames")))
+        if stack is None:
+            stack = stacks[id(entry.get("frames"))] = self.stacks(frames(entry.get("frames")))
         return (
             index,
             self.groups(group_of(entry)),
@@ -157,7 +149,7 @@ class Tables:
             whole(entry.get("p2p_seq_id")),
             whole(entry.get("record_id")),
             self.signatures(signature(entry)),
-            self.stacks(frames(entry.get("frames"))),
+            stack,
             entry.get("state") == "started",
             is_done(entry),
             bool(entry.get("retired")),
@@ -190,8 +182,28 @@ class Tables:
         }
 
 
-def columns(prefix: str, names: Sequence[str], rows: list[tuple[int, ...]]) -> dict[str, "np.ndarray[Any, Any]"]:
-    matrix = np.array(rows, dtype=np.int64).reshape(-1, len(names))
+def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
+    """Old operations, all done, and recent ones: the last `tail`, or more from the first one that is not done."""
+    old = entries[:-tail]
+    pending = next((i for i, entry in enumerate(old) if entry.get("state") != "completed" and not is_done(entry)), None)
+    cut = len(old) if pending is None else pending
+    return old[:cut], entries[cut:]
+
+
+def newest(entries: list[Entry]) -> list[Entry]:
+    """The last collective and the last send or receive of each group."""
+    try:
+        return list({(e["process_group"], e["is_p2p"]): e for e in entries}.values())
+    except (KeyError, TypeError):  # JSON has lists in place of tuples
+        return list({(group_of(e), bool(e.get("is_p2p"))): e for e in entries}.values())
+
+
+def columns(prefix: str, names: Sequence[str], rows: "array[int]") -> dict[str, "np.ndarray[Any, Any]"]:
+    matrix = (
+        np.frombuffer(rows, dtype=np.int64).reshape(-1, len(names))
+        if rows
+        else np.zeros((0, len(names)), dtype=np.int64)
+    )
     return {f"{prefix}.{name}": np.ascontiguousarray(matrix[:, i]) for i, name in enumerate(names)}
 
 
@@ -261,6 +273,8 @@ def integers(value: str) -> list[int]:
 
 def whole(value: Any, default: int = -1) -> int:
     """A number that fits a column; dumps hold strings and None too."""
+    if type(value) is int and -LARGEST < value < LARGEST:
+        return value
     try:
         return max(-LARGEST, min(LARGEST, int(value)))
     except (TypeError, ValueError, OverflowError):
@@ -269,4 +283,6 @@ def whole(value: Any, default: int = -1) -> int:
 
 def text(value: Any) -> str:
     """Cut, and free of what UTF-8 cannot hold."""
+    if type(value) is str and len(value) <= TEXT_AT_MOST and value.isascii():
+        return value
     return str(value)[:TEXT_AT_MOST].encode("utf-8", "replace").decode() if not isinstance(value, (list, dict)) else ""

@@ -6,10 +6,11 @@ from analyzers.hangs.classify import Scene, classify
 from analyzers.hangs.graph import At, Graph, build, roots
 from analyzers.hangs.job import DumpSet, load_job, newest_set
 from analyzers.hangs.model import Culprit, HangData, Job, Wait, user_frame
+from analyzers.hangs.program import Programs
 from analyzers.hangs.rounds import moved
 from analyzers.hangs.side import Side, gather
 from analyzers.hangs.words import finding_of, sentence
-from analyzers.report import Evidence, Finding, Input, Report, Severity, Status, Verdict, ranked, tool_version
+from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, ranked, tool_version
 from analyzers.wording import who
 
 SCHEMA = "workbench.hang/1"
@@ -42,7 +43,7 @@ def analyze(found: run.Run, options: store.Options | None = None) -> Report[Hang
         raise InputError(
             f"{found.root}: no readable Flight Recorder dump", "; ".join(job.problems) or "give the folder of dumps"
         )
-    scene = Scene(job, side, build(job, side))
+    scene = Scene(job, side, build(job, side), Programs(job))
     culprits = find_culprits(scene)
     culprits = moved(culprits, job, dumps, side, options)
     return assemble(scene, dumps, culprits)
@@ -61,11 +62,21 @@ def find_culprits(scene: Scene) -> list[Culprit]:
 def too_few(scene: Scene, found: list[Culprit]) -> list[Culprit]:
     """When most dumps are missing for no known reason, their absence accuses nobody."""
     silent = [c for c in found if c.kind == "dead" and c.detail == "it left no dump"]
+    seen = [c for c in found if c not in silent and c.kind != "dead"]
+    if explained := [c for c in silent if any(is_victim_of(scene, c.ranks[0], other) for other in seen)]:
+        found = [c for c in found if c not in explained]
+        silent = [c for c in silent if c not in explained]
     if len(silent) > max(1, scene.job.world_size // 4):
         rest = [c for c in found if c not in silent]
         ranks = sorted(rank for c in silent for rank in c.ranks)
         return [*rest, Culprit(ranks=ranks, kind="unknown", detail="they left no dump", confidence=0.2)]
     return found
+
+
+def is_victim_of(scene: Scene, rank: int, culprit: Culprit) -> bool:
+    """Whether a rank without a dump shares a group with ranks that a known culprit keeps waiting: so it waits too."""
+    kept = {*culprit.ranks, *culprit.victims}
+    return any(rank in g.ranks and kept.intersection(g.ranks) for g in scene.job.groups)
 
 
 def deaths(scene: Scene) -> list[Culprit]:
@@ -102,7 +113,7 @@ def assemble(scene: Scene, dumps: DumpSet, culprits: list[Culprit]) -> Report[Ha
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[Input(str(a.path), str(a.kind), a.rank, a.step, a.bytes) for look in dumps.rounds for a in look],
+        inputs=[a.given() for look in dumps.rounds for a in look],
         verdict=verdict(scene, culprits),
         findings=findings + notes(scene),
         data=HangData(

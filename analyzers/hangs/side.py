@@ -10,7 +10,7 @@ import msgspec
 
 from analyzers import run
 from analyzers.hangs.model import Frame, user_frame
-from analyzers.wording import signal_of
+from analyzers.wording import place, signal_of
 
 SIDE_BYTES = 64 << 20
 SIGTERM = 15
@@ -151,7 +151,7 @@ def is_victim(gone: ExitFile) -> bool:
 
 def exception_text(gone: ExitFile) -> str:
     line = user_frame(gone.traceback)
-    where = f" at {line.name} ({line.filename}:{line.line})" if line else ""
+    where = f" at {line.name} ({place(line.filename, line.line)})" if line else ""
     return ("out of memory" if gone.out_of_memory else f"{gone.error}: {gone.message}"[:200]) + where
 
 

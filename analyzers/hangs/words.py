@@ -21,26 +21,61 @@ NEXT = {
 
 
 SAID = {
-    "dead": "{ranks} {be} gone ({detail}){before}",
-    "host_stuck": "{ranks} {be} stuck{where} and never joined {name}",
-    "skipped": "{ranks} skipped {name}{went_on}",
-    "mismatch": "{ranks} issued a mismatched {name}: {detail}{at}",
-    "order_cycle": "{ranks} {order}: {detail}",
-    "all_arrived": "{ranks} {be} all in {name}, which does not complete",
-    "lagging": "{ranks} {lag} behind in {name}: {detail}",
-    "slow": "{ranks} {be} slow, not stuck{where}: {detail}",
-    "unmatched_p2p": "{ranks} {have} no partner for a send or recv{where}: {detail}",
+    "dead": "{ranks} {be} gone{step} ({detail}){before}",
+    "host_stuck": "{ranks} {be} stuck{step}{where} and never joined {name}",
+    "skipped": "{ranks} skipped {name}{step}{went_on}",
+    "mismatch": "{ranks} issued a mismatched {name}{step}: {detail}{at}",
+    "order_cycle": "{ranks} {order}{step}: {detail}",
+    "all_arrived": "{ranks} {be} all in {name}{step}, which does not complete",
+    "lagging": "{ranks} {lag} behind in {name}{step}: {detail}",
+    "slow": "{ranks} {be} slow, not stuck{step}{where}: {detail}",
+    "unmatched_p2p": "{ranks} {have} no partner for a send or recv{step}{where}: {detail}",
     "unknown": "no verdict on {ranks}: {detail}",
+}
+WHY = {
+    "dead": "{end}, and {name} needs every member of its group: it can never complete",
+    "host_stuck": "{name} needs every member, and the process of {ranks} is alive but runs its own code instead",
+    "skipped": "{name} needs every member, and {ranks} went by it to what comes later",
+    "mismatch": "members must bring the same operation, type and shape; what {ranks} brought matches nothing, so"
+    " {name} never completes for the others",
+    "order_cycle": "the operation of each group needs ranks that stand in the operation of another group, so none of"
+    " them can complete",
+    "all_arrived": "every member has issued {name}, so it is the transport or a device that does not move, not a line"
+    " of the program",
+    "lagging": "others have completed {name}, so the data arrived there; the lagging ranks hold back all that follows",
+    "slow": "between two looks they went on, so the others will get what they wait for, late",
+    "unmatched_p2p": "a send completes only with its recv, and the other half was not issued",
+    "unknown": "ranks without a dump may be the cause as well as its victims",
+}
+ENDS = {
+    "oom": "an allocation that failed ended its process",
+    "error": "an uncaught {error} ended its process",
+    "": "its process ended without a word from Python",
+}
+NEXT_OF_DEAD = {
+    "oom": "look at what filled the memory of the rank; the others only wait for it",
+    "error": "mend what raises this error at the line above; the others only wait for it",
 }
 
 
+def ending(culprit: Culprit) -> str:
+    """How a dead rank ended: `oom`, `error` (an exception), or empty where no exception was seen."""
+    return "oom" if culprit.out_of_memory else "error" if culprit.error else ""
+
+
 def title(culprit: Culprit) -> str:
-    """What the culprit did: `rank 3 is stuck in tokenize (data/text.py:41) and never joined all_reduce #412 of dp`."""
+    """What the culprit did: `rank 3 is stuck at step 6 in tokenize (data/text.py:41) and never joined all_reduce #412
+    of dp`.
+    """
     ranks, name, line = culprit.ranks, operation(culprit), user_frame(culprit.frames)
+    step = f" at step {culprit.step}" if culprit.step is not None else ""
     spot = place(line.filename, line.line) if line else ""
+    if culprit.out_of_memory:
+        return f"{who(ranks)} ran out of memory{step}" + (f" in {line.name} ({spot})" if line else "")
     return SAID[culprit.kind].format(
         ranks=who(ranks),
         name=name,
+        step=step,
         detail=culprit.detail,
         be=verb(ranks, "is", "are"),
         lag=verb(ranks, "lags", "lag"),
@@ -51,6 +86,14 @@ def title(culprit: Culprit) -> str:
         went_on=f" and went on to {spot}" if line else "",
         before=f" before {name}" if name else "",
     )
+
+
+def why(culprit: Culprit) -> str:
+    """The mechanism by which the culprit stops the others, and what else is known of it."""
+    name = operation(culprit) or "what they wait in"
+    end = ENDS[ending(culprit)].format(error=culprit.error)
+    text = WHY[culprit.kind].format(ranks=who(culprit.ranks), name=name, end=end)
+    return text + (f" ({culprit.detail})" if culprit.detail and culprit.detail not in title(culprit) else "")
 
 
 def sentence(culprit: Culprit) -> str:
@@ -75,9 +118,8 @@ def finding_of(culprit: Culprit, evidence: list[Evidence]) -> Finding:
         id=f"hang.{culprit.kind}",
         severity=severity,
         title=title(culprit),
-        why=sentence(culprit)
-        + (f" ({culprit.detail})" if culprit.detail and culprit.detail not in title(culprit) else ""),
-        next=NEXT[culprit.kind],
+        why=why(culprit),
+        next=NEXT_OF_DEAD.get(ending(culprit), NEXT[culprit.kind]),
         ranks=culprit.ranks,
         step=culprit.step,
         evidence=evidence,

@@ -1,13 +1,11 @@
 """What is worth knowing about the memory of each device, and what to try next."""
 
-from collections.abc import Iterable, Iterator, Sequence
-
-import msgspec
+from collections.abc import Iterator, Sequence
 
 from analyzers.memory.cached import cached_findings
 from analyzers.memory.model import Device, Growth, Oom
 from analyzers.memory.stacks import place
-from analyzers.memory.text import fact, listed, ranks_of, share, size
+from analyzers.memory.text import fact, ranks_of, share, size
 from analyzers.report import Finding, Severity
 
 NEAR_LIMIT, SPIKE = 0.9, 0.25
@@ -33,8 +31,6 @@ def findings_of(device: Device) -> Iterator[Finding]:
         yield oom_finding(device, device.oom)
         if device.oom.requested_bytes >= SPIKE * max(device.oom.allocated_bytes, 1):
             yield spike_finding(device, device.oom)
-    if device.growing:
-        yield leak_finding(device, device.growing)
     yield from fragmentation_findings(device)
     yield from cached_findings(device)
     if not device.oom and device.limit_bytes and device.peak_allocated_bytes >= NEAR_LIMIT * device.limit_bytes:
@@ -105,13 +101,13 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
     return Finding(
         id="memory.leak",
         severity=Severity.WARNING,
-        title=f"Memory grows by {size(worst.bytes_per_step)} a step in {where}",
+        title=f"Memory grows by {size(worst.bytes_per_step)} a step from step {worst.first_step} on in {where}",
         why=f"What {where} allocated and nobody freed rose in {worst.steps} steps in a row,"
         f" {size(worst.total_bytes)} in all.",
         next="Find what keeps these tensors: a list that is appended to, a loss added up without .item() or .detach(),"
         " a graph held by a retained output.",
         ranks=ranks_of(device),
-        step=device.step,
+        step=worst.first_step,
         evidence=[
             fact(device, f"+{size(g.bytes_per_step)} a step, {g.category}", place(g.frames[0]) if g.frames else "")
             for g in growing
@@ -199,20 +195,3 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
 
 def largest(categories: dict[str, int]) -> tuple[str, int]:
     return max(categories.items(), key=lambda item: item[1])
-
-
-def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding an id: the latest of the most severe speaks for the ranks of all."""
-    by_id: dict[str, list[Finding]] = {}
-    for finding in findings:
-        by_id.setdefault(finding.id, []).append(finding)
-    return [merge(same) for same in by_id.values()]
-
-
-def merge(same: Sequence[Finding]) -> Finding:
-    first = max(same, key=lambda finding: (finding.severity.weight, finding.step or 0))
-    others = [finding for finding in same if finding is not first]
-    ranks = sorted({rank for finding in same for rank in finding.ranks})
-    evidence = [fact for finding in [first, *others] for fact in finding.evidence]
-    why = first.why if len(ranks) < 2 else f"{first.why} The same on {listed(ranks)}."
-    return msgspec.structs.replace(first, ranks=ranks, evidence=evidence[:EVIDENCE_AT_MOST], why=why)

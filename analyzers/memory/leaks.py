@@ -12,28 +12,36 @@ from analyzers.memory.replay import Replay
 from analyzers.memory.stacks import groups, shown
 from analyzers.memory.tables import Column
 
-RISES_AT_LEAST = 3
+RISES_AT_LEAST, RISES_TO_BE_SURE = 4, 8
+"""Blocks that go late, or whose end nobody noted, rise for some steps too. So few rises prove a leak only if each step
+keeps blocks of the same sizes; many must still be about equally large.
+"""
 STEPS_AT_MOST = 64
 BYTES_AT_LEAST, SHARE_AT_LEAST = 64 << 10, 0.005
 # Caches fill during the first steps, so few snapshots prove less than many steps do.
-BETWEEN_AT_LEAST, BETWEEN_SHARE = 1 << 20, 0.05
+BETWEEN_AT_LEAST, BETWEEN_SHARE, BETWEEN_RISES = 1 << 20, 0.05, 2
+STEADY = 0.5
 
 
 def growing(replay: Replay, guess: Guess) -> list[Growth]:
     """Stacks whose live bytes rose at each of the last steps, the steepest first; needs the steps to be marked."""
-    ends = [step.end - 1 for step in steps(replay.trace) if step.end][-STEPS_AT_MOST:]
-    if len(ends) <= RISES_AT_LEAST:
+    whole = [step for step in steps(replay.trace) if step.end][-STEPS_AT_MOST:]
+    if len(whole) <= RISES_AT_LEAST:
         return []
-    keys, held = held_at(replay, guess, ends)
+    instants = [whole[0].start - 1, *(step.end - 1 for step in whole if step.end)]
+    keys, group = np.unique(groups(replay.lifetimes, guess), return_inverse=True)
+    held = held_at(replay, group, instants)
     rises = np.array([rising(series) for series in held.T], np.int64)
-    total = held[-1] - held[len(ends) - 1 - rises, np.arange(len(keys))]
+    total = held[-1] - held[len(whole) - rises, np.arange(len(keys))]
     worth = max(BYTES_AT_LEAST, SHARE_AT_LEAST * replay.end)
-    leaking = [k for k in np.argsort(-total, kind="stable") if rises[k] >= RISES_AT_LEAST and total[k] >= worth]
+    grown = [k for k in np.argsort(-total, kind="stable") if rises[k] >= RISES_AT_LEAST and total[k] >= worth]
+    leaking = [k for k in grown if is_steady(replay, group == k, [s.start for s in whole[-rises[k] :]], held[:, k])]
     return [
         Growth(
             bytes_per_step=int(total[k]) // int(rises[k]),
             total_bytes=int(total[k]),
             steps=int(rises[k]),
+            first_step=whole[-int(rises[k])].number,
             category=CATEGORIES[keys[k] % len(CATEGORIES)],
             frames=shown(replay.trace.snapshot, int(keys[k]) // len(CATEGORIES)),
         )
@@ -41,13 +49,30 @@ def growing(replay: Replay, guess: Guess) -> list[Growth]:
     ]
 
 
-def held_at(replay: Replay, guess: Guess, instants: Sequence[int]) -> tuple[Column, Column]:
-    """Bytes alive at each instant by (stack, category): the groups, and a row an instant."""
+def held_at(replay: Replay, group: Column, instants: Sequence[int]) -> Column:
+    """Bytes alive at each instant by group: (instant, group)."""
     lives = replay.lifetimes
-    keys, group = np.unique(groups(lives, guess), return_inverse=True)
     alive = [lives.alive(instant) for instant in instants]
-    held = [np.bincount(group[rows], weights=lives.size[rows], minlength=len(keys)) for rows in alive]
-    return keys, np.array(held, np.int64).reshape(len(instants), len(keys))
+    count = int(group.max(initial=-1)) + 1
+    held = [np.bincount(group[rows], weights=lives.size[rows], minlength=count) for rows in alive]
+    return np.array(held, np.int64).reshape(len(instants), count)
+
+
+def is_steady(replay: Replay, chosen: Column, births: Sequence[int], held: Column) -> bool:
+    """Whether the steps that begin at `births` kept about the same each; `held` is what the chosen blocks held."""
+    kept = np.diff(held)[-len(births) :]
+    if len(births) >= RISES_TO_BE_SURE:
+        return bool(np.median(kept) >= STEADY * kept.mean())
+    return same_of_each(replay, chosen, births) * len(births) >= STEADY * int(kept.sum())
+
+
+def same_of_each(replay: Replay, chosen: Column, births: Sequence[int]) -> int:
+    """Bytes in blocks of those sizes of which each step that begins at `births` left one to the end."""
+    lives = replay.lifetimes
+    kept = chosen & (lives.died == len(replay.trace)) & (lives.born >= births[0])
+    step = np.searchsorted(births, lives.born[kept], side="right")
+    sizes, count = np.unique(np.unique(np.stack([lives.size[kept], step]), axis=1)[0], return_counts=True)
+    return int(sizes[count == len(births)].sum())
 
 
 def rising(series: Column) -> int:
@@ -60,18 +85,21 @@ def growing_over_snapshots(devices: Sequence[Device]) -> Growth | None:
     """The rise of what is alive at the end of one device's snapshots, taken at different steps of a run."""
     ends = np.array([device.end_allocated_bytes for device in devices], np.int64)
     rises = rising(ends) if len(ends) > 1 else 0
-    if rises < RISES_AT_LEAST - 1:
+    if rises < BETWEEN_RISES:
         return None
     first, last = devices[-1 - rises], devices[-1]
     total = last.end_allocated_bytes - first.end_allocated_bytes
     span = (last.step or 0) - (first.step or 0)
     if span <= 0 or total < max(BETWEEN_AT_LEAST, BETWEEN_SHARE * last.end_allocated_bytes):
         return None
+    if (ends[-1] - ends[-2]) / max(1, (last.step or 0) - (devices[-2].step or 0)) < STEADY * total / span:
+        return None  # it levels off
     stack = grown_most(first, last)
     return Growth(
         bytes_per_step=total // span,
         total_bytes=total,
         steps=span,
+        first_step=(first.step or 0) + 1,
         category=stack.category if stack else "unknown",
         frames=stack.frames if stack else [],
     )

@@ -47,11 +47,12 @@ class TopStack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """A stack whose live bytes grow from step to step."""
+    """A stack whose live bytes grow in `steps` steps in a row, of which `first_step` is the first."""
 
     bytes_per_step: int
     total_bytes: int
     steps: int
+    first_step: int
     category: str
     frames: list[str]
 

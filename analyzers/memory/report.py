@@ -7,18 +7,19 @@ from typing import Any
 import msgspec
 
 from analyzers import store
-from analyzers.errors import InputError, WorkbenchError
-from analyzers.memory.findings import findings_of, largest, leak_finding, merged
+from analyzers.errors import WorkbenchError
+from analyzers.memory.findings import findings_of, largest, leak_finding
 from analyzers.memory.leaks import growing_over_snapshots
 from analyzers.memory.model import Device, MemoryData, Oom
 from analyzers.memory.ranks import uneven
 from analyzers.memory.stacks import place
 from analyzers.memory.text import listed, ranks_of, share, size
-from analyzers.report import Evidence, Finding, Input, Report, Severity, Verdict, ranked, status_of, tool_version
-from analyzers.run import Artefact
+from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
+from analyzers.run import Artefact, selected, unreadable
 
 SCHEMA = "workbench.memory/1"
 READER = "analyzers.memory.digest"
+NOTABLE = 0.1
 CLASSES = ("oom", "leak", "fragmentation", "near_limit")
 
 
@@ -29,40 +30,27 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
         InputError: None of them can be read, or none is of the chosen rank and step.
     """
     options = options or store.Options()
-    chosen = selected(artefacts, options)
+    chosen = selected(artefacts, options.rank, options.step)
     devices, findings = [], []
     loaded = store.load_many([[artefact.path] for artefact in chosen], READER, options)
     for artefact, columns in zip(chosen, loaded, strict=True):
         if isinstance(columns, WorkbenchError):
-            findings.append(unreadable(artefact, columns))
+            findings.append(unreadable(artefact, "memory", columns))
         else:
             answers = msgspec.convert(columns.meta["devices"], list[Device])
             devices += [placed(device, artefact, columns.meta["ours"]) for device in answers]
     if not devices:
         raise next(error for error in loaded if isinstance(error, WorkbenchError))
-    findings += [finding for device in devices for finding in findings_of(device)] + leaks_over_snapshots(devices)
-    findings += uneven(devices)
+    findings += [finding for device in devices for finding in findings_of(device)] + leaks(devices) + uneven(devices)
     findings = ranked(merged(findings))
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[Input(str(a.path), a.kind, a.rank, a.step, a.bytes) for a in chosen],
+        inputs=[a.given() for a in chosen],
         verdict=verdict(devices, findings),
         findings=findings,
         data=MemoryData(devices),
     )
-
-
-def selected(artefacts: Sequence[Artefact], options: store.Options) -> list[Artefact]:
-    """The artefacts of the chosen rank and step; those whose name tells neither always belong."""
-    chosen = [
-        artefact
-        for artefact in artefacts
-        if options.rank in (None, artefact.rank) and options.step in (None, artefact.step)
-    ]
-    if not chosen:
-        raise InputError("no memory snapshot of this rank and step", "leave out --rank or --step to see what there is")
-    return chosen
 
 
 def placed(device: Device, artefact: Artefact, ours: dict[str, Any]) -> Device:
@@ -76,32 +64,26 @@ def placed(device: Device, artefact: Artefact, ours: dict[str, Any]) -> Device:
     return msgspec.structs.replace(device, path=str(artefact.path), rank=rank, step=step, oom=oom)
 
 
-def unreadable(artefact: Artefact, error: WorkbenchError) -> Finding:
-    return Finding(
-        id="memory.unreadable",
-        severity=Severity.WARNING,
-        title="A snapshot could not be read",
-        why=error.message,
-        next=error.hint,
-        ranks=[] if artefact.rank is None else [artefact.rank],
-        step=artefact.step,
-        evidence=[Evidence(text=error.message, source=str(artefact.path))],
-        confidence=1.0,
-    )
+def leaks(devices: Sequence[Device]) -> list[Finding]:
+    """What the last snapshot of each device shows to grow, else what grows between its snapshots at several steps.
 
-
-def leaks_over_snapshots(devices: Sequence[Device]) -> list[Finding]:
-    """Leaks that show only between a device's snapshots at several steps; one taken in mid-step (OOM) is left out."""
+    Growth that only an earlier snapshot shows has ended, and growth that is a small part of what was held when an
+    allocation failed is not why it failed.
+    """
 
     def series(device: Device) -> tuple[int, int]:
         return (-1 if device.rank is None else device.rank, device.device)
 
     found = []
-    settled = sorted((d for d in devices if not d.oom), key=lambda d: (series(d), d.step or 0))
-    for _, same in groupby(settled, key=series):
+    for _, same in groupby(sorted(devices, key=lambda d: (series(d), d.step or 0, d.oom is not None)), key=series):
         ordered = list(same)
-        if not any(d.growing for d in ordered) and (growth := growing_over_snapshots(ordered)):
-            found.append(leak_finding(ordered[-1], [growth]))
+        # One in mid-step holds what the step's end would have freed; on CPU the ends of some blocks go unseen.
+        settled = [d for d in ordered if not (d.oom or d.fragmentation.made_up_segments)]
+        last = ordered[-1]
+        if last.growing and not (last.oom and last.growing[0].total_bytes < NOTABLE * last.oom.allocated_bytes):
+            found.append(leak_finding(last, last.growing))
+        elif growth := growing_over_snapshots(settled):
+            found.append(leak_finding(settled[-1], [growth]))
     return found
 
 
@@ -150,11 +132,12 @@ def oom_sentence(devices: Sequence[Device], present: dict[str, Finding]) -> str:
     ranks = present["memory.oom"].ranks
     oom = next(device.oom for device in devices if device.oom)
     kind, held = largest(oom.categories)
+    leak = present.get("memory.leak")
     return (
         f"{listed(ranks)} ran out of memory{when_and_where(oom)}: it asked for {size(oom.requested_bytes)}"
         f" with {size(oom.device_free_bytes)} left; {kind.replace('_', ' ')} hold"
         f" {share(held, oom.allocated_bytes)} of {size(oom.allocated_bytes)}"
-        + (f"; {lower(present['memory.leak'].title)}" if "memory.leak" in present else "")
+        + (f"; {lower(leak.title)}" if leak and set(leak.ranks) & set(ranks) else "")
     )
 
 

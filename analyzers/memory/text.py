@@ -1,7 +1,10 @@
 """Numbers, ranks and facts as people read them in sentences."""
 
+from collections.abc import Sequence
+
 from analyzers.memory.model import Device
 from analyzers.report import Evidence
+from analyzers.wording import who
 
 
 def size(count: float) -> str:
@@ -17,15 +20,9 @@ def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "0 %"
 
 
-def listed(ranks: list[int]) -> str:
-    """`rank 3`, `ranks 1 and 2`, `ranks 0, 1, 2 and 5 more`."""
-    if not ranks:
-        return "the process"
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    named, more = ranks[:4], len(ranks) - 4
-    last = f"{more} more" if more > 0 else str(named.pop())
-    return f"ranks {', '.join(map(str, named))} and {last}"
+def listed(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0-2, 5`; snapshots often do not say which rank they are of."""
+    return who(ranks) if ranks else "the process"
 
 
 def fact(device: Device, text: str, line: str = "") -> Evidence:

@@ -15,6 +15,8 @@ from analyzers.report import Input
 READER = "analyzers.steps.read"
 APART = ("first", "compile", "gc", "eval", "checkpoint", "profile", "snapshot")
 """Tags of steps that do more than train; medians leave them out."""
+OBSERVERS = ("profiler", "snapshot")
+"""Phases that belong to our recorders."""
 
 
 class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +74,11 @@ class Steps:
     def ranks(self) -> list[int]:
         return sorted(self.table["rank"].unique().tolist())
 
+    @property
+    def observed(self) -> pd.Series:
+        """Seconds that the recorders took."""
+        return self.phases[[name for name in OBSERVERS if name in self.phases]].sum(axis=1)
+
 
 def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
     """The steps in these logs.
@@ -99,7 +106,7 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
         raise InputError(
             "no step in these logs", "; ".join(problems[:3]) or "the job wrote no line: did it finish a step?"
         )
-    inputs = [Input(str(a.path), str(a.kind), a.rank, a.step, a.bytes) for a in logs]
+    inputs = [a.given() for a in logs]
     return split(whole, headers, inputs, torn, problems)
 
 

@@ -60,8 +60,9 @@ def straggler(steps: Steps, late: Straggler) -> Finding:
     return Finding(
         id="steps.straggler",
         severity=Severity.WARNING,
-        title=f"rank {late.rank} makes the others wait: {late.cause}, {lost}",
-        why=f"from step {late.first_step} on its local work ({late.cause}) is longest: {late.share:.0%} of all time",
+        title=f"rank {late.rank} makes the others wait from step {late.first_step} on: {late.cause}, {lost}",
+        why=f"a synchronised step lasts as long as its slowest rank; what this one does more of its own work costs"
+        f" {late.share:.0%} of all time",
         next=STRAGGLER_NEXT[late.cause],
         ranks=[late.rank],
         step=late.first_step,

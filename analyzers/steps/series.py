@@ -16,9 +16,9 @@ GROWTH = 0.1
 """A leak hint needs memory to grow by this share of where it began."""
 RISING = 0.7
 """... in this share of the steps."""
+GOES_ON = 0.25
+"""... and by this part of that in the second half of them."""
 STEPS_AT_LEAST = 12
-OBSERVERS = ("profiler", "snapshot")
-"""Phases whose buffers count as the process's memory."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def slowdown(steps: Steps) -> Moment | None:
 def memory_growth(steps: Steps) -> list[Moment]:
     """Ranks whose memory rises step after step, recorders aside; `value` is bytes a step."""
     found = []
-    observed = steps.phases[[name for name in OBSERVERS if name in steps.phases]].sum(axis=1) > 0
+    observed = steps.observed > 0  # their buffers count as the process's memory
     for rank, mine in steps.table[~steps.table["warmup"] & ~observed].groupby("rank"):
         series = mine.set_index("step")["memory_bytes"].astype(float)
         if moment := growth(int(str(rank)), series[series > 0]):
@@ -95,7 +95,9 @@ def growth(rank: int, series: "pd.Series[float]") -> Moment | None:
         return None
     rises = np.diff(series.to_numpy())
     gained = float(series.iloc[-1] - series.iloc[0])
-    if gained < GROWTH * series.iloc[0] or float((rises > 0).mean()) < RISING:
+    late = float(series.iloc[-1] - series.iloc[len(series) // 2])
+    # Caches and pools fill and then stay; a leak goes on.
+    if gained < GROWTH * series.iloc[0] or float((rises > 0).mean()) < RISING or late < GOES_ON * gained:
         return None
     return Moment(int(series.index[0]), [rank], gained / (len(series) - 1), float(series.iloc[0]))
 

@@ -22,10 +22,14 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
 }
 BY_PROCESSOR = ("compute",)
 """Causes whose phases wait for others, so that only processor time is local."""
-LATE = 0.15
-"""Late is who works longer than the others by this share of a median step."""
+LATE, UNSURE = 0.25, 4
+"""Late is who works longer than the others by this share of what a step takes without anyone late. Equal work differs
+by a third in processor time where caches and cores are shared; so the fewer the steps (against UNSURE), the more it
+takes. Who does twice the work of the others is late all the same: on a busy machine a step is mostly waiting for cores.
+"""
 COST = 0.1
 """A straggler costs at least this share of the time of all steps."""
+LASTING = 0.75
 STEPS_AT_LEAST = 3
 
 
@@ -36,9 +40,12 @@ def stragglers(steps: Steps) -> list[Straggler]:
     total = by_step(steps, work.sum(axis=1), usable)
     if len(total.columns) < 2 or len(total) < STEPS_AT_LEAST:
         return []
-    typical = float(steps.table.loc[usable, "dur_s"].median())
-    excess = total.sub(reference(total), axis=0)
-    found = [judged(steps, work, excess[rank], typical, usable) for rank in excess.columns]
+    others = reference(total)
+    excess = total.sub(others, axis=0)
+    spent = by_step(steps, steps.table["dur_s"] - steps.observed, usable).median(axis=1)
+    bar = LATE * (1 + UNSURE / len(total)) * float((spent - excess.max(axis=1)).clip(lower=0).median())
+    bars = others.clip(upper=bar)
+    found = [judged(steps, work, excess[rank], bars, float(spent.sum()), usable) for rank in excess.columns]
     return sorted((s for s in found if s), key=lambda s: -s.share)
 
 
@@ -64,19 +71,29 @@ def reference(total: pd.DataFrame) -> pd.Series:
     return total.quantile(0.5, axis=1, interpolation="lower")
 
 
-def judged(steps: Steps, work: pd.DataFrame, excess: pd.Series, typical: float, usable: pd.Series) -> Straggler | None:
-    late = excess[excess > LATE * typical]
-    spent = typical * len(excess)
-    if len(late) < STEPS_AT_LEAST or late.sum() < COST * spent:
+def judged(
+    steps: Steps, work: pd.DataFrame, excess: pd.Series, bars: pd.Series, spent: float, usable: pd.Series
+) -> Straggler | None:
+    """The rank of this column of excesses, if it is late by more than `bars` often and that costs a part of `spent`."""
+    late = excess > bars
+    found = excess[late]
+    if len(found) < STEPS_AT_LEAST or found.sum() < COST * spent:
         return None
     return Straggler(
         rank=int(str(excess.name)),
-        lateness_s=float(late.mean()),
-        recurrence=len(late) / len(excess),
-        cause=cause_of(steps, work, excess.name, late.index, usable),
-        first_step=int(late.index.min()),
-        share=float(late.sum() / spent),
+        lateness_s=float(found.mean()),
+        recurrence=len(found) / len(excess),
+        cause=cause_of(steps, work, excess.name, found.index, usable),
+        first_step=first_of(late),
+        share=float(found.sum() / spent),
     )
+
+
+def first_of(late: pd.Series) -> int:
+    """The late step from which on most steps are late, else the first."""
+    onward = late[::-1].expanding().mean()[::-1]
+    lasting = onward[late & (onward >= LASTING)]
+    return int((lasting if len(lasting) else late[late]).index.min())
 
 
 def cause_of(steps: Steps, work: pd.DataFrame, rank: object, late: pd.Index, usable: pd.Series) -> str:

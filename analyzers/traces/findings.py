@@ -1,14 +1,14 @@
 """What is worth knowing about where the time goes, and what to try next."""
 
-from collections.abc import Iterable, Iterator, Sequence
-
-import msgspec
+from collections.abc import Iterator, Sequence
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.model import RankTrace, RankWaits
 from analyzers.traces.waits import straggler
 
-EXPOSED, HOST_BOUND, LATE, OFTEN, IN_VAIN = 0.1, 0.2, 0.2, 0.3, 0.2
+HOST_BOUND, LATE, OFTEN, IN_VAIN = 0.2, 0.2, 0.3, 0.2
+EXPOSED = {"device": 0.1, "cpu": 0.5}
+"""On a CPU the processes take turns on the same cores, so much of the waiting is for a core."""
 EVIDENCE_AT_MOST = 8
 
 
@@ -17,7 +17,7 @@ def findings_of(account: RankTrace) -> Iterator[Finding]:
     if not account.device_events:
         yield empty_finding(account)
         return
-    if account.exposed_communication_ns > EXPOSED * account.span_ns:
+    if account.exposed_communication_ns > EXPOSED[account.source] * account.span_ns:
         yield exposed_finding(account)
     if account.source == "device" and account.idle_host_ns > HOST_BOUND * account.span_ns:
         yield host_bound_finding(account)
@@ -160,21 +160,6 @@ def because(accounts: Sequence[RankTrace], slow: int, gap: int) -> str:
     if more >= 0.5 * gap:
         return f"It computes {millis(more)} longer than the median of the others."
     return "Recorded operators do not account for it: see its data loading, garbage collection and host load."
-
-
-def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding an id: the first of the most severe speaks for the ranks of all."""
-    by_id: dict[str, list[Finding]] = {}
-    for one in findings:
-        by_id.setdefault(one.id, []).append(one)
-    return [merge(same) for same in by_id.values()]
-
-
-def merge(same: Sequence[Finding]) -> Finding:
-    first = max(same, key=lambda one: one.severity.weight)
-    evidence = [fact for one in same for fact in one.evidence][:EVIDENCE_AT_MOST]
-    ranks = sorted({rank for one in same for rank in one.ranks})
-    return msgspec.structs.replace(first, ranks=ranks, evidence=evidence)
 
 
 def millis(nanoseconds: int) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import msgspec
 
 from analyzers import store
-from analyzers.errors import InputError, WorkbenchError
-from analyzers.report import Evidence, Finding, Input, Report, Severity, Verdict, ranked, status_of, tool_version
-from analyzers.run import Artefact
+from analyzers.errors import WorkbenchError
+from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
+from analyzers.run import Artefact, selected, unreadable
 from analyzers.traces.accounts import describe
-from analyzers.traces.findings import findings_of, merged, millis, percent, straggler_findings
+from analyzers.traces.findings import findings_of, millis, percent, straggler_findings
 from analyzers.traces.model import RankTrace, RankWaits, Trace, TraceData
 from analyzers.traces.waits import waits
 from analyzers.traces.work import Work, works
@@ -26,9 +26,7 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
         InputError: None of them can be read, or none is of the chosen rank and step.
     """
     options = options or store.Options()
-    chosen = [a for a in artefacts if options.step in (None, a.step) and options.rank in (None, a.rank)]
-    if not chosen:
-        raise InputError("no trace of this rank and step", "leave out --rank or --step to see what there is")
+    chosen = selected(artefacts, options.rank, options.step)
     loaded = store.load_many([[artefact.path] for artefact in chosen], READER, options)
     pairs = list(zip(chosen, loaded, strict=True))
     bad = [(artefact, columns) for artefact, columns in pairs if isinstance(columns, WorkbenchError)]
@@ -38,30 +36,16 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     done = [work for trace in good for work in works(trace)]
     accounts = [describe(work) for work in done]
     rows = waits_over_steps(done)
-    findings = [unreadable(artefact, error) for artefact, error in bad]
+    findings = [unreadable(artefact, "trace", error) for artefact, error in bad]
     findings += [finding for account in accounts for finding in findings_of(account)]
     findings = ranked(merged(findings + list(straggler_findings(accounts, rows))))
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[Input(str(a.path), a.kind, a.rank, a.step, a.bytes) for a in chosen],
+        inputs=[a.given() for a in chosen],
         verdict=verdict(accounts, findings),
         findings=findings,
         data=TraceData(accounts, rows),
-    )
-
-
-def unreadable(artefact: Artefact, error: WorkbenchError) -> Finding:
-    return Finding(
-        id="trace.unreadable",
-        severity=Severity.WARNING,
-        title="A trace could not be read",
-        why=error.message,
-        next=error.hint,
-        ranks=[] if artefact.rank is None else [artefact.rank],
-        step=artefact.step,
-        evidence=[Evidence(text=error.message, source=str(artefact.path))],
-        confidence=1.0,
     )
 
 

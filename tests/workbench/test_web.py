@@ -18,10 +18,10 @@ def test_the_first_page_tells_the_verdict(site, page):
 
 def test_an_address_is_a_state(site, page):
     """A link to a rank's memory opens on that rank, with a drawn chart and its numbers as a table."""
-    page.goto(f"{site}/memory?device=1")
+    page.goto(f"{site}/memory?device=2")
     page.wait_for_selector("#timeline .scatterlayer .trace")
-    shown = page.locator("main h2").inner_text()
-    assert shown == "Rank 0, device 0, step 5" or "rank" in shown.lower()
+    asked_for = page.locator("nav.ranks a").nth(2).inner_text()
+    assert page.locator("main h2").inner_text() == asked_for.capitalize()
     assert page.locator("caption").first.inner_text().startswith("Who holds the peak")
 
 
@@ -29,17 +29,19 @@ def test_zooming_asks_for_the_window(site, page):
     """After a zoom the chart holds entries of the window only."""
     page.goto(f"{site}/memory")
     page.wait_for_selector("#timeline .scatterlayer .trace")
+    page.wait_for_load_state("networkidle")
     whole = entries(page)
     middle = (whole[0] + whole[1]) // 2
-    with page.expect_response(lambda response: "_dash-update-component" in response.url):
-        page.evaluate(
-            "span => Plotly.relayout(document.querySelector('#timeline .js-plotly-plot'), {'xaxis.range': span})",
-            [middle - 50, middle + 50],
-        )
-    page.wait_for_function(
-        "low => document.querySelector('#timeline .js-plotly-plot')._fullData[0].x[0] >= low", arg=middle - 60
+    page.evaluate(
+        "span => Plotly.relayout(document.querySelector('#timeline .js-plotly-plot'), {'xaxis.range': span})",
+        [middle - 50, middle + 50],
     )
     low, high = entries(page)
+    for _ in range(50):
+        if low >= middle - 60:
+            break
+        page.wait_for_timeout(100)
+        low, high = entries(page)
     assert middle - 60 <= low < high <= middle + 60
 
 
@@ -57,14 +59,17 @@ def test_the_matrix_shows_who_waits(site, page):
 @pytest.mark.parametrize("address", ["trace", "steps", "nowhere", "memory?device=99", "hang?group=%3Cscript%3E"])
 def test_every_address_answers(site, page, address):
     page.goto(f"{site}/{address}")
-    page.wait_for_function("document.querySelector('#page').children.length > 0")
+    page.wait_for_selector("#page > *")
 
 
 def test_nothing_outside_is_served(site):
-    """Neither a path out of the assets nor a missing file gives a file of the machine."""
+    """No path out of the assets leads to a file of the machine; at most the page itself answers."""
     for path in ("/assets/../app.py", "/assets/%2e%2e/%2e%2e/pyproject.toml", "/assets//etc/passwd"):
-        with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(site + path, timeout=10)
+        try:
+            with urllib.request.urlopen(site + path, timeout=10) as response:
+                assert b"react-entry-point" in response.read()
+        except urllib.error.HTTPError as error:
+            assert error.code == 404  # noqa: PT017  # an answer is allowed as well
 
 
 def test_pages_carry_a_strict_policy(site):

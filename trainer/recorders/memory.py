@@ -172,6 +172,16 @@ def failure(error: BaseException, left: Room, time_ns: int) -> dict[str, Any]:
 
 
 def add_failure(trace: list[dict[str, Any]], entry: dict[str, Any]) -> None:
-    """Insert the entry where its time says."""
+    """Insert the entry where its time says, but before what the unwinding has freed since.
+
+    The allocation failed, so less was left than it asked for; what made it more came after.
+    """
     place = next((k for k, other in enumerate(trace) if other["time_us"] > entry["time_us"]), len(trace))
+    back, free = place, entry["device_free"]
+    while back and free >= entry["size"] and trace[back - 1]["action"].startswith("free_"):
+        back -= 1
+        free -= trace[back]["size"] * (trace[back]["action"] == "free_completed")
+    if 0 <= free < entry["size"]:
+        place = back
+        entry |= {"device_free": free, "time_us": trace[back]["time_us"] if back < len(trace) else entry["time_us"]}
     trace.insert(place, entry)

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from analyzers.errors import MissingExtra
 from workbench.launch.plan import Plan
 
 NOTICE_SECONDS = 0.5
@@ -63,12 +62,10 @@ def quieten(prefix: str) -> None:
 def elastic(plan: Plan) -> Outcome:
     """Our trainer, or another module, under the elastic agent."""
     warnings.filterwarnings("ignore")
-    try:
-        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-    except ImportError as error:
-        raise MissingExtra("launching needs torch", "pip install 'torch-workbench[train]'") from error
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
     quieten("torch.distributed.elastic")
     config = LaunchConfig(
         min_nodes=plan.nnodes,

@@ -82,6 +82,8 @@ def plan(request: Request) -> Plan:
     """
     if request.foreign:
         return foreign(request)
+    if find_spec("torch") is None:
+        raise MissingExtra("launching needs torch", "pip install 'torch-workbench[train]'")
     if request.trainer != OURS:
         return other_module(request)
     arguments = trainer_arguments(request)

@@ -3,7 +3,7 @@
 import sys
 import threading
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import msgspec
 from rich.console import Console
@@ -19,17 +19,16 @@ class StepLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: IO[bytes] | None = None
-        self._rest = b""
+        self._read = 0
 
     def fresh(self) -> list[dict[str, Any]]:
         """The steps written since the last call; a line that is still being written waits for its end."""
-        if self._file is None:
-            if not self.path.exists():
-                return []
-            self._file = self.path.open("rb")
-        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
-        return [step for line in lines if (step := decoded(line))]
+        with self.path.open("rb") as file:
+            file.seek(self._read)
+            written = file.read()
+        whole = written[: written.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return [step for line in whole.splitlines() if (step := decoded(line))]
 
 
 def decoded(line: bytes) -> dict[str, Any] | None:

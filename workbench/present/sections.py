@@ -90,10 +90,11 @@ def where(device: Any) -> str:
 
 
 def device_name(device: Any) -> str:
-    """`rank 1, device 0, step 5`, as far as known."""
+    """`rank 1, device 0, step 5, out of memory`, as far as known."""
     rank = [f"rank {device.rank}"] if device.rank is not None else []
     step = [f"step {device.step}"] if device.step is not None else []
-    return ", ".join([*rank, f"device {device.device}", *step])
+    failed = ["out of memory"] if device.oom else []
+    return ", ".join([*rank, f"device {device.device}", *step, *failed])
 
 
 def hang(data: Any) -> list[Table]:
@@ -182,18 +183,20 @@ def straggler(found: Any) -> tuple[Any, ...]:
 
 
 def incident(data: Any) -> list[Table]:
-    chain = table("What led to what", "# | event", ((i, link_text(link)) for i, link in enumerate(data.chain, 1)))
-    rooms: list[tuple[Callable[[Any], list[Table]], Any]] = [
-        (memory, data.memory),
-        (hang, data.hang),
-        (steps, data.steps),
-        (trace, data.trace),
+    """The chain, then the rooms that it rests on; of a run without incident the first table of each room."""
+    chain = table("What led to what", "# | event", ((i, link.text) for i, link in enumerate(data.chain, 1)))
+    rooms: dict[str, tuple[Callable[[Any], list[Table]], Any]] = {
+        "memory": (memory, data.memory),
+        "hang": (hang, data.hang),
+        "steps": (steps, data.steps),
+        "trace": (trace, data.trace),
+    }
+    told = {name.partition(".")[0] for link in data.chain for name in link.findings}
+    return [
+        chain,
+        *(t for name, (build, part) in rooms.items() if part is not None and name in told for t in build(part)[:3]),
+        *(t for build, part in rooms.values() if part is not None and not told for t in build(part)[:1]),
     ]
-    return [chain, *(t for build, part in rooms if part is not None for t in build(part)[:2])]
-
-
-def link_text(link: Any) -> str:
-    return link if isinstance(link, str) else str(link.text)
 
 
 def comparison(data: Any) -> list[Table]:

@@ -2,10 +2,11 @@
 
 from typing import Any, ClassVar
 
+from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Center, Middle, Vertical
+from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Footer, Header, LoadingIndicator, Static, TabbedContent, TabPane
@@ -64,7 +65,8 @@ class Views(Vertical):
         tabs = self.query_one(TabbedContent)
         tabs.active = name
         pane = tabs.get_pane(name)
-        next((w for w in pane.walk_children(Widget) if w.focusable), pane).focus()
+        # A focused widget of a hidden view would bring that view back.
+        self.screen.set_focus(next((w for w in pane.walk_children(Widget) if w.focusable), None))
 
     def _pane(self, name: str) -> Widget:
         if name == "home":
@@ -98,8 +100,8 @@ class WorkbenchApp(App[None]):
 
     def compose(self) -> ComposeResult:
         yield Header()
-        with Center(id="loading"), Middle():
-            yield Static(f"reading {len(self._run.artefacts)} files", id="loading-text")
+        with Vertical(id="loading"):
+            yield Static(Text(f"reading {len(self._run.artefacts)} files"), id="loading-text")
             yield LoadingIndicator()
         yield Footer()
 
@@ -122,7 +124,7 @@ class WorkbenchApp(App[None]):
     def on_failed(self, message: Failed) -> None:
         text = f"error: {clean(message.error.message)}\nhint: {clean(message.error.hint)}\n\nq quits"
         self.query_one(LoadingIndicator).remove()
-        self.query_one("#loading-text", Static).update(text)
+        self.query_one("#loading-text", Static).update(Text(text))
 
     def action_view(self, name: str) -> None:
         for views in self.query(Views):

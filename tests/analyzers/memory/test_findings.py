@@ -120,9 +120,9 @@ def leaking(maker, first, steps, leak):
 def test_a_leak_is_told_by_line_and_bytes_a_step(maker):
     report = memory.analyze([maker.save(leaking(maker, 1, 6, MIB), step="iteration_6")])
     assert (report.verdict.kind, report.verdict.ranks) == ("leak", [1])
-    assert report.verdict.sentence == "rank 1: memory grows by 1.0 MiB a step in keep (train/loop.py:7)"
+    assert report.verdict.sentence == "rank 1: memory grows by 1.0 MiB a step from step 1 on in keep (train/loop.py:7)"
     [growth] = report.data.devices[0].growing
-    assert (growth.bytes_per_step, growth.steps, growth.category) == (MIB, 5, "activations")
+    assert (growth.bytes_per_step, growth.steps, growth.category) == (MIB, 6, "activations")
 
 
 def test_a_steady_run_is_healthy(maker):
@@ -131,12 +131,35 @@ def test_a_steady_run_is_healthy(maker):
     assert report.findings == []
 
 
-def test_a_leak_that_only_several_snapshots_show(maker):
-    files = [maker.save(leaking(maker, first, 2, MIB), step=f"iteration_{first + 1}") for first in (1, 3, 5)]
-    report = memory.analyze(files)
-    assert report.verdict.kind == "leak"
-    [finding] = [f for f in report.findings if f.id == "memory.leak"]
-    assert "1.0 MiB a step in keep" in finding.title
+@pytest.mark.parametrize(("made_up", "kind"), [(False, "leak"), (True, "healthy")])
+def test_a_leak_that_only_several_snapshots_show(maker, made_up, kind):
+    """On CPU, where segments are made up, the recorder misses the ends of some blocks: there a trace must show it."""
+    recordings = [leaking(maker, first, 2, MIB) for first in (1, 3, 5)]
+    for made in recordings:
+        made["workbench"] |= {"made_up_segments": made_up}
+    report = memory.analyze([maker.save(made, step=f"iteration_{2 * n}") for n, made in enumerate(recordings, 1)])
+    assert report.verdict.kind == kind
+    titles = [f.title for f in report.findings if f.id == "memory.leak"]
+    assert titles == (
+        ["Memory grows by 1.0 MiB a step from step 3 on in keep (train/loop.py:7)"] if not made_up else []
+    )
+
+
+def test_growth_that_ended_is_no_leak(maker):
+    grows, stays = leaking(maker, 1, 6, MIB), leaking(maker, 7, 6, 0)
+    report = memory.analyze([maker.save(grows, step="iteration_6"), maker.save(stays, step="iteration_12")])
+    assert report.verdict.kind == "healthy"
+
+
+@pytest.mark.parametrize("sizes", [[100, 300, 200, 400, 500], [1, 1, 1, 1, 1, 1, 900, 1, 1, 800]])
+def test_blocks_that_stay_now_and_then_are_no_leak(maker, sizes):
+    made, site = maker.Recording(), [maker.frame("keep", "train/loop.py", 7)]
+    for number, kept in enumerate(sizes, 1):
+        made.note(f"step#{number}", "START")
+        made.alloc(kept << 10, site, category="activations")
+        made.note(f"step#{number}", "END")
+    made.ours = OURS | {"step": len(sizes)}
+    assert memory.analyze([maker.save(made.snapshot())]).verdict.kind == "healthy"
 
 
 def test_free_memory_in_pieces_is_fragmentation(maker):
@@ -186,14 +209,14 @@ def test_ranks_with_the_same_trouble_share_a_finding(maker, failed):
     files = [maker.save(failed, f"rank{r}_memory_snapshot.pickle", "iteration_5_exit") for r in range(6)]
     report = memory.analyze(files)
     assert report.verdict.ranks == [0, 1, 2, 3, 4, 5]
-    assert report.verdict.sentence.startswith("ranks 0, 1, 2, 3 and 2 more ran out of memory at step 6")
+    assert report.verdict.sentence.startswith("ranks 0-5 ran out of memory at step 6")
     assert memory.analyze(files, store.Options(rank=2)).verdict.ranks == [2]
-    assert memory.analyze(files[:2]).verdict.sentence.startswith("ranks 0 and 1 ran")
+    assert memory.analyze(files[:2]).verdict.sentence.startswith("ranks 0-1 ran")
 
 
 def test_a_choice_that_leaves_nothing_is_told(maker):
     artefact = maker.save(maker.wander(1).snapshot())
-    with pytest.raises(InputError, match="no memory snapshot of this rank"):
+    with pytest.raises(InputError, match="nothing of this rank"):
         memory.analyze([artefact], store.Options(rank=7))
 
 

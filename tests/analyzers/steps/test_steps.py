@@ -69,6 +69,25 @@ def test_stragglers_and_their_causes(logs, ranks, phase, cause):
     assert late.recurrence == pytest.approx(20 / 29)
 
 
+def test_on_a_busy_machine_twice_the_work_of_the_others_is_late(logs):
+    rows = {
+        rank: [line(s, dur_ns=330 * MS, slow={"fwd": 70 * MS} if rank == 1 and s > 5 else None) for s in range(1, 11)]
+        for rank in range(2)
+    }
+    (late,) = steps.analyze(logs(rows)).data.stragglers
+    assert (late.rank, late.cause, late.first_step) == (1, "compute", 6)
+
+
+def test_in_a_short_run_a_third_more_processor_time_is_noise(logs):
+    rows = {rank: [line(s, slow={"fwd": 13 * MS * rank}) for s in range(1, 6)] for rank in range(2)}
+    assert steps.analyze(logs(rows)).data.stragglers == []
+
+
+def test_memory_that_fills_and_stays_is_no_leak(logs):
+    rows = {0: [line(s, memory_bytes=(1000 + 300 * min(s, 10) + s) << 20) for s in range(1, 21)]}
+    assert steps.analyze(logs(rows)).verdict.kind == "healthy"
+
+
 def test_a_healthy_run(logs):
     report = steps.analyze(logs({rank: [line(s) for s in range(1, 31)] for rank in range(4)}))
     assert (report.verdict.kind, report.findings, report.data.stragglers) == ("healthy", [], [])

@@ -162,5 +162,5 @@ def test_spans_nest_and_keep_the_longest(maker):
 
 
 def test_a_choice_that_leaves_nothing_is_told(maker, made):
-    with pytest.raises(InputError, match="no trace of this rank"):
+    with pytest.raises(InputError, match="nothing of this rank"):
         traces.analyze([maker.save(made.text())], store.Options(rank=9))

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from trainer.recorders import RecorderOptions, Recorders
+from trainer.recorders.memory import add_failure
 
 ROOT = Path(__file__).parents[3]
 WIDTH = 64
@@ -193,7 +194,17 @@ def test_running_out_of_memory_leaves_a_snapshot(tmp_path: Path) -> None:
     assert any(frame["name"] == "forward" for frame in failure["frames"])
     assert snapshot["workbench"]["limit_bytes"] > 192 << 20
     assert snapshot["workbench"]["phase"] == "fwd"
-    assert peak(snapshot)["activations"] > failure["size"]
+    assert peak(snapshot)["activations"] >= failure["size"]
+
+
+def test_what_unwinding_freed_was_not_left_when_the_allocation_failed() -> None:
+    trace = [
+        {"action": action, "size": 24, "time_us": time}
+        for time, action in enumerate(["alloc", "alloc", "free_requested", "free_completed", "free_completed"])
+    ]
+    add_failure(trace, {"action": "oom", "size": 24, "device_free": 60, "time_us": 9})
+    assert [entry["action"] for entry in trace].index("oom") == 3
+    assert (trace[3]["device_free"], trace[3]["time_us"]) == (12, 3)
 
 
 def test_only_what_the_optimizer_allocates_has_its_stack(snapshot: dict) -> None:

@@ -16,7 +16,7 @@ from analyzers.store import Options
 from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.present.sections import hang
-from workbench.tui.widgets.matrix import Matrix
+from workbench.tui.widgets.matrix import Matrix, legend
 from workbench.tui.widgets.tables import Sections
 
 COLLECTIVES = 60
@@ -41,6 +41,7 @@ class HangPane(Vertical):
     def compose(self) -> ComposeResult:
         yield Static(id="hang-title")
         yield Matrix(id="matrix")
+        yield Static(legend(), id="legend")
         yield Sections(hang(self._data)[:2])
 
     def on_mount(self) -> None:

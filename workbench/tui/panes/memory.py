@@ -22,7 +22,10 @@ from workbench.tui.widgets.tables import grid
 
 
 class MemoryPane(Vertical):
-    """Timeline, categories at the cursor, largest stacks at the peak. `[` and `]` change the rank."""
+    """Timeline, categories at the cursor, largest stacks at the peak.
+
+    `[` and `]` change the rank, `,` and `.` the snapshot of that rank. A rank's gravest snapshot comes first.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Earlier", id="memory.left", show=False),
@@ -30,16 +33,20 @@ class MemoryPane(Vertical):
         Binding("plus,equals_sign", "zoom(0.5)", "Zoom in", id="memory.in"),
         Binding("minus", "zoom(2)", "Zoom out", id="memory.out"),
         Binding("0", "reset", "Whole", id="memory.reset"),
-        Binding("left_square_bracket", "device(-1)", "Previous rank", id="memory.previous"),
-        Binding("right_square_bracket", "device(1)", "Next rank", id="memory.next"),
+        Binding("left_square_bracket", "rank(-1)", "Previous rank", id="memory.previous"),
+        Binding("right_square_bracket", "rank(1)", "Next rank", id="memory.next"),
+        Binding("comma", "snapshot(-1)", "Earlier snapshot", id="memory.earlier", show=False),
+        Binding("full_stop", "snapshot(1)", "Later snapshot", id="memory.later", show=False),
     ]
 
     def __init__(self, data: Any, run: Run, options: Options) -> None:
         super().__init__()
-        self._devices = worst_first(data.devices)
+        self._by_rank: dict[int | None, list[Any]] = {}
+        for device in worst_first(data.devices):
+            self._by_rank.setdefault(device.rank, []).append(device)
         self._artefacts = {str(artefact.path): artefact for artefact in run.of(Kind.SNAPSHOT)}
         self._options = options
-        self._at = 0
+        self._rank, self._snapshot = 0, 0
         self._window: tuple[int, int] | None = None
 
     def compose(self) -> ComposeResult:
@@ -57,11 +64,12 @@ class MemoryPane(Vertical):
 
     @property
     def _device(self) -> Any:
-        return self._devices[self._at]
+        of_rank = list(self._by_rank.values())[self._rank]
+        return of_rank[self._snapshot % len(of_rank)]
 
     def _show_device(self) -> None:
         device = self._device
-        where = f"{device_name(device)}  ({self._at + 1} of {len(self._devices)})  {device.path}"
+        where = f"{device_name(device)}  (rank {self._rank + 1} of {len(self._by_rank)})  {device.path}"
         self.query_one("#memory-title", Static).update(Text(clean(where)))
         below = self.query_one("#memory-stacks", Vertical)
         below.remove_children()
@@ -106,8 +114,12 @@ class MemoryPane(Vertical):
         self._window = None
         self._load()
 
-    def action_device(self, by: int) -> None:
-        self._at = (self._at + by) % len(self._devices)
+    def action_rank(self, by: int) -> None:
+        self._rank, self._snapshot = (self._rank + by) % len(self._by_rank), 0
+        self._show_device()
+
+    def action_snapshot(self, by: int) -> None:
+        self._snapshot += by
         self._show_device()
 
 

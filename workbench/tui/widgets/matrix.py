@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -27,10 +28,14 @@ class Matrix(ScrollView, can_focus=True):
     def show(self, frame: pd.DataFrame) -> None:
         """Draw another matrix; its newest columns are in view."""
         self._frame = frame
-        self.styles.height = len(frame) + 3
-        self.virtual_size = Size(LABEL + 2 * len(frame.columns), len(frame) + 2)
-        self.scroll_to(x=self.virtual_size.width, animate=False)
+        self.styles.height = len(frame) + 2
+        self.virtual_size = Size(LABEL + 2 * len(frame.columns), len(frame) + 1)
         self.refresh()
+        self.call_after_refresh(self.scroll_to, x=self.virtual_size.width, animate=False)
+
+    def on_resize(self) -> None:
+        """Where there was no room yet when the matrix came, there is now."""
+        self.scroll_to(x=self.virtual_size.width, animate=False)
 
     def render_line(self, y: int) -> Strip:
         left, top = self.scroll_offset
@@ -38,32 +43,32 @@ class Matrix(ScrollView, can_focus=True):
         if self._frame.empty:
             text = "no collectives recorded" if line == 0 else ""
             return Strip([Segment(text.ljust(width))], width)
-        return self._line(line).crop_extend(left, left + width, None)
+        label, cells = self._line(line)
+        return Strip.join([Strip([label]), cells.crop_extend(left, left + width - LABEL, None)])
 
-    def _line(self, line: int) -> Strip:
+    def _line(self, line: int) -> tuple[Segment, Strip]:
+        """The label, which stays in place, and the cells, which scroll."""
         if line == 0:
-            return self._head()
+            return Segment("rank".ljust(LABEL), Style(dim=True)), self._head()
         if line <= len(self._frame):
-            return self._row(line - 1)
-        return self._legend() if line == len(self._frame) + 1 else Strip([])
+            return Segment(f"{self._frame.index[line - 1]}".ljust(LABEL)), self._row(line - 1)
+        return Segment(" " * LABEL), Strip([])
 
     def _head(self) -> Strip:
         first, last = self._frame.columns[0], self._frame.columns[-1]
         cells = 2 * len(self._frame.columns)
         span = f"#{first}".ljust(max(0, cells - len(f"#{last}"))) + f"#{last}"
-        return Strip([Segment("rank".ljust(LABEL) + span, Style(dim=True))])
-
-    def _legend(self) -> Strip:
-        parts = [Segment(" " * LABEL)]
-        for state, sign in STATE_SIGNS.items():
-            if state:
-                parts += [Segment(sign, Style(color=STATES[state])), Segment(f" {state}   ", Style(dim=True))]
-        return Strip(parts)
+        return Strip([Segment(span, Style(dim=True))])
 
     def _row(self, row: int) -> Strip:
-        label = f"{self._frame.index[row]}".ljust(LABEL)
         states = self._frame.iloc[row].astype(str)
-        cells = [
-            Segment(f"{STATE_SIGNS.get(s, '?')} ", Style(color=STATES.get(s, STATES[""]), bold=True)) for s in states
-        ]
-        return Strip([Segment(label), *cells])
+        return Strip(
+            [Segment(f"{STATE_SIGNS.get(s, '?')} ", Style(color=STATES.get(s, STATES[""]), bold=True)) for s in states]
+        )
+
+
+def legend() -> Text:
+    """What the signs mean."""
+    return Text("   ").join(
+        Text.assemble((sign, STATES[state]), f" {state}") for state, sign in STATE_SIGNS.items() if state
+    )

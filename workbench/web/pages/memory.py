@@ -38,9 +38,8 @@ def chosen(query: dict[str, str], count: int) -> int:
 
 
 def link(i: int, at: int, device: Any) -> dcc.Link:
-    mark = " ✗" if device.oom else ""
     style = "here" if i == at else ""
-    return dcc.Link(f"{device_name(device)}{mark}", href=f"/memory?{urlencode({'device': i})}", className=style)
+    return dcc.Link(device_name(device), href=f"/memory?{urlencode({'device': i})}", className=style)
 
 
 def window(view: View, device: Any, span: tuple[int, int] | None) -> Any:

@@ -1,0 +1,289 @@
+"""How often the hang analyzer names the planted cause, and what it costs, against torchfrtrace.
+
+    python benchmarks/hangs.py score [--seeds 10] [--official]      many small sets with planted causes
+    python benchmarks/hangs.py speed [--ranks 1024] [--entries 2000] [--official]
+
+A verdict counts only if classes and culprit ranks are exactly the planted ones. torchfrtrace prints a report for each
+unmatched operation and no class: it gets the point if any one of its reports names exactly the planted ranks.
+"""
+
+import argparse
+import itertools
+import pickle
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hang_jobs import TIMEOUT_NS, Fault, Mesh, Simulation, Style, dump, places, program, with_past, write
+
+from analyzers import run, store
+from analyzers.hangs import analyze
+
+MESHES = (Mesh(4, 4, 4), Mesh(8, 4, 2), Mesh(8, 8, 1), Mesh(2, 16, 2), Mesh(4, 8, 4), Mesh(8, 8, 4))
+COLLECTIVES = ("tp", "dp")
+PLACES = {
+    "host_stuck": ("tp", "dp", "pp", "default"),
+    "dead": ("tp", "dp", "pp", "default"),
+    "gpu_hang": ("tp", "dp", "default"),
+    "lagging": ("tp", "dp", "default"),
+    "unmatched_p2p": ("pp",),
+    "order_cycle": ("order",),
+}
+"""Where a fault may strike; elsewhere in collectives of tp and dp."""
+CLASS = {"gpu_hang": "all_arrived", "shape": "mismatch", "type": "mismatch", "dtype": "mismatch"}
+SCENARIOS = (
+    "healthy", "healthy_exchange", "healthy_skew", "host_stuck", "dead", "gpu_hang", "lagging", "shape", "type",
+    "dtype", "skipped", "order_cycle", "unmatched_p2p", "lost_dumps", "wrapped", "only_active", "two_faults",
+)  # fmt: skip
+
+Truth = set[tuple[str, tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A folder of dumps and the causes planted in it."""
+
+    folder: Path
+    truth: Truth
+
+    @property
+    def ranks(self) -> set[int]:
+        return {rank for _, ranks in self.truth for rank in ranks}
+
+
+def style_of(scenario: str, dice: random.Random) -> Style:
+    style = Style(
+        depth=dice.choice((1, 4, 1 << 30)),
+        streams=scenario != "two_faults" and dice.random() < 0.3,
+        exchange=scenario == "healthy_exchange" or dice.random() < 0.2,
+    )
+    match scenario:
+        case "healthy_skew":
+            return replace(style, skew_ns=dice.choice((2, 20, 200)) * 1_000_000)
+        case "order_cycle":  # without run-ahead it leaves the same dumps as a skipped operation
+            return replace(style, depth=1 << 30, streams=False)
+        case "wrapped":
+            return replace(style, ring=dice.choice((20, 40)))
+        case "only_active":
+            return replace(style, only_active=True)
+    return style
+
+
+def faults_of(scenario: str, mesh: Mesh, style: Style, dice: random.Random) -> list[Fault]:
+    if scenario.startswith("healthy"):
+        return []
+    if scenario == "two_faults":
+        kinds = dice.choices(("host_stuck", "gpu_hang", "shape", "lagging"), k=2)
+    elif scenario in ("lost_dumps", "wrapped", "only_active"):
+        kinds = [dice.choice(("host_stuck", "shape", "gpu_hang"))]
+    else:
+        kinds = [scenario]
+    return [fault_of(kind, mesh, style, dice) for kind in kinds]
+
+
+def fault_of(kind: str, mesh: Mesh, style: Style, dice: random.Random) -> Fault:
+    rank = dice.randrange(mesh.size)
+    launches = program(mesh, rank, style)
+    wanted = PLACES.get(kind, COLLECTIVES)
+    if wanted == ("order",):  # only groups that share a second rank can deadlock
+        found = [i for i in places(launches, style.steps, ("tp", "pp", "dp")) if launches[i + 1].kind == "default"]
+    else:
+        found = list(places(launches, style.steps, wanted))
+    return Fault(kind, rank, dice.choice(found or list(places(launches, style.steps, COLLECTIVES))))
+
+
+def make(scenario: str, seed: int, folder: Path) -> Case | None:
+    """A case on disk; None where the dice planted nothing that could show."""
+    dice = random.Random(f"{scenario} {seed}")
+    mesh, style = dice.choice(MESHES), style_of(scenario, dice)
+    faults = faults_of(scenario, mesh, style, dice)
+    if scenario in ("unmatched_p2p", "order_cycle") and mesh.pp == 1:
+        return make(scenario, seed + 1_000_000, folder)
+    job = Simulation(mesh, style, faults, seed)
+    job.run()
+    if faults and (len(job.finished) == mesh.size or not any(shows(job, f) for f in faults)):
+        return None
+    end = max(job.ranks[r].issued[-1][3] for r in range(mesh.size) if job.ranks[r].issued)
+    lost = {f.rank for f in faults if f.kind == "dead"}
+    if scenario == "lost_dumps":
+        guilty = {f.rank for f in faults}
+        lost |= set(dice.sample([r for r in range(mesh.size) if r not in guilty], 2))
+    start = min(state.issued[0][3] for state in job.ranks)
+    at = end + TIMEOUT_NS if faults else dice.randrange(start + (end - start) // 4, end)
+    instants = {rank: at + dice.randrange(max(1, style.skew_ns)) for rank in range(mesh.size)}
+    write(job, folder, {rank: now for rank, now in instants.items() if rank not in lost})
+    return Case(folder, {planted(job, f) for f in faults if shows(job, f)})
+
+
+def shows(job: Simulation, fault: Fault) -> bool:
+    return (fault.rank, fault.place) in job.reached
+
+
+def planted(job: Simulation, fault: Fault) -> tuple[str, tuple[int, ...]]:
+    ranks: tuple[int, ...] = (fault.rank,)
+    if fault.kind == "gpu_hang":
+        ranks = job.groups[fault.rank][job.ranks[fault.rank].issued[fault.place][0].kind][2]
+    return CLASS.get(fault.kind, fault.kind), ranks
+
+
+def ours(case: Case) -> tuple[bool, str]:
+    """Whether the answer is exact, and the answer."""
+    report = analyze(run.discover(case.folder), store.Options(cache=False))
+    found = {(c.kind, tuple(c.ranks)) for c in report.data.culprits if c.kind != "unknown"}
+    return found == case.truth, report.verdict.sentence
+
+
+def official(case: Case, limit_s: float = 120.0) -> bool:
+    """Whether any report of torchfrtrace names exactly the planted ranks; silence is right for a healthy job."""
+    command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(case.folder), "-p", "rank_"]
+    try:
+        said = subprocess.run(
+            [*command, "--allow-incomplete-ranks"], capture_output=True, text=True, timeout=limit_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    text = said.stdout + said.stderr
+    named = [set(map(int, re.findall(r"\d+", found))) for found in re.findall(r"missing ranks: \{([\d, ]*)\}", text)]
+    named += [set(map(int, re.findall(r"Culprit rank (\d+)", line))) for line in re.findall(r"error msg: (.*)", text)]
+    if not case.truth:
+        return said.returncode == 0 and not named and "cannot decide" not in text
+    return case.ranks in named
+
+
+def score(asked: argparse.Namespace) -> bool:
+    """Print a table of exact answers by scenario. True if the aim is reached."""
+    tools: dict[str, Callable[[Case], bool]] = {"ours": lambda case: told(case, asked.verbose)}
+    if asked.official:
+        tools["torchfrtrace"] = official
+    right: dict[str, Counter[str]] = defaultdict(Counter)
+    total: Counter[str] = Counter()
+    for scenario in asked.only or SCENARIOS:
+        for case in cases(scenario, asked.seeds, asked.first):
+            total[scenario] += 1
+            for tool, answers in tools.items():
+                right[tool][scenario] += answers(case)
+        exact = (f"{tool} {right[tool][scenario]:4}" for tool in tools)
+        print(f"{scenario:18}", *exact, f"of {total[scenario]}", flush=True)
+    for tool in tools:
+        print(f"{tool}: {right[tool].total()} of {total.total()}, {right[tool].total() / total.total():.1%}")
+    return right["ours"].total() >= 0.99 * total.total()
+
+
+def cases(scenario: str, count: int, first: int) -> "itertools.islice[Case]":
+    def endless():
+        for seed in itertools.count(first * 1000):
+            with tempfile.TemporaryDirectory() as home:
+                if case := make(scenario, seed, Path(home) / f"{scenario}_{seed}"):
+                    yield case
+
+    return itertools.islice(endless(), count)
+
+
+def told(case: Case, verbose: bool) -> bool:
+    exact, sentence = ours(case)
+    if verbose and not exact:
+        print(f"  {case.folder.name}: planted {sorted(case.truth)}\n     answered {sentence[:300]}")
+    return exact
+
+
+def speed(asked: argparse.Namespace) -> bool:
+    """Print what one big set costs. True if within the aim for 1024 ranks."""
+    home = Path(tempfile.mkdtemp())
+    try:
+        big_set(home / "dumps", asked.ranks, asked.entries)
+        megabytes = sum(p.stat().st_size for p in (home / "dumps").iterdir()) / 1e6
+        print(f"{asked.ranks} ranks x {asked.entries} entries, {megabytes:.0f} MB")
+        bare = measure("pickle.load", BARE, home)
+        mine = measure("ours", OURS, home)
+        print(f"ours / pickle.load: {mine[0] / bare[0]:.2f}")
+        if asked.official:
+            measure("torchfrtrace", OFFICIAL, home)
+        return mine[0] <= 6.0 * asked.ranks / 1024 and mine[1] <= max(150.0, 150.0 * asked.ranks / 1024)
+    finally:
+        shutil.rmtree(home)
+
+
+BARE = """
+import gc, pickle, sys, pathlib
+gc.disable()
+for path in pathlib.Path(sys.argv[1]).iterdir():
+    pickle.load(path.open("rb"))
+"""
+OURS = """
+import sys
+from pathlib import Path
+from analyzers import run, store
+from analyzers.hangs import analyze
+print(analyze(run.discover(Path(sys.argv[1])), store.Options(cache=False)).verdict.sentence[:160])
+"""
+OFFICIAL = """
+import sys, torch.distributed.flight_recorder.fr_trace as tool
+tool.main([sys.argv[1], "-p", "rank_", "--mismatch_cap", "1000000"])
+"""
+PEAK = """
+import resource, subprocess, sys
+try:
+    done = subprocess.run([sys.executable, "-c", sys.argv[1], sys.argv[2]], capture_output=True, text=True, timeout=300)
+    said = done.stdout[-200:].strip() or done.stderr[-200:]
+except subprocess.TimeoutExpired:
+    said = "stopped unfinished"
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, said)
+"""
+
+
+def measure(name: str, code: str, home: Path) -> tuple[float, float]:
+    """CPU seconds and peak resident MB (of the largest process) of a snippet, children included."""
+    started = time.monotonic()
+    told = subprocess.run(
+        [sys.executable, "-c", PEAK, code, str(home / "dumps")], capture_output=True, text=True, check=True
+    ).stdout
+    seconds, peak, said = told.split(" ", 2)
+    wall = time.monotonic() - started
+    print(f"{name:14} {float(seconds):7.2f} CPU s {float(peak):7.0f} MB {wall:7.1f} s  {said.strip()[:110]}")
+    return float(seconds), float(peak)
+
+
+def big_set(folder: Path, ranks: int, entries: int) -> None:
+    """Dumps of full rings; rank 643 never joins an operation of its dp group in the last step."""
+    mesh, style = Mesh(8, ranks // 16, 2), Style(layers=4, steps=2)
+    launches = program(mesh, 0, style)
+    place = next(i for i in places(launches, style.steps, ("dp",)) if i > len(launches) // 2)
+    job = Simulation(mesh, style, [Fault("host_stuck", 643 % ranks, place)], 1)
+    job.run()
+    folder.mkdir(parents=True)
+    now = max(state.issued[-1][3] for state in job.ranks) + TIMEOUT_NS
+    for rank in range(mesh.size):
+        content = with_past(dump(job, rank, now), len(launches) // 2, entries)
+        (folder / f"rank_{rank}").write_bytes(pickle.dumps(content, protocol=2))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_subparsers(required=True)
+    scoring = what.add_parser("score")
+    scoring.add_argument("--seeds", type=int, default=10)
+    scoring.add_argument("--first", type=int, default=0)
+    scoring.add_argument("--only", nargs="*", choices=SCENARIOS)
+    scoring.add_argument("--verbose", action="store_true")
+    scoring.set_defaults(ask=score)
+    timing = what.add_parser("speed")
+    timing.add_argument("--ranks", type=int, default=1024)
+    timing.add_argument("--entries", type=int, default=2000)
+    timing.set_defaults(ask=speed)
+    for one in (scoring, timing):
+        one.add_argument("--official", action="store_true", help="torchfrtrace too")
+    asked = parser.parse_args()
+    sys.exit(not asked.ask(asked))
+
+
+if __name__ == "__main__":
+    main()

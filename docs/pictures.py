@@ -1,0 +1,56 @@
+"""Draws the pictures of the README anew from a recorded incident: `python docs/pictures.py`."""
+
+import asyncio
+import re
+import shutil
+import threading
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+from werkzeug.serving import make_server
+
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import room_for
+from workbench.tui.app import WorkbenchApp
+from workbench.web.app import make_app
+from workbench.web.view import view_of
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+RUN = discover((ROOT / "tests" / "fixtures" / "oom_2ranks").relative_to(Path.cwd()))
+FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
+"""Textual's pictures load a font from the network; a system font will do."""
+
+
+async def terminal(keys: str, name: str) -> None:
+    app = WorkbenchApp(RUN, room_for(RUN), Options())
+    async with app.run_test(size=(118, 34)) as pilot:
+        for key in ("", *keys):
+            await app.workers.wait_for_complete()
+            await pilot.pause(0.5)
+            if key:
+                await pilot.press(key)
+        await app.workers.wait_for_complete()
+        await pilot.pause(0.5)
+        (PICTURES / f"{name}.svg").write_text(FONT.sub("", app.export_screenshot(title="workbench inspect outputs/")))
+
+
+def page(path: str, name: str) -> None:
+    server = make_server("127.0.0.1", 0, make_app(view_of(RUN, room_for(RUN), Options())).server, threaded=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
+        shown = browser.new_page(viewport={"width": 1100, "height": 760})
+        shown.goto(f"http://127.0.0.1:{server.port}{path}")
+        shown.wait_for_load_state("networkidle")
+        shown.wait_for_timeout(1000)
+        shown.screenshot(path=PICTURES / f"{name}.png")
+        browser.close()
+    server.shutdown()
+
+
+if __name__ == "__main__":
+    asyncio.run(terminal("1", "home"))
+    asyncio.run(terminal("2", "memory"))
+    page("/memory", "web")

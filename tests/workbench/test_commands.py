@@ -1,0 +1,162 @@
+"""Every other command, run as a user runs it."""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+OOM, STUCK, DATA = FIXTURES / "oom_2ranks", FIXTURES / "stuck_2ranks", FIXTURES / "straggler_data_2ranks"
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "workbench", *map(str, arguments)],
+        capture_output=True, text=True, check=False, timeout=120, **options,
+    )  # fmt: skip
+
+
+def test_help_is_quick():
+    """The processor time of the quickest of three, against the budget of 400 ms."""
+    spent = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert run("--help").returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(spent) < 0.4
+
+
+@pytest.mark.parametrize(
+    ("command", "place", "expected"),
+    [
+        ("inspect", OOM / "memory_snapshot" / "iteration_5_exit", "rank 1 ran out of memory at step 6"),
+        ("hang", OOM / "dumps", "rank 0 waits"),
+        ("hang", STUCK / "dumps", "in loop_in_python (trainer/faults.py:"),
+        ("steps", DATA, "rank 1 makes the others wait from step 6 on: data"),
+        ("trace", DATA, "Where the time goes"),
+    ],
+)
+def test_each_door_tells_its_part(command, place, expected):
+    ended = run(command, place)
+    assert ended.returncode == 0, ended.stderr
+    assert expected in " ".join(ended.stdout.split())
+
+
+def test_the_same_verdict_in_every_format(tmp_path):
+    """Text, Markdown, HTML and JSON on stdout and in files."""
+    sentence = json.loads(run("hang", STUCK, "--json").stdout)["verdict"]["sentence"]
+    for name in ("out.md", "out.html", "out.json", "out.txt"):
+        assert run("hang", STUCK, "-o", tmp_path / name).returncode == 0
+        words = " ".join((tmp_path / name).read_text().replace("\\", "").split())
+        assert sentence.split(";")[0].split(" (")[0] in words
+
+
+def test_a_file_is_overwritten_only_by_force(tmp_path):
+    kept = tmp_path / "report.md"
+    kept.write_text("mine")
+    assert run("report", STUCK, "-o", kept).returncode == 2
+    assert kept.read_text() == "mine"
+    assert run("report", STUCK, "-o", kept, "--force").returncode == 0
+    assert kept.read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("inspect", STUCK, "-o", "report.docx"),
+        ("inspect", STUCK, "--max-memory", "much"),
+        ("report", STUCK),
+        ("schema", "nonsense"),
+        ("demo", "nonsense"),
+        ("launch", "--profiling.enable_profiling=False", "--dry-run"),
+        ("launch", "--trainer", "no_such_module", "--dry-run"),
+        ("config", "show", "--training.step", "3"),
+    ],
+)
+def test_usage_errors_are_two_lines(arguments):
+    """What cannot be done as asked: exit status 2, `error:` and `hint:`, no traceback."""
+    ended = run(*arguments)
+    assert ended.returncode == 2
+    assert [line.partition(":")[0] for line in ended.stderr.splitlines()] == ["error", "hint"]
+
+
+def test_memory_is_bounded():
+    ended = run("inspect", OOM / "memory_snapshot", "--max-memory", "1M", "--no-cache")
+    assert ended.returncode == 3
+    assert ended.stderr.startswith("error: ")
+
+
+def test_dry_run_prints_a_command_line(tmp_path):
+    ended = run("launch", "--config", "configs/debug_model.toml", "--nproc", "2", "--dry-run", "--training.steps", "7")
+    assert "torchrun --nnodes 1 --nproc_per_node 2" in ended.stdout
+    assert ended.stdout.rstrip().endswith("-m trainer --job.config_file configs/debug_model.toml --training.steps 7")
+
+
+def test_doctor_sees_what_is_set_wrong(monkeypatch):
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "0")
+    document = json.loads(run("doctor", "--json").stdout)
+    assert document["schema"] == "workbench.doctor/1"
+    assert {"doctor.detail", "doctor.no_ring"} <= {finding["id"] for finding in document["findings"]}
+    assert document["verdict"]["status"] == "warning"
+
+
+def test_config_show_resolves_file_and_overrides():
+    shown = run("config", "show", "configs/debug_model.toml", "--training.steps", "3", "--json")
+    config = json.loads(shown.stdout)
+    assert (config["training"]["steps"], config["model"]["flavor"]) == (3, "debugmodel")
+
+
+def test_config_explain_classes_every_key(tmp_path):
+    toml = tmp_path / "old.toml"
+    toml.write_text("[training]\nbatch_size = 4\nstepz = 3\n[float8]\nenable_float8_linear = false\n")
+    document = json.loads(run("config", "explain", toml, "--json").stdout)
+    assert document["schema"] == "workbench.config/1"
+    classes = {key["from"] or key["key"]: key["class"] for key in document["data"]["keys"]}
+    assert classes["training.batch_size"] == "translated"
+    assert classes["training.stepz"] == "unknown"
+    assert [key["line"] for key in document["data"]["keys"]] == [2, 3, 5]
+
+
+@pytest.mark.parametrize("name", ["memory", "hang", "trace", "steps", "incident", "compare"])
+def test_each_document_has_a_schema(name):
+    schema = json.loads(run("schema", name).stdout)
+    assert "$defs" in schema
+
+
+def test_two_runs_are_compared():
+    document = json.loads(run("compare", FIXTURES / "healthy_2ranks", DATA, "--json").stdout)
+    assert document["schema"] == "workbench.compare/1"
+    assert any(row["what"] for row in document["data"]["rows"])
+
+
+def test_an_unwritable_place_is_told(tmp_path):
+    ended = run("inspect", STUCK, "-o", tmp_path / "no" / "folder" / "x.md")
+    assert ended.returncode == 3
+    assert "hint:" in ended.stderr
+
+
+def test_without_torch_analysing_works_and_launching_says_what_to_install(tmp_path):
+    """An interpreter that cannot find torch: a run is explained, a launch names the extra."""
+    hide = (
+        "import importlib.util, runpy, sys\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'torch' else find(name, *more)\n"
+        "sys.modules['torch'] = None\n"
+        "runpy.run_module('workbench', run_name='__main__')\n"
+    )
+
+    def without_torch(*arguments):
+        command = [sys.executable, "-c", hide, *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+    assert "rank 1 ran out of memory" in " ".join(without_torch("inspect", OOM).stdout.split())
+    ended = without_torch("launch", "--job.dump_folder", tmp_path / "outputs")
+    assert ended.returncode == 2
+    assert "torch-workbench[train]" in ended.stderr
+    assert not (tmp_path / "outputs").exists()

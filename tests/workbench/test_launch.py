@@ -1,0 +1,111 @@
+"""The launcher with real processes: it runs, it breaks, it says why, and it leaves nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+COMMAND = [sys.executable, "-m", "workbench", "launch", "--module", "llama3", "--config", "llama3_debugmodel"]
+
+
+def launch(folder, *more):
+    return subprocess.run(
+        [*COMMAND, "--nproc", "2", "--job.dump_folder", str(folder), *more],
+        capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+
+
+def manifest(folder):
+    return json.loads((folder / "run.json").read_text())
+
+
+def test_a_run_that_completes(tmp_path):
+    """Plain progress lines on stderr, nothing on stdout, status 0, a complete run.json."""
+    ended = launch(tmp_path, "--training.steps", "3")
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+    assert [line.split()[1] for line in ended.stderr.splitlines() if line.startswith("step")] == ["1/3", "2/3", "3/3"]
+    written = manifest(tmp_path)
+    assert (written["status"], written["exit_codes"], written["cause"]) == ("completed", {}, None)
+    assert written["ended_ns"] > written["started_ns"]
+
+
+def test_a_run_that_dies_is_explained(tmp_path):
+    """A killed rank: exit status 1, the culprit named on stdout, the victims too."""
+    ended = launch(tmp_path, "--incident", "kill")
+    assert ended.returncode == 1
+    flat = " ".join(ended.stdout.split())
+    assert "rank 1 is gone" in flat
+    assert "killed by signal 9" in flat
+    assert "rank 0 waits" in flat
+    assert f"workbench inspect {tmp_path}" in flat
+    assert manifest(tmp_path)["exit_codes"]["1"] == -signal.SIGKILL
+
+
+def test_a_rank_that_holds_the_gil_is_found_before_the_timeout(tmp_path):
+    """Its dump comes without Python's help, its stack by a signal."""
+    ended = launch(tmp_path, "--incident", "stuck_gil", "--comm.train_timeout_seconds", "12")
+    assert ended.returncode == 1
+    flat = " ".join(ended.stdout.split())
+    assert "host stuck" in flat
+    assert "rank 1 is stuck at step 6 in hold_gil (trainer/faults.py:" in flat
+    first = json.loads((tmp_path / "dumps" / "collection.json").read_text())["rounds"][0]["ranks"]
+    assert {rank: told["status"] for rank, told in first.items()} == {"0": "ok", "1": "ok"}
+    assert first["1"]["channel"] == "json"
+
+
+def test_a_second_run_keeps_what_the_first_left(tmp_path):
+    launch(tmp_path, "--training.steps", "2")
+    began = manifest(tmp_path)["started_ns"]
+    launch(tmp_path, "--training.steps", "2")
+    assert manifest(tmp_path)["started_ns"] > began
+    [kept] = list((tmp_path / "previous").glob("*/run.json"))
+    assert json.loads(kept.read_text())["started_ns"] == began
+
+
+def test_ctrl_c_ends_all_ranks(tmp_path):
+    """Exit status 130, no process left, the run marked as interrupted."""
+    job = subprocess.Popen(
+        [*COMMAND, "--nproc", "2", "--job.dump_folder", str(tmp_path), "--training.steps", "100000"],
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    wait_for(lambda: len(list((tmp_path / "steps").glob("rank_*.jsonl"))) == 2)
+    heads = [path.read_text().splitlines()[0] for path in (tmp_path / "steps").glob("rank_*.jsonl")]
+    ranks = [json.loads(head)["pid"] for head in heads]
+    os.killpg(job.pid, signal.SIGINT)
+    _, narration = job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert "interrupted" in narration
+    assert "Traceback" not in narration
+    assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
+    assert manifest(tmp_path)["status"] == "interrupted"
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.1)
+
+
+def test_a_foreign_command_runs_with_its_status(tmp_path):
+    """Flight Recorder's variables are set for it; what it returns decides."""
+    program = "import os, sys; sys.exit(0 if os.environ['TORCH_FR_BUFFER_SIZE'] == '20000' else 5)"
+    command = [sys.executable, "-m", "workbench", "launch", "--", sys.executable, "-c", program]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("incident", ["oom", "straggler_gc"])
+def test_a_demo_ends_with_its_diagnosis(tmp_path, incident):
+    """Status 0, as it was meant to break, and the report as JSON on stdout."""
+    command = [sys.executable, "-m", "workbench", "demo", incident, "--folder", str(tmp_path), "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert ended.returncode == 0, ended.stderr
+    verdict = json.loads(ended.stdout)["verdict"]
+    expected = {"oom": "oom", "straggler_gc": "straggler"}[incident]
+    assert (verdict["class"], verdict["ranks"]) == (expected, [1])

@@ -1,0 +1,40 @@
+"""Artefacts of other people's jobs through the real command line: analysed, or refused in two lines."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("WORKBENCH_SHARED", ROOT.parent / "shared")) / "data"
+FILES = sorted(
+    path
+    for room in ("memory", "traces")
+    for path in DATA.glob(f"{room}/**/*")
+    if path.is_file() and path.stat().st_size
+)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not FILES, reason="no artefacts of other jobs here")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_inspect_analyses_or_refuses(path, tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-m", "workbench", "inspect", str(path), "--json"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"WORKBENCH_CACHE": str(tmp_path)},
+        check=False,
+    )
+    assert "Traceback" not in ended.stderr
+    if ended.returncode == 3:
+        assert [line.split(":")[0] for line in ended.stderr.strip().splitlines()[-2:]] == ["error", "hint"]
+        return
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(ended.stdout)
+    assert document["schema"] in ("workbench.memory/1", "workbench.trace/1")
+    assert document["verdict"]["sentence"]
