@@ -1,12 +1,8 @@
 """What the remedies are said to free."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from analyzers import memory, run
+from analyzers import memory
 
 MIB = 1 << 20
 
@@ -45,22 +41,3 @@ def test_expandable_segments_free_whole_pages_only(maker):
     assert (estimate.of_bytes, estimate.frees_bytes) == (200 * MIB, pages * 2 * MIB)
     [finding] = [f for f in report.findings if f.id == "memory.fragmentation"]
     assert "That would make about" in finding.next
-
-
-def trained(folder, mode):
-    """Device of a real run of one process with a mode of activation checkpointing."""
-    command = [sys.executable, "-m", "workbench", "launch", "--module", "llama3", "--config", "llama3_debugmodel"]
-    command += ["--nproc", "1", "--training.steps", "3", "--profiling.enable_memory_snapshot"]
-    command += ["--profiling.profile_freq", "3", "--activation_checkpoint.mode", mode, "--job.dump_folder", str(folder)]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[3], stdout=subprocess.DEVNULL)
-    [device] = memory.analyze(run.discover(folder).of(run.Kind.SNAPSHOT)).data.devices
-    return device
-
-
-@pytest.mark.slow
-def test_checkpointing_frees_what_was_said_in_a_second_real_run(tmp_path):
-    without, full = trained(tmp_path / "none", "none"), trained(tmp_path / "full", "full")
-    [estimate] = without.estimates
-    freed = without.peak_allocated_bytes - full.peak_allocated_bytes
-    assert freed > 0
-    assert abs(estimate.frees_bytes - freed) <= 0.2 * freed
