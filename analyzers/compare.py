@@ -8,6 +8,7 @@ import msgspec
 
 from analyzers import memory, run, steps, store
 from analyzers.errors import InputError, WorkbenchError
+from analyzers.memory import diff
 from analyzers.report import Finding, Input, Report, Severity, Status, Verdict, ranked, status_of, tool_version
 from analyzers.run import Kind, Run
 from analyzers.wording import seconds
@@ -58,7 +59,7 @@ def analyze(a: Run, b: Run, options: store.Options | None = None) -> Report[Comp
     rows = measure_rows(first, second)
     if not rows and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
-    findings = ranked(changes(first, second))
+    findings = ranked([*changes(first, second), *holders(a, b, options)])
     return Report(
         schema=SCHEMA,
         version=tool_version(),
@@ -67,6 +68,17 @@ def analyze(a: Run, b: Run, options: store.Options | None = None) -> Report[Comp
         findings=findings,
         data=CompareData(a=first, b=second, rows=[*rows, *config], config=config),
     )
+
+
+def holders(a: Run, b: Run, options: store.Options) -> list[Finding]:
+    """Who holds more or less at the peak, where both runs left snapshots."""
+    before, after = (run.newest_step(found.of(Kind.SNAPSHOT)) for found in (a, b))
+    if not before or not after:
+        return []
+    try:
+        return diff.compare(before, after, options)
+    except WorkbenchError:
+        return []
 
 
 def measure(found: Run, options: store.Options) -> tuple[Measures, list[Input]]:

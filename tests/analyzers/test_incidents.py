@@ -14,7 +14,7 @@ STEP = 6
 EXPECTED = {
     "healthy": ("healthy", "the run completed"),
     "oom": ("oom", "forward (trainer/models/llama3/model.py:"),
-    "leak": ("leak", "(trainer/train.py:"),
+    "leak": ("leak", "(trainer/models/llama3/model.py:"),
     "stuck": ("host_stuck", "loop_in_python (trainer/faults.py:"),
     "stuck_sleep": ("host_stuck", "(trainer/faults.py:"),
     "stuck_gil": ("host_stuck", "hold_gil (trainer/faults.py:"),

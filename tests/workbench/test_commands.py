@@ -160,3 +160,12 @@ def test_without_torch_analysing_works_and_launching_says_what_to_install(tmp_pa
     assert ended.returncode == 2
     assert "torch-workbench[train]" in ended.stderr
     assert not (tmp_path / "outputs").exists()
+
+
+def test_two_snapshots_are_compared_by_who_holds_them():
+    """From a healthy state to the one that ran out: how much more, and of what."""
+    before = OOM / "memory_snapshot" / "iteration_5"
+    after = OOM / "memory_snapshot" / "iteration_5_exit"
+    document = json.loads(run("compare", before, after, "--json").stdout)
+    [grown] = [finding for finding in document["findings"] if finding["id"] == "compare.memory.grew"]
+    assert "activations" in grown["title"]
