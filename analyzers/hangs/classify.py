@@ -95,10 +95,10 @@ def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit | None:
     at = min(places, key=lambda place: begun_ns(scene, place))
     if death := scene.side.death(rank):
         return died(scene, death, at, hurt)
-    if rank not in scene.job.ranks:
-        return silent(scene, rank, at, hurt)
     if at.sender < 0 and (parted := first_divergence(scene.job, at.group, at.seq)):
         return from_divergence(scene, parted, [rank, *hurt])
+    if rank not in scene.job.ranks:
+        return silent(scene, rank, at, hurt)
     if left := scene.programs.departure(rank):
         return departed(scene, [left], at, hurt)
     return out_of_reach(scene, rank, at, hurt)
