@@ -99,6 +99,11 @@ class Report(msgspec.Struct, Generic[Data], frozen=True, kw_only=True):
         """The document as UTF-8 JSON, in a stable order."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
+    def lead(self) -> Finding | None:
+        """The finding that the verdict rests on; None where nothing is out of line."""
+        first = self.findings[0] if self.findings else None
+        return first if first and first.severity is not Severity.INFO else None
+
     def worst(self) -> Severity | None:
         """The highest severity among the findings."""
         return max((f.severity for f in self.findings), key=lambda s: s.weight, default=None)

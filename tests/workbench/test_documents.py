@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from workbench.ask import ask, room_for
 from workbench.options import Format
 from workbench.present import render
 from workbench.present.sections import sections
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 @pytest.fixture
@@ -72,3 +75,10 @@ def test_the_documents_fit_their_schema(oom, report):
     document = json.loads(report.json())
     top = schema["$defs"][schema["$ref"].rpartition("/")[2]]
     assert set(document) <= set(top["properties"])
+
+
+def test_a_healthy_run_has_nothing_to_explain():
+    """What merely informs is a finding, no reason for the verdict."""
+    ended = run("inspect", str(FIXTURES / "healthy_2ranks"))
+    assert "✓ healthy" in ended.stdout
+    assert "\nWhy" not in ended.stdout

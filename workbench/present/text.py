@@ -32,7 +32,7 @@ def document(report: Report[Any], run: Run) -> str:
     console.print(head(report))
     for section in sections(report):
         console.print(grid(section))
-    if len(report.findings) > 1:
+    if len(report.findings) > 1 or (report.findings and not report.lead()):
         console.print(findings(report))
     console.print(Text(f"\n{more(run)}", style="dim"))
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
@@ -40,7 +40,7 @@ def document(report: Report[Any], run: Run) -> str:
 
 def head(report: Report[Any]) -> Group:
     """Verdict, Why, Next, Missing."""
-    verdict, first = report.verdict, report.findings[0] if report.findings else None
+    verdict, first = report.verdict, report.lead()
     colour = STATUSES[verdict.status]
     name = f"{STATUS_SIGNS[verdict.status]} {verdict.kind.replace('_', ' ')}"
     rows = [("Verdict", Text.assemble((name, f"bold {colour}"), "  ", clean(verdict.sentence)))]
@@ -84,7 +84,7 @@ def findings(report: Report[Any]) -> Group:
     for finding in report.findings[:FINDINGS]:
         sign = Text(f"  {SEVERITY_SIGNS[finding.severity]} ", style=SEVERITIES[finding.severity])
         parts.append(sign + Text(clean(f"{finding.title}{about(finding)}")) + Text(f"  [{finding.id}]", style="dim"))
-        if finding is not report.findings[0]:
+        if finding is not report.lead():
             parts.append(Text(clean(f"      {finding.why} Next: {finding.next}"), style="dim"))
     if (hidden := len(report.findings) - FINDINGS) > 0:
         parts.append(Text(f"  ... and {hidden} more: --json has them all", style="dim"))

@@ -20,7 +20,7 @@ class VerdictBanner(Static):
 
 
 def banner(report: Report[Any]) -> Text:
-    verdict, first = report.verdict, report.findings[0] if report.findings else None
+    verdict, first = report.verdict, report.lead()
     colour = STATUSES[verdict.status]
     lines = [
         Text.assemble(

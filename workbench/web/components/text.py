@@ -13,7 +13,7 @@ from workbench.present.sections import Table
 
 def verdict(report: Report[Any]) -> html.Section:
     """The banner: verdict, why, next, and what was missing."""
-    found, first = report.verdict, report.findings[0] if report.findings else None
+    found, first = report.verdict, report.lead()
     lines = [html.P(clean(found.sentence), className="sentence")]
     if first:
         lines += [labelled("Why", first.why), labelled("Next", first.next)]
