@@ -143,7 +143,7 @@ def environment(request: Request) -> dict[str, str]:
     if devices():
         wanted["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     unset = {name: value for name, value in wanted.items() if name not in os.environ}
-    if not (PACKAGE_ROOT / "site-packages").exists() and find_spec("trainer") and PACKAGE_ROOT.name != "site-packages":
+    if PACKAGE_ROOT.name != "site-packages":  # a tree that may not be installed
         inherited = os.environ.get("PYTHONPATH")
         unset["PYTHONPATH"] = os.pathsep.join([str(PACKAGE_ROOT), *([inherited] if inherited else [])])
     return unset
