@@ -1,6 +1,7 @@
 """Every other command, run as a user runs it."""
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -21,11 +22,12 @@ def run(*arguments, **options):
 
 
 def test_help_is_quick():
-    """The processor time of the quickest of three, against the budget of 400 ms."""
+    """The processor time of the quickest of three, against 400 ms; counting branches is not part of it."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "PYTEST"))}
     spent = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert run("--help").returncode == 0
+        assert run("--help", env=plain).returncode == 0
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(spent) < 0.4

@@ -74,9 +74,9 @@ def test_ctrl_c_ends_all_ranks(tmp_path):
         [*COMMAND, "--nproc", "2", "--job.dump_folder", str(tmp_path), "--training.steps", "100000"],
         stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    wait_for(lambda: len(list((tmp_path / "steps").glob("rank_*.jsonl"))) == 2)
-    heads = [path.read_text().splitlines()[0] for path in (tmp_path / "steps").glob("rank_*.jsonl")]
-    ranks = [json.loads(head)["pid"] for head in heads]
+    logs = [tmp_path / "steps" / f"rank_{rank}.jsonl" for rank in (0, 1)]
+    wait_for(lambda: all(log.exists() and "\n" in log.read_text() for log in logs))
+    ranks = [json.loads(log.read_text().splitlines()[0])["pid"] for log in logs]
     os.killpg(job.pid, signal.SIGINT)
     _, narration = job.communicate(timeout=60)
     assert job.returncode == 130
