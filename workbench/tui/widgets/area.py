@@ -15,7 +15,6 @@ from workbench.palette import CATEGORIES, STATUSES
 from workbench.present.units import size
 
 STEPS = " ▁▂▃▄▅▆▇█"
-EMPTY = "#15181d"
 RULER_ROWS = 2
 """Rows kept for the marks above the area and the labels below it."""
 
@@ -80,6 +79,10 @@ class Area(Widget, can_focus=True):
             self.cursor = event.x
 
     def render_line(self, y: int) -> Strip:
+        """A line on the theme's own background."""
+        return self._line(y).apply_style(self.rich_style)
+
+    def _line(self, y: int) -> Strip:
         width, height = self.size
         if y == 0:
             return self._marks(width)
@@ -97,8 +100,8 @@ class Area(Widget, can_focus=True):
         style = Style(color=self._colour(low), bgcolor=self._colour(high), reverse=x == self.cursor)
         return Segment(STEPS[filled], style)
 
-    def _colour(self, layer: int) -> str:
-        return CATEGORIES[self._names[layer]] if layer < len(self._names) else EMPTY
+    def _colour(self, layer: int) -> str | None:
+        return CATEGORIES[self._names[layer]] if layer < len(self._names) else None
 
     def _marks(self, width: int) -> Strip:
         """`▼` over the peak, `✗` over a failed allocation, `┆` over the cursor."""

@@ -42,9 +42,10 @@ class Matrix(ScrollView, can_focus=True):
         line, width = top + y, self.size.width
         if self._frame.empty:
             text = "no collectives recorded" if line == 0 else ""
-            return Strip([Segment(text.ljust(width))], width)
+            return Strip([Segment(text.ljust(width))], width).apply_style(self.rich_style)
         label, cells = self._line(line)
-        return Strip.join([Strip([label]), cells.crop_extend(left, left + width - LABEL, None)])
+        shown = Strip.join([Strip([label]), cells.crop_extend(left, left + width - LABEL, None)])
+        return shown.apply_style(self.rich_style)
 
     def _line(self, line: int) -> tuple[Segment, Strip]:
         """The label, which stays in place, and the cells, which scroll."""
