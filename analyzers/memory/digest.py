@@ -58,7 +58,7 @@ def derive(replay: Replay, guess: Guess) -> dict[str, Column]:
         "life_label": lives.label.astype(np.int32),
         "life_freed_stack": lives.freed_stack,
         "life_kind": guess.category,
-        "life_confidence": guess.confidence.astype(np.float32),
+        "life_rule": guess.rule,
     }
 
 
