@@ -1,7 +1,5 @@
 """The terminal app, driven by keys."""
 
-import numpy as np
-import pandas as pd
 import pytest
 from textual.widgets import Static, TabbedContent
 
@@ -10,7 +8,7 @@ from workbench.ask import room_for
 from workbench.present import units
 from workbench.tui.app import Views, WorkbenchApp
 from workbench.tui.widgets.area import Area
-from workbench.tui.widgets.blocks import BlockMap, owners
+from workbench.tui.widgets.blocks import BlockMap
 from workbench.tui.widgets.holders import Holders
 from workbench.tui.widgets.matrix import Matrix
 
@@ -213,21 +211,3 @@ async def test_focus_gives_the_evidence_the_whole_height(oom):
         assert app.query_one(Holders).size.height > before
         await evidence(app, pilot, "escape")
         assert app.query_one(Holders).size.height == before
-
-
-def test_cells_show_who_has_the_most_bytes_in_them():
-    """Against counting byte by byte."""
-    rng = np.random.default_rng(3)
-    sizes, gaps = rng.integers(1, 40, 60), rng.integers(0, 20, 60)
-    address = 4096 + (np.cumsum(sizes + gaps) - sizes)
-    names = rng.choice(["parameters", "activations", "inputs"], 60)
-    blocks = pd.DataFrame({"address": address, "requested": sizes, "category": names})
-    total = int(address[-1] + sizes[-1]) - 4096
-    of_byte = np.full(total, "", object)
-    for start, length, name in zip(address - 4096, sizes, names, strict=True):
-        of_byte[start : start + length] = name
-    cells = np.split(of_byte[: total // 50 * 50], 50)
-    drawn = owners(blocks, 4096, total // 50 * 50, 50)
-    for part, name in zip(cells, drawn, strict=True):
-        held = {n: int((part == n).sum()) for n in set(names)}
-        assert held.get(name, 0) == max(held.values())
