@@ -9,6 +9,7 @@ from analyzers import store
 from analyzers.memory.categories import categorise
 from analyzers.memory.groups import held
 from analyzers.memory.model import DeviceTrace, Snapshot
+from analyzers.memory.places import Placed
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import BEFORE, Replay
 from analyzers.memory.report import READER
@@ -155,15 +156,16 @@ def blocks(artefact: Artefact, options: store.Options | None = None, device: int
     snapshot = opened(artefact, options)
     trace = snapshot.device(device)
     c = snapshot.columns
-    segment = trace.block("segment")
+    placed, segment = Placed(Replay(trace)), trace.block("segment")
+    place = c["segment_place"][segment]
     stacks, inverse = np.unique(trace.block("stack"), return_inverse=True)
     innermost = np.array([next(iter(shown(snapshot, int(stack))), "") for stack in stacks], object)
     table = pd.DataFrame(
         {
             "segment": c["segment_address"][segment],
             "segment_bytes": c["segment_total"][segment],
-            "stream": c["segment_stream"][segment],
-            "pool": [f"{first}.{second}" for first, second in c["segment_pool"][segment].tolist()],
+            "stream": placed.streams[place],
+            "pool": placed.named("pool")[place],
             "address": trace.block("address"),
             "size": trace.block("size"),
             "requested": trace.block("requested"),
