@@ -7,8 +7,8 @@ from analyzers.memory.estimates import estimates
 from analyzers.memory.leaks import growing
 from analyzers.memory.model import Device
 from analyzers.memory.oom import fragmentation, last_oom
-from analyzers.memory.replay import Replay
 from analyzers.memory.places import Placed, pools, streams
+from analyzers.memory.replay import Replay
 from analyzers.memory.reserved import reserved, retries
 from analyzers.memory.stacks import top_stacks
 

@@ -130,7 +130,7 @@ def streams(placed: Placed) -> list[StreamUse]:
 
 
 def pools(placed: Placed) -> list[Pool]:
-    """Each (pool, stream) that has segments at the end or had blocks, the most reserved first; 0.0 is the common one."""
+    """Each (pool, stream) that has segments at the end or had blocks, the most reserved first."""
     found = list(each_pool(placed))
     return sorted(found, key=lambda pool: (-pool.reserved_bytes, pool.pool, pool.stream))[:POOLS_AT_MOST]
 
