@@ -6,25 +6,24 @@ Artefacts can be hostile and huge. The child limits itself before it opens one, 
 is found again by the files' identity (path, size, time of change) and the reader's version.
 """
 
-import hashlib
 import importlib
 import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
+
+if TYPE_CHECKING:
+    import subprocess
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 CACHE_BYTES = 4 << 30
@@ -78,6 +77,8 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> 
     Raises:
         InputError: A file is missing, damaged, hostile, or needs more than the limits allow.
     """
+    import tempfile
+
     options = options or Options()
     paths = [path.resolve() for path in paths]
     entry = cache_folder() / cache_key(paths, reader)
@@ -101,6 +102,8 @@ def load_many(
     artefacts: Sequence[Sequence[Path]], reader: str, options: Options | None = None
 ) -> list[Columns | WorkbenchError]:
     """Each artefact's columns, or why it could not be read: one bad file does not stop the rest."""
+    from concurrent.futures import ThreadPoolExecutor
+
     options = options or Options()
 
     def attempt(paths: Sequence[Path]) -> Columns | WorkbenchError:
@@ -136,6 +139,8 @@ def cache_folder() -> Path:
 
 def cache_key(paths: Sequence[Path], reader: str) -> str:
     """Changes when a file or the reader's version does."""
+    import hashlib  # openssl: megabytes that the child can do without, like the other late imports here
+
     module = importlib.import_module(reader)
     digest = hashlib.sha256(f"{reader} {module.VERSION}".encode())
     for path in paths:
@@ -149,6 +154,8 @@ def cache_key(paths: Sequence[Path], reader: str) -> str:
 
 def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: int | None) -> None:
     """Run the reader in a process of its own and turn its end into a result or an error."""
+    import subprocess
+
     size = sum(path.stat().st_size for path in paths)
     memory = max_memory or (1 << 30) + size * (48 if any(p.suffix == ".gz" for p in paths) else 8)
     seconds = 30 + size // 1_000_000

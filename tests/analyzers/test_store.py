@@ -1,6 +1,7 @@
 """The cache and the limited child, with a reader of real Flight Recorder dumps and with hostile ones."""
 
 import pickle
+import subprocess
 import threading
 
 import numpy as np
@@ -83,12 +84,12 @@ BODIES = [
 @pytest.mark.parametrize(("body", "error", "words"), BODIES, ids=[words for *_, words in BODIES])
 def test_how_a_child_may_end(reader, dump, cache, monkeypatch, body, error, words):
     name = reader(body, f"reader_{abs(hash(words))}")
-    real = store.subprocess.run
+    real = subprocess.run
 
     def impatient(command, **options):
         return real([*command[:-1], "2"], **options)
 
-    monkeypatch.setattr(store.subprocess, "run", impatient)
+    monkeypatch.setattr(subprocess, "run", impatient)
     with pytest.raises(error, match=words) as caught:
         store.load([dump], name)
     assert type(caught.value) is error
