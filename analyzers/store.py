@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,8 @@ FAILED = 3
 class Options:
     """How to read: what every analyzer takes beside its files.
 
-    `max_memory` bounds one child, in bytes; None picks a bound from the file's size. `jobs` children run at once.
+    `jobs` children run at once; `max_memory` bounds all of them together, in bytes. None picks a bound for each from
+    its file's size.
     """
 
     rank: int | None = None
@@ -101,19 +102,30 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> 
 def load_many(
     artefacts: Sequence[Sequence[Path]], reader: str, options: Options | None = None
 ) -> list[Columns | WorkbenchError]:
-    """Each artefact's columns, or why it could not be read: one bad file does not stop the rest."""
+    """Each artefact's columns, or why it could not be read: one bad file does not stop the rest.
+
+    Children that run at once share `max_memory` evenly; what its share is too small for is read again, alone.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     options = options or Options()
+    workers = max(1, min(options.jobs, len(artefacts)))
+    shared = replace(options, max_memory=options.max_memory and options.max_memory // workers)
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        loaded = list(pool.map(lambda paths: attempt(paths, reader, shared), artefacts))
+    if shared.max_memory == options.max_memory:
+        return loaded
+    return [
+        attempt(paths, reader, options) if isinstance(one, LimitExceeded) else one
+        for paths, one in zip(artefacts, loaded, strict=True)
+    ]
 
-    def attempt(paths: Sequence[Path]) -> Columns | WorkbenchError:
-        try:
-            return load(paths, reader, options)
-        except WorkbenchError as error:
-            return error
 
-    with ThreadPoolExecutor(max_workers=max(1, options.jobs)) as pool:
-        return list(pool.map(attempt, artefacts))
+def attempt(paths: Sequence[Path], reader: str, options: Options) -> Columns | WorkbenchError:
+    try:
+        return load(paths, reader, options)
+    except WorkbenchError as error:
+        return error
 
 
 def load_set(

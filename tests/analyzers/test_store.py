@@ -103,6 +103,24 @@ def test_one_bad_file_does_not_stop_the_rest(dump, tmp_path):
     assert isinstance(loaded[1], InputError)
 
 
+def test_children_share_the_memory_and_what_needs_more_is_read_alone(reader, dump, tmp_path):
+    paths = [tmp_path / f"rank_{number}" for number in range(4)]
+    for path in paths:
+        path.write_bytes(dump.read_bytes())
+    name = reader(
+        "import resource\n"
+        "limit, _ = resource.getrlimit(resource.RLIMIT_AS)\n"
+        "if paths[0].name == 'rank_2': np.zeros(1 << 29, np.uint8)\n"
+        "return {'limit': np.array([limit])}, {}",
+        "sharing",
+    )
+    whole = 1 << 31
+    limits = [
+        one["limit"][0] for one in store.load_many([[p] for p in paths], name, store.Options(jobs=4, max_memory=whole))
+    ]
+    assert limits == [whole // 4, whole // 4, whole, whole // 4]
+
+
 def test_a_set_falls_apart_when_one_file_takes_the_child_down(reader, dump, tmp_path):
     bad = tmp_path / "bad"
     bad.write_bytes(b"x")
