@@ -100,11 +100,11 @@ def hang(
 ) -> None:
     """Flight Recorder dumps: who hangs whom, and why. With --run or --pid, of a job that hangs right now."""
     from workbench import show
-    from workbench.live import collected
+    from workbench.live import subjects
 
     reading = show.reading(rank=rank, step=None, jobs=jobs, cache=not no_cache, max_memory=max_memory)
     look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui, web, fail_on)
-    raise typer.Exit(show.answer("hang", [*(paths or []), *collected(run, pid or [])], reading, look))
+    raise typer.Exit(show.answer("hang", subjects(paths or [], run, pid or []), reading, look))
 
 
 app.command("trace", rich_help_panel=ANALYSE)(
