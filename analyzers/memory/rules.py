@@ -160,7 +160,8 @@ def brief(lives: Lifetimes, phases: Phases) -> Column:
     """Whether a block was freed before another phase began."""
     new = (lives.born != BEFORE) & (lives.died < phases.count) & (phases.last(lives.born) != NO_PHASE)
     same: Column = phases.stretch(lives.born) == phases.stretch(np.minimum(lives.died, phases.count - 1))
-    return new & same
+    found: Column = new & same
+    return found
 
 
 def match_sizes(lives: Lifetimes, found: Column) -> None:
