@@ -10,18 +10,11 @@ from typing import Any, NamedTuple
 import torch
 
 from trainer.recorders.allocations import Allocation, Frame, Session
-from trainer.recorders.notes import COMMUNICATION, INPUTS, MODULE, PARAMETERS, PHASE, PRIORITY, TEMPORARY, UNKNOWN, Note
+from trainer.recorders.notes import INPUTS, MODULE, PHASE, PRIORITY, TEMPORARY, UNKNOWN, Note
+from trainer.recorders.purposes import PURPOSES
 
 GRAIN = 2 << 20
 LOADING = ("data_wait", "h2d")
-# Functions of torch that allocate for a purpose of their own.
-PURPOSES = {
-    "alloc_all_gather_outputs": PARAMETERS,
-    "foreach_all_gather": COMMUNICATION,
-    "foreach_reduce": COMMUNICATION,
-    "all_gather_object": COMMUNICATION,
-    "_rebuild_buckets": COMMUNICATION,
-}
 
 
 @dataclass(slots=True, eq=False)
