@@ -82,6 +82,12 @@ def faces(path: Path) -> dict[str, float]:
         "a tree at an entry": lambda: views.tree(artefact, by="stack", entry=last // 2),
         "blocks at an entry": lambda: views.state(artefact, last // 2),
         "segments at an entry": lambda: views.segments(artefact, last // 2),
+        "events": lambda: views.events(artefact, first=last // 2),
+        "reserved ranges": lambda: views.cached(artefact),
+        "bytes by pool": lambda: views.places(artefact, by="pool", buckets=1000),
+        "search in frames": lambda: views.search(artefact, "forward"),
+        "search by size": lambda: views.search(artefact, ">=1MiB"),
+        "settings": lambda: views.settings(artefact),
         "life of an address": lambda: views.life(artefact, int(views.state(artefact, last // 2)["address"][0])),
     }
     return {name: max(timed(ask), timed(ask)) for name, ask in asked.items()}

@@ -78,7 +78,35 @@ def analysing(room: str | None, summary: str) -> Any:
 app.command("inspect", rich_help_panel=ANALYSE)(
     analysing(None, "Any artefact, folder or run: tell what it is, answer, and join what belongs together.")
 )
-app.command("hang", rich_help_panel=ANALYSE)(analysing("hang", "Flight Recorder dumps: who hangs whom, and why."))
+
+
+@app.command(rich_help_panel=ANALYSE)
+def hang(
+    paths: opt.MaybePaths = None,
+    run: opt.LiveRun = None,
+    pid: opt.Pids = None,
+    rank: opt.Rank = None,
+    jobs: opt.Jobs = None,
+    no_cache: opt.NoCache = False,
+    max_memory: opt.MaxMemory = None,
+    as_json: opt.Json = False,
+    printed: opt.Printed = None,
+    output: opt.OutFile = None,
+    force: opt.Force = False,
+    no_tui: opt.NoTui = False,
+    web: opt.Web = False,
+    fail_on: opt.FailOnOption = None,
+    _debug: opt.Debug = False,
+) -> None:
+    """Flight Recorder dumps: who hangs whom, and why. With --run or --pid, of a job that hangs right now."""
+    from workbench import show
+    from workbench.live import subjects
+
+    reading = show.reading(rank=rank, step=None, jobs=jobs, cache=not no_cache, max_memory=max_memory)
+    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui, web, fail_on)
+    raise typer.Exit(show.answer("hang", subjects(paths or [], run, pid or []), reading, look))
+
+
 app.command("trace", rich_help_panel=ANALYSE)(
     analysing("trace", "Profiler traces: where the time of a step goes, per rank and across ranks.")
 )

@@ -26,6 +26,16 @@ class FailOn(StrEnum):
 READING, SHOWING = "Reading", "Showing"
 
 Paths = Annotated[list[Path], typer.Argument(help="Files, folders or runs.", show_default=False)]
+MaybePaths = Annotated[list[Path] | None, typer.Argument(help="Files, folders or runs.", show_default=False)]
+LIVE = "A job that hangs now"
+LiveRun = Annotated[
+    Path | None,
+    typer.Option(help="Ask its ranks on this machine for dumps first.", rich_help_panel=LIVE, show_default=False),
+]
+Pids = Annotated[
+    list[int] | None,
+    typer.Option(help="The same, by a process of the job. May be repeated.", rich_help_panel=LIVE, show_default=False),
+]
 OnePath = Annotated[Path, typer.Argument(help="A run folder, or an artefact in it.", show_default=False)]
 Rank = Annotated[int | None, typer.Option(help="Only this rank.", rich_help_panel=READING, show_default=False)]
 Step = Annotated[int | None, typer.Option(help="Only this step.", rich_help_panel=READING, show_default=False)]
@@ -36,7 +46,7 @@ NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither use nor fill 
 MaxMemory = Annotated[
     str | None,
     typer.Option(
-        help="Memory one reader may take, such as 4GiB.", rich_help_panel=READING, show_default="by file size"
+        help="Memory all readers together may take, such as 4GiB.", rich_help_panel=READING, show_default="by file size"
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the JSON document.", rich_help_panel=SHOWING)]

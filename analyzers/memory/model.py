@@ -58,14 +58,31 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream's part of one memory pool at the end; `peak_bytes` counts what lay in segments that still exist."""
+    """One stream's part of one memory pool: its segments at the end, and the requested bytes in it over time.
+
+    The pool `?` is that of blocks whose segment was gone before the end, in files of torch before 2.12: where there
+    is one, the peaks of the others are lower bounds.
+    """
 
     pool: str
     stream: int
     segments: int
     reserved_bytes: int
     allocated_bytes: int
+    start_bytes: int
     peak_bytes: int
+    peak_index: int
+    end_bytes: int
+
+
+class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Requested bytes of the blocks that one stream allocated; `peak_index` -1 = before the first entry."""
+
+    stream: int
+    start_bytes: int
+    peak_bytes: int
+    peak_index: int
+    end_bytes: int
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +104,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One device of one file; sizes in bytes, `peak_index` -1 = before the first entry.
 
-    `top_stacks` is what held the most at the peak, `end_stacks` after the last entry.
+    `top_stacks` is what held the most at the peak, `end_stacks` after the last entry; `lacking` is what this file does
+    not tell about the device.
     """
 
     path: str
@@ -103,8 +121,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     peak_reserved_bytes: int
     limit_bytes: int | None
     pools: list[Pool]
+    streams: list[StreamUse]
     retries: list[Retry]
     consistent: bool
+    lacking: list[str]
     oom: Oom | None
     categories: dict[str, int]
     categories_exact: bool
@@ -178,7 +198,7 @@ class DeviceTrace:
         return entries[self.number] if self.number < len(entries) else 0
 
     def entry(self, name: str) -> Column:
-        """A column of the entries: action, addr, size, time, stack, category, label."""
+        """A column of the entries: action, addr, size, time, stack, place, category, label."""
         return self.snapshot.columns[name][self.rows]
 
     def where(self, action: str) -> Column:

@@ -1,12 +1,16 @@
 """The process beside the ranks of a node that asks all of them for dumps when one stalls, fails or dies.
 
 It runs outside the ranks, so that it can ask one that holds the GIL and outlives one that is killed, and it uses
-the standard library only. `trainer.recorders.flight` starts it.
+the standard library only. `trainer.recorders.flight` starts it; by hand, for a job that hangs right now:
+
+    python -m trainer.recorders.collector outputs --once
 """
 
 import argparse
 import contextlib
 import shutil
+import socket
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +19,16 @@ from typing import Any
 
 from trainer.recorders.files import read_json, write_json
 from trainer.recorders.rounds import look
-from trainer.recorders.worker import Worker
+from trainer.recorders.worker import Worker, is_running
 
 POLL_S = 0.2
 STALLED_AFTER = 0.4  # of the timeout in force: both rounds end before the collectives give up
 SECOND_ROUND_AFTER = 0.2  # of the timeout, but no longer than
 SECOND_ROUND_AT_MOST_S = 10.0
+SECOND_ROUND_ASKED_S = 3.0  # somebody waits for the answer
 QUIET_S, SETTLE_S = 0.6, 3.0  # a rank that has not moved for this long waits for somebody; how long to hope for that
 MOST_SETS = 8
+BY_HAND = "by hand"
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,13 @@ class Cause:
     detail: str
     stalled_s: float = 0.0
     timeout_s: float = 0.0
+
+    @property
+    def second_after_s(self) -> float | None:
+        """Seconds until the second look, which tells slow from stuck; None where ranks have ended and time is short."""
+        if self.reason == "stalled":
+            return min(SECOND_ROUND_AFTER * self.timeout_s, SECOND_ROUND_AT_MOST_S)
+        return SECOND_ROUND_ASKED_S if self.reason == "asked" and self.detail == BY_HAND else None
 
 
 @dataclass(frozen=True)
@@ -70,20 +83,20 @@ class Collector:
             if worker.side and worker.side["server"].startswith("/"):
                 shutil.rmtree(Path(worker.side["server"]).parent, ignore_errors=True)
 
-    def collect(self, cause: Cause) -> None:
-        """Take one set of dumps, with a second look where the ranks may be slow and not stuck."""
-        if cause.reason != "stalled":
+    def collect(self, cause: Cause) -> Path:
+        """Take one set of dumps, with a second look where the ranks may be slow and not stuck. Returns its folder."""
+        if cause.second_after_s is None:
             self._settle()
-        home, asked_ns = next_set(self.dumps), time.time_ns()
+        home, asked_ns = claim_set(self.dumps), time.time_ns()
         rounds = [look(self.workers, home, 1)]
         write_json(home / "collection.json", account(cause, asked_ns, rounds))
-        if cause.reason == "stalled":
-            pause = min(SECOND_ROUND_AFTER * cause.timeout_s, SECOND_ROUND_AT_MOST_S)
-            time.sleep(max(0.0, pause - (time.time_ns() - asked_ns) / 1e9))
+        if cause.second_after_s is not None:
+            time.sleep(max(0.0, cause.second_after_s - (time.time_ns() - asked_ns) / 1e9))
             rounds.append(look(self.workers, home / "round_2", 2))
             write_json(home / "collection.json", account(cause, asked_ns, rounds))
         self._looked_ns = rounds[-1]["asked_ns"]
         self._sets += 1
+        return home
 
     def _over(self) -> bool:
         known = [worker for worker in self.workers if worker.side]
@@ -169,29 +182,56 @@ def account(cause: Cause, asked_ns: int, rounds: list[dict[str, Any]]) -> dict[s
     }
 
 
-def next_set(dumps: Path) -> Path:
-    """The folder of the next set: dumps itself, then set_2, set_3 ..., never one that is taken."""
+def claim_set(dumps: Path) -> Path:
+    """The folder of the next set: dumps itself, then set_2, set_3 ... Of several collectors one gets each."""
     number, home = 1, dumps
-    while (home / "collection.json").exists():
-        number += 1
-        home = dumps / f"set_{number}"
-    return home
+    while True:
+        home.mkdir(parents=True, exist_ok=True)
+        try:
+            (home / ".claimed").touch(exist_ok=False)
+        except FileExistsError:
+            number += 1
+            home = dumps / f"set_{number}"
+        else:
+            return home
+
+
+def local_ranks(folder: Path) -> tuple[list[int], int]:
+    """The ranks of the newest attempt that live on this host, and that attempt, from the side files."""
+    found = [side for path in (folder / "dumps").glob("groups_*.json") if (side := read_json(path))]
+    attempt = max((int(side["attempt"]) for side in found), default=0)
+    here = (s for s in found if s["attempt"] == attempt and s["host"] == socket.gethostname() and is_running(s["pid"]))
+    return sorted(int(side["rank"]) for side in here), attempt
+
+
+def once(folder: Path) -> Path | None:
+    """Take one set of dumps now, whether a collector watches or not. None if no rank lives on this host."""
+    ranks, attempt = local_ranks(folder)
+    if not ranks:
+        return None
+    return Collector(Plan(folder, ranks, attempt, 0.0, 0.0)).collect(Cause("asked", BY_HAND))
 
 
 def main() -> None:
     """Parse the plan and watch."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--first-rank", type=int, required=True)
-    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--once", action="store_true", help="take one set now and print its folder")
+    parser.add_argument("--first-rank", type=int, default=0)
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--attempt", type=int, default=0)
-    parser.add_argument("--init-timeout", type=float, required=True)
-    parser.add_argument("--train-timeout", type=float, required=True)
+    parser.add_argument("--init-timeout", type=float, default=300.0)
+    parser.add_argument("--train-timeout", type=float, default=100.0)
     asked = parser.parse_args()
-    ranks = range(asked.first_rank, asked.first_rank + asked.ranks)
-    plan = Plan(asked.folder, ranks, asked.attempt, asked.init_timeout, asked.train_timeout)
     with contextlib.suppress(KeyboardInterrupt):
-        Collector(plan).run()
+        if asked.once:
+            home = once(asked.folder)
+            if home is None:
+                sys.exit(f"{asked.folder}: no rank of this run lives on {socket.gethostname()}")
+            print(home)
+            return
+        ranks = range(asked.first_rank, asked.first_rank + asked.ranks)
+        Collector(Plan(asked.folder, ranks, asked.attempt, asked.init_timeout, asked.train_timeout)).run()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ In any training script, after `init_process_group`:
 
 A collector process per node then asks every rank for its dumps, into `outputs/dumps`, when a rank dies or when the
 heartbeat of a `StepRecorder` in the same folder stalls. `failed(error)` before raising an error on adds those.
-Collectors of several nodes do not join: each takes sets of its own ranks.
+Collectors of several nodes each take sets of their own ranks; the analyzers put together what belongs together.
 """
 
 import contextlib
@@ -129,14 +129,16 @@ class FlightRecorder:
         """Number of the last collective that this rank enqueued in each of its groups."""
         number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
         world = dist.distributed_c10d._world  # noqa: SLF001
-        return {name: number(group) for group, name in world.pg_names.items()}
+        return {name: number(group) for group, name in list(world.pg_names.items())}
 
     def failed(self, error: BaseException, *, step: int = 0, phase: str = "") -> None:
         """Write `exit_R.json` and hold this rank until the others, which wait for it, have been asked for dumps."""
         rank = self._place.rank
         write_json(self._dumps / f"exit_{rank}.json", exit_report(error, rank=rank, step=step, phase=phase))
-        if isinstance(error, Exception) and not self.ask("failed", f"rank {rank}: {type(error).__name__}"):
-            write_bytes(self._dumps / f"rank_{rank}", dump_recorder())
+        own = self._dumps / f"rank_{rank}"
+        asked = isinstance(error, Exception) and self.ask("failed", f"rank {rank}: {type(error).__name__}")
+        if isinstance(error, Exception) and not asked and not own.exists():  # one from before the error says more
+            write_bytes(own, dump_recorder())
 
     def ask(self, reason: str, detail: str) -> bool:
         """Ask the collector for a set of dumps of all ranks and wait for it. False if it did not come."""

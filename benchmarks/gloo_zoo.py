@@ -1,0 +1,250 @@
+"""Real gloo jobs for `hangs.py`: small training loops over groups of a mesh, with one fault each.
+
+The parent imports torch once and forks the ranks of every job; each rank is a plain script as users write them, with
+our recorders attached by their two lines.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d
+
+from workbench import recorders
+
+STEPS, FAULT_STEP = 6, 4
+TIMEOUT_S = 6.0
+GIVE_UP_S = 40.0
+SLOW_S = 0.5 * TIMEOUT_S
+"""The looks of the collector are at 0.4 and 0.6 of the timeout."""
+SHAPES = {4: (2, 2, 1), 6: (3, 2, 1), 8: (2, 2, 2)}
+"""World size -> (tp, dp, pp)."""
+KINDS = ("default", "tp", "dp", "pp")
+CLASSES = {
+    "stuck_loop": "host_stuck",
+    "stuck_sleep": "host_stuck",
+    "stuck_gil": "host_stuck",
+    "stopped": "host_stuck",
+    "kill": "dead",
+    "error": "dead",
+    "memory": "dead",
+    "skipped": "skipped",
+    "type": "mismatch",
+    "empty": "mismatch",
+    "order": "order_cycle",
+    "no_send": "unmatched_p2p",
+    "slow": "slow",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of `world` ranks in which `fault` strikes `rank` before its operation in a group of `kind`."""
+
+    world: int
+    fault: str = "healthy"
+    kind: str = "default"
+    rank: int = 0
+
+    @property
+    def truth(self) -> set[tuple[str, tuple[int, ...]]]:
+        return {(CLASSES[self.fault], (self.rank,))} if self.fault in CLASSES else set()
+
+
+def jobs() -> Iterator[Job]:
+    """Every fault in every kind of group that it can strike, on 4 to 8 ranks."""
+    count = 0
+    for fault in CLASSES:
+        for kind in places_of(fault):
+            worlds = (8,) if kind == "pp" or fault == "no_send" else (4, 6, 8)
+            world = worlds[count % len(worlds)]
+            count += 1
+            yield Job(world, fault, kind, (5 * count) % world)
+    for world in SHAPES:
+        yield Job(world)
+
+
+def places_of(fault: str) -> tuple[str, ...]:
+    """Two ranks that disagree are a tie, so a mismatch needs a group of three or a habit; a ring needs two groups."""
+    return {"no_send": ("pp",), "order": ("tp", "dp", "pp")}.get(fault, KINDS)
+
+
+def groups_of(shape: tuple[int, int, int], rank: int) -> dict[str, tuple[dist.ProcessGroup, list[int]]]:
+    """This rank's groups; all ranks make all groups in one order."""
+    tp, dp, pp = shape
+    size = tp * dp * pp
+    lists = {
+        "tp": [list(range(first, first + tp)) for first in range(0, size, tp)],
+        "dp": [list(range(p * dp * tp + t, (p + 1) * dp * tp, tp)) for p in range(pp) for t in range(tp)],
+        "pp": [list(range(first, size, dp * tp)) for first in range(dp * tp)],
+    }
+    found = {"default": (dist.group.WORLD, list(range(size)))}
+    for kind, members in lists.items():
+        for ranks in members:
+            group = dist.new_group(ranks, group_desc=f"mesh_{kind}")
+            if rank in ranks:
+                found[kind] = group, ranks
+    return found
+
+
+class Loop:
+    """The training loop of one rank."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        self.job, self.rank = job, rank
+        self.groups = groups_of(SHAPES[job.world], rank)
+        self.mine = rank == job.rank
+        self.step = 0
+
+    def run(self) -> None:
+        for self.step in range(1, STEPS + 1):
+            program = [self.layer, self.gather, self.exchange, self.norm, self.across]
+            for kind, part in (("tp", self.layer), ("dp", self.gather), ("pp", self.across)):
+                if self.strikes("order", kind):
+                    program.remove(part)
+                    program.insert(program.index(self.norm) + (kind != "pp"), part)
+            for part in program:
+                part()
+
+    def strikes(self, fault: str, kind: str) -> bool:
+        return self.mine and self.step == FAULT_STEP and (self.job.fault, self.job.kind) == (fault, kind)
+
+    def layer(self) -> None:
+        self.collective("tp", dist.all_reduce, torch.ones(4, 4))
+
+    def gather(self) -> None:
+        self.collective("dp", dist.all_reduce, torch.ones(8))
+
+    def norm(self) -> None:
+        self.collective("default", dist.all_reduce, torch.ones(1))
+
+    def across(self) -> None:
+        self.collective("pp", dist.all_reduce, torch.ones(2))
+
+    def exchange(self) -> None:
+        """The first stage sends to the last."""
+        group, ranks = self.groups["pp"]
+        if len(ranks) < 2 or self.strikes("no_send", "pp"):
+            return
+        if self.rank == ranks[0]:
+            dist.send(torch.ones(3), dst=ranks[-1], group=group)
+        elif self.rank == ranks[-1]:
+            dist.recv(torch.ones(3), src=ranks[0], group=group)
+
+    def collective(self, kind: str, call: Callable[..., object], tensor: torch.Tensor) -> None:
+        group, ranks = self.groups[kind]
+        if len(ranks) < 2:
+            return
+        fault = self.job.fault if self.mine and self.step == FAULT_STEP and self.job.kind == kind else ""
+        if fault == "skipped":
+            return
+        if fault == "type":
+            dist.all_gather([torch.empty_like(tensor) for _ in ranks], tensor, group=group)
+        elif fault == "empty":
+            call(tensor[:0], group=group)
+        else:
+            break_down(fault)
+            call(tensor, group=group)
+
+
+def break_down(fault: str) -> None:
+    """What keeps a rank from its operation."""
+    match fault:
+        case "stuck_loop":
+            spin()
+        case "stuck_sleep":
+            time.sleep(GIVE_UP_S)
+        case "stuck_gil":
+            ctypes.PyDLL(None).sleep(int(GIVE_UP_S))
+        case "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "error":
+            raise ValueError("a batch of no tokens")
+        case "memory":
+            torch.empty(1 << 58)
+        case "slow":
+            time.sleep(SLOW_S)
+
+
+def spin() -> None:
+    until = time.monotonic() + GIVE_UP_S
+    while time.monotonic() < until:
+        sum(range(1000))
+
+
+def rank_main(job: Job, rank: int, folder: Path) -> None:
+    """The script of one rank."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(job.world)}
+    os.environ["LOCAL_WORLD_SIZE"] = str(job.world)
+    output = os.open(folder / f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    store = dist.FileStore(str(folder / ".store"), job.world)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=job.world, timeout=timedelta(seconds=TIMEOUT_S + 6)
+    )
+    attached = recorders.start(folder, timeout_s=TIMEOUT_S)
+    try:
+        Loop(job, rank).run()
+    except BaseException as error:
+        attached.flight.failed(error)
+        raise
+    dist.barrier()
+    attached.close()
+
+
+def run(job: Job, folder: Path) -> None:
+    """Run a job to its end, or until its dumps have been taken."""
+    folder.mkdir(parents=True)
+    ranks = {fork(job, rank, folder): rank for rank in range(job.world)}
+    codes: dict[str, int] = {}
+    deadline = time.monotonic() + GIVE_UP_S
+    while ranks and time.monotonic() < deadline and not collected(folder):
+        for pid in list(ranks):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                codes[str(ranks.pop(pid))] = os.waitstatus_to_exitcode(status)
+        time.sleep(0.1)
+    for pid in ranks:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    (folder / "run.json").write_text(json.dumps({"world_size": job.world, "exit_codes": codes}))
+
+
+def collected(folder: Path) -> bool:
+    """Whether the collector is through: with both looks at a stall, with one after a death."""
+    try:
+        collection = json.loads((folder / "dumps/collection.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return collection["reason"] != "stalled" or len(collection["rounds"]) == 2
+
+
+def fork(job: Job, rank: int, folder: Path) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        rank_main(job, rank, folder)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def warm_up() -> None:
+    """Import in the parent what every rank would import: resolving frames needs a lot."""
+    import torch._dynamo
+
+    assert torch._dynamo  # noqa: SLF001
+    assert _distributed_c10d
