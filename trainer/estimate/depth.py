@@ -27,13 +27,13 @@ class Shallow:
         few = next(count for count in range(2 * max(ENDS, period), layers + 1) if (layers - count) % period == 0)
         return cls(few, few + period, layers) if few + period < layers else None
 
-    def peak(self, at_few: Peak, at_more: Peak) -> Peak:
-        """The same moment of the whole model."""
+    def peak(self, at_few: Peak, at_more: Peak) -> Peak | None:
+        """The same moment of the whole model; None if the two are not the same moment, so that a category vanishes."""
         times = (self.layers - self.few) / (self.more - self.few)
         names = {*at_few.categories, *at_more.categories}
         held = {name: (at_few.categories.get(name, 0), at_more.categories.get(name, 0)) for name in sorted(names)}
-        categories = {name: max(0, round(few + (more - few) * times)) for name, (few, more) in held.items()}
-        return Peak(sum(categories.values()), categories)
+        categories = {name: round(few + (more - few) * times) for name, (few, more) in held.items()}
+        return Peak(sum(categories.values()), categories) if min(categories.values()) >= 0 else None
 
 
 def windows(config: JobConfig, world: World, args: Any) -> dict[str, Peak]:
@@ -43,8 +43,12 @@ def windows(config: JobConfig, world: World, args: Any) -> dict[str, Peak]:
     """
     every, _ = interval(config.activation_checkpoint)
     shallow = Shallow.of(args.n_layers, max(every, 1))
-    if shallow is None:
-        return rehearse(config, world, args, ENDS)
+    found = deepened(config, world, args, shallow) if shallow else {}
+    whole = {name: peak for name, peak in found.items() if peak}
+    return whole if whole and len(whole) == len(found) else rehearse(config, world, args, ENDS)
+
+
+def deepened(config: JobConfig, world: World, args: Any, shallow: Shallow) -> dict[str, Peak | None]:
     few = rehearse(config, world, replace(args, n_layers=shallow.few), ENDS)
     more = rehearse(config, world, replace(args, n_layers=shallow.more), ENDS)
     return {name: shallow.peak(peak, more[name]) for name, peak in few.items()}

@@ -89,7 +89,7 @@ class Rehearsal:
             self.tracker.keep_for_backward()
         self.tracker.window(name)
         yield
-        self.tracker.window("between")
+        self.tracker.window("")
 
     def batch(self) -> Batch:
         """As the loader cuts it: inputs and labels are views of one tensor."""

@@ -72,7 +72,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def window(self, name: str) -> None:
-        """Begin a window, or go back to one; its highest moment is kept from now on."""
+        """Begin a window, or go back to one; its highest moment is kept from now on. Without a name nothing is."""
         self._window = name
         self._check_peak()
 
@@ -121,6 +121,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._check_peak()
 
     def _check_peak(self) -> None:
+        if not self._window:
+            return
         highest = self.peaks.setdefault(self._window, Peak())
         if self._total > highest.total:
             highest.total, highest.categories = self._total, dict(self.held)

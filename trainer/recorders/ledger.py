@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import torch
 
 from trainer.recorders.allocations import Allocation, Frame, Session
-from trainer.recorders.notes import INPUTS, MODULE, PHASE, PRIORITY, TEMPORARY, UNKNOWN, Note
+from trainer.recorders.notes import ACTIVATIONS, INPUTS, MODULE, PHASE, PRIORITY, TEMPORARY, UNKNOWN, Note
 from trainer.recorders.purposes import PURPOSES
 
 GRAIN = 2 << 20
 LOADING = ("data_wait", "h2d")
+FORWARD, BACKWARD = "fwd", "bwd"
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +46,7 @@ class Ledger:
         self.lost_notes = 0
         self._sessions: deque[list[Event]] = deque(maxlen=keep)
         self._module = self._phase = ""
+        self._forward: list[Block] = []
 
     def adopt(self, tensors: Iterable[tuple[torch.Tensor, str, str]]) -> None:
         """Enter tensors that were there before anything was recorded."""
@@ -78,17 +80,28 @@ class Ledger:
             self._module = note.label
         elif note.kind == PHASE:
             self._phase = note.label
+            self._keep_for_backward()
         elif block := self.live.get(note.address):
             if PRIORITY[note.kind] >= PRIORITY.get(block.category, 0):
                 block.category, block.label = note.kind, note.label
         elif note.address:
             self.lost_notes += 1
 
+    def _keep_for_backward(self) -> None:
+        """What the forward pass leaves behind without a role was kept by selective recomputation."""
+        if self._phase == BACKWARD:
+            for block in self._forward:
+                if block.category == TEMPORARY and self.live.get(block.address) is block:
+                    block.category = ACTIVATIONS
+            self._forward.clear()
+
     def _allocate(self, found: Allocation) -> None:
         if unseen := self.live.pop(found.address, None):
             self._log("free_completed", found.time_ns, unseen, [])
         block = Block(found.address, found.size, found.frames, self._purpose(found.frames), self._module)
         self.live[found.address] = block
+        if self._phase == FORWARD:
+            self._forward.append(block)
         self._log("alloc", found.time_ns, block, found.frames)
 
     def _free(self, found: Allocation) -> None:
