@@ -210,7 +210,7 @@ class DeviceTrace:
         return entries[self.number] if self.number < len(entries) else 0
 
     def entry(self, name: str) -> Column:
-        """A column of the entries: action, addr, size, time, stack, place, category, label."""
+        """A column of the entries: action, addr, size, time, stack, place, category, label; see `digest.derive` too."""
         return self.snapshot.columns[name][self.rows]
 
     def where(self, action: str) -> Column:

@@ -83,12 +83,14 @@ class Placed:
     @cached_property
     def of_entry(self) -> Column:
         """The place of the block that each entry allocates or frees; -1 for other entries."""
+        if self.replay.trace.digested:
+            return self.replay.trace.entry("held_place")
         lives, count = self.replay.lifetimes, len(self.replay.trace)
         place = np.full(count + 1, -1, np.int32)
         place[lives.died] = self.of_life
         inside = lives.born != BEFORE
         place[lives.born[inside]] = self.of_life[inside]
-        return place[:count]
+        return place[:count]  # those alive at the end have left theirs behind it
 
     def part(self, places: Column) -> Part:
         """What the blocks in some places held."""
