@@ -1,6 +1,7 @@
 """`workbench estimate` against real runs, and on meshes that no machine here has."""
 
 import json
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,19 +10,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.estimate import CASES, Case, compared
 from workbench.errors import UsageProblem
 from workbench.estimate import EstimateData, estimate, limit_findings, verdict
 from workbench.launch.plan import Request
 
 ROOT = Path(__file__).parents[2]
+ERRORS = runpy.run_path(str(ROOT / "benchmarks" / "estimate.py"))
+CASES = ERRORS["CASES"]
 LARGE = Request(config="llama3_8b", module="llama3", nproc=8, nnodes=8)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[4], CASES[6], CASES[9]], ids=str)
-def test_the_peak_is_foreseen(case: Case, tmp_path: Path) -> None:
-    row = compared(case, tmp_path)
+def test_the_peak_is_foreseen(case: tuple, tmp_path: Path) -> None:
+    row = ERRORS["compared"](case, tmp_path)
     assert abs(row["error"]) < 0.03, row
     for name in ("parameters", "optimizer_state", "gradients", "inputs"):
         real, foreseen = row["categories"].get(name, (0, 0))
@@ -36,6 +38,7 @@ def python(code: str) -> dict:
 
 DEPTHS = """
 import json
+import runpy
 from dataclasses import replace
 from trainer.config import JobConfig
 from trainer.estimate.depth import windows
