@@ -2,10 +2,11 @@
 
     python benchmarks/categories.py PATH ...
 
-PATH is a run folder or a snapshot that our recorder wrote, one line each. What a foreign recording lacks is hidden in
-several ways: `tags` hides the categories alone; `notes` the annotations of steps and phases too; `python` leaves what
-stacks="python" records on CUDA, where the backward pass runs in threads without Python frames; `late` drops the first
-half of the trace. Bytes are those of all blocks that ever lived in what is left of the trace, and those at its peak.
+PATH is a run folder, of which the last snapshots are taken, or a snapshot that our recorder wrote. What a foreign
+recording lacks is hidden in several ways: `tags` hides the categories alone; `notes` the annotations of steps and
+phases too; `python` leaves what stacks="python" records on CUDA, where the backward pass runs in threads without Python
+frames; `late` drops the first half of the trace. Bytes are those of all blocks that ever lived in what is left of the
+trace, and those at its peak.
 """
 
 import pickle
@@ -24,7 +25,7 @@ from analyzers.memory.read import CATEGORIES, CATEGORY_OF, UNTAGGED
 from analyzers.memory.replay import Lifetimes, Replay
 from analyzers.memory.report import READER
 from analyzers.memory.tables import Column
-from analyzers.run import Kind, discover
+from analyzers.run import Kind, discover, newest_step
 
 Raw = dict[str, Any]
 UNKNOWN = CATEGORY_OF["unknown"]
@@ -117,7 +118,7 @@ def keys_of(replay: Replay) -> Iterator[tuple[int, int, int]]:
 
 
 def main() -> None:
-    files = {path: [a.path for a in discover(Path(path)).of(Kind.SNAPSHOT)] for path in sys.argv[1:]}
+    files = {path: [a.path for a in newest_step(discover(Path(path)).of(Kind.SNAPSHOT))] for path in sys.argv[1:]}
     for way, hide in HIDING.items():
         print(f"\n{way:<28}{'files':>6}{'MB':>10}{'right':>9}{'labelled':>9}{'at peak: right':>17}{'labelled':>9}")
         everything = []

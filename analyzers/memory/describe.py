@@ -42,6 +42,7 @@ def describe(replay: Replay, guess: Guess, placed: Placed) -> Device:
         categories=guess.sums(replay.lifetimes, alive),
         categories_exact=guess.exact,
         categories_confidence=guess.certainty(replay.lifetimes, alive),
+        categories_bases=guess.bases(replay.lifetimes, alive),
         fragmentation=fragmentation(trace, oom),
         top_stacks=top_stacks(snapshot, replay.lifetimes, guess, alive),
         end_stacks=top_stacks(snapshot, replay.lifetimes, guess, replay.lifetimes.alive(len(trace) - 1)),

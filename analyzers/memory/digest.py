@@ -61,7 +61,7 @@ def derive(replay: Replay, guess: Guess, placed: Placed) -> dict[str, Column]:
         "life_place": placed.of_life,
         "life_freed_stack": lives.freed_stack,
         "life_kind": guess.category,
-        "life_confidence": guess.confidence.astype(np.float32),
+        "life_rule": guess.rule,
     }
 
 

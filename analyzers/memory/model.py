@@ -101,6 +101,17 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     model: str
 
 
+class Basis(msgspec.Struct, frozen=True, kw_only=True):
+    """What part of the peak has its category from one rule, and why; `category` is empty for what was noted."""
+
+    rule: str
+    category: str
+    because: str
+    confidence: float
+    bytes: int
+    blocks: int
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One device of one file; sizes in bytes, `peak_index` -1 = before the first entry.
 
@@ -129,6 +140,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     categories: dict[str, int]
     categories_exact: bool
     categories_confidence: float
+    categories_bases: list[Basis]
     fragmentation: Fragmentation
     top_stacks: list[TopStack]
     end_stacks: list[TopStack]

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from trainer.recorders.notes import ACTIVATIONS, PRIORITY, TEMPORARY, Notes, local_part
-from trainer.recorders.purposes import PURPOSES
+from trainer.recorders.purposes import purpose_of
 
 DEPTH = 30
 """How many callers of an allocation are looked at for its purpose."""
@@ -132,7 +132,7 @@ def purpose() -> str:
     """What a new storage is for, by the functions it is allocated in."""
     frame = sys._getframe(2)  # noqa: SLF001
     for _ in range(DEPTH):
-        if known := PURPOSES.get(frame.f_code.co_name):
+        if known := purpose_of(frame.f_code.co_filename, frame.f_code.co_name):
             return known
         if frame.f_back is None:
             break

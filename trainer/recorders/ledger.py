@@ -11,7 +11,7 @@ import torch
 
 from trainer.recorders.allocations import Allocation, Frame, Session
 from trainer.recorders.notes import ACTIVATIONS, INPUTS, MODULE, PHASE, PRIORITY, TEMPORARY, UNKNOWN, Note
-from trainer.recorders.purposes import PURPOSES
+from trainer.recorders.purposes import purpose_of
 
 GRAIN = 2 << 20
 LOADING = ("data_wait", "h2d")
@@ -79,21 +79,25 @@ class Ledger:
         if note.kind == MODULE:
             self._module = note.label
         elif note.kind == PHASE:
-            self._phase = note.label
-            self._keep_for_backward()
+            self._enter_phase(note.label)
         elif block := self.live.get(note.address):
             if PRIORITY[note.kind] >= PRIORITY.get(block.category, 0):
                 block.category, block.label = note.kind, note.label
         elif note.address:
             self.lost_notes += 1
 
-    def _keep_for_backward(self) -> None:
-        """What the forward pass leaves behind without a role was kept by selective recomputation."""
-        if self._phase == BACKWARD:
+    def _enter_phase(self, name: str) -> None:
+        """What the forward pass made and left serves the backward pass, also where no hook saw it being saved.
+
+        Selective checkpointing keeps outputs in a store of its own, which no saved-tensor hook passes through.
+        """
+        self._phase = name
+        if name == BACKWARD:
             for block in self._forward:
                 if block.category == TEMPORARY and self.live.get(block.address) is block:
                     block.category = ACTIVATIONS
-            self._forward.clear()
+        if name in (FORWARD, BACKWARD):
+            self._forward = []
 
     def _allocate(self, found: Allocation) -> None:
         if unseen := self.live.pop(found.address, None):
@@ -116,7 +120,8 @@ class Ledger:
         """What new memory is for as long as nothing was noted about it."""
         if self._phase in LOADING:
             return INPUTS
-        return next((PURPOSES[frame["name"]] for frame in frames if frame["name"] in PURPOSES), TEMPORARY)
+        known = (purpose_of(frame["filename"], frame["name"]) for frame in frames)
+        return next(filter(None, known), TEMPORARY)
 
     def _evict_overlapped(self) -> None:
         """Drop blocks that went unseen, between sessions, and whose place others have taken."""

@@ -3,9 +3,14 @@
 from trainer.recorders.notes import COMMUNICATION, PARAMETERS
 
 PURPOSES = {
-    "alloc_all_gather_outputs": PARAMETERS,
-    "foreach_all_gather": COMMUNICATION,
-    "foreach_reduce": COMMUNICATION,
-    "all_gather_object": COMMUNICATION,
-    "_rebuild_buckets": COMMUNICATION,
+    ("_fsdp_param.py", "alloc_all_gather_outputs"): PARAMETERS,
+    ("_fsdp_collectives.py", "foreach_all_gather"): COMMUNICATION,
+    ("_fsdp_collectives.py", "foreach_reduce"): COMMUNICATION,
+    ("distributed_c10d.py", "all_gather_object"): COMMUNICATION,
+    ("distributed.py", "_pre_forward"): COMMUNICATION,  # where DDP makes its buckets anew
 }
+
+
+def purpose_of(filename: str, function: str) -> str | None:
+    """What memory allocated in this function is for; None for the many that only compute."""
+    return PURPOSES.get((filename.rpartition("/")[2], function))
