@@ -6,6 +6,7 @@ from analyzers.memory.categories import Guess
 from analyzers.memory.estimates import estimates
 from analyzers.memory.leaks import growing
 from analyzers.memory.model import Device
+from analyzers.memory.notable import notable
 from analyzers.memory.oom import fragmentation, last_oom
 from analyzers.memory.places import Placed, pools, streams
 from analyzers.memory.replay import Replay
@@ -16,7 +17,8 @@ from analyzers.memory.stacks import top_stacks
 def describe(replay: Replay, guess: Guess, placed: Placed) -> Device:
     """All answers about one device but those that the file's place gives: path, rank, step."""
     trace = replay.trace
-    oom = last_oom(replay, guess)
+    rising = growing(replay, guess)
+    oom = last_oom(replay, guess, rising)
     peak, index = replay.peak
     alive = replay.lifetimes.alive(index)
     snapshot = trace.snapshot
@@ -46,7 +48,8 @@ def describe(replay: Replay, guess: Guess, placed: Placed) -> Device:
         fragmentation=fragmentation(trace, oom),
         top_stacks=top_stacks(snapshot, replay.lifetimes, guess, alive),
         end_stacks=top_stacks(snapshot, replay.lifetimes, guess, replay.lifetimes.alive(len(trace) - 1)),
-        growing=growing(replay, guess),
+        growing=rising,
+        notable=notable(replay, guess),
         estimates=estimates(replay, guess, oom.index if oom else index),
     )
 
