@@ -25,7 +25,7 @@ def look(workers: Sequence[Worker], folder: Path, number: int) -> dict[str, Any]
     for worker in workers:
         worker.holds_gil = worker.holds_gil and number > 1
     answers: dict[int, Answer] = {worker.rank: blank(worker) for worker in workers}
-    for question in (recorder, stacks_by_http, stacks_by_signal):
+    for question in (messages, recorder, stacks_by_http, stacks_by_signal):
         everywhere(question, workers, answers, folder)
     return {"round": number, "asked_ns": asked_ns, "ranks": {str(rank): answers[rank] for rank in sorted(answers)}}
 
@@ -54,6 +54,12 @@ def blank(worker: Worker) -> Answer:
         "exit_code": None,
         "heartbeat": None if beat is None else {key: asdict(beat)[key] for key in ("step", "phase", "time_ns")},
     }
+
+
+def messages(worker: Worker, _answer: Answer, folder: Path) -> None:
+    """Its counts of sends and receives; they need no answer of the rank."""
+    if counts := worker.messages:
+        write_bytes(folder / f"p2p_{worker.rank}.bin", counts)
 
 
 def recorder(worker: Worker, answer: Answer, folder: Path) -> None:
