@@ -115,8 +115,9 @@ class Loop:
         self.step = 0
 
     def run(self) -> None:
-        for self.step in range(1, (STEPS if self.job.truth else HEALTHY_STEPS) + 1):
-            time.sleep(0.0 if self.job.truth else STEP_S)
+        steps, pause_s = (STEPS, 0.0) if self.job.truth else (HEALTHY_STEPS, STEP_S)
+        for self.step in range(1, steps + 1):
+            time.sleep(pause_s)
             program = [self.layer, self.gather, self.exchange, self.norm, self.across]
             for kind, part in (("tp", self.layer), ("dp", self.gather), ("pp", self.across)):
                 if self.strikes("order", kind):

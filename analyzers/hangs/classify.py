@@ -7,8 +7,8 @@ from itertools import pairwise
 import msgspec
 
 from analyzers.hangs.graph import At, Graph, Node, has_come, victims
-from analyzers.hangs.model import Culprit, Frame, Job, Op
 from analyzers.hangs.messages import in_message
+from analyzers.hangs.model import Culprit, Frame, Job, Op
 from analyzers.hangs.p2p import one_sided, peer_of
 from analyzers.hangs.program import Departure, Programs
 from analyzers.hangs.side import Death, Side, is_victim
@@ -163,7 +163,7 @@ def host_detail(scene: Scene, rank: int) -> str:
     phase = f"in phase {beat.phase} of step {beat.step}" if beat and beat.step else ""
     deaf = (
         "it answers no Python request, so something holds the GIL"
-        if asked.channel == "json" and asked.stacks == "signal"
+        if asked.channel == "json" and asked.stacks != "http"
         else ""
     )
     return "; ".join(part for part in (phase, deaf) if part)
