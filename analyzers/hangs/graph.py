@@ -71,7 +71,7 @@ def build(job: Job, side: Side) -> Graph:
             for m in lacking
             if m not in silent
             and m not in outdated
-            and not looked_at_before(side.answered_ns(m) or job.taken.get(m), since)
+            and not looked_at_before(side.looked_ns(m) or job.taken.get(m), since)
         ]
         graph.absent[at] = proven
         if len(proven) < len(lacking):

@@ -10,6 +10,7 @@ import numpy as np
 
 from analyzers import run, store
 from analyzers.errors import WorkbenchError
+from analyzers.hangs.messages import add_messages
 from analyzers.hangs.model import Frame, Group, Job, Position, RankState, Signature, ops_of
 from analyzers.hangs.side import Side, gather, is_victim
 
@@ -90,6 +91,7 @@ def load_job(artefacts: Sequence[run.Artefact], side: Side, options: store.Optio
     for part in parts:
         directory.add(part)
     directory.infer()
+    add_messages(job, side)
     job.taken = taken_ns(job, artefacts)
     return job
 

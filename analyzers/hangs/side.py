@@ -104,6 +104,7 @@ class Side:
     groups: dict[int, GroupsFile] = field(default_factory=dict)
     exits: dict[int, ExitFile] = field(default_factory=dict)
     stack_files: dict[int, Path] = field(default_factory=dict)
+    message_files: dict[int, Path] = field(default_factory=dict)
     collection: Collection | None = None
     exit_codes: dict[int, int] = field(default_factory=dict)
     world_size: int = 0
@@ -117,6 +118,11 @@ class Side:
     def answered_ns(self, rank: int) -> int | None:
         asked = self.asked(rank)
         return (asked.answered_ns or asked.asked_ns) if asked and asked.status == "ok" else None
+
+    def looked_ns(self, rank: int) -> int | None:
+        """Since when a rank's dump may have been taken: what began later it need not hold."""
+        asked = self.asked(rank)
+        return asked.asked_ns if asked and asked.status == "ok" else None
 
     def heartbeat(self, rank: int) -> Heartbeat | None:
         asked = self.asked(rank)
@@ -161,13 +167,18 @@ def gather(found: run.Run, base: Path) -> Side:
     side = Side(
         groups={f.rank: f for f in read_all(found, run.Kind.GROUPS, base, GroupsFile)},
         exits={f.rank: f for f in read_all(found, run.Kind.EXIT, base, ExitFile)},
-        stack_files={a.rank: a.path for a in near(found, run.Kind.STACKS, base) if a.rank is not None},
+        stack_files=by_rank(found, run.Kind.STACKS, base),
+        message_files=by_rank(found, run.Kind.MESSAGES, base),
         exit_codes=exit_codes(manifest),
         world_size=manifest["world_size"] if isinstance(manifest.get("world_size"), int) else 0,
     )
     collections = [c for a in near(found, run.Kind.COLLECTION, base) if (c := read_side(a.path, Collection))]
     side.collection = collections[-1] if collections else None
     return side
+
+
+def by_rank(found: run.Run, kind: run.Kind, base: Path) -> dict[int, Path]:
+    return {a.rank: a.path for a in near(found, kind, base) if a.rank is not None}
 
 
 def near(found: run.Run, kind: run.Kind, base: Path) -> list[run.Artefact]:
