@@ -10,31 +10,12 @@ from typing import Any, NamedTuple
 import torch
 
 from trainer.recorders.allocations import Allocation, Frame, Session
-from trainer.recorders.notes import (
-    ACTIVATIONS,
-    COMMUNICATION,
-    INPUTS,
-    MODULE,
-    PARAMETERS,
-    PHASE,
-    PRIORITY,
-    TEMPORARY,
-    UNKNOWN,
-    Note,
-)
+from trainer.recorders.notes import ACTIVATIONS, INPUTS, MODULE, PHASE, PRIORITY, TEMPORARY, UNKNOWN, Note
+from trainer.recorders.purposes import purpose_of
 
 GRAIN = 2 << 20
 LOADING = ("data_wait", "h2d")
 FORWARD, BACKWARD = "fwd", "bwd"
-# Functions of torch, written "file name", that allocate for a purpose of their own.
-PURPOSES = {
-    "_fsdp_param.py alloc_all_gather_outputs": PARAMETERS,
-    "_fsdp_collectives.py foreach_all_gather": COMMUNICATION,
-    "_fsdp_collectives.py foreach_reduce": COMMUNICATION,
-    "distributed_c10d.py all_gather_object": COMMUNICATION,
-    " aten::flatten_dense_tensors": COMMUNICATION,
-    "distributed.py _pre_forward": COMMUNICATION,  # where DDP makes its buckets anew
-}
 
 
 @dataclass(slots=True, eq=False)
@@ -140,8 +121,8 @@ class Ledger:
         """What new memory is for as long as nothing was noted about it."""
         if self._phase in LOADING:
             return INPUTS
-        places = (f"{frame['filename'].rpartition('/')[2]} {frame['name']}" for frame in frames)
-        return next((PURPOSES[place] for place in places if place in PURPOSES), TEMPORARY)
+        known = (purpose_of(frame["filename"], frame["name"]) for frame in frames)
+        return next(filter(None, known), TEMPORARY)
 
     def _evict_transfers(self) -> None:
         """Drop what collectives copied for themselves: gloo's threads free it, which no profiler sees.
