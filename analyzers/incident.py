@@ -251,7 +251,7 @@ def out_of_memory(rooms: Rooms) -> list[Link]:
 
 def hung(rooms: Rooms) -> list[Link]:
     """The causes of a hang, each followed by those that wait."""
-    if rooms.hang is None or rooms.hang.verdict.kind in ("healthy", "unknown"):
+    if rooms.hang is None or rooms.hang.verdict.kind in ("healthy", "unknown") or told_by_steps(rooms):
         return []
     links = []
     for culprit, text in zip(rooms.hang.data.culprits, hangs.titles(rooms.hang.data.culprits), strict=True):
@@ -260,6 +260,12 @@ def hung(rooms: Rooms) -> list[Link]:
         links.append(Link(text=text, kind=kind, ranks=culprit.ranks, step=culprit.step, findings=ids))
         links += waiting(rooms, culprit)
     return links
+
+
+def told_by_steps(rooms: Rooms) -> bool:
+    """Two looks at a moving rank show that it is slow; a step log with a straggler shows by how much, and why."""
+    kinds = [room.verdict.kind for room in (rooms.hang, rooms.steps) if room]
+    return kinds == ["slow", "straggler"]
 
 
 def counted(rooms: Rooms, culprit: Culprit) -> list[str]:
@@ -300,6 +306,8 @@ def warned(rooms: Rooms) -> list[Link]:
         for f in r.findings[:1]
         if f.severity is not Severity.INFO
     ]
+    if told_by_steps(rooms):
+        verdicts = [(r, f) for r, f in verdicts if r is not rooms.hang]
     # A snapshot shows which memory grows, a step log only that some does.
     if any(f.id == "memory.leak" for _, f in verdicts):
         verdicts = [(r, f) for r, f in verdicts if r.verdict.kind != "memory_growth"]

@@ -6,25 +6,24 @@ Artefacts can be hostile and huge. The child limits itself before it opens one, 
 is found again by the files' identity (path, size, time of change) and the reader's version.
 """
 
-import hashlib
 import importlib
 import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
+
+if TYPE_CHECKING:
+    import subprocess
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 CACHE_BYTES = 4 << 30
@@ -38,7 +37,8 @@ FAILED = 3
 class Options:
     """How to read: what every analyzer takes beside its files.
 
-    `max_memory` bounds one child, in bytes; None picks a bound from the file's size. `jobs` children run at once.
+    `jobs` children run at once; `max_memory` bounds all of them together, in bytes. None picks a bound for each from
+    its file's size.
     """
 
     rank: int | None = None
@@ -78,6 +78,8 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> 
     Raises:
         InputError: A file is missing, damaged, hostile, or needs more than the limits allow.
     """
+    import tempfile
+
     options = options or Options()
     paths = [path.resolve() for path in paths]
     entry = cache_folder() / cache_key(paths, reader)
@@ -100,17 +102,30 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> 
 def load_many(
     artefacts: Sequence[Sequence[Path]], reader: str, options: Options | None = None
 ) -> list[Columns | WorkbenchError]:
-    """Each artefact's columns, or why it could not be read: one bad file does not stop the rest."""
+    """Each artefact's columns, or why it could not be read: one bad file does not stop the rest.
+
+    Children that run at once share `max_memory` evenly; what its share is too small for is read again, alone.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
     options = options or Options()
+    workers = max(1, min(options.jobs, len(artefacts)))
+    shared = replace(options, max_memory=options.max_memory and options.max_memory // workers)
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        loaded = list(pool.map(lambda paths: attempt(paths, reader, shared), artefacts))
+    if shared.max_memory == options.max_memory:
+        return loaded
+    return [
+        attempt(paths, reader, options) if isinstance(one, LimitExceeded) else one
+        for paths, one in zip(artefacts, loaded, strict=True)
+    ]
 
-    def attempt(paths: Sequence[Path]) -> Columns | WorkbenchError:
-        try:
-            return load(paths, reader, options)
-        except WorkbenchError as error:
-            return error
 
-    with ThreadPoolExecutor(max_workers=max(1, options.jobs)) as pool:
-        return list(pool.map(attempt, artefacts))
+def attempt(paths: Sequence[Path], reader: str, options: Options) -> Columns | WorkbenchError:
+    try:
+        return load(paths, reader, options)
+    except WorkbenchError as error:
+        return error
 
 
 def load_set(
@@ -136,6 +151,8 @@ def cache_folder() -> Path:
 
 def cache_key(paths: Sequence[Path], reader: str) -> str:
     """Changes when a file or the reader's version does."""
+    import hashlib  # openssl: megabytes that the child can do without, like the other late imports here
+
     module = importlib.import_module(reader)
     digest = hashlib.sha256(f"{reader} {module.VERSION}".encode())
     for path in paths:
@@ -149,6 +166,8 @@ def cache_key(paths: Sequence[Path], reader: str) -> str:
 
 def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: int | None) -> None:
     """Run the reader in a process of its own and turn its end into a result or an error."""
+    import subprocess
+
     size = sum(path.stat().st_size for path in paths)
     memory = max_memory or (1 << 30) + size * (48 if any(p.suffix == ".gz" for p in paths) else 8)
     seconds = 30 + size // 1_000_000

@@ -1,61 +1,153 @@
-"""How well the rules tell what a block is: the noted categories of our own snapshots are hidden, guessed and compared.
+"""How well the rules tell what a block is: what our own recorder noted is hidden, guessed and compared.
 
     python benchmarks/categories.py PATH ...
 
-PATH is a run folder or a snapshot that our recorder wrote. Bytes are those of all blocks that ever lived in the trace.
+PATH is a run folder, of which the last snapshots are taken, or a snapshot that our recorder wrote. What a foreign
+recording lacks is hidden in several ways: `tags` hides the categories alone; `notes` the annotations of steps and
+phases too; `python` leaves what stacks="python" records on CUDA, where the backward pass runs in threads without Python
+frames; `late` drops the first half of the trace. Bytes are those of all blocks that ever lived in what is left of the
+trace, and those at its peak.
 """
 
+import pickle
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analyzers import store
+from analyzers import store, unpickle
 from analyzers.memory.categories import categorise
 from analyzers.memory.model import Snapshot
 from analyzers.memory.read import CATEGORIES, CATEGORY_OF, UNTAGGED
-from analyzers.memory.replay import Replay
-from analyzers.memory.tables import Column, Fresh
-from analyzers.run import Kind, discover
+from analyzers.memory.replay import Lifetimes, Replay
+from analyzers.memory.report import READER
+from analyzers.memory.tables import Column
+from analyzers.run import Kind, discover, newest_step
 
-READER = "analyzers.memory.read"
-
-
-def hidden(columns: dict[str, Column], meta: dict[str, Any]) -> Fresh:
-    """The columns as they would be had nobody noted a category."""
-    untagged = {name: np.full_like(columns[name], UNTAGGED) for name in ("category", "older_category")}
-    return Fresh(columns | untagged, meta | {"ours": meta["ours"] | {"exact": False}})
+Raw = dict[str, Any]
+UNKNOWN = CATEGORY_OF["unknown"]
 
 
-def confusion(path: Path) -> Column:
-    """Bytes by (noted category, guessed category)."""
-    loaded = store.load([path], READER)
-    columns, meta = dict(loaded.items()), loaded.meta
-    found = np.zeros((len(CATEGORIES), len(CATEGORIES)), np.int64)
-    for number in Snapshot(Fresh(columns, meta)).devices:
-        told = Replay(Snapshot(Fresh(columns, meta)).device(number)).lifetimes
-        guess = categorise(Replay(Snapshot(hidden(columns, meta)).device(number)))
-        noted = told.category != UNTAGGED
-        np.add.at(found, (told.category[noted], guess.category[noted]), told.size[noted])
-    return found
+def without_tags(raw: Raw) -> None:
+    del raw["workbench"]
+    for trace in raw["device_traces"]:
+        for entry in trace:
+            entry.pop("category", None)
+            entry.pop("user_metadata", None)
+
+
+def without_notes(raw: Raw) -> None:
+    """Only what PyTorch's optimizers annotate by themselves stays."""
+    without_tags(raw)
+    raw["external_annotations"] = [n for n in raw["external_annotations"] if n["name"].startswith("Optimizer.")]
+
+
+def with_python_stacks(raw: Raw) -> None:
+    without_notes(raw)
+    cut: dict[int, list[Raw]] = {}
+    for entry in (*(e for trace in raw["device_traces"] for e in trace), *blocks(raw)):
+        frames = entry["frames"]
+        entry["frames"] = cut.setdefault(id(frames), python_part(frames))
+
+
+def without_beginning(raw: Raw) -> None:
+    without_notes(raw)
+    raw["device_traces"] = [trace[len(trace) // 2 :] for trace in raw["device_traces"]]
+
+
+HIDING: dict[str, Callable[[Raw], None]] = {
+    "tags": without_tags,
+    "notes": without_notes,
+    "python": with_python_stacks,
+    "late": without_beginning,
+}
+
+
+def blocks(raw: Raw) -> Iterator[Raw]:
+    for segment in raw["segments"]:
+        yield from segment["blocks"]
+
+
+def python_part(frames: list[Raw]) -> list[Raw]:
+    """The frames that a thread of the autograd engine, or else the main one, has in Python."""
+    engine = (k for k, frame in enumerate(frames) if frame["name"].startswith("autograd::engine"))
+    return [frame for frame in frames[: next(engine, len(frames))] if frame["filename"]]
+
+
+def scores(path: Path, hide: Callable[[Raw], None]) -> tuple[Column, Column]:
+    """Bytes by (noted category, guessed category): of all blocks that ever lived, and of those alive at the peak."""
+    with path.open("rb") as stream:
+        raw = unpickle.load(stream)
+    truth = tags_of(replays(path))
+    hide(raw)
+    total, at_peak = (np.zeros((len(CATEGORIES), len(CATEGORIES)), np.int64) for _ in range(2))
+    with tempfile.TemporaryDirectory() as folder:
+        hidden = Path(folder, "rank0_memory_snapshot.pickle")
+        hidden.write_bytes(pickle.dumps(raw, protocol=4))
+        for replay in replays(hidden):
+            lives, guess = replay.lifetimes, categorise(replay).category
+            noted = np.array([truth.get(key, UNTAGGED) for key in keys_of(replay)], np.int64)
+            alive = np.isin(np.arange(len(noted)), lives.alive(replay.peak[1]))
+            for found, chosen in ((total, noted != UNTAGGED), (at_peak, alive & (noted != UNTAGGED))):
+                np.add.at(found, (noted[chosen], guess[chosen]), lives.size[chosen])
+    return total, at_peak
+
+
+def replays(path: Path) -> list[Replay]:
+    snapshot = Snapshot(store.load([path], READER))
+    return [Replay(snapshot.device(number)) for number in snapshot.devices]
+
+
+def tags_of(found: list[Replay]) -> dict[tuple[int, int, int], int]:
+    """What was noted about each block."""
+    return {
+        key: int(category)
+        for replay in found
+        for key, category in zip(keys_of(replay), replay.lifetimes.category, strict=True)
+    }
+
+
+def keys_of(replay: Replay) -> Iterator[tuple[int, int, int]]:
+    """(device, address, entries from its end to the end of the trace): the same for a block whatever was cut off."""
+    lives: Lifetimes = replay.lifetimes
+    for address, died in zip(lives.addr.tolist(), lives.died.tolist(), strict=True):
+        yield replay.trace.number, address, len(replay.trace) - died
 
 
 def main() -> None:
-    files = [artefact.path for path in sys.argv[1:] for artefact in discover(Path(path)).of(Kind.SNAPSHOT)]
-    found = sum((confusion(file) for file in files), np.zeros((len(CATEGORIES), len(CATEGORIES)), np.int64))
-    print(f"{len(files)} snapshots, {found.sum() / 1e6:.1f} MB\n")
-    print(f"{'noted':<17}{'MB':>9}{'right':>9}{'labelled':>9}{'precise':>9}   most often taken for")
-    unknown = CATEGORY_OF["unknown"]
+    files = {path: [a.path for a in newest_step(discover(Path(path)).of(Kind.SNAPSHOT))] for path in sys.argv[1:]}
+    for way, hide in HIDING.items():
+        print(f"\n{way:<28}{'files':>6}{'MB':>10}{'right':>9}{'labelled':>9}{'at peak: right':>17}{'labelled':>9}")
+        everything = []
+        for path, snapshots in files.items():
+            parts = [scores(one, hide) for one in snapshots]
+            total, at_peak = (sum(part[k] for part in parts) for k in range(2))
+            everything.append(total)
+            print(f"  {Path(path).name:<26}{len(parts):>6}{total.sum() / 1e6:10.1f}{rates(total)}{rates(at_peak, 17)}")
+        by_category(sum(everything))
+
+
+def rates(found: Column, width: int = 9) -> str:
+    whole = found.sum()
+    return f"{share(found.trace(), whole):>{width}}{share(whole - found[:, UNKNOWN].sum(), whole):>9}"
+
+
+def by_category(found: Column) -> None:
+    """How much of each category was found, and how much of what was called so is so."""
+    print(f"  {'noted':<22}{'MB':>12}{'right':>9}{'labelled':>9}{'precise':>9}   most often taken for")
     for kind, name in enumerate(CATEGORIES):
         row, total = found[kind], found[kind].sum()
+        if not total and not found[:, kind].any():
+            continue
         wrong = np.where(np.arange(len(row)) == kind, 0, row)
         mistaken = CATEGORIES[wrong.argmax()] if wrong.any() else ""
-        precise = share(row[kind], found[:, kind].sum())
-        parts = f"{share(row[kind], total):>9}{share(total - row[unknown], total):>9}{precise:>9}"
-        print(f"{name:<17}{total / 1e6:9.1f}{parts}   {mistaken}")
-    print(f"{'all':<17}{found.sum() / 1e6:9.1f}{share(found.trace(), found.sum()):>9}", end="")
-    print(f"{share(found.sum() - found[:, unknown].sum(), found.sum()):>9}")
+        parts = [row[kind], total - row[UNKNOWN]]
+        told = "".join(f"{share(part, total):>9}" for part in parts) + f"{share(row[kind], found[:, kind].sum()):>9}"
+        print(f"  {name:<22}{total / 1e6:12.1f}{told}   {mistaken}")
+    print(f"  {'all':<22}{found.sum() / 1e6:12.1f}{rates(found)}")
 
 
 def share(part: float, whole: float) -> str:

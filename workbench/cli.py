@@ -188,6 +188,34 @@ def launch(
     raise typer.Exit(run(request))
 
 
+@app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+def estimate(
+    ctx: typer.Context,
+    config: Annotated[str | None, typer.Option(help="A TOML file, or a registry function with --module.")] = None,
+    module: Annotated[str | None, typer.Option(help="A model of the trainer, whose --config is a function.")] = None,
+    nproc: Annotated[int | None, typer.Option(help="Processes on each node.", show_default="devices, else 2")] = None,
+    nnodes: Annotated[int, typer.Option(help="Nodes that take part.")] = 1,
+    limit: Annotated[str | None, typer.Option(help="Memory of one device, such as 80GiB: does the run fit?")] = None,
+    as_json: opt.Json = False,
+    printed: opt.Printed = None,
+    output: opt.OutFile = None,
+    force: opt.Force = False,
+    fail_on: opt.FailOnOption = None,
+    _debug: opt.Debug = False,
+) -> None:
+    """Memory of each rank before the run, without the devices: a step is rehearsed with tensors that have none.
+
+    Options of the trainer follow in the form --section.key value, as for `launch`.
+    """
+    from workbench import estimate, show
+    from workbench.launch.plan import Request
+
+    request = Request(config=config, module=module, nproc=nproc, nnodes=nnodes, overrides=tuple(ctx.args))
+    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True, web=False, fail_on=fail_on)
+    report = estimate.estimate(request, show.parsed_size(limit, "--limit"))
+    raise typer.Exit(show.deliver(report, look, estimate.subject(request)))
+
+
 @app.command(rich_help_panel=RUN)
 def demo(
     incident: Annotated[str, typer.Argument(help="healthy, oom, hang, straggler, or any name of an incident.")] = "oom",

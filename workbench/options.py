@@ -46,7 +46,7 @@ NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither use nor fill 
 MaxMemory = Annotated[
     str | None,
     typer.Option(
-        help="Memory one reader may take, such as 4GiB.", rich_help_panel=READING, show_default="by file size"
+        help="Memory all readers together may take, such as 4GiB.", rich_help_panel=READING, show_default="by file size"
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the JSON document.", rich_help_panel=SHOWING)]

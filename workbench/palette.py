@@ -29,3 +29,12 @@ STATES = {
     "": "#2b2f36",
 }
 STATE_SIGNS = {"done": "●", "started": "◐", "scheduled": "·", "missing": "✗", "mismatch": "≠", "no dump": "?", "": " "}
+
+
+def ink(colour: str) -> str:
+    """Black or white, whichever is read better on a colour (relative luminance of WCAG 2.2)."""
+    linear = [
+        ((c + 0.055) / 1.055) ** 2.4 if c > 0.04 else c / 12.92 for c in (v / 255 for v in bytes.fromhex(colour[1:]))
+    ]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#000000" if luminance > 0.18 else "#ffffff"

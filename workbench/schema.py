@@ -7,6 +7,7 @@ import msgspec
 from analyzers import compare, hangs, incident, memory, steps, traces
 from analyzers.report import Report, json_schema
 from workbench.errors import UsageProblem
+from workbench.estimate import EstimateData
 
 DOCUMENTS: dict[str, Any] = {
     "memory": Report[memory.MemoryData],
@@ -15,6 +16,7 @@ DOCUMENTS: dict[str, Any] = {
     "steps": Report[steps.StepsData],
     "incident": Report[incident.IncidentData],
     "compare": Report[compare.CompareData],
+    "estimate": Report[EstimateData],
 }
 
 

@@ -50,13 +50,13 @@ def reading(*, rank: int | None, step: int | None, jobs: int | None, cache: bool
     return Options(rank=rank, step=step, cache=cache, max_memory=parsed_size(max_memory), **chosen)
 
 
-def parsed_size(text: str | None) -> int | None:
+def parsed_size(text: str | None, option: str = "--max-memory") -> int | None:
     """Bytes in a size such as `4GiB`, `500M` or `123456`."""
     if text is None:
         return None
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
     if not found:
-        raise UsageProblem(f"--max-memory {text}: not a size", "write it like 4GiB or 500M")
+        raise UsageProblem(f"{option} {text}: not a size", "write it like 4GiB or 500M")
     return int(float(found[1]) * (1 << UNITS[found[2].upper()]))
 
 

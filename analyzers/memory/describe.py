@@ -1,19 +1,24 @@
 """One device of one snapshot -> every answer about it."""
 
+from collections.abc import Iterator
+
 from analyzers.memory.categories import Guess
 from analyzers.memory.estimates import estimates
 from analyzers.memory.leaks import growing
 from analyzers.memory.model import Device
+from analyzers.memory.notable import notable
 from analyzers.memory.oom import fragmentation, last_oom
+from analyzers.memory.places import Placed, pools, streams
 from analyzers.memory.replay import Replay
-from analyzers.memory.reserved import pools, reserved, retries
+from analyzers.memory.reserved import reserved, retries
 from analyzers.memory.stacks import top_stacks
 
 
-def describe(replay: Replay, guess: Guess) -> Device:
+def describe(replay: Replay, guess: Guess, placed: Placed) -> Device:
     """All answers about one device but those that the file's place gives: path, rank, step."""
     trace = replay.trace
-    oom = last_oom(replay, guess)
+    rising = growing(replay, guess)
+    oom = last_oom(replay, guess, rising)
     peak, index = replay.peak
     alive = replay.lifetimes.alive(index)
     snapshot = trace.snapshot
@@ -30,16 +35,40 @@ def describe(replay: Replay, guess: Guess) -> Device:
         reserved_bytes=trace.reserved_bytes,
         peak_reserved_bytes=int(reserved(trace).max(initial=trace.reserved_bytes)),
         limit_bytes=snapshot.limit_bytes,
-        pools=pools(replay),
+        pools=pools(placed),
+        streams=streams(placed),
         retries=[] if snapshot.made_up_segments else retries(trace),
         consistent=replay.consistent,
+        lacking=list(lacking(replay, guess)),
         oom=oom,
         categories=guess.sums(replay.lifetimes, alive),
         categories_exact=guess.exact,
         categories_confidence=guess.certainty(replay.lifetimes, alive),
+        categories_bases=guess.bases(replay.lifetimes, alive),
         fragmentation=fragmentation(trace, oom),
         top_stacks=top_stacks(snapshot, replay.lifetimes, guess, alive),
         end_stacks=top_stacks(snapshot, replay.lifetimes, guess, replay.lifetimes.alive(len(trace) - 1)),
-        growing=growing(replay, guess),
+        growing=rising,
+        notable=notable(replay, guess),
         estimates=estimates(replay, guess, oom.index if oom else index),
     )
+
+
+def lacking(replay: Replay, guess: Guess) -> Iterator[str]:
+    """What the file does not tell about this device."""
+    trace, meta = replay.trace, replay.trace.snapshot.columns.meta
+    if not len(trace):
+        yield "a history of allocations (the numbers are the state at the snapshot)"
+        return
+    if not trace.entry("stack").any():
+        yield "stacks (no entry has frames)"
+    if not trace.entry("time").any():
+        yield "times (no entry has one)"
+    if not len(trace.segments):
+        yield "segments (what is older than the trace and stayed cannot be seen)"
+    if trace.number < len(meta["overflowed"]) and meta["overflowed"][trace.number]:
+        yield "the oldest entries (their ring overflowed: raise max_entries)"
+    elif replay.start and not guess.exact:
+        yield "where what is older than the first entry was allocated"
+    if not replay.consistent:
+        yield "some entries (the replay does not end at the blocks of the snapshot)"

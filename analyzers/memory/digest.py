@@ -15,6 +15,7 @@ from analyzers.memory import read as parsing
 from analyzers.memory.categories import Guess, categorise
 from analyzers.memory.describe import describe
 from analyzers.memory.model import DeviceTrace, Snapshot
+from analyzers.memory.places import Placed
 from analyzers.memory.replay import BEFORE, Replay
 from analyzers.memory.tables import Column, Fresh
 
@@ -34,20 +35,22 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     replays = [Replay(snapshot.device(number)) for number in snapshot.devices]
     with unpickle.gc_paused():
         guesses = [categorise(replay) for replay in replays]
-        derived = [derive(replay, guess) for replay, guess in zip(replays, guesses, strict=True)]
+        placed = [Placed(replay) for replay in replays]
+        derived = [derive(*each) for each in zip(replays, guesses, placed, strict=True)]
         columns |= {name: np.concatenate([part[name] for part in derived]) for name in derived[0]}
-        answers = [describe(replay, guess) for replay, guess in zip(replays, guesses, strict=True)]
+        answers = [describe(*each) for each in zip(replays, guesses, placed, strict=True)]
     return columns, meta | {
         "devices": msgspec.to_builtins(answers),
         "lives": [len(part["life_born"]) for part in derived],
     }
 
 
-def derive(replay: Replay, guess: Guess) -> dict[str, Column]:
-    """Columns of one device: a row an entry (`live`, `kind`) and a row a block that ever lived (`life_*`)."""
+def derive(replay: Replay, guess: Guess, placed: Placed) -> dict[str, Column]:
+    """Columns of one device: a row an entry (`live`, `held_place`, `kind`), a row a block that lived (`life_*`)."""
     lives = replay.lifetimes
     return {
         "live": replay.live,
+        "held_place": placed.of_entry,
         "kind": kinds(replay.trace, lives.born, lives.died, guess.category),
         "life_born": lives.born.astype(np.int32),
         "life_died": lives.died.astype(np.int32),
@@ -56,9 +59,10 @@ def derive(replay: Replay, guess: Guess) -> dict[str, Column]:
         "life_stack": lives.stack.astype(np.int32),
         "life_category": lives.category,
         "life_label": lives.label.astype(np.int32),
+        "life_place": placed.of_life,
         "life_freed_stack": lives.freed_stack,
         "life_kind": guess.category,
-        "life_confidence": guess.confidence.astype(np.float32),
+        "life_rule": guess.rule,
     }
 
 

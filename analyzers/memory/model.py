@@ -12,7 +12,11 @@ from analyzers.store import Columns
 
 
 class Oom(msgspec.Struct, frozen=True, kw_only=True):
-    """The failed allocation; `categories` are the bytes alive at that instant."""
+    """The failed allocation; `categories` and `modules` (the largest) are the bytes alive at that instant.
+
+    `pattern` is `growth` (stacks that rose step by step, from `since_step` on, fill a good part), `spike` (well above
+    `usual_peak_bytes`, the highest of the steps before), `steady` (no more than these), or `unknown` (no step before).
+    """
 
     requested_bytes: int
     device_free_bytes: int
@@ -22,6 +26,10 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None
     frames: list[str]
     categories: dict[str, int]
+    modules: dict[str, int]
+    pattern: str
+    since_step: int | None
+    usual_peak_bytes: int | None
 
 
 class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,14 +66,31 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream's part of one memory pool at the end; `peak_bytes` counts what lay in segments that still exist."""
+    """One stream's part of one memory pool: its segments at the end, and the requested bytes in it over time.
+
+    The pool `?` is that of blocks whose segment was gone before the end, in files of torch before 2.12: where there
+    is one, the peaks of the others are lower bounds.
+    """
 
     pool: str
     stream: int
     segments: int
     reserved_bytes: int
     allocated_bytes: int
+    start_bytes: int
     peak_bytes: int
+    peak_index: int
+    end_bytes: int
+
+
+class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Requested bytes of the blocks that one stream allocated; `peak_index` -1 = before the first entry."""
+
+    stream: int
+    start_bytes: int
+    peak_bytes: int
+    peak_index: int
+    end_bytes: int
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,10 +109,31 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     model: str
 
 
+class Basis(msgspec.Struct, frozen=True, kw_only=True):
+    """What part of the peak has its category from one rule, and why; `category` is empty for what was noted."""
+
+    rule: str
+    category: str
+    because: str
+    confidence: float
+    bytes: int
+    blocks: int
+
+
+class Notable(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands out without being a failure: `late_state`, `loss` or `kept`; the stack that made most of it."""
+
+    what: str
+    bytes: int
+    step: int | None
+    frames: list[str]
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One device of one file; sizes in bytes, `peak_index` -1 = before the first entry.
 
-    `top_stacks` is what held the most at the peak, `end_stacks` after the last entry.
+    `top_stacks` is what held the most at the peak, `end_stacks` after the last entry; `lacking` is what this file does
+    not tell about the device.
     """
 
     path: str
@@ -103,16 +149,20 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     peak_reserved_bytes: int
     limit_bytes: int | None
     pools: list[Pool]
+    streams: list[StreamUse]
     retries: list[Retry]
     consistent: bool
+    lacking: list[str]
     oom: Oom | None
     categories: dict[str, int]
     categories_exact: bool
     categories_confidence: float
+    categories_bases: list[Basis]
     fragmentation: Fragmentation
     top_stacks: list[TopStack]
     end_stacks: list[TopStack]
     growing: list[Growth]
+    notable: list[Notable]
     estimates: list[Estimate]
 
 
@@ -178,7 +228,7 @@ class DeviceTrace:
         return entries[self.number] if self.number < len(entries) else 0
 
     def entry(self, name: str) -> Column:
-        """A column of the entries: action, addr, size, time, stack, category, label."""
+        """A column of the entries: action, addr, size, time, stack, place, category, label; see `digest.derive` too."""
         return self.snapshot.columns[name][self.rows]
 
     def where(self, action: str) -> Column:

@@ -1,7 +1,8 @@
-"""Where in a trace the annotated phases lie: steps, optimizer."""
+"""Where in a trace the phases of training lie: steps and optimizer as annotated, passes as the stacks show them."""
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from analyzers.memory.tables import Column
 
 STEP = re.compile(r"(?:ProfilerStep|step)#(\d+)")
 NEVER = np.iinfo(np.int64).max
+NO_PHASE, FORWARD, BACKWARD, OPTIMIZER = range(4)
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,59 @@ class Windows:
         """The start of the first window that begins after each entry; beyond any entry where none does."""
         starts = np.concatenate([self.start, [NEVER]])
         found: Column = starts[np.searchsorted(self.start, index, side="right")]
+        return found
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The phase of each entry, `NO_PHASE` where its stack shows none; answers for entries -1 to the last."""
+
+    kind: Column
+
+    @property
+    def count(self) -> int:
+        return len(self.kind)
+
+    @cached_property
+    def _last(self) -> Column:
+        """The phase of the last entry that shows one, by number of entries seen."""
+        shown = np.where(self.kind != NO_PHASE, np.arange(1, self.count + 1), 0)
+        found: Column = np.concatenate([[NO_PHASE], self.kind])[np.maximum.accumulate(np.concatenate([[0], shown]))]
+        return found
+
+    @cached_property
+    def _stretches(self) -> Column:
+        return np.cumsum(np.diff(self._last, prepend=self._last[0]) != 0)
+
+    @cached_property
+    def _next(self) -> dict[int, Column]:
+        return {phase: np.append(self._following(phase), NEVER) for phase in (FORWARD, BACKWARD, OPTIMIZER)}
+
+    def _following(self, phase: int) -> Column:
+        """For each entry the first from it on that shows the phase; `NEVER` where none does."""
+        place = np.where(self.kind == phase, np.arange(self.count), NEVER)
+        found: Column = np.minimum.accumulate(place[::-1])[::-1]
+        return found
+
+    def at(self, index: Column) -> Column:
+        """What the entries themselves show; nothing outside the trace."""
+        inside = (index >= 0) & (index < self.count)
+        found: Column = np.where(inside, self.kind[index * inside] if self.count else NO_PHASE, NO_PHASE)
+        return found
+
+    def last(self, index: Column) -> Column:
+        """The phase that was shown last, at or before each entry."""
+        found: Column = self._last[index + 1]
+        return found
+
+    def stretch(self, index: Column) -> Column:
+        """A number that changes whenever another phase begins."""
+        found: Column = self._stretches[index + 1]
+        return found
+
+    def next(self, phase: int, index: Column) -> Column:
+        """The first entry after each that shows the phase; `NEVER` where none does."""
+        found: Column = self._next[phase][index + 1]
         return found
 
 

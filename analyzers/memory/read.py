@@ -18,7 +18,7 @@ from isal.igzip_lib import IsalError
 
 from analyzers import unpickle
 from analyzers.errors import HostileInput, InputError
-from analyzers.memory.tables import NO_FRAMES, Column, Stacks, Texts
+from analyzers.memory.tables import NO_FRAMES, Column, Places, Stacks, Texts
 
 VERSION = 1
 
@@ -55,6 +55,7 @@ CATEGORY_OF |= {"parameter": 0, "gradient": 1, "activation": 3, "input": 4, "aut
 OOM = ACTION_OF["oom"]
 PART = 1 << 15
 """Entries turned into columns at a time."""
+TEXT_AT_MOST = 500
 BYTES_AT_MOST = 1 << 62
 """Sums of sizes stay below what int64 holds."""
 
@@ -115,18 +116,27 @@ def columns(snapshot: Any) -> tuple[dict[str, Column], dict[str, Any]]:
     segments, traces = snapshot.get("segments") or [], snapshot.get("device_traces") or []
     refuse_shared([*traces, *(segment["blocks"] for segment in segments)])
     texts = Texts()
-    stacks = Stacks(texts)
+    stacks, places = Stacks(texts), Places()
     ours = snapshot.get("workbench") or {}
     made = [
-        entry_columns(traces, stacks),
-        segment_columns(segments),
+        entry_columns(traces, stacks, places),
+        segment_columns(segments, places),
         block_columns(segments, stacks),
         annotation_columns(snapshot.get("external_annotations") or [], texts),
         older_columns(ours.get("blocks") or {}, texts),
     ]
-    tables = {name: column for table in [*made, stacks.columns(), texts.columns()] for name, column in table.items()}
+    tables = {
+        name: column
+        for table in [*made, places.columns(), stacks.columns(), texts.columns()]
+        for name, column in table.items()
+    }
     refuse_oversized(tables)
-    return tables, {"entries": [len(trace) for trace in traces], "ours": ours_meta(ours)}
+    return tables, {
+        "entries": [len(trace) for trace in traces],
+        "ours": ours_meta(ours),
+        "settings": settings_of(snapshot),
+        "overflowed": overflowed(snapshot, len(traces)),
+    }
 
 
 def refuse_shared(lists: list[list[Any]]) -> None:
@@ -150,9 +160,9 @@ def pick(rows: list[dict[str, Any]], key: str, kind: Any, default: Any) -> Colum
         return np.fromiter((row.get(key, default) for row in rows), kind, len(rows))
 
 
-def entry_columns(traces: list[list[dict[str, Any]]], stacks: Stacks) -> dict[str, Column]:
+def entry_columns(traces: list[list[dict[str, Any]]], stacks: Stacks, places: Places) -> dict[str, Column]:
     """The trace entries of all devices, one device behind the other; takes them out of `traces`."""
-    parts = [trace_columns(part, stacks) for trace in [*traces, []] for part in taken(trace)]
+    parts = [trace_columns(part, stacks, places) for trace in [*traces, []] for part in taken(trace)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -164,7 +174,7 @@ def taken(trace: list[Any]) -> Iterator[list[Any]]:
         yield part
 
 
-def trace_columns(trace: list[dict[str, Any]], stacks: Stacks) -> dict[str, Column]:
+def trace_columns(trace: list[dict[str, Any]], stacks: Stacks, places: Places) -> dict[str, Column]:
     action = np.fromiter(
         (ACTION_OF.get(a, len(ACTIONS)) for a in map(itemgetter("action"), trace)), np.uint8, len(trace)
     )
@@ -177,6 +187,7 @@ def trace_columns(trace: list[dict[str, Any]], stacks: Stacks) -> dict[str, Colu
         "size": pick(trace, "size", np.int64, 0),
         "time": pick(trace, "time_us", np.int64, 0),
         "stack": stacks.numbers([entry.get("frames", NO_FRAMES) for entry in trace]),
+        "place": places.numbers(pick(trace, "stream", np.int64, 0), [entry.get("pool_id") for entry in trace]),
     } | tag_columns(trace, stacks.texts)
 
 
@@ -196,22 +207,17 @@ def category_number(name: object) -> int:
     return CATEGORY_OF.get(name.lower(), CATEGORY_OF["unknown"]) if isinstance(name, str) else UNTAGGED
 
 
-def segment_columns(segments: list[dict[str, Any]]) -> dict[str, Column]:
-    pools = [pool_of(segment) for segment in segments]
+def segment_columns(segments: list[dict[str, Any]], places: Places) -> dict[str, Column]:
+    streams = pick(segments, "stream", np.int64, 0)
+    pools = [segment.get("segment_pool_id") or (0, 0) for segment in segments]
     return {
         "segment_device": pick(segments, "device", np.int32, 0),
         "segment_address": pick(segments, "address", np.uint64, 0),
         "segment_total": pick(segments, "total_size", np.int64, 0),
-        "segment_stream": pick(segments, "stream", np.int64, 0),
+        "segment_place": places.numbers(streams, pools),
         "segment_large": np.array([segment.get("segment_type") == "large" for segment in segments], bool),
-        "segment_pool": np.array(pools, np.int64).reshape(-1, 2),
         "segment_expandable": np.array([bool(segment.get("is_expandable")) for segment in segments], bool),
     }
-
-
-def pool_of(segment: dict[str, Any]) -> tuple[int, int]:
-    first, second = segment.get("segment_pool_id") or (0, 0)
-    return int(first), int(second)
 
 
 def block_columns(segments: list[dict[str, Any]], stacks: Stacks) -> dict[str, Column]:
@@ -264,6 +270,31 @@ def older_columns(blocks: dict[Any, Any], texts: Texts) -> dict[str, Column]:
         "older_category": np.array([row[1] for row in rows], np.int8),
         "older_label": np.array([row[2] for row in rows], np.int32),
     }
+
+
+def settings_of(snapshot: dict[str, Any]) -> dict[str, str]:
+    """The allocator's settings as text, nested ones as `outer.inner`."""
+    found: dict[str, str] = {}
+    for key, value in (snapshot.get("allocator_settings") or {}).items():
+        nested = value.items() if isinstance(value, dict) else [("", value)]
+        found |= {f"{key}.{inner}".rstrip("."): plain(one) for inner, one in nested}
+    return found
+
+
+def plain(value: object) -> str:
+    """A scalar as text; what is no scalar is not walked into."""
+    return str(value)[:TEXT_AT_MOST] if isinstance(value, str | int | float | None) else f"({type(value).__name__})"
+
+
+def overflowed(snapshot: dict[str, Any], devices: int) -> list[bool | None]:
+    """Whether each device's ring of entries lost its oldest; None where the recorder does not say.
+
+    Newer recorders write it at the top or among the settings, once for all or device by device.
+    """
+    settings = snapshot.get("allocator_settings") or {}
+    told = snapshot.get("trace_alloc_overflowed", settings.get("trace_alloc_overflowed"))
+    each = told if isinstance(told, list | tuple) else [told] * devices
+    return [None if one is None else bool(one) for one in [*each, *[None] * devices][:devices]]
 
 
 def ours_meta(ours: dict[str, Any]) -> dict[str, Any]:

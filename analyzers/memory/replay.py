@@ -11,6 +11,7 @@ from analyzers.memory.tables import Column
 
 ALLOC, FREE = ACTION_OF["alloc"], ACTION_OF["free_completed"]
 BEFORE = -1
+PENDING = 2
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,17 @@ class Replay:
     def end(self) -> int:
         """Bytes alive after the last entry."""
         return int(self.live[-1]) if len(self.live) else self.start
+
+    @cached_property
+    def pending(self) -> Column:
+        """The part of `live` after each entry whose release was asked for and waits for a stream."""
+        action, trace = self.trace.entry("action"), self.trace
+        sign = (action == ACTION_OF["free_requested"]).astype(np.int64) - (action == FREE)
+        waiting = np.cumsum(sign * trace.entry("size"))
+        at_end = int(trace.block("requested")[trace.block("state") == PENDING].sum())
+        # A recorder may leave the requests out: then nothing is known to wait.
+        curve: Column = np.maximum(waiting + at_end - (waiting[-1] if len(waiting) else 0), 0)
+        return np.minimum(curve, self.live) if (sign > 0).any() else np.zeros(len(action), np.int64)
 
     @cached_property
     def active_bytes(self) -> int:

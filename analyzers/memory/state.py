@@ -7,6 +7,7 @@ import pandas as pd
 
 from analyzers.memory.categories import categorise
 from analyzers.memory.model import DeviceTrace
+from analyzers.memory.places import Placed
 from analyzers.memory.read import ACTION_OF, CATEGORIES
 from analyzers.memory.replay import Replay
 from analyzers.memory.reserved import GROWS, SHRINKS
@@ -54,16 +55,20 @@ def joined(ranges: Ranges) -> Ranges:
 def blocks_at(replay: Replay, entry: int) -> pd.DataFrame:
     """The blocks alive after an entry, in order of address.
 
-    Columns: segment (the reserved range around it; 0: none known), segment_bytes, address, requested, state (active or
-    pending_free), category, label, born (entry; -1: before the first), frame.
+    Columns: segment (the reserved range around it; 0: none known), segment_bytes, stream, pool, address, requested,
+    state (active or pending_free), category, label, born (entry; -1: before the first), frame.
     """
     lives, guess, trace = replay.lifetimes, categorise(replay), replay.trace
     rows = lives.alive(entry)
     rows = rows[np.argsort(lives.addr[rows], kind="stable")]
+    placed = Placed(replay)
+    place = placed.of_life[rows]
     owner = around(segments_at(trace, entry), lives.addr[rows])
     return pd.DataFrame(
         owner
         | {
+            "stream": placed.streams[place],
+            "pool": placed.named("pool")[place],
             "address": lives.addr[rows],
             "requested": lives.size[rows],
             "state": np.where(pending(replay, rows, entry), "pending_free", "active"),
@@ -111,6 +116,7 @@ def life_of(replay: Replay, address: int) -> pd.DataFrame:
     """
     lives, guess, snapshot = replay.lifetimes, categorise(replay), replay.trace.snapshot
     wanted = np.uint64(address)
+    # A block of no bytes holds its own address.
     rows = np.flatnonzero((lives.addr <= wanted) & (wanted - lives.addr < np.maximum(lives.size, 1).astype(np.uint64)))
     rows = rows[np.argsort(lives.born[rows], kind="stable")]
     return pd.DataFrame(

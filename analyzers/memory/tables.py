@@ -50,6 +50,30 @@ class Texts:
         }
 
 
+class Places:
+    """Numbers for (stream, pool) pairs: where a block may be reused. A pool that nobody tells is `UNTOLD`."""
+
+    UNTOLD = (-1, -1)
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[int, int, int], int] = {}
+
+    def number(self, stream: int, pool: Sequence[int] | None) -> int:
+        first, second = self.UNTOLD if pool is None else pool
+        return self.known.setdefault((stream, int(first), int(second)), len(self.known))
+
+    def numbers(self, streams: Column, pools: Sequence[Sequence[int] | None]) -> Column:
+        """The place of each row, int32. Torch writes the pool of an entry since 2.12."""
+        first = streams[0] if len(streams) else 0
+        if pools.count(None) == len(pools) and (streams == first).all():
+            return np.full(len(pools), self.number(int(first), None) if len(pools) else 0, np.int32)
+        return np.fromiter(map(self.number, streams.tolist(), pools), np.int32, len(pools))
+
+    def columns(self) -> dict[str, Column]:
+        table = np.array(list(self.known), np.int64).reshape(-1, 3)
+        return {"place_stream": table[:, 0], "place_pool": table[:, 1:]}
+
+
 class Stacks:
     """Numbers for stacks of frames; 0 is the empty one.
 

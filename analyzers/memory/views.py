@@ -6,11 +6,14 @@ import numpy as np
 import pandas as pd
 
 from analyzers import store
+from analyzers.errors import InputError
 from analyzers.memory.categories import categorise
 from analyzers.memory.groups import held
+from analyzers.memory.history import events_of, found, segment_lives
 from analyzers.memory.model import DeviceTrace, Snapshot
+from analyzers.memory.places import Placed, used
 from analyzers.memory.read import CATEGORIES
-from analyzers.memory.replay import BEFORE, Replay
+from analyzers.memory.replay import BEFORE, PENDING, Replay
 from analyzers.memory.report import READER
 from analyzers.memory.reserved import reserved
 from analyzers.memory.stacks import shown
@@ -41,21 +44,84 @@ def timeline(
 ) -> pd.DataFrame:
     """Allocated bytes over the entries `window` (first, beyond last; all by default), at most `buckets` rows.
 
-    Columns: entry, time_us, allocated, reserved, a column a category (they sum to allocated), oom (one failed there).
+    Columns: entry, time_us, allocated, reserved, pending (the part of allocated whose release waits for a stream), a
+    column a category (they sum to allocated), oom (one failed there).
     Each row is one instant that really was: of its bucket the one with the most allocated, so every peak survives.
     Without a trace the single row is the state at the snapshot, its entry -1.
     """
-    trace = opened(artefact, options).device(device)
-    replay = Replay(trace)
-    first, last = window or (0, len(trace))
-    first, last = max(first, 0), min(last, len(trace))
+    replay = Replay(opened(artefact, options).device(device))
+    edges, instants = highest(replay, buckets, window)
+    failed = np.diff(np.searchsorted(replay.trace.where("oom"), edges)) > 0
+    return frame(replay, instants, failed)
+
+
+def highest(replay: Replay, buckets: int, window: tuple[int, int] | None) -> tuple[Column, Column]:
+    """Edges of at most `buckets` equal stretches of entries, and of each the instant with the most allocated."""
+    first, last = window or (0, len(replay.trace))
+    first, last = max(first, 0), min(last, len(replay.trace))
     if first >= last:
-        return frame(replay, np.array([BEFORE]), np.array([False]))
+        return np.array([BEFORE, 0]), np.array([BEFORE])
     edges = np.unique(np.linspace(first, last, min(buckets, last - first) + 1).astype(np.int64))
-    instants = [low + int(replay.live[low:high].argmax()) for low, high in pairwise(edges)]
-    failed = trace.where("oom")
-    count = np.searchsorted(failed, edges)
-    return frame(replay, np.array(instants), np.diff(count) > 0)
+    return edges, np.array([low + int(replay.live[low:high].argmax()) for low, high in pairwise(edges)])
+
+
+def places(
+    artefact: Artefact,
+    options: store.Options | None = None,
+    device: int = 0,
+    by: str = "pool",
+    buckets: int = 200,
+    window: tuple[int, int] | None = None,
+) -> pd.DataFrame:
+    """Allocated bytes by `pool` or `stream` at the instants of `timeline`.
+
+    Columns: entry, time_us, allocated, and one a pool (`0.0` is the common one, `?` what no file before torch 2.12
+    tells) or stream (`stream 0`); they sum to allocated.
+
+    Raises:
+        InputError: There is no such grouping.
+    """
+    if by not in ("pool", "stream"):
+        raise InputError(f"cannot place by {by}", "choose one of pool, stream")
+    replay = Replay(opened(artefact, options).device(device))
+    placed, instants = Placed(replay), highest(replay, buckets, window)[1]
+    names = placed.named(by)
+    parts = {name: placed.part(np.flatnonzero(names == name)) for name in dict.fromkeys(names[used(placed)])}
+    table = frame(replay, instants, np.zeros(len(instants), bool))[["entry", "time_us", "allocated"]]
+    return table.assign(
+        **{name: parts[name].after(instants) for name in sorted(parts, key=lambda n: -parts[n].peak[0])}
+    )
+
+
+def cached(
+    artefact: Artefact,
+    options: store.Options | None = None,
+    device: int = 0,
+    window: tuple[int, int] | None = None,
+    limit: int = 500,
+) -> pd.DataFrame:
+    """The life of every reserved range, mapped and unmapped parts too; see `history.segment_lives`."""
+    return segment_lives(opened(artefact, options).device(device), window, limit)
+
+
+def events(
+    artefact: Artefact, options: store.Options | None = None, device: int = 0, first: int = 0, count: int = 100
+) -> pd.DataFrame:
+    """Entries as the allocator wrote them; see `history.events_of`."""
+    return events_of(Replay(opened(artefact, options).device(device)), first, count)
+
+
+def search(
+    artefact: Artefact, text: str, options: store.Options | None = None, device: int = 0, limit: int = 100
+) -> pd.DataFrame:
+    """Blocks by frame, label, category, address or size; see `history.found`."""
+    return found(Replay(opened(artefact, options).device(device)), text, limit)
+
+
+def settings(artefact: Artefact, options: store.Options | None = None) -> pd.DataFrame:
+    """The allocator's settings, empty where the file has none. Columns: key, value (both text)."""
+    told: dict[str, str] = opened(artefact, options).columns.meta["settings"]
+    return pd.DataFrame(list(told.items()), columns=["key", "value"])
 
 
 def frame(replay: Replay, instants: Column, failed: Column) -> pd.DataFrame:
@@ -67,9 +133,14 @@ def frame(replay: Replay, instants: Column, failed: Column) -> pd.DataFrame:
         "time_us": time[np.maximum(instants, 0)] if len(time) else np.zeros(len(instants), np.int64),
         "allocated": live[instants + 1],
         "reserved": reserved_at(replay.trace, instants),
+        "pending": replay.pending[instants] if len(time) and instants[0] != BEFORE else pending_at_end(replay.trace),
     }
     layers = by_category(replay, instants)
     return pd.DataFrame(table | dict(zip(CATEGORIES, layers, strict=True)) | {"oom": failed})
+
+
+def pending_at_end(trace: DeviceTrace) -> Column:
+    return np.array([trace.block("requested")[trace.block("state") == PENDING].sum()])
 
 
 def reserved_at(trace: DeviceTrace, instants: Column) -> Column:
@@ -155,15 +226,16 @@ def blocks(artefact: Artefact, options: store.Options | None = None, device: int
     snapshot = opened(artefact, options)
     trace = snapshot.device(device)
     c = snapshot.columns
-    segment = trace.block("segment")
+    placed, segment = Placed(Replay(trace)), trace.block("segment")
+    place = c["segment_place"][segment]
     stacks, inverse = np.unique(trace.block("stack"), return_inverse=True)
     innermost = np.array([next(iter(shown(snapshot, int(stack))), "") for stack in stacks], object)
     table = pd.DataFrame(
         {
             "segment": c["segment_address"][segment],
             "segment_bytes": c["segment_total"][segment],
-            "stream": c["segment_stream"][segment],
-            "pool": [f"{first}.{second}" for first, second in c["segment_pool"][segment].tolist()],
+            "stream": placed.streams[place],
+            "pool": placed.named("pool")[place],
             "address": trace.block("address"),
             "size": trace.block("size"),
             "requested": trace.block("requested"),

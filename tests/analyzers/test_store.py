@@ -1,6 +1,7 @@
 """The cache and the limited child, with a reader of real Flight Recorder dumps and with hostile ones."""
 
 import pickle
+import subprocess
 import threading
 
 import numpy as np
@@ -83,12 +84,12 @@ BODIES = [
 @pytest.mark.parametrize(("body", "error", "words"), BODIES, ids=[words for *_, words in BODIES])
 def test_how_a_child_may_end(reader, dump, cache, monkeypatch, body, error, words):
     name = reader(body, f"reader_{abs(hash(words))}")
-    real = store.subprocess.run
+    real = subprocess.run
 
     def impatient(command, **options):
         return real([*command[:-1], "2"], **options)
 
-    monkeypatch.setattr(store.subprocess, "run", impatient)
+    monkeypatch.setattr(subprocess, "run", impatient)
     with pytest.raises(error, match=words) as caught:
         store.load([dump], name)
     assert type(caught.value) is error
@@ -100,6 +101,24 @@ def test_one_bad_file_does_not_stop_the_rest(dump, tmp_path):
     loaded = store.load_many([[dump], [tmp_path / "absent"]], READER, store.Options(jobs=2))
     assert loaded[0]["ops.seq"].tolist() == [3]
     assert isinstance(loaded[1], InputError)
+
+
+def test_children_share_the_memory_and_what_needs_more_is_read_alone(reader, dump, tmp_path):
+    paths = [tmp_path / f"rank_{number}" for number in range(4)]
+    for path in paths:
+        path.write_bytes(dump.read_bytes())
+    name = reader(
+        "import resource\n"
+        "limit, _ = resource.getrlimit(resource.RLIMIT_AS)\n"
+        "if paths[0].name == 'rank_2': np.zeros(1 << 29, np.uint8)\n"
+        "return {'limit': np.array([limit])}, {}",
+        "sharing",
+    )
+    whole = 1 << 31
+    limits = [
+        one["limit"][0] for one in store.load_many([[p] for p in paths], name, store.Options(jobs=4, max_memory=whole))
+    ]
+    assert limits == [whole // 4, whole // 4, whole, whole // 4]
 
 
 def test_a_set_falls_apart_when_one_file_takes_the_child_down(reader, dump, tmp_path):

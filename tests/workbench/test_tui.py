@@ -5,8 +5,11 @@ from textual.widgets import Static, TabbedContent
 
 from analyzers.store import Options
 from workbench.ask import room_for
+from workbench.present import units
 from workbench.tui.app import Views, WorkbenchApp
 from workbench.tui.widgets.area import Area
+from workbench.tui.widgets.blocks import BlockMap
+from workbench.tui.widgets.holders import Holders
 from workbench.tui.widgets.matrix import Matrix
 
 SIZES = [(80, 24), (200, 50)]
@@ -141,3 +144,70 @@ async def test_hostile_text_is_shown_as_text(tmp_path):
         await pilot.press("1")
         await pilot.pause()
         assert app.query(Views)
+
+
+async def evidence(app, pilot, *keys):
+    """The memory view after some keys, everything loaded."""
+    await answered(app, pilot)
+    for key in ("2", *keys):
+        await pilot.press(key)
+        await pilot.pause(0.2)
+        await answered(app, pilot)
+    return screen_text(app)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_tree_adds_up_to_what_is_alive_at_the_cursor(oom, size):
+    app = app_on(oom)
+    async with app.run_test(size=size) as pilot:
+        text = await evidence(app, pilot, "v")
+        assert "tree by module after entry" in text
+        area = app.query_one(Area)
+        alive = int(area._frame["allocated"].iloc[area.cursor])
+        assert f"{units.size(alive)} alive" in text
+        assert "layers" in text
+        assert "tree by line" in await evidence(app, pilot, "g")
+
+
+async def test_search_opens_the_tree_down_to_the_match(oom):
+    app = app_on(oom)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await evidence(app, pilot, "v", "slash", *"wq", "enter")
+        holders = app.query_one(Holders)
+        assert "wq" in str(holders.cursor_node.label)
+        first = holders.cursor_node
+        await pilot.press("n")
+        await pilot.pause()
+        assert holders.cursor_node is not first
+        await pilot.press("N")
+        await pilot.pause()
+        assert holders.cursor_node is first
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_blocks_are_drawn_by_segment(oom, size):
+    app = app_on(oom)
+    async with app.run_test(size=size) as pilot:
+        await evidence(app, pilot, "v", "v")
+        first = app.query_one(BlockMap).render_line(0).text
+        assert "% used" in first
+        assert "A" in first  # the activations that filled the memory
+
+
+async def test_ranks_stand_side_by_side(oom):
+    app = app_on(oom)
+    async with app.run_test(size=(120, 40)) as pilot:
+        text = await evidence(app, pilot, "V")
+        assert "bytes at the peak of each rank" in text
+        assert app.query_one("#ranks").row_count == 2
+
+
+async def test_focus_gives_the_evidence_the_whole_height(oom):
+    app = app_on(oom)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await evidence(app, pilot, "v")
+        before = app.query_one(Holders).size.height
+        await evidence(app, pilot, "f")
+        assert app.query_one(Holders).size.height > before
+        await evidence(app, pilot, "escape")
+        assert app.query_one(Holders).size.height == before

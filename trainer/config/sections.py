@@ -60,7 +60,7 @@ class Model:
     name: str = "llama3"
     """Folder below trainer/models."""
     flavor: str = "debugmodel"
-    """Size of the model: debugmodel, 8B, 70B, 405B."""
+    """Size of the model: debugmodel, debugmodel_large, 8B, 70B, 405B."""
     converters: list[str] = field(default_factory=list)
     """Rewrites of the model, such as float8; none is available."""
 

@@ -5,6 +5,7 @@ import math
 import zlib
 from abc import abstractmethod
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +33,8 @@ class Decoder(nn.Module):
         return 6 * weights + 12 * len(self.layers) * self.dim * length
 
 
-def build_model(config: JobConfig) -> Decoder:
-    """The model on the meta device: parallelism is applied to it before anything is allocated.
+def model_args(config: JobConfig) -> Any:
+    """The shape of the model that `config` names.
 
     Raises:
         ConfigError: There is no such model or flavor.
@@ -44,12 +45,24 @@ def build_model(config: JobConfig) -> Decoder:
     flavors = importlib.import_module(f"trainer.models.{name}.flavors").FLAVORS
     if flavor not in flavors:
         raise ConfigError(f"{name} has no flavor {flavor!r}", f"it has {', '.join(flavors)}")
-    build = importlib.import_module(f"trainer.models.{name}.model").Model
+    return flavors[flavor]
+
+
+def build_model(config: JobConfig, args: Any = None) -> Decoder:
+    """The model on the meta device, of the shape `args` where this is given.
+
+    Parallelism is applied to it before anything is allocated.
+
+    Raises:
+        ConfigError: There is no such model or flavor.
+    """
+    shape = args or model_args(config)
+    build = importlib.import_module(f"trainer.models.{config.model.name}.model").Model
     usual = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, config.training.dtype))
     try:
         with torch.device("meta"):
-            model: Decoder = build(flavors[flavor], config.training.seq_len)
+            model: Decoder = build(shape, config.training.seq_len)
     finally:
         torch.set_default_dtype(usual)
     return model

@@ -10,15 +10,20 @@ from trainer.parallel.mesh import World
 
 def parallelize(model: Decoder, config: JobConfig, world: World, seed: int) -> None:
     """Change a model on the meta device into the part of it that this rank trains, with seeded weights."""
+    lay_out(model, config, world)
+    model.to_empty(device=world.device)
+    init_weights(model, seed)
+    if world.mesh and world.degrees.dp_shard == 1:
+        apply_ddp(model, world.mesh)
+
+
+def lay_out(model: Decoder, config: JobConfig, world: World) -> None:
+    """What can be applied to a model before it has memory: recomputation, compilation, sharding."""
     apply_activation_checkpointing(model, config.activation_checkpoint)
     if config.compile.enable and "model" in config.compile.components:
         compile_blocks(model, config.compile)
     if world.mesh and world.degrees.dp_shard > 1:
         apply_fsdp(model, world.mesh, config)
-    model.to_empty(device=world.device)
-    init_weights(model, seed)
-    if world.mesh and world.degrees.dp_shard == 1:
-        apply_ddp(model, world.mesh)
 
 
 def compile_blocks(model: Decoder, config: Compile) -> None:

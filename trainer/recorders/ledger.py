@@ -10,18 +10,12 @@ from typing import Any, NamedTuple
 import torch
 
 from trainer.recorders.allocations import Allocation, Frame, Session
-from trainer.recorders.notes import COMMUNICATION, INPUTS, MODULE, PARAMETERS, PHASE, PRIORITY, TEMPORARY, UNKNOWN, Note
+from trainer.recorders.notes import ACTIVATIONS, INPUTS, MODULE, PHASE, PRIORITY, TEMPORARY, UNKNOWN, Note
+from trainer.recorders.purposes import purpose_of
 
 GRAIN = 2 << 20
 LOADING = ("data_wait", "h2d")
-# Functions of torch that allocate for a purpose of their own.
-PURPOSES = {
-    "alloc_all_gather_outputs": PARAMETERS,
-    "foreach_all_gather": COMMUNICATION,
-    "foreach_reduce": COMMUNICATION,
-    "all_gather_object": COMMUNICATION,
-    "_rebuild_buckets": COMMUNICATION,
-}
+FORWARD, BACKWARD = "fwd", "bwd"
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +46,7 @@ class Ledger:
         self.lost_notes = 0
         self._sessions: deque[list[Event]] = deque(maxlen=keep)
         self._module = self._phase = ""
+        self._forward: list[Block] = []
 
     def adopt(self, tensors: Iterable[tuple[torch.Tensor, str, str]]) -> None:
         """Enter tensors that were there before anything was recorded."""
@@ -73,6 +68,7 @@ class Ledger:
                 self._allocate(found)
             else:
                 self._free(found)
+        self._evict_transfers()
         self._evict_overlapped()
 
     def events(self) -> Iterator[Event]:
@@ -84,18 +80,33 @@ class Ledger:
         if note.kind == MODULE:
             self._module = note.label
         elif note.kind == PHASE:
-            self._phase = note.label
+            self._enter_phase(note.label)
         elif block := self.live.get(note.address):
             if PRIORITY[note.kind] >= PRIORITY.get(block.category, 0):
                 block.category, block.label = note.kind, note.label
         elif note.address:
             self.lost_notes += 1
 
+    def _enter_phase(self, name: str) -> None:
+        """What the forward pass made and left serves the backward pass, also where no hook saw it being saved.
+
+        Selective checkpointing keeps outputs in a store of its own, which no saved-tensor hook passes through.
+        """
+        self._phase = name
+        if name == BACKWARD:
+            for block in self._forward:
+                if block.category == TEMPORARY and self.live.get(block.address) is block:
+                    block.category = ACTIVATIONS
+        if name in (FORWARD, BACKWARD):
+            self._forward = []
+
     def _allocate(self, found: Allocation) -> None:
         if unseen := self.live.pop(found.address, None):
             self._log("free_completed", found.time_ns, unseen, [])
         block = Block(found.address, found.size, found.frames, self._purpose(found.frames), self._module)
         self.live[found.address] = block
+        if self._phase == FORWARD:
+            self._forward.append(block)
         self._log("alloc", found.time_ns, block, found.frames)
 
     def _free(self, found: Allocation) -> None:
@@ -110,16 +121,35 @@ class Ledger:
         """What new memory is for as long as nothing was noted about it."""
         if self._phase in LOADING:
             return INPUTS
-        return next((PURPOSES[frame["name"]] for frame in frames if frame["name"] in PURPOSES), TEMPORARY)
+        known = (purpose_of(frame["filename"], frame["name"]) for frame in frames)
+        return next(filter(None, known), TEMPORARY)
+
+    def _evict_transfers(self) -> None:
+        """Drop what collectives copied for themselves: gloo's threads free it, which no profiler sees.
+
+        No collective is under way at the end of a step.
+        """
+        for block in [block for block in self.live.values() if any(map(is_transfer, block.frames))]:
+            del self.live[block.address]
+            self._log("free_completed", self._now_us() * 1000, block, [])
+
+    def _now_us(self) -> int:
+        return self._sessions[-1][-1].time_us if self._sessions[-1] else 0
 
     def _evict_overlapped(self) -> None:
         """Drop blocks that went unseen, between sessions, and whose place others have taken."""
         order = sorted(self.live.values(), key=lambda block: block.address)
-        now_us = self._sessions[-1][-1].time_us if self._sessions[-1] else 0
+        now_us = self._now_us()
         for block, following in pairwise(order):
             if block.address + block.size > following.address:
                 del self.live[block.address]
                 self._log("free_completed", now_us * 1000, block, [])
+
+
+def is_transfer(frame: Frame) -> bool:
+    """Whether what was allocated below this frame is a collective's own copy."""
+    name: str = frame["name"]
+    return name.startswith("c10d::") or name == "aten::flatten_dense_tensors"
 
 
 def trace_entries(events: Iterable[Event]) -> list[dict[str, Any]]:

@@ -204,6 +204,31 @@ def comparison(data: Any) -> list[Table]:
     return [table("Side by side", "what | a> | b> | change>", rows, 40)]
 
 
+def estimate(data: Any) -> list[Table]:
+    """What a rank will hold, by category and by the moment of a step."""
+    fullest = max(data.ranks, key=lambda r: r.peak_bytes)
+    held = sorted(fullest.categories.items(), key=lambda item: -item[1])
+    return [
+        table(
+            "Peak by rank",
+            "ranks | like> | peak> | in",
+            ((f"from {r.first_rank}", r.count, size(r.peak_bytes), r.peak_window) for r in data.ranks),
+        ),
+        table(
+            "Who holds the peak",
+            "category | bytes> | share>",
+            ((name, size(count), share(count, fullest.peak_bytes)) for name, count in held if count),
+        ),
+        table(
+            "Highest moment of each window (layers from the first: +0, from the last: -1)",
+            "window | bytes> | of the peak>",
+            ((name, size(count), share(count, fullest.peak_bytes)) for name, count in fullest.windows.items()),
+            20,
+        ),
+        table("Instead", "setting | peak>", ((o.setting, size(o.peak_bytes)) for o in data.options)),
+    ]
+
+
 OF_ROOM: dict[str, Callable[[Any], list[Table]]] = {
     "memory": memory,
     "hang": hang,
@@ -211,4 +236,5 @@ OF_ROOM: dict[str, Callable[[Any], list[Table]]] = {
     "steps": steps,
     "incident": incident,
     "compare": comparison,
+    "estimate": estimate,
 }

@@ -34,7 +34,8 @@ def document(report: Report[Any], run: Run) -> str:
         console.print(grid(section))
     if len(report.findings) > 1 or (report.findings and not report.lead()):
         console.print(findings(report))
-    console.print(Text(f"\n{more(run)}", style="dim"))
+    if run.artefacts:
+        console.print(Text(f"\n{more(run)}", style="dim"))
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import resource
 import subprocess
 import sys
 import time
@@ -145,6 +146,7 @@ def test_hostile_files_are_refused_within_bounds(maker, sample):
     assert caught.value.hint
     assert "Traceback" not in caught.value.message
     assert time.monotonic() - began < 30
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1100 << 10, "KiB of the largest child so far"
     assert not Path("/tmp/should-never-exist").exists()
 
 
@@ -189,3 +191,67 @@ def test_damaged_bytes_are_refused_or_read_but_never_crash(maker, seed, data):
     except (WorkbenchError, MemoryError):
         return
     assert len(columns["action"]) == len(columns["addr"])
+
+
+def with_pools(made):
+    """As torch 2.12 and newer write it: the pool beside each entry."""
+    return made | {
+        "device_traces": [[entry | {"pool_id": (0, 0)} for entry in trace] for trace in made["device_traces"]]
+    }
+
+
+def without_times(made):
+    """As torch before 2.2 wrote it, under a vendor's name for the settings."""
+    traces = [
+        [{k: v for k, v in entry.items() if k != "time_us"} for entry in trace] for trace in made["device_traces"]
+    ]
+    return made | {"device_traces": traces, "allocator_settings": {"PYTORCH_MUSA_ALLOC_CONF": "", "x": [[]]}}
+
+
+def told_overflow(made):
+    return made | {"allocator_settings": {"trace_alloc_overflowed": True, "trace_alloc_max_entries": 5}}
+
+
+@pytest.mark.parametrize("age", [with_pools, without_times, told_overflow])
+@pytest.mark.parametrize("name", ["a.pickle", "a.json"])
+def test_every_age_of_the_schema_says_the_same(maker, oracle, age, name):
+    snapshot = maker.wander(8).snapshot()
+    assert (*peak(maker.save(age(snapshot), name)), peak(maker.save(snapshot, "b.pickle"))[3]) == oracle(snapshot, 0)
+
+
+def test_each_device_of_a_file_is_answered(maker, oracle):
+    made = [maker.wander(seed, 80, device=seed) for seed in range(3)]
+    snapshot = {"segments": [one.segment() for one in made], "device_traces": [one.entries for one in made]}
+    devices = memory.analyze([maker.save(snapshot)]).data.devices
+    assert [device.device for device in devices] == [0, 1, 2]
+    for device in devices:
+        found = (device.start_allocated_bytes, device.peak_allocated_bytes, device.peak_index)
+        assert found == oracle(snapshot, device.device)[:3]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mutated_snapshots_are_answered_or_refused(maker, seed):
+    """Bytes changed, dropped and repeated all over a file, read where a limit on memory holds."""
+    program = (
+        "import random, resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
+        "from pathlib import Path\n"
+        "from analyzers.errors import WorkbenchError\n"
+        "from analyzers.memory import digest\n"
+        "dice, path = random.Random(int(sys.argv[2])), Path(sys.argv[1])\n"
+        "whole = path.read_bytes()\n"
+        "for _ in range(60):\n"
+        "    data, at = bytearray(whole), dice.randrange(2, len(whole))\n"
+        "    start = dice.randrange(len(whole))\n"
+        "    data[at:at + dice.randrange(6)] = whole[start:start + dice.randrange(9)]\n"
+        "    path.write_bytes(data)\n"
+        "    try:\n"
+        "        digest.read([path])\n"
+        "    except (WorkbenchError, MemoryError):\n"
+        "        pass\n"
+    )
+    path = maker.save(maker.wander(seed, 60).snapshot()).path
+    environment = os.environ | {"PYTHONPATH": str(store.PACKAGE_ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program, str(path), str(seed)]
+    ended = subprocess.run(command, capture_output=True, check=False, env=environment, timeout=60)
+    assert ended.returncode == 0, ended.stderr.decode()

@@ -29,6 +29,9 @@ FLAVORS = {
     "debugmodel": ModelArgs(
         64, n_layers=4, n_heads=4, n_kv_heads=2, vocab_size=320, ffn_dim_multiplier=1, multiple_of=32
     ),
+    "debugmodel_large": ModelArgs(
+        256, n_layers=8, n_heads=8, n_kv_heads=4, vocab_size=320, ffn_dim_multiplier=1, multiple_of=32
+    ),
     "8B": ModelArgs(),
     "70B": ModelArgs(8192, n_layers=80, n_heads=64, multiple_of=4096),
     "405B": ModelArgs(16384, n_layers=126, n_heads=128, ffn_dim_multiplier=1.2, multiple_of=4096),

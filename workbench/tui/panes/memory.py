@@ -7,7 +7,8 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.widgets import Static
+from textual.timer import Timer
+from textual.widgets import Input, Static
 
 from analyzers.errors import WorkbenchError
 from analyzers.memory import views
@@ -15,14 +16,17 @@ from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
 from workbench.console import clean
 from workbench.palette import CATEGORIES
-from workbench.present.sections import device_name, stacks, worst_first
+from workbench.present.sections import device_name, worst_first
 from workbench.present.units import bar, share, size
+from workbench.tui.panes.evidence import Evidence, Instant
 from workbench.tui.widgets.area import Area
-from workbench.tui.widgets.tables import grid
+from workbench.tui.widgets.holders import Holders
+
+RESTED_S = 0.1
 
 
 class MemoryPane(Vertical):
-    """Timeline, categories at the cursor, largest stacks at the peak.
+    """Timeline, categories at the cursor, and below what is alive at the cursor.
 
     `[` and `]` change the rank, `,` and `.` the snapshot of that rank. A rank's gravest snapshot comes first.
     """
@@ -37,6 +41,12 @@ class MemoryPane(Vertical):
         Binding("right_square_bracket", "rank(1)", "Next rank", id="memory.next"),
         Binding("comma", "snapshot(-1)", "Earlier snapshot", id="memory.earlier", show=False),
         Binding("full_stop", "snapshot(1)", "Later snapshot", id="memory.later", show=False),
+        Binding("v", "reading(1)", "Next reading", id="memory.reading"),
+        Binding("V", "reading(-1)", "Previous reading", id="memory.back", show=False),
+        Binding("g", "group", "Group by", id="memory.group"),
+        Binding("f", "focus", "Focus", id="memory.focus"),
+        Binding("slash", "search", "Search", id="memory.search"),
+        Binding("escape", "leave", "Back", id="memory.leave", show=False),
     ]
 
     def __init__(self, data: Any, run: Run, options: Options) -> None:
@@ -48,13 +58,15 @@ class MemoryPane(Vertical):
         self._options = options
         self._rank, self._snapshot = 0, 0
         self._window: tuple[int, int] | None = None
+        self._rest: Timer | None = None
 
     def compose(self) -> ComposeResult:
         yield Static(id="memory-title")
         with Horizontal(id="memory-top"):
             yield Area(id="area")
             yield Static(id="categories")
-        yield Vertical(id="memory-stacks")
+        yield Evidence([d for of_rank in self._by_rank.values() for d in of_rank], self._options)
+        yield Input(id="search", placeholder="name in the tree; enter: go there, n N: next, previous", classes="hidden")
 
     def on_mount(self) -> None:
         self._show_device()
@@ -71,9 +83,6 @@ class MemoryPane(Vertical):
         device = self._device
         where = f"{device_name(device)}  (rank {self._rank + 1} of {len(self._by_rank)})  {device.path}"
         self.query_one("#memory-title", Static).update(Text(clean(where)))
-        below = self.query_one("#memory-stacks", Vertical)
-        below.remove_children()
-        below.mount(grid(stacks(device)))
         self._window = None
         self._load()
 
@@ -94,7 +103,13 @@ class MemoryPane(Vertical):
         return views.timeline(artefact, self._options, device=self._device.device, buckets=width, window=self._window)
 
     def on_area_moved(self, event: Area.Moved) -> None:
+        """What is alive is asked for once the cursor rests, as a key held down passes many instants."""
         self.query_one("#categories", Static).update(held(event.row))
+        artefact = self._artefacts[self._device.path]
+        instant = Instant(artefact, self._device.device, int(event.row["entry"]))
+        if self._rest is not None:
+            self._rest.stop()
+        self._rest = self.set_timer(RESTED_S, lambda: self.query_one(Evidence).look_at(instant))
 
     def action_move(self, columns: int) -> None:
         self.query_one(Area).move(columns)
@@ -121,6 +136,36 @@ class MemoryPane(Vertical):
     def action_snapshot(self, by: int) -> None:
         self._snapshot += by
         self._show_device()
+
+    def action_reading(self, by: int) -> None:
+        self.query_one(Evidence).turn(by)
+
+    def action_group(self) -> None:
+        self.query_one(Evidence).regroup()
+
+    def action_focus(self) -> None:
+        """Give the evidence the room of the timeline, or take it back."""
+        self.query_one("#memory-top").toggle_class("hidden")
+
+    def action_search(self) -> None:
+        """Ask for a name in the tree."""
+        self.query_one(Evidence).turn_to("tree")
+        asked = self.query_one("#search", Input)
+        asked.remove_class("hidden")
+        asked.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.action_leave()
+        self.query_one(Holders).search(event.value)
+        self.query_one(Holders).focus()
+
+    def action_leave(self) -> None:
+        """Close the search, or show the timeline again."""
+        asked = self.query_one("#search", Input)
+        if asked.has_class("hidden"):
+            self.query_one("#memory-top").remove_class("hidden")
+        asked.add_class("hidden")
+        self.query_one(Area).focus()
 
 
 def held(row: dict[str, Any]) -> Text:

@@ -1,5 +1,7 @@
 """The tables that every document shows, as they are."""
 
+from typing import Any
+
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -22,11 +24,28 @@ class Sections(VerticalScroll):
             yield grid(section)
 
 
-def grid(section: Table) -> DataTable[Text]:
-    table: DataTable[Text] = DataTable(cursor_type="row", zebra_stripes=True)
+class Grid(DataTable[Text]):
+    """A table whose rows can be changed."""
+
+    def __init__(self, section: Table | None = None, **options: Any) -> None:
+        super().__init__(cursor_type="row", zebra_stripes=True, **options)
+        self._section = section
+
+    def on_mount(self) -> None:
+        if self._section is not None:
+            self.show(self._section)
+
+    def show(self, section: Table) -> None:
+        """Draw other rows; the cursor goes to the first."""
+        self.clear(columns=True)
+        self.add_columns(*(Text(head) for head in section.columns))
+        for row in section.rows:
+            justified = ((cell, "right" if i in section.numeric else "left") for i, cell in enumerate(row))
+            self.add_row(*(Text(clean(cell), justify=side) for cell, side in justified))  # type: ignore[arg-type]  # the two sides are literals
+
+
+def grid(section: Table) -> Grid:
+    """A table as high as its rows need, at most 16 lines."""
+    table = Grid(section)
     table.styles.height = min(len(section.rows) + 2, 16)
-    table.add_columns(*(Text(head) for head in section.columns))
-    for row in section.rows:
-        justified = ((cell, "right" if i in section.numeric else "left") for i, cell in enumerate(row))
-        table.add_row(*(Text(clean(cell), justify=side) for cell, side in justified))  # type: ignore[arg-type]  # the two sides are literals
     return table

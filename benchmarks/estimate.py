@@ -1,0 +1,93 @@
+"""How far `workbench estimate` is from the peak that the same run measures: python -m benchmarks.estimate."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from analyzers.memory import analyze
+from analyzers.run import Kind, discover
+from workbench.estimate import estimate
+from workbench.launch.plan import Request
+
+ROOT = Path(__file__).parents[1]
+LARGE = ("--model.flavor", "debugmodel_large")
+FULL, SELECTIVE = ("--activation_checkpoint.mode", "full"), ("--activation_checkpoint.mode", "selective")
+OP = (*SELECTIVE, "--activation_checkpoint.selective_ac_option", "op")
+
+
+class Case(NamedTuple):
+    """A run: ranks and what it changes in configs/NAME.toml."""
+
+    config: str
+    ranks: int
+    flags: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        shown = [flag.rpartition(".")[2] if flag.startswith("--") else flag for flag in self.flags]
+        return f"{self.config} x {self.ranks} {' '.join(shown)}".rstrip()
+
+
+CASES = [
+    Case("fsdp", 1),
+    Case("ddp", 2),
+    Case("fsdp", 2),
+    Case("hsdp", 4),
+    Case("fsdp", 2, FULL),
+    Case("fsdp", 2, SELECTIVE),
+    Case("fsdp", 2, OP),
+    Case("fsdp", 2, ("--training.mixed_precision_param", "bfloat16")),
+    Case("ddp", 2, ("--training.mixed_precision_param", "bfloat16")),
+    Case("fsdp", 1, (*LARGE, "--training.local_batch_size", "1")),
+    Case("fsdp", 2, LARGE),
+    Case("ddp", 2, (*LARGE, *FULL)),
+    Case("fsdp", 2, ("--training.global_batch_size", "16")),
+]
+
+
+def measured(case: Case, folder: Path) -> tuple[int, dict[str, int]]:
+    """(peak of rank 0 over three steps, its bytes by category) of a real run on CPU."""
+    agent = ["-m", "torch.distributed.run", "--nproc_per_node", str(case.ranks)]
+    flags = [
+        "--profiling.enable_memory_snapshot", "--profiling.profile_freq", "3", "--training.steps", "3",
+        "--job.dump_folder", str(folder), *case.flags,
+    ]  # fmt: skip
+    command = [sys.executable, *agent, "-m", "trainer", "--config", str(ROOT / f"configs/{case.config}.toml"), *flags]
+    subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=True, capture_output=True
+    )
+    report = analyze(discover(folder).of(Kind.SNAPSHOT))
+    first = next(device for device in report.data.devices if device.rank == 0)
+    return first.peak_allocated_bytes, first.categories
+
+
+def estimated(case: Case) -> tuple[int, dict[str, int]]:
+    """(peak, its bytes by category) of the same run without running it."""
+    request = Request(config=str(ROOT / f"configs/{case.config}.toml"), nproc=case.ranks, overrides=case.flags)
+    first = estimate(request, None).data.ranks[0]
+    return first.peak_bytes, first.categories
+
+
+def compared(case: Case, folder: Path) -> dict[str, Any]:
+    (real, held), (rehearsed, foreseen) = measured(case, folder), estimated(case)
+    return {
+        "case": str(case), "measured": real, "estimated": rehearsed, "error": rehearsed / real - 1,
+        "categories": {name: (held.get(name, 0), foreseen.get(name, 0)) for name in sorted({*held, *foreseen})},
+    }  # fmt: skip
+
+
+def main() -> None:
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            row = compared(case, Path(folder))
+        print(f"{row['case']:60} {row['measured']:>12,} {row['estimated']:>12,} {row['error']:>+8.2%}", flush=True)
+        if "--json" in sys.argv:
+            print(msgspec.json.encode(row).decode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""`workbench estimate` against real runs, and on meshes that no machine here has."""
+
+import json
+import runpy
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from workbench.errors import UsageProblem
+from workbench.estimate import EstimateData, estimate, limit_findings, verdict
+from workbench.launch.plan import Request
+
+ROOT = Path(__file__).parents[2]
+ERRORS = runpy.run_path(str(ROOT / "benchmarks" / "estimate.py"))
+CASES = ERRORS["CASES"]
+LARGE = Request(config="llama3_8b", module="llama3", nproc=8, nnodes=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[4], CASES[6], CASES[9]], ids=str)
+def test_the_peak_is_foreseen(case: tuple, tmp_path: Path) -> None:
+    row = ERRORS["compared"](case, tmp_path)
+    assert abs(row["error"]) < 0.03, row
+    for name in ("parameters", "optimizer_state", "gradients", "inputs"):
+        real, foreseen = row["categories"].get(name, (0, 0))
+        assert foreseen == pytest.approx(real, rel=0.01, abs=4096), name
+
+
+def python(code: str) -> dict:
+    """What a process prints as JSON; a fake process group lasts as long as its process."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    return json.loads(done.stdout)
+
+
+DEPTHS = """
+import json
+import runpy
+from dataclasses import replace
+from trainer.config import JobConfig
+from trainer.estimate.depth import windows
+from trainer.estimate.rehearsal import join_fake, rehearse
+from trainer.models.decoder import model_args
+config = JobConfig()
+config.activation_checkpoint.mode, config.activation_checkpoint.selective_ac_option = {mode!r}, "3"
+config.training.seq_len = 64
+world, args = join_fake(config, 0, {ranks}), replace(model_args(config), n_layers={layers})
+found = [windows(config, world, args), rehearse(config, world, args, 2)]
+print(json.dumps([{{name: peak.total for name, peak in part.items() if "middle" not in name}} for part in found]))
+"""
+
+
+@pytest.mark.parametrize(("mode", "layers"), [("full", 10), ("selective", 13)])
+def test_deep_models_follow_from_shallow_ones(mode: str, layers: int) -> None:
+    foreseen, whole = python(DEPTHS.format(mode=mode, layers=layers, ranks=4))
+    assert foreseen == whole
+
+
+def test_shards_make_the_states_smaller() -> None:
+    few, many = (estimate(replace(LARGE, nnodes=nodes), None).data for nodes in (1, 8))
+    assert few.ranks[0].categories["optimizer_state"] == pytest.approx(
+        8 * many.ranks[0].categories["optimizer_state"], rel=1e-3
+    )
+    weights = 8030261248
+    assert few.parameters == weights
+    # Adam's two moments in float32.
+    assert few.ranks[0].categories["optimizer_state"] == pytest.approx(2 * 4 * weights / 8, rel=1e-3)
+
+
+def test_uneven_shards_are_told() -> None:
+    data = estimate(replace(LARGE, nproc=6, nnodes=1, overrides=("--training.seq_len", "512")), None).data
+    assert [rank.first_rank for rank in data.ranks] == [0, 5]
+    assert sum(rank.count for rank in data.ranks) == 6
+    assert data.ranks[0].peak_bytes > data.ranks[1].peak_bytes
+
+
+@pytest.fixture(scope="module")
+def small() -> EstimateData:
+    return estimate(Request(config=str(ROOT / "configs/fsdp.toml"), nproc=2), None).data
+
+
+@pytest.mark.parametrize(("times", "kind"), [(2, "healthy"), (1.05, "near_limit"), (0.5, "oom")])
+def test_a_limit_gives_a_verdict(small: EstimateData, times: float, kind: str) -> None:
+    data = msgspec.structs.replace(small, limit_bytes=int(small.peak_bytes * times))
+    findings = list(limit_findings(data))
+    assert verdict(data, findings).kind == kind
+    assert bool(findings) == (kind != "healthy")
+
+
+def test_a_way_out_is_rehearsed(small: EstimateData) -> None:
+    tight = estimate(Request(config=str(ROOT / "configs/fsdp.toml"), nproc=2), small.peak_bytes // 2)
+    assert tight.findings[0].next.startswith("--activation_checkpoint.mode full")
+    assert tight.data.options[0].peak_bytes < small.peak_bytes // 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "mesh"),
+    [
+        (("--parallelism.tensor_parallel_degree", "8"), {"dp_shard": 8, "tp": 8}),
+        (("--parallelism.pipeline_parallel_degree", "4"), {"dp_shard": 16, "pp": 4}),
+        (("--parallelism.context_parallel_degree", "2"), {"dp_shard": 32, "cp": 2}),
+    ],
+)
+def test_what_is_divided_is_said(flags: tuple[str, ...], mesh: dict[str, int]) -> None:
+    report = estimate(replace(LARGE, overrides=flags), None)
+    assert {name: degree for name, degree in report.data.mesh.items() if degree > 1} == mesh
+    assert report.data.assumptions
+    assert set(report.data.assumptions) < set(report.verdict.missing)
+    # Whatever the dimension, the states are shared by all 64; of a pipeline both ends are counted.
+    shared = 2 * 4 * report.data.parameters / 64
+    assert shared <= report.data.ranks[0].categories["optimizer_state"] < 1.5 * shared
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"nproc": 3, "nnodes": 1, "overrides": ("--parallelism.tensor_parallel_degree", "2")}, "is not 3 ranks"),
+        ({"overrides": ("--parallelism.expert_parallel_degree", "2")}, "expert"),
+        ({"overrides": ("--model.flavor", "9B")}, "no flavor"),
+        ({"overrides": ("--training.seqlen", "9")}, "unknown key"),
+    ],
+)
+def test_what_cannot_be_estimated_is_refused(change: dict, says: str) -> None:
+    with pytest.raises(UsageProblem) as caught:
+        estimate(replace(LARGE, **change), None)
+    assert says in caught.value.message
+    assert caught.value.hint

@@ -1,0 +1,54 @@
+"""Deep models from shallow ones: layers are alike, so that what a step holds grows evenly with their number."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainer.config import JobConfig
+from trainer.estimate.rehearsal import rehearse
+from trainer.estimate.tracker import Peak
+from trainer.parallel.activation_checkpoint import interval
+from trainer.parallel.mesh import World
+
+ENDS = 2
+"""Layers at either end that differ from those between: FSDP gathers one ahead."""
+
+
+@dataclass(frozen=True)
+class Shallow:
+    """Two numbers of layers from which the moments of `layers` follow."""
+
+    few: int
+    more: int
+    layers: int
+
+    @classmethod
+    def of(cls, layers: int, period: int) -> "Shallow | None":
+        """None where the model is shallow itself. Every `period`-th layer is recomputed: whole periods are left out."""
+        few = next(count for count in range(2 * max(ENDS, period), layers + 1) if (layers - count) % period == 0)
+        return cls(few, few + period, layers) if few + period < layers else None
+
+    def peak(self, at_few: Peak, at_more: Peak) -> Peak | None:
+        """The same moment of the whole model; None if the two are not the same moment, so that a category vanishes."""
+        times = (self.layers - self.few) / (self.more - self.few)
+        names = {*at_few.categories, *at_more.categories}
+        held = {name: (at_few.categories.get(name, 0), at_more.categories.get(name, 0)) for name in sorted(names)}
+        categories = {name: round(few + (more - few) * times) for name, (few, more) in held.items()}
+        return Peak(sum(categories.values()), categories) if min(categories.values()) >= 0 else None
+
+
+def windows(config: JobConfig, world: World, args: Any) -> dict[str, Peak]:
+    """The highest moment of each window of a step; see `rehearsal.rehearse`.
+
+    Every moment of a layer in the middle lies between those of the layers at the ends, which is why these suffice.
+    """
+    every, _ = interval(config.activation_checkpoint)
+    shallow = Shallow.of(args.n_layers, max(every, 1))
+    found = deepened(config, world, args, shallow) if shallow else {}
+    whole = {name: peak for name, peak in found.items() if peak}
+    return whole if whole and len(whole) == len(found) else rehearse(config, world, args, ENDS)
+
+
+def deepened(config: JobConfig, world: World, args: Any, shallow: Shallow) -> dict[str, Peak | None]:
+    few = rehearse(config, world, replace(args, n_layers=shallow.few), ENDS)
+    more = rehearse(config, world, replace(args, n_layers=shallow.more), ENDS)
+    return {name: shallow.peak(peak, more[name]) for name, peak in few.items()}

@@ -1,0 +1,96 @@
+"""One step of training: forward, backward, clipping, optimizer. A real run and a rehearsal without memory share it."""
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from trainer.config import ConfigError, JobConfig
+from trainer.config.sections import Compile, Training
+from trainer.models.decoder import Decoder
+from trainer.parallel.mesh import Degrees, World
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs and labels on the device, (B, T) int64 each."""
+
+
+@dataclass
+class OptimizerStep:
+    """The parts of a step that compute; `phase(name)` is entered around each."""
+
+    config: JobConfig
+    world: World
+    model: Decoder
+    optimizer: torch.optim.Optimizer
+    phase: Callable[[str], AbstractContextManager[None]]
+
+    def __post_init__(self) -> None:
+        self.accumulation = accumulation(self.config.training, self.world.degrees)
+        self.loss_fn = loss_function(self.config.compile)
+
+    def forward_backward(self, batch: Batch) -> Tensor:
+        """Add the gradients of one batch; returns its part of the step's loss."""
+        inputs, labels = batch
+        with self.phase("fwd"), self.autocast():
+            loss = self.loss_fn(self.model(inputs), labels) / self.accumulation
+        with self.phase("bwd"):
+            loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Mixed precision where FSDP, which has its own, is not used."""
+        if self.world.degrees.dp_shard > 1 or self.config.training.mixed_precision_param == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.world.device.type, dtype=torch.bfloat16)
+
+    def update(self) -> Tensor:
+        """Clip the gradients and apply them; returns their norm before."""
+        with self.phase("grad_clip"):
+            norm = self.clip_gradients()
+        with self.phase("optim"):
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return norm
+
+    def clip_gradients(self) -> Tensor:
+        """Scale the gradients down to max_norm; returns their norm before."""
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = get_total_norm(gradients)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
+        clip_grads_with_norm_(self.model.parameters(), self.config.training.max_norm, norm)
+        return norm
+
+
+def accumulation(training: Training, degrees: Degrees) -> int:
+    """Batches of each rank in one step.
+
+    Raises:
+        ConfigError: global_batch_size is no multiple of what all ranks take at once.
+    """
+    at_once = training.local_batch_size * degrees.data_parallel
+    wanted = at_once if training.global_batch_size < 0 else training.global_batch_size
+    if wanted < at_once or wanted % at_once:
+        raise ConfigError(
+            f"global_batch_size {wanted} is no multiple of {at_once}, which all ranks take at once",
+            "change global_batch_size, local_batch_size or the data-parallel degrees",
+        )
+    return wanted // at_once
+
+
+def loss_function(config: Compile) -> Callable[[Tensor, Tensor], Tensor]:
+    """Cross entropy, compiled if `config` says so."""
+    if config.enable and "loss" in config.components:
+        return torch.compile(mean_loss, backend=config.backend)
+    return mean_loss
+
+
+def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross entropy of logits (B, T, V) and labels (B, T), in float32."""
+    return cross_entropy(logits.flatten(0, 1).float(), labels.flatten())

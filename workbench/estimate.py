@@ -1,0 +1,174 @@
+"""`workbench estimate`: memory before the run, rehearsed by the trainer in a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from analyzers.errors import MissingExtra
+from analyzers.report import Evidence, Finding, Report, Severity, Verdict, ranked, status_of, tool_version
+from analyzers.run import Run
+from trainer.config import ConfigError, JobConfig, load
+from workbench.errors import UsageProblem
+from workbench.launch.plan import Request, environment, shape, trainer_arguments
+from workbench.present.units import share, size
+
+NEAR_LIMIT = 0.9
+UNCOUNTED = "what no tensor holds: the device's context, libraries' workspaces, fragmentation (often 1 to 3 GiB)"
+
+
+class RankMemory(msgspec.Struct, frozen=True):
+    """What `count` ranks hold that are like `first_rank`: at the peak by category, and in each window at most."""
+
+    first_rank: int
+    count: int
+    peak_bytes: int
+    peak_window: str
+    categories: dict[str, int]
+    windows: dict[str, int]
+
+
+class Option(msgspec.Struct, frozen=True):
+    """Another setting, rehearsed as well, and the peak of the fullest rank under it."""
+
+    setting: str
+    peak_bytes: int
+
+
+class Rehearsed(msgspec.Struct, frozen=True):
+    """What `python -m trainer.estimate` prints. `assumptions` name what was divided and not rehearsed."""
+
+    world_size: int
+    mesh: dict[str, int]
+    model: str
+    parameters: int
+    layers: int
+    assumptions: list[str]
+    ranks: list[RankMemory]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the fullest rank."""
+        return max(rank.peak_bytes for rank in self.ranks)
+
+
+class EstimateData(Rehearsed, frozen=True):
+    """`data` of an estimate. `options` are filled where `limit_bytes` is given and the run comes near it."""
+
+    limit_bytes: int | None
+    options: list[Option]
+
+
+def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
+    """What each rank of the job would hold; with a limit also whether it fits, and what to change if not.
+
+    Raises:
+        WorkbenchError: The configuration does not hold, or training is not installed.
+    """
+    arguments = trainer_arguments(request)
+    found = rehearse(request, arguments)
+    tight = limit is not None and found.peak_bytes >= NEAR_LIMIT * limit
+    options = [
+        Option(" ".join(change), rehearse(request, (*arguments, *change)).peak_bytes)
+        for change in (changes(loaded(arguments), found) if tight else ())
+    ]
+    data = EstimateData(
+        **{name: getattr(found, name) for name in Rehearsed.__struct_fields__},
+        limit_bytes=limit,
+        options=sorted(options, key=lambda option: option.peak_bytes),
+    )
+    findings = ranked(limit_findings(data))
+    return Report(
+        schema="workbench.estimate/1",
+        version=tool_version(),
+        inputs=[],
+        verdict=verdict(data, findings),
+        findings=findings,
+        data=data,
+    )
+
+
+def subject(request: Request) -> Run:
+    """What the report is about, for its heading."""
+    return Run(Path(request.config or "the defaults"), ())
+
+
+def rehearse(request: Request, arguments: tuple[str, ...]) -> Rehearsed:
+    loaded(arguments)
+    ranks = shape(request)
+    world = {"WORLD_SIZE": str(ranks["nproc"] * ranks["nnodes"]), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.estimate", *arguments],
+        env=os.environ | environment(request) | world, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode == 0:
+        return msgspec.json.decode(done.stdout, type=Rehearsed)
+    message, _, hint = done.stderr.partition("error: ")[2].partition("\nhint: ")
+    if "No module named 'torch'" in done.stderr:
+        raise MissingExtra("estimating needs torch", "pip install 'torch-workbench[train]'")
+    raise UsageProblem(message or done.stderr.strip()[-300:], hint.strip() or "try it with `workbench config explain`")
+
+
+def loaded(arguments: tuple[str, ...]) -> JobConfig:
+    """The configuration; also one that the trainer would refuse to train."""
+    try:
+        return load(None, arguments)
+    except ConfigError as error:
+        raise UsageProblem(error.message, error.hint) from error
+
+
+def changes(config: JobConfig, found: Rehearsed) -> Iterator[tuple[str, ...]]:
+    """Settings that would take less memory."""
+    batch, copies = config.training.local_batch_size, found.mesh["dp_replicate"]
+    if config.activation_checkpoint.mode != "full":
+        yield "--activation_checkpoint.mode", "full"
+    if batch > 1:
+        yield "--training.local_batch_size", str(batch // 2)
+    if copies > 1:
+        names = "--parallelism.data_parallel_replicate_degree", "--parallelism.data_parallel_shard_degree"
+        yield names[0], "1", names[1], "-1"
+
+
+def limit_findings(data: EstimateData) -> Iterator[Finding]:
+    """Whether the fullest rank stays below the limit."""
+    if data.limit_bytes is None or data.peak_bytes < NEAR_LIMIT * data.limit_bytes:
+        return
+    over = data.peak_bytes > data.limit_bytes
+    fullest = max(data.ranks, key=lambda rank: rank.peak_bytes)
+    name, held = max(fullest.categories.items(), key=lambda item: item[1])
+    yield Finding(
+        id="estimate.oom" if over else "estimate.near_limit",
+        severity=Severity.ERROR if over else Severity.WARNING,
+        title=f"{size(data.peak_bytes)} {'do not fit' if over else 'hardly fit'} into {size(data.limit_bytes)}",
+        why=f"{name.replace('_', ' ')}: {share(held, data.peak_bytes)} of the peak,"
+        f" which comes in {fullest.peak_window}.",
+        next=advice(data),
+        ranks=[fullest.first_rank],
+        evidence=[Evidence(text=f"{option.setting}: {size(option.peak_bytes)}") for option in data.options],
+        confidence=0.7 if data.assumptions else 0.9,
+    )
+
+
+def advice(data: EstimateData) -> str:
+    """The first setting that fits, else the one that takes least."""
+    if not data.options:
+        return "Take more ranks to shard over, or a smaller model or sequence."
+    best = data.options[0]
+    fits = data.limit_bytes is not None and best.peak_bytes < NEAR_LIMIT * data.limit_bytes
+    return f"{best.setting}: {size(best.peak_bytes)}" + ("." if fits else ", which is not enough: take more ranks too.")
+
+
+def verdict(data: EstimateData, findings: list[Finding]) -> Verdict:
+    mesh = " x ".join(f"{name} {degree}" for name, degree in data.mesh.items() if degree > 1) or "one rank"
+    fits = f" of {size(data.limit_bytes)}" if data.limit_bytes else ""
+    return Verdict(
+        status=status_of(findings),
+        kind=findings[0].id.removeprefix("estimate.") if findings else "healthy",
+        ranks=findings[0].ranks if findings else [],
+        sentence=f"{data.model} on {data.world_size} ranks ({mesh}) peaks at {size(data.peak_bytes)}{fits} a rank",
+        confidence=0.7 if data.assumptions else 0.9,
+        missing=[UNCOUNTED, *data.assumptions] + ([] if data.limit_bytes else ["--limit: whether that fits"]),
+    )
