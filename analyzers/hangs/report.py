@@ -37,7 +37,7 @@ def analyze(found: run.Run, options: store.Options | None = None) -> Report[Hang
     """
     options = options or store.Options()
     dumps = newest_set(found)
-    side = gather(found, dumps.base)
+    side = gather(found, dumps.folders)
     job = load_job(dumps.rounds[0], side, options)
     if not job.ranks and not (side.exits or side.exit_codes or side.collection):
         raise InputError(
