@@ -20,6 +20,8 @@ SET = re.compile(r"set_(\d+)")
 NODES_APART_S = 300.0
 """Nodes notice the same hang within a step's time of each other; sets of different hangs are a timeout apart."""
 
+OVERWRITTEN = "the ring (TORCH_FR_BUFFER_SIZE) no longer holds the first unfinished operation"
+
 Members = tuple[tuple[int, ...], str]
 """Global ranks of a group, and where they are known from."""
 
@@ -196,7 +198,8 @@ class Directory:
             rows = positions.get(index, [])
             groups = {group: self.number(rank, *part.meta["groups"][group]) for group, *_ in rows}
             ops = ops_of(columns, slice(int(bounds[index]), int(bounds[index + 1])), rank, groups)
-            self.job.ranks[rank] = RankState(rank, ops, {groups[g]: Position(*rest) for g, *rest in rows})
+            places = {groups[g]: Position(*rest) for g, *rest in rows}
+            self.job.ranks[rank] = RankState(rank, ops, places, dump["overwritten"])
             self.note(rank, dump)
 
     def note(self, rank: int, dump: dict[str, Any]) -> None:
@@ -204,6 +207,8 @@ class Directory:
             self.job.lacks.setdefault("no stacks in the dump of", []).append(rank)
         if dump["entries"] and not dump["done"] and dump["active_only"]:
             self.job.lacks.setdefault("only unfinished operations in the dump of", []).append(rank)
+        if dump["overwritten"]:
+            self.job.lacks.setdefault(f"{OVERWRITTEN} of", []).append(rank)
         if dump["detail"]:
             self.job.lacks.setdefault("TORCH_DISTRIBUTED_DEBUG=DETAIL hid the groups of", []).append(rank)
 

@@ -4,7 +4,7 @@ from analyzers import run, store
 from analyzers.errors import InputError
 from analyzers.hangs.classify import Scene, classify
 from analyzers.hangs.graph import At, Graph, build, roots
-from analyzers.hangs.job import DumpSet, load_job, newest_set
+from analyzers.hangs.job import OVERWRITTEN, DumpSet, load_job, newest_set
 from analyzers.hangs.model import Culprit, HangData, Job, Wait, user_frame
 from analyzers.hangs.program import Programs
 from analyzers.hangs.rounds import moved
@@ -140,7 +140,8 @@ def assemble(scene: Scene, dumps: DumpSet, culprits: list[Culprit]) -> Report[Ha
 def verdict(scene: Scene, culprits: list[Culprit]) -> Verdict:
     lacking = missing(scene)
     if not culprits:
-        hidden = any("DETAIL" in lack for lack in scene.job.lacks) or not scene.job.ranks
+        blind = any("DETAIL" in lack or OVERWRITTEN in lack for lack in scene.job.lacks)
+        hidden = blind or not scene.job.ranks
         return Verdict(
             status=Status.UNKNOWN if hidden else Status.OK,
             kind="unknown" if hidden else "healthy",
