@@ -35,6 +35,7 @@ class Kind(StrEnum):
     TRACE = "trace"
     FLIGHT = "flight_record"
     GROUPS = "groups"
+    MESSAGES = "messages"
     STACKS = "stacks"
     COLLECTION = "collection"
     EXIT = "exit"
@@ -139,7 +140,7 @@ def rank_of(path: Path) -> int | None:
     """The rank that a file's name, else its folder's, speaks of."""
     if found := re.search(r"^(\d{6})_step_", path.name):
         return int(found[1])
-    named = re.search(r"rank[_-]?(\d+)", path.name) or re.search(r"(?:stacks|groups|exit)_(\d+)\.", path.name)
+    named = re.search(r"rank[_-]?(\d+)", path.name) or re.search(r"(?:stacks|groups|exit|p2p)_(\d+)\.", path.name)
     named = named or re.search(r"global_rank_(\d+)", path.name) or re.search(r"rank[_-]?(\d+)", path.parent.name)
     return int(named[1]) if named else None
 
@@ -167,6 +168,7 @@ NAMES = tuple(
         (r"events\.out\.tfevents.*", Kind.TENSORBOARD),
         (r"stacks_\d+\.txt", Kind.STACKS),
         (r"groups_\d+\.json", Kind.GROUPS),
+        (r"p2p_\d+\.bin", Kind.MESSAGES),
         (r"exit_\d+\.json", Kind.EXIT),
         (r".*global_rank_\d+\..*\.jsonl", Kind.STRUCTURED_LOG),
     )

@@ -331,7 +331,7 @@ def pg_id(name: str) -> int:
 @cache
 def frames(launch: Launch) -> list[dict[str, Any]]:
     torch = [{"name": launch.ops[0].split(" ", maxsplit=1)[0], "filename": TORCH, "line": 2800 + launch.line}]
-    names = ("forward_layer", "train_step", "main")
+    names = ("attend", "forward_layer", "forward", "forward_backward", "train_step", "train", "main")
     mine = [
         {"name": n, "filename": "/home/me/job/train.py", "line": launch.line + 100 * i} for i, n in enumerate(names)
     ]
@@ -379,6 +379,7 @@ def with_past(content: dict[str, Any], period: int, ring: int) -> dict[str, Any]
             issued.append(
                 entry
                 | {
+                    "frames": list(entry["frames"]),  # the recorder's frames are shared, its lists are not
                     "record_id": len(issued),
                     "collective_seq_id": entry["collective_seq_id"] + step * collective,
                     "p2p_seq_id": entry["p2p_seq_id"] + step * p2p * entry["is_p2p"],

@@ -1,6 +1,7 @@
 """How often the hang analyzer names the planted cause, and what it costs, against torchfrtrace.
 
     python benchmarks/hangs.py score [--seeds 10] [--official]      many small sets with planted causes
+    python benchmarks/hangs.py zoo [--official]                     real gloo jobs of 4 to 8 processes
     python benchmarks/hangs.py speed [--ranks 1024] [--entries 2000] [--official]
 
 A verdict counts only if classes and culprit ranks are exactly the planted ones. torchfrtrace prints a report for each
@@ -136,9 +137,14 @@ def planted(job: Simulation, fault: Fault) -> tuple[str, tuple[int, ...]]:
 
 def ours(case: Case) -> tuple[bool, str]:
     """Whether the answer is exact, and the answer."""
-    report = analyze(run.discover(case.folder), store.Options(cache=False))
+    found, sentence = answer(case.folder)
+    return found == case.truth, sentence
+
+
+def answer(folder: Path) -> tuple[Truth, str]:
+    report = analyze(run.discover(folder), store.Options(cache=False))
     found = {(c.kind, tuple(c.ranks)) for c in report.data.culprits if c.kind != "unknown"}
-    return found == case.truth, report.verdict.sentence
+    return found, report.verdict.sentence
 
 
 def official(case: Case, limit_s: float = 120.0) -> bool:
@@ -185,6 +191,30 @@ def cases(scenario: str, count: int, first: int) -> "itertools.islice[Case]":
                     yield case
 
     return itertools.islice(endless(), count)
+
+
+def zoo(asked: argparse.Namespace) -> bool:
+    """Run real jobs with one fault each and print who is named. True if all answers are exact."""
+    import gloo_zoo
+
+    gloo_zoo.warm_up()
+    right: Counter[str] = Counter()
+    jobs = [job for job in gloo_zoo.jobs() if not asked.only or job.fault in asked.only]
+    with tempfile.TemporaryDirectory() as home:
+        for number, job in enumerate(jobs):
+            folder = Path(home) / str(number)
+            gloo_zoo.run(job, folder)
+            found, sentence = answer(folder)
+            exact = {"ours": job.explains(found)}
+            if asked.official:
+                exact["torchfrtrace"] = official(Case(folder / "dumps", job.truth))
+            right.update(tool for tool, hit in exact.items() if hit)
+            print(
+                f"{job.fault:12} {job.kind:8} {job.world} ranks", exact, "" if exact["ours"] else sentence, flush=True
+            )
+    for tool in exact:
+        print(f"{tool}: {right[tool]} of {len(jobs)}")
+    return right["ours"] == len(jobs)
 
 
 def told(case: Case, verbose: bool) -> bool:
@@ -275,11 +305,14 @@ def main() -> None:
     scoring.add_argument("--only", nargs="*", choices=SCENARIOS)
     scoring.add_argument("--verbose", action="store_true")
     scoring.set_defaults(ask=score)
+    real = what.add_parser("zoo")
+    real.add_argument("--only", nargs="*")
+    real.set_defaults(ask=zoo)
     timing = what.add_parser("speed")
     timing.add_argument("--ranks", type=int, default=1024)
     timing.add_argument("--entries", type=int, default=2000)
     timing.set_defaults(ask=speed)
-    for one in (scoring, timing):
+    for one in (scoring, real, timing):
         one.add_argument("--official", action="store_true", help="torchfrtrace too")
     asked = parser.parse_args()
     sys.exit(not asked.ask(asked))

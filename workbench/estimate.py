@@ -143,7 +143,8 @@ def limit_findings(data: EstimateData) -> Iterator[Finding]:
         id="estimate.oom" if over else "estimate.near_limit",
         severity=Severity.ERROR if over else Severity.WARNING,
         title=f"{size(data.peak_bytes)} {'do not fit' if over else 'hardly fit'} into {size(data.limit_bytes)}",
-        why=f"{name.replace('_', ' ')}: {share(held, data.peak_bytes)} of the peak, in {fullest.peak_window}.",
+        why=f"{name.replace('_', ' ')}: {share(held, data.peak_bytes)} of the peak,"
+        f" which comes in {fullest.peak_window}.",
         next=advice(data),
         ranks=[fullest.first_rank],
         evidence=[Evidence(text=f"{option.setting}: {size(option.peak_bytes)}") for option in data.options],

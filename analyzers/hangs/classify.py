@@ -7,6 +7,7 @@ from itertools import pairwise
 import msgspec
 
 from analyzers.hangs.graph import At, Graph, Node, has_come, victims
+from analyzers.hangs.messages import in_message
 from analyzers.hangs.model import Culprit, Frame, Job, Op
 from analyzers.hangs.p2p import one_sided, peer_of
 from analyzers.hangs.program import Departure, Programs
@@ -14,7 +15,6 @@ from analyzers.hangs.side import Death, Side, is_victim
 from analyzers.hangs.signatures import Divergence, first_divergence
 from analyzers.wording import who
 
-P2P_CALLS = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
 YOUNG_SAMPLES = 64
 
 
@@ -51,6 +51,10 @@ def ring(scene: Scene, ranks: list[int], places: list[At], hurt: list[int]) -> C
         return departed(scene, left, at, [*ranks, *hurt])
     if one_sided(scene.job, ranks):
         return culprit(scene, "unmatched_p2p", ranks, at, hurt, "each waits for the other's half")
+    if lost := sorted({rank for place in places if place.sender >= 0 for rank in scene.graph.absent[place]}):
+        at = min(place for place in places if place.sender >= 0)
+        others = sorted({*ranks, *hurt} - set(lost))
+        return culprit(scene, "unmatched_p2p", lost, at, others, "it never issued the other half")
     steps = (f"{who(scene.graph.arrived(place))} in {describe(scene, place)}" for place in sorted(places))
     odd = minority(scene, ranks, places)
     others = sorted({*ranks, *hurt} - set(odd))
@@ -108,7 +112,7 @@ def out_of_reach(scene: Scene, rank: int, at: At, hurt: list[int]) -> Culprit:
     """A rank whose recorder holds nothing wrong: its stack, its steps and its later operations tell where it is."""
     frames = scene.side.main_stack(rank)
     later = went_on(scene, rank, at)
-    if in_p2p_call(frames) or (at.sender >= 0 and later):
+    if in_message(frames) or (at.sender >= 0 and later):
         detail = "its partner never issued the other half"
         return culprit(scene, "unmatched_p2p", [rank], at, hurt, detail, frames=frames)
     if later:
@@ -124,7 +128,7 @@ def died(scene: Scene, death: Death, at: At, hurt: list[int]) -> Culprit:
     if death.exit is None:
         return msgspec.structs.replace(found, frames=[])
     error = {"frames": death.exit.traceback, "error": death.exit.error, "out_of_memory": death.exit.out_of_memory}
-    return msgspec.structs.replace(found, **error, step=death.exit.step or found.step)
+    return msgspec.structs.replace(found, **error, step=death.exit.step or found.step or None)
 
 
 def begun_ns(scene: Scene, at: At) -> int:
@@ -156,17 +160,13 @@ def host_detail(scene: Scene, rank: int) -> str:
     if asked is None:
         return ""
     beat = asked.heartbeat
-    phase = f"in phase {beat.phase} of step {beat.step}" if beat else ""
+    phase = f"in phase {beat.phase} of step {beat.step}" if beat and beat.step else ""
     deaf = (
         "it answers no Python request, so something holds the GIL"
-        if asked.channel == "json" and asked.stacks == "signal"
+        if asked.channel == "json" and asked.stacks != "http"
         else ""
     )
     return "; ".join(part for part in (phase, deaf) if part)
-
-
-def in_p2p_call(frames: list[Frame]) -> bool:
-    return any(f.name in P2P_CALLS and "distributed" in f.filename for f in frames[:6])
 
 
 def went_on(scene: Scene, rank: int, at: At) -> bool:
@@ -310,7 +310,7 @@ def culprit(
         operation=scene.job.operation(op) if op else None,
         frames=shown,
         victims=[rank for rank in hurt if rank not in ranks],
-        step=step if step is not None else (beat.step if beat else None),
+        step=(step if step is not None else (beat.step if beat else None)) or None,
         detail=detail,
         confidence=confidence,
     )

@@ -30,7 +30,7 @@ class Graph:
     stands: dict[int, At] = field(default_factory=dict)
     absent: dict[At, list[int]] = field(default_factory=dict)
     soft: set[At] = field(default_factory=set)
-    """Operations too young, compared with the dumps' instants, to prove anything."""
+    """Operations that prove nothing: too young, compared with the dumps' instants, or not the first ones pending."""
 
     def next(self, node: Node) -> list[Node]:
         if isinstance(node, At):
@@ -71,10 +71,10 @@ def build(job: Job, side: Side) -> Graph:
             for m in lacking
             if m not in silent
             and m not in outdated
-            and not looked_at_before(side.answered_ns(m) or job.taken.get(m), since)
+            and not looked_at_before(side.looked_ns(m) or job.taken.get(m), since)
         ]
         graph.absent[at] = proven
-        if len(proven) < len(lacking):
+        if len(proven) < len(lacking) or any(job.ranks[op.rank].overwritten for op in ops):
             graph.soft.add(at)
     return graph
 

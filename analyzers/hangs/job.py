@@ -10,12 +10,17 @@ import numpy as np
 
 from analyzers import run, store
 from analyzers.errors import WorkbenchError
+from analyzers.hangs.messages import add_messages
 from analyzers.hangs.model import Frame, Group, Job, Position, RankState, Signature, ops_of
 from analyzers.hangs.side import Side, gather, is_victim
 
 READER = "analyzers.hangs.read"
 ROUND = re.compile(r"round_(\d+)")
 SET = re.compile(r"set_(\d+)")
+NODES_APART_S = 300.0
+"""Nodes notice the same hang within a step's time of each other; sets of different hangs are a timeout apart."""
+
+OVERWRITTEN = "the ring (TORCH_FR_BUFFER_SIZE) no longer holds the first unfinished operation"
 
 Members = tuple[tuple[int, ...], str]
 """Global ranks of a group, and where they are known from."""
@@ -23,9 +28,9 @@ Members = tuple[tuple[int, ...], str]
 
 @dataclass(frozen=True)
 class DumpSet:
-    """The dumps of one hang: `rounds[i]` is the i-th look at it."""
+    """The dumps of one hang: `rounds[i]` is the i-th look at it. The collector of each node fills a folder."""
 
-    base: Path
+    folders: tuple[Path, ...]
     rounds: list[list[run.Artefact]]
 
 
@@ -37,15 +42,30 @@ def newest_set(found: run.Run) -> DumpSet:
         sets.setdefault(base, {}).setdefault(number, []).append(artefact)
     if not sets:
         folders = [a.path.parent for a in found.of(run.Kind.COLLECTION, run.Kind.EXIT, run.Kind.GROUPS)]
-        return DumpSet(folders[-1] if folders else found.root, [[]])
+        return DumpSet((folders[-1] if folders else found.root,), [[]])
     known = [base for base in sets if not is_aftermath(found, base)] or list(sets)
-    base = max(known, key=lambda b: (set_number(b), newest(sets[b])))
-    return DumpSet(base, [one_a_rank(sets[base][number]) for number in sorted(sets[base])])
+    known.sort(key=lambda b: (set_number(b), newest(sets[b])), reverse=True)
+    chosen = at_one_time(known, sets)
+    numbers = sorted({number for base in chosen for number in sets[base]})
+    looks = [[a for base in chosen for a in sets[base].get(number, [])] for number in numbers]
+    return DumpSet(tuple(chosen), [one_a_rank(look) for look in looks])
+
+
+def at_one_time(bases: Sequence[Path], sets: dict[Path, dict[int, list[run.Artefact]]]) -> list[Path]:
+    """The first set, and those of other ranks taken at about the same time: each node has a collector of its own."""
+    chosen: list[Path] = []
+    ranks: set[int] = set()
+    for base in bases:
+        here = {rank for look in sets[base].values() for a in look if (rank := rank_of(a)) is not None}
+        if not chosen or (here.isdisjoint(ranks) and abs(newest(sets[base]) - newest(sets[chosen[0]])) < NODES_APART_S):
+            chosen.append(base)
+            ranks |= here
+    return chosen
 
 
 def is_aftermath(found: run.Run, base: Path) -> bool:
     """Whether a set was taken when ranks had already given up waiting: its flags lie, and an earlier set tells more."""
-    side = gather(found, base)
+    side = gather(found, [base])
     gave_up = [gone.time_ns for gone in side.exits.values() if is_victim(gone)]
     return bool(side.collection and gave_up and side.collection.asked_ns > min(gave_up))
 
@@ -70,15 +90,15 @@ def one_a_rank(artefacts: Sequence[run.Artefact]) -> list[run.Artefact]:
     """One dump a rank, with a rank each: a pickle has frames, so it goes before JSON; the newest goes first."""
     best: dict[int, run.Artefact] = {}
     for artefact in sorted(artefacts, key=lambda a: (a.path.suffix != ".json", a.path.stat().st_mtime)):
-        rank = artefact.rank if artefact.rank is not None else last_number(artefact.path)
-        if rank is not None:
+        if (rank := rank_of(artefact)) is not None:
             best[rank] = artefact
     return [run.Artefact(a.path, a.kind, rank, a.step, a.exit, a.bytes) for rank, a in sorted(best.items())]
 
 
-def last_number(path: Path) -> int | None:
-    numbers = re.findall(r"\d+", path.name)
-    return int(numbers[-1]) if numbers else None
+def rank_of(artefact: run.Artefact) -> int | None:
+    """The rank that its name speaks of, else the last number in the name."""
+    numbers = re.findall(r"\d+", artefact.path.name)
+    return artefact.rank if artefact.rank is not None else int(numbers[-1]) if numbers else None
 
 
 def load_job(artefacts: Sequence[run.Artefact], side: Side, options: store.Options) -> Job:
@@ -90,6 +110,7 @@ def load_job(artefacts: Sequence[run.Artefact], side: Side, options: store.Optio
     for part in parts:
         directory.add(part)
     directory.infer()
+    add_messages(job, side)
     job.taken = taken_ns(job, artefacts)
     return job
 
@@ -177,7 +198,8 @@ class Directory:
             rows = positions.get(index, [])
             groups = {group: self.number(rank, *part.meta["groups"][group]) for group, *_ in rows}
             ops = ops_of(columns, slice(int(bounds[index]), int(bounds[index + 1])), rank, groups)
-            self.job.ranks[rank] = RankState(rank, ops, {groups[g]: Position(*rest) for g, *rest in rows})
+            places = {groups[g]: Position(*rest) for g, *rest in rows}
+            self.job.ranks[rank] = RankState(rank, ops, places, dump["overwritten"])
             self.note(rank, dump)
 
     def note(self, rank: int, dump: dict[str, Any]) -> None:
@@ -185,6 +207,8 @@ class Directory:
             self.job.lacks.setdefault("no stacks in the dump of", []).append(rank)
         if dump["entries"] and not dump["done"] and dump["active_only"]:
             self.job.lacks.setdefault("only unfinished operations in the dump of", []).append(rank)
+        if dump["overwritten"]:
+            self.job.lacks.setdefault(f"{OVERWRITTEN} of", []).append(rank)
         if dump["detail"]:
             self.job.lacks.setdefault("TORCH_DISTRIBUTED_DEBUG=DETAIL hid the groups of", []).append(rank)
 

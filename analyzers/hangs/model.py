@@ -116,6 +116,8 @@ class RankState:
     rank: int
     ops: list[Op]
     positions: dict[int, Position]
+    overwritten: bool = False
+    """The ring has lost its first pending operations, so that `front` is at or after the true one."""
     pending: list[Op] = field(init=False)
 
     def __post_init__(self) -> None:

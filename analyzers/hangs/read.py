@@ -18,8 +18,8 @@ import numpy as np
 from analyzers import unpickle
 from analyzers.errors import InputError
 
-VERSION = 2
-TAIL_ROWS = 100_000
+VERSION = 3
+TAIL_ROWS = 64_000
 """Operations kept over all dumps of a set, beside those that are not done."""
 TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
 """Operations kept of one rank."""
@@ -30,6 +30,7 @@ OPS = (
     "dump", "group", "seq", "p2p_seq", "record", "signature", "stack", "started", "done", "retired",
     "created_ns", "completed_ns", "p2p", "timeout_ms",
 )  # fmt: skip
+SIGNED = ("profiling_name", "input_sizes", "input_dtypes", "output_sizes", "output_dtypes")
 POSITIONS = ("dump", "group", "first", "enqueued", "completed", "pg_id")
 
 Entry = dict[str, Any]
@@ -95,14 +96,15 @@ class Tables:
         self.tail = tail
         self.ops, self.positions = array("q"), array("q")
         self.dumps: list[dict[str, Any]] = []
+        self.spelled: dict[str, int] = {}
         self.groups, self.signatures, self.stacks, self.members = Interned(), Interned(), Interned(), Interned()
 
     def add(self, index: int, dump: dict[str, Any]) -> dict[str, Any]:
         entries = [e for e in dump.get("entries", []) if isinstance(e, dict)]
         old, recent = split(entries, self.tail)
-        stacks: dict[int, int] = {}
+        stacks: dict[tuple[int, ...], int] = {}
         for entry in recent:
-            self.ops.extend(self.row(index, entry, stacks))
+            self.ops.extend(self.row(index, entry, self.stack(entry.get("frames"), stacks)))
         for position in self.progress(index, entries[:1] + newest(old) + recent):
             self.positions.extend(position)
         return {
@@ -111,6 +113,7 @@ class Tables:
             "frames": any("frames" in e for e in entries[-1:]),
             "done": len(old) + sum(map(is_done, recent)),
             "active_only": whole(entries[0].get("collective_seq_id")) > 1 if entries else False,
+            "overwritten": overwritten(entries, statuses(dump.get("pg_status"))),
             "detail": bool(entries) and all(group_of(e) == ("", "") for e in entries[-8:]),
             "groups": self.configured(dump.get("pg_config")),
             "status": statuses(dump.get("pg_status")),
@@ -137,18 +140,32 @@ class Tables:
             for n in pg_ids
         ]
 
-    def row(self, index: int, entry: Entry, stacks: dict[int, int]) -> tuple[int, ...]:
-        """The numbers of an entry, in the order of `OPS`; `stacks` knows the dump's frames, which entries share."""
-        stack = stacks.get(id(entry.get("frames")))
-        if stack is None:
-            stack = stacks[id(entry.get("frames"))] = self.stacks(frames(entry.get("frames")))
+    def stack(self, value: Any, known: dict[tuple[int, ...], int]) -> int:
+        """The number of a stack. Entries of a dump share their frames, by whose addresses `known` finds it again."""
+        if not isinstance(value, (list, tuple)):
+            return self.stacks(())
+        addresses = tuple(map(id, value))
+        if addresses not in known:
+            known[addresses] = self.stacks(frames(value))
+        return known[addresses]
+
+    def signature(self, entry: Entry) -> int:
+        """The number of an entry's signature. Most have been met before, and their spelling is cheaper than they are."""
+        spelled = str([entry.get(key) for key in SIGNED])
+        number = self.spelled.get(spelled)
+        if number is None:
+            number = self.spelled[spelled] = self.signatures(signature(entry))
+        return number
+
+    def row(self, index: int, entry: Entry, stack: int) -> tuple[int, ...]:
+        """The numbers of an entry, in the order of `OPS`."""
         return (
             index,
             self.groups(group_of(entry)),
             whole(entry.get("collective_seq_id")),
             whole(entry.get("p2p_seq_id")),
             whole(entry.get("record_id")),
-            self.signatures(signature(entry)),
+            self.signature(entry),
             stack,
             entry.get("state") == "started",
             is_done(entry),
@@ -188,6 +205,23 @@ def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
     pending = next((i for i, entry in enumerate(old) if entry.get("state") != "completed" and not is_done(entry)), None)
     cut = len(old) if pending is None else pending
     return old[:cut], entries[cut:]
+
+
+def overwritten(entries: list[Entry], status: dict[str, list[int]]) -> bool:
+    """Whether the ring has lost operations that were not done, so that the oldest one it holds is not the front.
+
+    Statuses count operations, with or without those between two ranks, so only what exceeds both counts is lost.
+    """
+    if not entries or is_done(entries[0]) or whole(entries[0].get("record_id")) <= 0:
+        return False
+    oldest: dict[str, Entry] = {}
+    for entry in entries:
+        oldest.setdefault(text(entry.get("pg_id")), entry)
+    return any(
+        min(whole(entry.get("op_id")), whole(entry.get("collective_seq_id"))) > status[pg_id][2] + 1
+        for pg_id, entry in oldest.items()
+        if pg_id in status
+    )
 
 
 def newest(entries: list[Entry]) -> list[Entry]:
@@ -235,9 +269,7 @@ def signature(entry: Entry) -> tuple[Any, ...]:
     )
 
 
-def frames(value: Any) -> tuple[tuple[str, str, int], ...]:
-    if not isinstance(value, (list, tuple)):
-        return ()
+def frames(value: Sequence[Any]) -> tuple[tuple[str, str, int], ...]:
     return tuple(
         (text(f.get("name", "")), text(f.get("filename", "")), whole(f.get("line"), 0))
         for f in value

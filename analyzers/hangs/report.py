@@ -4,11 +4,11 @@ from analyzers import run, store
 from analyzers.errors import InputError
 from analyzers.hangs.classify import Scene, classify
 from analyzers.hangs.graph import At, Graph, build, roots
-from analyzers.hangs.job import DumpSet, load_job, newest_set
+from analyzers.hangs.job import OVERWRITTEN, DumpSet, load_job, newest_set
 from analyzers.hangs.model import Culprit, HangData, Job, Wait, user_frame
 from analyzers.hangs.program import Programs
 from analyzers.hangs.rounds import moved
-from analyzers.hangs.side import Side, gather
+from analyzers.hangs.side import Death, Side, gather
 from analyzers.hangs.words import finding_of, sentence
 from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, ranked, tool_version
 from analyzers.wording import who
@@ -37,7 +37,7 @@ def analyze(found: run.Run, options: store.Options | None = None) -> Report[Hang
     """
     options = options or store.Options()
     dumps = newest_set(found)
-    side = gather(found, dumps.base)
+    side = gather(found, dumps.folders)
     job = load_job(dumps.rounds[0], side, options)
     if not job.ranks and not (side.exits or side.exit_codes or side.collection):
         raise InputError(
@@ -52,7 +52,7 @@ def analyze(found: run.Run, options: store.Options | None = None) -> Report[Hang
 def find_culprits(scene: Scene) -> list[Culprit]:
     """The causes, each once, the best explanation first."""
     found = [c for root in roots(scene.graph) if (c := classify(scene, root))]
-    found = too_few(scene, found)
+    found = without_echoes(scene, too_few(scene, found))
     named = {rank for c in found for rank in c.ranks}
     found += [c for c in deaths(scene) if not named.issuperset(c.ranks)]
     unique = {(c.kind, tuple(c.ranks), c.group, c.seq): c for c in found}
@@ -73,6 +73,17 @@ def too_few(scene: Scene, found: list[Culprit]) -> list[Culprit]:
     return found
 
 
+def without_echoes(scene: Scene, found: list[Culprit]) -> list[Culprit]:
+    """Without ranks that ended because they lost the connection to another one, where somebody else is to blame."""
+    ends = {rank: death for c in found if c.kind == "dead" for rank in c.ranks if (death := scene.side.death(rank))}
+    first_hand = [c for c in found if not any(rank in ends and ends[rank].victim for rank in c.ranks)]
+    return first_hand if first_hand or any(not d.victim for d in all_ends(scene)) else found
+
+
+def all_ends(scene: Scene) -> list[Death]:
+    return [death for rank in range(scene.job.world_size) if (death := scene.side.death(rank))]
+
+
 def is_victim_of(scene: Scene, rank: int, culprit: Culprit) -> bool:
     """Whether a rank without a dump shares a group with ranks that a known culprit keeps waiting: so it waits too."""
     kept = {*culprit.ranks, *culprit.victims}
@@ -82,7 +93,7 @@ def is_victim_of(scene: Scene, rank: int, culprit: Culprit) -> bool:
 def deaths(scene: Scene) -> list[Culprit]:
     """Ranks that ended on their own account although nobody was seen waiting for them."""
     side = scene.side
-    ends = [d for rank in range(scene.job.world_size) if (d := side.death(rank)) and not d.victim]
+    ends = [d for d in all_ends(scene) if not d.victim]
     timed = [d for d in ends if d.exit]
     signalled = [d for d in ends if not d.exit]
     first = signalled or sorted(timed, key=lambda d: (not (d.exit and d.exit.out_of_memory), d.time_ns))[:1]
@@ -105,7 +116,7 @@ def deaths(scene: Scene) -> list[Culprit]:
 def last_step(side: Side, rank: int) -> int | None:
     """The step that a rank's heartbeat was in."""
     beat = side.heartbeat(rank)
-    return beat.step if beat else None
+    return (beat.step or None) if beat else None  # 0: not in any step
 
 
 def assemble(scene: Scene, dumps: DumpSet, culprits: list[Culprit]) -> Report[HangData]:
@@ -129,7 +140,8 @@ def assemble(scene: Scene, dumps: DumpSet, culprits: list[Culprit]) -> Report[Ha
 def verdict(scene: Scene, culprits: list[Culprit]) -> Verdict:
     lacking = missing(scene)
     if not culprits:
-        hidden = any("DETAIL" in lack for lack in scene.job.lacks) or not scene.job.ranks
+        blind = any("DETAIL" in lack or OVERWRITTEN in lack for lack in scene.job.lacks)
+        hidden = blind or not scene.job.ranks
         return Verdict(
             status=Status.UNKNOWN if hidden else Status.OK,
             kind="unknown" if hidden else "healthy",

@@ -1,8 +1,9 @@
 """The files beside the dumps: process groups, stacks, ends of ranks, and how the dumps were collected."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ class GroupsFile(msgspec.Struct):
     world_size: int = 0
     host: str = ""
     pid: int = 0
+    written_ns: int = 0
     groups: dict[str, GroupEntry] = {}
 
 
@@ -104,6 +106,7 @@ class Side:
     groups: dict[int, GroupsFile] = field(default_factory=dict)
     exits: dict[int, ExitFile] = field(default_factory=dict)
     stack_files: dict[int, Path] = field(default_factory=dict)
+    message_files: dict[int, Path] = field(default_factory=dict)
     collection: Collection | None = None
     exit_codes: dict[int, int] = field(default_factory=dict)
     world_size: int = 0
@@ -117,6 +120,11 @@ class Side:
     def answered_ns(self, rank: int) -> int | None:
         asked = self.asked(rank)
         return (asked.answered_ns or asked.asked_ns) if asked and asked.status == "ok" else None
+
+    def looked_ns(self, rank: int) -> int | None:
+        """Since when a rank's dump may have been taken: what began later it need not hold."""
+        asked = self.asked(rank)
+        return asked.asked_ns if asked and asked.status == "ok" else None
 
     def heartbeat(self, rank: int) -> Heartbeat | None:
         asked = self.asked(rank)
@@ -155,28 +163,48 @@ def exception_text(gone: ExitFile) -> str:
     return ("out of memory" if gone.out_of_memory else f"{gone.error}: {gone.message}"[:200]) + where
 
 
-def gather(found: run.Run, base: Path) -> Side:
-    """The side files of the set of dumps in `base`."""
+def gather(found: run.Run, folders: Sequence[Path]) -> Side:
+    """The side files of a set of dumps, which may lie in a folder for each node; those next to its dumps win."""
     manifest = manifest_of(found)
+    groups = {f.rank: f for f in read_all(found, run.Kind.GROUPS, folders, GroupsFile)}
+    exits = {f.rank: f for f in read_all(found, run.Kind.EXIT, folders, ExitFile)}
     side = Side(
-        groups={f.rank: f for f in read_all(found, run.Kind.GROUPS, base, GroupsFile)},
-        exits={f.rank: f for f in read_all(found, run.Kind.EXIT, base, ExitFile)},
-        stack_files={a.rank: a.path for a in near(found, run.Kind.STACKS, base) if a.rank is not None},
+        groups=groups,
+        # An end that is older than the process that speaks for the rank now is that of an earlier attempt.
+        exits={r: f for r, f in exits.items() if r not in groups or f.time_ns >= groups[r].written_ns},
+        stack_files=by_rank(found, run.Kind.STACKS, folders),
+        message_files=by_rank(found, run.Kind.MESSAGES, folders),
         exit_codes=exit_codes(manifest),
         world_size=manifest["world_size"] if isinstance(manifest.get("world_size"), int) else 0,
     )
-    collections = [c for a in near(found, run.Kind.COLLECTION, base) if (c := read_side(a.path, Collection))]
-    side.collection = collections[-1] if collections else None
+    side.collection = joined([c for f in folders if (c := read_side(f / "collection.json", Collection))])
     return side
 
 
-def near(found: run.Run, kind: run.Kind, base: Path) -> list[run.Artefact]:
-    """Artefacts of a kind, those in the set's own folder last, so that they win."""
-    return sorted(found.of(kind), key=lambda a: (a.path.parent == base, a.path))
+def joined(collections: Sequence[Collection]) -> Collection | None:
+    """One account of what the collectors of several nodes did at the same time."""
+    if len(collections) < 2:
+        return collections[0] if collections else None
+    first = min(collections, key=lambda c: c.asked_ns)
+    looks = zip_longest(*(c.rounds for c in collections))
+    rounds = [
+        Round(number, first.asked_ns, {rank: asked for one in look if one for rank, asked in one.ranks.items()})
+        for number, look in enumerate(looks, 1)
+    ]
+    return msgspec.structs.replace(first, rounds=rounds)
 
 
-def read_all(found: run.Run, kind: run.Kind, base: Path, struct: type[Struct]) -> Iterable[Struct]:
-    return [content for a in near(found, kind, base) if (content := read_side(a.path, struct))]
+def by_rank(found: run.Run, kind: run.Kind, folders: Sequence[Path]) -> dict[int, Path]:
+    return {a.rank: a.path for a in near(found, kind, folders) if a.rank is not None}
+
+
+def near(found: run.Run, kind: run.Kind, folders: Sequence[Path]) -> list[run.Artefact]:
+    """Artefacts of a kind, those in the set's own folders last, so that they win."""
+    return sorted(found.of(kind), key=lambda a: (a.path.parent in folders, a.path))
+
+
+def read_all(found: run.Run, kind: run.Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:
+    return [content for a in near(found, kind, folders) if (content := read_side(a.path, struct))]
 
 
 def read_side(path: Path, struct: type[Struct]) -> Struct | None:

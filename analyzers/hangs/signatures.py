@@ -1,10 +1,10 @@
 """Compares what the members of a group recorded under one sequence number: mismatches and skipped operations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from analyzers.hangs.model import Job, Op, Signature
+from analyzers.hangs.model import Job, Op, Signature, user_frame
 
 ROOTED = ("gather", "scatter")
 UNEVEN = ("all_to_all", "alltoall")
@@ -104,23 +104,27 @@ def sides_of(job: Job, here: Mapping[int, Op]) -> list[list[int]]:
 def departed(
     job: Job, group: int, seq: int, tables: Mapping[int, Mapping[int, Op]], sides: Sequence[list[int]]
 ) -> tuple[list[int], str]:
-    """The culprits and the evidence against them: majority, the operation's own rule, habit, sister groups."""
+    """The culprits and the evidence against them; the first kind of evidence that tells sides apart decides."""
     if len(sides[0]) > len(sides[1]):
         return sorted(m for side in sides[1:] for m in side), f"{len(sides[0])} of the others issued the same"
     members = len(job.groups[group].ranks)
-    rule = [s for s in sides if breaks_own_rule(job.signature(tables[s[0]][seq]), members)]
-    if rule and len(rule) < len(sides):
-        return sorted(m for side in rule for m in side), "its sizes break the operation's own rule"
-    empty = [s for s in sides if is_empty(job.signature(tables[s[0]][seq]))]
-    if empty and len(empty) < len(sides):
-        return sorted(m for side in empty for m in side), "its tensor is empty"
-    odd = [s for s in sides if against_habit(job, seq, tables[s[0]])]
-    if odd and len(odd) < len(sides):
-        return sorted(m for side in odd for m in side), "it departs from its own earlier steps"
-    usual = sister_signatures(job, group, seq)
-    odd = [s for s in sides if comparable(job.signature(tables[s[0]][seq])) not in usual]
-    if usual and odd and len(odd) < len(sides):
-        return sorted(m for side in odd for m in side), "sister groups issued what the others did"
+    issued = {side[0]: job.signature(tables[side[0]][seq]) for side in sides}
+
+    def unlike(usual: set[tuple[str, object]]) -> Callable[[int], bool]:
+        return lambda m: bool(usual) and comparable(issued[m]) not in usual
+
+    tests: tuple[tuple[str, Callable[[], Callable[[int], bool]]], ...] = (
+        ("its sizes break the operation's own rule", lambda: lambda m: breaks_own_rule(issued[m], members)),
+        ("its tensor is empty", lambda: lambda m: is_empty(issued[m])),
+        ("it departs from its own earlier steps", lambda: lambda m: against_habit(job, seq, tables[m])),
+        ("sister groups issued what the others did", lambda: unlike(sister_signatures(job, group, seq))),
+        ("elsewhere this line issued what the others did", lambda: unlike(at_the_same_line(job, group, seq, tables))),
+    )
+    for why, test in tests:
+        is_odd = test()
+        odd = [side for side in sides if is_odd(side[0])]
+        if 0 < len(odd) < len(sides):
+            return sorted(m for side in odd for m in side), why
     return [], "the sides are equally large"
 
 
@@ -134,6 +138,16 @@ def sister_signatures(job: Job, group: int, seq: int) -> set[tuple[str, object]]
     sisters = [i for i, g in enumerate(job.groups) if g.desc == desc and i != group]
     ops = (state.at(i, seq) for i in sisters for m in job.groups[i].ranks if (state := job.ranks.get(m)))
     return {comparable(job.signature(op)) for op in ops if op}
+
+
+def at_the_same_line(job: Job, group: int, seq: int, tables: Mapping[int, Mapping[int, Op]]) -> set[tuple[str, object]]:
+    """What the line that issued an operation issued on ranks of other groups of the same description."""
+    lines = {job.line(table[seq]) for table in tables.values() if seq in table} - {None}
+    if len(lines) != 1:
+        return set()
+    alike = {i for i, g in enumerate(job.groups) if g.desc == job.groups[group].desc and i != group}
+    issued = {(op.signature, op.stack) for state in job.ranks.values() for op in state.ops if op.group in alike}
+    return {comparable(job.signatures[s]) for s, stack in issued if user_frame(job.stacks[stack]) in lines}
 
 
 def key(job: Job, op: Op) -> Key:

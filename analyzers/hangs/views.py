@@ -86,7 +86,7 @@ def groups(found: run.Run, options: store.Options | None = None) -> pd.DataFrame
 
 def open_job(found: run.Run, options: store.Options | None) -> tuple[Job, Side]:
     dumps = newest_set(found)
-    side = gather(found, dumps.base)
+    side = gather(found, dumps.folders)
     return load_job(dumps.rounds[0], side, options or store.Options()), side
 
 

@@ -11,7 +11,9 @@ from analyzers.memory.replay import Lifetimes, Replay
 from analyzers.memory.rules import CATEGORY, CONFIDENCE, NUMBER_OF, RULES, ruled
 from analyzers.memory.tables import Column
 
-ACTIVATIONS = CATEGORY_OF["activations"]
+ACTIVATIONS, OPTIMIZER_STATE, TEMPORARY = (
+    CATEGORY_OF[name] for name in ("activations", "optimizer_state", "temporary")
+)
 
 
 @dataclass(frozen=True)

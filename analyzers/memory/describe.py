@@ -6,6 +6,7 @@ from analyzers.memory.categories import Guess
 from analyzers.memory.estimates import estimates
 from analyzers.memory.leaks import growing
 from analyzers.memory.model import Device
+from analyzers.memory.notable import notable
 from analyzers.memory.oom import fragmentation, last_oom
 from analyzers.memory.places import Placed, pools, streams
 from analyzers.memory.replay import Replay
@@ -16,7 +17,8 @@ from analyzers.memory.stacks import top_stacks
 def describe(replay: Replay, guess: Guess, placed: Placed) -> Device:
     """All answers about one device but those that the file's place gives: path, rank, step."""
     trace = replay.trace
-    oom = last_oom(replay, guess)
+    rising = growing(replay, guess)
+    oom = last_oom(replay, guess, rising)
     peak, index = replay.peak
     alive = replay.lifetimes.alive(index)
     snapshot = trace.snapshot
@@ -37,7 +39,7 @@ def describe(replay: Replay, guess: Guess, placed: Placed) -> Device:
         streams=streams(placed),
         retries=[] if snapshot.made_up_segments else retries(trace),
         consistent=replay.consistent,
-        lacking=list(lacking(replay)),
+        lacking=list(lacking(replay, guess)),
         oom=oom,
         categories=guess.sums(replay.lifetimes, alive),
         categories_exact=guess.exact,
@@ -46,26 +48,27 @@ def describe(replay: Replay, guess: Guess, placed: Placed) -> Device:
         fragmentation=fragmentation(trace, oom),
         top_stacks=top_stacks(snapshot, replay.lifetimes, guess, alive),
         end_stacks=top_stacks(snapshot, replay.lifetimes, guess, replay.lifetimes.alive(len(trace) - 1)),
-        growing=growing(replay, guess),
+        growing=rising,
+        notable=notable(replay, guess),
         estimates=estimates(replay, guess, oom.index if oom else index),
     )
 
 
-def lacking(replay: Replay) -> Iterator[str]:
+def lacking(replay: Replay, guess: Guess) -> Iterator[str]:
     """What the file does not tell about this device."""
     trace, meta = replay.trace, replay.trace.snapshot.columns.meta
     if not len(trace):
-        yield "a history of allocations: the numbers are the state at the snapshot"
+        yield "a history of allocations (the numbers are the state at the snapshot)"
         return
     if not trace.entry("stack").any():
-        yield "stacks: no entry has frames"
+        yield "stacks (no entry has frames)"
     if not trace.entry("time").any():
-        yield "times: no entry has one"
+        yield "times (no entry has one)"
     if not len(trace.segments):
-        yield "segments: what is older than the trace and was never freed in it cannot be seen"
+        yield "segments (what is older than the trace and stayed cannot be seen)"
     if trace.number < len(meta["overflowed"]) and meta["overflowed"][trace.number]:
-        yield "the oldest entries: the ring of entries overflowed (raise max_entries)"
-    elif replay.start:
+        yield "the oldest entries (their ring overflowed: raise max_entries)"
+    elif replay.start and not guess.exact:
         yield "where what is older than the first entry was allocated"
     if not replay.consistent:
-        yield "some entries: the replay does not end at the blocks of the snapshot"
+        yield "some entries (the replay does not end at the blocks of the snapshot)"

@@ -46,10 +46,11 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def derive(replay: Replay, guess: Guess, placed: Placed) -> dict[str, Column]:
-    """Columns of one device: a row an entry (`live`, `kind`) and a row a block that ever lived (`life_*`)."""
+    """Columns of one device: a row an entry (`live`, `held_place`, `kind`), a row a block that lived (`life_*`)."""
     lives = replay.lifetimes
     return {
         "live": replay.live,
+        "held_place": placed.of_entry,
         "kind": kinds(replay.trace, lives.born, lives.died, guess.category),
         "life_born": lives.born.astype(np.int32),
         "life_died": lives.died.astype(np.int32),

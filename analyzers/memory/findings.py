@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from analyzers.memory.cached import cached_findings
 from analyzers.memory.model import Device, Growth, Oom
+from analyzers.memory.peaks import peak_findings
 from analyzers.memory.stacks import place
 from analyzers.memory.text import fact, ranks_of, share, size
 from analyzers.report import Finding, Severity
@@ -11,6 +12,13 @@ from analyzers.report import Finding, Severity
 NEAR_LIMIT, SPIKE = 0.9, 0.25
 SPLIT_SHARE, SPLIT_BYTES = 0.2, 64 << 20
 EVIDENCE_AT_MOST = 8
+
+PATTERN = {
+    "growth": "it grew step by step, from step {since} on",
+    "spike": "a spike: the steps before peaked at {usual} at most",
+    "steady": "no spike: the steps before peaked at {usual} already",
+    "unknown": "",
+}
 
 REMEDY = {
     "parameters": "shard the parameters over more ranks (parallelism.data_parallel_shard_degree) or use a smaller one",
@@ -29,9 +37,10 @@ def findings_of(device: Device) -> Iterator[Finding]:
     """The findings of one device."""
     if device.oom:
         yield oom_finding(device, device.oom)
-        if device.oom.requested_bytes >= SPIKE * max(device.oom.allocated_bytes, 1):
+        if device.oom.pattern == "spike" or device.oom.requested_bytes >= SPIKE * max(device.oom.allocated_bytes, 1):
             yield spike_finding(device, device.oom)
     yield from fragmentation_findings(device)
+    yield from peak_findings(device)
     yield from cached_findings(device)
     if not device.oom and device.limit_bytes and device.peak_allocated_bytes >= NEAR_LIMIT * device.limit_bytes:
         yield near_limit_finding(device, device.limit_bytes)
@@ -44,6 +53,8 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
     evidence = [
         fact(device, f"asked for {size(oom.requested_bytes)} with {size(oom.device_free_bytes)} left", where),
         fact(device, f"{kind} hold {size(held)} of {size(oom.allocated_bytes)} ({share(held, oom.allocated_bytes)})"),
+        *(fact(device, f"{name} holds {size(held)}") for name, held in list(oom.modules.items())[:3]),
+        *([fact(device, history)] if (history := PATTERN[oom.pattern].format(**told_of(oom))) else []),
     ]
     return Finding(
         id="memory.oom",
@@ -57,6 +68,10 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
         evidence=evidence,
         confidence=1.0,
     )
+
+
+def told_of(oom: Oom) -> dict[str, str | int | None]:
+    return {"usual": size(oom.usual_peak_bytes or 0), "since": oom.since_step}
 
 
 def remedy(device: Device, kind: str) -> str:

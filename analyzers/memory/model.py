@@ -13,7 +13,11 @@ from analyzers.store import Columns
 
 
 class Oom(msgspec.Struct, frozen=True, kw_only=True):
-    """The failed allocation; `categories` are the bytes alive at that instant."""
+    """The failed allocation; `categories` and `modules` (the largest) are the bytes alive at that instant.
+
+    `pattern` is `growth` (stacks that rose step by step, from `since_step` on, fill a good part), `spike` (well above
+    `usual_peak_bytes`, the highest of the steps before), `steady` (no more than these), or `unknown` (no step before).
+    """
 
     requested_bytes: int
     device_free_bytes: int
@@ -23,6 +27,10 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None
     frames: list[str]
     categories: dict[str, int]
+    modules: dict[str, int]
+    pattern: str
+    since_step: int | None
+    usual_peak_bytes: int | None
 
 
 class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +121,15 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
 
 
+class Notable(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands out without being a failure: `late_state`, `loss` or `kept`; the stack that made most of it."""
+
+    what: str
+    bytes: int
+    step: int | None
+    frames: list[str]
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One device of one file; sizes in bytes, `peak_index` -1 = before the first entry.
 
@@ -146,6 +163,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     top_stacks: list[TopStack]
     end_stacks: list[TopStack]
     growing: list[Growth]
+    notable: list[Notable]
     estimates: list[Estimate]
 
 
@@ -213,7 +231,7 @@ class DeviceTrace:
         return entries[self.number] if self.number < len(entries) else 0
 
     def entry(self, name: str) -> Column:
-        """A column of the entries: action, addr, size, time, stack, place, category, label."""
+        """A column of the entries: action, addr, size, time, stack, place, category, label; see `digest.derive` too."""
         return self.snapshot.columns[name][self.rows]
 
     def where(self, action: str) -> Column:

@@ -154,8 +154,8 @@ def lacking(devices: Iterable[Device]) -> list[str]:
     """Evidence that would have made the verdict firmer."""
     devices = list(devices)
     wanted = {
-        "a history of allocations (the snapshot has none)": any(not d.entries for d in devices),
         "exact categories (guessed from stacks and lifetimes)": any(not d.categories_exact for d in devices),
         "the memory limit of the device": not any(d.limit_bytes or d.oom for d in devices),
     }
-    return [what for what, lacks in wanted.items() if lacks]
+    told = dict.fromkeys(what for device in devices for what in device.lacking)
+    return [*told, *(what for what, lacks in wanted.items() if lacks)]

@@ -9,7 +9,7 @@ import numpy as np
 from analyzers.memory.model import DeviceTrace, Snapshot
 from analyzers.memory.phases import BACKWARD, FORWARD, NO_PHASE, OPTIMIZER, Phases, windows
 from analyzers.memory.read import CATEGORY_OF
-from analyzers.memory.replay import BEFORE, Lifetimes
+from analyzers.memory.replay import ALLOC, BEFORE, Lifetimes
 from analyzers.memory.tables import Column
 
 # What a frame, written "file name", tells about the allocations below it.
@@ -203,20 +203,26 @@ def phase_of_entries(trace: DeviceTrace, signs: Mapping[str, Column]) -> Column:
     for sign, phase in PHASE_SIGNS.items():
         of_stack[signs[sign]] = phase
     stack = trace.entry("stack")
-    if stack.any() and not signs["engine"].any():
-        of_stack[0] = BACKWARD  # stacks="python": the threads of the autograd engine have no Python frames
     found: Column = of_stack[stack]
+    if signs["forward"].any() and not signs["engine"].any():
+        # stacks="python": the threads of the autograd engine have no Python frames. Frees go without in other places.
+        found[(stack == 0) & (trace.entry("action") == ALLOC)] = BACKWARD
     return found
 
 
 def stack_signs(snapshot: Snapshot) -> dict[str, Column]:
     """For each sign a flag per stack: does any of its frames show it?"""
+    written = written_frames(snapshot)
+    return {sign: stacks_with(snapshot, written, re.compile(pattern)) for sign, pattern in SIGNS.items()}
+
+
+def written_frames(snapshot: Snapshot) -> list[str]:
+    """Each frame as `file name`, with slashes of one kind."""
     c = snapshot.columns
-    written = [
+    return [
         f"{snapshot.text(int(file))} {snapshot.text(int(name))}".replace("\\", "/")
         for file, name in zip(c["frame_file"], c["frame_name"], strict=True)
     ]
-    return {sign: stacks_with(snapshot, written, re.compile(pattern)) for sign, pattern in SIGNS.items()}
 
 
 def stacks_with(snapshot: Snapshot, written: list[str], pattern: re.Pattern[str]) -> Column:

@@ -7,6 +7,7 @@ import pytest
 
 from analyzers import compare, incident, run
 from analyzers.errors import InputError
+from analyzers.report import Report, Status, Verdict
 
 
 def step(number, **more):
@@ -139,3 +140,18 @@ def test_compare_of_nothing(tmp_path):
         (tmp_path / name / "dumps" / "collection.json").write_text("{}")
     with pytest.raises(InputError, match="nothing to compare"):
         compare.analyze(run.discover(tmp_path / "a"), run.discover(tmp_path / "b"))
+
+
+@pytest.mark.parametrize(
+    ("others", "named"),
+    [(("slow", "straggler"), True), (("mismatch", "straggler"), False), (("slow", "healthy"), False)],
+)
+def test_a_step_log_tells_more_of_a_slow_rank_than_two_looks_do(others, named):
+    """A rank that was on its way between two dumps is the straggler of the step log; nothing hangs then."""
+
+    def room(kind):
+        verdict = Verdict(status=Status.WARNING, kind=kind, sentence=kind, confidence=1.0)
+        return Report(schema="", version="", inputs=[], verdict=verdict, findings=[], data=None)
+
+    hang, steps = map(room, others)
+    assert incident.told_by_steps(incident.Rooms(hang=hang, steps=steps)) is named

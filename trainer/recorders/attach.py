@@ -71,7 +71,7 @@ class Attached:
             self.flight.close()
 
     def _watch(self) -> None:
-        """A beat for every look that finds new collectives; a stuck rank finds none, one that holds the GIL never looks."""
+        """Beat when new collectives are found. A stuck rank finds none, one that holds the GIL does not even look."""
         before: dict[str, int] = {}
         while not self._ended.wait(self._pause_s):
             try:

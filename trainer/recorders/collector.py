@@ -85,10 +85,11 @@ class Collector:
 
     def collect(self, cause: Cause) -> Path:
         """Take one set of dumps, with a second look where the ranks may be slow and not stuck. Returns its folder."""
-        if cause.second_after_s is None:
+        again = cause.second_after_s is not None
+        if not again:
             self._settle()
         home, asked_ns = claim_set(self.dumps), time.time_ns()
-        rounds = [look(self.workers, home, 1)]
+        rounds = [look(self.workers, home, 1, last=not again)]
         write_json(home / "collection.json", account(cause, asked_ns, rounds))
         if cause.second_after_s is not None:
             time.sleep(max(0.0, cause.second_after_s - (time.time_ns() - asked_ns) / 1e9))

@@ -28,6 +28,7 @@ from torch._C import _distributed_c10d
 
 from trainer.recorders.endings import TerminationDelay, exit_report
 from trainer.recorders.files import Place, write_bytes, write_json
+from trainer.recorders.p2p import PointToPoint
 
 PATIENCE_S = 15.0
 c10d: Any = _distributed_c10d  # its type stubs lag behind
@@ -97,6 +98,9 @@ class FlightRecorder:
         self._server = c10d._WorkerServer(f"{self._socket_home}/rank")  # noqa: SLF001
         self.refresh()
         self._delay.install()
+        self._messages = PointToPoint(self._dumps / f".p2p_{self._place.rank}.bin")
+        if "gloo" in dist.get_backend():  # NCCL records them itself
+            self._messages.install()
         if self._place.local_rank == 0:
             self._start_collector()
 
@@ -154,6 +158,7 @@ class FlightRecorder:
     def close(self) -> None:
         """Stop serving; for a clean end, before the process group is destroyed."""
         self._delay.remove()
+        self._messages.remove()
         self._server.shutdown()
         faulthandler.unregister(signal.SIGUSR2)
         self._stacks.close()

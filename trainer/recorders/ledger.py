@@ -68,6 +68,7 @@ class Ledger:
                 self._allocate(found)
             else:
                 self._free(found)
+        self._evict_transfers()
         self._evict_overlapped()
 
     def events(self) -> Iterator[Event]:
@@ -123,14 +124,32 @@ class Ledger:
         known = (purpose_of(frame["filename"], frame["name"]) for frame in frames)
         return next(filter(None, known), TEMPORARY)
 
+    def _evict_transfers(self) -> None:
+        """Drop what collectives copied for themselves: gloo's threads free it, which no profiler sees.
+
+        No collective is under way at the end of a step.
+        """
+        for block in [block for block in self.live.values() if any(map(is_transfer, block.frames))]:
+            del self.live[block.address]
+            self._log("free_completed", self._now_us() * 1000, block, [])
+
+    def _now_us(self) -> int:
+        return self._sessions[-1][-1].time_us if self._sessions[-1] else 0
+
     def _evict_overlapped(self) -> None:
         """Drop blocks that went unseen, between sessions, and whose place others have taken."""
         order = sorted(self.live.values(), key=lambda block: block.address)
-        now_us = self._sessions[-1][-1].time_us if self._sessions[-1] else 0
+        now_us = self._now_us()
         for block, following in pairwise(order):
             if block.address + block.size > following.address:
                 del self.live[block.address]
                 self._log("free_completed", now_us * 1000, block, [])
+
+
+def is_transfer(frame: Frame) -> bool:
+    """Whether what was allocated below this frame is a collective's own copy."""
+    name: str = frame["name"]
+    return name.startswith("c10d::") or name == "aten::flatten_dense_tensors"
 
 
 def trace_entries(events: Iterable[Event]) -> list[dict[str, Any]]:

@@ -19,13 +19,16 @@ STACKS_TIMEOUT_S = 2.0
 Answer = dict[str, Any]
 
 
-def look(workers: Sequence[Worker], folder: Path, number: int) -> dict[str, Any]:
-    """Ask all workers at once and store what they answer in `folder`. Returns a round of `collection.json`."""
+def look(workers: Sequence[Worker], folder: Path, number: int, *, last: bool = True) -> dict[str, Any]:
+    """Ask all workers at once and store what they answer in `folder`. Returns a round of `collection.json`.
+
+    Signals are sent in the last look only: they end a sleep, so that a stuck rank may go on.
+    """
     asked_ns = time.time_ns()
     for worker in workers:
         worker.holds_gil = worker.holds_gil and number > 1
     answers: dict[int, Answer] = {worker.rank: blank(worker) for worker in workers}
-    for question in (recorder, stacks_by_http, stacks_by_signal):
+    for question in (messages, recorder, stacks_by_http, *([stacks_by_signal] if last else [])):
         everywhere(question, workers, answers, folder)
     return {"round": number, "asked_ns": asked_ns, "ranks": {str(rank): answers[rank] for rank in sorted(answers)}}
 
@@ -54,6 +57,12 @@ def blank(worker: Worker) -> Answer:
         "exit_code": None,
         "heartbeat": None if beat is None else {key: asdict(beat)[key] for key in ("step", "phase", "time_ns")},
     }
+
+
+def messages(worker: Worker, _answer: Answer, folder: Path) -> None:
+    """Its counts of sends and receives; they need no answer of the rank."""
+    if counts := worker.messages:
+        write_bytes(folder / f"p2p_{worker.rank}.bin", counts)
 
 
 def recorder(worker: Worker, answer: Answer, folder: Path) -> None:

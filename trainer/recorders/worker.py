@@ -75,6 +75,7 @@ class Worker:
         self.holds_gil = False
         self._side_file = folder / "dumps" / f"groups_{rank}.json"
         self._signal_file = folder / "dumps" / f".stacks_{rank}.txt"
+        self._message_file = folder / "dumps" / f".p2p_{rank}.bin"
         self._beat_file = folder / "steps" / f"heartbeat_{rank}.bin"
         self._step_log = folder / "steps" / f"rank_{rank}.jsonl"
         self._begun = False
@@ -116,6 +117,14 @@ class Worker:
         """Came to a clean end."""
         beat = self.beat
         return beat is not None and beat.phase == DONE
+
+    @property
+    def messages(self) -> bytes:
+        """Its counts of sends and receives, without the rows that are not in use."""
+        try:
+            return self._message_file.read_bytes().rstrip(b"\0")
+        except OSError:
+            return b""
 
     def ask(self, handler: str, timeout: float) -> bytes:
         """Call a handler of the rank. Raises OSError."""

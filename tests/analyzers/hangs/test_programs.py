@@ -135,3 +135,29 @@ def test_a_batch_waits_for_the_rest_of_its_peers_batch(folder, recorder):
     assert (report.verdict.kind, report.verdict.ranks) == ("unmatched_p2p", [1])
     assert {w.rank: w.waits_for for w in report.data.waits}[0] == [2]
     assert {w.rank: w.waits_for for w in report.data.waits}[2] == [1]
+
+
+@pytest.mark.parametrize(("completed", "kind"), [(6, "unknown"), (8, "all_arrived")])
+def test_a_ring_that_lost_its_first_pending_operations_does_not_tell_where_a_rank_stands(
+    folder, recorder, completed, kind
+):
+    """Both ranks hold operations 9 and 10; where the last completed one is the sixth, they stand in the seventh."""
+    groups = {"0": ("default_pg", [0, 1])}
+    held = [recorder.entry(("0", "default_pg"), seq, record=seq, done=False) for seq in (9, 10)]
+    status = {"last_enqueued_collective": 10, "last_started_collective": -1, "last_completed_collective": completed}
+    content = recorder.dump(held, groups) | {"pg_status": {"0": status}}
+    report = folder.write({0: content, 1: content}).report()
+    assert report.verdict.kind == kind
+    assert any("TORCH_FR_BUFFER_SIZE" in m for m in report.verdict.missing) == (kind == "unknown")
+
+
+def test_a_tie_is_broken_by_what_the_line_issues_in_other_groups(folder, recorder):
+    groups = {f"t{n}": ("tp", [2 * n, 2 * n + 1]) for n in range(3)}
+    sizes = {0: (6, 4), 1: (4, 4), 2: (4, 4), 3: (4, 4), 4: (4, 4), 5: (4, 4)}
+    dumps = {}
+    for rank, size in sizes.items():
+        name = f"t{rank // 2}"
+        seq = 5 if rank < 2 else 8
+        dumps[rank] = recorder.dump([recorder.entry((name, "tp"), seq, size=size, line=7, done=rank > 1)], groups)
+    report = folder.write(dumps).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [0])

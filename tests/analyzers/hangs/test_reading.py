@@ -272,3 +272,38 @@ def test_views_of_absent_things(folder, pair):
     assert views.matrix(found, "nothing").empty
     assert views.operations(found, "nothing").empty
     assert views.matrix(found).loc[1].tolist() == ["no dump"] * 2
+
+
+@pytest.mark.parametrize("homes", [("dumps", "dumps/set_2"), ("host_a/dumps", "host_b/dumps")])
+def test_the_sets_of_two_nodes_are_one(tmp_path, folder, recorder, homes):
+    """On a shared file system each node's collector takes a set of its own; copied together they lie side by side."""
+    groups = {"0": ("default_pg", range(4))}
+    for number, home in enumerate(homes):
+        node = type(folder)(tmp_path / home)
+        ranks = range(2 * number, 2 * number + 2)
+        stuck = {rank: rank == 3 for rank in ranks}
+        for rank in ranks:
+            ops = [recorder.entry(PG, 1), *([] if stuck[rank] else [recorder.entry(PG, 2, done=False)])]
+            node.write({rank: recorder.dump(ops, groups)})
+        node.side("collection.json", collection(recorder, dict.fromkeys(ranks, "ok")))
+    report = analyze(run.discover(tmp_path))
+    assert report.data.ranks_with_dump == [0, 1, 2, 3]
+    assert (report.verdict.kind, report.verdict.ranks) == ("host_stuck", [3])
+    assert report.data.culprits[0].step == 6
+
+
+def test_an_earlier_hang_is_another_set(folder, pair):
+    """The first hang held ranks 0 and 1; of the second, long after, only rank 0 was left to be asked."""
+    folder.write(pair)
+    for path in folder.path.iterdir():
+        os.utime(path, (1, 1))
+    later = type(folder)(folder.path / "set_2").write({0: pair[0]})
+    report = folder.report()
+    assert [path.path for path in report.inputs] == [str(later.path / "rank_0")]
+
+
+def test_the_end_of_an_earlier_attempt_is_over(folder, pair, recorder):
+    folder.write(pair).side("exit_0.json", {"rank": 0, "error": "ValueError", "time_ns": recorder.start_ns})
+    assert folder.report().verdict.kind == "dead"
+    folder.side("groups_0.json", {"rank": 0, "world_size": 2, "attempt": 1, "written_ns": recorder.start_ns + 1})
+    assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("host_stuck", [1])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from analyzers import memory
 from analyzers.memory import views
 
 KIB = 1 << 10
@@ -57,3 +58,48 @@ def test_each_block_gets_the_category_that_its_stack_and_fate_tell(step):
         8: "optimizer_state",
         9: "unknown",
     }
+
+
+def test_without_any_phase_nothing_is_called_brief(maker):
+    """Frames that show no phase of training tell nothing, however soon the blocks go."""
+    [device] = memory.analyze([maker.save(maker.wander(3).snapshot())]).data.devices
+    assert device.categories["unknown"] == device.peak_allocated_bytes
+    assert [(basis.rule, basis.bytes) for basis in device.categories_bases] == [("none", device.peak_allocated_bytes)]
+
+
+def test_older_blocks_are_told_by_the_sizes_of_the_gradients(maker):
+    """Two steps of gradients in three sizes: three sets of older blocks are parameters and Adam's two moments."""
+    made, sizes = maker.Recording(), [KIB, 2 * KIB, 3 * KIB]
+    for _ in range(3):
+        for size in sizes:
+            made.older(size)
+    made.older(5 * KIB)
+    engine = frames(maker, ("torch::autograd::AccumulateGrad::apply", "??"))
+    for _ in range(2):
+        gradients = [made.alloc(size, engine) for size in sizes]
+        for gradient in gradients:
+            made.free(gradient, frames(maker, ("zero_grad", "torch/optim/optimizer.py")))
+    [device] = memory.analyze([maker.save(made.snapshot())]).data.devices
+    found = {name: held // KIB for name, held in device.categories.items() if held}
+    assert found == {"parameters": 6, "optimizer_state": 12, "gradients": 6, "unknown": 5}
+    assert sum(basis.bytes for basis in device.categories_bases) == device.peak_allocated_bytes
+
+
+def test_a_pass_without_frames_is_the_backward_pass(maker):
+    """As stacks="python" records it on CUDA: the autograd engine's threads have no Python frames."""
+    made = maker.Recording()
+    forward, update = (frames(maker, (name, "/job/model.py")) for name in ("forward", "step"))
+    saved = made.alloc(4 * KIB, forward)
+    made.free(made.alloc(2 * KIB, forward))
+    made.free(made.alloc(KIB))
+    made.alloc(3 * KIB)
+    made.free(saved)
+    made.alloc(8 * KIB, frames(maker, ("step", "/job/optim.py")) + update)
+    artefact = maker.save(made.snapshot())
+    assert held_after(artefact, 1) == {4: "activations", 2: "temporary"}
+    assert held_after(artefact, len(made.entries) - 1) == {3: "gradients", 8: "optimizer_state"}
+
+
+def held_after(artefact, entry):
+    table = views.state(artefact, entry)
+    return dict(zip(table["requested"] // KIB, table["category"], strict=True))

@@ -1,7 +1,9 @@
 """Start, peak and end of allocated memory against an oracle that steps through the entries."""
 
 import copy
+import gzip
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,6 +82,48 @@ def test_timeline_rows_are_instants_that_were(maker):
     assert table["allocated"].max() == live.max()
     assert (table[list(memory.CATEGORIES)].sum(axis=1) == table["allocated"]).all()
     assert len(views.timeline(artefact, window=(10, 14))) == 4
+
+
+def reserved_by_steps(snapshot, device):
+    """Independent oracle: reserved bytes after each entry, stepping back from the segments at the end."""
+    segments = snapshot if isinstance(snapshot, list) else snapshot["segments"]
+    traces = [] if isinstance(snapshot, list) else snapshot.get("device_traces", [])
+    now = sum(segment["total_size"] for segment in segments if segment["device"] == device)
+    found = []
+    for entry in reversed(traces[device] if device < len(traces) else []):
+        found.append(now)
+        if entry["action"] in ("segment_alloc", "segment_map"):
+            now -= entry["size"]
+        elif entry["action"] in ("segment_free", "segment_unmap"):
+            now += entry["size"]
+    return found[::-1]
+
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+def test_what_our_trainer_recorded_agrees_with_the_oracle(maker, oracle):
+    paths = sorted(FIXTURES.glob("*/memory_snapshot/*/*.pickle.gz"))
+    assert len(paths) >= 8
+    for path in paths:
+        snapshot = pickle.loads(gzip.decompress(path.read_bytes()))
+        [device] = memory.analyze([maker.artefact(path)]).data.devices
+        found = (device.start_allocated_bytes, device.peak_allocated_bytes, device.peak_index)
+        expected = oracle(snapshot, 0)
+        assert (*found, device.end_allocated_bytes) == expected[:4], path
+        assert device.consistent == (expected[3] == expected[4])
+        assert device.lacking == ([] if device.consistent else device.lacking[-1:])
+
+
+@pytest.mark.real
+def test_reserved_bytes_of_real_files_agree_with_the_oracle(real_snapshots):
+    for artefact in real_snapshots:
+        snapshot = pickle.loads(artefact.path.read_bytes())
+        for device in memory.analyze([artefact]).data.devices:
+            expected = reserved_by_steps(snapshot, device.device) or [device.reserved_bytes]
+            table = views.timeline(artefact, device=device.device, buckets=1 << 20)
+            assert table["reserved"].tolist() == expected
+            assert device.peak_reserved_bytes == max(expected)
 
 
 @pytest.mark.real

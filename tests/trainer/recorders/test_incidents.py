@@ -41,12 +41,14 @@ def test_a_rank_that_holds_the_gil_still_answers(break_: Callable[..., Any]) -> 
     for look in found["rounds"]:
         ranks = look["ranks"]
         assert (ranks["0"]["status"], ranks["0"]["channel"], ranks["0"]["stacks"]) == ("ok", "pickle", "http")
-        assert (ranks["1"]["status"], ranks["1"]["channel"], ranks["1"]["stacks"]) == ("ok", "json", "signal")
+        assert (ranks["1"]["status"], ranks["1"]["channel"]) == ("ok", "json")
+        # The signal may wake what it looks at, so it comes when nothing else is left to be asked.
+        assert ranks["1"]["stacks"] == (None if look["round"] == 1 else "signal")
         assert ranks["1"]["heartbeat"]["step"] == 3
         assert max(rank["answered_ns"] for rank in ranks.values()) - found["asked_ns"] < 8e9
     assert pending(done.folder, 0)
     assert not pending(done.folder, 1)
-    assert "hold_gil" in (done.folder / "dumps/stacks_1.txt").read_text()
+    assert "hold_gil" in (done.folder / "dumps/round_2/stacks_1.txt").read_text()
     failed = json.loads((done.folder / "dumps/exit_0.json").read_text())
     assert failed["time_ns"] > found["rounds"][1]["ranks"]["0"]["answered_ns"]
 

@@ -1,5 +1,6 @@
 """Memory snapshots and traces of one process on CPU."""
 
+import bisect
 import json
 import pickle
 import subprocess
@@ -133,6 +134,22 @@ def test_stock_viewer_opens_it(snapshot: dict) -> None:
     assert f"{len(snapshot['device_traces'][0])} entries" in _memory_viz.trace(snapshot)
     assert "html" in _memory_viz.trace_plot(snapshot)
     assert "html" in _memory_viz.segment_plot(snapshot)
+
+
+def test_the_page_of_the_stock_viewer_does_not_break(run: Path, snapshot: dict) -> None:
+    """What its JavaScript takes for granted: an unknown category where there are any, protocol 4, exact doubles."""
+    [path] = (run / "memory_snapshot" / "iteration_4").glob("*.pickle")
+    entries, segments = snapshot["device_traces"][0], snapshot["segments"]
+    assert path.read_bytes()[:2] == b"\x80\x04"
+    assert {"unknown", "gradients", "activations"} <= {entry["category"] for entry in entries if "category" in entry}
+    numbers = [value for entry in entries for value in entry.values() if isinstance(value, int)]
+    assert max(numbers) < 1 << 53
+    ranges = sorted((segment["address"], segment["address"] + segment["total_size"]) for segment in segments)
+    starts = [low for low, _ in ranges]
+    for entry in entries:
+        if entry["action"] in ("alloc", "free_requested", "free_completed"):
+            low, high = ranges[bisect.bisect_right(starts, entry["addr"]) - 1]
+            assert low <= entry["addr"] < high
 
 
 def test_the_trace_holds_the_active_step(run: Path) -> None:

@@ -1,0 +1,101 @@
+"""Findings on what the peak is made of: each where its cause is planted, none where it is not."""
+
+import pytest
+
+from analyzers import memory
+
+MIB = 1 << 20
+
+
+def training(maker, *, keep=0, logits=0, late=False, steps=5):
+    """Steps of a model with 8 MiB of weights and state, 20 MiB of activations, and what is planted."""
+    made = maker.Recording(segment_bytes=80 * MIB)
+    site = {name: [maker.frame(name, f"/job/{name}.py", 7)] for name in ("model", "head", "cross_entropy", "optim")}
+    made.ours = {"exact": True, "step": steps, "rank": 0}
+    blocks = {made.older(8 * MIB): ["parameters", "w"]}
+    if not late:
+        blocks[made.older(16 * MIB)] = ["optimizer_state", "w.exp_avg"]
+    made.ours["blocks"] = blocks
+    for number in range(1, steps + 1):
+        made.note(f"step#{number}", "START")
+        saved = made.alloc(20 * MIB, site["model"], category="activations", user_metadata="layers.0")
+        if keep:
+            made.alloc(keep, site["head"], category="activations")
+        if logits:
+            made.free(made.alloc(logits, site["cross_entropy"], category="temporary"))
+        made.free(saved)
+        if late and number == 1:
+            made.alloc(16 * MIB, site["optim"], category="optimizer_state", user_metadata="w.exp_avg")
+        made.note(f"step#{number}", "END")
+    return memory.analyze([maker.save(made.snapshot())])
+
+
+def test_a_healthy_training_has_no_such_finding(maker):
+    assert training(maker).findings == []
+
+
+@pytest.mark.parametrize(
+    ("planted", "name", "title"),
+    [
+        ({"late": True}, "memory.late_state", "16.0 MiB of optimizer state came only with the first optimizer step"),
+        ({"logits": 20 * MIB}, "memory.loss", "The loss holds 31 % of the peak"),
+        ({"keep": 3 * MIB}, "memory.kept", "9.0 MiB of activations outlive their step"),
+    ],
+)
+def test_the_planted_cause_is_found(maker, planted, name, title):
+    findings = {finding.id: finding for finding in training(maker, **planted).findings}
+    assert findings.keys() - {"memory.leak"} == {name}
+    assert findings[name].title == title
+    assert findings[name].next
+    assert findings[name].evidence
+
+
+def test_the_loss_in_pieces_frees_all_but_one(maker):
+    [finding] = training(maker, logits=20 * MIB).findings
+    assert "in 8 pieces about 17.5 MiB of 20.0 MiB would be freed" in finding.next
+
+
+def failing(maker, sizes, asked):
+    """Steps that hold so much each, and then a request that fails."""
+    made = maker.Recording()
+    made.ours = {"exact": True}
+    for number, size in enumerate(sizes, 1):
+        made.note(f"step#{number}", "START")
+        made.free(made.alloc(size, category="activations", user_metadata="layers.3.wq"))
+        made.note(f"step#{number}", "END")
+    made.note(f"step#{len(sizes) + 1}", "START")
+    made.alloc(30 * MIB, category="activations", user_metadata="layers.3.wq")
+    made.alloc(10 * MIB, category="parameters", user_metadata="head")
+    made.oom(asked, MIB, [maker.frame("forward", "/job/model.py")])
+    return memory.analyze([maker.save(made.snapshot())])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "pattern", "told"),
+    [
+        ([50 * MIB] * 3, "steady", "the steps before peaked at 50.0 MiB already"),
+        ([20 * MIB] * 3, "spike", "the steps before peaked at 20.0 MiB at most"),
+        ([], "unknown", None),
+    ],
+)
+def test_a_failure_is_a_spike_or_too_large_a_state(maker, sizes, pattern, told):
+    report = failing(maker, sizes, 5 * MIB)
+    oom = report.data.devices[0].oom
+    assert (oom.pattern, oom.usual_peak_bytes) == (pattern, max(sizes, default=None))
+    assert oom.modules == {"layers.3": 30 * MIB, "head": 10 * MIB}
+    [finding] = [f for f in report.findings if f.id == "memory.oom"]
+    assert told is None or any(told in fact.text for fact in finding.evidence)
+    assert ("memory.oom.spike" in {f.id for f in report.findings}) == (pattern == "spike")
+
+
+def test_a_failure_after_steady_growth_names_the_first_step(maker):
+    made = maker.Recording()
+    for number in range(1, 8):
+        made.note(f"step#{number}", "START")
+        if number > 1:
+            made.alloc(4 * MIB, [maker.frame("keep", "/job/loop.py", 7)], category="activations")
+        made.note(f"step#{number}", "END")
+    made.oom(4 * MIB, MIB, [maker.frame("keep", "/job/loop.py", 7)])
+    made.ours = {"exact": True}
+    oom = memory.analyze([maker.save(made.snapshot())]).data.devices[0].oom
+    assert (oom.pattern, oom.since_step) == ("growth", 2)

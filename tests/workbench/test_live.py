@@ -1,0 +1,134 @@
+"""Jobs that hang right now, of scripts that know nothing of us but two lines."""
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "tests/fixtures/foreign_job.py"
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+class Job:
+    """Two processes of the foreign script."""
+
+    def __init__(self, home: Path, fault: str, timeout_s: float) -> None:
+        self.folder = home / "outputs"
+        self.ranks = [self.start(rank, home, str(timeout_s), fault) for rank in range(2)]
+
+    def start(self, rank: int, home: Path, *words: str) -> "subprocess.Popen[bytes]":
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        with (home / f"rank_{rank}.log").open("wb") as log:
+            command = [sys.executable, str(SCRIPT), str(home / "store"), str(self.folder), *words]
+            return subprocess.Popen(command, env=ENVIRONMENT | place, stdout=log, stderr=log)
+
+    def wait_for(self, happened: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 90
+        while not happened():
+            assert time.monotonic() < deadline, [path.read_text() for path in self.folder.parent.glob("*.log")]
+            time.sleep(0.2)
+
+    def hangs(self) -> bool:
+        """Rank 0 has issued what rank 1 will never join, and both wait."""
+        beats = [self.folder / f"steps/heartbeat_{rank}.bin" for rank in range(2)]
+        return all(
+            beat.exists() and time.time_ns() - int.from_bytes(beat.read_bytes()[:8], "little") > 3e9 for beat in beats
+        )
+
+    def stop(self) -> None:
+        for process in self.ranks:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    started: list[Job] = []
+
+    def run(fault: str, timeout_s: float) -> Job:
+        started.append(Job(tmp_path, fault, timeout_s))
+        return started[-1]
+
+    yield run
+    for job in started:
+        job.stop()
+
+
+def workbench(*words: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "workbench.cli", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=100, check=False)
+
+
+def verdict(said: "subprocess.CompletedProcess[str]") -> tuple[str, list[int]]:
+    assert said.returncode == 0, said.stderr
+    found = json.loads(said.stdout)["verdict"]
+    assert "tokenize (fixtures/foreign_job.py:" in found["sentence"]
+    return found["class"], found["ranks"]
+
+
+@pytest.mark.slow
+def test_a_job_that_hangs_is_asked_by_folder_and_by_process(start) -> None:
+    """Each time it keeps a set of its own; the collector of the job itself would ask only after many minutes."""
+    job = start("stuck", 1800)
+    job.wait_for(job.hangs)
+    assert verdict(workbench("hang", "--run", job.folder, "--json")) == ("host_stuck", [1])
+    first = (job.folder / "dumps/rank_0").read_bytes()
+    assert verdict(workbench("hang", "--pid", job.ranks[1].pid, "--json")) == ("host_stuck", [1])
+    assert (job.folder / "dumps/rank_0").read_bytes() == first
+    sets = [job.folder / "dumps", job.folder / "dumps/set_2"]
+    assert all(list(home.glob("round_2/rank_1*")) for home in sets)
+    assert all(process.poll() is None for process in job.ranks)
+
+
+@pytest.mark.slow
+def test_two_lines_are_enough_to_get_dumps_well_before_the_timeout(start) -> None:
+    job = start("no_send", 12)
+    collection = job.folder / "dumps/collection.json"
+    job.wait_for(lambda: collection.exists() and len(json.loads(collection.read_text())["rounds"]) == 2)
+    told = json.loads(collection.read_text())
+    assert (told["reason"], told["timeout_s"]) == ("stalled", 12)
+    assert told["rounds"][1]["ranks"]["0"]["answered_ns"] - told["asked_ns"] < 5e9
+    entries = pickle.loads((job.folder / "dumps/rank_0").read_bytes())["entries"]
+    assert all(entry["retired"] for entry in entries)  # gloo does not record the recv that hangs
+    found = json.loads(workbench("hang", job.folder, "--json").stdout)["verdict"]
+    assert (found["class"], found["ranks"]) == ("unmatched_p2p", [1])
+
+
+@pytest.mark.slow
+def test_an_error_that_nobody_catches_is_recorded(start) -> None:
+    job = start("error", 60)
+    job.wait_for(lambda: job.ranks[1].poll() is not None)
+    found = json.loads(workbench("hang", job.folder, "--json").stdout)
+    assert (found["verdict"]["class"], found["verdict"]["ranks"]) == ("dead", [1])
+    assert "ValueError: no tokens" in found["verdict"]["sentence"]
+    assert found["data"]["culprits"][0]["victims"] == [0]
+
+
+def test_a_process_without_a_recorder_is_left_alone() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        said = workbench("hang", "--pid", process.pid)
+        assert process.poll() is None
+        process.kill()
+    assert said.returncode == 3
+    error, hint = said.stderr.strip().splitlines()
+    assert "(sleep 60) has no recorder" in error
+    assert "py-spy dump" in hint
+    assert "recorders.start" in hint
+
+
+def test_what_cannot_be_asked_is_said(tmp_path: Path) -> None:
+    assert workbench("hang").returncode == 2
+    gone = workbench("hang", "--run", tmp_path)
+    assert gone.returncode == 3
+    assert "no rank of this run lives" in gone.stderr
+    assert workbench("hang", "--pid", 2**22 + 1).returncode == 3
