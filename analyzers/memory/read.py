@@ -307,5 +307,7 @@ def ours_meta(ours: dict[str, Any]) -> dict[str, Any]:
         "made_up_segments": bool,
         "exact": bool,
         "phase": str,
+        "process_bytes": int,
+        "device_used_bytes": int,
     }
     return {key: ours[key] for key, kind in kinds.items() if isinstance(ours.get(key), kind)}
