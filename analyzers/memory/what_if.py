@@ -17,9 +17,10 @@ from analyzers.memory.estimates import LAYER, most_frequent
 from analyzers.memory.job import BYTES_OF, Job, job_of
 from analyzers.memory.model import DeviceTrace
 from analyzers.memory.parts import Change, WhatIf
-from analyzers.memory.phases import Windows, windows
+from analyzers.memory.phases import BACKWARD, FORWARD, NO_PHASE, Phases, Windows, windows
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import BEFORE, Replay
+from analyzers.memory.rules import phase_of_entries, stack_signs
 from analyzers.memory.tables import Column
 from analyzers.memory.views import opened
 from analyzers.run import Artefact
@@ -49,6 +50,7 @@ class Scene:
     extra: Column
     layers: Mapping[str, Column]
     passes: tuple[Windows, Windows]
+    phase: Column
 
     @classmethod
     def of(cls, trace: DeviceTrace, job: Job | None) -> "Scene":
@@ -57,15 +59,8 @@ class Scene:
         return cls(
             replay, job, categorise(replay).category, lives.size.astype(np.int64), lives.born.astype(np.int64),
             lives.died.astype(np.int64), np.zeros(len(trace) + 1, np.int64), by_layer(replay),
-            (windows(trace, "fwd"), windows(trace, "bwd")),
+            (windows(trace, "fwd"), windows(trace, "bwd")), phase_of_birth(trace, lives.born),
         )  # fmt: skip
-
-    @property
-    def in_passes(self) -> Column:
-        """Whether each block was born in a forward or backward pass."""
-        forward, backward = self.passes
-        found: Column = np.asarray(forward.inside(self.born) | backward.inside(self.born))
-        return found
 
     @property
     def standing(self) -> Column:
@@ -91,6 +86,14 @@ class Scene:
         held = np.bincount(self.category[alive], self.size[alive], len(CATEGORIES)).astype(np.int64)
         held[PARAMETERS] += self.extra[place]
         return dict(zip(CATEGORIES, held.tolist(), strict=True))
+
+
+def phase_of_birth(trace: DeviceTrace, born: Column) -> Column:
+    """The phase that each block was born in: as annotated, else as the stacks show."""
+    forward, backward = windows(trace, "fwd"), windows(trace, "bwd")
+    if len(forward.start):
+        return np.where(backward.inside(born), BACKWARD, np.where(forward.inside(born), FORWARD, NO_PHASE))
+    return Phases(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
 
 
 def by_layer(replay: Replay) -> dict[str, Column]:
@@ -154,12 +157,23 @@ def tokens(name: str) -> Callable[[Scene, str], str]:
     """A change of the batch or the sequence: both scale the positions of a pass."""
 
     def change(scene: Scene, value: str) -> str:
+        require_known(scene, name)
         factor = ratio(value, getattr(scene.job, name, None), name)
         grows = scaling(scene)
         scene.size[grows] = np.round(scene.size[grows] * factor)
         return f"activations, inputs and temporaries of the passes x {factor:g}, as attention keeps no scores"
 
     return change
+
+
+def require_known(scene: Scene, name: str) -> None:
+    """Raises InputError where it is not known what most of the peak is."""
+    held = scene.categories(scene.replay.peak[1] + 1)
+    if held["unknown"] > sum(held.values()) / 2:
+        raise InputError(
+            f"{name}: it is not known what most of the peak is, so that nothing can be scaled",
+            "record from the start with stacks='all', or with the trainer's recorder",
+        )
 
 
 def ratio(value: str, old: int | None, name: str) -> float:
@@ -178,8 +192,8 @@ def scaling(scene: Scene) -> Column:
     """Which blocks grow with the number of positions: not the gradients of weights, known by their sizes."""
     size = scene.replay.lifetimes.size
     weights = np.unique(size[(scene.category == PARAMETERS) | (scene.category == GRADIENTS)])
-    backward = scene.passes[1].inside(scene.born)
-    passing = (scene.category == TEMPORARY) & scene.in_passes & ~(backward & np.isin(size, weights))
+    of_weights = (scene.phase == BACKWARD) & np.isin(size, weights)
+    passing = (scene.category == TEMPORARY) & (scene.phase != NO_PHASE) & ~of_weights
     saved = scene.category == ACTIVATIONS
     if scene.job and scene.job.dp_shard == 1 and scene.job.compute_bytes < scene.job.state_bytes:
         saved &= ~np.isin(size, weights // 2)  # autocast's copies of the weights
