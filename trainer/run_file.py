@@ -6,6 +6,7 @@ import shutil
 import socket
 import sys
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.config import JobConfig, as_dict
+from trainer.models.decoder import model_args
 from trainer.parallel.mesh import World
 from trainer.recorders.files import Place, write_json
 
@@ -53,6 +55,7 @@ def described(config: JobConfig, world: World, parameters: int) -> dict[str, Any
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU",
         "backend": dist.get_backend(),
         "parameters": parameters,
+        "model": {**asdict(model_args(config)), "hidden_dim": model_args(config).hidden_dim},
         "hosts": hosts(world.size),
         "attempt": Place.here().attempt,
         "started_ns": time.time_ns(),

@@ -4,7 +4,7 @@ import gc
 import json
 import logging
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -93,6 +93,8 @@ class Trainer:
                 set_timeouts(self.config.comm.train_timeout_seconds)
         self.checkpointer.wait()
         logger.info("Training completed")
+        if self.config.debug.memory_breakdown and self.world.rank == 0 and self.recorders.memory:
+            logger.info(self.recorders.memory.breakdown())
 
     def train_step(self, step: int, line: StepLine) -> None:
         """One step of the optimizer over `accumulation` batches."""
@@ -163,6 +165,8 @@ class Trainer:
 def recorder_options(config: JobConfig) -> RecorderOptions:
     """What the recorders need to know of the configuration."""
     profiling, comm = config.profiling, config.comm
+    if config.debug.memory_breakdown:
+        profiling = replace(profiling, enable_memory_snapshot=True)
     return RecorderOptions(
         folder=config.job.dump_folder,
         **asdict(profiling),

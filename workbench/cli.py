@@ -46,8 +46,8 @@ def common(
     """A training run broke or is slow: one command says why, and one keypress shows the evidence."""
 
 
-def analysing(room: str | None, summary: str) -> Any:
-    """A command that asks one room, or, with None, whichever room fits the paths."""
+def analysing(room: str, summary: str) -> Any:
+    """A command that asks one room."""
 
     def command(
         paths: opt.Paths,
@@ -75,9 +75,33 @@ def analysing(room: str | None, summary: str) -> Any:
     return command
 
 
-app.command("inspect", rich_help_panel=ANALYSE)(
-    analysing(None, "Any artefact, folder or run: tell what it is, answer, and join what belongs together.")
-)
+@app.command(rich_help_panel=ANALYSE)
+def inspect(
+    paths: opt.Paths,
+    breakdown: opt.Breakdown = False,
+    what_if: opt.WhatIf = None,
+    rank: opt.Rank = None,
+    step: opt.Step = None,
+    jobs: opt.Jobs = None,
+    no_cache: opt.NoCache = False,
+    max_memory: opt.MaxMemory = None,
+    as_json: opt.Json = False,
+    printed: opt.Printed = None,
+    output: opt.OutFile = None,
+    force: opt.Force = False,
+    no_tui: opt.NoTui = False,
+    web: opt.Web = False,
+    fail_on: opt.FailOnOption = None,
+    _debug: opt.Debug = False,
+) -> None:
+    """Any artefact, folder or run: tell what it is, answer, and join what belongs together."""
+    from workbench import show
+
+    reading = show.reading(rank=rank, step=step, jobs=jobs, cache=not no_cache, max_memory=max_memory)
+    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui, web, fail_on)
+    if breakdown or what_if:
+        raise typer.Exit(show.memory_further(paths, reading, look, breakdown=breakdown, changes=what_if))
+    raise typer.Exit(show.answer(None, paths, reading, look))
 
 
 @app.command(rich_help_panel=ANALYSE)

@@ -60,6 +60,16 @@ OutFile = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the file.", rich_help_panel=SHOWING)]
 NoTui = Annotated[bool, typer.Option("--no-tui", help="Print, also on a terminal.", rich_help_panel=SHOWING)]
 Web = Annotated[bool, typer.Option("--web", help="Open the dashboard on the same view.", rich_help_panel=SHOWING)]
+Breakdown = Annotated[
+    bool, typer.Option("--breakdown", help="Memory in a table: segments, holders, tensors, layers, overhead.")
+]
+WhatIf = Annotated[
+    str | None,
+    typer.Option(
+        help="Memory with changes, such as batch=2x,seq=4096,dp_shard=8,ac=full,optim_dtype=bfloat16.",
+        show_default=False,
+    ),
+]
 FailOnOption = Annotated[
     FailOn | None,
     typer.Option(help="Exit with 1 if a finding is this severe.", rich_help_panel=SHOWING, show_default=False),

@@ -11,7 +11,7 @@ from analyzers.errors import Exit, InputError
 from analyzers.report import Report, Severity
 from analyzers.run import Run, discover
 from analyzers.store import Options
-from workbench.ask import ask, find, room_for
+from workbench.ask import ROOMS, ask, find, require, room_for
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.options import FailOn, Format
@@ -75,6 +75,18 @@ def answer(room: str | None, paths: Sequence[Path], options: Options, look: Look
         serve_report(run, room, options)
         return Exit.OK
     return deliver(ask(room, run, options), look, run)
+
+
+def memory_further(
+    paths: Sequence[Path], options: Options, look: Look, *, breakdown: bool, changes: str | None
+) -> Exit:
+    """The memory report with the tables that are made only when asked for, as a document."""
+    from analyzers.memory import with_further
+
+    run = find(paths)
+    report = ask("memory", run, options)
+    snapshots = require(run, *ROOMS["memory"])
+    return deliver(with_further(report, snapshots, options, breakdown=breakdown, changes=changes), look, run)
 
 
 def compared(a: Path, b: Path, look: Look) -> Exit:

@@ -1,8 +1,20 @@
 """What filled the memory, when, from which line: allocator snapshots of PyTorch and of our trainer."""
 
+from analyzers.memory.further import with_further
 from analyzers.memory.model import Device, Fragmentation, Growth, MemoryData, Oom, TopStack
 from analyzers.memory.ranks import matrix
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.report import analyze
 
-__all__ = ["CATEGORIES", "Device", "Fragmentation", "Growth", "MemoryData", "Oom", "TopStack", "analyze", "matrix"]
+__all__ = [
+    "CATEGORIES",
+    "Device",
+    "Fragmentation",
+    "Growth",
+    "MemoryData",
+    "Oom",
+    "TopStack",
+    "analyze",
+    "matrix",
+    "with_further",
+]

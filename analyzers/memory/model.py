@@ -6,6 +6,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
+from analyzers.memory.parts import Breakdown, WhatIf
 from analyzers.memory.read import ACTION_OF
 from analyzers.memory.tables import Column, Fresh
 from analyzers.store import Columns
@@ -167,9 +168,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryData(msgspec.Struct, frozen=True):
-    """`data` of a memory report."""
+    """`data` of a memory report; `breakdown` and `what_if` are filled when they are asked for."""
 
     devices: list[Device]
+    breakdown: list[Breakdown] = []
+    what_if: list[WhatIf] = []
 
 
 @dataclass(frozen=True)

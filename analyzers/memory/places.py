@@ -138,11 +138,13 @@ def pools(placed: Placed) -> list[Pool]:
 
 
 def used(placed: Placed) -> Column:
-    """The places of this device's segments and blocks."""
-    trace = placed.replay.trace
-    of_segments = trace.snapshot.columns["segment_place"][trace.segments]
-    known = np.unique(np.concatenate([of_segments, placed.of_life]))
-    return known[known >= 0]
+    """The places of this device's segments and blocks: those with the most bytes, as a file may name a million."""
+    trace, c, lives = placed.replay.trace, placed.replay.trace.snapshot.columns, placed.replay.lifetimes
+    place = np.concatenate([c["segment_place"][trace.segments], placed.of_life])
+    size = np.concatenate([c["segment_total"][trace.segments], lives.size])
+    held = np.bincount(place + 1, size, len(placed.streams) + 1)[1:]  # the first is for -1
+    known = np.flatnonzero(np.bincount(place + 1, minlength=len(held) + 1)[1:])
+    return known[np.argsort(-held[known], kind="stable")][:POOLS_AT_MOST]
 
 
 def each_pool(placed: Placed) -> Iterator[Pool]:

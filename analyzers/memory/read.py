@@ -277,7 +277,7 @@ def settings_of(snapshot: dict[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in (snapshot.get("allocator_settings") or {}).items():
         nested = value.items() if isinstance(value, dict) else [("", value)]
-        found |= {f"{key}.{inner}".rstrip("."): plain(one) for inner, one in nested}
+        found |= {f"{plain(key)}.{plain(inner)}".rstrip("."): plain(one) for inner, one in nested}
     return found
 
 
@@ -307,5 +307,7 @@ def ours_meta(ours: dict[str, Any]) -> dict[str, Any]:
         "made_up_segments": bool,
         "exact": bool,
         "phase": str,
+        "process_bytes": int,
+        "device_used_bytes": int,
     }
     return {key: ours[key] for key, kind in kinds.items() if isinstance(ours.get(key), kind)}

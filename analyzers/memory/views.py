@@ -76,7 +76,7 @@ def places(
     """Allocated bytes by `pool` or `stream` at the instants of `timeline`.
 
     Columns: entry, time_us, allocated, and one a pool (`0.0` is the common one, `?` what no file before torch 2.12
-    tells) or stream (`stream 0`); they sum to allocated.
+    tells) or stream (`stream 0`); they sum to allocated, with `others` where there are too many to name.
 
     Raises:
         InputError: There is no such grouping.
@@ -88,9 +88,9 @@ def places(
     names = placed.named(by)
     parts = {name: placed.part(np.flatnonzero(names == name)) for name in dict.fromkeys(names[used(placed)])}
     table = frame(replay, instants, np.zeros(len(instants), bool))[["entry", "time_us", "allocated"]]
-    return table.assign(
-        **{name: parts[name].after(instants) for name in sorted(parts, key=lambda n: -parts[n].peak[0])}
-    )
+    largest = {name: parts[name].after(instants) for name in sorted(parts, key=lambda name: -parts[name].peak[0])}
+    others = table["allocated"] - sum(largest.values())
+    return table.assign(**largest, **({"others": others} if others.any() else {}))
 
 
 def cached(

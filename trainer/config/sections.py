@@ -217,6 +217,8 @@ class Debug:
     """Warn where no deterministic kernel exists, instead of failing."""
     detect_anomaly: bool = False
     """Fail at the operation whose gradient is not finite; slow."""
+    memory_breakdown: bool = False
+    """Print what holds the memory of rank 0 after the last step; records memory snapshots."""
 
 
 @dataclass

@@ -44,7 +44,13 @@ class CudaHistory:
 
     def details(self) -> dict[str, Any]:
         """What is particular about a device's snapshot."""
-        return {"made_up_segments": False, "lost_notes": self._notes.lost, "blocks": self._older}
+        free, total = torch.cuda.mem_get_info()
+        return {
+            "made_up_segments": False,
+            "lost_notes": self._notes.lost,
+            "blocks": self._older,
+            "device_used_bytes": total - free,
+        }
 
 
 def categorize(trace: list[dict[str, Any]], notes: list[Note]) -> dict[int, list[str]]:

@@ -29,6 +29,14 @@ def room() -> Room:
     return min(limited, key=lambda one: one.free or 0, default=Room(None, None))
 
 
+def resident() -> int | None:
+    """Bytes of memory that this process occupies; None where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return None
+
+
 def lift() -> None:
     """Raise the soft limits to the hard ones, so that what is left to do has memory."""
     for kind in LIMITS:

@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainer.recorders.breakdown import table
 from trainer.recorders.cpu_memory import CpuHistory
 from trainer.recorders.cuda_memory import CudaHistory
 from trainer.recorders.endings import error_frames, is_out_of_memory
 from trainer.recorders.files import Place, write_bytes
-from trainer.recorders.limits import Room, lift, room
+from trainer.recorders.limits import Room, lift, resident, room
 from trainer.recorders.notes import Notes
 from trainer.recorders.profile import TracePlan
 
@@ -106,6 +107,10 @@ class MemoryRecorder:
             add_failure(snapshot["device_traces"][0], failure(error, left, self._failed_ns or time.time_ns()))
         self._write(self._folder / f"iteration_{self._finished or 0}_exit", snapshot)
 
+    def breakdown(self) -> str:
+        """What holds the memory that was recorded of late, as a table."""
+        return table(self._snapshot(room()))
+
     def close(self) -> None:
         """Remove all hooks."""
         self._history.end()
@@ -138,6 +143,7 @@ class MemoryRecorder:
             "step": self._finished or 0,
             "device": "cuda" if self._on_device else "cpu",
             "limit_bytes": torch.cuda.mem_get_info()[1] if self._on_device else left.limit,
+            "process_bytes": resident(),
             "exact": True,
             "phase": self._phase,
             **self._history.details(),

@@ -7,7 +7,7 @@ PURPOSES = {
     ("_fsdp_collectives.py", "foreach_all_gather"): COMMUNICATION,
     ("_fsdp_collectives.py", "foreach_reduce"): COMMUNICATION,
     ("distributed_c10d.py", "all_gather_object"): COMMUNICATION,
-    ("", "aten::flatten_dense_tensors"): COMMUNICATION,
+    ("", "aten::flatten_dense_tensors"): COMMUNICATION,  # DDP sends the weights at the start
     ("distributed.py", "_pre_forward"): COMMUNICATION,  # where DDP makes its buckets anew
 }
 

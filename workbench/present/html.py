@@ -8,7 +8,8 @@ from analyzers.run import Run
 from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
-from workbench.present.sections import Table, sections
+from workbench.present.sections import sections
+from workbench.present.table import Table
 
 STYLE = """
 :root { color-scheme: light dark; --edge: #8884; }

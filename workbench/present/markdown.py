@@ -8,7 +8,8 @@ from analyzers.run import Run
 from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.palette import STATUS_SIGNS
-from workbench.present.sections import Table, sections
+from workbench.present.sections import sections
+from workbench.present.table import Table
 
 
 def document(report: Report[Any], run: Run) -> str:

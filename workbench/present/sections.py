@@ -1,35 +1,14 @@
 """The numbers behind a verdict as small tables of text, which every document and face lays out in its own way."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from analyzers.hangs.model import user_frame
 from analyzers.report import Report
 from analyzers.wording import place, ranges
+from workbench.present.breakdown import further
+from workbench.present.table import Table, table
 from workbench.present.units import duration, nanoseconds, share, size
-
-ROWS = 12
-"""How many rows a document shows of a table; `--json` has them all."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A title, column heads and rows of text. Cells of columns in `numeric` are aligned to the right."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numeric: frozenset[int] = frozenset()
-    left_out: int = 0
-
-
-def table(title: str, columns: str, rows: Iterable[Iterable[Any]], limit: int = ROWS) -> Table:
-    """A table from heads such as `rank> | phase`, where `>` marks a column of numbers."""
-    heads = [head.strip() for head in columns.split("|")]
-    cells = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
-    numeric = frozenset(i for i, head in enumerate(heads) if head.endswith(">"))
-    return Table(title, tuple(h.rstrip(">") for h in heads), tuple(cells[:limit]), numeric, max(0, len(cells) - limit))
 
 
 def sections(report: Report[Any]) -> list[Table]:
@@ -41,6 +20,8 @@ def sections(report: Report[Any]) -> list[Table]:
 
 def memory(data: Any) -> list[Table]:
     devices = data.devices
+    if data.breakdown or data.what_if:
+        return further(data)
     return [
         table(
             "Memory by rank and device",

@@ -16,7 +16,8 @@ from analyzers.run import Run
 from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
-from workbench.present.sections import Table, sections
+from workbench.present.sections import sections
+from workbench.present.table import Table
 
 WIDEST = 140
 PIPED = 120

@@ -91,6 +91,18 @@ def test_a_pool_that_no_file_tells_is_not_made_up(maker):
         views.places(maker.save(snapshot), by="colour")
 
 
+def test_a_file_that_names_a_thousand_streams_is_still_answered(maker):
+    made = maker.Recording()
+    for stream in range(1000):
+        made.write("alloc", (stream + 1) << 20, 1000 + stream, [], stream=stream)
+    artefact = maker.save({"segments": [], "device_traces": [made.entries]})
+    [device] = memory.analyze([artefact]).data.devices
+    assert [use.stream for use in device.streams] == list(range(999, 967, -1))
+    table = views.places(artefact, by="stream", buckets=1000)
+    assert (table.drop(columns=["entry", "time_us", "allocated"]).sum(axis=1) == table["allocated"]).all()
+    assert table["others"].iloc[-1] == sum(1000 + stream for stream in range(968))
+
+
 def test_entries_as_they_were_written(maker):
     snapshot, _ = history(maker, 2)
     trace = snapshot["device_traces"][0]

@@ -15,7 +15,7 @@ from analyzers.memory import ranks, views
 from analyzers.run import Artefact
 from analyzers.store import Options
 from workbench.palette import CATEGORIES
-from workbench.present.sections import Table, table
+from workbench.present.table import Table, table
 from workbench.present.units import size
 from workbench.tui.widgets.blocks import BlockMap
 from workbench.tui.widgets.holders import Holders

@@ -8,7 +8,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Label
 
 from workbench.console import clean
-from workbench.present.sections import Table
+from workbench.present.table import Table
 
 
 class Sections(VerticalScroll):

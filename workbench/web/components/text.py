@@ -8,7 +8,7 @@ from analyzers.report import Finding, Report
 from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
-from workbench.present.sections import Table
+from workbench.present.table import Table
 
 
 def verdict(report: Report[Any]) -> html.Section:

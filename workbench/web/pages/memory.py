@@ -12,8 +12,9 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from analyzers.memory import views
 from analyzers.memory.block_map import block_map
 from analyzers.run import Artefact
-from workbench.present.sections import Table, categories, device_name, stacks, worst_first
-from workbench.present.sections import table as table_of
+from workbench.present.sections import categories, device_name, stacks, worst_first
+from workbench.present.table import Table
+from workbench.present.table import table as table_of
 from workbench.present.units import size
 from workbench.web.components.charts import block_chart, icicle, timeline
 from workbench.web.components.text import navigation, table

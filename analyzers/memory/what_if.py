@@ -1,0 +1,284 @@
+"""What a snapshot's peak would be with another batch, sequence, sharding, recomputation or optimizer type.
+
+Every change moves or resizes the blocks of the recording; then the whole recording is added up again, so that the peak
+may come at another moment. What only a rehearsal can tell (`workbench estimate`) is refused.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzers import store
+from analyzers.errors import InputError
+from analyzers.memory.categories import categorise
+from analyzers.memory.estimates import LAYER, most_frequent
+from analyzers.memory.job import BYTES_OF, Job, job_of
+from analyzers.memory.model import DeviceTrace
+from analyzers.memory.parts import Change, WhatIf
+from analyzers.memory.phases import Windows, windows
+from analyzers.memory.read import CATEGORIES
+from analyzers.memory.replay import BEFORE, Replay
+from analyzers.memory.tables import Column
+from analyzers.memory.views import opened
+from analyzers.run import Artefact
+
+PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, INPUTS, TEMPORARY = (
+    CATEGORIES.index(name)
+    for name in (
+        "parameters", "gradients", "optimizer_state", "activations", "inputs", "temporary",
+    )
+)  # fmt: skip
+PERIOD = {"full": 1, "selective": 2}
+"""Every so many layers are computed again; of `selective` this is the trainer's default."""
+COUNTER_BYTES = 8
+"""Of an optimizer's state what is no larger counts steps."""
+
+
+@dataclass
+class Scene:
+    """The blocks of a recording as a change leaves them; `extra` are bytes that no block of it stands for, by entry."""
+
+    replay: Replay
+    job: Job | None
+    category: Column
+    size: Column
+    born: Column
+    died: Column
+    extra: Column
+    layers: Mapping[str, Column]
+    passes: tuple[Windows, Windows]
+
+    @classmethod
+    def of(cls, trace: DeviceTrace, job: Job | None) -> "Scene":
+        replay = Replay(trace)
+        lives = replay.lifetimes
+        return cls(
+            replay, job, categorise(replay).category, lives.size.astype(np.int64), lives.born.astype(np.int64),
+            lives.died.astype(np.int64), np.zeros(len(trace) + 1, np.int64), by_layer(replay),
+            (windows(trace, "fwd"), windows(trace, "bwd")),
+        )  # fmt: skip
+
+    @property
+    def in_passes(self) -> Column:
+        """Whether each block was born in a forward or backward pass."""
+        forward, backward = self.passes
+        found: Column = np.asarray(forward.inside(self.born) | backward.inside(self.born))
+        return found
+
+    @property
+    def standing(self) -> Column:
+        """Whether each block is older than the recording."""
+        found: Column = self.born == BEFORE
+        return found
+
+    def level(self) -> Column:
+        """Bytes after each entry; the first place is before all of them."""
+        found: Column = self.extra + self.total(np.ones(len(self.size), bool))
+        return found
+
+    def total(self, chosen: Column) -> Column:
+        change = np.zeros(len(self.extra) + 1, np.int64)
+        np.add.at(change, self.born[chosen] + 1, self.size[chosen])
+        np.add.at(change, self.died[chosen] + 1, -self.size[chosen])
+        found: Column = np.cumsum(change)[:-1]
+        return found
+
+    def categories(self, place: int) -> dict[str, int]:
+        """Bytes by category at a place of `level`; what no block stands for are gathered weights."""
+        alive = (self.born + 1 <= place) & (self.died + 1 > place)
+        held = np.bincount(self.category[alive], self.size[alive], len(CATEGORIES)).astype(np.int64)
+        held[PARAMETERS] += self.extra[place]
+        return dict(zip(CATEGORIES, held.tolist(), strict=True))
+
+
+def by_layer(replay: Replay) -> dict[str, Column]:
+    """The rows of the blocks whose label names a numbered layer, by layer, in order."""
+    lives, found = replay.lifetimes, dict[str, list[Column]]()
+    for label in np.unique(lives.label):
+        if named := LAYER.match(replay.trace.snapshot.text(int(label))):
+            found.setdefault(named[0].rstrip("."), []).append(np.flatnonzero(lives.label == label))
+    ordered = sorted(found, key=lambda name: (name.rpartition(".")[0], int(name.rpartition(".")[2])))
+    return {name: np.concatenate(found[name]) for name in ordered}
+
+
+def what_if(artefacts: Sequence[Artefact], asked: str, options: store.Options | None = None) -> list[WhatIf]:
+    """The peaks of all devices of all files under the changes `asked`, such as `batch=2x,ac=full`.
+
+    Raises:
+        InputError: There is no such change, or a recording does not hold what it takes to tell.
+    """
+    changes = parsed(asked)
+    return [
+        answer(artefact, trace, changes)
+        for artefact in artefacts
+        for snapshot in [opened(artefact, options)]
+        for trace in map(snapshot.device, snapshot.devices)
+    ]
+
+
+def parsed(asked: str) -> dict[str, str]:
+    """Raises InputError where something is not of the form NAME=VALUE with a known name."""
+    pairs = [part.partition("=") for part in asked.split(",") if part.strip()]
+    changes = {name.strip(): value.strip() for name, _, value in pairs}
+    if not changes or not all(changes.values()) or changes.keys() - CHANGES.keys():
+        raise InputError(
+            f"{asked!r} is no list of changes", f"write it like batch=2x,ac=full; there are {', '.join(CHANGES)}"
+        )
+    return changes
+
+
+def answer(artefact: Artefact, trace: DeviceTrace, changes: dict[str, str]) -> WhatIf:
+    scene = Scene.of(trace, job_of(artefact.path))
+    before = scene.categories(scene.replay.peak[1] + 1)
+    made = [Change(name, value, CHANGES[name](scene, value)) for name, value in changes.items()]
+    level = scene.level()
+    place = int(level.argmax())
+    ours = trace.snapshot.columns.meta["ours"]
+    return WhatIf(
+        path=str(artefact.path),
+        rank=ours.get("rank", artefact.rank),
+        device=trace.number,
+        step=ours.get("step", artefact.step),
+        changes=made,
+        peak_bytes=scene.replay.peak[0],
+        new_peak_bytes=int(level[place]),
+        new_peak_entry=place - 1,
+        categories=before,
+        new_categories=scene.categories(place),
+    )
+
+
+def tokens(name: str) -> Callable[[Scene, str], str]:
+    """A change of the batch or the sequence: both scale the positions of a pass."""
+
+    def change(scene: Scene, value: str) -> str:
+        factor = ratio(value, getattr(scene.job, name, None), name)
+        grows = scaling(scene)
+        scene.size[grows] = np.round(scene.size[grows] * factor)
+        return f"activations, inputs and temporaries of the passes x {factor:g}, as attention keeps no scores"
+
+    return change
+
+
+def ratio(value: str, old: int | None, name: str) -> float:
+    """`2x` as 2.0, or an absolute value over the old one."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(x?)", value)
+    if not found or not float(found[1]):
+        raise InputError(f"{name}={value}: neither a number nor a factor", f"write {name}=2x, or a whole number")
+    if found[2]:
+        return float(found[1])
+    if not old:
+        raise InputError(f"{name}={value}: no run.json tells what it was", f"give a factor, such as {name}=2x")
+    return float(found[1]) / old
+
+
+def scaling(scene: Scene) -> Column:
+    """Which blocks grow with the number of positions: not the gradients of weights, known by their sizes."""
+    size = scene.replay.lifetimes.size
+    weights = np.unique(size[(scene.category == PARAMETERS) | (scene.category == GRADIENTS)])
+    backward = scene.passes[1].inside(scene.born)
+    passing = (scene.category == TEMPORARY) & scene.in_passes & ~(backward & np.isin(size, weights))
+    saved = scene.category == ACTIVATIONS
+    if scene.job and scene.job.dp_shard == 1 and scene.job.compute_bytes < scene.job.state_bytes:
+        saved &= ~np.isin(size, weights // 2)  # autocast's copies of the weights
+    found: Column = (scene.category == INPUTS) | saved | passing
+    return found
+
+
+def dp_shard(scene: Scene, value: str) -> str:
+    """States divided by the degree; a first sharding gathers weights in the passes."""
+    old = scene.job.dp_shard if scene.job else None
+    factor = ratio(value, old, "dp_shard")
+    states = (scene.standing & (scene.category == PARAMETERS)) | np.isin(scene.category, [GRADIENTS, STATE])
+    text = f"weights, gradients and optimizer state / {factor:g}"
+    if old == 1:
+        text += gather(scene)
+    scene.size[states] = np.ceil(scene.size[states] / factor)
+    return text
+
+
+def gather(scene: Scene) -> str:
+    """What FSDP2 holds beside the shards.
+
+    In the passes that are the root's weights, and while a layer is at work its weights, and as much again for what is
+    gathered ahead and for what is reduced.
+    """
+    weights = scene.standing & (scene.category == PARAMETERS)
+    inside = np.zeros(len(scene.size), bool)
+    per_layer = []
+    for rows in scene.layers.values():
+        inside[rows] = True
+        per_layer.append(int(scene.size[rows[weights[rows]]].sum()))
+    root, layer = int(scene.size[weights & ~inside].sum()), max(per_layer, default=0)
+    for forward, backward in passes(scene):
+        scene.extra[forward[0] + 1 : backward[1] + 1] += root
+        scene.extra[forward[0] + 1 : forward[1] + 1] += 3 * layer
+        scene.extra[backward[0] + 1 : backward[1] + 1] += 3 * layer
+    return f"; gathered at a time: {root} bytes of the root and three times a layer's {layer}"
+
+
+def passes(scene: Scene) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Of each step the entries of (the layers' forward, the layers' backward): between them lies the head."""
+    rows = np.concatenate([*scene.layers.values(), np.zeros(0, np.int64)]).astype(np.int64)
+    rows = rows[scene.category[rows] == ACTIVATIONS]
+    forward, backward = scene.passes
+    for start, end, back, done in zip(forward.start, forward.end, backward.start, backward.end, strict=False):
+        own = rows[(scene.born[rows] >= start) & (scene.born[rows] < end)]
+        if len(own):
+            yield (int(start), int(scene.born[own].max())), (max(int(back), int(scene.died[own].min())), int(done))
+
+
+def recompute(scene: Scene, value: str) -> str:
+    """Activations of a layer come to be when its backward pass begins, but for its input.
+
+    Raises:
+        InputError: The mode cannot be told from a recording, or no layer is known by name.
+    """
+    if value not in PERIOD:
+        raise InputError(f"ac={value}: a recording cannot tell", "ac is full or selective; `workbench estimate` can")
+    if scene.job and scene.job.checkpointing != "none":
+        raise InputError(f"ac={value}: the run recomputed already", "use `workbench estimate` with both settings")
+    chosen = list(scene.layers.values())[PERIOD[value] - 1 :: PERIOD[value]]
+    if not any((scene.category[rows] == ACTIVATIONS).any() for rows in chosen):
+        raise InputError(f"ac={value}: no activation is known to be of a layer", "record with the trainer's recorder")
+    for start, end in zip(scene.passes[0].start, scene.passes[0].end, strict=True):
+        delayed(scene, chosen, range(int(start), int(end)))
+    return f"each of {len(chosen)} layers keeps its input, and is computed again when its backward pass begins"
+
+
+def delayed(scene: Scene, chosen: list[Column], forward: range) -> None:
+    """Move what the chosen layers saved in one forward pass to the begin of each one's backward pass."""
+    begins = -1
+    for rows in reversed(list(scene.layers.values())):
+        saved = rows[(scene.category[rows] == ACTIVATIONS) & (scene.born[rows] >= forward.start)]
+        saved = saved[scene.born[saved] < forward.stop]
+        if not len(saved):
+            continue
+        begins = max(begins, int(scene.died[saved].min()) - 1)
+        if any(rows is one for one in chosen):
+            kept = saved[scene.size[saved] == most_frequent(scene.size[saved])][:1]
+            moved = np.setdiff1d(saved, kept)
+            scene.born[moved] = np.minimum(begins, scene.died[moved])
+        begins = int(scene.died[saved].max())
+
+
+def optim_dtype(scene: Scene, value: str) -> str:
+    """The moments in another type; the counters stay."""
+    if value not in BYTES_OF:
+        raise InputError(f"optim_dtype={value}", f"one of {', '.join(BYTES_OF)}")
+    factor = BYTES_OF[value] / (scene.job.state_bytes if scene.job else BYTES_OF["float32"])
+    moments = (scene.category == STATE) & (scene.size > COUNTER_BYTES)
+    scene.size[moments] = np.round(scene.size[moments] * factor)
+    return f"the optimizer's moments x {factor:g}"
+
+
+CHANGES: dict[str, Callable[[Scene, str], str]] = {
+    "batch": tokens("batch"),
+    "seq": tokens("seq"),
+    "dp_shard": dp_shard,
+    "ac": recompute,
+    "optim_dtype": optim_dtype,
+}
+"""What can be asked -> what changes the scene and names its model."""

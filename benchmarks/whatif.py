@@ -1,0 +1,72 @@
+"""How far a what-if on one run's snapshot is from the other run that it foresees: python -m benchmarks.whatif."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from analyzers.memory import analyze
+from analyzers.memory.what_if import what_if
+from analyzers.run import Artefact, Kind, discover
+
+ROOT = Path(__file__).parents[1]
+FULL = ("--activation_checkpoint.mode", "full")
+SELECTIVE = ("--activation_checkpoint.mode", "selective")
+BATCH, SEQ = ("--training.local_batch_size", "8"), ("--training.seq_len", "256")
+LARGE = ("--model.flavor", "debugmodel_large")
+HALF = ("--training.mixed_precision_param", "bfloat16")
+# (ranks, flags of the recorded run, what is asked, ranks and flags of the run that is foreseen)
+PAIRS = [
+    (1, (), "batch=8", 1, BATCH),
+    (1, (), "seq=2x", 1, SEQ),
+    (1, (), "batch=2x,seq=2x", 1, (*BATCH, *SEQ)),
+    (1, (), "ac=full", 1, FULL),
+    (1, (), "ac=selective", 1, SELECTIVE),
+    (1, (), "dp_shard=2", 2, ()),
+    (1, (), "dp_shard=2,ac=full,batch=2x", 2, (*FULL, *BATCH)),
+    (2, (), "batch=8", 2, BATCH),
+    (2, (), "ac=full", 2, FULL),
+    (2, (), "dp_shard=4", 4, ()),
+    (2, HALF, "batch=8", 2, (*HALF, *BATCH)),
+    (1, LARGE, "batch=8", 1, (*LARGE, *BATCH)),
+    (1, LARGE, "ac=full", 1, (*LARGE, *FULL)),
+    (1, LARGE, "dp_shard=2", 2, LARGE),
+    (2, LARGE, "dp_shard=4", 4, LARGE),
+]
+
+
+def record(ranks: int, flags: tuple[str, ...], folder: Path) -> Artefact:
+    """Rank 0's snapshot of a real run on CPU."""
+    agent = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks)]
+    fixed = ["--profiling.enable_memory_snapshot", "--profiling.profile_freq", "3", "--training.steps", "3"]
+    command = [sys.executable, *agent, "-m", "trainer", "--config", str(ROOT / "configs/fsdp.toml"), *fixed, *flags]
+    subprocess.run(
+        [*command, "--job.dump_folder", str(folder)], check=True, capture_output=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    return next(a for a in discover(folder).of(Kind.SNAPSHOT) if a.rank == 0)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+
+        @cache
+        def run(ranks: int, flags: tuple[str, ...]) -> Artefact:
+            return record(ranks, flags, Path(folder, f"{ranks}{'_'.join(flags)}".replace("--", "")))
+
+        for ranks, flags, asked, others, changed in PAIRS:
+            [told] = what_if([run(ranks, flags)], asked)
+            [device] = analyze([run(others, changed)]).data.devices
+            real = device.peak_allocated_bytes
+            name = f"{ranks} rank(s) {' '.join(flags[1::2])} {asked}"
+            print(f"{name:45} was {told.peak_bytes:>11,} real {real:>11,} told {told.new_peak_bytes:>11,}", end=" ")
+            print(f"{told.new_peak_bytes / real - 1:>+7.1%} (change {real / told.peak_bytes - 1:+.0%})", flush=True)
+            if "--categories" in sys.argv:
+                print("   told", {k: v for k, v in told.new_categories.items() if v})
+                print("   real", {k: v for k, v in device.categories.items() if v})
+
+
+if __name__ == "__main__":
+    main()

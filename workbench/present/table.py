@@ -1,0 +1,27 @@
+"""A small table of text: the unit that documents and faces lay out."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+ROWS = 12
+"""How many rows a document shows of a table; `--json` has them all."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, column heads and rows of text. Cells of columns in `numeric` are aligned to the right."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[int] = frozenset()
+    left_out: int = 0
+
+
+def table(title: str, columns: str, rows: Iterable[Iterable[Any]], limit: int = ROWS) -> Table:
+    """A table from heads such as `rank> | phase`, where `>` marks a column of numbers."""
+    heads = [head.strip() for head in columns.split("|")]
+    cells = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
+    numeric = frozenset(i for i, head in enumerate(heads) if head.endswith(">"))
+    return Table(title, tuple(h.rstrip(">") for h in heads), tuple(cells[:limit]), numeric, max(0, len(cells) - limit))
