@@ -15,6 +15,7 @@ from analyzers.wording import place, signal_of
 
 SIDE_BYTES = 64 << 20
 SIGTERM = 15
+LOOK_NS = 2_000_000_000
 ORDERLY = (-SIGTERM, -2)
 """How a launcher ends the ranks that are left over."""
 COMMUNICATION = re.compile(
@@ -139,7 +140,9 @@ class Side:
         """How a rank ended, if it had ended when the dumps were taken."""
         asked, gone = self.asked(rank), self.exits.get(rank)
         answered = self.answered_ns(rank)
-        if gone and (answered is None or gone.time_ns < answered):
+        # A look lasts: who loses its connection just after its dump was taken waited for the lost rank all the same.
+        grace = LOOK_NS if gone and is_victim(gone) else 0
+        if gone and (answered is None or gone.time_ns < answered + grace):
             return Death(rank, exception_text(gone), is_victim(gone), gone.time_ns, gone)
         if answered is not None:
             return None
