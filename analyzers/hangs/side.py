@@ -40,12 +40,12 @@ class GroupsFile(msgspec.Struct):
     world_size: int = 0
     host: str = ""
     pid: int = 0
-    written_ns: int = 0
     groups: dict[str, GroupEntry] = {}
 
 
 class ExitFile(msgspec.Struct):
     rank: int
+    pid: int = 0
     step: int | None = None
     phase: str | None = None
     error: str = ""
@@ -173,8 +173,8 @@ def gather(found: run.Run, folders: Sequence[Path]) -> Side:
     exits = {f.rank: f for f in read_all(found, run.Kind.EXIT, folders, ExitFile)}
     side = Side(
         groups=groups,
-        # An end that is older than the process that speaks for the rank now is that of an earlier attempt.
-        exits={r: f for r, f in exits.items() if r not in groups or f.time_ns >= groups[r].written_ns},
+        # The end of another process than the one that speaks for the rank now is that of an earlier attempt.
+        exits={r: f for r, f in exits.items() if r not in groups or f.pid in (0, groups[r].pid)},
         stack_files=by_rank(found, run.Kind.STACKS, folders),
         message_files=by_rank(found, run.Kind.MESSAGES, folders),
         exit_codes=exit_codes(manifest),

@@ -303,9 +303,10 @@ def test_an_earlier_hang_is_another_set(folder, pair):
 
 
 def test_the_end_of_an_earlier_attempt_is_over(folder, pair, recorder):
-    folder.write(pair).side("exit_0.json", {"rank": 0, "error": "ValueError", "time_ns": recorder.start_ns})
+    gone = {"rank": 0, "pid": 7, "error": "ValueError", "time_ns": recorder.start_ns}
+    folder.write(pair).side("exit_0.json", gone)
     assert folder.report().verdict.kind == "dead"
-    folder.side("groups_0.json", {"rank": 0, "world_size": 2, "attempt": 1, "written_ns": recorder.start_ns + 1})
+    folder.side("groups_0.json", {"rank": 0, "world_size": 2, "attempt": 1, "pid": 8})
     assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("host_stuck", [1])
 
 
