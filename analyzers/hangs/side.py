@@ -15,6 +15,7 @@ from analyzers.wording import place, signal_of
 
 SIDE_BYTES = 64 << 20
 SIGTERM = 15
+LOOK_NS = 2_000_000_000
 ORDERLY = (-SIGTERM, -2)
 """How a launcher ends the ranks that are left over."""
 COMMUNICATION = re.compile(
@@ -39,12 +40,12 @@ class GroupsFile(msgspec.Struct):
     world_size: int = 0
     host: str = ""
     pid: int = 0
-    written_ns: int = 0
     groups: dict[str, GroupEntry] = {}
 
 
 class ExitFile(msgspec.Struct):
     rank: int
+    pid: int = 0
     step: int | None = None
     phase: str | None = None
     error: str = ""
@@ -139,7 +140,9 @@ class Side:
         """How a rank ended, if it had ended when the dumps were taken."""
         asked, gone = self.asked(rank), self.exits.get(rank)
         answered = self.answered_ns(rank)
-        if gone and (answered is None or gone.time_ns < answered):
+        # A look lasts: who loses its connection just after its dump was taken waited for the lost rank all the same.
+        grace = LOOK_NS if gone and is_victim(gone) else 0
+        if gone and (answered is None or gone.time_ns < answered + grace):
             return Death(rank, exception_text(gone), is_victim(gone), gone.time_ns, gone)
         if answered is not None:
             return None
@@ -170,8 +173,8 @@ def gather(found: run.Run, folders: Sequence[Path]) -> Side:
     exits = {f.rank: f for f in read_all(found, run.Kind.EXIT, folders, ExitFile)}
     side = Side(
         groups=groups,
-        # An end that is older than the process that speaks for the rank now is that of an earlier attempt.
-        exits={r: f for r, f in exits.items() if r not in groups or f.time_ns >= groups[r].written_ns},
+        # The end of another process than the one that speaks for the rank now is that of an earlier attempt.
+        exits={r: f for r, f in exits.items() if r not in groups or f.pid in (0, groups[r].pid)},
         stack_files=by_rank(found, run.Kind.STACKS, folders),
         message_files=by_rank(found, run.Kind.MESSAGES, folders),
         exit_codes=exit_codes(manifest),

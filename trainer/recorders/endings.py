@@ -28,6 +28,7 @@ def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> di
     return {
         "schema": "workbench.exit/1",
         "rank": rank,
+        "pid": os.getpid(),
         "step": step,
         "phase": phase,
         "error": type(error).__name__,

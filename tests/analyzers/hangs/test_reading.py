@@ -303,9 +303,10 @@ def test_an_earlier_hang_is_another_set(folder, pair):
 
 
 def test_the_end_of_an_earlier_attempt_is_over(folder, pair, recorder):
-    folder.write(pair).side("exit_0.json", {"rank": 0, "error": "ValueError", "time_ns": recorder.start_ns})
+    gone = {"rank": 0, "pid": 7, "error": "ValueError", "time_ns": recorder.start_ns}
+    folder.write(pair).side("exit_0.json", gone)
     assert folder.report().verdict.kind == "dead"
-    folder.side("groups_0.json", {"rank": 0, "world_size": 2, "attempt": 1, "written_ns": recorder.start_ns + 1})
+    folder.side("groups_0.json", {"rank": 0, "world_size": 2, "attempt": 1, "pid": 8})
     assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("host_stuck", [1])
 
 
@@ -338,3 +339,15 @@ def test_victims_in_one_place_are_told_together(folder, world):
     ]
     assert 0 < len(waiting) <= 4
     assert all(text.startswith("ranks ") for text in waiting)
+
+
+def test_a_rank_that_lost_its_connection_while_it_was_asked_is_no_culprit(folder, recorder):
+    """Rank 2 is killed; rank 1 notices just after its dump was taken, which shows it in nothing."""
+    groups = {"0": ("default_pg", [0, 1, 2])}
+    waiting = recorder.dump([recorder.entry(PG, 1), recorder.entry(PG, 2, done=False)], groups)
+    folder.write({0: waiting, 1: recorder.dump([recorder.entry(PG, 1)], groups)})
+    folder.side("collection.json", collection(recorder, {0: "ok", 1: "ok", 2: "exited"}, reason="died"))
+    just_after = recorder.start_ns + 60_000 * 1_000_000 + 1_000_000
+    lost = {"rank": 1, "error": "RuntimeError", "message": "Connection closed by peer", "time_ns": just_after}
+    folder.side("exit_1.json", lost)
+    assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("dead", [2])
