@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from trainer.estimate.depth import Shallow
 from workbench.errors import UsageProblem
 from workbench.estimate import EstimateData, estimate, limit_findings, verdict
 from workbench.launch.plan import Request
@@ -57,6 +58,17 @@ print(json.dumps([{{name: peak.total for name, peak in part.items() if "middle" 
 def test_deep_models_follow_from_shallow_ones(mode: str, layers: int) -> None:
     foreseen, whole = python(DEPTHS.format(mode=mode, layers=layers, ranks=4))
     assert foreseen == whole
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5, 9, 40])
+@pytest.mark.parametrize("period", [1, 2, 3, 7])
+def test_whole_periods_are_left_out(layers: int, period: int) -> None:
+    shallow = Shallow.of(layers, period)
+    if shallow is None:
+        assert layers <= 2 * max(2, period) + 2 * period
+        return
+    assert shallow.few < shallow.more < layers
+    assert (layers - shallow.few) % period == 0 == (shallow.more - shallow.few) % period
 
 
 def test_shards_make_the_states_smaller() -> None:
