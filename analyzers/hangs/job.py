@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from analyzers import run, store
 from analyzers.errors import WorkbenchError
 from analyzers.hangs.messages import add_messages
-from analyzers.hangs.model import Frame, Group, Job, Position, RankState, Signature, ops_of
+from analyzers.hangs.model import Frame, Group, Job, Op, Position, RankState, Signature, ops_of
 from analyzers.hangs.side import Side, gather, is_victim
 
 READER = "analyzers.hangs.read"
@@ -174,6 +175,7 @@ class Directory:
         self.numbers: dict[tuple[str, tuple[int, ...]], int] = {}
         self.inferred: dict[tuple[str, str], int] = {}
         self.configured: dict[str, list[tuple[int, ...]]] = {}
+        self.coalesced: dict[tuple[int, ...], int] = {}
         for part in parts:
             lists = [tuple(sorted(set(members))) for members in part.meta["members"]]
             for _, _, dump in part.dumps():
@@ -198,9 +200,21 @@ class Directory:
             rows = positions.get(index, [])
             groups = {group: self.number(rank, *part.meta["groups"][group]) for group, *_ in rows}
             ops = ops_of(columns, slice(int(bounds[index]), int(bounds[index + 1])), rank, groups)
+            ops = [self.one_launch(list(same)) for _, same in groupby(ops, key=launch_of)]
             places = {groups[g]: Position(*rest) for g, *rest in rows}
             self.job.ranks[rank] = RankState(rank, ops, places, dump["overwritten"])
             self.note(rank, dump)
+
+    def one_launch(self, ops: list[Op]) -> Op:
+        """Collectives that were launched together share a sequence number: as one operation with all their sizes."""
+        if len(ops) == 1:
+            return ops[0]
+        numbers = tuple(op.signature for op in ops)
+        if numbers not in self.coalesced:
+            self.coalesced[numbers] = len(self.job.signatures)
+            self.job.signatures.append(together([self.job.signatures[number] for number in numbers]))
+        first, done = ops[0], all(op.done for op in ops)
+        return replace(first, signature=self.coalesced[numbers], done=done, retired=any(op.retired for op in ops))
 
     def note(self, rank: int, dump: dict[str, Any]) -> None:
         if dump["entries"] and not dump["frames"]:
@@ -246,6 +260,24 @@ class Directory:
         for (_, desc), number in self.inferred.items():
             ranks = self.job.groups[number].ranks
             ranks[:] = range(self.job.world_size) if desc == "default_pg" else sorted(set(ranks))
+
+
+def launch_of(op: Op) -> tuple[int, int, int]:
+    """What entries of one launch have in common; sends and receives are put together where their peers are known."""
+    return op.group, op.seq, op.p2p_seq if not op.p2p else -1 - id(op)
+
+
+def together(signatures: Sequence[Signature]) -> Signature:
+    """The signature of collectives that were launched as one; the closing entry has no sizes."""
+    names = dict.fromkeys(s.operation for s in signatures if s.operation != "coalesced")
+    return Signature(
+        signatures[0].backend,
+        f"{'+'.join(names)} coalesced".strip(),
+        tuple(shape for s in signatures for shape in s.input_sizes),
+        tuple(dtype for s in signatures for dtype in s.input_dtypes),
+        tuple(shape for s in signatures for shape in s.output_sizes),
+        tuple(dtype for s in signatures for dtype in s.output_dtypes),
+    )
 
 
 def rows_by_dump(part: Part) -> dict[int, list[tuple[int, ...]]]:

@@ -150,7 +150,7 @@ class Tables:
         return known[addresses]
 
     def signature(self, entry: Entry) -> int:
-        """The number of an entry's signature. Most have been met before, and their spelling is cheaper than they are."""
+        """The number of an entry's signature. Most have been met before; to spell them is cheaper than to read them."""
         spelled = str([entry.get(key) for key in SIGNED])
         number = self.spelled.get(spelled)
         if number is None:

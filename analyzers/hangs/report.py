@@ -1,5 +1,7 @@
 """Answers -> `Report[HangData]`: one verdict, the chain below it, and what evidence was lacking."""
 
+from collections.abc import Sequence
+
 from analyzers import run, store
 from analyzers.errors import InputError
 from analyzers.hangs.classify import Scene, classify
@@ -11,8 +13,9 @@ from analyzers.hangs.rounds import moved
 from analyzers.hangs.side import Death, Side, gather
 from analyzers.hangs.words import finding_of, sentence
 from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, ranked, tool_version
-from analyzers.wording import who
+from analyzers.wording import verb, who
 
+CROWDS_AT_MOST = 4
 SCHEMA = "workbench.hang/1"
 CERTAINTY = (
     "dead",
@@ -183,11 +186,20 @@ def evidence(scene: Scene, culprit: Culprit) -> list[Evidence]:
     facts += [
         Evidence(text=f"stack of rank {rank}", source=str(files[rank])) for rank in culprit.ranks if rank in files
     ]
-    for rank in culprit.victims[:4]:
-        place = waiting_line(scene.job, rank)
-        if place:
-            facts.append(Evidence(text=f"rank {rank} waits in {place[0]}", line=place[1]))
-    return facts
+    return facts + crowds(scene.job, culprit.victims)
+
+
+def crowds(job: Job, victims: Sequence[int]) -> list[Evidence]:
+    """Where the victims wait, those in the same place together, most of them first."""
+    together: dict[tuple[str, str], list[int]] = {}
+    for rank in victims:
+        if place := waiting_line(job, rank):
+            together.setdefault(place, []).append(rank)
+    most = sorted(together.items(), key=lambda one: -len(one[1]))[:CROWDS_AT_MOST]
+    return [
+        Evidence(text=f"{who(ranks)} {verb(ranks, 'waits', 'wait')} in {name}", line=line)
+        for (name, line), ranks in most
+    ]
 
 
 def waiting_line(job: Job, rank: int) -> tuple[str, str] | None:
@@ -196,7 +208,7 @@ def waiting_line(job: Job, rank: int) -> tuple[str, str] | None:
     if state is None or state.front is None:
         return None
     front, line = state.front, job.line(state.front)
-    name = f"{job.operation(front)} #{front.seq} of {job.groups[front.group].label}"
+    name = f"{job.operation(front)} of {job.groups[front.group].label}"
     return name, f"{line.filename}:{line.line}" if line else ""
 
 

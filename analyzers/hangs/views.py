@@ -1,16 +1,18 @@
 """What faces draw of a hang: small tables."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import pandas as pd
 
 from analyzers import run, store
 from analyzers.hangs.job import load_job, newest_set
-from analyzers.hangs.model import Frame, Job, Op
+from analyzers.hangs.model import Frame, Job, Op, user_frame
 from analyzers.hangs.side import Side, gather
 from analyzers.hangs.signatures import comparable
-from analyzers.wording import place
+from analyzers.wording import place, ranges
 
+MOST_RANKS = 1 << 20
 STATES = ("done", "started", "scheduled", "missing", "mismatch", "no dump")
 
 
@@ -25,10 +27,10 @@ def matrix(
     number = group_number(job, group)
     if number is None:
         return pd.DataFrame(index=pd.Index([], name="rank"))
-    tables = {m: by_seq(job, m, number) for m in job.groups[number].ranks}
+    tables = {m: by_seq(job, m, number, limit) for m in job.groups[number].ranks}
     seqs = sorted(set().union(*tables.values()))[-limit:]
     odd = odd_ones(job, tables, seqs)
-    rows = {m: [cell(job, m, number, seq, (m, seq) in odd) for seq in seqs] for m in tables}
+    rows = {m: [cell(job, m, number, seq, tables[m].get(seq), (m, seq) in odd) for seq in seqs] for m in tables}
     return pd.DataFrame.from_dict(rows, orient="index", columns=seqs).rename_axis(index="rank", columns="seq")
 
 
@@ -49,6 +51,41 @@ def operations(
     shown = every[max(0, middle - around) : middle + around + 1]
     rows = [{m: label(job, table.get(seq)) for m, table in tables.items()} for seq in shown]
     return pd.DataFrame(rows, index=pd.Index(shown, name="seq"), columns=list(tables))
+
+
+def folded(table: pd.DataFrame, axis: str = "index") -> pd.DataFrame:
+    """A `matrix` (or, over its columns, `operations`) with ranks that read the same put together: `0-61, 63`."""
+    by_rank = table if axis == "index" else table.T
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for rank, row in zip(by_rank.index, by_rank.to_numpy().tolist(), strict=True):
+        alike.setdefault(tuple(row), []).append(int(rank))
+    rows = pd.DataFrame(list(alike), index=pd.Index(map(ranges, alike.values()), name="ranks"), columns=by_rank.columns)
+    return rows if axis == "index" else rows.T
+
+
+def places(found: run.Run, options: store.Options | None = None) -> pd.DataFrame:
+    """Where the ranks stand, most of them first: `ranks` (list), `name`, `place`, `said`.
+
+    `said` is a line such as `62 ranks in all_gather at job/model.py:212`.
+    """
+    job, side = open_job(found, options)
+    standing: dict[tuple[str, str], list[int]] = {}
+    for rank in range(min(job.world_size, MOST_RANKS)):
+        state = job.ranks.get(rank)
+        front = state.front if state else None
+        line = user_frame(side.main_stack(rank)) or (job.line(front) if front else None)
+        name = job.operation(front) if front else line.name if line else "no recorded operation" if state else "no dump"
+        standing.setdefault((name, place(line.filename, line.line) if line else ""), []).append(rank)
+    rows = [
+        {"ranks": ranks, "name": name, "place": where, "said": stand(ranks, name, where)}
+        for (name, where), ranks in sorted(standing.items(), key=lambda one: (-len(one[1]), one[1]))
+    ]
+    return pd.DataFrame(rows, columns=["ranks", "name", "place", "said"])
+
+
+def stand(ranks: list[int], name: str, where: str) -> str:
+    them = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
+    return f"{them} in {name}" + (f" at {where}" if where else "")
 
 
 def stacks(found: run.Run, options: store.Options | None = None) -> pd.DataFrame:
@@ -84,6 +121,7 @@ def groups(found: run.Run, options: store.Options | None = None) -> pd.DataFrame
     return frame.sort_values("waiting", ascending=False, kind="stable", ignore_index=True)
 
 
+@lru_cache(maxsize=2)  # faces ask several questions of one run, and the same ones at every redraw
 def open_job(found: run.Run, options: store.Options | None) -> tuple[Job, Side]:
     dumps = newest_set(found)
     side = gather(found, dumps.folders)
@@ -103,8 +141,10 @@ def waiting(job: Job, number: int) -> int:
     return sum(state.front is not None and state.front.group == number for state in job.ranks.values())
 
 
-def by_seq(job: Job, rank: int, group: int) -> dict[int, Op]:
-    return {op.seq: op for op in job.ranks[rank].in_group(group)} if rank in job.ranks else {}
+def by_seq(job: Job, rank: int, group: int, limit: int | None = None) -> dict[int, Op]:
+    """A rank's collectives in a group, or the last `limit` of them."""
+    held = {op.seq: op for op in job.ranks[rank].in_group(group)} if rank in job.ranks else {}
+    return held if limit is None or len(held) <= limit else {seq: held[seq] for seq in sorted(held)[-limit:]}
 
 
 def differ(job: Job, tables: dict[int, dict[int, Op]], seq: int) -> bool:
@@ -123,11 +163,10 @@ def odd_ones(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) ->
     return odd
 
 
-def cell(job: Job, rank: int, group: int, seq: int, is_odd: bool) -> str:
+def cell(job: Job, rank: int, group: int, seq: int, op: Op | None, is_odd: bool) -> str:
     state = job.ranks.get(rank)
     if state is None:
         return "no dump"
-    op = state.at(group, seq)
     if op is None:
         return "missing" if seq > state.enqueued(group) else ""
     return "mismatch" if is_odd else "done" if op.done else "started" if op.started else "scheduled"

@@ -58,3 +58,73 @@ def test_names_of_sends_hold_ranks_within_the_group(folder, recorder):
     report = folder.write({2: sends, 5: recorder.dump([], groups)}).report()
     assert 5 in report.verdict.ranks
     assert report.data.waits[0].waits_for == [5]
+
+
+def coalesced(recorder, *members):
+    """Entries of one launch: all have its sequence number."""
+    return [recorder.entry(PG, 1, record=i, done=False, **one) for i, one in enumerate(members)]
+
+
+CLOSING = {"op": "coalesced", "input_sizes": [], "output_sizes": [], "input_dtypes": [], "output_dtypes": []}
+GATHER = {"op": "_all_gather_base", "input_sizes": SQUARE, "output_sizes": [[8, 4]]}
+SCATTER = {"op": "_reduce_scatter_base", "input_sizes": [[8, 4]], "output_sizes": SQUARE}
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        [{"op": "allreduce_coalesced"}],
+        [{"op": "broadcast"}, {"op": "broadcast"}, CLOSING],
+        [GATHER, GATHER, CLOSING],
+        [SCATTER, SCATTER, CLOSING],
+    ],
+)
+def test_a_coalesced_launch_is_one_operation(folder, recorder, launch):
+    content = recorder.dump(coalesced(recorder, *launch), {"0": ("default_pg", [0, 1])})
+    report = folder.write({0: content, 1: content}).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("all_arrived", [0, 1])
+    assert [(w.rank, w.seq) for w in report.data.waits] == [(0, 1), (1, 1)]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_coalesced_launch_with_one_different_size(folder, recorder, place):
+    """Two ranks, so a tie; the official analyzer names the record, here the sizes of the whole launch are shown."""
+    groups = {"0": ("default_pg", [0, 1])}
+    launch = [GATHER, GATHER, CLOSING]
+    odd = [*launch]
+    odd[place] = GATHER | {"input_sizes": OTHER, "output_sizes": [[10, 4]]}
+    dumps = {r: recorder.dump(coalesced(recorder, *one), groups) for r, one in enumerate((launch, odd))}
+    report = folder.write(dumps).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [0, 1])
+    assert "5x4" in report.verdict.sentence
+    assert "_all_gather_base coalesced" in report.verdict.sentence
+
+
+HOOKED = [
+    ("all_gather", SQUARE, [[4, 4], [4, 4]], [[4, 4]] * 3),
+    ("reduce_scatter", [[4, 4], [4, 4]], SQUARE, [[5, 4]]),
+    ("_all_gather_base", [[8]], [[16]], [[17]]),
+    ("_reduce_scatter_base", [[16]], [[8]], [[9]]),
+]
+
+
+@pytest.mark.parametrize(("op", "inputs", "outputs", "wrong"), HOOKED)
+@pytest.mark.parametrize("both", [False, True])
+def test_sizes_that_break_the_rule_of_an_operation(folder, recorder, op, inputs, outputs, wrong, both):
+    """The official analyzer also fails where both ranks break the rule alike. PyTorch refuses such a call before it is
+    issued, so that no job can hang in it; ranks that agree and do not go on are `all_arrived` here.
+    """
+    groups = {"0": ("default_pg", [0, 1])}
+    bad, good = pending(recorder, op, inputs, wrong), pending(recorder, op, inputs, outputs)
+    dumps = {0: recorder.dump([bad], groups), 1: recorder.dump([bad if both else good], groups)}
+    report = folder.write(dumps).report()
+    expected = ("all_arrived", [0, 1]) if both else ("mismatch", [0])
+    assert (report.verdict.kind, report.verdict.ranks) == expected
+
+
+def test_members_of_one_state_and_of_two(folder, recorder):
+    """Scheduled against completed is a STATE mismatch there; here it says who is late."""
+    groups = {"0": ("default_pg", [0, 1])}
+    dumps = {r: recorder.dump([recorder.entry(PG, 1, done=r == 1)], groups) for r in range(2)}
+    report = folder.write(dumps).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("lagging", [0])

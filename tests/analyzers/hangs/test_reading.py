@@ -307,3 +307,34 @@ def test_the_end_of_an_earlier_attempt_is_over(folder, pair, recorder):
     assert folder.report().verdict.kind == "dead"
     folder.side("groups_0.json", {"rank": 0, "world_size": 2, "attempt": 1, "written_ns": recorder.start_ns + 1})
     assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("host_stuck", [1])
+
+
+def test_ranks_that_read_the_same_are_put_together(folder, world):
+    mesh = world(8, 4, 2)
+    folder.write(mesh.dumps("missing", 43, "dp"))
+    found = run.discover(folder.path)
+    whole = views.matrix(found, "default_pg")
+    short = views.folded(whole)
+    assert len(short) == 2  # those of the culprit's dp group never came to the last operation
+    seen = {rank: row for label, *row in short.itertuples() for rank in spelled_out(label)}
+    assert seen == {rank: row for rank, *row in whole.itertuples()}
+    side_by_side = views.folded(views.operations(found, mesh.group("dp", 43)[0]), "columns")
+    assert set(side_by_side.columns) == {"35, 51, 59", "43"}
+    said = views.places(found)["said"].tolist()
+    assert "rank 43 in no recorded operation" in said
+    assert said[0] == "60 ranks in all_reduce at me/train.py:48"
+    assert sum(map(len, views.places(found)["ranks"])) == 64
+
+
+def spelled_out(label):
+    spans = [span.split("-") for span in label.split(", ")]
+    return [rank for first, *last in spans for rank in range(int(first), int((last or [first])[0]) + 1)]
+
+
+def test_victims_in_one_place_are_told_together(folder, world):
+    report = folder.write(world(8, 4, 2).dumps("missing", 43, "dp")).report()
+    waiting = [
+        fact.text for fact in report.findings[0].evidence if " of mesh_tp" in fact.text or " of def" in fact.text
+    ]
+    assert 0 < len(waiting) <= 4
+    assert all(text.startswith("ranks ") for text in waiting)
