@@ -10,13 +10,13 @@ BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """The model's shape and how it is trained; bytes of an activation and of an optimizer's moment."""
+    """The model's shape, as far as told, and how it is trained; bytes of an activation and of a moment."""
 
     name: str
-    dim: int
-    hidden_dim: int
-    layers: int
-    heads: int
+    dim: int | None = None
+    hidden_dim: int | None = None
+    layers: int | None = None
+    heads: int | None = None
     batch: int
     seq: int
     compute_bytes: int
@@ -31,7 +31,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.batch * self.seq
 
     @property
-    def activation_bytes_per_layer(self) -> int:
+    def activation_bytes_per_layer(self) -> int | None:
         """What one pre-norm block with SwiGLU saves without recomputation.
 
         Counted as Korthikanti et al. 2022 do (arXiv:2205.05198, section 4.1), for a block without dropout and biases
@@ -40,6 +40,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         output (1) and its copy for the projection (1); and 4 of tokens x hidden_dim: both branches, the activated one
         and their product. In float32 a factor for each norm and the logarithms of the sums for each head.
         """
+        if self.dim is None or self.hidden_dim is None or self.heads is None:
+            return None
         wide = 9 * self.dim + 4 * self.hidden_dim
         return self.tokens * (wide * self.compute_bytes + 4 * (2 + self.heads))
 
@@ -56,15 +58,15 @@ def job_of(snapshot: Path) -> Job | None:
 
 def from_manifest(manifest: dict[str, Any]) -> Job:
     """Raises KeyError where something is missing."""
-    config, model = manifest["config"], manifest["model"]
+    config, model = manifest["config"], manifest.get("model", {})
     training = config["training"]
     return msgspec.convert(
         {
             "name": f"{config['model']['name']} {config['model']['flavor']}",
-            "dim": model["dim"],
-            "hidden_dim": model["hidden_dim"],
-            "layers": model["n_layers"],
-            "heads": model["n_heads"],
+            "dim": model.get("dim"),
+            "hidden_dim": model.get("hidden_dim"),
+            "layers": model.get("n_layers"),
+            "heads": model.get("n_heads"),
             "batch": training["local_batch_size"],
             "seq": training["seq_len"],
             "compute_bytes": BYTES_OF[training["mixed_precision_param"]],

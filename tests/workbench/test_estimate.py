@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from trainer.estimate.depth import Shallow
 from workbench.errors import UsageProblem
 from workbench.estimate import EstimateData, estimate, limit_findings, verdict
 from workbench.launch.plan import Request
@@ -21,7 +22,7 @@ LARGE = Request(config="llama3_8b", module="llama3", nproc=8, nnodes=8)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[4], CASES[6], CASES[9]], ids=str)
+@pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[9]], ids=str)
 def test_the_peak_is_foreseen(case: tuple, tmp_path: Path) -> None:
     row = ERRORS["compared"](case, tmp_path)
     assert abs(row["error"]) < 0.03, row
@@ -45,7 +46,7 @@ from trainer.estimate.depth import windows
 from trainer.estimate.rehearsal import join_fake, rehearse
 from trainer.models.decoder import model_args
 config = JobConfig()
-config.activation_checkpoint.mode, config.activation_checkpoint.selective_ac_option = {mode!r}, "3"
+config.activation_checkpoint.mode, config.activation_checkpoint.selective_ac_option = {mode!r}, "2"
 config.training.seq_len = 64
 world, args = join_fake(config, 0, {ranks}), replace(model_args(config), n_layers={layers})
 found = [windows(config, world, args), rehearse(config, world, args, 2)]
@@ -53,21 +54,28 @@ print(json.dumps([{{name: peak.total for name, peak in part.items() if "middle" 
 """
 
 
-@pytest.mark.parametrize(("mode", "layers"), [("full", 10), ("selective", 13)])
+@pytest.mark.parametrize(("mode", "layers"), [("full", 8), ("selective", 9)])
 def test_deep_models_follow_from_shallow_ones(mode: str, layers: int) -> None:
     foreseen, whole = python(DEPTHS.format(mode=mode, layers=layers, ranks=4))
     assert foreseen == whole
 
 
+@pytest.mark.parametrize("layers", [1, 2, 5, 9, 40])
+@pytest.mark.parametrize("period", [1, 2, 3, 7])
+def test_whole_periods_are_left_out(layers: int, period: int) -> None:
+    shallow = Shallow.of(layers, period)
+    if shallow is None:
+        assert layers <= 2 * max(2, period) + 2 * period
+        return
+    assert shallow.few < shallow.more < layers
+    assert (layers - shallow.few) % period == 0 == (shallow.more - shallow.few) % period
+
+
 def test_shards_make_the_states_smaller() -> None:
-    few, many = (estimate(replace(LARGE, nnodes=nodes), None).data for nodes in (1, 8))
-    assert few.ranks[0].categories["optimizer_state"] == pytest.approx(
-        8 * many.ranks[0].categories["optimizer_state"], rel=1e-3
-    )
-    weights = 8030261248
-    assert few.parameters == weights
-    # Adam's two moments in float32.
-    assert few.ranks[0].categories["optimizer_state"] == pytest.approx(2 * 4 * weights / 8, rel=1e-3)
+    data = estimate(LARGE, None).data
+    assert data.parameters == 8030261248
+    # Adam's two moments in float32, on 64 ranks.
+    assert data.ranks[0].categories["optimizer_state"] == pytest.approx(2 * 4 * data.parameters / 64, rel=2e-3)
 
 
 def test_uneven_shards_are_told() -> None:
@@ -96,18 +104,11 @@ def test_a_way_out_is_rehearsed(small: EstimateData) -> None:
     assert tight.data.options[0].peak_bytes < small.peak_bytes // 2
 
 
-@pytest.mark.parametrize(
-    ("flags", "mesh"),
-    [
-        (("--parallelism.tensor_parallel_degree", "8"), {"dp_shard": 8, "tp": 8}),
-        (("--parallelism.pipeline_parallel_degree", "4"), {"dp_shard": 16, "pp": 4}),
-        (("--parallelism.context_parallel_degree", "2"), {"dp_shard": 32, "cp": 2}),
-    ],
-)
-def test_what_is_divided_is_said(flags: tuple[str, ...], mesh: dict[str, int]) -> None:
-    report = estimate(replace(LARGE, overrides=flags), None)
-    assert {name: degree for name, degree in report.data.mesh.items() if degree > 1} == mesh
-    assert report.data.assumptions
+def test_what_is_divided_is_said() -> None:
+    flags = [f"--parallelism.{kind}_parallel_degree 2" for kind in ("tensor", "pipeline", "context")]
+    report = estimate(replace(LARGE, overrides=tuple(" ".join(flags).split())), None)
+    assert report.data.mesh == {"dp_replicate": 1, "dp_shard": 8, "cp": 2, "tp": 2, "pp": 2}
+    assert len(report.data.assumptions) == 3
     assert set(report.data.assumptions) < set(report.verdict.missing)
     # Whatever the dimension, the states are shared by all 64; of a pipeline both ends are counted.
     shared = 2 * 4 * report.data.parameters / 64

@@ -24,7 +24,8 @@ class Shallow:
     @classmethod
     def of(cls, layers: int, period: int) -> "Shallow | None":
         """None where the model is shallow itself. Every `period`-th layer is recomputed: whole periods are left out."""
-        few = next(count for count in range(2 * max(ENDS, period), layers + 1) if (layers - count) % period == 0)
+        least = 2 * max(ENDS, period)
+        few = least + (layers - least) % period
         return cls(few, few + period, layers) if few + period < layers else None
 
     def peak(self, at_few: Peak, at_more: Peak) -> Peak | None:

@@ -86,7 +86,7 @@ def model(activations: Any) -> list[Table]:
         ("model", job.name), ("hidden size", job.dim), ("intermediate size", job.hidden_dim), ("layers", job.layers),
         ("heads", job.heads), ("batch", job.batch), ("sequence", job.seq), ("recomputation", job.checkpointing),
         ("theoretical activations of a layer", size(told)),
-        (f"of all {job.layers} layers", size(told * job.layers)),
+        ("of all layers", size(told * job.layers if told else None)),
     ] if job else []  # fmt: skip
     rows = ((layer.layer, size(layer.bytes), share(layer.bytes, told or 0)) for layer in activations.layers)
     return [
