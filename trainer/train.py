@@ -4,6 +4,7 @@ import gc
 import json
 import logging
 import time
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -52,9 +53,9 @@ class Trainer:
         self.state = TrainState(self.model, self.optimizer, self.loader)
         self.checkpointer = Checkpointer(config, self.state)
         self.loaded = self.checkpointer.load()
+        self.compute = OptimizerStep(config, self.world, self.model, self.optimizer, self.phase)
         self.run_file = RunFile(config, self.world, self.parameters)
         self.recorders = Recorders(options, model=self.model, optimizer=self.optimizer)
-        self.compute = OptimizerStep(config, self.world, self.model, self.optimizer, self.recorders.phase)
         self.faults = Faults(config.faults, model=self.model, timeout_s=config.comm.train_timeout_seconds)
 
     def build_loader(self) -> Loader:
@@ -62,6 +63,10 @@ class Trainer:
         training, world = self.config.training, self.world
         share = Share(training.local_batch_size, world.data_rank, world.degrees.data_parallel)
         return Loader(documents(training, self.config.debug.seed or 0), training.seq_len, share)
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Note what runs now. The recorders come last, after all that may refuse the configuration."""
+        return self.recorders.phase(name)
 
     def announce(self) -> None:
         """Say what is about to run."""
@@ -110,7 +115,7 @@ class Trainer:
         line.update(tokens=self.tokens_per_step)
         if step == 1 or step % self.config.metrics.log_freq == 0:
             self.log(line, step, lr, loss, grad_norm)
-        with self.recorders.phase("ckpt_save"):
+        with self.phase("ckpt_save"):
             if self.checkpointer.save(step):
                 line.tag("checkpoint")
 
@@ -124,22 +129,22 @@ class Trainer:
         """Collect at the same steps on all ranks, so that they do not wait for each other's collections in turn."""
         if step == 1 or step % self.config.training.gc_freq == 0:
             line.tag("gc")
-            with self.recorders.phase("gc"):
+            with self.phase("gc"):
                 gc.collect(1)
 
     def next_batch(self, step: int) -> Batch:
         """Inputs and labels on the device."""
         started = time.perf_counter()
-        with self.recorders.phase("data_wait"):
+        with self.phase("data_wait"):
             inputs, labels = self.faults.on_batch(step, next(self.batches))
         self.meter.waited(time.perf_counter() - started)
-        with self.recorders.phase("h2d"):
+        with self.phase("h2d"):
             device = self.world.device
             return inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
     def log(self, line: StepLine, step: int, lr: float, loss: Tensor, grad_norm: Tensor) -> None:
         """Agree on the loss with the other ranks and report it."""
-        with self.recorders.phase("loss_sync"):
+        with self.phase("loss_sync"):
             mean, highest = loss.clone(), loss.clone()
             dist.all_reduce(mean, dist.ReduceOp.AVG)
             dist.all_reduce(highest, dist.ReduceOp.MAX)
@@ -152,7 +157,7 @@ class Trainer:
                 tokens_seen=self.loader.consumed * self.config.training.seq_len,
             )
         line.update(loss=measured.loss, local_loss=float(loss), grad_norm=measured.grad_norm)
-        with self.recorders.phase("log"):
+        with self.phase("log"):
             self.meter.report(measured)
 
     def close(self) -> None:
