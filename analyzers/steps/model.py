@@ -1,6 +1,6 @@
 """Steps of all ranks in one table, and the structs of `workbench.steps/1`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,7 +93,7 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
             problems.append(columns.message)
             continue
         ranks = ranks_of([logs[n] for n in numbers], columns.meta["files"])
-        frames.append(frame_of(columns, ranks))
+        frames.append(frame_of(columns, columns.meta, ranks))
         headers += [file.get("header", {}) for file in columns.meta["files"]]
         torn += [rank for rank, file in zip(ranks, columns.meta["files"], strict=True) if file.get("torn")]
         problems += [
@@ -116,9 +116,8 @@ def ranks_of(logs: Sequence[run.Artefact], files: Sequence[dict[str, Any]]) -> l
     return [rank if isinstance(rank, int) else log.rank or 0 for rank, log in zip(headers, logs, strict=True)]
 
 
-def frame_of(columns: store.Columns, ranks: Sequence[int]) -> pd.DataFrame:
-    """The columns as a table; `phase.`, `cpu.` and `seq.` columns get their names."""
-    meta = columns.meta
+def frame_of(columns: Mapping[str, Any], meta: dict[str, Any], ranks: Sequence[int]) -> pd.DataFrame:
+    """The columns of the reader as a table; `phase.`, `cpu.` and `seq.` columns get their names."""
     frame = pd.DataFrame({name: np.asarray(columns[name]) for name in columns})
     named = {f"{prefix}.{i}": f"{prefix}.{name}" for prefix, key in NAMED for i, name in enumerate(meta[key])}
     frame = frame.rename(columns=named)

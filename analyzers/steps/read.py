@@ -7,40 +7,22 @@ that died may leave that one cut.
 import gzip
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from analyzers.steps.records import Own, Row, Structured, is_structured, number, whole
+
 VERSION = 2
 NAMES_AT_MOST = 64
 """Different phases, tags or groups; more are no step log of this world."""
-LARGEST = 1 << 62
-
-SPANS = {
-    "fetching_batch": "data_wait",
-    "fwd_bwd": "fwd_bwd",
-    "optim": "optim",
-    "collect_dist_metrics": "loss_sync",
-    "gc_collect": "gc",
-    "checkpoint_save": "ckpt_save",
-    "eval": "eval",
-    "kineto_profiler_step_call": "profiler",
-    "memory_profiler_step_call": "snapshot",
-}
-"""torchtitan's spans under our names of phases."""
-TAGS = {"checkpoint_save": "checkpoint"}
-
 INTEGERS = ("step", "start_ns", "dur_ns", "residual_ns", "tokens", "memory_bytes", "reserved_bytes", "alloc_retries")
 NUMBERS = ("loss", "local_loss", "grad_norm")
 ABSENT, FINITE, BROKEN = 0, 1, 2
 """What `loss_state` and `grad_norm_state` say."""
-
-Row = dict[str, Any]
-Log = tuple[Row, list[Row]]
-"""Header and steps."""
 
 
 def read(paths: list[Path]) -> tuple[dict[str, "np.ndarray[Any, Any]"], dict[str, Any]]:
@@ -48,9 +30,9 @@ def read(paths: list[Path]) -> tuple[dict[str, "np.ndarray[Any, Any]"], dict[str
     `meta.tags`, `seq.I` the last collective of `meta.groups[I]` (-1: unknown).
     """
     table, files = Table(), []
-    for number, path in enumerate(paths):
+    for file, path in enumerate(paths):
         try:
-            files.append(table.add(number, path))
+            files.append(table.add(file, path))
         except (OSError, EOFError) as error:
             files.append({"problem": str(error)})
     return table.columns(), table.meta() | {"files": files}
@@ -78,11 +60,16 @@ class Table:
 
     def add(self, number: int, path: Path) -> dict[str, Any]:
         lines = Lines(path)
-        header, steps = (structured if lines.structured else own)(iter(lines))
+        log = Structured() if lines.structured else Own()
+        steps = {step["step"]: step for row in lines if (step := log.feed(row))}
+        self.take(number, list(steps.values()))
+        kept = {k: v for k, v in log.header.items() if k in HEADER and isinstance(v, (int, str))}
+        return {"header": kept, "torn": lines.torn, "damaged": lines.damaged, "steps": len(steps)}
+
+    def take(self, number: int, steps: list[Row]) -> None:
+        """Steps of the file of this number."""
         self.rows += steps
         self.files += [number] * len(steps)
-        kept = {k: v for k, v in header.items() if k in HEADER and isinstance(v, (int, str))}
-        return {"header": kept, "torn": lines.torn, "damaged": lines.damaged, "steps": len(steps)}
 
     def columns(self) -> dict[str, "np.ndarray[Any, Any]"]:
         columns = {"file": np.array(self.files, dtype=np.int64)}
@@ -126,93 +113,24 @@ class Lines:
             zipped = file.read(2) == b"\x1f\x8b"
         with gzip.open(path) if zipped else path.open("rb") as stream:
             self.lines = stream.read().splitlines()
-        self.structured = any(b'"log_type_name"' in line for line in self.lines[:3])
+        self.structured = is_structured(self.lines[:3])
         self.torn = False
         self.damaged = 0
 
     def __iter__(self) -> Iterator[Row]:
         decoder = msgspec.json.Decoder()
-        for number, line in enumerate(self.lines, 1):
+        for nth, line in enumerate(self.lines, 1):
             try:
                 content = decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                self.torn = number == len(self.lines)
+                self.torn = nth == len(self.lines)
                 self.damaged += not self.torn
                 continue
             if isinstance(content, dict):
                 yield content
 
 
-def own(lines: Iterable[Row]) -> Log:
-    """Our JSONL: a header, then a line a step. A restart in the same file begins with a header again."""
-    header: Row = {}
-    steps: dict[int, Row] = {}
-    for row in lines:
-        if "schema" in row:
-            header = row
-        elif isinstance(row.get("step"), int):
-            steps[row["step"]] = row
-    return header, list(steps.values())
-
-
-def structured(lines: Iterable[Row]) -> Log:
-    """The log of torchtitan: spans that end carry their duration in ms."""
-    header: Row = {}
-    steps: dict[int, Row] = {}
-    for row in lines:
-        header = header or {
-            "rank": row.get("global_rank", row.get("rank")),
-            "local_rank": row.get("local_rank"),
-            "host": row.get("host_name"),
-        }
-        step, event = row.get("step"), str(row.get("log_type_name", ""))
-        if not isinstance(step, int):
-            continue
-        into = steps.setdefault(step, {"step": step, "phases": {}, "tags": [], "first_us": row.get("time_us")})
-        take_event(into, row, event)
-    done = [row for row in steps.values() if "dur_ns" in row and "optim" in row["phases"]]
-    return header, [finished(row) for row in done]
-
-
-def take_event(into: Row, row: Row, event: str) -> None:
-    """Add one record to its step."""
-    name = event.removesuffix("_end")
-    if event == "metric_value" and row.get("event_name") == "local_valid_tokens":
-        into["tokens"] = whole(row.get("value"))
-    elif event == "step_end":
-        into["dur_ns"] = nanoseconds(row.get("value"))
-        tags = row.get("step_tags")
-        into["tags"] = [TAGS.get(str(tag), str(tag)) for tag in tags] if isinstance(tags, list) else []
-    elif event.endswith("_end") and name in SPANS:
-        into["phases"][SPANS[name]] = into["phases"].get(SPANS[name], 0) + nanoseconds(row.get("value"))
-
-
-def finished(row: Row) -> Row:
-    """A step with what the log leaves to its reader."""
-    row["start_ns"] = whole(row.get("first_us")) * 1000
-    row["residual_ns"] = row["dur_ns"] - sum(row["phases"].values())
-    return row
-
-
-def nanoseconds(milliseconds: Any) -> int:
-    value = number(milliseconds)
-    return int(value * 1e6) if math.isfinite(value) and abs(value) < 1e12 else 0
-
-
-def number(value: Any) -> float:
-    """A float; NaN for what is none."""
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
-
-
 def state(value: Any) -> int:
     if value is None or isinstance(value, (list, dict)):
         return ABSENT
     return FINITE if math.isfinite(number(value)) else BROKEN
-
-
-def whole(value: Any) -> int:
-    """A number that fits a column; 0 for what is none."""
-    return max(-LARGEST, min(LARGEST, value)) if isinstance(value, int) else 0

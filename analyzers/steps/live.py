@@ -1,0 +1,195 @@
+"""A job as it is now, by the files that it writes: ours, or torchtitan's. Each look reads only what is new."""
+
+import contextlib
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from analyzers.report import Finding
+from analyzers.steps.model import Steps, frame_of, split
+from analyzers.steps.now import TIMING_STEPS, Now, StepNow
+from analyzers.steps.rank_log import RankLog, Scalars, StepLog
+from analyzers.steps.read import Table
+from analyzers.steps.records import Row, number, whole
+from analyzers.steps.report import verdicts
+from analyzers.steps.series import first_nonfinite, memory_growth
+from analyzers.steps.standing import manifest_of, rank_now, setting, stall, status
+from analyzers.steps.stragglers import stragglers
+
+LOGS = ("steps/rank_*.jsonl", "structured_logs/*.jsonl")
+BOARDS = "tb/**/events.out.tfevents.*"
+EVIDENCE = (
+    "dumps/**/collection.json",
+    "dumps/exit_*.json",
+    "comm_trace*/rank_*",
+    "memory_snapshot/*_exit/*",
+    "profiling/memory_snapshot/*_exit/*",
+)
+"""What appears when a job hangs or dies."""
+RANK = re.compile(r"rank_(\d+)")
+JUDGED = 20_000
+"""Steps, of all ranks together, that findings rest on."""
+JUDGING_SHARE = 0.1
+"""Part of the time that may go into findings."""
+
+
+class Follower:
+    """Follows the job that writes to `folder`; `look` may be called as often as one likes.
+
+    Files that are older than `since` (Unix seconds) are an earlier job's.
+    """
+
+    def __init__(self, folder: Path, since: float = 0.0) -> None:
+        self.folder, self._since = folder, since
+        self._ranks: dict[int, RankLog] = {}
+        self._logs: dict[Path, StepLog] = {}
+        self._boards: dict[Path, Scalars] = {}
+        self._judged = Judged()
+
+    def look(self) -> Now:
+        """The job as it is now."""
+        self._discover()
+        self._read()
+        logs = [log for _, log in sorted(self._ranks.items())]
+        self._judged.renew(logs)
+        manifest = manifest_of(self.folder, logs) if self._there("run.json") else {}
+        recent = recent_steps(logs)
+        pace = pace_of(recent)
+        ranks = [rank_now(self.folder, log, self._judged.growth.get(log.rank), pace) for log in logs]
+        waiting = stall(ranks, manifest)
+        return Now(
+            status=status(ranks, manifest, waiting),
+            world_size=max([whole(manifest.get("world_size")), *(log.rank + 1 for log in logs)], default=0),
+            steps=setting(manifest, "training", "steps"),
+            recent=recent,
+            ranks=ranks,
+            utilisation=utilisation(logs, manifest, recent),
+            phases=shares(logs),
+            findings=self._judged.findings,
+            stall=waiting,
+            evidence=tuple((str(path), int(changed * 1e9)) for path, changed in self._there(*EVIDENCE)),
+        )
+
+    def _discover(self) -> None:
+        """Open logs that have appeared."""
+        for path, _ in self._there(*LOGS):
+            if path not in self._logs:
+                self._logs[path] = StepLog(path, self._rank(path))
+        for path, _ in self._there(BOARDS):
+            if path not in self._boards:
+                self._boards[path] = Scalars(path, self._rank(path))
+
+    def _read(self) -> None:
+        """Take in what is new. TensorBoard's files are read where no line of ours tells the same."""
+        for log in self._logs.values():
+            log.look()
+        if not any(path.parent.name == "steps" for path in self._logs):
+            for board in self._boards.values():
+                board.look()
+
+    def _there(self, *patterns: str) -> list[tuple[Path, float]]:
+        """Files of this job and when each was written."""
+        found = []
+        for path in sorted(path for pattern in patterns for path in self.folder.glob(pattern)):
+            with contextlib.suppress(FileNotFoundError):
+                found.append((path, path.stat().st_mtime))
+        return [(path, changed) for path, changed in found if changed >= self._since]
+
+    def _rank(self, path: Path) -> RankLog:
+        """The rank that a path names; rank 0 where it names none."""
+        found = RANK.findall(str(path.relative_to(self.folder)))
+        rank = int(found[-1]) if found else 0
+        return self._ranks.setdefault(rank, RankLog(rank))
+
+
+class Judged:
+    """Findings on the last steps, made anew when there are more of them, but not all the time."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.growth: dict[int, float] = {}
+        self._seen, self._due = 0, 0.0
+
+    def renew(self, logs: Sequence[RankLog]) -> None:
+        """Judge again if there is more to judge, and time for it."""
+        seen, began = sum(log.seen for log in logs), time.monotonic()
+        if seen == self._seen or began < self._due:
+            return
+        steps = steps_of(logs)
+        if steps is not None:
+            self.findings = verdicts(steps, stragglers(steps), first_nonfinite(steps))
+            self.growth = {moment.ranks[0]: moment.value for moment in memory_growth(steps)}
+        self._seen, self._due = seen, began + (time.monotonic() - began) / JUDGING_SHARE
+
+
+def steps_of(logs: Sequence[RankLog]) -> Steps | None:
+    """The last steps of all ranks as the table that findings are made from; None before the first."""
+    each = JUDGED // max(1, len(logs))
+    table = Table()
+    for place, log in enumerate(logs):
+        table.take(place, list(log.steps.values())[-each:])
+    if not table.rows:
+        return None
+    frame = frame_of(table.columns(), table.meta(), [log.rank for log in logs])
+    return split(frame, [log.header for log in logs], [], [], [])
+
+
+def recent_steps(logs: Sequence[RankLog]) -> list[StepNow]:
+    """The last steps that any rank has finished."""
+    by_step: dict[int, list[Row]] = {}
+    for log in logs:
+        for step, row in log.steps.items():
+            by_step.setdefault(step, []).append(row)
+    return [step_now(step, rows) for step, rows in sorted(by_step.items())]
+
+
+def step_now(step: int, rows: Sequence[Row]) -> StepNow:
+    losses = [number(row["loss"]) for row in rows if row.get("loss") is not None]
+    rates = [rate for row in rows if (rate := rate_in(row))]
+    return StepNow(
+        step=step,
+        start_ns=min(whole(row.get("start_ns")) for row in rows),
+        dur_s=max(whole(row.get("dur_ns")) for row in rows) / 1e9,
+        loss=losses[0] if losses else None,
+        tokens_per_s=fmean(rates) if rates else None,
+        memory_bytes=max(whole(row.get("memory_bytes")) for row in rows),
+    )
+
+
+def pace_of(recent: Sequence[StepNow]) -> float:
+    """Seconds that a step takes; 0 before the first."""
+    return median([one.dur_s for one in recent[-TIMING_STEPS:]] or [0.0])
+
+
+def rate_in(row: Row) -> float | None:
+    if told := number(row.get("tokens_per_s", 0)):
+        return told
+    tokens, spent = whole(row.get("tokens")), whole(row.get("dur_ns"))
+    return tokens * 1e9 / spent if tokens and spent else None
+
+
+def utilisation(logs: Sequence[RankLog], manifest: Mapping[str, Any], recent: Sequence[StepNow]) -> float | None:
+    """Model-flops utilisation: as told, else from the speed and what the device could do."""
+    told = [row["utilisation"] for log in logs if "utilisation" in (row := log.last)]
+    if told:
+        return fmean(told)
+    rate = recent[-1].tokens_per_s if recent else None
+    flops, peak = number(manifest.get("flops_per_token")), number(manifest.get("peak_flops"))
+    return rate * flops / peak if rate and flops > 0 and peak > 0 else None
+
+
+def shares(logs: Iterable[RankLog]) -> dict[str, float]:
+    """What part of the last steps each phase took, the largest first; of all ranks together."""
+    spent: dict[str, int] = {}
+    total = 0
+    for log in logs:
+        for row in list(log.steps.values())[-TIMING_STEPS:]:
+            total += whole(row.get("dur_ns"))
+            told = row.get("phases")
+            for name, ns in told.items() if isinstance(told, dict) else ():
+                spent[str(name)] = spent.get(str(name), 0) + whole(ns)
+    ranked = sorted(spent.items(), key=lambda item: -item[1])
+    return {name: ns / total for name, ns in ranked if total}
