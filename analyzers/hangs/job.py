@@ -13,10 +13,9 @@ from analyzers import run, store
 from analyzers.errors import WorkbenchError
 from analyzers.hangs.messages import add_messages
 from analyzers.hangs.model import Frame, Group, Job, Op, Position, RankState, Signature, ops_of
-from analyzers.hangs.side import Side, gather, is_victim
+from analyzers.hangs.side import Side, base_of, gather, is_victim
 
 READER = "analyzers.hangs.read"
-ROUND = re.compile(r"round_(\d+)")
 SET = re.compile(r"set_(\d+)")
 NODES_APART_S = 300.0
 """Nodes notice the same hang within a step's time of each other; sets of different hangs are a timeout apart."""
@@ -74,12 +73,6 @@ def is_aftermath(found: run.Run, base: Path) -> bool:
 def newest(looks: dict[int, list[run.Artefact]]) -> float:
     """When the last dump of a set was written."""
     return max(artefact.path.stat().st_mtime for look in looks.values() for artefact in look)
-
-
-def base_of(path: Path) -> tuple[Path, int]:
-    """The folder of a dump's set, and the number of the look."""
-    found = ROUND.fullmatch(path.parent.name)
-    return (path.parent.parent, int(found[1])) if found else (path.parent, 1)
 
 
 def set_number(base: Path) -> int:

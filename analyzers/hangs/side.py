@@ -25,6 +25,7 @@ COMMUNICATION = re.compile(
 """Errors that a rank gets because another one is gone."""
 FAULTHANDLER = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (?P<name>.+)$')
 PY_SPY = re.compile(r"^\s+(?P<name>.+) \((?P<file>[^()]+):(?P<line>\d+)\)$")
+ROUND = re.compile(r"round_(\d+)")
 THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
@@ -198,12 +199,26 @@ def joined(collections: Sequence[Collection]) -> Collection | None:
 
 
 def by_rank(found: run.Run, kind: run.Kind, folders: Sequence[Path]) -> dict[int, Path]:
-    return {a.rank: a.path for a in near(found, kind, folders) if a.rank is not None}
+    """The file of each rank, of the first look that brought one; what other sets say of a rank is of another time."""
+    other_sets = {a.path.parent for a in found.of(run.Kind.COLLECTION)}.difference(folders)
+    files = [a for a in near(found, kind, folders) if base_of(a.path)[0] not in other_sets]
+    return {a.rank: a.path for a in files if a.rank is not None}
 
 
 def near(found: run.Run, kind: run.Kind, folders: Sequence[Path]) -> list[run.Artefact]:
-    """Artefacts of a kind, those in the set's own folders last, so that they win."""
-    return sorted(found.of(kind), key=lambda a: (a.path.parent in folders, a.path))
+    """Artefacts of a kind, those of the set last, so that they win, and of these those of the first look."""
+
+    def closeness(artefact: run.Artefact) -> tuple[bool, int, Path]:
+        base, look = base_of(artefact.path)
+        return base in folders, -look, artefact.path
+
+    return sorted(found.of(kind), key=closeness)
+
+
+def base_of(path: Path) -> tuple[Path, int]:
+    """The folder of a file's set of dumps, and the number of the look."""
+    found = ROUND.fullmatch(path.parent.name)
+    return (path.parent.parent, int(found[1])) if found else (path.parent, 1)
 
 
 def read_all(found: run.Run, kind: run.Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:

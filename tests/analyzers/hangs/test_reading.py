@@ -250,6 +250,21 @@ def test_a_set_taken_after_ranks_gave_up_is_passed_by(folder, pair, recorder):
     assert report.data.ranks_with_dump == [0, 1]
 
 
+def stack_in(name):
+    return f'Current thread 0x1 (most recent call first):\n  File "/home/me/job/{name}.py", line 7 in {name}\n'
+
+
+def test_the_stack_is_of_the_set_that_tells_the_hang(folder, pair, recorder):
+    """Asked again after rank 0 had given up, rank 1 stood elsewhere. Only the first set's second look has its stack."""
+    folder.write(pair).side("collection.json", collection(recorder, {0: "ok", 1: "ok"}))
+    type(folder)(folder.path / "round_2").write(pair).side("stacks_1.txt", stack_in("tokenize"))
+    gave_up = recorder.start_ns + 61_000 * 1_000_000
+    folder.side("exit_0.json", {"rank": 0, "error": "RuntimeError", "message": "Timed out waiting", "time_ns": gave_up})
+    later = type(folder)(folder.path / "set_2").write({1: pair[1]}).side("stacks_1.txt", stack_in("forward"))
+    later.side("collection.json", collection(recorder, {1: "ok"}) | {"asked_ns": gave_up + 1})
+    assert "stuck at step 6 in tokenize (job/tokenize.py:7)" in folder.report().verdict.sentence
+
+
 def test_views(folder, world):
     mesh = world(4, 2, 1)
     folder.write(mesh.dumps("shape", 5, "tp"))
