@@ -167,13 +167,17 @@ def report(path: opt.OnePath, output: opt.OutFile = None, force: opt.Force = Fal
 @app.command(rich_help_panel=ANALYSE)
 def serve(
     path: opt.OnePath,
-    port: Annotated[int, typer.Option(help="Port on the loopback interface; 0 takes a free one.")] = 8050,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8050,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; beyond loopback a token is asked for.")
+    ] = "127.0.0.1",
     browse: Annotated[bool, typer.Option("--open", help="Open a browser on it.")] = False,
 ) -> None:
-    """The web dashboard of a run, on loopback only."""
+    """The web dashboard of a run, on loopback unless told otherwise."""
+    from workbench.web.server import Place
     from workbench.web.server import serve as serve_run
 
-    serve_run(path, port, browse=browse)
+    serve_run(path, Place(host, port, browse))
 
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
