@@ -157,11 +157,18 @@ def compare(
 
 
 @app.command(rich_help_panel=ANALYSE)
-def report(path: opt.OnePath, output: opt.OutFile = None, force: opt.Force = False) -> None:
+def report(
+    path: opt.OnePath,
+    output: opt.OutFile = None,
+    force: opt.Force = False,
+    anonymise: Annotated[
+        bool, typer.Option("--anonymise", help="Leave out paths, hosts, addresses and users.", show_default=False)
+    ] = False,
+) -> None:
     """Write a report that stands alone: .html, .md or .json."""
     from workbench import show
 
-    raise typer.Exit(show.written(path, output, force=force))
+    raise typer.Exit(show.written(path, output, force=force, anonymise=anonymise))
 
 
 @app.command(rich_help_panel=ANALYSE)
