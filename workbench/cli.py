@@ -276,6 +276,15 @@ def doctor(as_json: opt.Json = False) -> None:
 
 
 @app.command(rich_help_panel=HELP)
+def capabilities(as_json: opt.Json = False) -> None:
+    """For scripts and coding agents: how to ask, and what comes back."""
+    from workbench.capabilities import capabilities as of
+    from workbench.capabilities import skill
+
+    print(of(app).json().decode() if as_json else skill(), end="\n" if as_json else "")
+
+
+@app.command(rich_help_panel=HELP)
 def schema(
     name: Annotated[str | None, typer.Argument(help="memory, hang, trace, steps, incident, ...")] = None,
 ) -> None:
