@@ -16,13 +16,13 @@ from analyzers.memory.categories import categorise
 from analyzers.memory.estimates import LAYER, most_frequent
 from analyzers.memory.job import BYTES_OF, Job, job_of
 from analyzers.memory.model import DeviceTrace
+from analyzers.memory.opening import opened
 from analyzers.memory.parts import Change, WhatIf
 from analyzers.memory.phases import BACKWARD, FORWARD, NO_PHASE, Phases, Windows, windows
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import BEFORE, Replay
 from analyzers.memory.rules import phase_of_entries, stack_signs
 from analyzers.memory.tables import Column
-from analyzers.memory.views import opened
 from analyzers.run import Artefact
 
 PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, INPUTS, TEMPORARY = (
