@@ -1,4 +1,4 @@
-"""run.json: what was run, and how it ended. See docs/run-folder.md."""
+"""run.json: what was run, and how it ended. See docs/reference/run-folder.md."""
 
 import json
 import platform

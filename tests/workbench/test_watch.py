@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from textual.widgets import Static
 
-from analyzers.steps.now import Now, RankNow, Stall
+from analyzers.steps.live import Now, RankNow, Stall
 from workbench.present.spark import spark
 from workbench.tui.watch import WatchApp
 from workbench.tui.widgets.rows import Rows

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Footer, Header, Static
 
-from analyzers.steps.now import RankNow
+from analyzers.steps.live import RankNow
 from workbench.console import clean
 from workbench.present.text import head
 from workbench.tui.widgets.rows import Rows

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from analyzers.steps.now import Now, RankNow, Stall
+from analyzers.steps.live import Now, RankNow, Stall
 from analyzers.wording import verb, who
 from workbench.console import clean
 from workbench.palette import PHASES, SEVERITIES, SEVERITY_SIGNS, STANDING_SIGNS, STANDINGS, STATUSES

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from analyzers.report import Report
-from analyzers.steps.now import Now, StepNow
+from analyzers.steps.live import Now, StepNow
 from workbench.palette import SEVERITY_SIGNS
 from workbench.present.units import duration, size
 from workbench.watch.board import lost_ranks, stalled

@@ -9,8 +9,7 @@ from typing import Any
 from analyzers.errors import WorkbenchError
 from analyzers.report import Report
 from analyzers.run import discover
-from analyzers.steps.live import Follower
-from analyzers.steps.now import Now
+from analyzers.steps.live import Follower, Now
 from analyzers.store import Options
 from workbench.ask import JOINED, ask
 

@@ -10,8 +10,7 @@ import time
 import pytest
 
 from analyzers.steps.live import Follower
-from analyzers.steps.scalars import events, scalars
-from analyzers.steps.tail import Growing, lines
+from analyzers.steps.live.tail import Growing, lines
 
 MIB = 1 << 20
 
@@ -193,13 +192,28 @@ def test_hostile_lines_are_passed_by(tmp_path):
     assert (now.step, now.world_size) == (2, 1)
 
 
-def record(name, step=None, at=0, value=None, event=None):
+def record(name, step=None, value=None, event=None):
     told = {"global_rank": 3, "host_name": socket.gethostname(), "pid": os.getpid(), "time_us": time.time_ns() // 1000}
     return json.dumps(told | {"log_type_name": name, "step": step, "value": value, "event_name": event}) + "\n"
 
 
+def board(folder):
+    return pytest.importorskip("torch.utils.tensorboard").SummaryWriter(folder)
+
+
+TOLD = {
+    "loss_metrics/global_avg_loss": 4.5,
+    "memory/max_active(GiB)": 2.0,
+    "memory/max_active(%)": 25.0,
+    "mfu(%)": 40.0,
+}
+
+
 def test_a_job_of_torchtitans(tmp_path):
     """Steps and phases from its structured log, loss, speed and memory from TensorBoard's file beside it."""
+    with board(tmp_path / "tb" / "20261121-1010" / "rank_3") as writer:
+        for tag, value in TOLD.items():
+            writer.add_scalar(tag, value, 1)
     folder = tmp_path / "structured_logs"
     folder.mkdir()
     log = folder / "training.global_rank_3.20261121-101010-abcdef.jsonl"
@@ -211,32 +225,40 @@ def test_a_job_of_torchtitans(tmp_path):
         + record("step_end", 1, value=1000.0)
         + record("fwd_bwd_start", 2)
     )
-    board = tmp_path / "tb" / "20261121-1010" / "rank_3"
-    board.mkdir(parents=True)
-    told = {"loss_metrics/global_avg_loss": 4.5, "memory/max_active(GiB)": 2.0, "memory/max_active(%)": 25.0}
-    (board / "events.out.tfevents.1").write_bytes(b"".join(event(1, tag, value) for tag, value in told.items()))
     now = Follower(tmp_path).look()
     assert (now.status, now.world_size, now.step, now.phases) == ("running", 4, 1, {"fwd_bwd": 0.6, "optim": 0.2})
     assert (now.recent[0].loss, now.ranks[0].phase) == (4.5, "fwd_bwd")
     assert (now.ranks[0].memory_bytes, now.ranks[0].limit_bytes) == (2 << 30, 8 << 30)
+    assert now.utilisation == pytest.approx(0.4)
 
 
-def event(step, tag, value):
-    """An event as TensorBoard's writer frames it; nobody checks the checksums."""
-    scalar = b"\x0a" + bytes([len(tag)]) + tag.encode() + b"\x15" + struct.pack("<f", value)
-    summary = b"\x0a" + bytes([len(scalar)]) + scalar
-    body = b"\x09" + struct.pack("<d", 1.0) + b"\x10" + bytes([step]) + b"\x2a" + bytes([len(summary)]) + summary
-    return struct.pack("<QI", len(body), 0) + body + bytes(4)
+def test_a_structured_log_that_grows(tmp_path):
+    """The records of a step arrive in several looks."""
+    folder = tmp_path / "structured_logs"
+    folder.mkdir()
+    records = [
+        record("fwd_bwd_end", 1, value=600.0),
+        record("optim_end", 1, value=1.0),
+        record("step_end", 1, value=900.0),
+    ]
+    follower, seen = Follower(tmp_path), []
+    for text in [*records, *(one.replace('"step": 1', '"step": 2') for one in records)]:
+        with (folder / "training.global_rank_0.20261121-101010-abcdef.jsonl").open("a") as log:
+            log.write(text)
+        seen.append(follower.look().step)
+    assert seen == [0, 0, 1, 1, 1, 2]
 
 
-def test_scalars_are_those_that_tensorboard_writes(tmp_path):
-    writer_of = pytest.importorskip("torch.utils.tensorboard").SummaryWriter
-    with writer_of(tmp_path) as writer:
-        for step in (1, 300):
-            writer.add_scalar("grad_norm", 0.5 * step, step)
-    [path] = tmp_path.glob("events*")
-    read = path.read_bytes()
-    assert list(scalars(read)) == [(1, "grad_norm", 0.5), (300, "grad_norm", 150.0)]
-    assert events(read) == len(read)
-    assert events(read[:-3]) < len(read) - 3
-    assert list(scalars(b"\x05" + bytes(11) + b"\xff" * 9)) == []
+def test_an_event_file_that_grows(tmp_path):
+    """Of older torchtitans there is nothing else. A step is timed from the one before."""
+    follower = Follower(tmp_path)
+    with board(tmp_path / "tb" / "20261121-1010") as writer:
+        for step in (10, 20, 30):
+            writer.add_scalar("loss_metrics/global_avg_loss", 1 / step, step, walltime=1e9 + step)
+            writer.add_scalar("throughput(tps)", 700, step, walltime=1e9 + step)
+            writer.flush()
+            now = follower.look()
+    assert [(one.step, one.loss, one.dur_s) for one in now.recent] == [
+        (10, pytest.approx(0.1), 0), (20, pytest.approx(0.05), 1), (30, pytest.approx(1 / 30), 1),
+    ]  # fmt: skip
+    assert now.tokens_per_s == 700

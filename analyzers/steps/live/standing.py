@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from analyzers.steps.now import ENDED, RankNow, Stall
-from analyzers.steps.pulse import DONE
-from analyzers.steps.rank_log import RankLog
-from analyzers.steps.records import whole
+from analyzers.steps.live.now import ENDED, RankNow, Stall
+from analyzers.steps.live.pulse import DONE
+from analyzers.steps.live.rank_log import RankLog
 
 STALLED_S, STALLED_STEPS = 3.0, 3.0
 """Who has not moved for so long, and for as many steps, may be stuck."""
@@ -23,21 +22,20 @@ DUMPS_AFTER = 0.4
 def rank_now(folder: Path, log: RankLog, growth: float | None, pace: float) -> RankNow:
     """Where a rank is, and how its memory stands."""
     beat, last = log.beat(folder), log.last
-    held, limit = whole(last.get("memory_bytes")), last.get("limit_bytes")
-    limit = limit if isinstance(limit, int) else None
+    held, limit = last.memory_bytes, last.limit_bytes
     quiet = max(0.0, time.time() - beat.time_ns / 1e9) if beat else 0.0
     return RankNow(
         rank=log.rank,
         host=str(log.header.get("host", "")),
         attempt=whole(log.header.get("attempt")),
         state=state(folder, log, beat.phase if beat else "", quiet > max(STALLED_S, STALLED_STEPS * pace)),
-        step=beat.step if beat else whole(last.get("step")),
+        step=beat.step if beat else last.step,
         phase=beat.phase if beat else "",
         quiet_s=quiet,
         memory_bytes=held,
         limit_bytes=limit,
         growth_bytes=growth,
-        oom_step=None if limit is None or not growth else whole(last.get("step")) + int((limit - held) / growth) + 1,
+        oom_step=None if limit is None or not growth else last.step + int((limit - held) / growth) + 1,
     )
 
 
@@ -112,3 +110,8 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def whole(value: Any) -> int:
+    """A number that is one; 0 for anything else."""
+    return value if isinstance(value, int) else 0

@@ -3,20 +3,21 @@
 import contextlib
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from analyzers.report import Finding
-from analyzers.steps.model import Steps, frame_of, split
-from analyzers.steps.now import TIMING_STEPS, Now, StepNow
-from analyzers.steps.rank_log import RankLog, Scalars, StepLog
-from analyzers.steps.read import Table
-from analyzers.steps.records import Row, number, whole
+from analyzers.steps.lines import Line, Table, number
+from analyzers.steps.live.now import TIMING_STEPS, Now, StepNow
+from analyzers.steps.live.rank_log import Board, RankLog, StepLog
+from analyzers.steps.live.standing import manifest_of, rank_now, setting, stall, status, whole
+from analyzers.steps.load import Source, frame_of, steps_of
+from analyzers.steps.model import Steps
 from analyzers.steps.report import verdicts
 from analyzers.steps.series import first_nonfinite, memory_growth
-from analyzers.steps.standing import manifest_of, rank_now, setting, stall, status
 from analyzers.steps.stragglers import stragglers
 
 LOGS = ("steps/rank_*.jsonl", "structured_logs/*.jsonl")
@@ -46,7 +47,7 @@ class Follower:
         self.folder, self._since = folder, since
         self._ranks: dict[int, RankLog] = {}
         self._logs: dict[Path, StepLog] = {}
-        self._boards: dict[Path, Scalars] = {}
+        self._boards: dict[Path, Board] = {}
         self._judged = Judged()
 
     def look(self) -> Now:
@@ -80,7 +81,7 @@ class Follower:
                 self._logs[path] = StepLog(path, self._rank(path))
         for path, _ in self._there(BOARDS):
             if path not in self._boards:
-                self._boards[path] = Scalars(path, self._rank(path))
+                self._boards[path] = Board(path, self._rank(path))
 
     def _read(self) -> None:
         """Take in what is new. TensorBoard's files are read where no line of ours tells the same."""
@@ -118,44 +119,45 @@ class Judged:
         seen, began = sum(log.seen for log in logs), time.monotonic()
         if seen == self._seen or began < self._due:
             return
-        steps = steps_of(logs)
+        steps = table_of(logs)
         if steps is not None:
             self.findings = verdicts(steps, stragglers(steps), first_nonfinite(steps))
             self.growth = {moment.ranks[0]: moment.value for moment in memory_growth(steps)}
         self._seen, self._due = seen, began + (time.monotonic() - began) / JUDGING_SHARE
 
 
-def steps_of(logs: Sequence[RankLog]) -> Steps | None:
+def table_of(logs: Sequence[RankLog]) -> Steps | None:
     """The last steps of all ranks as the table that findings are made from; None before the first."""
-    each = JUDGED // max(1, len(logs))
-    table = Table()
+    each, table, source = JUDGED // max(1, len(logs)), Table(), Source()
     for place, log in enumerate(logs):
-        table.take(place, list(log.steps.values())[-each:])
+        table.add(place, log.latest(each))
+        source.headers.append(log.header)
     if not table.rows:
         return None
     frame = frame_of(table.columns(), table.meta(), [log.rank for log in logs])
-    return split(frame, [log.header for log in logs], [], [], [])
+    return steps_of(source, frame, [], [])
 
 
 def recent_steps(logs: Sequence[RankLog]) -> list[StepNow]:
     """The last steps that any rank has finished."""
-    by_step: dict[int, list[Row]] = {}
+    by_step: dict[int, list[Line]] = {}
     for log in logs:
-        for step, row in log.steps.items():
-            by_step.setdefault(step, []).append(row)
-    return [step_now(step, rows) for step, rows in sorted(by_step.items())]
+        for step, line in log.steps.items():
+            by_step.setdefault(step, []).append(line)
+    return [step_now(lines) for _, lines in sorted(by_step.items())]
 
 
-def step_now(step: int, rows: Sequence[Row]) -> StepNow:
-    losses = [number(row["loss"]) for row in rows if row.get("loss") is not None]
-    rates = [rate for row in rows if (rate := rate_in(row))]
+def step_now(lines: Sequence[Line]) -> StepNow:
+    """One step, of all ranks that have finished it."""
+    losses = [number(line.loss) for line in lines if line.loss is not None]
+    rates = [rate for line in lines if (rate := rate_of(line))]
     return StepNow(
-        step=step,
-        start_ns=min(whole(row.get("start_ns")) for row in rows),
-        dur_s=max(whole(row.get("dur_ns")) for row in rows) / 1e9,
+        step=lines[0].step,
+        start_ns=min(line.start_ns for line in lines),
+        dur_s=max(0, *(line.dur_ns for line in lines)) / 1e9,
         loss=losses[0] if losses else None,
         tokens_per_s=fmean(rates) if rates else None,
-        memory_bytes=max(whole(row.get("memory_bytes")) for row in rows),
+        memory_bytes=max(line.memory_bytes for line in lines),
     )
 
 
@@ -164,17 +166,13 @@ def pace_of(recent: Sequence[StepNow]) -> float:
     return median([one.dur_s for one in recent[-TIMING_STEPS:]] or [0.0])
 
 
-def rate_in(row: Row) -> float | None:
-    if told := number(row.get("tokens_per_s", 0)):
-        return told
-    tokens, spent = whole(row.get("tokens")), whole(row.get("dur_ns"))
-    return tokens * 1e9 / spent if tokens and spent else None
+def rate_of(line: Line) -> float | None:
+    return line.tokens * 1e9 / line.dur_ns if line.tokens and line.dur_ns > 0 else None
 
 
 def utilisation(logs: Sequence[RankLog], manifest: Mapping[str, Any], recent: Sequence[StepNow]) -> float | None:
     """Model-flops utilisation: as told, else from the speed and what the device could do."""
-    told = [row["utilisation"] for log in logs if "utilisation" in (row := log.last)]
-    if told:
+    if told := [log.utilisation for log in logs if log.utilisation is not None]:
         return fmean(told)
     rate = recent[-1].tokens_per_s if recent else None
     flops, peak = number(manifest.get("flops_per_token")), number(manifest.get("peak_flops"))
@@ -183,13 +181,9 @@ def utilisation(logs: Sequence[RankLog], manifest: Mapping[str, Any], recent: Se
 
 def shares(logs: Iterable[RankLog]) -> dict[str, float]:
     """What part of the last steps each phase took, the largest first; of all ranks together."""
-    spent: dict[str, int] = {}
+    spent: Counter[str] = Counter()
     total = 0
-    for log in logs:
-        for row in list(log.steps.values())[-TIMING_STEPS:]:
-            total += whole(row.get("dur_ns"))
-            told = row.get("phases")
-            for name, ns in told.items() if isinstance(told, dict) else ():
-                spent[str(name)] = spent.get(str(name), 0) + whole(ns)
-    ranked = sorted(spent.items(), key=lambda item: -item[1])
-    return {name: ns / total for name, ns in ranked if total}
+    for line in (line for log in logs for line in log.latest(TIMING_STEPS)):
+        total += max(0, line.dur_ns)
+        spent.update(line.phases)
+    return {name: ns / total for name, ns in spent.most_common() if total}
