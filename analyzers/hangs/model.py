@@ -179,8 +179,12 @@ class Job:
 
 def user_frame(frames: list[Frame]) -> Frame | None:
     """The innermost frame outside of PyTorch and the standard library; else the innermost."""
-    outside = (f for f in frames if not any(part in f.filename for part in INTERNAL))
-    return next(outside, frames[0] if frames else None)
+    return next(filter(is_own, frames), frames[0] if frames else None)
+
+
+def is_own(frame: Frame) -> bool:
+    """Whether it lies outside of PyTorch and the standard library."""
+    return not any(part in frame.filename for part in INTERNAL)
 
 
 def ops_of(columns: "dict[str, np.ndarray[Any, Any]]", rows: slice, rank: int, groups: dict[int, int]) -> list[Op]:

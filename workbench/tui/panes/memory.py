@@ -21,6 +21,7 @@ from workbench.present.units import bar, share, size
 from workbench.tui.panes.evidence import Evidence, Instant
 from workbench.tui.widgets.area import Area
 from workbench.tui.widgets.holders import Holders
+from workbench.tui.widgets.readings import TURNS
 
 RESTED_S = 0.1
 
@@ -41,9 +42,8 @@ class MemoryPane(Vertical):
         Binding("right_square_bracket", "rank(1)", "Next rank", id="memory.next"),
         Binding("comma", "snapshot(-1)", "Earlier snapshot", id="memory.earlier", show=False),
         Binding("full_stop", "snapshot(1)", "Later snapshot", id="memory.later", show=False),
-        Binding("v", "reading(1)", "Next reading", id="memory.reading"),
-        Binding("V", "reading(-1)", "Previous reading", id="memory.back", show=False),
-        Binding("g", "group", "Group by", id="memory.group"),
+        *TURNS,
+        Binding("b", "group", "Group by", id="memory.group"),
         Binding("f", "focus", "Focus", id="memory.focus"),
         Binding("slash", "search", "Search", id="memory.search"),
         Binding("escape", "leave", "Back", id="memory.leave", show=False),
@@ -138,7 +138,7 @@ class MemoryPane(Vertical):
         self._show_device()
 
     def action_reading(self, by: int) -> None:
-        self.query_one(Evidence).turn(by)
+        self.query_one(Evidence).action_reading(by)
 
     def action_group(self) -> None:
         self.query_one(Evidence).regroup()

@@ -14,8 +14,8 @@ from workbench.present.table import Table
 class Sections(VerticalScroll):
     """Several small tables under each other."""
 
-    def __init__(self, tables: list[Table]) -> None:
-        super().__init__()
+    def __init__(self, tables: list[Table], **options: Any) -> None:
+        super().__init__(**options)
         self._tables = tables
 
     def compose(self) -> ComposeResult:
