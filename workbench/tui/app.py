@@ -21,6 +21,7 @@ from workbench.present.sections import OF_ROOM
 from workbench.tui.panes.hang import HangPane
 from workbench.tui.panes.home import HomePane
 from workbench.tui.panes.memory import MemoryPane
+from workbench.tui.panes.steps import StepsPane
 from workbench.tui.widgets.tables import Sections
 
 VIEWS = ("home", "memory", "hang", "trace", "steps")
@@ -77,6 +78,8 @@ class Views(Vertical):
             return MemoryPane(self._found[name], self._run, self._options)
         if name == "hang":
             return HangPane(self._found[name], self._run, self._options)
+        if name == "steps":
+            return StepsPane(self._found[name], self._run, self._options)
         return Sections(OF_ROOM[name](self._found[name]))
 
 

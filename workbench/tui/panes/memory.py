@@ -102,7 +102,7 @@ class MemoryPane(Vertical):
     def _timeline(self, artefact: Artefact, width: int) -> Any:
         return views.timeline(artefact, self._options, device=self._device.device, buckets=width, window=self._window)
 
-    def on_area_moved(self, event: Area.Moved) -> None:
+    def on_stacked_moved(self, event: Area.Moved) -> None:
         """What is alive is asked for once the cursor rests, as a key held down passes many instants."""
         self.query_one("#categories", Static).update(held(event.row))
         artefact = self._artefacts[self._device.path]
