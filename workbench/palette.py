@@ -74,6 +74,9 @@ def ink(colour: str) -> str:
 
 KINDS = {"compute": "#009e73", "communication": "#d55e00", "memory": "#56b4e9", "idle": "#8c8c8c", "": "#c9ced6"}
 """Kinds of device work; "" is an event of the host."""
+HEAT = ("#1d2a38", "#1f4a73", "#0072b2", "#56b4e9", "#f0e442")
+"""From little to much; told apart by how light they are, too."""
+KIND_SIGNS = {"compute": "c", "communication": "n", "memory": "m", "idle": " ", "": "h"}
 DISTINCT = tuple(dict.fromkeys([*CATEGORIES.values()]))
 
 

@@ -44,6 +44,8 @@ class MemoryPane(Vertical):
         Binding("full_stop", "snapshot(1)", "Later snapshot", id="memory.later", show=False),
         *TURNS,
         Binding("b", "group", "Group by", id="memory.group"),
+        Binding("space", "mark", "Mark", id="memory.mark"),
+        Binding("d", "changes", "Changes", id="memory.changes"),
         Binding("f", "focus", "Focus", id="memory.focus"),
         Binding("slash", "search", "Search", id="memory.search"),
         Binding("escape", "leave", "Back", id="memory.leave", show=False),
@@ -104,6 +106,8 @@ class MemoryPane(Vertical):
 
     def on_stacked_moved(self, event: Area.Moved) -> None:
         """What is alive is asked for once the cursor rests, as a key held down passes many instants."""
+        if not isinstance(event.area, Area):
+            return
         self.query_one("#categories", Static).update(held(event.row))
         artefact = self._artefacts[self._device.path]
         instant = Instant(artefact, self._device.device, int(event.row["entry"]))
@@ -142,6 +146,14 @@ class MemoryPane(Vertical):
 
     def action_group(self) -> None:
         self.query_one(Evidence).regroup()
+
+    def action_mark(self) -> None:
+        """Compare with the instant at the cursor from now on."""
+        self.query_one(Evidence).mark()
+
+    def action_changes(self) -> None:
+        """What changed from the mark to the cursor."""
+        self.query_one(Evidence).turn_to("changes")
 
     def action_focus(self) -> None:
         """Give the evidence the room of the timeline, or take it back."""

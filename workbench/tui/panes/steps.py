@@ -118,6 +118,8 @@ class StepsPane(Vertical):
 class Compared(Readings):
     """All ranks: tables, durations, loss."""
 
+    TAKES_KEYS: ClassVar[bool] = False
+
     def __init__(self, data: Any, logs: Any, options: Options) -> None:
         super().__init__(TITLES)
         self._data, self._logs, self._options = data, logs, options

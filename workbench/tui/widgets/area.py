@@ -1,9 +1,9 @@
-"""Memory over time: what every category holds, the peak and the failure marked."""
+"""Memory over time: what every category, pool or stream holds, the peak and the failure marked."""
 
 import numpy as np
 import pandas as pd
 
-from workbench.palette import CATEGORIES
+from workbench.palette import CATEGORIES, qualitative
 from workbench.present.units import size
 from workbench.tui.widgets.stacked import FAILURE, Stacked
 
@@ -29,3 +29,22 @@ class Area(Stacked):
         first, last = int(self.instants["entry"].iloc[0]), int(self.instants["entry"].iloc[-1])
         top = size(int(self.instants["allocated"].max()))
         return f"entry {first} … {last}   top {top}   ▼ peak  {FAILURE} allocation failed  ┆ cursor"
+
+
+class PlaceArea(Stacked):
+    """A timeline by pool or stream as `memory.views.places` gives it."""
+
+    def show(self, frame: pd.DataFrame) -> None:
+        """Draw another timeline."""
+        places = [str(name) for name in frame.columns if name not in ("entry", "time_us", "allocated")]
+        self.draw(frame, {name: qualitative(number) for number, name in enumerate(places)}, "allocated")
+
+    def signs(self) -> dict[int, str]:
+        """`▼` over the peak."""
+        return {self.highest: "▼"}
+
+    def ruler(self) -> str:
+        """What every place holds at the cursor, the lowest layer first."""
+        row = self.instants.iloc[max(0, self.cursor)]
+        held = "   ".join(f"{name} {size(int(row[name]))}" for name in self.names)
+        return f"entry {int(row['entry'])}: {size(int(row['allocated']))} = {held}"

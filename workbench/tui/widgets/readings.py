@@ -22,8 +22,11 @@ TURNS: list[BindingType] = [
 class Readings(Vertical):
     """`titles`: what each reading shows, by the id of its widget. A subclass says what to ask for each, off the event
     loop; the widget's own `show` takes the answer.
+
+    A reading that one turns to gets the keys, unless what is above it needs them more (`TAKES_KEYS`).
     """
 
+    TAKES_KEYS: ClassVar[bool] = True
     BINDINGS: ClassVar[list[BindingType]] = TURNS
     DEFAULT_CSS = "Readings { height: 1fr; } Readings ContentSwitcher { height: 1fr; } Readings > Static { height: 1; }"
 
@@ -58,12 +61,12 @@ class Readings(Vertical):
         self.turn_to(names[(names.index(self.reading) + by) % len(names)])
 
     def turn_to(self, reading: str) -> None:
-        """Show a reading and, if another had them, give it the keys."""
-        had_focus = self.has_focus_within
+        """Show a reading."""
+        takes_keys = self.TAKES_KEYS or self.has_focus_within
         self.reading = self.query_one(ContentSwitcher).current = reading
-        if had_focus:
+        if takes_keys:
             shown = self.query_one(f"#{reading}")
-            (shown if shown.focusable else next((w for w in shown.walk_children(Widget) if w.focusable), shown)).focus()
+            next((widget for widget in (shown, *shown.walk_children(Widget)) if widget.focusable), shown).focus()
         self.load()
 
     @work(thread=True, exclusive=True, group="reading")

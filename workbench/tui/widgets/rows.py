@@ -1,18 +1,22 @@
 """A list of any length at the price of the lines on screen."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.text import Text
+from textual.binding import BindingType
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+
+from workbench.tui.widgets.keys import SCROLLED
 
 
 class Rows(ScrollView, can_focus=True):
     """Items under a head that stays; only those in sight are made into text."""
 
     DEFAULT_CSS = "Rows { height: 1fr; }"
+    BINDINGS: ClassVar[list[BindingType]] = SCROLLED
 
     def __init__(self, head: Text, line: Callable[[Any], Text], **options: Any) -> None:
         super().__init__(**options)
@@ -24,6 +28,11 @@ class Rows(ScrollView, can_focus=True):
         self._items = items
         self.virtual_size = Size(self._head.cell_len, len(items) + 1)
         self.refresh()
+
+    @property
+    def row_count(self) -> int:
+        """How many items there are."""
+        return len(self._items)
 
     def render_line(self, y: int) -> Strip:
         left, top = self.scroll_offset

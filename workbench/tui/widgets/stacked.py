@@ -71,6 +71,11 @@ class Stacked(Widget, can_focus=True):
         self.refresh()
 
     @property
+    def names(self) -> list[str]:
+        """The layers, the lowest first."""
+        return list(self._colours)
+
+    @property
     def highest(self) -> int:
         """The row with the largest total."""
         return int(np.nanargmax(self.instants[self._total].to_numpy(float)))
