@@ -147,12 +147,13 @@ def compare(
     printed: opt.Printed = None,
     output: opt.OutFile = None,
     force: opt.Force = False,
+    no_tui: opt.NoTui = False,
     fail_on: opt.FailOnOption = None,
 ) -> None:
     """Two runs: configuration, step time, loss and memory side by side."""
     from workbench import show
 
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True, web=False, fail_on=fail_on)
+    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui, web=False, fail_on=fail_on)
     raise typer.Exit(show.compared(a, b, look))
 
 

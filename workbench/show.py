@@ -66,10 +66,7 @@ def answer(room: str | None, paths: Sequence[Path], options: Options, look: Look
     run = find(paths)
     room = room or room_for(run)
     if look.interactive:
-        from workbench.tui.app import WorkbenchApp
-
-        WorkbenchApp(run, room, options).run()
-        return Exit.OK
+        return open_app(run, room, options)
     if look.web:
         from workbench.web.server import serve_report
 
@@ -80,10 +77,15 @@ def answer(room: str | None, paths: Sequence[Path], options: Options, look: Look
 
 def explore(folder: Path) -> Exit:
     """The terminal app on all that a folder holds."""
-    from workbench.tui.app import WorkbenchApp
-
     run = find([folder])
-    WorkbenchApp(run, room_for(run), Options()).run()
+    return open_app(run, room_for(run), Options())
+
+
+def open_app(run: Run, room: str, options: Options) -> Exit:
+    from workbench.tui.app import WorkbenchApp
+    from workbench.tui.case import RunCase
+
+    WorkbenchApp(RunCase(run, room, options)).run()
     return Exit.OK
 
 
@@ -104,6 +106,12 @@ def compared(a: Path, b: Path, look: Look) -> Exit:
     from analyzers import compare
 
     runs = discover(a), discover(b)
+    if look.interactive:
+        from workbench.tui.app import WorkbenchApp
+        from workbench.tui.case import Comparison
+
+        WorkbenchApp(Comparison(*runs, Options())).run()
+        return Exit.OK
     return deliver(compare.analyze(*runs, Options()), look, runs[0])
 
 
