@@ -43,6 +43,12 @@ def site(oom, tmp_path) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture
+def serving():
+    """`serving(run, folder)` is a dashboard for the time of a `with`, and gives its address."""
+    return served
+
+
 @contextmanager
 def served(run: Run, folder: Path, token: str | None = None) -> Iterator[str]:
     """A dashboard as `workbench serve` puts it together."""

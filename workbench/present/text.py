@@ -48,7 +48,7 @@ def head(report: Report[Any]) -> Group:
     rows = [("Verdict", Text.assemble((name, f"bold {colour}"), "  ", clean(verdict.sentence)))]
     if first:
         rows += [
-            ("Why", Text(clean(first.why))),
+            ("Why", Text.assemble(clean(first.why), (f"  [{first.id}]", "dim"))),
             ("", evidence(first)),
             ("Next", Text(clean(first.next), style="bold")),
         ]
