@@ -90,10 +90,11 @@ def title(culprit: Culprit) -> str:
 
 def why(culprit: Culprit) -> str:
     """The mechanism by which the culprit stops the others, and what else is known of it."""
-    name = operation(culprit) or "what they wait in"
+    name = operation(culprit) or "what the others wait in"
     end = ENDS[ending(culprit)].format(error=culprit.error)
     text = WHY[culprit.kind].format(ranks=who(culprit.ranks), name=name, end=end)
-    return text + (f" ({culprit.detail})" if culprit.detail and culprit.detail not in title(culprit) else "")
+    told = not culprit.detail or culprit.out_of_memory or culprit.detail in title(culprit)
+    return text if told else f"{text} ({culprit.detail})"
 
 
 def sentence(culprit: Culprit) -> str:
