@@ -105,14 +105,14 @@ def ask(found: Run, options: store.Options) -> Rooms:
     snapshots = found.of(Kind.SNAPSHOT)
     chosen = snapshots if len(snapshots) <= SNAPSHOTS_AT_MOST else run.newest_step(snapshots)
     recorded = run.newest_step(found.of(Kind.TRACE))
-    logs = found.of(Kind.STEPS, Kind.STRUCTURED_LOG)
+    logs = found.of(*run.TIMED)
     if chosen:
         rooms.memory = attempt(rooms, lambda: memory.analyze(chosen, options))
     if found.of(Kind.FLIGHT, Kind.COLLECTION, Kind.EXIT) or died:
         rooms.hang = attempt(rooms, lambda: hangs.analyze(found, options))
     if recorded:
         rooms.trace = attempt(rooms, lambda: traces.analyze(recorded, options))
-    if logs:
+    if any(log.kind is not Kind.LOG for log in logs):
         rooms.steps = attempt(rooms, lambda: steps.analyze(logs, options))
     return rooms
 

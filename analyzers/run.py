@@ -25,6 +25,8 @@ SKIPPED_FOLDERS = {"checkpoint", "previous", "__pycache__", ".git", ".venv", "no
 
 STEP = re.compile(r"(?:iteration|step)_(\d+)(_exit)?")
 SNAPSHOT_SEGMENTS = re.compile(rb"segments|device_traces|segment_pool_id|segment_type")
+CONSOLE = re.compile(rb"^[^{\n]{0,40}\[(?:titan|trainer)\] \d{4}-\d\d-\d\d |step:\s+\d+[^\n]{1,40}loss:", re.MULTILINE)
+"""Lines of a trainer's console."""
 FLIGHT_KEYS = re.compile(rb"pg_config|record_id|pg_status|nccl_comm_state")
 
 
@@ -49,6 +51,8 @@ class Kind(StrEnum):
 
 ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_LOG)
 """The kinds that answer a question on their own; the others help."""
+TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.TENSORBOARD, Kind.LOG)
+"""The kinds that tell of steps, the most telling first."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ def discover(path: Path) -> Run:
 
 
 def known_kinds() -> str:
-    return "known are memory snapshots, profiler traces, Flight Recorder dumps and step logs (.gz of each)"
+    return "known are memory snapshots, profiler traces, Flight Recorder dumps, step logs and consoles (.gz of each)"
 
 
 def files_below(root: Path) -> Iterator[Path]:
@@ -188,8 +192,12 @@ def kind_by_content(head: bytes) -> Kind | None:
     if head.startswith(b"\x80"):
         return pickled_kind(head)
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if not text.startswith((b"{", b"[")):
-        return None
+    if not text.startswith(b"{") and CONSOLE.search(text):
+        return Kind.LOG
+    return json_kind(text) if text.startswith((b"{", b"[")) else None
+
+
+def json_kind(text: bytes) -> Kind | None:
     if b'"log_type"' in text and b'"log_type_name"' in text:
         return Kind.STRUCTURED_LOG
     if b'"workbench.step' in text:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from analyzers import run, store
 from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, ranked, status_of, tool_version
-from analyzers.steps.model import Steps, StepsData, Straggler, load, summary
+from analyzers.steps.load import load
+from analyzers.steps.model import Steps, StepsData, Straggler, summary
 from analyzers.steps.series import Moment, fewer_collectives, first_nonfinite, loss_spike, memory_growth, slowdown
 from analyzers.steps.stragglers import stragglers
 from analyzers.wording import seconds, verb, who
@@ -179,8 +180,9 @@ def verdict(steps: Steps, findings: Sequence[Finding], data: StepsData) -> Verdi
     grave = [f for f in findings if f.severity is not Severity.INFO]
     lacking = [f.title for f in findings if f.severity is Severity.INFO] + steps.problems
     if not grave:
-        median = max(rank.median_step_s for rank in data.ranks)
-        text = f"{len(data.ranks)} {verb(steps.ranks, 'rank', 'ranks')}, {seconds(median)} a step, nobody is late"
+        median = max((rank.median_step_s for rank in data.ranks if rank.median_step_s is not None), default=None)
+        pace = "no step is timed" if median is None else f"{seconds(median)} a step, nobody is late"
+        text = f"{len(data.ranks)} {verb(steps.ranks, 'rank', 'ranks')}, {pace}"
         return Verdict(status=Status.OK, kind="healthy", sentence=text, confidence=confidence(steps), missing=lacking)
     first = min(grave, key=lambda f: CLASSES.index(f.id.removeprefix("steps.")))
     return Verdict(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from analyzers.steps.lines import BROKEN, FINITE
 from analyzers.steps.model import Steps
-from analyzers.steps.read import BROKEN, FINITE
 
 WINDOW = 20
 SPIKE = 8.0

@@ -62,8 +62,7 @@ def local_work(steps: Steps) -> pd.DataFrame:
 
 def by_step(steps: Steps, values: pd.Series, usable: pd.Series) -> pd.DataFrame:
     """One row a step that all ranks finished, one column a rank."""
-    frame = steps.table[["rank", "step"]].assign(value=values)[usable]
-    return frame.pivot_table(index="step", columns="rank", values="value", aggfunc="last").dropna()
+    return steps.grid(values, usable).dropna()
 
 
 def reference(total: pd.DataFrame) -> pd.Series:

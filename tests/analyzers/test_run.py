@@ -47,6 +47,8 @@ LAYOUTS = [
     ("logs/x_y/attempt_0/1/stderr.log", b"", Kind.LOG, None, None, False),
     ("logs/x_y/attempt_0/1/error.json", b"{}", Kind.ERROR, None, None, False),
     ("tb/20260101-0101/events.out.tfevents.1", b"", Kind.TENSORBOARD, None, None, False),
+    ("slurm-1.out", b"[rank0]:[titan] 2026-01-01 10:00:00,000 - root", Kind.LOG, None, None, False),
+    ("job.txt", b"hello\n\x1b[31mstep:  1  \x1b[32mloss:  8.2", Kind.LOG, None, None, False),
     ("run.json", b"{}", Kind.MANIFEST, None, None, False),
 ]
 
