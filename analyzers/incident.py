@@ -26,7 +26,7 @@ from analyzers.report import (
 from analyzers.run import Kind, Run
 from analyzers.steps import StepsData
 from analyzers.traces import TraceData
-from analyzers.wording import place, ranges, verb, who
+from analyzers.wording import place, verb, who
 
 SCHEMA = "workbench.incident/1"
 CRASHED = "incident.crashed"
@@ -204,6 +204,8 @@ def chain_of(rooms: Rooms, crash: Crash | None, manifest: dict[str, Any]) -> lis
         lambda: out_of_memory(rooms),
         lambda: broken_loss(rooms) if completed or not_finite(crash) else [],
         lambda: hung(rooms),
+        lambda: [crashed(crash)] if crash and not crash.symptom and not completed else [],
+        lambda: hung(rooms, undecided=True),
         lambda: [crashed(crash)] if crash and not completed else [],
         lambda: broken_loss(rooms),
         lambda: warned(rooms),
@@ -245,9 +247,11 @@ def out_of_memory(rooms: Rooms) -> list[Link]:
     return [root, *(link for c in culprits if set(c.ranks) & set(root.ranks) for link in waiting(rooms, c))]
 
 
-def hung(rooms: Rooms) -> list[Link]:
-    """The causes of a hang, each followed by those that wait."""
-    if rooms.hang is None or rooms.hang.verdict.kind in ("healthy", "unknown") or told_by_steps(rooms):
+def hung(rooms: Rooms, *, undecided: bool = False) -> list[Link]:
+    """The causes of a hang, each followed by those that wait; `undecided`: also where the dumps leave it open."""
+    if rooms.hang is None or told_by_steps(rooms):
+        return []
+    if rooms.hang.verdict.kind == "healthy" or (rooms.hang.verdict.kind == "unknown" and not undecided):
         return []
     links = []
     for culprit, text in zip(rooms.hang.data.culprits, hangs.titles(rooms.hang.data.culprits), strict=True):
@@ -277,7 +281,7 @@ def waiting(rooms: Rooms, culprit: Culprit) -> list[Link]:
     mine = [w for w in rooms.hang.data.waits if w.rank in culprit.victims]
     first = next((w for w in mine if set(w.waits_for) & set(culprit.ranks)), mine[0] if mine else None)
     where = f" in {first.operation} #{first.seq} of {label(rooms.hang.data, first.group)}" if first else ""
-    whom = "it" if len(culprit.ranks) == 1 else ranges(culprit.ranks)
+    whom = "it" if len(culprit.ranks) == 1 else "them"
     text = f"{who(culprit.victims)} {verb(culprit.victims, 'waits', 'wait')}{where} for {whom}"
     return [Link(text=text, kind="waiting", ranks=culprit.victims, findings=[f"hang.{culprit.kind}"])]
 
@@ -331,7 +335,7 @@ def verdict(rooms: Rooms, chain: Sequence[Link], manifest: dict[str, Any], findi
     tail = [brief(part, root) for part in chain[1:3] if part.kind == "waiting"]
     ranks = sorted({rank for part in chain if part.kind == root.kind for rank in part.ranks})
     return Verdict(
-        status=status_of(behind) if behind else Status.ERROR,
+        status=Status.UNKNOWN if root.kind == "unknown" else status_of(behind) if behind else Status.ERROR,
         kind=root.kind,
         ranks=ranks,
         sentence="; ".join([root.text, *tail[:1]]),

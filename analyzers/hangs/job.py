@@ -12,9 +12,10 @@ import numpy as np
 from analyzers import run, store
 from analyzers.errors import WorkbenchError
 from analyzers.hangs.ends import is_victim
+from analyzers.hangs.files import Collection
 from analyzers.hangs.messages import add_messages
 from analyzers.hangs.model import Frame, Group, Job, Op, Position, RankState, Signature, ops_of
-from analyzers.hangs.side import Collection, Side, base_of, gather
+from analyzers.hangs.side import Side, base_of, gather
 
 READER = "analyzers.hangs.read"
 SET = re.compile(r"set_(\d+)")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from analyzers import run, store
 from analyzers.errors import InputError
 from analyzers.hangs.classify import Scene, classify
-from analyzers.hangs.ends import Death, exception_text, is_victim, last_lines
+from analyzers.hangs.ends import Death, exception_text, is_victim
 from analyzers.hangs.graph import At, Graph, build, roots
 from analyzers.hangs.job import NO_STACKS, OVERWRITTEN, DumpSet, load_job, open_set
 from analyzers.hangs.model import Culprit, HangData, Job, Wait, is_library
@@ -14,9 +14,11 @@ from analyzers.hangs.rounds import moved
 from analyzers.hangs.side import Side
 from analyzers.hangs.timing import timing
 from analyzers.hangs.words import finding_of, sentence
+from analyzers.hangs.workers import last_lines
 from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, ranked, tool_version
 from analyzers.wording import verb, who
 
+MOST_RANKS = 1 << 20
 CROWDS_AT_MOST, CALLERS_AT_MOST = 4, 5
 SCHEMA = "workbench.hang/1"
 CERTAINTY = (
@@ -73,7 +75,8 @@ def too_few(scene: Scene, found: list[Culprit]) -> list[Culprit]:
     if len(silent) > max(1, scene.job.world_size // 4):
         rest = [c for c in found if c not in silent]
         ranks = sorted(rank for c in silent for rank in c.ranks)
-        return [*rest, Culprit(ranks=ranks, kind="unknown", detail="they left no dump", confidence=0.2)]
+        hurt = sorted({rank for c in silent for rank in c.victims}.difference(ranks))
+        return [*rest, Culprit(ranks=ranks, kind="unknown", detail="they left no dump", victims=hurt, confidence=0.2)]
     return found
 
 
@@ -182,14 +185,20 @@ def missing(scene: Scene) -> list[str]:
         what: [r for r in ranks if what != NO_STACKS or r not in side.stack_files] for what, ranks in job.lacks.items()
     }
     lacking = [f"{what} {who(ranks)}" for what, ranks in lacks.items() if ranks]
-    for rank in (r for r in range(min(job.world_size, 1 << 20)) if r not in job.ranks):
-        death, asked = side.death(rank), side.asked(rank)
-        why = death.how if death else asked.status if asked else ""
-        lacking.append(f"no dump of rank {rank}" + (f": {why}" if why else ""))
+    lacking += [f"no dump of {who(ranks)}" + (f": {why}" if why else "") for why, ranks in absent(job, side).items()]
     inferred = [g.label for g in job.groups if g.source == "entries"]
     if inferred:
         lacking.append(f"members of {', '.join(inferred[:5])} are inferred from who used them")
     return [*job.problems, *lacking[:50]]
+
+
+def absent(job: Job, side: Side) -> dict[str, list[int]]:
+    """The ranks without a dump, by what is known of why."""
+    ranks: dict[str, list[int]] = {}
+    for rank in (r for r in range(min(job.world_size, MOST_RANKS)) if r not in job.ranks):
+        death, asked = side.death(rank), side.asked(rank)
+        ranks.setdefault(death.how if death else asked.status if asked else "", []).append(rank)
+    return ranks
 
 
 def evidence(scene: Scene, culprit: Culprit) -> list[Evidence]:

@@ -5,67 +5,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from analyzers import run
-from analyzers.hangs.ends import ORDERLY, Death, ExitFile, exception_text, is_victim, last_errors, log_files
+from analyzers.hangs.ends import ORDERLY, Death, exception_text, is_victim
+from analyzers.hangs.files import Asked, Collection, ExitFile, GroupsFile, Heartbeat, Round, Struct, read_side
 from analyzers.hangs.model import Frame
 from analyzers.hangs.threads import main_thread
+from analyzers.hangs.workers import last_errors, log_files
 from analyzers.wording import signal_of
 
-SIDE_BYTES = 64 << 20
 LOOK_NS = 2_000_000_000
 ROUND = re.compile(r"round_(\d+)")
-Struct = TypeVar("Struct", bound=msgspec.Struct)
-
-
-class GroupEntry(msgspec.Struct):
-    desc: str = ""
-    ranks: list[int] = []
-
-
-class GroupsFile(msgspec.Struct):
-    rank: int
-    world_size: int = 0
-    host: str = ""
-    pid: int = 0
-    groups: dict[str, GroupEntry] = {}
-
-
-class Heartbeat(msgspec.Struct):
-    step: int
-    phase: str = ""
-    time_ns: int = 0
-
-
-class Asked(msgspec.Struct):
-    """What came back from one rank."""
-
-    status: str = ""
-    channel: str | None = None
-    asked_ns: int | None = None
-    answered_ns: int | None = None
-    file: str | None = None
-    stacks: str | None = None
-    exit_code: int | None = None
-    heartbeat: Heartbeat | None = None
-
-
-class Round(msgspec.Struct):
-    round: int = 1
-    asked_ns: int = 0
-    ranks: dict[int, Asked] = {}
-
-
-class Collection(msgspec.Struct):
-    reason: str = ""
-    detail: str | None = None
-    asked_ns: int = 0
-    stalled_s: float | None = None
-    timeout_s: float | None = None
-    rounds: list[Round] = []
 
 
 @dataclass
@@ -193,16 +146,6 @@ def base_of(path: Path) -> tuple[Path, int]:
 
 def read_all(found: run.Run, kind: run.Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:
     return [content for a in near(found, kind, folders) if (content := read_side(a.path, struct))]
-
-
-def read_side(path: Path, struct: type[Struct]) -> Struct | None:
-    """A side file, or None when it is damaged: it only helps."""
-    try:
-        if path.stat().st_size > SIDE_BYTES:
-            return None
-        return msgspec.convert(msgspec.json.decode(path.read_bytes()), struct, strict=False)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
 
 
 def manifest_of(found: run.Run) -> dict[str, Any]:

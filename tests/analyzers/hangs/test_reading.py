@@ -482,3 +482,26 @@ def test_a_rank_that_lost_its_connection_while_it_was_asked_is_no_culprit(folder
     lost = {"rank": 1, "error": "RuntimeError", "message": "Connection closed by peer", "time_ns": just_after}
     folder.side("exit_1.json", lost)
     assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("dead", [2])
+
+
+def test_the_folders_of_the_workers_tell_ranks_within_a_node(tmp_path, folder, pair):
+    """Local rank 0 of the second node is rank 1; where nothing tells which node wrote an error, nobody is named."""
+    told = {"message": "ValueError: no tokens", "extraInfo": {"timestamp": "1600000000"}}
+    home = tmp_path / "host_b"
+    dumps = type(folder)(home / "dumps").write({0: pair[0]})
+    dumps.side("groups_1.json", {"rank": 1, "local_rank": 0, "world_size": 2, "host": "b"})
+    worker(home, folder, 0, 0).side("error.json", {"message": told})
+    report = analyze(run.discover(tmp_path))
+    assert (report.verdict.kind, report.verdict.ranks) == ("dead", [1])
+    assert report.verdict.missing[-1].startswith("no dump of rank 1: ValueError")
+    type(folder)(home / "logs/run_y/attempt_0/0").side("error.json", {"message": told | {"message": "KeyError: 1"}})
+    assert "it left no dump" in analyze(run.discover(tmp_path)).verdict.sentence
+
+
+def test_the_dumps_of_one_node_leave_the_others_open(folder, recorder):
+    waiting = recorder.dump([recorder.entry(PG, 1, done=False)], {"0": ("default_pg", range(4))})
+    report = folder.write({0: waiting, 1: waiting}).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("unknown", [])
+    assert report.verdict.sentence == "nothing is known of ranks 2-3: they left no dump; ranks 0-1 wait for them"
+    assert report.verdict.missing == ["no dump of ranks 2-3"]
+    assert "folders at once" in report.findings[0].next
