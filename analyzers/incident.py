@@ -30,6 +30,7 @@ from analyzers.traces import TraceData
 from analyzers.wording import place, ranges, verb, who
 
 SCHEMA = "workbench.incident/1"
+CRASHED = "incident.crashed"
 SNAPSHOTS_AT_MOST = 32
 """More snapshots than this are not all read: the last step's suffice to say what happened."""
 TRACEBACK_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
@@ -75,7 +76,7 @@ def analyze(found: Run, options: store.Options | None = None) -> Report[Incident
     crash = first_error(found)
     chain = chain_of(rooms, crash, found.manifest())
     findings = [f for report in rooms.reports() for f in report.findings]
-    findings += [crash_finding(crash)] if crash and chain and chain[0].kind == "crashed" else []
+    findings += [crash_finding(crash)] if crash and chain and chain[0].findings == [CRASHED] else []
     return Report(
         schema=SCHEMA,
         version=tool_version(),
@@ -136,18 +137,27 @@ class Crash:
     place: str
     source: str
 
+    @property
+    def symptom(self) -> bool:
+        """Whether it is what a rank gets for another one's fault."""
+        return hangs.is_symptom(self.message, [self.place] if self.place else [])
+
 
 def first_error(found: Run) -> Crash | None:
-    """From run.json's cause, else from the earliest error.json."""
-    cause = found.manifest().get("cause")
-    if isinstance(cause, dict) and (cause.get("error") or cause.get("message")):
-        error, message = str(cause.get("error") or ""), str(cause.get("message") or "")
-        text = message if error in message else f"{error}: {message}"
-        path = Path(str(cause.get("file") or ""))
-        rank = cause.get("rank")
-        return Crash(rank if isinstance(rank, int) else None, first_line(text), error_line(path), str(path))
+    """From run.json's cause, or the earliest error.json of one that did not end because of another rank."""
     errors = sorted((e for a in found.of(Kind.ERROR) if (e := error_file(a.path))), key=lambda pair: pair[0])
-    return errors[0][1] if errors else None
+    crashes = [*told_by_launcher(found.manifest().get("cause")), *(crash for _, crash in errors)]
+    return next((crash for crash in crashes if not crash.symptom), crashes[0] if crashes else None)
+
+
+def told_by_launcher(cause: Any) -> list[Crash]:
+    if not isinstance(cause, dict) or not (cause.get("error") or cause.get("message")):
+        return []
+    error, message = str(cause.get("error") or ""), str(cause.get("message") or "")
+    text = message if error in message else f"{error}: {message}"
+    path = Path(str(cause.get("file") or ""))
+    rank = cause.get("rank")
+    return [Crash(rank if isinstance(rank, int) else None, first_line(text), error_line(path), str(path))]
 
 
 def error_file(path: Path) -> tuple[float, Crash] | None:
@@ -190,11 +200,15 @@ def first_line(text: str) -> str:
 
 def crash_finding(crash: Crash) -> Finding:
     return Finding(
-        id="incident.crashed",
+        id=CRASHED,
         severity=Severity.ERROR,
         title=crash_text(crash),
-        why="it is the earliest error that a rank reported",
-        next="read the traceback in the error file, and the rank's log beside it",
+        why="another rank was gone or did not come, and no dump tells which"
+        if crash.symptom
+        else "it is the earliest error that a rank reported",
+        next="read the logs of the other ranks; with `recorders.start` in the script the next run leaves dumps"
+        if crash.symptom
+        else "read the traceback in the error file, and the rank's log beside it",
         ranks=[] if crash.rank is None else [crash.rank],
         evidence=[Evidence(text=crash.message, source=crash.source, line=crash.place)],
         confidence=0.8,
@@ -203,7 +217,8 @@ def crash_finding(crash: Crash) -> Finding:
 
 def crash_text(crash: Crash) -> str:
     name = "a rank" if crash.rank is None else f"rank {crash.rank}"
-    return f"{name} failed with {crash.message}" + (f" in {crash.place}" if crash.place else "")
+    did = "gave up waiting for another rank:" if crash.symptom else "failed with"
+    return f"{name} {did} {crash.message}" + (f" in {crash.place}" if crash.place else "")
 
 
 def chain_of(rooms: Rooms, crash: Crash | None, manifest: dict[str, Any]) -> list[Link]:
@@ -226,7 +241,9 @@ def not_finite(crash: Crash | None) -> bool:
 
 def crashed(crash: Crash) -> Link:
     ranks = [] if crash.rank is None else [crash.rank]
-    return Link(text=crash_text(crash), kind="crashed", ranks=ranks, findings=["incident.crashed"])
+    if crash.symptom:  # those who wait are no culprits
+        return Link(text=crash_text(crash), kind="unknown", findings=[CRASHED])
+    return Link(text=crash_text(crash), kind="crashed", ranks=ranks, findings=[CRASHED])
 
 
 def out_of_memory(rooms: Rooms) -> list[Link]:

@@ -115,14 +115,14 @@ def known_kinds() -> str:
 
 
 def files_below(root: Path) -> Iterator[Path]:
-    """Every file at or below `root`, without following links to folders."""
+    """Every file at or below `root`, but its writers' own, without following links to folders."""
     if root.is_file():
         yield root
         return
     seen = 0
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
-        for name in sorted(names):
+        for name in sorted(name for name in names if not name.startswith(".")):
             seen += 1
             if seen > FILES_AT_MOST:
                 raise InputError(f"{root}: more than {FILES_AT_MOST} files", "give the folder of one run")
@@ -130,14 +130,16 @@ def files_below(root: Path) -> Iterator[Path]:
 
 
 def identify(path: Path) -> Artefact | None:
-    """What a file is, or None."""
-    if not path.is_file():
+    """What a file is, or None; a job that is still writing may have taken it away meanwhile."""
+    try:
+        kind = kind_of(path) if path.is_file() else None
+        size = path.stat().st_size
+    except FileNotFoundError:
         return None
-    kind = kind_of(path)
     if kind is None:
         return None
     step, is_exit = step_of(path)
-    return Artefact(path, kind, rank_of(path), step, is_exit, path.stat().st_size)
+    return Artefact(path, kind, rank_of(path), step, is_exit, size)
 
 
 def rank_of(path: Path) -> int | None:

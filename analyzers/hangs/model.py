@@ -7,7 +7,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-INTERNAL = ("/torch/", "/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
+INTERNAL = (
+    *("/torch/", "/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>"),
+    "/trainer/recorders/",  # our own, through which an ending rank waits to be asked
+)
 """Parts of paths that are not the user's code."""
 
 

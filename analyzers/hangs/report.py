@@ -6,11 +6,11 @@ from analyzers import run, store
 from analyzers.errors import InputError
 from analyzers.hangs.classify import Scene, classify
 from analyzers.hangs.graph import At, Graph, build, roots
-from analyzers.hangs.job import OVERWRITTEN, DumpSet, load_job, newest_set
+from analyzers.hangs.job import OVERWRITTEN, DumpSet, load_job, open_set
 from analyzers.hangs.model import Culprit, HangData, Job, Wait, user_frame
 from analyzers.hangs.program import Programs
 from analyzers.hangs.rounds import moved
-from analyzers.hangs.side import Death, Side, gather
+from analyzers.hangs.side import Death, Side, exception_text, is_victim
 from analyzers.hangs.words import finding_of, sentence
 from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, ranked, tool_version
 from analyzers.wording import verb, who
@@ -39,8 +39,7 @@ def analyze(found: run.Run, options: store.Options | None = None) -> Report[Hang
         InputError: No dump lies there, nor a word on how ranks ended.
     """
     options = options or store.Options()
-    dumps = newest_set(found)
-    side = gather(found, dumps.folders)
+    dumps, side = open_set(found)
     job = load_job(dumps.rounds[0], side, options)
     if not job.ranks and not (side.exits or side.exit_codes or side.collection):
         raise InputError(
@@ -143,15 +142,7 @@ def assemble(scene: Scene, dumps: DumpSet, culprits: list[Culprit]) -> Report[Ha
 def verdict(scene: Scene, culprits: list[Culprit]) -> Verdict:
     lacking = missing(scene)
     if not culprits:
-        blind = any("DETAIL" in lack or OVERWRITTEN in lack for lack in scene.job.lacks)
-        hidden = blind or not scene.job.ranks
-        return Verdict(
-            status=Status.UNKNOWN if hidden else Status.OK,
-            kind="unknown" if hidden else "healthy",
-            sentence="the dumps do not show who waits for whom" if hidden else "no rank waits for another one",
-            confidence=0.2 if hidden else 0.8,
-            missing=lacking,
-        )
+        return without_culprit(scene, lacking)
     first = culprits[0]
     known = [c for c in culprits if c.kind != "unknown"]
     return Verdict(
@@ -160,6 +151,24 @@ def verdict(scene: Scene, culprits: list[Culprit]) -> Verdict:
         ranks=sorted({rank for c in known for rank in c.ranks}),
         sentence="; ".join(sentence(c) for c in (known or culprits)[:3]),
         confidence=round(first.confidence * (0.85 if scene.job.problems else 1.0), 2),
+        missing=lacking,
+    )
+
+
+def without_culprit(scene: Scene, lacking: list[str]) -> Verdict:
+    """Healthy, where the dumps could have shown a hang and nobody gave up waiting afterwards."""
+    gave_up = sorted(rank for rank, gone in scene.side.exits.items() if is_victim(gone))
+    blind = any("DETAIL" in lack or OVERWRITTEN in lack for lack in scene.job.lacks)
+    hidden = bool(gave_up) or blind or not scene.job.ranks
+    sentence = "the dumps do not show who waits for whom" if hidden else "no rank waits for another one"
+    if gave_up:
+        ends = exception_text(scene.side.exits[gave_up[0]])
+        sentence = f"{who(gave_up)} gave up waiting ({ends}), and the dumps do not show for whom"
+    return Verdict(
+        status=Status.UNKNOWN if hidden else Status.OK,
+        kind="unknown" if hidden else "healthy",
+        sentence=sentence,
+        confidence=0.2 if hidden else 0.8,
         missing=lacking,
     )
 

@@ -19,12 +19,14 @@ LOOK_NS = 2_000_000_000
 ORDERLY = (-SIGTERM, -2)
 """How a launcher ends the ranks that are left over."""
 COMMUNICATION = re.compile(
-    r"connection (?:closed|reset|refused)|timed? ?out|socket|gloo/|broken pipe|nccl|rendezvous|store.*(?:get|wait)",
-    re.IGNORECASE,
+    r"gloo|nccl|c10d|rendezvous|monitoredbarrier|processgroup|\bDist\w*Error|\w*store\b.*(?:get|wait)", re.IGNORECASE
 )
-"""Errors that a rank gets because another one is gone."""
+"""What a rank's error speaks of when another rank is gone or does not come."""
+CONNECTION = re.compile(r"connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE)
+"""The same, unless the user's own code raised it: data are read over connections too."""
 FAULTHANDLER = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (?P<name>.+)$')
 PY_SPY = re.compile(r"^\s+(?P<name>.+) \((?P<file>[^()]+):(?P<line>\d+)\)$")
+ROUND = re.compile(r"round_(\d+)")
 THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
@@ -157,7 +159,15 @@ class Side:
 
 
 def is_victim(gone: ExitFile) -> bool:
-    return not gone.out_of_memory and bool(COMMUNICATION.search(f"{gone.error} {gone.message}"))
+    """Whether a rank ended because another one did, or kept it waiting too long."""
+    return not gone.out_of_memory and is_symptom(f"{gone.error} {gone.message}", [f.filename for f in gone.traceback])
+
+
+def is_symptom(text: str, files: Sequence[str]) -> bool:
+    """Whether an error is what a rank gets for another one's fault; `files` of its traceback, innermost first."""
+    if COMMUNICATION.search(text):
+        return True
+    return bool(CONNECTION.search(text)) and (not files or "/torch/" in files[0])
 
 
 def exception_text(gone: ExitFile) -> str:
@@ -166,8 +176,11 @@ def exception_text(gone: ExitFile) -> str:
     return ("out of memory" if gone.out_of_memory else f"{gone.error}: {gone.message}"[:200]) + where
 
 
-def gather(found: run.Run, folders: Sequence[Path]) -> Side:
-    """The side files of a set of dumps, which may lie in a folder for each node; those next to its dumps win."""
+def gather(found: run.Run, folders: Sequence[Path], *, first_look: int = 1) -> Side:
+    """The side files of a set of dumps, which may lie in a folder for each node; those next to its dumps win.
+
+    What looks before `first_look` brought is left out.
+    """
     manifest = manifest_of(found)
     groups = {f.rank: f for f in read_all(found, run.Kind.GROUPS, folders, GroupsFile)}
     exits = {f.rank: f for f in read_all(found, run.Kind.EXIT, folders, ExitFile)}
@@ -175,12 +188,14 @@ def gather(found: run.Run, folders: Sequence[Path]) -> Side:
         groups=groups,
         # The end of another process than the one that speaks for the rank now is that of an earlier attempt.
         exits={r: f for r, f in exits.items() if r not in groups or f.pid in (0, groups[r].pid)},
-        stack_files=by_rank(found, run.Kind.STACKS, folders),
-        message_files=by_rank(found, run.Kind.MESSAGES, folders),
+        stack_files=by_rank(found, run.Kind.STACKS, folders, first_look),
+        message_files=by_rank(found, run.Kind.MESSAGES, folders, first_look),
         exit_codes=exit_codes(manifest),
         world_size=manifest["world_size"] if isinstance(manifest.get("world_size"), int) else 0,
     )
     side.collection = joined([c for f in folders if (c := read_side(f / "collection.json", Collection))])
+    if side.collection:
+        side.collection.rounds = side.collection.rounds[first_look - 1 :]
     return side
 
 
@@ -197,13 +212,31 @@ def joined(collections: Sequence[Collection]) -> Collection | None:
     return msgspec.structs.replace(first, rounds=rounds)
 
 
-def by_rank(found: run.Run, kind: run.Kind, folders: Sequence[Path]) -> dict[int, Path]:
-    return {a.rank: a.path for a in near(found, kind, folders) if a.rank is not None}
+def by_rank(found: run.Run, kind: run.Kind, folders: Sequence[Path], first_look: int) -> dict[int, Path]:
+    """The file of each rank, of the first look that brought one; what other sets say of a rank is of another time."""
+    other_sets = {a.path.parent for a in found.of(run.Kind.COLLECTION)}.difference(folders)
+    files = [(a, *base_of(a.path)) for a in near(found, kind, folders)]
+    return {
+        a.rank: a.path
+        for a, base, look in files
+        if a.rank is not None and base not in other_sets and not (base in folders and look < first_look)
+    }
 
 
 def near(found: run.Run, kind: run.Kind, folders: Sequence[Path]) -> list[run.Artefact]:
-    """Artefacts of a kind, those in the set's own folders last, so that they win."""
-    return sorted(found.of(kind), key=lambda a: (a.path.parent in folders, a.path))
+    """Artefacts of a kind, those of the set last, so that they win, and of these those of the first look."""
+
+    def closeness(artefact: run.Artefact) -> tuple[bool, int, Path]:
+        base, look = base_of(artefact.path)
+        return base in folders, -look, artefact.path
+
+    return sorted(found.of(kind), key=closeness)
+
+
+def base_of(path: Path) -> tuple[Path, int]:
+    """The folder of a file's set of dumps, and the number of the look."""
+    found = ROUND.fullmatch(path.parent.name)
+    return (path.parent.parent, int(found[1])) if found else (path.parent, 1)
 
 
 def read_all(found: run.Run, kind: run.Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:

@@ -10,11 +10,11 @@ from analyzers.errors import InputError
 from analyzers.memory.categories import categorise
 from analyzers.memory.groups import held
 from analyzers.memory.history import events_of, found, segment_lives
-from analyzers.memory.model import DeviceTrace, Snapshot
+from analyzers.memory.model import DeviceTrace
+from analyzers.memory.opening import opened
 from analyzers.memory.places import Placed, used
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import BEFORE, PENDING, Replay
-from analyzers.memory.report import READER
 from analyzers.memory.reserved import reserved
 from analyzers.memory.stacks import shown
 from analyzers.memory.stacks import top_stacks as largest_stacks
@@ -24,15 +24,6 @@ from analyzers.memory.tree import tree as tree_of
 from analyzers.run import Artefact
 
 STATE_NAMES = ("inactive", "active", "pending_free")
-
-
-def opened(artefact: Artefact, options: store.Options | None = None) -> Snapshot:
-    """The snapshot in an artefact.
-
-    Raises:
-        InputError: It cannot be read.
-    """
-    return Snapshot(store.load([artefact.path], READER, options))
 
 
 def timeline(

@@ -96,7 +96,7 @@ def problems(work: Work) -> list[str]:
     trace, told = work.trace, list(work.trace.columns.meta["problems"])
     early = int((work.linked & (work.start < work.launch_start)).sum())
     unlinked = int((~work.linked).sum())
-    cut = {name for row in trace.columns["unfinished"] if (name := trace.names[trace.columns["name"][row]])}
+    cut = {name for row in trace.columns["unfinished_row"] if (name := trace.names[trace.columns["name"][row]])}
     cut_steps = sorted(name for name in cut if name.startswith("ProfilerStep"))
     outside = int((work.step() < 0).sum()) if trace.steps else 0
     lines = {

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzers.traces.read import Column
+from analyzers.traces.table import Column
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from analyzers.run import Artefact
 from analyzers.store import Columns
-from analyzers.traces.read import Column
+from analyzers.traces.table import Column
 
 DEVICE_WORK = {"kernel", "Kernel"}
 COPIES = {"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}

@@ -11,8 +11,8 @@ from analyzers.report import Report
 from analyzers.run import Artefact
 from analyzers.traces.intervals import KIND_NAMES
 from analyzers.traces.model import RankTrace, Trace, TraceData
-from analyzers.traces.read import FIRST_NAME, Column
 from analyzers.traces.report import READER
+from analyzers.traces.table import FIRST_NAME, Column
 from analyzers.traces.work import works
 
 PARTS = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")

@@ -8,7 +8,7 @@ import numpy as np
 from analyzers.traces.intervals import COMMUNICATION as COMMUNICATING
 from analyzers.traces.intervals import COMPUTE, MEMORY, merge
 from analyzers.traces.model import ANNOTATIONS, COMMUNICATION, COPIES, LAUNCHES, OPS, Trace
-from analyzers.traces.read import Column
+from analyzers.traces.table import Column
 
 # gloo runs a collective, the wait for others included, inside such an annotation on a thread of its own.
 HOST_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc):")

@@ -3,6 +3,7 @@
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,14 +37,24 @@ def stuck() -> Run:
 
 
 @pytest.fixture
-def site(oom) -> Iterator[str]:
+def site(oom, tmp_path) -> Iterator[str]:
     """The address of a dashboard of the out-of-memory run."""
+    with served(oom, tmp_path) as address:
+        yield address
+
+
+@contextmanager
+def served(run: Run, folder: Path, token: str | None = None) -> Iterator[str]:
+    """A dashboard as `workbench serve` puts it together."""
     from werkzeug.serving import make_server
 
     from workbench.web.app import make_app
+    from workbench.web.drops import Drops
+    from workbench.web.gate import Gate
     from workbench.web.view import view_of
 
-    server = make_server("127.0.0.1", 0, make_app(view_of(oom, room_for(oom), Options())).server, threaded=True)
+    main = make_app(view_of(run, room_for(run), Options())).server
+    server = make_server("127.0.0.1", 0, Gate(Drops(main, folder, Options()), token), threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.port}"

@@ -20,7 +20,7 @@ def test_an_address_is_a_state(site, page):
     """A link to a rank's memory opens on that rank, with a drawn chart and its numbers as a table."""
     page.goto(f"{site}/memory?device=2")
     page.wait_for_selector("#timeline .scatterlayer .trace")
-    asked_for = page.locator("nav.ranks a").nth(2).inner_text()
+    asked_for = page.locator("nav.choice").first.locator("a").nth(2).inner_text()
     assert page.locator("main h2").first.inner_text() == asked_for.capitalize()
     assert any(caption.startswith("Who holds the peak") for caption in page.locator("caption").all_inner_texts())
 
@@ -86,7 +86,10 @@ def test_the_matrix_shows_who_waits(site, page):
     "address",
     [
         "trace",
+        "trace?file=7&from=9&to=3",
         "steps",
+        "steps?rank=77",
+        "memory?under=77777&find=%3Cb%3E",
         "nowhere",
         "memory?device=99",
         "memory?entry=-1&by=x",

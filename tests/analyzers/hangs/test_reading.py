@@ -250,6 +250,82 @@ def test_a_set_taken_after_ranks_gave_up_is_passed_by(folder, pair, recorder):
     assert report.data.ranks_with_dump == [0, 1]
 
 
+def stack_in(name):
+    return f'Current thread 0x1 (most recent call first):\n  File "/home/me/job/{name}.py", line 7 in {name}\n'
+
+
+def test_the_stack_is_of_the_set_that_tells_the_hang(folder, pair, recorder):
+    """Asked again after rank 0 had given up, rank 1 stood elsewhere. Only the first set's second look has its stack."""
+    folder.write(pair).side("collection.json", collection(recorder, {0: "ok", 1: "ok"}))
+    type(folder)(folder.path / "round_2").write(pair).side("stacks_1.txt", stack_in("tokenize"))
+    gave_up = recorder.start_ns + 61_000 * 1_000_000
+    folder.side("exit_0.json", {"rank": 0, "error": "RuntimeError", "message": "Timed out waiting", "time_ns": gave_up})
+    later = type(folder)(folder.path / "set_2").write({1: pair[1]}).side("stacks_1.txt", stack_in("forward"))
+    later.side("collection.json", collection(recorder, {1: "ok"}) | {"asked_ns": gave_up + 1})
+    assert "stuck at step 6 in tokenize (job/tokenize.py:7)" in folder.report().verdict.sentence
+
+
+def seen_in(told, *places):
+    """A collection whose looks find rank 0 in these (step, phase)."""
+    [look] = told["rounds"]
+    beats = [{"step": step, "phase": phase, "time_ns": 1} for step, phase in places]
+    looks = [look | {"round": n, "ranks": look["ranks"] | {"0": look["ranks"]["0"] | {"heartbeat": beat}}}
+             for n, beat in enumerate(beats, 1)]  # fmt: skip
+    return told | {"rounds": looks}
+
+
+def test_a_hang_that_began_between_two_looks(folder, pair, recorder):
+    """The first look shows slow ranks that no longer are where rank 0 gave up later."""
+    folder.write({rank: recorder.dump([recorder.entry(PG, 1)], GROUPS) for rank in range(2)})
+    folder.side("collection.json", seen_in(collection(recorder, {0: "ok", 1: "ok"}), (5, "bwd"), (6, "fwd")))
+    assert folder.report().verdict.kind == "healthy"
+    gave_up = recorder.start_ns + 61_000 * 1_000_000
+    timeout = {"rank": 0, "step": 6, "phase": "fwd", "error": "RuntimeError", "message": "Timed out waiting"}
+    folder.side("exit_0.json", timeout | {"time_ns": gave_up})
+    type(folder)(folder.path / "round_2").write(pair)
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("host_stuck", [1])
+    assert views.matrix(run.discover(folder.path)).loc[1].tolist() == ["done", "missing"]
+
+
+def test_a_rank_that_gave_up_keeps_a_job_from_being_called_healthy(folder, recorder):
+    folder.write({rank: recorder.dump([recorder.entry(PG, 1)], GROUPS) for rank in range(2)})
+    folder.side("exit_0.json", {"rank": 0, "error": "RuntimeError", "message": "Timed out", "time_ns": 1 << 62})
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("unknown", [])
+    assert "rank 0 gave up waiting (RuntimeError: Timed out)" in report.verdict.sentence
+
+
+def test_a_set_taken_after_the_watchdog_ended_a_rank_is_passed_by(folder, pair, recorder):
+    """NCCL's watchdog ends a waiting rank without a word: only the timeout tells that it is a victim."""
+    stalled = collection(recorder, {0: "ok", 1: "ok"}) | {"stalled_s": 40.0, "timeout_s": 100.0}
+    folder.write(pair).side("collection.json", stalled)
+    died = collection(recorder, {0: "exited", 1: "ok"}, reason="died")
+    later = type(folder)(folder.path / "set_2").write({1: pair[1]})
+    later.side("collection.json", died | {"asked_ns": recorder.start_ns + 61 * 10**9})
+    assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("host_stuck", [1])
+    later.side("collection.json", died | {"asked_ns": recorder.start_ns + 59 * 10**9})
+    assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("dead", [0])
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "file", "kind"),
+    [
+        ("RuntimeError", "[/gloo/transport/tcp/pair.cc:553] Connection closed by peer", "/home/me/train.py", "unknown"),
+        ("DistBackendError", "unhandled system error", "/x/torch/distributed/distributed_c10d.py", "unknown"),
+        ("ConnectionError", "Connection refused by shard server", "/home/me/data.py", "dead"),
+    ],
+)
+def test_an_error_is_a_symptom_where_communication_raised_it(folder, recorder, error, message, file, kind):
+    folder.write({rank: recorder.dump([recorder.entry(PG, 1)], GROUPS) for rank in range(2)})
+    frame = {"name": "f", "filename": file, "line": 3}
+    folder.side(
+        "exit_1.json", {"rank": 1, "error": error, "message": message, "traceback": [frame], "time_ns": 1 << 62}
+    )
+    folder.side("collection.json", collection(recorder, {0: "ok", 1: "exited"}, reason="failed"))
+    assert folder.report().verdict.kind == kind
+
+
 def test_views(folder, world):
     mesh = world(4, 2, 1)
     folder.write(mesh.dumps("shape", 5, "tp"))

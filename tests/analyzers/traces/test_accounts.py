@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from analyzers import traces
 from analyzers.traces import accounts, views
 from analyzers.traces.model import Trace
-from analyzers.traces.read import Table
 from analyzers.traces.stream import Reading, read_events
+from analyzers.traces.table import Table
 
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FIELDS = {
