@@ -164,12 +164,15 @@ def host_detail(scene: Scene, rank: int) -> str:
         return ""
     beat = asked.heartbeat
     phase = f"in phase {beat.phase} of step {beat.step}" if beat and beat.step and beat.phase not in OUTSIDE else ""
-    deaf = (
-        "it answers no Python request, so something holds the GIL"
-        if asked.channel == "json" and asked.stacks != "http"
-        else ""
-    )
+    deaf = "it answers no Python request, so something holds the GIL" if is_deaf(scene.side, rank) else ""
     return "; ".join(part for part in (phase, deaf) if part)
+
+
+def is_deaf(side: Side, rank: int) -> bool:
+    """Whether a rank answered, and never by what needs the GIL."""
+    looks = side.collection.rounds if side.collection else []
+    answers = [asked for look in looks if (asked := look.ranks.get(rank)) and asked.status == "ok"]
+    return bool(answers) and all(asked.channel == "json" and asked.stacks != "http" for asked in answers)
 
 
 def went_on(scene: Scene, rank: int, at: At) -> bool:
