@@ -11,9 +11,11 @@ import numpy as np
 
 from analyzers import run, store
 from analyzers.errors import WorkbenchError
+from analyzers.hangs.ends import is_victim
+from analyzers.hangs.files import Collection
 from analyzers.hangs.messages import add_messages
 from analyzers.hangs.model import Frame, Group, Job, Op, Position, RankState, Signature, ops_of
-from analyzers.hangs.side import Collection, Side, base_of, gather, is_victim
+from analyzers.hangs.side import Side, base_of, gather
 
 READER = "analyzers.hangs.read"
 SET = re.compile(r"set_(\d+)")
@@ -21,6 +23,7 @@ NODES_APART_S = 300.0
 """Nodes notice the same hang within a step's time of each other; sets of different hangs are a timeout apart."""
 
 OVERWRITTEN = "the ring (TORCH_FR_BUFFER_SIZE) no longer holds the first unfinished operation"
+NO_STACKS = "no stacks in the dump of"
 
 Members = tuple[tuple[int, ...], str]
 """Global ranks of a group, and where they are known from."""
@@ -247,7 +250,7 @@ class Directory:
 
     def note(self, rank: int, dump: dict[str, Any]) -> None:
         if dump["entries"] and not dump["frames"]:
-            self.job.lacks.setdefault("no stacks in the dump of", []).append(rank)
+            self.job.lacks.setdefault(NO_STACKS, []).append(rank)
         if dump["entries"] and not dump["done"] and dump["active_only"]:
             self.job.lacks.setdefault("only unfinished operations in the dump of", []).append(rank)
         if dump["overwritten"]:

@@ -12,6 +12,7 @@ INTERNAL = (
     "/trainer/recorders/",  # our own, through which an ending rank waits to be asked
 )
 """Parts of paths that are not the user's code."""
+NATIVE = (".so", ".c", ".cc", ".cpp", ".cu", ".h", ".S")
 
 
 class Frame(msgspec.Struct, frozen=True, order=True):
@@ -178,9 +179,14 @@ class Job:
 
 
 def user_frame(frames: list[Frame]) -> Frame | None:
-    """The innermost frame outside of PyTorch and the standard library; else the innermost."""
-    outside = (f for f in frames if not any(part in f.filename for part in INTERNAL))
-    return next(outside, frames[0] if frames else None)
+    """The innermost frame of the user's Python code; else the innermost."""
+    return next((f for f in frames if not is_library(f)), frames[0] if frames else None)
+
+
+def is_library(frame: Frame) -> bool:
+    """Whether a frame is PyTorch's, the standard library's, our recorders' or native code."""
+    native = not frame.line or ".so." in frame.filename or frame.filename.endswith(NATIVE)
+    return native or any(part in frame.filename for part in INTERNAL)
 
 
 def ops_of(columns: "dict[str, np.ndarray[Any, Any]]", rows: slice, rank: int, groups: dict[int, int]) -> list[Op]:
