@@ -147,13 +147,13 @@ def compare(
     printed: opt.Printed = None,
     output: opt.OutFile = None,
     force: opt.Force = False,
-    fail_on: opt.FailOnOption = None,
+    fail_on: opt.Gated = None,
 ) -> None:
     """Two runs: configuration, step time, loss and memory side by side."""
     from workbench import show
 
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True, web=False, fail_on=fail_on)
-    raise typer.Exit(show.compared(a, b, look))
+    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True, web=False)
+    raise typer.Exit(show.compared(a, b, look, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)

@@ -181,8 +181,8 @@ def incident(data: Any) -> list[Table]:
 
 
 def comparison(data: Any) -> list[Table]:
-    rows = ((row.what, row.a, row.b, row.change) for row in data.rows)
-    return [table("Side by side", "what | a> | b> | change>", rows, 40)]
+    rows = ((row.what, row.a, row.b, row.change, row.interval) for row in data.rows)
+    return [table("Side by side", "what | a> | b> | change> | 95% interval>", rows, 40)]
 
 
 def estimate(data: Any) -> list[Table]:
