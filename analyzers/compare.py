@@ -101,15 +101,20 @@ def timed(data: steps.StepsData) -> Measures:
     """Medians over ranks."""
     ranks = data.ranks
     names = {name for rank in ranks for name in rank.phases}
-    rates = [rank.tokens_per_s for rank in ranks if rank.tokens_per_s is not None]
     return Measures(
-        step_s=median(rank.median_step_s for rank in ranks),
+        step_s=middle(rank.median_step_s for rank in ranks),
         timed_steps=min(rank.steps for rank in ranks),
-        tokens_per_s=median(rates) if rates else None,
+        tokens_per_s=middle(rank.tokens_per_s for rank in ranks),
         loss=next((rank.last_loss for rank in ranks if rank.last_loss is not None), None),
         memory_bytes=max(rank.peak_memory_bytes for rank in ranks) or None,
         phases={name: median(rank.phases.get(name, 0.0) for rank in ranks) for name in sorted(names)},
     )
+
+
+def middle(values: Iterable[float | None]) -> float | None:
+    """The median of what is known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def measure_rows(a: Measures, b: Measures) -> list[Row]:

@@ -21,9 +21,9 @@ import numpy as np
 from analyzers import store, unpickle
 from analyzers.memory.categories import categorise
 from analyzers.memory.model import Snapshot
+from analyzers.memory.opening import READER
 from analyzers.memory.read import CATEGORIES, CATEGORY_OF, UNTAGGED
 from analyzers.memory.replay import Lifetimes, Replay
-from analyzers.memory.report import READER
 from analyzers.memory.tables import Column
 from analyzers.run import Kind, discover, newest_step
 

@@ -157,23 +157,34 @@ def compare(
 
 
 @app.command(rich_help_panel=ANALYSE)
-def report(path: opt.OnePath, output: opt.OutFile = None, force: opt.Force = False) -> None:
+def report(
+    path: opt.OnePath,
+    output: opt.OutFile = None,
+    force: opt.Force = False,
+    anonymise: Annotated[
+        bool, typer.Option("--anonymise", help="Leave out paths, hosts, addresses and users.", show_default=False)
+    ] = False,
+) -> None:
     """Write a report that stands alone: .html, .md or .json."""
     from workbench import show
 
-    raise typer.Exit(show.written(path, output, force=force))
+    raise typer.Exit(show.written(path, output, force=force, anonymise=anonymise))
 
 
 @app.command(rich_help_panel=ANALYSE)
 def serve(
     path: opt.OnePath,
-    port: Annotated[int, typer.Option(help="Port on the loopback interface; 0 takes a free one.")] = 8050,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8050,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; beyond loopback a token is asked for.")
+    ] = "127.0.0.1",
     browse: Annotated[bool, typer.Option("--open", help="Open a browser on it.")] = False,
 ) -> None:
-    """The web dashboard of a run, on loopback only."""
+    """The web dashboard of a run, on loopback unless told otherwise."""
+    from workbench.web.server import Place
     from workbench.web.server import serve as serve_run
 
-    serve_run(path, port, browse=browse)
+    serve_run(path, Place(host, port, browse))
 
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
@@ -262,6 +273,15 @@ def doctor(as_json: opt.Json = False) -> None:
     from workbench.doctor import examine
 
     raise typer.Exit(examine(as_json=as_json))
+
+
+@app.command(rich_help_panel=HELP)
+def capabilities(as_json: opt.Json = False) -> None:
+    """For scripts and coding agents: how to ask, and what comes back."""
+    from workbench.capabilities import capabilities as of
+    from workbench.capabilities import skill
+
+    print(of(app).json().decode() if as_json else skill(), end="\n" if as_json else "")
 
 
 @app.command(rich_help_panel=HELP)

@@ -6,6 +6,8 @@ import msgspec
 
 from analyzers import compare, hangs, incident, memory, steps, traces
 from analyzers.report import Report, json_schema
+from workbench.capabilities import CapabilitiesData
+from workbench.doctor import DoctorData
 from workbench.errors import UsageProblem
 from workbench.estimate import EstimateData
 
@@ -17,6 +19,8 @@ DOCUMENTS: dict[str, Any] = {
     "incident": Report[incident.IncidentData],
     "compare": Report[compare.CompareData],
     "estimate": Report[EstimateData],
+    "doctor": Report[DoctorData],
+    "capabilities": Report[CapabilitiesData],
 }
 
 

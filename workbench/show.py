@@ -16,6 +16,7 @@ from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.options import FailOn, Format
 from workbench.present import render
+from workbench.present.anonymous import anonymised
 
 SUFFIXES = {".html": Format.HTML, ".md": Format.MARKDOWN, ".json": Format.JSON, ".txt": Format.TEXT}
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -97,12 +98,15 @@ def compared(a: Path, b: Path, look: Look) -> Exit:
     return deliver(compare.analyze(*runs, Options()), look, runs[0])
 
 
-def written(path: Path, output: Path | None, *, force: bool) -> Exit:
+def written(path: Path, output: Path | None, *, force: bool, anonymise: bool) -> Exit:
     """A report on whatever lies at `path`, in the format that the file's name asks for."""
     if output is None:
         raise UsageProblem("report: no file to write to", "add -o report.html (or .md, .json)")
     run = find([path])
-    return deliver(ask(room_for(run), run, Options()), Look(output=output, force=force), run)
+    told = ask(room_for(run), run, Options())
+    if anonymise:
+        told, run = anonymised(told, run)
+    return deliver(told, Look(output=output, force=force), run)
 
 
 def deliver(report: Report[Any], look: Look, run: Run) -> Exit:

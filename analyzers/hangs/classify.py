@@ -6,16 +6,19 @@ from itertools import pairwise
 
 import msgspec
 
+from analyzers.hangs.ends import Death, is_victim
 from analyzers.hangs.graph import At, Graph, Node, has_come, victims
 from analyzers.hangs.messages import in_message
 from analyzers.hangs.model import Culprit, Frame, Job, Op
 from analyzers.hangs.p2p import one_sided, peer_of
 from analyzers.hangs.program import Departure, Programs
-from analyzers.hangs.side import Death, Side, is_victim
+from analyzers.hangs.side import Side
 from analyzers.hangs.signatures import Divergence, first_divergence
 from analyzers.wording import who
 
 YOUNG_SAMPLES = 64
+OUTSIDE = ("", "step", "between")
+"""Where a heartbeat is in no phase."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def departed(scene: Scene, left: list[Departure], at: At, involved: Iterable[int
     ranks = sorted(d.rank for d in alike)
     kind = "unmatched_p2p" if first.expected.p2p and first.kind == "skipped" else first.kind
     mine, theirs = (scene.job.operation(op) for op in (first.op, first.expected))
-    detail = f"it went on to {mine} where its sisters issue {theirs}"
+    detail = f"it issued {mine} where the others issue {theirs}"
     found = culprit(
         scene, kind, ranks, at, sorted(set(involved)), detail, frames=scene.job.frames(first.op), op=first.expected
     )
@@ -160,7 +163,7 @@ def host_detail(scene: Scene, rank: int) -> str:
     if asked is None:
         return ""
     beat = asked.heartbeat
-    phase = f"in phase {beat.phase} of step {beat.step}" if beat and beat.step else ""
+    phase = f"in phase {beat.phase} of step {beat.step}" if beat and beat.step and beat.phase not in OUTSIDE else ""
     deaf = (
         "it answers no Python request, so something holds the GIL"
         if asked.channel == "json" and asked.stacks != "http"

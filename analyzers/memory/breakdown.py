@@ -8,9 +8,9 @@ import numpy as np
 
 from analyzers import store
 from analyzers.memory.categories import Guess, categorise
-from analyzers.memory.estimates import LAYER
 from analyzers.memory.job import job_of
 from analyzers.memory.model import DeviceTrace
+from analyzers.memory.opening import opened
 from analyzers.memory.parts import (
     Activations,
     Breakdown,
@@ -23,9 +23,9 @@ from analyzers.memory.parts import (
 )
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import BEFORE, Replay
+from analyzers.memory.scene import LAYER
 from analyzers.memory.stacks import place, shown
 from analyzers.memory.tables import Column
-from analyzers.memory.views import opened
 from analyzers.run import Artefact
 
 TOP = 20

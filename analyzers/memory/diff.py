@@ -9,9 +9,8 @@ import pandas as pd
 from analyzers import run, store
 from analyzers.memory.findings import REMEDY
 from analyzers.memory.groups import Held, Path, held
-from analyzers.memory.model import Snapshot
+from analyzers.memory.opening import opened
 from analyzers.memory.replay import Replay
-from analyzers.memory.report import READER
 from analyzers.memory.text import share, size
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.run import Artefact
@@ -78,9 +77,8 @@ def between(a: Side, b: Side, options: store.Options | None = None) -> Diff:
 
 
 def grouped(side: Side, by: str, options: store.Options | None) -> dict[Path, Held]:
-    columns = store.load([side.artefact.path], READER, options)
     groups: dict[Path, Held] = {}
-    for path, amount in held(Replay(Snapshot(columns).device(side.device)), by, side.entry).items():
+    for path, amount in held(Replay(opened(side.artefact, options).device(side.device)), by, side.entry).items():
         groups[path[: DEPTH.get(by)]] = groups.get(path[: DEPTH.get(by)], Held()) + amount
     return groups
 
@@ -133,7 +131,7 @@ def fullest(artefacts: Sequence[Artefact], options: store.Options | None = None)
     sides = [
         (device["peak_allocated_bytes"], Side(artefact=artefact, device=device["device"]))
         for artefact in run.newest_step(artefacts)
-        for device in store.load([artefact.path], READER, options).meta["devices"]
+        for device in opened(artefact, options).columns.meta["devices"]
     ]
     return max(sides, key=lambda side: side[0])[1]
 

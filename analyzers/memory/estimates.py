@@ -1,59 +1,57 @@
 """What a remedy would free, each estimate with the model it rests on."""
 
-import re
-from collections import defaultdict
-
 import numpy as np
 
 from analyzers.memory.categories import ACTIVATIONS, Guess
 from analyzers.memory.model import DeviceTrace, Estimate
 from analyzers.memory.replay import Replay
+from analyzers.memory.scene import Scene, most_frequent, recompute
 from analyzers.memory.tables import Column
 
-LAYER = re.compile(r"^(.*?)\.(\d+)(?:\.|$)")
 LAYERS_AT_LEAST = 2
 PAGE = 2 << 20
 """Bytes of the pages that expandable segments are made of."""
 
 
 def checkpointing(replay: Replay, guess: Guess, entry: int) -> Estimate | None:
-    """What full activation checkpointing would free after `entry`; needs the layers' names.
+    """What full activation checkpointing would free; needs the layers' names.
 
-    Of each layer its input stays, taken to be of the size that most of its saved tensors have. Beside these there is
-    what the rest of the model saved, gone when the layers' backward begins, and later the largest layer, made again.
+    At the peak of whole steps these are replayed with the layers computed again. Where the trace ends in the forward
+    pass, as where an allocation failed, each layer's input stays, taken to be of the size that most of its saved
+    tensors have; and the larger of what the rest of the model saved, gone when the layers' backward begins, and of the
+    largest layer, made again.
     """
-    lives = replay.lifetimes
-    rows = lives.alive(entry)
+    rows = replay.lifetimes.alive(entry)
     rows = rows[guess.category[rows] == ACTIVATIONS]
-    layers = by_layer(replay, rows)
+    scene = Scene.of(replay, guess)
+    layers = [np.intersect1d(rows, layer) for layer in scene.layers.values()]
+    layers = [layer for layer in layers if len(layer)]
     if len(layers) < LAYERS_AT_LEAST:
         return None
-    whole = [int(sizes.sum()) for sizes in layers.values()]
-    inputs, saved = sum(most_frequent(sizes) for sizes in layers.values()), int(lives.size[rows].sum())
-    frees = saved - inputs - max(*whole, saved - sum(whole))
-    if frees <= 0:
-        return None
-    return Estimate(
-        what="activation_checkpointing",
-        frees_bytes=frees,
-        of_bytes=saved,
-        model=f"each of {len(layers)} layers keeps its input, and one at a time is computed again",
+    frees = replayed(scene) if entry == replay.peak[1] else 0
+    frees = frees or bounded(scene, rows, layers)
+    return (
+        Estimate(
+            what="activation_checkpointing",
+            frees_bytes=frees,
+            of_bytes=int(scene.size[rows].sum()),
+            model=f"each of {len(layers)} layers keeps its input, and one at a time is computed again",
+        )
+        if frees > 0
+        else None
     )
 
 
-def by_layer(replay: Replay, rows: Column) -> dict[str, Column]:
-    """The sizes of the blocks whose label names a numbered layer, by layer."""
-    lives, found = replay.lifetimes, defaultdict(list)
-    for label in np.unique(lives.label[rows]):
-        if named := LAYER.match(replay.trace.snapshot.text(int(label))):
-            found[named[0]].append(lives.size[rows[lives.label[rows] == label]])
-    return {name.rstrip("."): np.concatenate(sizes) for name, sizes in found.items()}
+def replayed(scene: Scene) -> int:
+    """By how much the peak falls if every layer is computed again; 0 where the trace has no passes to tell that."""
+    recompute(scene, list(scene.layers.values()))
+    return scene.replay.peak[0] - int(scene.level().max())
 
 
-def most_frequent(sizes: Column) -> int:
-    """The size that occurs most often; of several the largest."""
-    known, count = np.unique(sizes, return_counts=True)
-    return int(known[count == count.max()][-1])
+def bounded(scene: Scene, rows: Column, layers: list[Column]) -> int:
+    whole = [int(scene.size[layer].sum()) for layer in layers]
+    inputs, saved = sum(most_frequent(scene.size[layer]) for layer in layers), int(scene.size[rows].sum())
+    return saved - inputs - max(*whole, saved - sum(whole))
 
 
 def expandable(trace: DeviceTrace) -> Estimate | None:

@@ -3,15 +3,16 @@
 from collections.abc import Iterator, Sequence
 
 from analyzers.memory.cached import cached_findings
-from analyzers.memory.model import Device, Growth, Oom
+from analyzers.memory.model import Device, FreePieces, Growth, Oom
 from analyzers.memory.peaks import peak_findings
 from analyzers.memory.stacks import place
 from analyzers.memory.text import fact, ranks_of, share, size
 from analyzers.report import Finding, Severity
+from analyzers.wording import counted
 
 NEAR_LIMIT, SPIKE = 0.9, 0.25
 SPLIT_SHARE, SPLIT_BYTES = 0.2, 64 << 20
-EVIDENCE_AT_MOST = 8
+POOLS_SHOWN = 3
 
 PATTERN = {
     "growth": "it grew step by step, from step {since} on",
@@ -55,6 +56,7 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
         fact(device, f"{kind} hold {size(held)} of {size(oom.allocated_bytes)} ({share(held, oom.allocated_bytes)})"),
         *(fact(device, f"{name} holds {size(held)}") for name, held in list(oom.modules.items())[:3]),
         *([fact(device, history)] if (history := PATTERN[oom.pattern].format(**told_of(oom))) else []),
+        *(fact(device, unusable(pool, oom)) for pool in device.fragmentation.pools[:POOLS_SHOWN]),
     ]
     return Finding(
         id="memory.oom",
@@ -67,6 +69,15 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
         step=oom.step,
         evidence=evidence,
         confidence=1.0,
+    )
+
+
+def unusable(free: FreePieces, oom: Oom) -> str:
+    """What is reserved and free in one place, against the request."""
+    large = free.largest_bytes >= oom.requested_bytes
+    return (
+        f"pool {free.pool}, stream {free.stream}: {size(free.free_bytes)} free in {counted(free.pieces, 'piece')},"
+        f" the largest {size(free.largest_bytes)}" + ("" if large else ", too small for the request")
     )
 
 
@@ -149,8 +160,20 @@ def fragmentation_findings(device: Device) -> Iterator[Finding]:
         next=f"Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.{expanded(device)}",
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[fact(device, f"inactive split blocks: {size(f.inactive_split_bytes)} of {size(f.reserved_bytes)}")],
+        evidence=[
+            fact(device, f"inactive split blocks: {size(f.inactive_split_bytes)} of {size(f.reserved_bytes)}"),
+            *(fact(device, scattered(one)) for one in [*f.pools[:POOLS_SHOWN], *f.segments[:POOLS_SHOWN]]),
+        ],
         confidence=0.9 if blocked else 0.7,
+    )
+
+
+def scattered(free: FreePieces) -> str:
+    """Where free memory lies that other blocks keep from being given back."""
+    where = f"segment {free.segment:#x}" if free.segment is not None else f"pool {free.pool}, stream {free.stream}"
+    return (
+        f"{where}: {size(free.split_bytes)} in split segments, {counted(free.pieces, 'free piece')},"
+        f" the largest {size(free.largest_bytes)}"
     )
 
 

@@ -33,8 +33,26 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
     usual_peak_bytes: int | None
 
 
+class FreePieces(msgspec.Struct, frozen=True, kw_only=True):
+    """What is free at the end in a stream's part of a pool, or in one `segment` (its address) there.
+
+    `split_bytes` of it lie in segments that are in use, which cannot be given back to the device.
+    """
+
+    pool: str
+    stream: int
+    segment: int | None
+    free_bytes: int
+    split_bytes: int
+    pieces: int
+    largest_bytes: int
+
+
 class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
-    """How the segments are used at the end. Where they are made up (CPU) only `allocated_bytes` means something."""
+    """How the segments are used at the end; `segments` are those in use with the most free.
+
+    Where segments are made up (CPU) only `allocated_bytes` means something.
+    """
 
     reserved_bytes: int
     allocated_bytes: int
@@ -43,6 +61,8 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
     largest_free_block_bytes: int
     request_bytes: int | None
     made_up_segments: bool
+    pools: list[FreePieces]
+    segments: list[FreePieces]
 
 
 class TopStack(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,11 +150,23 @@ class Notable(msgspec.Struct, frozen=True, kw_only=True):
     frames: list[str]
 
 
+class StepUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A training step that the trace holds whole: its peak, and who held what after its last entry."""
+
+    step: int
+    first_entry: int
+    last_entry: int
+    peak_bytes: int
+    peak_index: int
+    end_bytes: int
+    end_categories: dict[str, int]
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One device of one file; sizes in bytes, `peak_index` -1 = before the first entry.
 
-    `top_stacks` is what held the most at the peak, `end_stacks` after the last entry; `lacking` is what this file does
-    not tell about the device.
+    `top_stacks` is what held the most at the peak, `end_stacks` after the last entry; `steps` are the last that the
+    annotations mark; `lacking` is what this file does not tell about the device.
     """
 
     path: str
@@ -162,6 +194,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     fragmentation: Fragmentation
     top_stacks: list[TopStack]
     end_stacks: list[TopStack]
+    steps: list[StepUse]
     growing: list[Growth]
     notable: list[Notable]
     estimates: list[Estimate]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzers.memory.categories import Guess
-from analyzers.memory.model import DeviceTrace, Fragmentation, Growth, Oom
+from analyzers.memory.model import Growth, Oom
 from analyzers.memory.notable import usual_peak
 from analyzers.memory.phases import step_at
 from analyzers.memory.replay import Replay
@@ -65,19 +65,3 @@ def by_module(replay: Replay, index: int) -> dict[str, int]:
         held[LAYER.sub(r"\1", name)] += int(lives.size[rows][lives.label[rows] == label].sum())
     del held[""]
     return dict(held.most_common(MODULES_AT_MOST))
-
-
-def fragmentation(trace: DeviceTrace, oom: Oom | None) -> Fragmentation:
-    """How the segments are used at the end of the trace."""
-    size, active = trace.block("size"), trace.block("state") > 0
-    segment = trace.block("segment")
-    split = ~active & np.isin(segment, segment[active])
-    return Fragmentation(
-        reserved_bytes=trace.reserved_bytes,
-        allocated_bytes=int(size[active].sum()),
-        rounding_bytes=int((size - trace.block("requested"))[active].sum()),
-        inactive_split_bytes=int(size[split].sum()),
-        largest_free_block_bytes=int(size[~active].max(initial=0)),
-        request_bytes=oom.requested_bytes if oom else None,
-        made_up_segments=trace.snapshot.made_up_segments,
-    )

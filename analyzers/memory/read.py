@@ -6,7 +6,6 @@ schema goes, so what lists itself or nests endlessly ends as a wrong type.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, cast
@@ -18,7 +17,8 @@ from isal.igzip_lib import IsalError
 
 from analyzers import unpickle
 from analyzers.errors import HostileInput, InputError
-from analyzers.memory.tables import NO_FRAMES, Column, Places, Stacks, Texts
+from analyzers.memory.harvest import Harvest, Trace
+from analyzers.memory.tables import NO_FRAMES, Column, Interned, Places, Stacks, Texts
 
 VERSION = 1
 
@@ -53,8 +53,6 @@ CATEGORY_OF = {name: number for number, name in enumerate(CATEGORIES)}
 # What torch.profiler's own conversion writes.
 CATEGORY_OF |= {"parameter": 0, "gradient": 1, "activation": 3, "input": 4, "autograd_detail": 5}
 OOM = ACTION_OF["oom"]
-PART = 1 << 15
-"""Entries turned into columns at a time."""
 TEXT_AT_MOST = 500
 BYTES_AT_MOST = 1 << 62
 """Sums of sizes stay below what int64 holds."""
@@ -67,13 +65,12 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
         InputError: Not readable, or not of a snapshot's structure.
         HostileInput: It asks for more than data.
     """
-    try:
-        with paths[0].open("rb") as file:
-            snapshot = parse(file)
-    except (IsalError, EOFError) as error:  # type: ignore[misc]  # the stub declares an instance
-        raise InputError(f"damaged gzip: {error}", "was the file copied whole?") from error
+    known = Interned()
+    harvest = Harvest(complaining()(lambda entries: trace_columns(entries, known)))
     with complaining(), unpickle.gc_paused():
-        return columns(snapshot)
+        with paths[0].open("rb") as file:
+            snapshot = parse(file, harvest)
+        return columns(snapshot, known, harvest)
 
 
 @contextmanager
@@ -81,6 +78,8 @@ def complaining() -> Iterator[None]:
     """Turns what a wrong type causes into an error for the user."""
     try:
         yield
+    except (IsalError, EOFError) as error:  # type: ignore[misc]  # the stub declares an instance
+        raise InputError(f"damaged gzip: {error}", "was the file copied whole?") from error
     except (TypeError, ValueError, OverflowError, AttributeError, LookupError) as error:
         raise InputError(
             f"not the structure of a memory snapshot: {type(error).__name__}: {error}",
@@ -88,11 +87,12 @@ def complaining() -> Iterator[None]:
         ) from error
 
 
-def parse(file: IO[bytes]) -> Any:
-    """The object in a file, whichever way it was written."""
+def parse(file: IO[bytes], harvest: Harvest) -> Any:
+    """The object in a file, whichever way it was written; of a pickle the harvest takes the entries meanwhile."""
     stream = inflated(file) if magic(file) == b"\x1f\x8b" else file
     if magic(stream)[:1] == b"\x80":
-        return unpickle.load(stream)
+        with harvest.watching(stream) as watched:
+            return unpickle.load(watched)
     try:
         return msgspec.json.decode(stream.read())
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -109,27 +109,21 @@ def magic(stream: IO[bytes]) -> bytes:
     return start
 
 
-def columns(snapshot: Any) -> tuple[dict[str, Column], dict[str, Any]]:
+def columns(snapshot: Any, known: Interned, harvest: Harvest) -> tuple[dict[str, Column], dict[str, Any]]:
     """Every table of a parsed snapshot, whose traces are used up."""
     if isinstance(snapshot, list):  # torch.cuda.memory_snapshot()
         snapshot = {"segments": snapshot}
     segments, traces = snapshot.get("segments") or [], snapshot.get("device_traces") or []
     refuse_shared([*traces, *(segment["blocks"] for segment in segments)])
-    texts = Texts()
-    stacks, places = Stacks(texts), Places()
     ours = snapshot.get("workbench") or {}
-    made = [
-        entry_columns(traces, stacks, places),
-        segment_columns(segments, places),
-        block_columns(segments, stacks),
-        annotation_columns(snapshot.get("external_annotations") or [], texts),
-        older_columns(ours.get("blocks") or {}, texts),
-    ]
-    tables = {
-        name: column
-        for table in [*made, places.columns(), stacks.columns(), texts.columns()]
-        for name, column in table.items()
-    }
+    tables = (
+        entry_columns(traces, harvest)
+        | segment_columns(segments, known.places)
+        | block_columns(segments, known.stacks)
+        | annotation_columns(snapshot.get("external_annotations") or [], known.texts)
+        | older_columns(ours.get("blocks") or {}, known.texts)
+    )
+    tables |= known.columns()
     refuse_oversized(tables)
     return tables, {
         "entries": [len(trace) for trace in traces],
@@ -160,21 +154,14 @@ def pick(rows: list[dict[str, Any]], key: str, kind: Any, default: Any) -> Colum
         return np.fromiter((row.get(key, default) for row in rows), kind, len(rows))
 
 
-def entry_columns(traces: list[list[dict[str, Any]]], stacks: Stacks, places: Places) -> dict[str, Column]:
-    """The trace entries of all devices, one device behind the other; takes them out of `traces`."""
-    parts = [trace_columns(part, stacks, places) for trace in [*traces, []] for part in taken(trace)]
+def entry_columns(traces: list[Trace], harvest: Harvest) -> dict[str, Column]:
+    """The trace entries of all devices, one device behind the other."""
+    parts = [part for trace in [*traces, []] for part in harvest.columns(trace)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def taken(trace: list[Any]) -> Iterator[list[Any]]:
-    """A trace in parts; each is let go when the next is asked for, so that the columns take the room of the objects."""
-    for start in range(0, max(len(trace), 1), PART):
-        part = trace[start : start + PART]
-        trace[start : start + PART] = repeat(None, len(part))
-        yield part
-
-
-def trace_columns(trace: list[dict[str, Any]], stacks: Stacks, places: Places) -> dict[str, Column]:
+def trace_columns(trace: list[dict[str, Any]], known: Interned) -> dict[str, Column]:
+    """The columns of some entries."""
     action = np.fromiter(
         (ACTION_OF.get(a, len(ACTIONS)) for a in map(itemgetter("action"), trace)), np.uint8, len(trace)
     )
@@ -186,9 +173,9 @@ def trace_columns(trace: list[dict[str, Any]], stacks: Stacks, places: Places) -
         "addr": addr,
         "size": pick(trace, "size", np.int64, 0),
         "time": pick(trace, "time_us", np.int64, 0),
-        "stack": stacks.numbers([entry.get("frames", NO_FRAMES) for entry in trace]),
-        "place": places.numbers(pick(trace, "stream", np.int64, 0), [entry.get("pool_id") for entry in trace]),
-    } | tag_columns(trace, stacks.texts)
+        "stack": known.stacks.numbers([entry.get("frames", NO_FRAMES) for entry in trace]),
+        "place": known.places.numbers(pick(trace, "stream", np.int64, 0), [entry.get("pool_id") for entry in trace]),
+    } | tag_columns(trace, known.texts)
 
 
 def tag_columns(trace: list[dict[str, Any]], texts: Texts) -> dict[str, Column]:

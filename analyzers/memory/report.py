@@ -11,6 +11,7 @@ from analyzers.errors import WorkbenchError
 from analyzers.memory.findings import findings_of, largest, leak_finding
 from analyzers.memory.leaks import growing_over_snapshots
 from analyzers.memory.model import Device, MemoryData, Oom
+from analyzers.memory.opening import READER
 from analyzers.memory.ranks import uneven
 from analyzers.memory.stacks import place
 from analyzers.memory.text import listed, ranks_of, share, size
@@ -18,7 +19,6 @@ from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of
 from analyzers.run import Artefact, selected, unreadable
 
 SCHEMA = "workbench.memory/1"
-READER = "analyzers.memory.digest"
 NOTABLE = 0.1
 CLASSES = ("oom", "leak", "fragmentation", "near_limit")
 

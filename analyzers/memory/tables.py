@@ -1,15 +1,22 @@
 """Interned texts, frames and stacks: a snapshot repeats a few hundred of them a million times."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Column = npt.NDArray[Any]
 
-NO_FRAMES: list[Any] = []
-SAMPLED, ALIKE_AT_MOST = 6, 8
+Frames = list[Any]
+NO_FRAMES: Frames = []
+ALIKE_AT_MOST = 8
+
+
+class Numbered(NamedTuple):
+    """Stands in a list of frames that has a number."""
+
+    number: int
 
 
 def line_number(line: int) -> int:
@@ -78,7 +85,8 @@ class Stacks:
     """Numbers for stacks of frames; 0 is the empty one.
 
     Recorders share the frame and list objects, so looking at identities first spares reading the same frames a
-    thousand times; where they are not shared (JSON) the contents decide. Lists may go after they got their number.
+    thousand times; where they are not shared (JSON) the contents decide. In a list that has its number that stands in
+    place of the frames, which spares room.
     """
 
     def __init__(self, texts: Texts) -> None:
@@ -86,24 +94,32 @@ class Stacks:
         self.frames: dict[tuple[int, int, int], int] = {}
         self.stacks: dict[tuple[int, ...], int] = {(): 0}
         self._frame_of: dict[int, tuple[int, dict[str, Any]]] = {}  # holds the frame: its identity stays its own
-        self._alike: dict[tuple[int, ...], list[tuple[list[dict[str, Any]], int]]] = {}
+        self._alike: dict[tuple[int, ...], list[tuple[Frames, Numbered]]] = {}
 
-    def numbers(self, lists: Sequence[list[dict[str, Any]] | None]) -> Column:
+    def numbers(self, lists: Sequence[Frames | None]) -> Column:
         """The stack number of each list of frames, int32."""
-        identities = np.fromiter(map(id, lists), np.uint64, len(lists))
-        _, first, inverse = np.unique(identities, return_index=True, return_inverse=True)
-        return np.fromiter((self.number(lists[i] or NO_FRAMES) for i in first), np.int32, len(first))[inverse]
+        return np.fromiter((self.number(frames) if frames else 0 for frames in lists), np.int32, len(lists))
 
-    def number(self, frames: list[dict[str, Any]]) -> int:
+    def number(self, frames: Frames) -> int:
+        """The number of a stack that is not empty; its frames are dropped."""
+        first = frames[0]
+        if type(first) is Numbered:
+            return first.number
         # A sample of the identities finds the few lists worth comparing: a third of the time that all of them take.
-        alike = self._alike.setdefault((len(frames), *map(id, frames[::SAMPLED])), [])
-        for known, number in alike:
+        count = len(frames)
+        sample = (count, id(first), id(frames[count >> 2]), id(frames[count >> 1]))
+        found = self._same(frames, self._alike.setdefault(sample, []))
+        frames[:] = (found,)
+        return found.number
+
+    def _same(self, frames: Frames, alike: list[tuple[Frames, Numbered]]) -> Numbered:
+        for known, found in alike:
             if known == frames:
-                return number
+                return found
         contents = tuple(self.frame(frame) for frame in frames)
-        found = self.stacks.setdefault(contents, len(self.stacks))
+        found = Numbered(self.stacks.setdefault(contents, len(self.stacks)))
         if len(alike) < ALIKE_AT_MOST:
-            alike.append((frames, found))
+            alike.append((frames.copy(), found))
         return found
 
     def frame(self, frame: dict[str, Any]) -> int:
@@ -124,3 +140,15 @@ class Stacks:
             "stack_frames": np.array([frame for stack in self.stacks for frame in stack], np.int32),
             "stack_end": np.cumsum([len(stack) for stack in self.stacks], dtype=np.int64),
         }
+
+
+class Interned:
+    """What the other tables of a snapshot refer to by number."""
+
+    def __init__(self) -> None:
+        self.texts = Texts()
+        self.stacks, self.places = Stacks(self.texts), Places()
+
+    def columns(self) -> dict[str, Column]:
+        """Of all of them."""
+        return self.places.columns() | self.stacks.columns() | self.texts.columns()

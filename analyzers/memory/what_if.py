@@ -5,105 +5,31 @@ may come at another moment. What only a rehearsal can tell (`workbench estimate`
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from analyzers import store
 from analyzers.errors import InputError
 from analyzers.memory.categories import categorise
-from analyzers.memory.estimates import LAYER, most_frequent
-from analyzers.memory.job import BYTES_OF, Job, job_of
+from analyzers.memory.job import BYTES_OF, job_of
 from analyzers.memory.model import DeviceTrace
+from analyzers.memory.opening import opened
 from analyzers.memory.parts import Change, WhatIf
-from analyzers.memory.phases import BACKWARD, FORWARD, NO_PHASE, Phases, Windows, windows
-from analyzers.memory.read import CATEGORIES
-from analyzers.memory.replay import BEFORE, Replay
-from analyzers.memory.rules import phase_of_entries, stack_signs
+from analyzers.memory.phases import BACKWARD, NO_PHASE
+from analyzers.memory.read import CATEGORY_OF
+from analyzers.memory.replay import Replay
+from analyzers.memory.scene import ACTIVATIONS, PARAMETERS, Scene, recompute
 from analyzers.memory.tables import Column
-from analyzers.memory.views import opened
 from analyzers.run import Artefact
 
-PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, INPUTS, TEMPORARY = (
-    CATEGORIES.index(name)
-    for name in (
-        "parameters", "gradients", "optimizer_state", "activations", "inputs", "temporary",
-    )
-)  # fmt: skip
+GRADIENTS, STATE, INPUTS, TEMPORARY = (
+    CATEGORY_OF[name] for name in ("gradients", "optimizer_state", "inputs", "temporary")
+)
 PERIOD = {"full": 1, "selective": 2}
 """Every so many layers are computed again; of `selective` this is the trainer's default."""
 COUNTER_BYTES = 8
 """Of an optimizer's state what is no larger counts steps."""
-
-
-@dataclass
-class Scene:
-    """The blocks of a recording as a change leaves them; `extra` are bytes that no block of it stands for, by entry."""
-
-    replay: Replay
-    job: Job | None
-    category: Column
-    size: Column
-    born: Column
-    died: Column
-    extra: Column
-    layers: Mapping[str, Column]
-    passes: tuple[Windows, Windows]
-    phase: Column
-
-    @classmethod
-    def of(cls, trace: DeviceTrace, job: Job | None) -> "Scene":
-        replay = Replay(trace)
-        lives = replay.lifetimes
-        return cls(
-            replay, job, categorise(replay).category, lives.size.astype(np.int64), lives.born.astype(np.int64),
-            lives.died.astype(np.int64), np.zeros(len(trace) + 1, np.int64), by_layer(replay),
-            (windows(trace, "fwd"), windows(trace, "bwd")), phase_of_birth(trace, lives.born),
-        )  # fmt: skip
-
-    @property
-    def standing(self) -> Column:
-        """Whether each block is older than the recording."""
-        found: Column = self.born == BEFORE
-        return found
-
-    def level(self) -> Column:
-        """Bytes after each entry; the first place is before all of them."""
-        found: Column = self.extra + self.total(np.ones(len(self.size), bool))
-        return found
-
-    def total(self, chosen: Column) -> Column:
-        change = np.zeros(len(self.extra) + 1, np.int64)
-        np.add.at(change, self.born[chosen] + 1, self.size[chosen])
-        np.add.at(change, self.died[chosen] + 1, -self.size[chosen])
-        found: Column = np.cumsum(change)[:-1]
-        return found
-
-    def categories(self, place: int) -> dict[str, int]:
-        """Bytes by category at a place of `level`; what no block stands for are gathered weights."""
-        alive = (self.born + 1 <= place) & (self.died + 1 > place)
-        held = np.bincount(self.category[alive], self.size[alive], len(CATEGORIES)).astype(np.int64)
-        held[PARAMETERS] += self.extra[place]
-        return dict(zip(CATEGORIES, held.tolist(), strict=True))
-
-
-def phase_of_birth(trace: DeviceTrace, born: Column) -> Column:
-    """The phase that each block was born in: as annotated, else as the stacks show."""
-    forward, backward = windows(trace, "fwd"), windows(trace, "bwd")
-    if len(forward.start):
-        return np.where(backward.inside(born), BACKWARD, np.where(forward.inside(born), FORWARD, NO_PHASE))
-    return Phases(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
-
-
-def by_layer(replay: Replay) -> dict[str, Column]:
-    """The rows of the blocks whose label names a numbered layer, by layer, in order."""
-    lives, found = replay.lifetimes, dict[str, list[Column]]()
-    for label in np.unique(lives.label):
-        if named := LAYER.match(replay.trace.snapshot.text(int(label))):
-            found.setdefault(named[0].rstrip("."), []).append(np.flatnonzero(lives.label == label))
-    ordered = sorted(found, key=lambda name: (name.rpartition(".")[0], int(name.rpartition(".")[2])))
-    return {name: np.concatenate(found[name]) for name in ordered}
 
 
 def what_if(artefacts: Sequence[Artefact], asked: str, options: store.Options | None = None) -> list[WhatIf]:
@@ -133,7 +59,8 @@ def parsed(asked: str) -> dict[str, str]:
 
 
 def answer(artefact: Artefact, trace: DeviceTrace, changes: dict[str, str]) -> WhatIf:
-    scene = Scene.of(trace, job_of(artefact.path))
+    replay = Replay(trace)
+    scene = Scene.of(replay, categorise(replay), job_of(artefact.path))
     before = scene.categories(scene.replay.peak[1] + 1)
     made = [Change(name, value, CHANGES[name](scene, value)) for name, value in changes.items()]
     level = scene.level()
@@ -244,7 +171,7 @@ def passes(scene: Scene) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
             yield (int(start), int(scene.born[own].max())), (max(int(back), int(scene.died[own].min())), int(done))
 
 
-def recompute(scene: Scene, value: str) -> str:
+def checkpointing(scene: Scene, value: str) -> str:
     """Activations of a layer come to be when its backward pass begins, but for its input.
 
     Raises:
@@ -257,25 +184,8 @@ def recompute(scene: Scene, value: str) -> str:
     chosen = list(scene.layers.values())[PERIOD[value] - 1 :: PERIOD[value]]
     if not any((scene.category[rows] == ACTIVATIONS).any() for rows in chosen):
         raise InputError(f"ac={value}: no activation is known to be of a layer", "record with the trainer's recorder")
-    for start, end in zip(scene.passes[0].start, scene.passes[0].end, strict=True):
-        delayed(scene, chosen, range(int(start), int(end)))
+    recompute(scene, chosen)
     return f"each of {len(chosen)} layers keeps its input, and is computed again when its backward pass begins"
-
-
-def delayed(scene: Scene, chosen: list[Column], forward: range) -> None:
-    """Move what the chosen layers saved in one forward pass to the begin of each one's backward pass."""
-    begins = -1
-    for rows in reversed(list(scene.layers.values())):
-        saved = rows[(scene.category[rows] == ACTIVATIONS) & (scene.born[rows] >= forward.start)]
-        saved = saved[scene.born[saved] < forward.stop]
-        if not len(saved):
-            continue
-        begins = max(begins, int(scene.died[saved].min()) - 1)
-        if any(rows is one for one in chosen):
-            kept = saved[scene.size[saved] == most_frequent(scene.size[saved])][:1]
-            moved = np.setdiff1d(saved, kept)
-            scene.born[moved] = np.minimum(begins, scene.died[moved])
-        begins = int(scene.died[saved].max())
 
 
 def optim_dtype(scene: Scene, value: str) -> str:
@@ -292,7 +202,7 @@ CHANGES: dict[str, Callable[[Scene, str], str]] = {
     "batch": tokens("batch"),
     "seq": tokens("seq"),
     "dp_shard": dp_shard,
-    "ac": recompute,
+    "ac": checkpointing,
     "optim_dtype": optim_dtype,
 }
 """What can be asked -> what changes the scene and names its model."""

@@ -1,15 +1,17 @@
 """The history that PyTorch's CUDA allocator keeps, with categories joined to it."""
 
-from bisect import bisect_right
-from collections import defaultdict
+from collections.abc import Iterator
+from heapq import merge
 from typing import Any
 
 import torch
 
 from trainer.recorders.allocations import Span
-from trainer.recorders.notes import MODULE, PHASE, PRIORITY, TEMPORARY, UNKNOWN, Note, Notes
+from trainer.recorders.notes import TEMPORARY, UNKNOWN, Note, Notes
+from trainer.recorders.roles import Block, Roles
 
 ENTRIES = 100_000
+ENDS = ("free_requested", "free_completed")
 
 
 class CudaHistory:
@@ -54,26 +56,24 @@ class CudaHistory:
 
 
 def categorize(trace: list[dict[str, Any]], notes: list[Note]) -> dict[int, list[str]]:
-    """Give each alloc entry the weightiest role noted in its lifetime; returns those of blocks older than the trace."""
-    births: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
-    for entry in trace:
-        if entry["action"] == "alloc":
-            entry["category"] = TEMPORARY
-            births[entry["addr"]].append(entry)
-    older: dict[int, list[str]] = {}
-    for note in notes:
-        if note.kind in (MODULE, PHASE):
-            continue
-        lives = births.get(note.address, [])
-        index = bisect_right(lives, note.time_ns // 1000, key=lambda entry: int(entry["time_us"])) - 1
-        if index >= 0:
-            raise_category(lives[index], note)
-        else:
-            older[note.address] = [note.kind, note.label]
-    return older
+    """Give each alloc entry its category and label; returns those of blocks older than the trace, by address."""
+    roles, blocks, older = Roles(), list[tuple[dict[str, Any], Block]](), dict[int, Block]()
+    happened: Iterator[Any] = merge(trace, notes, key=when)
+    for found in happened:
+        if isinstance(found, Note):
+            if not roles.heed(found):
+                older.setdefault(found.address, Block(found.address, 0, [], TEMPORARY, "")).take(found)
+        elif found["action"] == "alloc":
+            blocks.append((found, roles.allocated(found["addr"], found["size"], found.get("frames", []))))
+        elif found["action"] in ENDS:
+            roles.live.pop(found["addr"], None)
+    for entry, block in blocks:
+        entry["category"], entry["user_metadata"] = block.category, block.label
+    return {address: [block.category, block.label] for address, block in older.items()}
 
 
-def raise_category(entry: dict[str, Any], note: Note) -> None:
-    """Let a note decide what an entry is, unless a weightier one has."""
-    if PRIORITY[note.kind] >= PRIORITY.get(entry["category"], 0):
-        entry["category"], entry["user_metadata"] = note.kind, note.label
+def when(found: dict[str, Any] | Note) -> int:
+    """Nanoseconds. An entry tells microseconds: a note in the same one is about what was made, or is about to go."""
+    if isinstance(found, Note):
+        return found.time_ns
+    return int(found["time_us"]) * 1000 + 999 * (found["action"] in ENDS)

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from heapq import merge
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -10,23 +9,10 @@ from typing import Any, NamedTuple
 import torch
 
 from trainer.recorders.allocations import Allocation, Frame, Session
-from trainer.recorders.notes import ACTIVATIONS, INPUTS, MODULE, PHASE, PRIORITY, TEMPORARY, UNKNOWN, Note
-from trainer.recorders.purposes import purpose_of
+from trainer.recorders.notes import UNKNOWN, Note
+from trainer.recorders.roles import Block, Roles
 
 GRAIN = 2 << 20
-LOADING = ("data_wait", "h2d")
-FORWARD, BACKWARD = "fwd", "bwd"
-
-
-@dataclass(slots=True, eq=False)
-class Block:
-    """A piece of memory in use: where, how large, what for."""
-
-    address: int
-    size: int
-    frames: list[Frame]
-    category: str
-    label: str
 
 
 class Event(NamedTuple):
@@ -38,15 +24,13 @@ class Event(NamedTuple):
     frames: list[Frame]
 
 
-class Ledger:
+class Ledger(Roles):
     """Live blocks and the events of the last `keep` sessions."""
 
     def __init__(self, keep: int) -> None:
-        self.live: dict[int, Block] = {}
+        super().__init__()
         self.lost_notes = 0
         self._sessions: deque[list[Event]] = deque(maxlen=keep)
-        self._module = self._phase = ""
-        self._forward: list[Block] = []
 
     def adopt(self, tensors: Iterable[tuple[torch.Tensor, str, str]]) -> None:
         """Enter tensors that were there before anything was recorded."""
@@ -59,11 +43,11 @@ class Ledger:
     def enter(self, session: Session, notes: list[Note]) -> None:
         """Enter what a session has seen, and what was noted during it."""
         self._sessions.append([])
-        self._module = self._phase = ""
+        self.start()
         happened: Iterator[Allocation | Note] = merge(session.allocations, notes, key=lambda found: found.time_ns)
         for found in happened:
             if isinstance(found, Note):
-                self._heed(found)
+                self.lost_notes += not self.heed(found)
             elif found.size > 0:
                 self._allocate(found)
             else:
@@ -76,37 +60,10 @@ class Ledger:
         for session in self._sessions:
             yield from session
 
-    def _heed(self, note: Note) -> None:
-        if note.kind == MODULE:
-            self._module = note.label
-        elif note.kind == PHASE:
-            self._enter_phase(note.label)
-        elif block := self.live.get(note.address):
-            if PRIORITY[note.kind] >= PRIORITY.get(block.category, 0):
-                block.category, block.label = note.kind, note.label
-        elif note.address:
-            self.lost_notes += 1
-
-    def _enter_phase(self, name: str) -> None:
-        """What the forward pass made and left serves the backward pass, also where no hook saw it being saved.
-
-        Selective checkpointing keeps outputs in a store of its own, which no saved-tensor hook passes through.
-        """
-        self._phase = name
-        if name == BACKWARD:
-            for block in self._forward:
-                if block.category == TEMPORARY and self.live.get(block.address) is block:
-                    block.category = ACTIVATIONS
-        if name in (FORWARD, BACKWARD):
-            self._forward = []
-
     def _allocate(self, found: Allocation) -> None:
         if unseen := self.live.pop(found.address, None):
             self._log("free_completed", found.time_ns, unseen, [])
-        block = Block(found.address, found.size, found.frames, self._purpose(found.frames), self._module)
-        self.live[found.address] = block
-        if self._phase == FORWARD:
-            self._forward.append(block)
+        block = self.allocated(found.address, found.size, found.frames)
         self._log("alloc", found.time_ns, block, found.frames)
 
     def _free(self, found: Allocation) -> None:
@@ -116,13 +73,6 @@ class Ledger:
 
     def _log(self, action: str, time_ns: int, block: Block, frames: list[Frame]) -> None:
         self._sessions[-1].append(Event(action, time_ns // 1000, block, frames))
-
-    def _purpose(self, frames: list[Frame]) -> str:
-        """What new memory is for as long as nothing was noted about it."""
-        if self._phase in LOADING:
-            return INPUTS
-        known = (purpose_of(frame["filename"], frame["name"]) for frame in frames)
-        return next(filter(None, known), TEMPORARY)
 
     def _evict_transfers(self) -> None:
         """Drop what collectives copied for themselves: gloo's threads free it, which no profiler sees.

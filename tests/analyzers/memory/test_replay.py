@@ -12,16 +12,19 @@ from hypothesis import strategies as st
 
 from analyzers import memory, store
 from analyzers.memory import views
+from analyzers.memory.harvest import Harvest
 from analyzers.memory.model import Snapshot
-from analyzers.memory.read import columns
+from analyzers.memory.read import columns, trace_columns
 from analyzers.memory.replay import Replay
-from analyzers.memory.tables import Fresh
+from analyzers.memory.tables import Fresh, Interned
 
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def replay(snapshot, device=0):
-    return Replay(Snapshot(Fresh(*columns(copy.deepcopy(snapshot)))).device(device))
+    known = Interned()
+    harvest = Harvest(lambda entries: trace_columns(entries, known))
+    return Replay(Snapshot(Fresh(*columns(copy.deepcopy(snapshot), known, harvest))).device(device))
 
 
 def numbers(one):
