@@ -49,7 +49,8 @@ def exact(path: Path) -> bool:
     """Do the answers equal those of a sweep over every bound, in the plainest way there is?"""
     done = subprocess.run(ours(path), check=True, stdout=subprocess.PIPE)
     [found] = json.loads(done.stdout)["data"]["ranks"]
-    expected = swept([bound for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] for bound in bounds(event)])
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    expected = swept([bound for event in events for bound in bounds(event)])
     return all(found[name] == expected[name] for name in FIELDS)
 
 
