@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from decimal import Decimal
 from pathlib import Path
 
 import traced_job
@@ -49,7 +50,7 @@ def exact(path: Path) -> bool:
     """Do the answers equal those of a sweep over every bound, in the plainest way there is?"""
     done = subprocess.run(ours(path), check=True, stdout=subprocess.PIPE)
     [found] = json.loads(done.stdout)["data"]["ranks"]
-    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    events = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)["traceEvents"]
     expected = swept([bound for event in events for bound in bounds(event)])
     return all(found[name] == expected[name] for name in FIELDS)
 
@@ -59,7 +60,7 @@ def bounds(event: dict) -> list[tuple[int, int, str]]:
     if event.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset"):
         return []
     kind = "memory" if event["cat"] != "kernel" else "communication" if "nccl" in event["name"] else "compute"
-    start, dur = (round(event[name] * 1000) for name in ("ts", "dur"))
+    start, dur = (int(event[name] * 1000) for name in ("ts", "dur"))
     return [(start, 1, kind), (start + dur, -1, kind)]
 
 

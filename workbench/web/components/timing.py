@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from analyzers.traces.model import RankTrace
+from analyzers.traces import RankTrace
 from workbench.palette import KINDS, STATUSES, qualitative
 from workbench.present.units import nanoseconds
 from workbench.web.components.figure import PLAIN, plain
