@@ -25,6 +25,8 @@ SKIPPED_FOLDERS = {"checkpoint", "previous", "__pycache__", ".git", ".venv", "no
 
 STEP = re.compile(r"(?:iteration|step)_(\d+)(_exit)?")
 SNAPSHOT_SEGMENTS = re.compile(rb"segments|device_traces|segment_pool_id|segment_type")
+CONSOLE = re.compile(rb"^[^{\n]{0,40}\[(?:titan|trainer)\] \d{4}-\d\d-\d\d |step:\s+\d+[^\n]{1,40}loss:", re.MULTILINE)
+"""Lines of a trainer's console."""
 FLIGHT_KEYS = re.compile(rb"pg_config|record_id|pg_status|nccl_comm_state")
 
 
@@ -49,6 +51,8 @@ class Kind(StrEnum):
 
 ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_LOG)
 """The kinds that answer a question on their own; the others help."""
+TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.TENSORBOARD, Kind.LOG)
+"""The kinds that tell of steps, the most telling first."""
 
 
 @dataclass(frozen=True)
@@ -107,18 +111,18 @@ def discover(path: Path) -> Run:
 
 
 def known_kinds() -> str:
-    return "known are memory snapshots, profiler traces, Flight Recorder dumps and step logs (.gz of each)"
+    return "known are memory snapshots, profiler traces, Flight Recorder dumps, step logs and consoles (.gz of each)"
 
 
 def files_below(root: Path) -> Iterator[Path]:
-    """Every file at or below `root`, without following links to folders."""
+    """Every file at or below `root`, but its writers' own, without following links to folders."""
     if root.is_file():
         yield root
         return
     seen = 0
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
-        for name in sorted(names):
+        for name in sorted(name for name in names if not name.startswith(".")):
             seen += 1
             if seen > FILES_AT_MOST:
                 raise InputError(f"{root}: more than {FILES_AT_MOST} files", "give the folder of one run")
@@ -126,14 +130,16 @@ def files_below(root: Path) -> Iterator[Path]:
 
 
 def identify(path: Path) -> Artefact | None:
-    """What a file is, or None."""
-    if not path.is_file():
+    """What a file is, or None; a job that is still writing may have taken it away meanwhile."""
+    try:
+        kind = kind_of(path) if path.is_file() else None
+        size = path.stat().st_size
+    except FileNotFoundError:
         return None
-    kind = kind_of(path)
     if kind is None:
         return None
     step, is_exit = step_of(path)
-    return Artefact(path, kind, rank_of(path), step, is_exit, path.stat().st_size)
+    return Artefact(path, kind, rank_of(path), step, is_exit, size)
 
 
 def rank_of(path: Path) -> int | None:
@@ -186,8 +192,12 @@ def kind_by_content(head: bytes) -> Kind | None:
     if head.startswith(b"\x80"):
         return pickled_kind(head)
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if not text.startswith((b"{", b"[")):
-        return None
+    if not text.startswith(b"{") and CONSOLE.search(text):
+        return Kind.LOG
+    return json_kind(text) if text.startswith((b"{", b"[")) else None
+
+
+def json_kind(text: bytes) -> Kind | None:
     if b'"log_type"' in text and b'"log_type_name"' in text:
         return Kind.STRUCTURED_LOG
     if b'"workbench.step' in text:

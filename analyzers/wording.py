@@ -31,8 +31,8 @@ def counted(count: int, what: str) -> str:
 
 
 def place(filename: str, line: int) -> str:
-    """`data/text.py:41`: the file with its folder, and the line."""
-    return f"{'/'.join(PurePath(filename).parts[-2:])}:{line}"
+    """`data/text.py:41`: the file with its folder, and the line; native code may have none (0)."""
+    return "/".join(PurePath(filename).parts[-2:]) + (f":{line}" if line else "")
 
 
 def seconds(value: float) -> str:

@@ -80,6 +80,11 @@ class Meter:
         self.usage = Usage(0, 0, 0)
         self.started = time.perf_counter()
 
+    @property
+    def speed(self) -> dict[str, float | None]:
+        """What turns tokens a second into model-flops utilisation."""
+        return {"flops_per_token": self.flops_per_token, "peak_flops": self.peak_flops}
+
     def waited(self, seconds: float) -> None:
         """Add a wait for data."""
         self.data_s += seconds

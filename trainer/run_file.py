@@ -1,4 +1,4 @@
-"""run.json: what was run, and how it ended. See docs/run-folder.md."""
+"""run.json: what was run, and how it ended. See docs/reference/run-folder.md."""
 
 import json
 import platform
@@ -26,10 +26,10 @@ ARTEFACTS = ("dumps", "steps", "tb", "logs")
 class RunFile:
     """Written by rank 0 at the start and at a clean end; the launcher corrects it after another end."""
 
-    def __init__(self, config: JobConfig, world: World, parameters: int) -> None:
+    def __init__(self, config: JobConfig, world: World, size: dict[str, float | None]) -> None:
         self.path = Path(config.job.dump_folder) / "run.json"
         self.writes = world.rank == 0
-        self.content = described(config, world, parameters)
+        self.content = described(config, world) | size
         self._write()
 
     def end(self, step: int) -> None:
@@ -42,7 +42,7 @@ class RunFile:
             write_json(self.path, self.content)
 
 
-def described(config: JobConfig, world: World, parameters: int) -> dict[str, Any]:
+def described(config: JobConfig, world: World) -> dict[str, Any]:
     device = world.device
     return {
         "schema": "workbench.run/1",
@@ -54,7 +54,6 @@ def described(config: JobConfig, world: World, parameters: int) -> dict[str, Any
         "device": device.type,
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU",
         "backend": dist.get_backend(),
-        "parameters": parameters,
         "model": {**asdict(model_args(config)), "hidden_dim": model_args(config).hidden_dim},
         "hosts": hosts(world.size),
         "attempt": Place.here().attempt,

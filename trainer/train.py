@@ -54,7 +54,7 @@ class Trainer:
         self.checkpointer = Checkpointer(config, self.state)
         self.loaded = self.checkpointer.load()
         self.compute = OptimizerStep(config, self.world, self.model, self.optimizer, self.phase)
-        self.run_file = RunFile(config, self.world, self.parameters)
+        self.run_file = RunFile(config, self.world, {"parameters": self.parameters, **self.meter.speed})
         self.recorders = Recorders(options, model=self.model, optimizer=self.optimizer)
         self.faults = Faults(config.faults, model=self.model, timeout_s=config.comm.train_timeout_seconds)
 

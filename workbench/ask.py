@@ -7,14 +7,14 @@ from typing import Any
 
 from analyzers.errors import InputError
 from analyzers.report import Report
-from analyzers.run import ANALYSED, Kind, Run, discover
+from analyzers.run import ANALYSED, TIMED, Kind, Run, discover
 from analyzers.store import Options
 
 ROOMS = {
     "memory": (Kind.SNAPSHOT,),
     "hang": (Kind.FLIGHT,),
     "trace": (Kind.TRACE,),
-    "steps": (Kind.STEPS, Kind.STRUCTURED_LOG),
+    "steps": TIMED,
 }
 JOINED = "incident"
 MODULES = {"memory": "memory", "hang": "hangs", "trace": "traces", "steps": "steps", JOINED: "incident"}
@@ -32,7 +32,8 @@ def find(paths: Sequence[Path]) -> Run:
 
 def room_for(run: Run) -> str:
     """The room that answers: that of the only kind there is, or the joined view of several kinds."""
-    kinds = {artefact.kind for artefact in run.artefacts}
+    there = {artefact.kind for artefact in run.artefacts}
+    kinds = there.intersection((*ANALYSED, Kind.MANIFEST)) or there
     rooms = [room for room, takes in ROOMS.items() if kinds.intersection(takes)]
     return rooms[0] if len(rooms) == 1 and Kind.MANIFEST not in kinds else JOINED
 

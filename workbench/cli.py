@@ -147,33 +147,44 @@ def compare(
     printed: opt.Printed = None,
     output: opt.OutFile = None,
     force: opt.Force = False,
-    fail_on: opt.FailOnOption = None,
+    fail_on: opt.Gated = None,
 ) -> None:
     """Two runs: configuration, step time, loss and memory side by side."""
     from workbench import show
 
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True, web=False, fail_on=fail_on)
-    raise typer.Exit(show.compared(a, b, look))
+    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True, web=False)
+    raise typer.Exit(show.compared(a, b, look, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
-def report(path: opt.OnePath, output: opt.OutFile = None, force: opt.Force = False) -> None:
+def report(
+    path: opt.OnePath,
+    output: opt.OutFile = None,
+    force: opt.Force = False,
+    anonymise: Annotated[
+        bool, typer.Option("--anonymise", help="Leave out paths, hosts, addresses and users.", show_default=False)
+    ] = False,
+) -> None:
     """Write a report that stands alone: .html, .md or .json."""
     from workbench import show
 
-    raise typer.Exit(show.written(path, output, force=force))
+    raise typer.Exit(show.written(path, output, force=force, anonymise=anonymise))
 
 
 @app.command(rich_help_panel=ANALYSE)
 def serve(
     path: opt.OnePath,
-    port: Annotated[int, typer.Option(help="Port on the loopback interface; 0 takes a free one.")] = 8050,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8050,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; beyond loopback a token is asked for.")
+    ] = "127.0.0.1",
     browse: Annotated[bool, typer.Option("--open", help="Open a browser on it.")] = False,
 ) -> None:
-    """The web dashboard of a run, on loopback only."""
+    """The web dashboard of a run, on loopback unless told otherwise."""
+    from workbench.web.server import Place
     from workbench.web.server import serve as serve_run
 
-    serve_run(path, port, browse=browse)
+    serve_run(path, Place(host, port, browse))
 
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
@@ -240,6 +251,32 @@ def estimate(
     raise typer.Exit(show.deliver(report, look, estimate.subject(request)))
 
 
+@app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+def tokens(
+    ctx: typer.Context,
+    config: Annotated[str | None, typer.Option(help="A TOML file, or a registry function with --module.")] = None,
+    module: Annotated[str | None, typer.Option(help="A model of the trainer, whose --config is a function.")] = None,
+    sequences: Annotated[int, typer.Option(help="How many sequences to show.", min=1, max=100)] = 1,
+    as_json: opt.Json = False,
+    printed: opt.Printed = None,
+    output: opt.OutFile = None,
+    force: opt.Force = False,
+    _debug: opt.Debug = False,
+) -> None:
+    """Tokens beside their labels, as the model is shown them; what is ignored, and why.
+
+    Options of the trainer follow in the form --section.key value, as for `launch`.
+    """
+    from workbench import show
+    from workbench.launch.plan import Request
+    from workbench.tokens import subject
+    from workbench.tokens import tokens as shown
+
+    request = Request(config=config, module=module, overrides=tuple(ctx.args))
+    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True)
+    raise typer.Exit(show.deliver(shown(request, sequences), look, subject(request)))
+
+
 @app.command(rich_help_panel=RUN)
 def demo(
     incident: Annotated[str, typer.Argument(help="healthy, oom, hang, straggler, or any name of an incident.")] = "oom",
@@ -262,6 +299,15 @@ def doctor(as_json: opt.Json = False) -> None:
     from workbench.doctor import examine
 
     raise typer.Exit(examine(as_json=as_json))
+
+
+@app.command(rich_help_panel=HELP)
+def capabilities(as_json: opt.Json = False) -> None:
+    """For scripts and coding agents: how to ask, and what comes back."""
+    from workbench.capabilities import capabilities as of
+    from workbench.capabilities import skill
+
+    print(of(app).json().decode() if as_json else skill(), end="\n" if as_json else "")
 
 
 @app.command(rich_help_panel=HELP)

@@ -38,3 +38,13 @@ def ink(colour: str) -> str:
     ]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "#000000" if luminance > 0.18 else "#ffffff"
+
+
+KINDS = {"compute": "#009e73", "communication": "#d55e00", "memory": "#56b4e9", "idle": "#8c8c8c", "": "#c9ced6"}
+"""Kinds of device work; "" is an event of the host."""
+DISTINCT = tuple(dict.fromkeys([*CATEGORIES.values()]))
+
+
+def qualitative(index: int) -> str:
+    """A colour for the nth of things that have none of their own."""
+    return DISTINCT[index % len(DISTINCT)]

@@ -6,8 +6,11 @@ import msgspec
 
 from analyzers import compare, hangs, incident, memory, steps, traces
 from analyzers.report import Report, json_schema
+from workbench.capabilities import CapabilitiesData
+from workbench.doctor import DoctorData
 from workbench.errors import UsageProblem
 from workbench.estimate import EstimateData
+from workbench.tokens import TokensData
 
 DOCUMENTS: dict[str, Any] = {
     "memory": Report[memory.MemoryData],
@@ -17,6 +20,9 @@ DOCUMENTS: dict[str, Any] = {
     "incident": Report[incident.IncidentData],
     "compare": Report[compare.CompareData],
     "estimate": Report[EstimateData],
+    "tokens": Report[TokensData],
+    "doctor": Report[DoctorData],
+    "capabilities": Report[CapabilitiesData],
 }
 
 

@@ -16,6 +16,7 @@ from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.options import FailOn, Format
 from workbench.present import render
+from workbench.present.anonymous import anonymised
 
 SUFFIXES = {".html": Format.HTML, ".md": Format.MARKDOWN, ".json": Format.JSON, ".txt": Format.TEXT}
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -89,20 +90,27 @@ def memory_further(
     return deliver(with_further(report, snapshots, options, breakdown=breakdown, changes=changes), look, run)
 
 
-def compared(a: Path, b: Path, look: Look) -> Exit:
-    """Two runs side by side."""
+def compared(a: Path, b: Path, look: Look, fail_on: str | None) -> Exit:
+    """Two runs side by side, and whether the second passes a gate."""
     from analyzers import compare
+    from workbench.failing import gate
 
+    limits = gate(fail_on)
     runs = discover(a), discover(b)
-    return deliver(compare.analyze(*runs, Options()), look, runs[0])
+    report = compare.analyze(*runs, Options(), limits.limits)
+    delivered = deliver(report, look, runs[0])
+    return Exit.FINDINGS if limits.fails(report) else delivered
 
 
-def written(path: Path, output: Path | None, *, force: bool) -> Exit:
+def written(path: Path, output: Path | None, *, force: bool, anonymise: bool) -> Exit:
     """A report on whatever lies at `path`, in the format that the file's name asks for."""
     if output is None:
         raise UsageProblem("report: no file to write to", "add -o report.html (or .md, .json)")
     run = find([path])
-    return deliver(ask(room_for(run), run, Options()), Look(output=output, force=force), run)
+    told = ask(room_for(run), run, Options())
+    if anonymise:
+        told, run = anonymised(told, run)
+    return deliver(told, Look(output=output, force=force), run)
 
 
 def deliver(report: Report[Any], look: Look, run: Run) -> Exit:

@@ -1,7 +1,7 @@
 """Puts a set of dumps together: which files belong to it, which rank each is of, who is in which group."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -11,17 +11,19 @@ import numpy as np
 
 from analyzers import run, store
 from analyzers.errors import WorkbenchError
+from analyzers.hangs.ends import is_victim
+from analyzers.hangs.files import Collection
 from analyzers.hangs.messages import add_messages
 from analyzers.hangs.model import Frame, Group, Job, Op, Position, RankState, Signature, ops_of
-from analyzers.hangs.side import Side, gather, is_victim
+from analyzers.hangs.side import Side, base_of, gather
 
 READER = "analyzers.hangs.read"
-ROUND = re.compile(r"round_(\d+)")
 SET = re.compile(r"set_(\d+)")
 NODES_APART_S = 300.0
 """Nodes notice the same hang within a step's time of each other; sets of different hangs are a timeout apart."""
 
 OVERWRITTEN = "the ring (TORCH_FR_BUFFER_SIZE) no longer holds the first unfinished operation"
+NO_STACKS = "no stacks in the dump of"
 
 Members = tuple[tuple[int, ...], str]
 """Global ranks of a group, and where they are known from."""
@@ -35,6 +37,26 @@ class DumpSet:
     rounds: list[list[run.Artefact]]
 
 
+def open_set(found: run.Run) -> tuple[DumpSet, Side]:
+    """The set of dumps that tells the hang and what lies beside it, without looks from before the hang began."""
+    dumps = newest_set(found)
+    side = gather(found, dumps.folders)
+    skip = looks_before(side)
+    if not skip:
+        return dumps, side
+    late = DumpSet(dumps.folders, dumps.rounds[skip:] or dumps.rounds[-1:])
+    return late, gather(found, dumps.folders, first_look=skip + 1)
+
+
+def looks_before(side: Side) -> int:
+    """How many looks the first rank to give up was seen elsewhere in, before one that shows it where it gave up."""
+    gave_up = min((gone for gone in side.exits.values() if is_victim(gone)), key=lambda g: g.time_ns, default=None)
+    looks = side.collection.rounds if side.collection and gave_up else []
+    beats = [asked.heartbeat if gave_up and (asked := look.ranks.get(gave_up.rank)) else None for look in looks]
+    there = (i for i, b in enumerate(beats) if gave_up and b and (b.step, b.phase) == (gave_up.step, gave_up.phase))
+    return next(there, 0)
+
+
 def newest_set(found: run.Run) -> DumpSet:
     """The last set of dumps in a folder that was taken in time; each hang has its own."""
     sets: dict[Path, dict[int, list[run.Artefact]]] = {}
@@ -44,7 +66,8 @@ def newest_set(found: run.Run) -> DumpSet:
     if not sets:
         folders = [a.path.parent for a in found.of(run.Kind.COLLECTION, run.Kind.EXIT, run.Kind.GROUPS)]
         return DumpSet((folders[-1] if folders else found.root,), [[]])
-    known = [base for base in sets if not is_aftermath(found, base)] or list(sets)
+    sides = {base: gather(found, [base]) for base in sets}
+    known = [base for base in sets if not is_aftermath(sides[base], sides.values())] or list(sets)
     known.sort(key=lambda b: (set_number(b), newest(sets[b])), reverse=True)
     chosen = at_one_time(known, sets)
     numbers = sorted({number for base in chosen for number in sets[base]})
@@ -64,22 +87,31 @@ def at_one_time(bases: Sequence[Path], sets: dict[Path, dict[int, list[run.Artef
     return chosen
 
 
-def is_aftermath(found: run.Run, base: Path) -> bool:
+def is_aftermath(side: Side, others: Iterable[Side]) -> bool:
     """Whether a set was taken when ranks had already given up waiting: its flags lie, and an earlier set tells more."""
-    side = gather(found, [base])
-    gave_up = [gone.time_ns for gone in side.exits.values() if is_victim(gone)]
-    return bool(side.collection and gave_up and side.collection.asked_ns > min(gave_up))
+    if side.collection is None:
+        return False
+    asked_ns = side.collection.asked_ns
+    if any(is_victim(gone) and gone.time_ns < asked_ns for gone in side.exits.values()):
+        return True
+    return any(other.collection and timed_out(other.collection, side.collection) for other in others)
+
+
+def timed_out(stall: Collection, later: Collection) -> bool:
+    """Whether ranks that had ended at a later set had last moved before a stall whose timeout had passed by then.
+
+    NCCL's watchdog ends a rank without a word.
+    """
+    left_s = (stall.timeout_s or 0) - (stall.stalled_s or 0)
+    if stall.reason != "stalled" or later.asked_ns < stall.asked_ns + left_s * 1e9:
+        return False
+    ended = [asked for asked in later.rounds[0].ranks.values() if asked.status == "exited"] if later.rounds else []
+    return bool(ended) and all(asked.heartbeat and asked.heartbeat.time_ns < stall.asked_ns for asked in ended)
 
 
 def newest(looks: dict[int, list[run.Artefact]]) -> float:
     """When the last dump of a set was written."""
     return max(artefact.path.stat().st_mtime for look in looks.values() for artefact in look)
-
-
-def base_of(path: Path) -> tuple[Path, int]:
-    """The folder of a dump's set, and the number of the look."""
-    found = ROUND.fullmatch(path.parent.name)
-    return (path.parent.parent, int(found[1])) if found else (path.parent, 1)
 
 
 def set_number(base: Path) -> int:
@@ -218,7 +250,7 @@ class Directory:
 
     def note(self, rank: int, dump: dict[str, Any]) -> None:
         if dump["entries"] and not dump["frames"]:
-            self.job.lacks.setdefault("no stacks in the dump of", []).append(rank)
+            self.job.lacks.setdefault(NO_STACKS, []).append(rank)
         if dump["entries"] and not dump["done"] and dump["active_only"]:
             self.job.lacks.setdefault("only unfinished operations in the dump of", []).append(rank)
         if dump["overwritten"]:

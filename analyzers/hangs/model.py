@@ -7,8 +7,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-INTERNAL = ("/torch/", "/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
+INTERNAL = (
+    *("/torch/", "/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>"),
+    "/trainer/recorders/",  # our own, through which an ending rank waits to be asked
+)
 """Parts of paths that are not the user's code."""
+NATIVE = (".so", ".c", ".cc", ".cpp", ".cu", ".h", ".S")
 
 
 class Frame(msgspec.Struct, frozen=True, order=True):
@@ -175,9 +179,14 @@ class Job:
 
 
 def user_frame(frames: list[Frame]) -> Frame | None:
-    """The innermost frame outside of PyTorch and the standard library; else the innermost."""
-    outside = (f for f in frames if not any(part in f.filename for part in INTERNAL))
-    return next(outside, frames[0] if frames else None)
+    """The innermost frame of the user's Python code; else the innermost."""
+    return next((f for f in frames if not is_library(f)), frames[0] if frames else None)
+
+
+def is_library(frame: Frame) -> bool:
+    """Whether a frame is PyTorch's, the standard library's, our recorders' or native code."""
+    native = not frame.line or ".so." in frame.filename or frame.filename.endswith(NATIVE)
+    return native or any(part in frame.filename for part in INTERNAL)
 
 
 def ops_of(columns: "dict[str, np.ndarray[Any, Any]]", rows: slice, rank: int, groups: dict[int, int]) -> list[Op]:

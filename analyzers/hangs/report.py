@@ -5,17 +5,21 @@ from collections.abc import Sequence
 from analyzers import run, store
 from analyzers.errors import InputError
 from analyzers.hangs.classify import Scene, classify
+from analyzers.hangs.ends import Death, exception_text, is_victim
 from analyzers.hangs.graph import At, Graph, build, roots
-from analyzers.hangs.job import OVERWRITTEN, DumpSet, load_job, newest_set
-from analyzers.hangs.model import Culprit, HangData, Job, Wait, user_frame
+from analyzers.hangs.job import NO_STACKS, OVERWRITTEN, DumpSet, load_job, open_set
+from analyzers.hangs.model import Culprit, HangData, Job, Wait, is_library
 from analyzers.hangs.program import Programs
 from analyzers.hangs.rounds import moved
-from analyzers.hangs.side import Death, Side, gather
+from analyzers.hangs.side import Side
+from analyzers.hangs.timing import timing
 from analyzers.hangs.words import finding_of, sentence
+from analyzers.hangs.workers import last_lines
 from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, ranked, tool_version
 from analyzers.wording import verb, who
 
-CROWDS_AT_MOST = 4
+MOST_RANKS = 1 << 20
+CROWDS_AT_MOST, CALLERS_AT_MOST = 4, 5
 SCHEMA = "workbench.hang/1"
 CERTAINTY = (
     "dead",
@@ -39,8 +43,7 @@ def analyze(found: run.Run, options: store.Options | None = None) -> Report[Hang
         InputError: No dump lies there, nor a word on how ranks ended.
     """
     options = options or store.Options()
-    dumps = newest_set(found)
-    side = gather(found, dumps.folders)
+    dumps, side = open_set(found)
     job = load_job(dumps.rounds[0], side, options)
     if not job.ranks and not (side.exits or side.exit_codes or side.collection):
         raise InputError(
@@ -72,7 +75,8 @@ def too_few(scene: Scene, found: list[Culprit]) -> list[Culprit]:
     if len(silent) > max(1, scene.job.world_size // 4):
         rest = [c for c in found if c not in silent]
         ranks = sorted(rank for c in silent for rank in c.ranks)
-        return [*rest, Culprit(ranks=ranks, kind="unknown", detail="they left no dump", confidence=0.2)]
+        hurt = sorted({rank for c in silent for rank in c.victims}.difference(ranks))
+        return [*rest, Culprit(ranks=ranks, kind="unknown", detail="they left no dump", victims=hurt, confidence=0.2)]
     return found
 
 
@@ -143,15 +147,7 @@ def assemble(scene: Scene, dumps: DumpSet, culprits: list[Culprit]) -> Report[Ha
 def verdict(scene: Scene, culprits: list[Culprit]) -> Verdict:
     lacking = missing(scene)
     if not culprits:
-        blind = any("DETAIL" in lack or OVERWRITTEN in lack for lack in scene.job.lacks)
-        hidden = blind or not scene.job.ranks
-        return Verdict(
-            status=Status.UNKNOWN if hidden else Status.OK,
-            kind="unknown" if hidden else "healthy",
-            sentence="the dumps do not show who waits for whom" if hidden else "no rank waits for another one",
-            confidence=0.2 if hidden else 0.8,
-            missing=lacking,
-        )
+        return without_culprit(scene, lacking)
     first = culprits[0]
     known = [c for c in culprits if c.kind != "unknown"]
     return Verdict(
@@ -164,29 +160,72 @@ def verdict(scene: Scene, culprits: list[Culprit]) -> Verdict:
     )
 
 
+def without_culprit(scene: Scene, lacking: list[str]) -> Verdict:
+    """Healthy, where the dumps could have shown a hang and nobody gave up waiting afterwards."""
+    gave_up = sorted(rank for rank, gone in scene.side.exits.items() if is_victim(gone))
+    blind = any("DETAIL" in lack or OVERWRITTEN in lack for lack in scene.job.lacks)
+    hidden = bool(gave_up) or blind or not scene.job.ranks
+    sentence = "the dumps do not show who waits for whom" if hidden else "no rank waits for another one"
+    if gave_up:
+        ends = exception_text(scene.side.exits[gave_up[0]])
+        sentence = f"{who(gave_up)} gave up waiting ({ends}), and the dumps do not show for whom"
+    return Verdict(
+        status=Status.UNKNOWN if hidden else Status.OK,
+        kind="unknown" if hidden else "healthy",
+        sentence=sentence,
+        confidence=0.2 if hidden else 0.8,
+        missing=lacking,
+    )
+
+
 def missing(scene: Scene) -> list[str]:
     """What would have made the verdict firmer."""
     job, side = scene.job, scene.side
-    lacking = [f"{what} {who(ranks)}" for what, ranks in job.lacks.items()]
-    for rank in (r for r in range(min(job.world_size, 1 << 20)) if r not in job.ranks):
-        death, asked = side.death(rank), side.asked(rank)
-        why = death.how if death else asked.status if asked else ""
-        lacking.append(f"no dump of rank {rank}" + (f": {why}" if why else ""))
+    lacks = {
+        what: [r for r in ranks if what != NO_STACKS or r not in side.stack_files] for what, ranks in job.lacks.items()
+    }
+    lacking = [f"{what} {who(ranks)}" for what, ranks in lacks.items() if ranks]
+    lacking += [f"no dump of {who(ranks)}" + (f": {why}" if why else "") for why, ranks in absent(job, side).items()]
     inferred = [g.label for g in job.groups if g.source == "entries"]
     if inferred:
         lacking.append(f"members of {', '.join(inferred[:5])} are inferred from who used them")
     return [*job.problems, *lacking[:50]]
 
 
+def absent(job: Job, side: Side) -> dict[str, list[int]]:
+    """The ranks without a dump, by what is known of why."""
+    ranks: dict[str, list[int]] = {}
+    for rank in (r for r in range(min(job.world_size, MOST_RANKS)) if r not in job.ranks):
+        death, asked = side.death(rank), side.asked(rank)
+        ranks.setdefault(death.how if death else asked.status if asked else "", []).append(rank)
+    return ranks
+
+
 def evidence(scene: Scene, culprit: Culprit) -> list[Evidence]:
-    facts = [Evidence(text=culprit.detail)] if culprit.detail else []
-    if line := user_frame(culprit.frames):
-        facts.append(Evidence(text=f"{who(culprit.ranks)}: {line.name}", line=f"{line.filename}:{line.line}"))
-    files = scene.side.stack_files
-    facts += [
-        Evidence(text=f"stack of rank {rank}", source=str(files[rank])) for rank in culprit.ranks if rank in files
-    ]
-    return facts + crowds(scene.job, culprit.victims)
+    """What a finding rests on beside what its words say: stack, timing, log, and where the victims wait."""
+    return [*stack_of(scene.side, culprit), *last_words(scene.side, culprit), *crowds(scene.job, culprit.victims)]
+
+
+def stack_of(side: Side, culprit: Culprit) -> list[Evidence]:
+    """The line it stands in, and who called that."""
+    rank, own = culprit.ranks[0], [f for f in culprit.frames if not is_library(f)]
+    if not own:
+        return []
+    line, *callers = own
+    called = f", called by {', '.join(f.name for f in callers[:CALLERS_AT_MOST])}" if callers else ""
+    text = f"{who(culprit.ranks)}: {line.name}{called}"
+    return [Evidence(text=text, line=f"{line.filename}:{line.line}", source=str(side.stack_files.get(rank, "")))]
+
+
+def last_words(side: Side, culprit: Culprit) -> list[Evidence]:
+    """How long a living rank has been there; how the log of a dead one ends."""
+    rank = culprit.ranks[0]
+    if culprit.kind != "dead":
+        told = timing(side, rank)
+        return [Evidence(text=f"{who([rank])}: {told}", source=str(side.step_logs.get(rank, "")))] if told else []
+    log = side.log_files.get(rank)
+    said = last_lines(log) if log else ""
+    return [Evidence(text=f"its log ends with: {said}", source=str(log))] if said else []
 
 
 def crowds(job: Job, victims: Sequence[int]) -> list[Evidence]:

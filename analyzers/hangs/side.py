@@ -5,99 +5,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from analyzers import run
-from analyzers.hangs.model import Frame, user_frame
-from analyzers.wording import place, signal_of
+from analyzers.hangs.ends import ORDERLY, Death, exception_text, is_victim
+from analyzers.hangs.files import Asked, Collection, ExitFile, GroupsFile, Heartbeat, Round, Struct, read_side
+from analyzers.hangs.model import Frame
+from analyzers.hangs.threads import main_thread
+from analyzers.hangs.workers import last_errors, log_files
+from analyzers.wording import signal_of
 
-SIDE_BYTES = 64 << 20
-SIGTERM = 15
 LOOK_NS = 2_000_000_000
-ORDERLY = (-SIGTERM, -2)
-"""How a launcher ends the ranks that are left over."""
-COMMUNICATION = re.compile(
-    r"connection (?:closed|reset|refused)|timed? ?out|socket|gloo/|broken pipe|nccl|rendezvous|store.*(?:get|wait)",
-    re.IGNORECASE,
-)
-"""Errors that a rank gets because another one is gone."""
-FAULTHANDLER = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (?P<name>.+)$')
-PY_SPY = re.compile(r"^\s+(?P<name>.+) \((?P<file>[^()]+):(?P<line>\d+)\)$")
-THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
-
-Struct = TypeVar("Struct", bound=msgspec.Struct)
-
-
-class GroupEntry(msgspec.Struct):
-    desc: str = ""
-    ranks: list[int] = []
-
-
-class GroupsFile(msgspec.Struct):
-    rank: int
-    world_size: int = 0
-    host: str = ""
-    pid: int = 0
-    groups: dict[str, GroupEntry] = {}
-
-
-class ExitFile(msgspec.Struct):
-    rank: int
-    pid: int = 0
-    step: int | None = None
-    phase: str | None = None
-    error: str = ""
-    message: str = ""
-    out_of_memory: bool = False
-    traceback: list[Frame] = []
-    time_ns: int = 0
-
-
-class Heartbeat(msgspec.Struct):
-    step: int
-    phase: str = ""
-    time_ns: int = 0
-
-
-class Asked(msgspec.Struct):
-    """What came back from one rank."""
-
-    status: str = ""
-    channel: str | None = None
-    asked_ns: int | None = None
-    answered_ns: int | None = None
-    file: str | None = None
-    stacks: str | None = None
-    exit_code: int | None = None
-    heartbeat: Heartbeat | None = None
-
-
-class Round(msgspec.Struct):
-    round: int = 1
-    asked_ns: int = 0
-    ranks: dict[int, Asked] = {}
-
-
-class Collection(msgspec.Struct):
-    reason: str = ""
-    detail: str | None = None
-    asked_ns: int = 0
-    stalled_s: float | None = None
-    timeout_s: float | None = None
-    rounds: list[Round] = []
-
-
-@dataclass(frozen=True)
-class Death:
-    """The end of a rank. `victim`: it ended because of another rank."""
-
-    rank: int
-    how: str
-    victim: bool
-    time_ns: int = 0
-    exit: ExitFile | None = None
+ROUND = re.compile(r"round_(\d+)")
 
 
 @dataclass
@@ -108,6 +29,8 @@ class Side:
     exits: dict[int, ExitFile] = field(default_factory=dict)
     stack_files: dict[int, Path] = field(default_factory=dict)
     message_files: dict[int, Path] = field(default_factory=dict)
+    log_files: dict[int, Path] = field(default_factory=dict)
+    step_logs: dict[int, Path] = field(default_factory=dict)
     collection: Collection | None = None
     exit_codes: dict[int, int] = field(default_factory=dict)
     world_size: int = 0
@@ -156,31 +79,28 @@ class Side:
         return None
 
 
-def is_victim(gone: ExitFile) -> bool:
-    return not gone.out_of_memory and bool(COMMUNICATION.search(f"{gone.error} {gone.message}"))
+def gather(found: run.Run, folders: Sequence[Path], *, first_look: int = 1) -> Side:
+    """The side files of a set of dumps, which may lie in a folder for each node; those next to its dumps win.
 
-
-def exception_text(gone: ExitFile) -> str:
-    line = user_frame(gone.traceback)
-    where = f" at {line.name} ({place(line.filename, line.line)})" if line else ""
-    return ("out of memory" if gone.out_of_memory else f"{gone.error}: {gone.message}"[:200]) + where
-
-
-def gather(found: run.Run, folders: Sequence[Path]) -> Side:
-    """The side files of a set of dumps, which may lie in a folder for each node; those next to its dumps win."""
+    What looks before `first_look` brought is left out.
+    """
     manifest = manifest_of(found)
     groups = {f.rank: f for f in read_all(found, run.Kind.GROUPS, folders, GroupsFile)}
-    exits = {f.rank: f for f in read_all(found, run.Kind.EXIT, folders, ExitFile)}
+    exits = last_errors(found) | {f.rank: f for f in read_all(found, run.Kind.EXIT, folders, ExitFile)}
     side = Side(
         groups=groups,
         # The end of another process than the one that speaks for the rank now is that of an earlier attempt.
         exits={r: f for r, f in exits.items() if r not in groups or f.pid in (0, groups[r].pid)},
-        stack_files=by_rank(found, run.Kind.STACKS, folders),
-        message_files=by_rank(found, run.Kind.MESSAGES, folders),
+        stack_files=by_rank(found, run.Kind.STACKS, folders, first_look),
+        message_files=by_rank(found, run.Kind.MESSAGES, folders, first_look),
+        log_files=log_files(found),
+        step_logs={a.rank: a.path for a in found.of(run.Kind.STEPS) if a.rank is not None},
         exit_codes=exit_codes(manifest),
         world_size=manifest["world_size"] if isinstance(manifest.get("world_size"), int) else 0,
     )
     side.collection = joined([c for f in folders if (c := read_side(f / "collection.json", Collection))])
+    if side.collection:
+        side.collection.rounds = side.collection.rounds[first_look - 1 :]
     return side
 
 
@@ -197,27 +117,35 @@ def joined(collections: Sequence[Collection]) -> Collection | None:
     return msgspec.structs.replace(first, rounds=rounds)
 
 
-def by_rank(found: run.Run, kind: run.Kind, folders: Sequence[Path]) -> dict[int, Path]:
-    return {a.rank: a.path for a in near(found, kind, folders) if a.rank is not None}
+def by_rank(found: run.Run, kind: run.Kind, folders: Sequence[Path], first_look: int) -> dict[int, Path]:
+    """The file of each rank, of the first look that brought one; what other sets say of a rank is of another time."""
+    other_sets = {a.path.parent for a in found.of(run.Kind.COLLECTION)}.difference(folders)
+    files = [(a, *base_of(a.path)) for a in near(found, kind, folders)]
+    return {
+        a.rank: a.path
+        for a, base, look in files
+        if a.rank is not None and base not in other_sets and not (base in folders and look < first_look)
+    }
 
 
 def near(found: run.Run, kind: run.Kind, folders: Sequence[Path]) -> list[run.Artefact]:
-    """Artefacts of a kind, those in the set's own folders last, so that they win."""
-    return sorted(found.of(kind), key=lambda a: (a.path.parent in folders, a.path))
+    """Artefacts of a kind, those of the set last, so that they win, and of these those of the first look."""
+
+    def closeness(artefact: run.Artefact) -> tuple[bool, int, Path]:
+        base, look = base_of(artefact.path)
+        return base in folders, -look, artefact.path
+
+    return sorted(found.of(kind), key=closeness)
+
+
+def base_of(path: Path) -> tuple[Path, int]:
+    """The folder of a file's set of dumps, and the number of the look."""
+    found = ROUND.fullmatch(path.parent.name)
+    return (path.parent.parent, int(found[1])) if found else (path.parent, 1)
 
 
 def read_all(found: run.Run, kind: run.Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:
     return [content for a in near(found, kind, folders) if (content := read_side(a.path, struct))]
-
-
-def read_side(path: Path, struct: type[Struct]) -> Struct | None:
-    """A side file, or None when it is damaged: it only helps."""
-    try:
-        if path.stat().st_size > SIDE_BYTES:
-            return None
-        return msgspec.convert(msgspec.json.decode(path.read_bytes()), struct, strict=False)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
 
 
 def manifest_of(found: run.Run) -> dict[str, Any]:
@@ -234,25 +162,3 @@ def exit_codes(manifest: dict[str, Any]) -> dict[int, int]:
     if not isinstance(codes, dict):
         return {}
     return {int(rank): code for rank, code in codes.items() if str(rank).isdigit() and isinstance(code, int)}
-
-
-def main_thread(path: Path) -> list[Frame]:
-    """The stack of the thread that runs the script, from py-spy's or faulthandler's text."""
-    try:
-        with path.open(errors="replace") as file:
-            lines = file.read(1 << 22).splitlines()
-    except OSError:
-        return []
-    threads = split_threads(lines)
-    whole = [t for t in threads if t[-1].name.strip() == "<module>"]
-    return max(whole or threads, key=len, default=[])
-
-
-def split_threads(lines: list[str]) -> list[list[Frame]]:
-    threads: list[list[Frame]] = [[]]
-    for line in lines:
-        if THREAD.match(line):
-            threads.append([])
-        elif found := FAULTHANDLER.match(line) or PY_SPY.match(line):
-            threads[-1].append(Frame(found["name"], found["file"], int(found["line"])))
-    return [thread for thread in threads if thread]

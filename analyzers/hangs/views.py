@@ -6,9 +6,9 @@ from functools import lru_cache
 import pandas as pd
 
 from analyzers import run, store
-from analyzers.hangs.job import load_job, newest_set
+from analyzers.hangs.job import load_job, open_set
 from analyzers.hangs.model import Frame, Job, Op, user_frame
-from analyzers.hangs.side import Side, gather
+from analyzers.hangs.side import Side
 from analyzers.hangs.signatures import comparable
 from analyzers.wording import place, ranges
 
@@ -123,8 +123,7 @@ def groups(found: run.Run, options: store.Options | None = None) -> pd.DataFrame
 
 @lru_cache(maxsize=2)  # faces ask several questions of one run, and the same ones at every redraw
 def open_job(found: run.Run, options: store.Options | None) -> tuple[Job, Side]:
-    dumps = newest_set(found)
-    side = gather(found, dumps.folders)
+    dumps, side = open_set(found)
     return load_job(dumps.rounds[0], side, options or store.Options()), side
 
 

@@ -31,13 +31,9 @@ def matrix(devices: Sequence[Device]) -> "pd.DataFrame":
 
 
 def latest(devices: Sequence[Device]) -> list[Device]:
-    """Of each rank and device what its last snapshot says."""
-    last: dict[tuple[int | None, int], Device] = {}
-    for device in devices:
-        key = (device.rank, device.device)
-        if key not in last or (device.step or 0) >= (last[key].step or 0):
-            last[key] = device
-    return list(last.values())
+    """Of each rank and device what its last snapshot says; of one step, that of the failure came last."""
+    in_time = sorted(devices, key=lambda device: (device.step or 0, device.oom is not None))
+    return list({(device.rank, device.device): device for device in in_time}.values())
 
 
 def fullness(device: Device) -> tuple[bool, float]:

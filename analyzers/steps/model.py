@@ -1,18 +1,16 @@
 """Steps of all ranks in one table, and the structs of `workbench.steps/1`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import msgspec
 import numpy as np
 import pandas as pd
 
-from analyzers import run, store
-from analyzers.errors import InputError, WorkbenchError
 from analyzers.report import Input
+from analyzers.steps.lines import Array, Header
 
-READER = "analyzers.steps.read"
 APART = ("first", "compile", "gc", "eval", "checkpoint", "profile", "snapshot")
 """Tags of steps that do more than train; medians leave them out."""
 OBSERVERS = ("profiler", "snapshot")
@@ -20,175 +18,225 @@ OBSERVERS = ("profiler", "snapshot")
 
 
 class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians over the steps without a tag. `phases` and `cpu` are seconds."""
+    """Medians over the steps without a tag, in seconds. `mad_s`: median distance of a step from the median."""
 
     rank: int
     steps: int
     first_step: int
     last_step: int
-    median_step_s: float
+    median_step_s: float | None
+    mad_s: float | None
+    p95_step_s: float | None
     phases: dict[str, float]
     cpu: dict[str, float]
+    device: dict[str, float]
     tokens_per_s: float | None
     peak_memory_bytes: int
     last_loss: float | None
 
 
+class Apart(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps with a tag, of all ranks: how many, and their median in seconds."""
+
+    steps: int
+    median_step_s: float | None
+
+
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
-    """`lateness_s`: mean of what the rank costs a step in which it is late. `recurrence`: the share of such steps."""
+    """A rank that makes the others wait.
+
+    `lateness_s`: mean of what it costs a step in which it is late. `recurrence`: the share of such steps. `lost_s`:
+    what it costs a step on average over all steps; `share`: of all time. `pattern`: `persistent` (in nearly all steps
+    since `first_step`), `recurring` (now and then), `rotating` (in turns with others), `host` (its whole machine is).
+    """
 
     rank: int
     lateness_s: float
     recurrence: float
     cause: str
     first_step: int
+    last_step: int
+    steps_late: int
+    lost_s: float
     share: float
+    pattern: str
+
+
+class Stall(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps in which all ranks lost time together: `lost_s` over all of them, `share` of the time of plain steps."""
+
+    cause: str
+    steps: int
+    first_step: int
+    last_step: int
+    lost_s: float
+    share: float
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """The level of the step time, in seconds, before and after `step`; `phases`: by how much each phase changed.
+
+    A `drift` goes on from `step` to the last one, a `step` happens at once.
+    """
+
+    kind: str
+    step: int
+    before_s: float
+    after_s: float
+    phases: dict[str, float]
+
+
+class Goodput(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a run went: `parts` add up to `wall_ns`, the time from its first start to its last step's end,
+    as the mean over its ranks. `productive`: the share of the part of that name.
+    """
+
+    started_ns: int
+    wall_ns: int
+    parts: dict[str, int]
+    productive: float
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to the loss or the gradient norm at `step`: `nonfinite`, `loss_spike`, `loss_rise`,
+    `grad_norm_jump` or `plateau`. `until`: the step at which it was over.
+    """
+
+    kind: str
+    step: int
+    value: float | None = None
+    before: float | None = None
+    until: int | None = None
 
 
 class StepsData(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     ranks: list[RankSteps]
     stragglers: list[Straggler]
+    apart: dict[str, Apart] = {}
+    stalls: list[Stall] = []
+    changes: list[Change] = []
+    events: list[Event] = []
+    goodput: Goodput | None = None
     first_nonfinite_step: int | None = None
+
+
+@dataclass(frozen=True)
+class Start:
+    """A process that began to write a log; its rows bear the number `session`."""
+
+    rank: int
+    session: int
+    started_ns: int
+    host: str
+
+    @classmethod
+    def of(cls, rank: int, session: int, header: Header) -> "Start":
+        """What a header tells."""
+        started = header.get("started_ns")
+        return cls(rank, session, started if isinstance(started, int) else 0, str(header.get("host", "")))
 
 
 @dataclass
 class Steps:
     """One row a rank and step, in order of both.
 
-    `table` has rank, step, start_ns, dur_s, tokens, loss, grad_norm, their states, memory_bytes, alloc_retries and
-    `apart` (bool); `phases` and `cpu` have the same rows and seconds by phase; `seqs` the last collective by group.
+    `table` has rank, step, session, covers, start_ns, dur_ns (-1: unknown), dur_s (NaN), residual_ns, tokens, loss,
+    grad_norm and their states, memory_bytes, alloc_retries, tags (joined by commas), `apart` and `warmup` (bool).
+    `phases` (wall clock), `cpu` (processor) and `device` have the same rows and seconds by phase; `seqs` the last
+    collective by group. `redone`: rows of steps that a later attempt did again.
     """
 
     table: pd.DataFrame
     phases: pd.DataFrame
     cpu: pd.DataFrame
+    device: pd.DataFrame
     seqs: pd.DataFrame
+    redone: pd.DataFrame
+    starts: list[Start]
     world_size: int
-    device: str
+    on: str
     inputs: list[Input]
     torn: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    @property
+    @cached_property
     def ranks(self) -> list[int]:
-        return sorted(self.table["rank"].unique().tolist())
+        """In order."""
+        return [int(rank) for rank in self._places[0]]
 
-    @property
-    def observed(self) -> pd.Series:
+    @cached_property
+    def steps(self) -> list[int]:
+        """All that some rank finished, in order."""
+        return [int(step) for step in self._places[1]]
+
+    @cached_property
+    def _places(self) -> tuple[Array, Array, Array, Array]:
+        """Ranks and steps, and the number of each row's rank and step among them."""
+        ranks, rank_codes = np.unique(self.table["rank"].to_numpy(), return_inverse=True)
+        steps, step_codes = np.unique(self.table["step"].to_numpy(), return_inverse=True)
+        return ranks, steps, rank_codes, step_codes
+
+    def grid(self, values: Any, usable: Any = None) -> pd.DataFrame:
+        """A row a step, a column a rank; NaN where a rank has no such row."""
+        ranks, steps, rank_codes, step_codes = self._places
+        chosen = np.ones(len(self.table), dtype=bool) if usable is None else np.asarray(usable)
+        filled = np.full((len(steps), len(ranks)), np.nan)
+        filled[step_codes[chosen], rank_codes[chosen]] = np.asarray(values, dtype=float)[chosen]
+        return pd.DataFrame(filled, index=pd.Index(steps, name="step"), columns=pd.Index(ranks, name="rank"))
+
+    @cached_property
+    def plain(self) -> "pd.Series[bool]":
+        """Rows of steps that only trained and whose time is known."""
+        return ~self.table["apart"] & self.table["dur_s"].notna()
+
+    @cached_property
+    def observed(self) -> "pd.Series[float]":
         """Seconds that the recorders took."""
         return self.phases[[name for name in OBSERVERS if name in self.phases]].sum(axis=1)
 
 
-def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
-    """The steps in these logs.
-
-    Raises:
-        InputError: None of them holds a step.
-    """
-    logs = [a for a in artefacts if a.kind in (run.Kind.STEPS, run.Kind.STRUCTURED_LOG)]
-    frames, problems, torn, headers = [], [], [], []
-    for numbers, columns in store.load_set([a.path for a in logs], READER, options):
-        if isinstance(columns, WorkbenchError):
-            problems.append(columns.message)
-            continue
-        ranks = ranks_of([logs[n] for n in numbers], columns.meta["files"])
-        frames.append(frame_of(columns, ranks))
-        headers += [file.get("header", {}) for file in columns.meta["files"]]
-        torn += [rank for rank, file in zip(ranks, columns.meta["files"], strict=True) if file.get("torn")]
-        problems += [
-            f"{logs[n].path}: {f['problem']}"
-            for n, f in zip(numbers, columns.meta["files"], strict=True)
-            if "problem" in f
-        ]
-    whole = pd.concat(frames) if frames else pd.DataFrame()
-    if whole.empty:
-        raise InputError(
-            "no step in these logs", "; ".join(problems[:3]) or "the job wrote no line: did it finish a step?"
-        )
-    inputs = [a.given() for a in logs]
-    return split(whole, headers, inputs, torn, problems)
-
-
-def ranks_of(logs: Sequence[run.Artefact], files: Sequence[dict[str, Any]]) -> list[int]:
-    """The rank of each file: as its header says, else as it is named."""
-    headers = (file.get("header", {}).get("rank") for file in files)
-    return [rank if isinstance(rank, int) else log.rank or 0 for rank, log in zip(headers, logs, strict=True)]
-
-
-def frame_of(columns: store.Columns, ranks: Sequence[int]) -> pd.DataFrame:
-    """The columns as a table; `phase.`, `cpu.` and `seq.` columns get their names."""
-    meta = columns.meta
-    frame = pd.DataFrame({name: np.asarray(columns[name]) for name in columns})
-    named = {f"{prefix}.{i}": f"{prefix}.{name}" for prefix, key in NAMED for i, name in enumerate(meta[key])}
-    frame = frame.rename(columns=named)
-    bits = sum(1 << i for i, tag in enumerate(meta["tags"]) if tag in APART)
-    return frame.assign(
-        rank=np.asarray(ranks, dtype=np.int64)[frame["file"]],
-        apart=(frame["tags"] & bits) != 0,
-        warmup=(frame["tags"] & sum(1 << i for i, tag in enumerate(meta["tags"]) if tag in ("first", "compile"))) != 0,
-        tags=pd.Series(
-            [[t for i, t in enumerate(meta["tags"]) if value >> i & 1] for value in frame["tags"]], dtype=object
-        ),
-        dur_s=frame["dur_ns"] / 1e9,
-    )
-
-
-NAMED = (("phase", "phases"), ("cpu", "phases"), ("seq", "groups"))
-
-
-def split(
-    whole: pd.DataFrame, headers: Sequence[dict[str, Any]], inputs: list[Input], torn: list[int], problems: list[str]
-) -> Steps:
-    """The wide table in its parts, a later file's step in place of an earlier one's."""
-    whole = whole.sort_values(["rank", "step", "start_ns"], kind="stable")
-    whole = whole.drop_duplicates(["rank", "step"], keep="last").reset_index(drop=True)
-    sizes = [h["world_size"] for h in headers if isinstance(h.get("world_size"), int)]
-    return Steps(
-        table=whole.drop(columns=[c for c in whole if "." in str(c)]),
-        phases=part(whole, "phase.") / 1e9,
-        cpu=part(whole, "cpu.") / 1e9,
-        seqs=part(whole, "seq."),
-        world_size=max([*sizes, int(whole["rank"].max()) + 1]),
-        device=next((str(h["device"]) for h in headers if "device" in h), ""),
-        inputs=inputs,
-        torn=sorted(torn),
-        problems=problems,
-    )
-
-
-def part(whole: pd.DataFrame, prefix: str) -> pd.DataFrame:
-    chosen = [c for c in whole if str(c).startswith(prefix)]
-    return (
-        whole[chosen].rename(columns=lambda name: str(name).removeprefix(prefix)).fillna(-1 if prefix == "seq." else 0)
-    )
-
-
 def summary(steps: Steps) -> list[RankSteps]:
     """One line a rank."""
-    return [rank_summary(steps, rank) for rank in steps.ranks]
+    bounds = np.searchsorted(steps.table["rank"].to_numpy(), [*steps.ranks, steps.ranks[-1] + 1])
+    return [
+        rank_summary(steps, rank, slice(a, b)) for rank, a, b in zip(steps.ranks, bounds[:-1], bounds[1:], strict=True)
+    ]
 
 
-def rank_summary(steps: Steps, rank: int) -> RankSteps:
-    mine = steps.table[steps.table["rank"] == rank]
-    plain = mine[~mine["apart"]]
-    rows = plain.index if len(plain) else mine.index
-    median = float(steps.table.loc[rows, "dur_s"].median())
-    losses = mine[mine["loss_state"] > 0]["loss"]
-    tokens = float(steps.table.loc[rows, "tokens"].median())
+def rank_summary(steps: Steps, rank: int, rows: slice) -> RankSteps:
+    """Of the rows of one rank."""
+    mine = steps.table.iloc[rows]
+    plain = steps.plain.iloc[rows].to_numpy()
+    typical = plain if plain.any() else mine["dur_s"].notna().to_numpy()
+    times = mine["dur_s"].to_numpy()[typical]
+    median = middle(times)
+    tokens = middle(mine["tokens"].to_numpy()[typical])
+    losses = mine["loss"].to_numpy()[mine["loss_state"].to_numpy() > 0]
     return RankSteps(
         rank=rank,
         steps=len(mine),
-        first_step=int(mine["step"].min()),
-        last_step=int(mine["step"].max()),
+        first_step=int(mine["step"].iloc[0]),
+        last_step=int(mine["step"].iloc[-1]),
         median_step_s=median,
-        phases=medians(steps.phases.loc[rows]),
-        cpu=medians(steps.cpu.loc[rows]),
+        mad_s=None if median is None else middle(np.abs(times - median)),
+        p95_step_s=float(np.quantile(times, 0.95)) if len(times) else None,
+        phases=medians(steps.phases.iloc[rows], typical),
+        cpu=medians(steps.cpu.iloc[rows], typical),
+        device=medians(steps.device.iloc[rows], typical),
         tokens_per_s=tokens / median if tokens and median else None,
         peak_memory_bytes=int(mine["memory_bytes"].max()),
-        last_loss=float(losses.iloc[-1]) if len(losses) and np.isfinite(losses.iloc[-1]) else None,
+        last_loss=float(losses[-1]) if len(losses) and np.isfinite(losses[-1]) else None,
     )
 
 
-def medians(frame: pd.DataFrame) -> dict[str, float]:
-    return {str(name): float(value) for name, value in frame.median().items()}
+def middle(values: Array) -> float | None:
+    """The median, None of nothing."""
+    return float(np.median(values)) if len(values) else None
+
+
+def medians(frame: pd.DataFrame, chosen: Array) -> dict[str, float]:
+    """Median seconds by phase."""
+    if not chosen.any():
+        return {}
+    return {str(name): float(np.median(frame[name].to_numpy()[chosen])) for name in frame}

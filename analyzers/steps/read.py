@@ -1,218 +1,40 @@
-"""Step logs -> columns: our JSONL and torchtitan's structured logs, one row a rank and step.
+"""Logs of steps -> columns, one row a rank and step in the order they were written.
 
-All files of a run are read by one child. A line that is no JSON is counted, and told apart where it is the last: a job
-that died may leave that one cut.
+All files of a chunk are read by one child, one after another.
 """
 
-import gzip
-import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+import gc
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import numpy as np
+from analyzers import run
+from analyzers.steps import console, jsonl, scalars
+from analyzers.steps.lines import Arrays, Log, Table
 
-VERSION = 2
-NAMES_AT_MOST = 64
-"""Different phases, tags or groups; more are no step log of this world."""
-LARGEST = 1 << 62
-
-SPANS = {
-    "fetching_batch": "data_wait",
-    "fwd_bwd": "fwd_bwd",
-    "optim": "optim",
-    "collect_dist_metrics": "loss_sync",
-    "gc_collect": "gc",
-    "checkpoint_save": "ckpt_save",
-    "eval": "eval",
-    "kineto_profiler_step_call": "profiler",
-    "memory_profiler_step_call": "snapshot",
-}
-"""torchtitan's spans under our names of phases."""
-TAGS = {"checkpoint_save": "checkpoint"}
-
-INTEGERS = ("step", "start_ns", "dur_ns", "residual_ns", "tokens", "memory_bytes", "reserved_bytes", "alloc_retries")
-NUMBERS = ("loss", "local_loss", "grad_norm")
-ABSENT, FINITE, BROKEN = 0, 1, 2
-"""What `loss_state` and `grad_norm_state` say."""
-
-Row = dict[str, Any]
-Log = tuple[Row, list[Row]]
-"""Header and steps."""
+VERSION = 3
+READERS = {run.Kind.TENSORBOARD: scalars.read, run.Kind.LOG: console.read}
+"""Of all other kinds the JSONL reader tells two apart itself."""
 
 
-def read(paths: list[Path]) -> tuple[dict[str, "np.ndarray[Any, Any]"], dict[str, Any]]:
-    """One row a step: `file` numbers `paths`, `phase.I` and `cpu.I` are ns of `meta.phases[I]`, `tags` is a bit set of
-    `meta.tags`, `seq.I` the last collective of `meta.groups[I]` (-1: unknown).
+def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
+    """One row a step: `file` numbers `paths`, `attempt` the file's headers; `phase.I`, `cpu.I` and `device.I` are ns of
+    `meta.phases[I]`, `tags` is a bit set of `meta.tags`, `seq.I` the last collective of `meta.groups[I]` (-1: unknown).
+    `dur_ns` is -1 where the log does not tell it. `meta.files` has headers, torn and damaged, or a problem, for each.
     """
-    table, files = Table(), []
+    gc.disable()  # millions of small objects, none of them in a cycle
+    table = Table()
+    files: list[dict[str, Any]] = []
     for number, path in enumerate(paths):
         try:
-            files.append(table.add(number, path))
+            log = one(path)
         except (OSError, EOFError) as error:
-            files.append({"problem": str(error)})
+            files.append({"headers": [], "problem": str(error)})
+            continue
+        table.add(number, log.lines)
+        files.append({"headers": log.headers, "torn": log.torn, "damaged": log.damaged})
     return table.columns(), table.meta() | {"files": files}
 
 
-class Names:
-    """Numbers names in order of appearance; hostile logs do not get to make a column of each."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, int] = {}
-
-    def __call__(self, name: str) -> int | None:
-        if name not in self.known and len(self.known) < NAMES_AT_MOST:
-            self.known[name[:100].encode("utf-8", "replace").decode()] = len(self.known)
-        return self.known.get(name)
-
-
-class Table:
-    """What accumulates over the files."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.files: list[int] = []
-        self.phases, self.tags, self.groups = Names(), Names(), Names()
-
-    def add(self, number: int, path: Path) -> dict[str, Any]:
-        lines = Lines(path)
-        header, steps = (structured if lines.structured else own)(iter(lines))
-        self.rows += steps
-        self.files += [number] * len(steps)
-        kept = {k: v for k, v in header.items() if k in HEADER and isinstance(v, (int, str))}
-        return {"header": kept, "torn": lines.torn, "damaged": lines.damaged, "steps": len(steps)}
-
-    def columns(self) -> dict[str, "np.ndarray[Any, Any]"]:
-        columns = {"file": np.array(self.files, dtype=np.int64)}
-        columns |= {name: np.array([whole(row.get(name)) for row in self.rows], dtype=np.int64) for name in INTEGERS}
-        for name in NUMBERS:
-            values = [number(row.get(name)) for row in self.rows]
-            columns[name] = np.array(values, dtype=np.float64)
-            columns[f"{name}_state"] = np.array([state(row.get(name)) for row in self.rows], dtype=np.int8)
-        return columns | self.named("phases", "phase", self.phases, 0) | self.named("cpu_ns", "cpu", self.phases, 0) | {
-            **self.named("seqs", "seq", self.groups, -1),
-            "tags": np.array([self.bits(row) for row in self.rows], dtype=np.int64),
-        }  # fmt: skip
-
-    def named(self, key: str, prefix: str, names: Names, absent: int) -> dict[str, "np.ndarray[Any, Any]"]:
-        """A column for each name that occurs under `key`."""
-        values: dict[int, np.ndarray[Any, Any]] = defaultdict(lambda: np.full(len(self.rows), absent, dtype=np.int64))
-        for index, row in enumerate(self.rows):
-            content = row.get(key)
-            for name, value in content.items() if isinstance(content, dict) else ():
-                if (number := names(str(name))) is not None:
-                    values[number][index] = whole(value)
-        return {f"{prefix}.{number}": column for number, column in values.items()}
-
-    def bits(self, row: Row) -> int:
-        tags = row.get("tags")
-        numbers = {n for tag in tags if (n := self.tags(str(tag))) is not None} if isinstance(tags, list) else set()
-        return sum(1 << n for n in numbers if n < 62)
-
-    def meta(self) -> dict[str, Any]:
-        return {"phases": list(self.phases.known), "tags": list(self.tags.known), "groups": list(self.groups.known)}
-
-
-HEADER = ("rank", "local_rank", "world_size", "host", "pid", "attempt", "device", "started_ns", "source")
-
-
-class Lines:
-    """The objects in a JSONL file, gzipped or not."""
-
-    def __init__(self, path: Path) -> None:
-        with path.open("rb") as file:
-            zipped = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if zipped else path.open("rb") as stream:
-            self.lines = stream.read().splitlines()
-        self.structured = any(b'"log_type_name"' in line for line in self.lines[:3])
-        self.torn = False
-        self.damaged = 0
-
-    def __iter__(self) -> Iterator[Row]:
-        decoder = msgspec.json.Decoder()
-        for number, line in enumerate(self.lines, 1):
-            try:
-                content = decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                self.torn = number == len(self.lines)
-                self.damaged += not self.torn
-                continue
-            if isinstance(content, dict):
-                yield content
-
-
-def own(lines: Iterable[Row]) -> Log:
-    """Our JSONL: a header, then a line a step. A restart in the same file begins with a header again."""
-    header: Row = {}
-    steps: dict[int, Row] = {}
-    for row in lines:
-        if "schema" in row:
-            header = row
-        elif isinstance(row.get("step"), int):
-            steps[row["step"]] = row
-    return header, list(steps.values())
-
-
-def structured(lines: Iterable[Row]) -> Log:
-    """The log of torchtitan: spans that end carry their duration in ms."""
-    header: Row = {}
-    steps: dict[int, Row] = {}
-    for row in lines:
-        header = header or {
-            "rank": row.get("global_rank", row.get("rank")),
-            "local_rank": row.get("local_rank"),
-            "host": row.get("host_name"),
-        }
-        step, event = row.get("step"), str(row.get("log_type_name", ""))
-        if not isinstance(step, int):
-            continue
-        into = steps.setdefault(step, {"step": step, "phases": {}, "tags": [], "first_us": row.get("time_us")})
-        take_event(into, row, event)
-    done = [row for row in steps.values() if "dur_ns" in row and "optim" in row["phases"]]
-    return header, [finished(row) for row in done]
-
-
-def take_event(into: Row, row: Row, event: str) -> None:
-    """Add one record to its step."""
-    name = event.removesuffix("_end")
-    if event == "metric_value" and row.get("event_name") == "local_valid_tokens":
-        into["tokens"] = whole(row.get("value"))
-    elif event == "step_end":
-        into["dur_ns"] = nanoseconds(row.get("value"))
-        tags = row.get("step_tags")
-        into["tags"] = [TAGS.get(str(tag), str(tag)) for tag in tags] if isinstance(tags, list) else []
-    elif event.endswith("_end") and name in SPANS:
-        into["phases"][SPANS[name]] = into["phases"].get(SPANS[name], 0) + nanoseconds(row.get("value"))
-
-
-def finished(row: Row) -> Row:
-    """A step with what the log leaves to its reader."""
-    row["start_ns"] = whole(row.get("first_us")) * 1000
-    row["residual_ns"] = row["dur_ns"] - sum(row["phases"].values())
-    return row
-
-
-def nanoseconds(milliseconds: Any) -> int:
-    value = number(milliseconds)
-    return int(value * 1e6) if math.isfinite(value) and abs(value) < 1e12 else 0
-
-
-def number(value: Any) -> float:
-    """A float; NaN for what is none."""
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
-
-
-def state(value: Any) -> int:
-    if value is None or isinstance(value, (list, dict)):
-        return ABSENT
-    return FINITE if math.isfinite(number(value)) else BROKEN
-
-
-def whole(value: Any) -> int:
-    """A number that fits a column; 0 for what is none."""
-    return max(-LARGEST, min(LARGEST, value)) if isinstance(value, int) else 0
+def one(path: Path) -> Log:
+    kind = run.kind_of(path)
+    return READERS.get(kind, jsonl.read)(path) if kind else jsonl.read(path)

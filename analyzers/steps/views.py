@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analyzers import run, store
-from analyzers.steps.model import load
+from analyzers.steps.load import load
 
 
 def series(artefacts: Sequence[run.Artefact], options: store.Options | None = None) -> pd.DataFrame:

@@ -17,8 +17,11 @@ from isal.igzip_lib import IsalError
 
 from analyzers.errors import InputError
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 1 << 20
 HEAD_AT_MOST = 64 << 20
+EVENT_AT_MOST = 32 << 20
+NEAR_END = 16 << 10
+"""Of a block, in which an end of an event is looked for."""
 CUTS_AT_MOST = 64
 ENDS_AT_MOST = 16
 """Ends that are tried for one event before it is given up: its arguments may hold lists of objects."""
@@ -35,6 +38,7 @@ FINE_AND_LATE = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d*[1-9]')
 NOT_FINITE = re.compile(rb"(?<=[:\s,\[])-?(?:NaN|nan|Infinity|inf)(?=[\s,}\]])")
 CONTROLS = bytes(range(32))
 BLANKED = bytes.maketrans(CONTROLS, b" " * 32)
+NOTHING = msgspec.Raw()
 
 
 class Args(
@@ -46,10 +50,18 @@ class Args(
         "collective": "Collective name",
         "group": "Process Group Name",
         "elements": "In msg nelems",
+        "elements_out": "Out msg nelems",
+        "members": "Group size",
         "sequence": "Seq",
+        "graph": "graph id",
+        "dims": "Input Dims",
+        "types": "Input type",
+        "concrete": "Concrete Inputs",
+        "autograd": "Sequence number",
+        "forward_thread": "Fwd thread id",
     },
 ):
-    """The arguments that the questions need; kernels, launches and collectives carry different ones."""
+    """The arguments that the questions need; kernels, launches, operators and collectives carry different ones."""
 
     correlation: int = -1
     external: int = -1
@@ -59,7 +71,17 @@ class Args(
     collective: str = ""
     group: str | int = ""
     elements: int = 0
+    elements_out: int = 0
+    dtype: str = ""
+    members: int = 0
     sequence: int = -1
+    bytes: int = -1
+    graph: int = 0
+    dims: msgspec.Raw = NOTHING
+    types: msgspec.Raw = NOTHING
+    concrete: msgspec.Raw = NOTHING
+    autograd: int = -1
+    forward_thread: int = -1
     finished: bool = True
     name: str = ""
 
@@ -189,9 +211,9 @@ def take_block(buffer: bytes, reading: Reading) -> bytes:
     """Pass on the whole events at the buffer's beginning; returns the rest."""
     if len(buffer) < BLOCK_BYTES // 2:
         return buffer
-    near = [match.end() for match in SEAM.finditer(buffer, max(0, len(buffer) - (64 << 10)))]
+    near = [match.end() for match in SEAM.finditer(buffer, max(0, len(buffer) - NEAR_END))]
     taken = cut(buffer, reversed(near), reading)
-    if taken is None and len(buffer) > 4 * BLOCK_BYTES:
+    if taken is None and len(buffer) > EVENT_AT_MOST:
         return salvage(buffer, reading)
     return buffer if taken is None else buffer[taken:].lstrip(BETWEEN)
 

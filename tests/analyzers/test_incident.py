@@ -105,6 +105,23 @@ def test_a_plain_exception_names_rank_message_and_line(tmp_path, through):
     assert [f.id for f in report.findings] == ["incident.crashed"]
 
 
+TIMEOUT = "[/pytorch/gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 12000ms for send operation to complete"
+
+
+def test_a_collective_that_timed_out_is_a_symptom(tmp_path):
+    """Rank 0 gave up first; rank 1 failed of its own, later, and where it did not nobody is blamed."""
+    cause = {"rank": 0, "error": "RuntimeError", "message": TIMEOUT, "file": "distributed_c10d.py:4394 all_reduce"}
+    folder = manifest(tmp_path, status="failed", cause=cause)
+    report = incident.analyze(run.discover(folder))
+    assert (report.verdict.kind, report.verdict.ranks) == ("unknown", [])
+    assert report.verdict.sentence.startswith("rank 0 gave up waiting for another rank: RuntimeError")
+    file = tmp_path / "logs" / "x_y" / "attempt_0" / "1" / "error.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"message": {"message": "ValueError: no tokens", "extraInfo": {"timestamp": "17"}}}))
+    report = incident.analyze(run.discover(folder))
+    assert (report.verdict.kind, report.verdict.ranks) == ("crashed", [1])
+
+
 def test_a_killed_rank_without_any_dump(tmp_path):
     report = incident.analyze(run.discover(manifest(tmp_path, status="failed", exit_codes={"0": -15, "1": -9})))
     assert (report.verdict.kind, report.verdict.ranks) == ("dead", [1])

@@ -47,6 +47,8 @@ LAYOUTS = [
     ("logs/x_y/attempt_0/1/stderr.log", b"", Kind.LOG, None, None, False),
     ("logs/x_y/attempt_0/1/error.json", b"{}", Kind.ERROR, None, None, False),
     ("tb/20260101-0101/events.out.tfevents.1", b"", Kind.TENSORBOARD, None, None, False),
+    ("slurm-1.out", b"[rank0]:[titan] 2026-01-01 10:00:00,000 - root", Kind.LOG, None, None, False),
+    ("job.txt", b"hello\n\x1b[31mstep:  1  \x1b[32mloss:  8.2", Kind.LOG, None, None, False),
     ("run.json", b"{}", Kind.MANIFEST, None, None, False),
 ]
 
@@ -68,6 +70,7 @@ def test_layouts(tmp_path, path, content, kind, rank, step, is_exit):
     [
         ("checkpoint/step-1/.metadata", FLIGHT),
         ("previous/2026/dumps/rank_0", FLIGHT),
+        ("dumps/.rank_0.4711", FLIGHT),
         ("notes.txt", b"hello"),
         ("truth.json", b'{"collective_seq_id": 3}'),
         ("model.pt", b"\x80\x02}q\x00."),
@@ -95,6 +98,20 @@ def test_too_many_files(tmp_path, monkeypatch):
         (tmp_path / f"{number}").touch()
     with pytest.raises(InputError, match="more than 3 files"):
         run.discover(tmp_path)
+
+
+def test_files_that_vanish_meanwhile_are_passed_by(tmp_path, monkeypatch):
+    """A job that still writes renames its drafts."""
+    (tmp_path / "rank_0").write_bytes(FLIGHT)
+    (tmp_path / "rank_1").write_bytes(FLIGHT)
+    head_of = run.head_of
+
+    def renamed(path):
+        (tmp_path / "rank_0").unlink(missing_ok=True)
+        return head_of(path)
+
+    monkeypatch.setattr(run, "head_of", renamed)
+    assert [a.rank for a in run.discover(tmp_path).artefacts] == [1]
 
 
 def test_order_kinds_and_the_newest_step(tmp_path):

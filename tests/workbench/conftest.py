@@ -3,6 +3,7 @@
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,27 +24,43 @@ def cache(tmp_path_factory) -> None:
     patch.undo()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def oom() -> Run:
     """Two ranks; rank 1 ran out of memory in step 6."""
     return discover(FIXTURES / "oom_2ranks")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def stuck() -> Run:
     """Two ranks; rank 1 stands in a Python loop in step 6."""
     return discover(FIXTURES / "stuck_2ranks")
 
 
-@pytest.fixture
-def site(oom) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def site(oom, tmp_path_factory) -> Iterator[str]:
     """The address of a dashboard of the out-of-memory run."""
+    with served(oom, tmp_path_factory.mktemp("dropped")) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def serving():
+    """`serving(run, folder)` is a dashboard for the time of a `with`, and gives its address."""
+    return served
+
+
+@contextmanager
+def served(run: Run, folder: Path, token: str | None = None) -> Iterator[str]:
+    """A dashboard as `workbench serve` puts it together."""
     from werkzeug.serving import make_server
 
     from workbench.web.app import make_app
+    from workbench.web.drops import Drops
+    from workbench.web.gate import Gate
     from workbench.web.view import view_of
 
-    server = make_server("127.0.0.1", 0, make_app(view_of(oom, room_for(oom), Options())).server, threaded=True)
+    main = make_app(view_of(run, room_for(run), Options())).server
+    server = make_server("127.0.0.1", 0, Gate(Drops(main, folder, Options()), token), threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.port}"
@@ -52,23 +69,30 @@ def site(oom) -> Iterator[str]:
     server.server_close()
 
 
-@pytest.fixture
-def page(site):
-    """A page that fails its test at the end if it logged an error or asked for anything outside `site`."""
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium for the tests of a module; its loop must not run while others test with one of their own."""
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("needs a system chromium")
     from playwright.sync_api import sync_playwright
 
-    asked, errors = [], []
     with sync_playwright() as p:
         options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = p.chromium.launch(executable_path=chromium, args=options)
-        page = browser.new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        yield page
+        yield browser
         browser.close()
+
+
+@pytest.fixture
+def page(site, browser):
+    """A page that fails its test at the end if it logged an error or asked for anything outside `site`."""
+    asked, errors = [], []
+    page = browser.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.close()
     assert not errors
     assert not [url for url in asked if not url.startswith((site, "data:", "blob:"))]

@@ -23,6 +23,7 @@ from trainer.recorders.worker import Worker, is_running
 
 POLL_S = 0.2
 STALLED_AFTER = 0.4  # of the timeout in force: both rounds end before the collectives give up
+STALLED_AFTER_SLOW = 0.6  # once a stall has passed by itself: so that slow steps don't use up the sets
 SECOND_ROUND_AFTER = 0.2  # of the timeout, but no longer than
 SECOND_ROUND_AT_MOST_S = 10.0
 SECOND_ROUND_ASKED_S = 3.0  # somebody waits for the answer
@@ -69,6 +70,7 @@ class Collector:
         self._mourned: set[int] = set()
         self._looked_ns = 0
         self._sets = 0
+        self._patience = STALLED_AFTER
 
     def run(self) -> None:
         """Watch, collect, and clean up behind ranks that could not."""
@@ -95,8 +97,10 @@ class Collector:
             time.sleep(max(0.0, cause.second_after_s - (time.time_ns() - asked_ns) / 1e9))
             rounds.append(look(self.workers, home / "round_2", 2))
             write_json(home / "collection.json", account(cause, asked_ns, rounds))
-        self._looked_ns = rounds[-1]["asked_ns"]
+        self._looked_ns = asked_ns  # what has moved since the first look may be another stall
         self._sets += 1
+        if cause.reason == "stalled" and self._all_moved():
+            self._patience = STALLED_AFTER_SLOW
         return home
 
     def _over(self) -> bool:
@@ -137,13 +141,20 @@ class Collector:
                 continue
             timeout = self.plan.train_timeout_s if worker.begun else self.plan.init_timeout_s
             stalled = (now - beat.time_ns) / 1e9
-            if stalled > STALLED_AFTER * timeout and beat.time_ns > self._looked_ns:
+            if stalled > self._patience * timeout and beat.time_ns > self._looked_ns:
                 return Cause("stalled", f"rank {worker.rank} is in {beat.phase} of step {beat.step}", stalled, timeout)
         return None
 
     def _moved(self) -> bool:
+        return self._looked_ns == 0 or any(self._beats_since())
+
+    def _all_moved(self) -> bool:
+        return all(self._beats_since())
+
+    def _beats_since(self) -> list[bool]:
+        """For each rank whether it has moved since the last look."""
         beats = [worker.beat for worker in self.workers]
-        return self._looked_ns == 0 or any(beat and beat.time_ns > self._looked_ns for beat in beats)
+        return [beat is not None and beat.time_ns > self._looked_ns for beat in beats]
 
     def _settle(self) -> None:
         """Let the other ranks reach the place where they wait for the lost one."""

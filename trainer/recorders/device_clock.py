@@ -30,6 +30,7 @@ class DeviceClock:
         import torch
 
         self._cuda = torch.cuda
+        self._capacity = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         self._open: list[tuple[str, Any]] = []
         self._found: list[tuple[str, Any, Any]] = []
 
@@ -47,12 +48,17 @@ class DeviceClock:
         spans, self._found = Spans(self._found), []
         return spans
 
-    def memory(self) -> tuple[int, int, int]:
-        """Highest allocated and reserved bytes since the last call, and retries since the start."""
+    def memory(self) -> dict[str, int | None]:
+        """Highest allocated and reserved bytes since the last call, what they may rise to, retries since the start."""
         stats = self._cuda.memory_stats()
         self._cuda.reset_peak_memory_stats()
         allocated, reserved = (stats.get(f"{kind}_bytes.all.peak", 0) for kind in ("allocated", "reserved"))
-        return allocated, reserved, stats.get("num_alloc_retries", 0)
+        return {
+            "memory_bytes": allocated,
+            "reserved_bytes": reserved,
+            "limit_bytes": int(self._capacity * self._cuda.get_per_process_memory_fraction()),
+            "alloc_retries": stats.get("num_alloc_retries", 0),
+        }
 
     def _mark(self) -> Any:
         event: Any = self._cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -22,6 +22,7 @@ from typing import Any
 from trainer.recorders.device_clock import DeviceClock, Spans
 from trainer.recorders.files import Place
 from trainer.recorders.heartbeat import DONE, Heartbeat
+from trainer.recorders.limits import room
 
 BETWEEN = "between"
 RESIDUAL = "step"
@@ -176,7 +177,6 @@ class StepRecorder:
 
     def _record(self, line: StepLine, start_ns: int, dur_ns: int) -> dict[str, Any]:
         phases = {name: ns for name, ns in self._clock.wall.items() if name != RESIDUAL}
-        peak, reserved, retries = self._device.memory() if self._device else (peak_resident(), peak_resident(), 0)
         return {
             "step": line.step,
             "start_ns": start_ns,
@@ -189,9 +189,7 @@ class StepRecorder:
             "loss": as_number(line.loss),
             "local_loss": as_number(line.local_loss),
             "grad_norm": as_number(line.grad_norm),
-            "memory_bytes": peak,
-            "reserved_bytes": reserved,
-            "alloc_retries": retries,
+            **(self._device.memory() if self._device else process_memory()),
             "tags": line.tags,
             "seqs": dict(line.seqs),
         }
@@ -221,6 +219,8 @@ def header(place: Place, device: str) -> dict[str, Any]:
     }
 
 
-def peak_resident() -> int:
-    """Highest resident set of this process so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PAGE
+def process_memory() -> dict[str, int | None]:
+    """Highest resident set of this process so far and what it may rise to, in bytes."""
+    peak, left = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PAGE, room().free
+    limit = None if left is None else peak + left
+    return {"memory_bytes": peak, "reserved_bytes": peak, "limit_bytes": limit, "alloc_retries": 0}

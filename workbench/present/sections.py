@@ -182,8 +182,8 @@ def incident(data: Any) -> list[Table]:
 
 
 def comparison(data: Any) -> list[Table]:
-    rows = ((row.what, row.a, row.b, row.change) for row in data.rows)
-    return [table("Side by side", "what | a> | b> | change>", rows, 40)]
+    rows = ((row.what, row.a, row.b, row.change, row.interval) for row in data.rows)
+    return [table("Side by side", "what | a> | b> | change> | 95% interval>", rows, 40)]
 
 
 def estimate(data: Any) -> list[Table]:
@@ -211,6 +211,11 @@ def estimate(data: Any) -> list[Table]:
     ]
 
 
+def tokens(data: Any) -> list[Table]:
+    rows = ((r.sequence, r.position, r.token, r.text, r.label, r.label_text) for r in data.rows)
+    return [table("Tokens and labels", "sequence> | position> | token> | reads | label> | reads", rows, 64)]
+
+
 OF_ROOM: dict[str, Callable[[Any], list[Table]]] = {
     "memory": memory,
     "hang": hang,
@@ -219,4 +224,5 @@ OF_ROOM: dict[str, Callable[[Any], list[Table]]] = {
     "incident": incident,
     "compare": comparison,
     "estimate": estimate,
+    "tokens": tokens,
 }

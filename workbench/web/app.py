@@ -1,50 +1,103 @@
 """`make_app(view)`: the dashboard of one run. The address is the state; nothing is kept between requests."""
 
 from typing import Any
-from urllib.parse import parse_qsl
 
-from dash import Dash, Input, Output, dcc, html
+from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 from flask import Response
 
 from workbench.console import clean
+from workbench.options import Format
+from workbench.present import render
 from workbench.web.components.text import navigation
-from workbench.web.pages import hang, memory, overview, tables
-from workbench.web.view import View
+from workbench.web.pages import hang, memory, overview, steps, trace
+from workbench.web.view import View, asked
 
 PAGES = {"": "Overview", "memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps"}
+LAYOUTS = {
+    "": overview.layout,
+    "memory": memory.layout,
+    "hang": hang.layout,
+    "trace": trace.layout,
+    "steps": steps.layout,
+}
+ZOOMED = ("timeline", "gantt")
+INDEX = """<!doctype html>
+<html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
+<body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>"""
+"""Dash's own page does not tell its language."""
+DOCUMENTS = {
+    "json": (Format.JSON, "application/json"),
+    "md": (Format.MARKDOWN, "text/markdown; charset=utf-8"),
+    "html": (Format.HTML, "text/html; charset=utf-8"),
+}
 
 
-def make_app(view: View) -> Dash:
-    """A Dash app that asks nothing of the network beyond itself."""
-    app = Dash(__name__, title=f"workbench {clean(view.run.root)}", update_title="", suppress_callback_exceptions=True)
+def make_app(view: View, prefix: str = "/") -> Dash:
+    """A Dash app that asks nothing of the network beyond itself. `prefix` is the path under which it is mounted."""
+    app = Dash(
+        __name__,
+        title=f"workbench {clean(view.run.root)}",
+        update_title="",
+        index_string=INDEX,
+        suppress_callback_exceptions=True,
+        routes_pathname_prefix="/",
+        requests_pathname_prefix=prefix,
+    )
     app.layout = frame(view)
     memory.install(app, view)
+    trace.install(app, view)
+    for name in ZOOMED:
+        remember(app, name)
 
     @app.callback(Output("page", "children"), Input("address", "pathname"), Input("address", "search"))
     def turn(pathname: str | None, search: str | None) -> Any:
-        return page(view, (pathname or "/").strip("/"), dict(parse_qsl((search or "").lstrip("?"))))
+        return page(view, (pathname or "").rpartition("/")[2], asked(search))
 
+    serve_documents(app, view)
     guard(app)
     return app
 
 
 def frame(view: View) -> html.Div:
-    links = [dcc.Link(title, href=f"/{name}") for name, title in PAGES.items()]
-    header = html.Header([html.H1(f"workbench  {clean(view.run.root)}"), navigation(links, "views")])
-    return html.Div([dcc.Location(id="address"), header, html.Main(id="page")])
+    """What stays while the pages turn. Links are relative, as the app may be mounted anywhere."""
+    links = [dcc.Link(title, href=name or "./") for name, title in PAGES.items()]
+    saved = [html.A(name, href=f"report.{name}", download=f"report.{name}") for name in DOCUMENTS]
+    tools = [html.Button("copy link", id="copy"), html.Button("light / dark", id="theme"), html.Span("save:"), *saved]
+    header = [
+        html.H1(f"workbench  {clean(view.run.root)}"),
+        navigation(links, "views"),
+        html.Div(tools, className="tools"),
+    ]
+    said: dict[str, Any] = {"role": "status", "aria-live": "polite"}
+    return html.Div(
+        [dcc.Location(id="address"), html.Header(header), html.P(id="said", **said), html.Main(id="page", tabIndex=-1)]
+    )
 
 
 def page(view: View, name: str, query: dict[str, str]) -> Any:
     """The page of that name."""
-    if name == "":
-        return overview.layout(view, query)
-    if name == "memory":
-        return memory.layout(view, query)
-    if name == "hang":
-        return hang.layout(view, query)
-    if name in PAGES:
-        return tables.layout(view, name)
+    if name in LAYOUTS:
+        return LAYOUTS[name](view, query)
     return html.P(f"There is no page {clean(name)}.")
+
+
+def remember(app: Dash, name: str) -> None:
+    """Put the window that a figure shows into the address, without asking for the page again."""
+    function = ClientsideFunction("workbench", "remember")
+    zoomed = Input(name, "relayoutData")
+    app.clientside_callback(function, zoomed, prevent_initial_call=True)  # type: ignore[no-untyped-call]
+
+
+def serve_documents(app: Dash, view: View) -> None:
+    """The report itself, as a file to save."""
+
+    @app.server.get("/report.<name>")  # type: ignore[untyped-decorator]  # Dash types its server as Any
+    def document(name: str) -> Response:
+        if name not in DOCUMENTS:
+            return Response("no such document", 404)
+        form, kind = DOCUMENTS[name]
+        headers = {"Content-Disposition": f'attachment; filename="report.{name}"'}
+        return Response(render(view.report, form, view.run), headers=headers, content_type=kind)
 
 
 def guard(app: Dash) -> None:
@@ -55,7 +108,7 @@ def guard(app: Dash) -> None:
         "img-src 'self' data: blob:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
     )
 
-    @app.server.after_request  # type: ignore[untyped-decorator]  # Dash types its server as Any
+    @app.server.after_request  # type: ignore[untyped-decorator]
     def protect(response: Response) -> Response:
         response.headers["Content-Security-Policy"] = policy
         response.headers["X-Content-Type-Options"] = "nosniff"

@@ -1,12 +1,15 @@
-"""Serving the dashboard on the loopback interface."""
+"""Serving the dashboard: on loopback, or to others who have the token."""
 
 import getpass
 import logging
 import platform
+import secrets
+import tempfile
 import webbrowser
+from dataclasses import dataclass
 from pathlib import Path
 
-from werkzeug.serving import make_server
+from werkzeug.serving import BaseWSGIServer, make_server
 
 from analyzers.run import Run
 from analyzers.store import Options
@@ -14,28 +17,63 @@ from workbench.ask import find, room_for
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.web.app import make_app
+from workbench.web.drops import Drops
+from workbench.web.gate import Gate
 from workbench.web.view import view_of
 
 LOOPBACK = "127.0.0.1"
+TOKEN_BYTES = 18
 
 
-def serve(path: Path, port: int, *, browse: bool) -> None:
+@dataclass(frozen=True)
+class Place:
+    """Where to listen; port 0 takes a free one."""
+
+    host: str = LOOPBACK
+    port: int = 0
+    browse: bool = False
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody but this machine can connect."""
+        return self.host in (LOOPBACK, "localhost", "::1")
+
+
+def serve(path: Path, place: Place) -> None:
     """Serve whatever lies at `path` until interrupted."""
     run = find([path])
-    serve_report(run, room_for(run), Options(), port, browse=browse)
+    serve_report(run, room_for(run), Options(), place)
 
 
-def serve_report(run: Run, room: str, options: Options, port: int = 0, *, browse: bool = False) -> None:
-    """Serve one report; port 0 takes a free one."""
-    app = make_app(view_of(run, room, options))
+def serve_report(run: Run, room: str, options: Options, place: Place | None = None) -> None:
+    """Serve one report, and what is dropped onto its page."""
+    place = place or Place()
+    token = None if place.is_private else secrets.token_urlsafe(TOKEN_BYTES)
+    main = make_app(view_of(run, room, options)).server
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="workbench-") as folder:
+        server = listening(place, Gate(Drops(main, Path(folder), options), token))
+        announce(run, f"/{room if room != 'incident' else ''}", server, place, token)
+        server.serve_forever()
+
+
+def listening(place: Place, app: Gate) -> BaseWSGIServer:
     try:
-        server = make_server(LOOPBACK, port, app.server, threaded=True)
+        return make_server(place.host, place.port, app, threaded=True)
     except (OSError, SystemExit) as error:
-        raise UsageProblem(f"port {port} is taken", "choose another with --port, or 0 for a free one") from error
-    url = f"http://{LOOPBACK}:{server.port}/{room if room != 'incident' else ''}"
+        why = f"cannot listen on {place.host}, port {place.port}"
+        raise UsageProblem(why, "choose another with --port, or 0 for a free one") from error
+
+
+def announce(run: Run, page: str, server: BaseWSGIServer, place: Place, token: str | None) -> None:
+    """Tell where the page is."""
+    query = f"?token={token}" if token else ""
+    url = f"http://{place.host}:{server.port}{page}{query}"
     note(f"serving {run.root} at {url}  (ctrl+c ends)")
-    note(f"from another machine: ssh -L {server.port}:{LOOPBACK}:{server.port} {getpass.getuser()}@{platform.node()}")
-    if browse:
+    if place.is_private:
+        name = f"{getpass.getuser()}@{platform.node()}"
+        note(f"from another machine: ssh -L {server.port}:{LOOPBACK}:{server.port} {name}")
+    else:
+        note("whoever has this address can read the run; it is not encrypted")
+    if place.browse:
         webbrowser.open(url)
-    server.serve_forever()

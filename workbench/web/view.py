@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl
 
 from analyzers.report import Report
 from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
 from workbench.ask import ask, parts
+
+DIGITS = 19
+"""Of a number in the address: nanoseconds of a day in this century, and no longer."""
 
 
 @dataclass(frozen=True)
@@ -26,3 +30,21 @@ class View:
 def view_of(run: Run, room: str, options: Options) -> View:
     report = ask(room, run, options)
     return View(run, options, report, parts(report))
+
+
+def asked(search: str | None) -> dict[str, str]:
+    """The query of an address, the last of each name."""
+    return dict(parse_qsl((search or "").lstrip("?")))
+
+
+def number(query: dict[str, str], name: str, beyond: int, otherwise: int) -> int:
+    """A number of the address below `beyond`; whatever else stands there is passed over."""
+    wanted = query.get(name, "")
+    fits = wanted.isascii() and wanted.isdigit() and len(wanted) < DIGITS and int(wanted) < beyond
+    return int(wanted) if fits else otherwise
+
+
+def span_of(query: dict[str, str], beyond: int) -> tuple[int, int] | None:
+    """The window `from` .. `to` of the address; None where there is none that makes sense."""
+    first, last = number(query, "from", beyond, 0), number(query, "to", beyond + 1, 0)
+    return (first, last) if first < last else None

@@ -177,7 +177,7 @@ def test_titans_structured_logs(tmp_path):
     assert (rank.rank, rank.steps, rank.median_step_s) == (3, 4, pytest.approx(0.1))
     assert rank.phases["fwd_bwd"] == pytest.approx(0.075)
     series = views.series(run.discover(tmp_path).artefacts)
-    assert series.loc[series["step"] == 2, "tags"].item() == ["checkpoint"]
+    assert series.loc[series["step"] == 2, "tags"].item() == "checkpoint"
 
 
 def test_views_and_gzip(logs, tmp_path):

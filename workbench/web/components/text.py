@@ -1,8 +1,10 @@
 """Verdict, findings and tables. Dash escapes text; control characters are taken out here."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
-from dash import html
+from dash import dcc, html
 
 from analyzers.report import Finding, Report
 from analyzers.wording import ranges
@@ -29,6 +31,19 @@ def navigation(links: list[Any], label: str, style: str = "") -> html.Nav:
     return html.Nav(links, className=style, **attributes)
 
 
+def choice(
+    name: str, options: Sequence[tuple[str, str]], here: str, query: Mapping[str, str] | None = None
+) -> html.Nav:
+    """Links that set `name` in the address, each a (value, text); the rest of `query` stays as it is."""
+    links = [
+        dcc.Link(
+            clean(text), href=f"?{urlencode({**(query or {}), name: value})}", className="here" if value == here else ""
+        )
+        for value, text in options
+    ]
+    return navigation(links, f"choose {name}", "choice")
+
+
 def labelled(label: str, text: str) -> html.P:
     return html.P([html.Span(label, className="label"), clean(text)])
 
@@ -53,4 +68,6 @@ def table(section: Table) -> html.Div:
     rows = [html.Tr(cells(row, html.Td)) for row in section.rows]
     rest = [html.P(f"... and {section.left_out} more")] if section.left_out else []
     head = html.Thead(html.Tr(cells(section.columns, html.Th)))
-    return html.Div([html.Table([html.Caption(clean(section.title)), head, html.Tbody(rows)]), *rest], className="wide")
+    save: dict[str, Any] = {"data-save": "csv", "aria-label": f"save {clean(section.title)} as CSV"}
+    caption = html.Caption([clean(section.title), html.Button("csv", **save)])
+    return html.Div([html.Table([caption, head, html.Tbody(rows)]), *rest], className="wide", tabIndex=0)

@@ -1,44 +1,77 @@
 """Who waits for whom; `?group=NAME` chooses the process group."""
 
-from urllib.parse import urlencode
+from typing import Any
 
-from dash import dcc, html
+import pandas as pd
+from dash import html
 
 from analyzers.hangs import views
 from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.present.sections import hang
-from workbench.web.components.charts import matrix
-from workbench.web.components.text import navigation, table
+from workbench.present.table import Table
+from workbench.present.table import table as table_of
+from workbench.web.components.figure import drawn
+from workbench.web.components.hang import matrix
+from workbench.web.components.text import choice, table
 from workbench.web.view import View
 
 COLLECTIVES = 60
+UNFOLDED = 32
+"""Up to so many ranks have a row each; of more, those that read the same are put together."""
 
 
 def layout(view: View, query: dict[str, str]) -> html.Div:
     if "hang" not in view.parts:
         return html.Div("This run holds no Flight Recorder dumps.")
     data = view.parts["hang"]
-    tables = [table(section) for section in hang(data) if section.rows]
-    if not data.groups:
-        return html.Div(tables)
-    broken = data.culprits[0].group if data.culprits else None
-    wanted = query.get("group", broken)
-    group = next((g for g in data.groups if g.name == wanted), data.groups[0])
-    frame = views.matrix(view.run, group.name, COLLECTIVES, view.options)
-    links = [
-        dcc.Link(
-            clean(g.desc or g.name),
-            href=f"/hang?{urlencode({'group': g.name})}",
-            className="here" if g is group else "",
-        )
-        for g in data.groups
-    ]
     return html.Div(
         [
-            navigation(links, "process groups", "ranks"),
-            html.H2(f"Group {clean(group.name)} ({clean(group.desc)}), ranks {ranges(group.ranks)}"),
-            dcc.Graph(id="matrix", figure=matrix(frame), config={"displaylogo": False}),
-            *tables,
+            *(group_of(view, query) if data.groups else []),
+            *(table(section) for section in hang(data) if section.rows),
+            table(standing(view)),
+            merged(views.stacks(view.run, view.options)),
         ]
     )
+
+
+def group_of(view: View, query: dict[str, str]) -> list[Any]:
+    """Matrix and operations of the group that is asked for, else of the one that broke."""
+    data = view.parts["hang"]
+    wanted = query.get("group", data.culprits[0].group if data.culprits else None)
+    group = next((g for g in data.groups if g.name == wanted), data.groups[0])
+    frame = views.matrix(view.run, group.name, COLLECTIVES, view.options)
+    frame = frame if len(frame) <= UNFOLDED else views.folded(frame)
+    names = [(g.name, g.desc or g.name) for g in data.groups]
+    return [
+        choice("group", names, group.name),
+        html.H2(f"Group {clean(group.name)} ({clean(group.desc)}), ranks {ranges(group.ranks)}"),
+        drawn("matrix", matrix(frame), "Ranks down, collectives across, the state of each"),
+        table(operations(views.operations(view.run, group.name, options=view.options))),
+    ]
+
+
+def operations(frame: pd.DataFrame) -> Table:
+    """What the ranks issued side by side; those that issued the same share a column."""
+    together = views.folded(frame, "columns") if len(frame) else frame
+    heads = " | ".join(["seq>", *(f"rank {ranks}" for ranks in together.columns)])
+    rows = ([seq, *row] for seq, row in zip(together.index, together.to_numpy().tolist(), strict=True))
+    return table_of("Operations around the point where ranks part", heads, rows, 40)
+
+
+def standing(view: View) -> Table:
+    places = views.places(view.run, view.options)
+    rows = ((ranges(ranks), said) for ranks, said in zip(places["ranks"], places["said"], strict=True))
+    return table_of("Where the ranks stand", "ranks | where", rows, 40)
+
+
+def merged(stacks: pd.DataFrame) -> html.Details:
+    """The stacks of all ranks as one tree; where they part, the ranks tell who went where."""
+    lines = [
+        html.Li(
+            [f"{clean(name)} ", html.Code(clean(place)), f" rank {ranges(ranks)}"],
+            style={"marginLeft": f"{min(depth, 40) / 2}rem"},
+        )
+        for depth, name, place, ranks in zip(*(stacks[c] for c in ("depth", "name", "place", "ranks")), strict=True)
+    ]
+    return html.Details([html.Summary("Stacks, merged over ranks"), html.Ul(lines, className="stacks")], open=True)

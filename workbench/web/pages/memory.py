@@ -1,31 +1,40 @@
 """Memory over time of one rank's device, and what is alive at an instant.
 
-`?device=N` chooses the device, `entry=N` the instant and `by=` the grouping; zooming asks the server for the window.
+`?device=N` chooses the device, `entry=N` the instant, `by=` the grouping, `under=N` the subtree, `find=` what
+stands out, `from=` and `to=` the window of entries, `colour=` what the timeline stacks.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 import pandas as pd
-from dash import Dash, Input, Output, State, dcc, html, no_update
+import plotly.graph_objects as go
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from analyzers.memory import views
+from analyzers.memory import ranks, views
 from analyzers.memory.block_map import block_map
 from analyzers.run import Artefact
+from workbench.palette import CATEGORIES, qualitative
 from workbench.present.sections import categories, device_name, stacks, worst_first
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.units import size
-from workbench.web.components.charts import block_chart, icicle, timeline
-from workbench.web.components.text import navigation, table
-from workbench.web.view import View
+from workbench.web.components.figure import drawn, visible
+from workbench.web.components.memory import block_chart, icicle, timeline
+from workbench.web.components.memory import ranks as rank_chart
+from workbench.web.components.text import choice, table
+from workbench.web.view import View, asked, number, span_of
 
 BUCKETS = 1000
 CELLS, SEGMENTS = 200, 40
-DIGITS = 12
 LEVELS = 2
+NODES = 500
+WHOLE = -1
 GROUPINGS = ("module", "line", "stack", "category")
-PLAIN_BAR: dcc.Graph.Config = {"displaylogo": False}
+COLOURS = ("category", "pool", "stream")
+FOUND = 40
 
 
 def layout(view: View, query: dict[str, str]) -> html.Div:
@@ -33,38 +42,99 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
         return html.Div("This run holds no memory snapshots.")
     devices = worst_first(view.parts["memory"].devices)
     at = number(query, "device", len(devices), 0)
-    device = devices[at]
-    entry = number(query, "entry", device.entries, device.peak_index)
-    by = query.get("by", "") if query.get("by") in GROUPINGS else GROUPINGS[0]
-    place = {"device": at, "entry": entry, "by": by}
+    device, place = devices[at], instant(query, devices[at])
+    span, entry = span_of(query, device.entries), place.entry
+    names = [(str(i), device_name(d)) for i, d in enumerate(devices)]
     return html.Div(
         [
-            navigation(
-                [link(device_name(d), {"device": i}, i == at) for i, d in enumerate(devices)], "devices", "ranks"
-            ),
+            *together(devices),
+            choice("device", names, str(at)),
             html.H2(device_name(device).capitalize()),
-            dcc.Graph(id="timeline", figure=timeline(window(view, device, None), entry), config=PLAIN_BAR),
+            choice("colour", [(name, f"colour by {name}") for name in COLOURS], place.colour, query),
+            drawn("timeline", chart(view, device, place, span), f"Allocated memory by {place.colour} over time"),
+            html.P("Drag to zoom in, click to look at another instant, double click for all.", className="hint"),
             dcc.Store(id="device", data=at),
             html.H2(f"Alive after entry {entry}{' (the peak)' if entry == device.peak_index else ''}", id="instant"),
-            html.P("Click the timeline to look at another instant.", className="label"),
-            navigation([link(f"by {name}", place | {"by": name}, name == by) for name in GROUPINGS], "grouping"),
-            *alive(view, device, entry, by),
+            choice("by", [(name, f"by {name}") for name in GROUPINGS], place.by, query),
+            html.Label(
+                [
+                    "find a name, line, 0x address or >=64MiB ",
+                    dcc.Input(id="find", type="search", value=place.find, debounce=True),
+                ]
+            ),
+            *alive(view, device, place),
             table(categories(device)),
             table(stacks(device)),
         ]
     )
 
 
-def alive(view: View, device: Any, entry: int, by: str) -> list[Any]:
+def together(devices: Sequence[Any]) -> list[Any]:
+    """Ranks beside each other, where there are several."""
+    frame = ranks.matrix(devices)
+    if len(frame) == 1:
+        return []
+    return [html.H2("Ranks at their peaks"), drawn("ranks", rank_chart(frame), "Bytes by rank and category")]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the page looks: the instant, the grouping, the subtree, what is sought, and the colours."""
+
+    entry: int
+    by: str
+    under: int
+    find: str
+    colour: str
+
+
+def instant(query: dict[str, str], device: Any) -> Place:
+    """The place that the address names; what makes no sense there is passed over."""
+    by, colour = query.get("by", ""), query.get("colour", "")
+    return Place(
+        number(query, "entry", device.entries, device.peak_index),
+        by if by in GROUPINGS else GROUPINGS[0],
+        number(query, "under", 1 << 40, WHOLE),
+        query.get("find", "")[:100],
+        colour if colour in COLOURS else COLOURS[0],
+    )
+
+
+def alive(view: View, device: Any, place: Place) -> list[Any]:
     """The tree of what is alive, with the largest of its nodes as a table, and the segments that hold it."""
     artefact, options, of = snapshot(view, device), view.options, device.device
-    tree = views.tree(artefact, options, of, by=by, entry=entry)
-    segments, blocks = views.segments(artefact, entry, options, of), views.state(artefact, entry, options, of)
+    tree = views.tree(artefact, options, of, by=place.by, entry=place.entry)
+    segments = views.segments(artefact, place.entry, options, of)
+    blocks = views.state(artefact, place.entry, options, of)
     return [
-        dcc.Graph(id="tree", figure=icicle(tree), config=PLAIN_BAR),
+        drawn("tree", icicle(*below(tree, place.under), place.find), f"What is alive, by {place.by}"),
         table(holders(tree)),
-        dcc.Graph(id="blocks", figure=block_chart(block_map(segments, blocks, CELLS, SEGMENTS)), config=PLAIN_BAR),
+        *([table(found(views.search(artefact, place.find, options, of, FOUND)))] if place.find else []),
+        drawn("blocks", block_chart(block_map(segments, blocks, CELLS, SEGMENTS)), "Segments and what fills them"),
     ]
+
+
+def found(blocks: pd.DataFrame) -> Table:
+    """The blocks that fit what is sought. An address finds all that were ever there: its life."""
+    columns = (blocks[name] for name in ("address", "requested", "born", "died", "category", "frame"))
+    rows = ((f"{at:#x}", size(requested), *rest) for at, requested, *rest in zip(*columns, strict=True))
+    return table_of("Blocks found", "address | bytes> | from entry> | to entry> | category | line", rows, FOUND)
+
+
+def below(tree: pd.DataFrame, under: int) -> tuple[pd.DataFrame, int]:
+    """The largest nodes of the tree at and below `under`, at most `NODES`, and where a click on the first leads.
+
+    A parent holds at least what a child holds and comes before it, so none is taken without its parents.
+    """
+    if under not in set(tree["node"]):
+        return tree.nlargest(NODES, "bytes", keep="first"), WHOLE
+    parents = dict(zip(tree["node"], tree["parent"], strict=True))
+    inside = {under}
+    for node, parent in parents.items():
+        if parent in inside:
+            inside.add(node)
+    kept = tree[tree["node"].isin(inside)].nlargest(NODES, "bytes", keep="first")
+    return kept.assign(parent=kept["parent"].where(kept["node"] != under, WHOLE)), parents[under]
 
 
 def holders(tree: pd.DataFrame) -> Table:
@@ -78,42 +148,27 @@ def holders(tree: pd.DataFrame) -> Table:
     return table_of("Largest holders", "what | bytes> | blocks>", rows)
 
 
-def number(query: dict[str, str], name: str, beyond: int, otherwise: int) -> int:
-    """A number of the address below `beyond`; whatever else stands there is passed over."""
-    wanted = query.get(name, "")
-    fits = wanted.isascii() and wanted.isdigit() and len(wanted) < DIGITS and int(wanted) < beyond
-    return int(wanted) if fits else otherwise
-
-
-def link(text: str, query: dict[str, Any], here: bool) -> dcc.Link:
-    return dcc.Link(text, href=f"/memory?{urlencode(query)}", className="here" if here else "")
-
-
 def snapshot(view: View, device: Any) -> Artefact:
     artefact = view.snapshot(device.path)
     assert artefact is not None, "a device of the report comes from a file of the run"
     return artefact
 
 
-def window(view: View, device: Any, span: tuple[int, int] | None) -> Any:
+def chart(view: View, device: Any, place: Place, span: tuple[int, int] | None) -> go.Figure:
     """The reduced timeline of a window of entries, or of all."""
-    return views.timeline(snapshot(view, device), view.options, device=device.device, buckets=BUCKETS, window=span)
-
-
-def visible(relayout: dict[str, Any], full: tuple[int, int]) -> tuple[int, int] | None:
-    """The entries that a zoom shows. Plotly spells one dragged, set by code and reset in three ways."""
-    if "xaxis.range[0]" in relayout:
-        low, high = float(relayout["xaxis.range[0]"]), float(relayout["xaxis.range[1]"])
-    elif "xaxis.range" in relayout:
-        low, high = map(float, relayout["xaxis.range"])
-    else:
-        return full if "xaxis.autorange" in relayout else None
-    low, high = max(full[0], int(low)), min(full[1], int(high) + 1)
-    return (low, high) if low < high else None
+    artefact, options, of = snapshot(view, device), view.options, device.device
+    frame = views.timeline(artefact, options, of, BUCKETS, span)
+    if place.colour == COLOURS[0]:
+        return timeline(frame, CATEGORIES, place.entry)
+    placed = views.places(artefact, options, of, place.colour, BUCKETS, span)
+    names = [str(name) for name in placed if name not in ("entry", "time_us", "allocated")]
+    parts = {f"{place.colour} {name}" if name[:1].isdigit() else name: name for name in names}
+    coloured = frame[["entry", "allocated", "oom"]].assign(**{title: placed[name] for title, name in parts.items()})
+    return timeline(coloured, {title: qualitative(i) for i, title in enumerate(parts)}, place.entry)
 
 
 def install(app: Dash, view: View) -> None:
-    """Zooming: the window is reduced anew on the server, so that every peak in it survives."""
+    """Zooming reduces the window anew on the server, so that every peak in it survives; clicks go to an address."""
     if "memory" not in view.parts:
         return
     devices = worst_first(view.parts["memory"].devices)
@@ -122,22 +177,33 @@ def install(app: Dash, view: View) -> None:
         Output("timeline", "figure"),
         Input("timeline", "relayoutData"),
         State("device", "data"),
+        State("address", "search"),
         prevent_initial_call=True,
     )
-    def zoom(relayout: dict[str, Any] | None, at: int) -> Any:
+    def zoom(relayout: dict[str, Any] | None, at: int, search: str | None) -> Any:
         device = devices[at]
         span = visible(relayout or {}, (0, device.entries))
-        return no_update if span is None else timeline(window(view, device, span))
+        if span is None:
+            return no_update
+        return chart(view, device, instant(asked(search), device), span)
 
     @app.callback(
         Output("address", "search"),
         Input("timeline", "clickData"),
+        Input("tree", "clickData"),
+        Input("find", "value"),
         State("address", "search"),
         prevent_initial_call=True,
     )
-    def look(clicked: dict[str, Any] | None, search: str | None) -> Any:
-        """A click goes to the address of that instant, so that it can be shared."""
-        if not clicked:
-            return no_update
-        query = dict(parse_qsl((search or "").lstrip("?")))
-        return f"?{urlencode(query | {'entry': max(0, int(clicked['points'][0]['x']))})}"
+    def look(clicked: Any, node: Any, find: str | None, search: str | None) -> Any:
+        """What is clicked or sought goes to the address, so that it can be shared."""
+        change: dict[str, Any] = {}
+        if ctx.triggered_id == "timeline" and clicked:
+            change = {"entry": max(0, int(clicked["points"][0]["x"])), "under": WHOLE}
+        elif ctx.triggered_id == "tree" and node:
+            change = {"under": int(node["points"][0]["customdata"][0])}
+        elif ctx.triggered_id == "find":
+            change = {"find": find or ""}
+        query = asked(search)
+        wanted = {name: str(value) for name, value in (query | change).items() if value not in ("", WHOLE)}
+        return no_update if wanted == query else f"?{urlencode(wanted)}"

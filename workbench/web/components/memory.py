@@ -1,32 +1,34 @@
-"""Figures. They carry reduced data only: a few thousand points, each a real instant."""
+"""Memory: over time, as a tree, and as segments."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.console import clean
-from workbench.palette import CATEGORIES, STATE_SIGNS, STATES, STATUSES
+from workbench.palette import CATEGORIES, STATUSES
 from workbench.present.units import size
+from workbench.web.components.figure import PLAIN, plain
 
-PLAIN = {
-    "paper_bgcolor": "rgba(0,0,0,0)",
-    "plot_bgcolor": "rgba(0,0,0,0)",
-    "font": {"color": "#7a7a7a"},
-    "margin": {"l": 70, "r": 10, "t": 30, "b": 40},
-}
+UNSAID, DIMMED = "#c9ced6", "#eceef1"
+STACK, LINE = 16, 110
+"""Lines and columns of a stack that a hover shows."""
 
 
-def timeline(frame: pd.DataFrame, cursor: int | None = None) -> go.Figure:
-    """Stacked memory by category over trace entries; the peak, each failed allocation and the cursor are marked."""
+def timeline(frame: pd.DataFrame, parts: Mapping[str, str], cursor: int | None = None) -> go.Figure:
+    """Stacked memory over trace entries; the peak, each failed allocation and the cursor are marked.
+
+    `parts` are the columns to stack, each with its colour.
+    """
     figure = go.Figure(layout=PLAIN)
-    for name in CATEGORIES:
-        if name in frame and frame[name].any():
-            figure.add_trace(layer(name, frame))
+    for name, colour in parts.items():
+        if frame[name].any():
+            figure.add_trace(layer(name, frame, colour))
     figure.update_layout(
         xaxis={"title": "trace entry"},
         yaxis={"title": "bytes", "tickformat": ".3s", "rangemode": "tozero"},
         legend={"orientation": "h", "y": 1.12},
+        showlegend=True,
         hovermode="x unified",
         uirevision="timeline",
         shapes=[
@@ -38,14 +40,14 @@ def timeline(frame: pd.DataFrame, cursor: int | None = None) -> go.Figure:
     return figure
 
 
-def layer(name: str, frame: pd.DataFrame) -> go.Scatter:
+def layer(name: str, frame: pd.DataFrame, colour: str) -> go.Scatter:
     return go.Scatter(
         x=frame["entry"].to_numpy(),
         y=frame[name].to_numpy(),
-        name=name.replace("_", " "),
+        name=plain(name).replace("_", " "),
         stackgroup="memory",
-        line={"shape": "hv", "width": 0.5, "color": CATEGORIES[name]},
-        fillcolor=CATEGORIES[name],
+        line={"shape": "hv", "width": 0.5, "color": colour},
+        fillcolor=colour,
     )
 
 
@@ -58,32 +60,51 @@ def peak(frame: pd.DataFrame) -> dict[str, Any]:
     return {"x": int(top["entry"]), "y": int(top["allocated"]), "text": "▼ peak", "showarrow": False, "yshift": 10}
 
 
-def icicle(frame: pd.DataFrame) -> go.Figure:
-    """A tree of `memory.views.tree`; what is clicked fills the width. A last level names a category by its colour."""
+def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
+    """A tree of `memory.views.tree`; a last level names a category by its colour.
+
+    A click on a node leads to the node in the first of its custom data: to itself, and to `up` from the widest. What
+    has not `find` in it is grey.
+    """
     total = int(frame["bytes"][frame["parent"] < 0].sum())
+    paths = [[plain(name) for name in path] for path in frame["path"]]
     figure = go.Figure(
         go.Icicle(
             ids=["all", *map(str, frame["node"])],
-            labels=[f"{size(total)} alive", *map(clean, frame["name"])],
+            labels=[f"{size(total)} alive", *(path[-1] for path in paths)],
             parents=["", *("all" if parent < 0 else str(parent) for parent in frame["parent"])],
             values=[total, *frame["bytes"]],
-            text=[
-                "",
-                *(
-                    f"{size(held)} in {blocks} blocks"
-                    for held, blocks in zip(frame["bytes"], frame["blocks"], strict=True)
-                ),
+            customdata=[
+                [up, "", ""],
+                *zip(frame["node"], map(held, frame["bytes"], frame["blocks"]), map(told, paths), strict=True),
             ],
-            marker={"colors": ["#c9ced6", *(CATEGORIES.get(name, "#c9ced6") for name in frame["name"])]},
+            marker={
+                "colors": [UNSAID, *(shade(name, path, find) for name, path in zip(frame["name"], paths, strict=True))]
+            },
             branchvalues="total",
             tiling={"orientation": "v"},
             textfont={"color": "#111111"},
-            hovertemplate="%{label}<br>%{text}<br>%{percentRoot} of all<extra></extra>",
+            hovertemplate="%{customdata[2]}<br>%{customdata[1]}, %{percentRoot} of all<extra></extra>",
             maxdepth=5,
         ),
         layout=PLAIN,
     )
     return figure.update_layout(height=340, margin={"l": 0, "r": 0, "t": 10, "b": 10})
+
+
+def held(count: int, blocks: int) -> str:
+    return f"{size(count)} in {blocks} blocks"
+
+
+def told(path: Sequence[str]) -> str:
+    """The last lines of a path, outermost first, as a hover shows them."""
+    return "<br>".join(name[:LINE] for name in path[-STACK:])
+
+
+def shade(name: str, path: Sequence[str], find: str) -> str:
+    if find and not any(find.casefold() in part.casefold() for part in path):
+        return DIMMED
+    return CATEGORIES.get(name, UNSAID)
 
 
 def block_chart(frame: pd.DataFrame) -> go.Figure:
@@ -109,27 +130,24 @@ def block_chart(frame: pd.DataFrame) -> go.Figure:
     return figure.update_layout(xaxis={"visible": False}, yaxis={"autorange": "reversed"})
 
 
-def matrix(frame: pd.DataFrame) -> go.Figure:
-    """Ranks down, collectives across; colour and sign tell the state."""
-    states = list(STATES)
-    codes = frame.map(lambda state: states.index(state) if state in states else len(states) - 1)
-    scale = [(edge / len(states), STATES[s]) for i, s in enumerate(states) for edge in (i, i + 1)]
+def ranks(frame: pd.DataFrame) -> go.Figure:
+    """`memory.ranks.matrix` as a heat map: ranks down, categories across, each cell in its bytes."""
+    held = frame[list(CATEGORIES)]
     figure = go.Figure(
         go.Heatmap(
-            z=codes.to_numpy(),
-            x=[f"#{column}" for column in frame.columns],
-            y=[f"rank {rank}" for rank in frame.index],
-            text=frame.map(lambda state: STATE_SIGNS.get(state, "?")).to_numpy(),
+            z=held.to_numpy(),
+            x=[name.replace("_", " ") for name in held.columns],
+            y=[f"rank {rank}, device {device}" for rank, device in zip(frame["rank"], frame["device"], strict=True)],
+            text=[[size(int(count)) for count in row] for row in held.to_numpy()],
             texttemplate="%{text}",
-            customdata=frame.to_numpy(),
-            hovertemplate="%{y} %{x}: %{customdata}<extra></extra>",
-            zmin=0,
-            zmax=len(states),
-            colorscale=scale,
+            hovertemplate="%{y}, %{x}: %{text}<extra></extra>",
+            colorscale=[(0, "#f2f2f2"), (1, CATEGORIES["parameters"])],
             showscale=False,
             xgap=1,
             ygap=1,
         ),
         layout=PLAIN,
     )
-    return figure.update_layout(yaxis={"autorange": "reversed"}, height=120 + 26 * len(frame))
+    return figure.update_layout(
+        yaxis={"autorange": "reversed"}, margin={"l": 130}, height=110 + 26 * min(len(frame), 40)
+    )

@@ -1,0 +1,202 @@
+"""One line of a step log, whatever it was read from, and how files of such lines become columns."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+NAMES_AT_MOST = 64
+"""Different phases, tags or groups; more are no step log of this world."""
+LARGEST = 1 << 62
+UNKNOWN = -1
+"""A rank, a duration or a sequence number that the source does not tell."""
+ABSENT, FINITE, BROKEN = 0, 1, 2
+"""What `loss_state`, `local_loss_state` and `grad_norm_state` say."""
+
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Array]
+Header = dict[str, Any]
+
+
+class Line(msgspec.Struct):
+    """A step of a rank, its times in ns and its sizes in bytes. `attempt` numbers the headers of its file.
+
+    `rank` is set where one file holds several ranks. `covers`: steps that the numbers are the means of.
+    """
+
+    step: int
+    start_ns: int = 0
+    dur_ns: int = UNKNOWN
+    phases: dict[str, int] = {}
+    cpu_ns: dict[str, int] = {}
+    device_ns: dict[str, int] = {}
+    residual_ns: int = 0
+    tokens: int = 0
+    loss: float | str | None = None
+    local_loss: float | str | None = None
+    grad_norm: float | str | None = None
+    memory_bytes: int = 0
+    reserved_bytes: int = 0
+    alloc_retries: int = 0
+    tags: list[str] = []
+    seqs: dict[str, int] = {}
+    rank: int = UNKNOWN
+    attempt: int = 0
+    covers: int = 1
+
+
+class Log(msgspec.Struct):
+    """What a file holds: a header for each start of the rank, and the steps in the order they were written."""
+
+    headers: list[Header]
+    lines: list[Line]
+    torn: bool = False
+    damaged: int = 0
+
+
+INTEGERS = (
+    "step", "start_ns", "dur_ns", "residual_ns", "tokens", "memory_bytes", "reserved_bytes", "alloc_retries",
+    "rank", "attempt", "covers",
+)  # fmt: skip
+NUMBERS = ("loss", "local_loss", "grad_norm")
+NAMED = (("phases", "phase", 0), ("cpu_ns", "cpu", 0), ("device_ns", "device", 0), ("seqs", "seq", UNKNOWN))
+"""(field, prefix of its columns, value where absent)."""
+
+
+class Names:
+    """Numbers names in order of appearance; hostile logs do not get to make a column of each."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+
+    def __call__(self, name: str) -> int | None:
+        if name not in self.known and len(self.known) < NAMES_AT_MOST:
+            self.known[name[:100].encode("utf-8", "replace").decode()] = len(self.known)
+        return self.known.get(name)
+
+
+class Table:
+    """Collects the columns of one file after another, so that only one file's lines are in memory at a time."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.parts: defaultdict[str, list[tuple[int, Array]]] = defaultdict(list)
+        self.names = {"phases": Names(), "seqs": Names(), "tags": Names()}
+        self.names["cpu_ns"] = self.names["device_ns"] = self.names["phases"]
+
+    def add(self, number: int, lines: Sequence[Line]) -> None:
+        """Append the lines of file `number`."""
+        columns = {"file": np.full(len(lines), number)} | fixed(lines)
+        for field, prefix, absent in NAMED:
+            columns |= self.named(lines, field, prefix, absent)
+        columns["tags"] = np.array([self.bits(line.tags) for line in lines], dtype=np.int64)
+        for name, column in columns.items():
+            self.parts[name].append((self.rows, column))
+        self.rows += len(lines)
+
+    def named(self, lines: Sequence[Line], field: str, prefix: str, absent: int) -> Arrays:
+        """A column for each name that occurs in a field."""
+        contents: list[Mapping[str, int]] = [getattr(line, field) for line in lines]
+        found = dict.fromkeys(name for content in contents for name in content)
+        numbers = {name: number for name in found if (number := self.names[field](name)) is not None}
+        return {f"{prefix}.{n}": integers([c.get(name, absent) for c in contents]) for name, n in numbers.items()}
+
+    def bits(self, tags: Iterable[str]) -> int:
+        """A bit for each tag."""
+        if not tags:
+            return 0
+        return sum({1 << n for tag in tags if (n := self.names["tags"](tag)) is not None and n < 62})
+
+    def columns(self) -> Arrays:
+        """Whole columns; names that a file lacks are filled up. Takes the parts away."""
+        columns = {}
+        for name in list(self.parts):
+            whole = np.full(self.rows, absent_in(name), dtype=self.parts[name][0][1].dtype)
+            for begin, part in self.parts.pop(name):
+                whole[begin : begin + len(part)] = part
+            columns[name] = whole
+        return columns
+
+    def meta(self) -> dict[str, Any]:
+        """The names behind numbered columns and bits."""
+        return {name: list(self.names[field].known) for name, field in META}
+
+
+META = (("phases", "phases"), ("tags", "tags"), ("groups", "seqs"))
+
+
+def absent_in(column: str) -> int:
+    return UNKNOWN if column.startswith("seq.") else 0
+
+
+def fixed(lines: Sequence[Line]) -> Arrays:
+    """The columns that every line has."""
+    columns = {name: integers([getattr(line, name) for line in lines]) for name in INTEGERS}
+    for name in NUMBERS:
+        values = [getattr(line, name) for line in lines]
+        columns[name] = np.array([number(value) for value in values], dtype=np.float64)
+        columns[f"{name}_state"] = states(values, columns[name])
+    return columns
+
+
+def integers(values: list[int]) -> Array:
+    """int64, with what does not fit clipped."""
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        return np.array([max(-LARGEST, min(LARGEST, value)) for value in values], dtype=np.int64)
+
+
+def number(value: Any) -> float:
+    """A float; NaN for what is none."""
+    if type(value) is float:
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def states(values: Sequence[Any], numbers: Array) -> Array:
+    """ABSENT, FINITE or BROKEN for each value."""
+    given = np.array([value is not None for value in values], dtype=bool)
+    return np.where(given, np.where(np.isfinite(numbers), FINITE, BROKEN), ABSENT).astype(np.int8)
+
+
+def line_of(row: Mapping[str, Any]) -> Line | None:
+    """A line out of what some JSON line holds, fields of a wrong kind left out; None without a step."""
+    if not is_whole(row.get("step")):
+        return None
+    kept = {name: value for name, kind in KINDS.items() if (value := kind(row.get(name))) is not None}
+    return Line(**kept)
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
+
+
+def whole(value: Any) -> int | None:
+    return value if is_whole(value) else None
+
+
+def real(value: Any) -> float | str | None:
+    return value if isinstance(value, (int, float, str)) else None
+
+
+def by_name(value: Any) -> dict[str, int] | None:
+    return {str(k): v for k, v in value.items() if is_whole(v)} if isinstance(value, dict) else None
+
+
+def texts(value: Any) -> list[str] | None:
+    return [str(item) for item in value] if isinstance(value, list) else None
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys((name for name in INTEGERS if name not in ("rank", "attempt", "covers")), whole),
+    **dict.fromkeys(NUMBERS, real),
+    **dict.fromkeys((field for field, _, _ in NAMED), by_name),
+    "tags": texts,
+}

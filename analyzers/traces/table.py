@@ -1,0 +1,192 @@
+"""Events -> columns, one row a duration event; texts become numbers, and rare arguments tables of their own."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from analyzers.traces.stream import Args, Events
+
+Column = npt.NDArray[Any]
+
+NO_ARGS = Args()
+MICROSECONDS_AT_MOST = 4.5e15
+"""Half of what int64 nanoseconds hold: sums and ends stay inside."""
+NUMBER_AT_MOST = 1 << 62
+DEVICE_AT_MOST = 1 << 31
+FIRST_NAME = -2
+"""In pid, tid and stream the number of text n is `FIRST_NAME - n`."""
+COLUMNS = ("name", "cat", "start", "end", "pid", "tid", "correlation", "external", "device", "stream")
+RARE = {
+    "collective": ("row", "name", "group", "elements", "elements_out", "dtype", "members", "sequence"),
+    "shape": ("row", "text"),
+    "autograd": ("row", "sequence", "thread"),
+    "copy": ("row", "bytes"),
+    "graph": ("row", "id"),
+    "unfinished": ("row",),
+}
+"""Tables of the events that carry such arguments; their columns are called `collective_row` and so on."""
+TIMES = ("start", "end")
+SIZES = (np.int8, np.int16, np.int32)
+
+
+class Table:
+    """Collects events; in `pid`, `tid` and `stream` -1 is none and what is below stands for a text.
+
+    A text of `shapes` holds the sizes, the types and the values of an operator's inputs, in JSON, with zeros between.
+    """
+
+    def __init__(self) -> None:
+        self.texts: dict[str, int] = {}
+        self.shapes: dict[bytes, int] = {}
+        self.parts: dict[str, list[Column]] = {name: [] for name in COLUMNS}
+        self.rare: dict[str, list[tuple[int, ...]]] = {name: [] for name in RARE}
+        self.threads: list[tuple[int, int, str]] = []
+        self.rows = 0
+        self.odd_times = 0
+
+    def add(self, events: Events) -> None:
+        """Take a block of events."""
+        self.threads += [
+            (self.place(event.pid), self.place(event.tid), event.args.name)
+            for event in events
+            if event.ph == "M" and event.name == "thread_name" and event.args
+        ]
+        lasting = [event for event in events if event.ph == "X"]
+        if not lasting:
+            return
+        ts, dur = [event.ts for event in lasting], [event.dur or 0 for event in lasting]
+        if (odd := impossible(ts, dur)).any():
+            self.odd_times += int(odd.sum())
+            self.add([event for event, is_odd in zip(lasting, odd, strict=True) if not is_odd])
+            return
+        self.add_lasting(lasting, nanoseconds(ts), nanoseconds(dur))
+
+    def add_lasting(self, events: Events, start: Column, dur: Column) -> None:
+        args = [event.args or NO_ARGS for event in events]
+        found = (
+            self.numbers([event.name for event in events]),
+            self.numbers([event.cat for event in events]),
+            start,
+            start + dur,
+            self.places([event.pid for event in events]),
+            self.places([event.tid for event in events]),
+            integers([a.correlation for a in args]),
+            integers([a.external if a.external >= 0 else a.external_old for a in args]),
+            integers([a.device for a in args], DEVICE_AT_MOST),
+            self.places([a.stream for a in args]),
+        )
+        for name, column in zip(COLUMNS, found, strict=True):
+            self.parts[name].append(column if name in TIMES else fitted(column))
+        self.note_shapes([(row, a) for row, a in enumerate(args, self.rows) if a.dims])
+        for row, a in enumerate(args, self.rows):
+            if a.autograd >= 0 or a.collective or a.bytes >= 0 or a.graph > 0 or not a.finished:
+                self.note(row, a)
+        self.rows += len(events)
+
+    def note_shapes(self, shaped: Sequence[tuple[int, Args]]) -> None:
+        """Most operators have shapes where these are recorded, but only few different ones."""
+        known = self.shapes
+        texts = [b"%b\0%b\0%b" % (a.dims, a.types, a.concrete) for _, a in shaped]
+        self.rare["shape"] += zip(
+            [row for row, _ in shaped], [known.setdefault(text, len(known)) for text in texts], strict=True
+        )
+
+    def note(self, row: int, a: Args) -> None:
+        """Keep the rare arguments of an event."""
+        rare = self.rare
+        if a.autograd >= 0:
+            rare["autograd"].append((row, bounded(a.autograd), bounded(a.forward_thread)))
+        if a.bytes >= 0:
+            rare["copy"].append((row, bounded(a.bytes)))
+        if a.graph > 0:
+            rare["graph"].append((row, bounded(a.graph)))
+        if not a.finished:
+            rare["unfinished"].append((row,))
+        if a.collective:
+            sizes = bounded(a.elements), bounded(a.elements_out)
+            texts = self.text(a.collective), self.text(str(a.group))
+            rest = self.text(a.dtype), bounded(a.members), bounded(a.sequence)
+            rare["collective"].append((row, *texts, *sizes, *rest))
+
+    def text(self, text: str) -> int:
+        return self.texts.setdefault(text, len(self.texts))
+
+    def numbers(self, texts: Sequence[str]) -> Column:
+        known = self.texts
+        return np.fromiter([known.setdefault(text, len(known)) for text in texts], np.int64, len(texts))
+
+    def place(self, value: int | str) -> int:
+        """A pid, tid or stream: one that is no such number counts as a name."""
+        if isinstance(value, int) and -1 <= value < NUMBER_AT_MOST:
+            return value
+        return FIRST_NAME - self.text(str(value))
+
+    def places(self, values: Sequence[int | str]) -> Column:
+        """The same for many: nearly always all are numbers."""
+        with suppress(OverflowError, ValueError):
+            numbers = np.fromiter(values, np.int64, len(values))  # a text raises
+            if numbers.min() >= -1:
+                return numbers
+        return np.array([self.place(value) for value in values], np.int64)
+
+    def columns(self) -> dict[str, Column]:
+        """All columns; the table is used up."""
+        made = {name: joined(self.parts.pop(name)) for name in COLUMNS}
+        for table, names in RARE.items():
+            rows = np.array(self.rare.pop(table), np.int64).reshape(-1, len(names))
+            made |= {f"{table}_{name}": fitted(rows[:, i]) for i, name in enumerate(names)}
+        return made
+
+    def problems(self) -> list[str]:
+        return [f"{self.odd_times} events with impossible times were left out"] if self.odd_times else []
+
+
+def joined(parts: list[Column]) -> Column:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def fitted(column: Column) -> Column:
+    """The same whole numbers in as few bytes each as hold them all."""
+    if len(column):
+        low, high = column.min(), column.max()
+        for size in SIZES:
+            if np.iinfo(size).min <= low and high <= np.iinfo(size).max:
+                return column.astype(size)
+    return column
+
+
+def impossible(ts: Sequence[Any], dur: Sequence[Any]) -> Column:
+    """Which events begin, last or end where no clock reaches."""
+    begin, length = np.fromiter(ts, np.float64, len(ts)), np.fromiter(dur, np.float64, len(dur))
+    return ~((np.abs(begin) < MICROSECONDS_AT_MOST) & (length >= 0) & (length < MICROSECONDS_AT_MOST))
+
+
+def bounded(value: int, limit: int = NUMBER_AT_MOST) -> int:
+    """A number as its column holds it; others no recorder writes."""
+    return value if -1 <= value < limit else -1
+
+
+def integers(values: Sequence[int], limit: int = NUMBER_AT_MOST) -> Column:
+    """The same for many."""
+    try:
+        numbers = np.fromiter(values, np.int64, len(values))
+    except OverflowError:
+        numbers = np.array([bounded(value) for value in values], np.int64)
+    return np.where((numbers >= -1) & (numbers < limit), numbers, -1)
+
+
+def nanoseconds(microseconds: Sequence[Any]) -> Column:
+    """Decimal microseconds as integer nanoseconds, exact for floats below 2**43 and for decimals."""
+    if isinstance(microseconds[0], Decimal):
+        return np.array([int(value * 1000) for value in microseconds], np.int64)
+    values = np.fromiter(microseconds, np.float64, len(microseconds))
+    whole = np.floor(values)
+    return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
+
+
+def lines(texts: Iterable[bytes]) -> list[str]:
+    return [text.decode("utf-8", "replace") for text in texts]

@@ -1,0 +1,320 @@
+"""Traces of a job as PyTorch's profiler writes them on CUDA: ranks that meet in NCCL collectives, with a known truth.
+
+The ranks are simulated in lockstep: a host that launches, a stream that computes, a stream that communicates, and
+collectives that end everywhere when the last rank has come. `Fault`s make a rank late for a reason.
+"""
+
+import gzip
+import io
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+BASE_NS = 1_790_857_026_000_000_000
+US = 1_000
+COMPUTE, COMMUNICATION = 7, 20
+OP_NS, LAUNCH_NS, LATENCY_NS = 9 * US, 4 * US, 3 * US
+"""Of the host for one operator, of its launching call, and from the call's beginning to the kernel's."""
+BEGIN_NS = 4_402_712_162_817_961
+POINTWISE = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*,"
+    " 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
+)
+
+HEAD = """{
+  "schemaVersion": 1,
+  "deviceProperties": [
+    {"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85899345920, "computeMajor": 9, "computeMinor": 0, "numSms": 132}
+  ],
+  "cupti_version": 26, "record_shapes": 1,
+  "distributedInfo": {"backend": "nccl", "rank": %d, "world_size": %d, "pg_count": 1, "pg_config": [{"pg_name": "0",
+    "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": %d, "ranks": [%s]}], "nccl_version": "2.27.3"},
+  "host_name": "node%d",
+  "displayTimeUnit": "ms",
+  "baseTimeNanoseconds": %d,
+  "traceEvents": [
+"""
+EVENT = """  {
+    "ph": "X", "cat": "%s", "name": "%s", "pid": %s, "tid": %s,
+    "ts": %d.%03d, "dur": %d.%03d%s
+  },
+"""
+FLOW = """  {
+    "ph": "%s", "id": %d, "pid": %s, "tid": %s, "ts": %d.%03d,
+    "cat": "ac2g", "name": "ac2g"%s
+  },
+"""
+TAIL = """  {
+    "ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": %d.%03d
+  }
+  ],
+  "traceName": "rank%d_trace.json"
+}
+"""
+KERNEL_ARGS = (
+    '"queued": 0, "device": 0, "context": 1, "stream": %d, "correlation": %d, "registers per thread": 168,'
+    ' "shared memory": 213504, "blocks per SM": 1.939394, "warps per SM": 23.272728, "grid": [16, 16, 1],'
+    ' "block": [384, 1, 1], "est. achieved occupancy %%": 18'
+)
+COLLECTIVE_ARGS = (
+    ', "Collective name": "%s", "In msg nelems": %d, "Out msg nelems": %d, "Group size": %d, "dtype": "BFloat16",'
+    ' "In split size": "[]", "Out split size": "[]", "Process Group Name": "0", "Process Group Description":'
+    ' "default_pg", "Process Group Ranks": "[%s]", "Seq": %d'
+)
+SHAPES = (
+    ', "Concrete Inputs": ["", ""], "Input type": ["c10::BFloat16", "c10::BFloat16"],'
+    ' "Input Strides": [[%d, 1], [%d, 1]], "Input Dims": [[%d, %d], [%d, %d]]'
+)
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operator, the kernel that it launches and how long that runs; `dims` are m, k, n of a product."""
+
+    name: str
+    kernel: str
+    ns: int
+    dims: tuple[int, int, int] | None = None
+    outer: str = ""
+    module: str = ""
+
+
+@dataclass(frozen=True)
+class Collective:
+    """All ranks meet on the communication stream; `blocks`: what is computed next needs the result."""
+
+    name: str
+    elements: int
+    ns: int
+    blocks: bool = True
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host is busy with something that launches nothing."""
+
+    name: str
+    ns: int
+    cat: str = "user_annotation"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """An annotation around what follows, until its end."""
+
+    name: str
+    begins: bool = True
+
+
+Part = Op | Collective | Host | Mark
+
+
+@dataclass(frozen=True)
+class Fault:
+    """On `rank` kernels take `factor` as long, or the host loses `ns` in `host` (a `Host`'s or an operator's name)."""
+
+    rank: int
+    factor: float = 1.0
+    host: str = ""
+    ns: int = 0
+
+
+def llama(layers: int = 8, small: int = 6) -> list[Part]:
+    """One step of a sharded transformer; `small` pointwise operators beside each product."""
+    parts: list[Part] = [Host("dataloader", 300 * US), Mark("forward")]
+    for layer in range(layers):
+        parts += [Mark(f"FSDP::pre_forward (layers.{layer})"), Collective("_allgather_base", 1 << 22, 150 * US)]
+        parts += [Mark("", begins=False), *block(f"layers.{layer}", small, "")]
+    parts += [Mark("", begins=False), Mark("backward")]
+    for layer in reversed(range(layers)):
+        parts += [Collective("_allgather_base", 1 << 22, 150 * US), *block(f"layers.{layer}", 2 * small, "Backward0")]
+        parts += [Collective("_reduce_scatter_base", 1 << 22, 200 * US, blocks=False)]
+    parts += [Mark("", begins=False), Mark("Optimizer.step#AdamW.step")]
+    parts += [Op("aten::_fused_adamw_", "multi_tensor_apply_kernel", 400 * US)] * 2
+    return [*parts, Collective("allreduce", 1, 30 * US), Mark("", begins=False)]
+
+
+def block(module: str, small: int, suffix: str) -> Iterator[Part]:
+    kernel = f"sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas_{suffix or 'forward'}"
+    for product, ns in (("wq", 90), ("wo", 90), ("w1", 250), ("w2", 250)):
+        yield Op("aten::mm", kernel, ns * US, (4096, 4096, 4096), f"aten::linear{suffix}", f"{module}.{product}")
+        for i in range(small // 4):
+            yield Op(
+                "aten::add" if i % 2 else "aten::mul", POINTWISE, 12 * US, (4096, 4096, 4096), "", f"{module}.{product}"
+            )
+
+
+@dataclass
+class Rank:
+    """One rank's clocks in ns, and the text that it has written."""
+
+    rank: int
+    world: int
+    out: IO[str]
+    offset: int = 0
+    faults: Sequence[Fault] = ()
+    host: int = BEGIN_NS
+    free: dict[int, int] = field(default_factory=lambda: {COMPUTE: 0, COMMUNICATION: 0})
+    correlation: int = 0
+    external: int = 0
+    events: int = 0
+    open: list[tuple[str, int]] = field(default_factory=list)
+    work: list[tuple[int, int, str]] = field(default_factory=list)
+    arrivals: list[int] = field(default_factory=list)
+
+    def lost(self, name: str) -> int:
+        return sum(fault.ns for fault in self.faults if fault.rank == self.rank and fault.host == name)
+
+    def factor(self) -> float:
+        return max((fault.factor for fault in self.faults if fault.rank == self.rank), default=1.0)
+
+    def event(self, cat: str, name: str, start: int, ns: int, args: str, lane: tuple[int, int] | None = None) -> None:
+        pid, tid = lane or (4000 + self.rank, 4000 + self.rank)
+        shown = start + self.offset
+        text = f',\n    "args": {{\n      {args}\n    }}' if args else ""
+        self.out.write(EVENT % (cat, name, pid, tid, *divmod(shown, 1000), *divmod(ns, 1000), text))
+        self.events += 1
+
+    def op(self, op: Op) -> None:
+        start = self.host
+        self.external += 1
+        inner = start + US
+        args = f'"External id": {self.external}, "Record function id": 0, "Ev Idx": {self.external}'
+        dims = op.dims and SHAPES % (op.dims[1], op.dims[2], *op.dims[:2], *op.dims[1:])
+        self.host += OP_NS + self.lost(op.name)
+        if op.outer:
+            self.event("cpu_op", op.outer, start, self.host - start, args)
+        self.event("cpu_op", op.name, inner, self.host - US // 2 - inner, args + (dims or ""))
+        self.launch(op.kernel, round((op.ns + self.external * 7919 % 1000) * self.factor()), self.host - US - LAUNCH_NS)
+
+    def launch(self, name: str, ns: int, at: int) -> None:
+        """The launching call, its kernel and the arrow between them."""
+        start = max(at + LATENCY_NS, self.free[COMPUTE])
+        self.call(at)
+        self.kernel(name, start, ns, COMPUTE, "")
+        self.free[COMPUTE] = start + ns
+        self.work.append((start, start + ns, "compute"))
+
+    def call(self, at: int) -> None:
+        self.correlation += 1
+        lane = (4000 + self.rank, 4000 + self.rank)
+        args = f'"External id": {self.external}, "cbid": 211, "correlation": {self.correlation}'
+        self.event("cuda_runtime", "cudaLaunchKernel", at, LAUNCH_NS, args)
+        self.out.write(FLOW % ("s", self.correlation, *lane, *divmod(at + self.offset, 1000), ""))
+
+    def kernel(self, name: str, start: int, ns: int, stream: int, extra: str) -> None:
+        args = f'"External id": {self.external}, ' + KERNEL_ARGS % (stream, self.correlation) + extra
+        self.event("kernel", name, start, ns, args, (0, stream))
+        flow = ("f", self.correlation, 0, stream, *divmod(start + self.offset, 1000), ', "bp": "e"')
+        self.out.write(FLOW % flow)
+        self.events += 2
+
+    def arrive(self, part: Collective) -> int:
+        """The moment the collective's kernel would begin; it needs what was computed before."""
+        launch = self.host + 5 * US
+        return max(launch + LATENCY_NS, self.free[COMMUNICATION], self.free[COMPUTE] if part.blocks else 0)
+
+    def meet(self, part: Collective, sequence: int, end: int) -> None:
+        """Take part in a collective that ends everywhere at `end`."""
+        begins, launch = self.arrive(part), self.host + 5 * US
+        self.external += 1
+        args = f'"External id": {self.external}, "Record function id": 0, "Ev Idx": {self.external}'
+        many = part.elements * self.world
+        ranks = ", ".join(map(str, range(self.world)))
+        told = COLLECTIVE_ARGS % (part.name, part.elements, many, self.world, ranks, sequence)
+        self.event("cpu_op", f"c10d::{part.name}_", self.host, 11 * US, args)
+        self.event("cpu_op", "record_param_comms", self.host + US, 9 * US, args + told)
+        self.call(launch)
+        kernel = f"ncclDevKernel_{part.name.title().replace('_', '')}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+        self.kernel(kernel, begins, end - begins, COMMUNICATION, told)
+        self.host += 12 * US
+        self.free[COMMUNICATION] = end
+        self.free[COMPUTE] = max(self.free[COMPUTE], end if part.blocks else 0)
+        self.work.append((begins, end, "communication"))
+        self.arrivals.append(begins)
+
+    def wait(self, part: Host) -> None:
+        ns = part.ns + self.lost(part.name)
+        self.event(part.cat, part.name, self.host, ns, '"External id": 0')
+        self.host += ns
+
+    def mark(self, mark: Mark) -> None:
+        if mark.begins:
+            self.open.append((mark.name, self.host))
+            return
+        name, start = self.open.pop()
+        self.event("user_annotation", name, start, self.host - start, '"External id": 0')
+
+    def step(self, number: int, start: int) -> None:
+        """The step's end: the host waits for the device."""
+        self.correlation += 1
+        ready = max(self.host + 5 * US, *self.free.values())
+        args = f'"External id": 0, "cbid": 165, "correlation": {self.correlation}'
+        self.event("cuda_runtime", "cudaDeviceSynchronize", self.host, ready - self.host, args)
+        self.host = ready + 20 * US
+        self.event("user_annotation", f"ProfilerStep#{number}", start, self.host - start, '"External id": 0')
+
+
+def simulate(ranks: Sequence[Rank], steps: int, parts: Sequence[Part]) -> None:
+    """Let the ranks run the steps together."""
+    sequence = 0
+    for number in range(1, steps + 1):
+        starts = [rank.host for rank in ranks]
+        for part in parts:
+            if isinstance(part, Collective):
+                end = max(rank.arrive(part) for rank in ranks) + part.ns
+                for rank in ranks:
+                    rank.meet(part, sequence, end)
+                sequence += 1
+                continue
+            for rank in ranks:
+                run(rank, part)
+        for rank, start in zip(ranks, starts, strict=True):
+            rank.step(number, start)
+
+
+def run(rank: Rank, part: Op | Host | Mark) -> None:
+    if isinstance(part, Op):
+        rank.op(part)
+    elif isinstance(part, Host):
+        rank.wait(part)
+    else:
+        rank.mark(part)
+
+
+def job(
+    folder: Path, world: int, steps: int, parts: Sequence[Part], *, faults: Sequence[Fault] = (), offset: int = 0
+) -> list[Rank]:
+    """Write a trace a rank into `folder`; rank r's clock is r * `offset` ns fast. Returns what really happened."""
+    folder.mkdir(parents=True, exist_ok=True)
+    everyone = ", ".join(map(str, range(world)))
+    with ExitStack() as files:
+        packed = (files.enter_context(gzip.open(folder / f"rank{r}_trace.json.gz", "wb", 1)) for r in range(world))
+        texts = [files.enter_context(io.TextIOWrapper(file)) for file in packed]
+        ranks = [Rank(rank, world, text, offset=rank * offset, faults=faults) for rank, text in enumerate(texts)]
+        for rank in ranks:
+            host = rank.rank if offset else 0
+            rank.out.write(HEAD % (rank.rank, world, world, everyone, host, BASE_NS))
+        simulate(ranks, steps, parts)
+        for rank in ranks:
+            rank.out.write(TAIL % (*divmod(rank.host + rank.offset, 1000), rank.rank))
+    return ranks
+
+
+def large(path: Path, events: int) -> int:
+    """A trace of one rank with so many events or a few more; returns their number."""
+    parts = llama(layers=32, small=8)
+    probe = Rank(0, 1, io.StringIO())
+    simulate([probe], 1, parts)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        [rank] = job(Path(folder), 1, -(-events // probe.events), parts)
+        Path(folder, "rank0_trace.json.gz").rename(path)
+    return rank.events
+
+
+if __name__ == "__main__":
+    print(large(Path(sys.argv[1]), int(sys.argv[2])))

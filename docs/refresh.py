@@ -1,0 +1,82 @@
+"""Writes what the documentation says of the program anew, from the program: `python docs/refresh.py`.
+
+That is: the reference of commands and settings, the skill, and what the commands shown in the tutorials print.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainer.config.schema import options
+from trainer.config.show import default, flag
+from workbench.capabilities import Command, Parameter, capabilities, skill
+from workbench.cli import app
+
+DOCS = Path(__file__).parent
+CONSOLE = re.compile(r"```console\n\$ workbench ([^|\n]+?)(?: \| head -(\d+))?\n.*?```", re.DOTALL)
+GENERATED = "<!-- Made by docs/refresh.py. -->"
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Each page that depends on the program, with what it should hold."""
+    yield DOCS / "reference" / "commands.md", commands()
+    yield DOCS / "reference" / "settings.md", settings()
+    agents = DOCS / "reference" / "agents.md"
+    body = re.sub(r"\A---.*?---\n", "", skill(), flags=re.DOTALL).strip()
+    yield agents, agents.read_text().partition("<!-- skill -->")[0] + f"<!-- skill -->\n\n{body.replace('# ', '## ')}\n"
+    for page in [DOCS / "index.md", *sorted((DOCS / "tutorials").glob("*.md"))]:
+        yield page, CONSOLE.sub(lambda found: shown(found[1], found[2]), page.read_text())
+
+
+def shown(words: str, lines: str | None) -> str:
+    """A command and the first lines of what it prints."""
+    environment = os.environ | {"COLUMNS": "110", "NO_COLOR": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "workbench", *words.split()],
+        capture_output=True, text=True, check=True, env=environment, cwd=DOCS.parent,
+    )  # fmt: skip
+    kept = ended.stdout.rstrip().splitlines()[: int(lines) if lines else None]
+    head = f" | head -{lines}" if lines else ""
+    return "\n".join([f"```console\n$ workbench {words}{head}", *(line.rstrip() for line in kept), "```"])
+
+
+def commands() -> str:
+    parts = ["# Commands", GENERATED]
+    for command in capabilities(app).data.commands:
+        parts += [f"## {command.name}", command.summary, parameters(command)]
+        if command.schema:
+            parts.append(f"With `--json` it prints `workbench.{command.schema}/1`.")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def parameters(command: Command) -> str:
+    """The arguments and options of a command as a table."""
+    heads = ["| option | type | |", "|---|---|---|"]
+    return "\n".join([*heads, *map(row, command.parameters)]) if command.parameters else ""
+
+
+def row(one: Parameter) -> str:
+    spelled = ", ".join(f"`{text}`" for text in one.flags) or f"`{one.name.upper()}`"
+    kind = ", ".join(one.choices) or one.type
+    usual = f" Default: `{one.default}`." if one.default else ""
+    return f"| {spelled} | {kind} | {one.help.replace('|', '&#124;')}{usual} |"
+
+
+def settings() -> str:
+    """Every key of the trainer's configuration."""
+    parts, section = ["# Settings of the trainer", GENERATED], ""
+    parts.append("In TOML they stand in their section; on the command line they are `--section.key value`.")
+    for key, option in options().items():
+        if (head := key.partition(".")[0]) != section:
+            section = head
+            parts += [f"## {section}"]
+        parts.append(f"`{flag(option)}`, default `{default(option)}`\n:   {option.help}")
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    for path, text in pages():
+        path.write_text(text)

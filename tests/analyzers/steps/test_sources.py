@@ -1,0 +1,243 @@
+"""One run as its step logs, structured logs, TensorBoard files and console tell of it."""
+
+import re
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analyzers import run, steps, store
+from analyzers.errors import InputError
+from analyzers.steps import events, views
+from analyzers.steps.load import load
+from trainer.recorders.structured_log import export
+
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "sources_2ranks"
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORKBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def series(path):
+    return views.series(run.discover(path).artefacts).set_index(["rank", "step"])
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return series(FIXTURE / "steps")
+
+
+@pytest.fixture(scope="module")
+def titan(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("titan")
+    shutil.copytree(FIXTURE / "steps", folder / "steps")
+    export(folder)
+    shutil.rmtree(folder / "steps")
+    return folder
+
+
+def test_structured_logs_tell_the_same(truth, titan):
+    told = series(titan)
+    assert told.index.equals(truth.index)
+    np.testing.assert_allclose(told["dur_s"], truth["dur_s"], rtol=1e-9)
+    np.testing.assert_allclose(told["loss"], truth["loss"])
+    np.testing.assert_allclose(told["tokens_per_s"], truth["tokens_per_s"])
+    assert [r.rank for r in steps.analyze(run.discover(titan).artefacts).data.ranks] == [0, 1]
+
+
+@pytest.mark.parametrize(("folder", "digits"), [("tb", 1e-6), ("logs", 5e-5)])
+def test_coarser_sources_tell_the_same_as_far_as_they_go(truth, folder, digits):
+    told = series(FIXTURE / folder)
+    assert told.index.equals(truth.index)
+    np.testing.assert_allclose(told["loss"], truth["loss"], rtol=0, atol=digits)
+    np.testing.assert_allclose(told["grad_norm"], truth["grad_norm"], rtol=0, atol=digits)
+    np.testing.assert_allclose(told["memory_bytes"] / GIB, truth["memory_bytes"] / GIB, atol=0.005)
+
+
+def stamps(folder):
+    """When each step began and ended, in s; a coarse source knows the end of what it logs."""
+    table = load(run.discover(FIXTURE / folder).artefacts, store.Options()).table.set_index(["rank", "step"])
+    known = table["dur_s"].fillna(0) * table["covers"]
+    return table["start_ns"] / 1e9, table["start_ns"] / 1e9 + known
+
+
+def test_what_is_stamped_lies_in_its_step():
+    began, ended = stamps("steps")
+    _, logged = stamps("tb")
+    assert ((began < logged) & (logged < ended)).all()
+    _, printed = stamps("logs")
+    assert (printed - logged).std() < 0.005
+    assert series(FIXTURE / "tb")["dur_s"].isna().tolist() == [step == 1 for _, step in logged.index]
+
+
+def test_a_coarser_source_fills_in_what_a_finer_one_lacks(truth, titan, tmp_path):
+    log = next(titan.rglob("*rank_0*.jsonl"))
+    (tmp_path / log.name).write_text(
+        "\n".join(line for line in log.read_text().splitlines() if '"event_name": "loss"' not in line) + "\n"
+    )
+    assert series(tmp_path)["loss"].isna().all()
+    shutil.copytree(FIXTURE / "tb", tmp_path / "tb")
+    told = series(tmp_path)
+    np.testing.assert_allclose(told["loss"], truth.loc[[0], "loss"], rtol=1e-6)
+    np.testing.assert_allclose(told["dur_s"], truth.loc[[0], "dur_s"])
+
+
+def coloured(text):
+    """As torchtitan prints on a terminal."""
+    return re.sub(r"(\w+: +[^ ]+)", "\x1b[34m\\1\x1b[39m", text)
+
+
+def test_colours_and_several_ranks_in_one_console(tmp_path):
+    logs = {path.parent.name: path.read_text().splitlines() for path in FIXTURE.rglob("stdout.log")}
+    lines = [
+        f"[rank{rank}]:{coloured(line)}"
+        for both in zip(logs["0"], logs["1"], strict=True)
+        for rank, line in zip("01", both, strict=True)
+    ]
+    (tmp_path / "slurm-17.out").write_text("W1121 torch/distributed/run.py:774]\n" + "\n".join(lines))
+    assert series(tmp_path).equals(series(FIXTURE / "logs"))
+
+
+AGES = """\
+[titan] 2024-06-01 10:00:00,000 - root - INFO - Training starts at step 1
+[titan] 2024-06-01 10:00:02,500 - root - INFO - step:  1  loss: 10.9052  memory:  9.53GiB(10.0%)  wps: 1,228  mfu: 7.67%
+[titan] 2024-06-01 10:00:20,500 - root - INFO - step: 10  loss: 9.1212  grad_norm: 1.5  memory: 9.60GiB(1%)  tps: 10,240
+[titan] 2024-06-01 10:00:21,500 - root - INFO - validate step: 10  loss: 99.0  memory:  9.60GiB(10%)  tps: 10,240
+[titan] 2024-06-01 10:00:40,500 - root - INFO - step: 20  loss: nan  grad_norm: nan  memory: 512.00MiB(1%)  tps: 2,048
+"""
+
+
+def test_titans_console_of_every_age(tmp_path):
+    (tmp_path / "job.log").write_text(AGES)
+    told = series(tmp_path).loc[0]
+    assert told.index.tolist() == [1, 10, 20]
+    assert told["loss"].tolist()[:2] == [10.9052, 9.1212]
+    assert told["dur_s"].tolist()[1:] == [2.0, 2.0]
+    assert told["tokens_per_s"].tolist()[1:] == [10_240, 2_048]
+    assert told["memory_bytes"].iloc[2] == GIB // 2
+    report = steps.analyze(run.discover(tmp_path / "job.log").artefacts)
+    assert (report.verdict.kind, report.data.first_nonfinite_step) == ("nonfinite_loss", 20)
+
+
+def test_ranks_without_a_loss_print_minus_one(tmp_path):
+    (tmp_path / "job.log").write_text(
+        "[rank0]:[titan] 2026-01-01 10:00:00,000 - root - INFO - step:  1  loss: -1.00000  grad_norm:  1.0\n"
+        "[rank3]:[titan] 2026-01-01 10:00:00,000 - root - INFO - step:  1  loss:  7.25000  grad_norm:  1.0\n"
+    )
+    told = series(tmp_path)["loss"]
+    assert np.isnan(told.loc[0, 1])
+    assert told.loc[3, 1] == 7.25
+
+
+def test_a_console_without_steps(tmp_path):
+    (tmp_path / "stdout.log").write_text("hello\n")
+    with pytest.raises(InputError, match="no step"):
+        steps.analyze(run.discover(tmp_path).artefacts)
+
+
+EVENTS = next(FIXTURE.rglob("*tfevents*"))
+
+
+def slow_crc(data):
+    """CRC-32C bit by bit."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def framed(content):
+    def check(data):
+        return struct.pack("<I", events.masked(slow_crc(data)))
+
+    length = struct.pack("<Q", len(content))
+    return length + check(length) + content + check(content)
+
+
+def test_the_check_is_crc32c():
+    messages = [b"123456789", b"", b"\0" * 32, b"123456780"]
+    assert events.crc32c(messages).tolist() == [0xE3069283, 0, 0x8A9136AA, slow_crc(b"123456780")]
+
+
+def test_event_files_against_protobuf():
+    """Every scalar as protobuf's own parser reads it."""
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    data, at, expected = EVENTS.read_bytes(), 0, []
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        event = Event.FromString(data[at + 12 : at + 12 + length])
+        assert data[at : at + 16 + length] == framed(event.SerializeToString())
+        expected += [events.Scalar(event.step, v.tag, v.simple_value, event.wall_time) for v in event.summary.value]
+        at += 16 + length
+    found = events.read(EVENTS)
+    assert len(expected) > 100
+    assert (found.scalars, found.torn, found.damaged) == (expected, False, 0)
+
+
+def test_newer_scalars_are_tensors(tmp_path):
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+
+    tensors = [
+        TensorProto(dtype=1, float_val=[1.5]),
+        TensorProto(dtype=1, tensor_content=struct.pack("<f", 2.5)),
+        TensorProto(dtype=2, double_val=[3.5]),
+        TensorProto(dtype=7, string_val=[b"no number"]),
+    ]
+    values = [Summary.Value(tag=f"t{i}", tensor=tensor) for i, tensor in enumerate(tensors)]
+    event = Event(step=-3, wall_time=9.25, summary=Summary(value=values))
+    (tmp_path / "e").write_bytes(framed(event.SerializeToString()))
+    assert [(s.step, s.tag, s.value) for s in events.read(tmp_path / "e").scalars] == [
+        (-3, "t0", 1.5), (-3, "t1", 2.5), (-3, "t2", 3.5)
+    ]  # fmt: skip
+
+
+def test_a_cut_event_file_is_read_as_far_as_it_goes(tmp_path):
+    data, whole = EVENTS.read_bytes(), events.read(EVENTS).scalars
+    file = tmp_path / "events.out.tfevents.1"
+    for end in range(len(data) - 400, len(data), 7):
+        file.write_bytes(data[:end])
+        found = events.read(file)
+        assert found.scalars == whole[: len(found.scalars)]
+        assert found.damaged == 0
+        assert len(whole) - 8 <= len(found.scalars) < len(whole)
+
+
+def test_a_flipped_bit_costs_its_record(tmp_path):
+    data, whole = bytearray(EVENTS.read_bytes()), events.read(EVENTS).scalars
+    at = data.index(b"grad_norm")
+    data[at] ^= 1
+    (tmp_path / "e").write_bytes(data)
+    found = events.read(tmp_path / "e")
+    assert (len(found.scalars), found.damaged) == (len(whole) - 1, 1)
+
+
+@pytest.mark.parametrize("length", [1 << 63, 1 << 40, 1 << 20])
+def test_hostile_lengths(tmp_path, length):
+    head = struct.pack("<Q", length)
+    data = EVENTS.read_bytes() + head + struct.pack("<I", events.masked(slow_crc(head))) + b"rest"
+    (tmp_path / "e").write_bytes(data)
+    found = events.read(tmp_path / "e")
+    assert found.torn
+    assert found.scalars == events.read(EVENTS).scalars
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x2a\xff\xff\xff\xff\x0f", b"\x2a\x04\x0a\x7fab", b"\xff" * 30, b"\x0b", b"\x12", b"\x08\x01"]
+)
+def test_hostile_protobuf(tmp_path, content):
+    (tmp_path / "events.out.tfevents.1").write_bytes(framed(content))
+    assert events.read(tmp_path / "events.out.tfevents.1").scalars == []
+    with pytest.raises(InputError, match="no step"):
+        series(tmp_path)

@@ -1,0 +1,39 @@
+"""What the documentation says of the program is what the program says."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LINK = re.compile(r"\]\(([^)#\s]+)")
+
+
+@pytest.fixture(scope="module")
+def refreshed(tmp_path_factory):
+    """Every generated page, made anew."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("WORKBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+    spec = importlib.util.spec_from_file_location("refresh", ROOT / "docs" / "refresh.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield dict(module.pages())
+    patch.undo()
+
+
+def test_commands_settings_and_examples_are_true(refreshed):
+    """`python docs/refresh.py` mends it."""
+    assert {path.name for path, text in refreshed.items() if path.read_text() != text} == set()
+
+
+def test_tutorials_show_what_is_printed(refreshed):
+    """Each tutorial runs at least one command for real."""
+    for path in (ROOT / "docs" / "tutorials").glob("*.md"):
+        assert "```console\n$ workbench " in refreshed[path]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in LINK.findall(page.read_text()):
+        assert "://" in target or (page.parent / target).exists(), target

@@ -1,0 +1,97 @@
+"""Whatever state a rank is in, it leaves dumps before the timeout, and no set takes another one's place."""
+
+import hashlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.recorders.collector import once
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def stalled(tmp_path: Path) -> Iterator[Callable[[str, int], Path]]:
+    """`stalled(fault, timeout_s)` starts the job and returns its folder."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(fault: str, timeout_s: int) -> Path:
+        command = [sys.executable, str(ROOT / "tests/fixtures/stalled_job.py"), str(tmp_path), str(timeout_s), fault]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        with (tmp_path / "log").open("wb") as log:
+            started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
+        return tmp_path
+
+    yield start
+    for job in started:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+
+
+def wait_for(happened: Callable[[], bool], folder: Path, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, (folder / "log").read_text()
+        time.sleep(0.2)
+
+
+def looks(home: Path) -> list[dict[str, Any]]:
+    """The looks of a set, once it is complete."""
+    path = home / "collection.json"
+    found = json.loads(path.read_text())["rounds"] if path.exists() else []
+    return found if len(found) == 2 else []
+
+
+def contents(home: Path) -> dict[Path, str]:
+    files = [path for path in home.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def pending(path: Path) -> list[str]:
+    """Descriptions of the groups whose operations have not ended."""
+    content = path.read_bytes()
+    dump = json.loads(content) if path.suffix == ".json" else pickle.loads(content)
+    return [entry["process_group"][1] for entry in dump["entries"] if not entry["retired"]]
+
+
+def test_a_rank_in_any_state_leaves_two_dumps_before_the_timeout(stalled: Callable[[str, int], Path]) -> None:
+    """In a collective, in a Python loop, asleep, and in C with the GIL held; asked again, all keep their first ones."""
+    folder = stalled("states", 10)
+    wait_for(lambda: bool(looks(folder / "dumps")), folder, 90)
+    told = json.loads((folder / "dumps/collection.json").read_text())
+    began_ns = told["asked_ns"] - told["stalled_s"] * 1e9
+    for number, look in enumerate(looks(folder / "dumps")):
+        home = folder / "dumps" / ("round_2" if number else "")
+        assert [rank["status"] for rank in look["ranks"].values()] == ["ok"] * 4
+        assert [rank["channel"] for rank in look["ranks"].values()] == ["pickle"] * 3 + ["json"]
+        assert all(rank["answered_ns"] - began_ns < 10e9 for rank in look["ranks"].values())
+        assert [pending(home / rank["file"]) for rank in look["ranks"].values()] == [["default_pg"], [], [], []]
+    assert {path.name for path in (folder / "dumps/round_2").glob("stacks_*")} == {f"stacks_{r}.txt" for r in range(4)}
+    before = contents(folder / "dumps")
+    assert once(folder) == folder / "dumps/set_2"
+    assert before.items() <= contents(folder / "dumps").items()
+    assert [rank["status"] for rank in looks(folder / "dumps/set_2")[1]["ranks"].values()] == ["ok"] * 4
+
+
+def test_every_timeout_has_a_set_of_its_own(stalled: Callable[[str, int], Path]) -> None:
+    folder = stalled("again", 7)
+    homes = [folder / "dumps", folder / "dumps/set_2", folder / "dumps/set_3"]
+    first: dict[Path, str] = {}
+    for number, home in enumerate(homes):
+        wait_for((folder / f"gave_up_{number}").exists, folder, 90)
+        gave_up_ns = int((folder / f"gave_up_{number}").read_text())
+        assert len(looks(home)) == 2
+        assert all(rank["answered_ns"] < gave_up_ns for look in looks(home) for rank in look["ranks"].values())
+        assert [pending(path / "rank_0") for path in (home, home / "round_2")] == [[f"try_{number}"]] * 2
+        first = first or {path: text for path, text in contents(home).items() if "set_" not in str(path)}
+    assert first.items() <= contents(folder / "dumps").items()

@@ -1,0 +1,62 @@
+"""What the tool says of itself is true: every command and option is told, and everything told is there."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from workbench.capabilities import DOCUMENT_OF, capabilities, skill
+from workbench.cli import app
+from workbench.schema import DOCUMENTS
+
+OPTION = re.compile(r"(?<![\w-])(--?[a-zA-Z][\w-]*)")
+
+
+@pytest.fixture(scope="module")
+def told():
+    return {command.name: command for command in capabilities(app).data.commands}
+
+
+def helped(name):
+    """The options in `--help` of a command."""
+    environment = {"NO_COLOR": "1", "COLUMNS": "300", "PATH": "/usr/bin"}
+    shown = subprocess.run(
+        [sys.executable, "-m", "workbench", *name.split(), "--help"],
+        capture_output=True, text=True, check=True, env=environment,
+    ).stdout  # fmt: skip
+    rows = [line.strip(" │") for line in shown.splitlines() if line.strip(" │").startswith(("-", "*"))]
+    return {flag for row in rows for flag in OPTION.findall(re.split(r"\s{3,}", row)[0])} - {"-h", "--help"}
+
+
+@pytest.mark.parametrize("name", ["inspect", "hang", "serve", "report", "config explain"])
+def test_options_are_those_of_the_help(told, name):
+    assert helped(name) <= {flag for one in told[name].parameters for flag in one.flags}
+
+
+def test_documents_have_a_schema(told):
+    """Every command with `--json` names its document, and `workbench schema` knows it."""
+    speaking = {name for name, command in told.items() if any("--json" in one.flags for one in command.parameters)}
+    assert {name for name in DOCUMENT_OF if name in told} <= speaking
+    assert {DOCUMENT_OF[name] for name in speaking & set(DOCUMENT_OF)} <= {*DOCUMENTS, "config"}
+
+
+def test_the_skill_asks_only_what_can_be_asked(told):
+    """Each `workbench ...` line in it is a command with options that exist."""
+    lines = re.findall(r"`workbench ([^`]+)`|^workbench (.+)$", skill(), re.MULTILINE)
+    asked = [" ".join(pair).strip() for pair in lines]
+    assert len(asked) > 10
+    for line in asked:
+        name = next(name for name in sorted(told, key=len, reverse=True) if line == name or line.startswith(f"{name} "))
+        flags = {flag for one in told[name].parameters for flag in one.flags}
+        assert set(OPTION.findall(line.removeprefix(name))) <= flags, line
+
+
+def test_the_document_is_json():
+    shown = subprocess.run(
+        [sys.executable, "-m", "workbench", "capabilities", "--json"], capture_output=True, text=True, check=True
+    )
+    document = json.loads(shown.stdout)
+    assert document["schema"] == "workbench.capabilities/1"
+    assert document["data"]["exit_codes"]["input"] == 3

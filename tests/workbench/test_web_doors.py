@@ -1,0 +1,124 @@
+"""Who may come into the dashboard, and what may be dropped there."""
+
+import json
+import re
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+from werkzeug.test import Client
+
+from analyzers.store import Options
+from workbench.web.drops import MOST_BYTES, Drops
+from workbench.web.gate import Gate
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+SENT = {"X-Workbench": "drop"}
+
+
+def inside(environ, start_response):
+    start_response("200 OK", [])
+    return [environ["PATH_INFO"].encode()]
+
+
+@pytest.fixture
+def drops(tmp_path):
+    """What is dropped goes to a folder of the test's own."""
+    (tmp_path / "kept").mkdir()
+    return Client(Drops(inside, tmp_path / "kept", Options()))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8050", "localhost:1", "localhost", "[::1]:8050"])
+def test_names_of_this_machine_pass(host):
+    assert Client(Gate(inside)).get("/memory", headers={"Host": host}).text == "/memory"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8050", "127.0.0.1.evil.example:8050", ""])
+def test_a_name_that_was_made_to_point_here_does_not(host):
+    assert Client(Gate(inside)).get("/memory", headers={"Host": host}).status_code == 403
+
+
+def test_a_token_becomes_a_cookie_and_leaves_the_address():
+    client = Client(Gate(inside, "s3cret"))
+    assert client.get("/memory").status_code == 403
+    assert client.get("/memory?token=guess").status_code == 403
+    welcomed = client.get("/memory?token=s3cret&rank=1")
+    assert (welcomed.status_code, welcomed.headers["Location"]) == (303, "/memory?rank=1")
+    assert client.get("/memory").text == "/memory"
+
+
+def test_the_welcome_leads_nowhere_else():
+    """A path of two slashes would be another host."""
+    welcomed = Client(Gate(inside, "s3cret")).get("http://localhost//evil.example/?token=s3cret")
+    assert not welcomed.headers["Location"].startswith("//")
+
+
+def drop(client, name, files):
+    for file, content in files.items():
+        assert client.put(f"/drop/{name}/{file}", data=content, headers=SENT).status_code == 200
+    return client.post(f"/drop/{name}", headers=SENT)
+
+
+def test_a_dropped_set_opens_as_a_dashboard(drops):
+    """All dumps of a hang together; the page under the address that is told shows that hang."""
+    dumps = {path.name: path.read_bytes() for path in (FIXTURES / "stuck_2ranks" / "dumps").iterdir() if path.is_file()}
+    told = drop(drops, "17", dumps)
+    assert told.json == {"at": "/open/17/"}
+    assert b"/open/17/_dash-component-suites" in drops.get("/open/17/").data
+    document = json.loads(drops.get("/open/17/report.json").data)
+    assert (document["verdict"]["class"], document["verdict"]["ranks"]) == ("host_stuck", [1])
+    assert drops.get("/memory").text == "/memory"
+
+
+def test_what_is_no_artefact_is_refused_with_a_hint(drops):
+    told = drop(drops, "1", {"notes.txt": b"hello"})
+    assert told.status_code == 422
+    assert set(told.json) == {"error", "hint"}
+
+
+@pytest.mark.parametrize("name", ["..%2f..%2fescaped", "%2e%2e", "...", "a%00b", "..\\..\\escaped"])
+def test_a_name_is_no_way_out(drops, tmp_path, name):
+    drops.put(f"/drop/5/{name}", data=b"x", headers=SENT)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert all(path.parent == tmp_path / "kept" / "5" for path in written)
+
+
+def test_only_the_page_itself_may_drop(drops, tmp_path):
+    """A form of another page cannot send the header."""
+    assert drops.put("/drop/1/a", data=b"x").status_code == 403
+    assert not list((tmp_path / "kept").iterdir())
+
+
+def test_what_is_too_large_is_refused_before_it_is_read(drops, tmp_path):
+    told = drops.put("/drop/1/big", headers=SENT, environ_overrides={"CONTENT_LENGTH": str(MOST_BYTES + 1)})
+    assert told.status_code == 422
+    assert "too large" in told.json["error"]
+    assert not list((tmp_path / "kept").iterdir())
+
+
+def test_sets_are_counted(drops):
+    answers = [drops.put(f"/drop/{i}/a", data=b"x", headers=SENT).status_code for i in range(17)]
+    assert answers == [200] * 16 + [422]
+
+
+@pytest.mark.browser
+def test_a_file_is_dropped_in_a_browser(site, page):
+    """The answer to a snapshot that was dragged onto the page."""
+    [snapshot] = sorted((FIXTURES / "oom_2ranks" / "memory_snapshot").glob("*_exit/rank1*"))[:1]
+    page.goto(site)
+    page.wait_for_selector("#verdict")
+    handle = page.evaluate_handle(
+        """([name, bytes]) => {
+            const data = new DataTransfer();
+            data.items.add(new File([Uint8Array.from(atob(bytes), (c) => c.charCodeAt(0))], name));
+            return data;
+        }""",
+        [snapshot.name, b64encode(snapshot.read_bytes()).decode()],
+    )
+    page.dispatch_event("body", "drop", {"dataTransfer": handle})
+    page.wait_for_url(re.compile(r"/open/\d+/$"))
+    page.wait_for_selector("#verdict")
+    assert "ran out of memory" in page.locator("#verdict").inner_text()
+    page.click("nav a:has-text('Memory')")
+    page.wait_for_selector("#timeline .scatterlayer .trace")
+    assert "/open/" in page.url

@@ -1,0 +1,33 @@
+"""Who stands where: ranks down, collectives across."""
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.palette import STATE_SIGNS, STATES
+from workbench.web.components.figure import PLAIN
+
+
+def matrix(frame: pd.DataFrame) -> go.Figure:
+    """Ranks down, collectives across; colour and sign tell the state."""
+    states = list(STATES)
+    codes = frame.map(lambda state: states.index(state) if state in states else len(states) - 1)
+    scale = [(edge / len(states), STATES[s]) for i, s in enumerate(states) for edge in (i, i + 1)]
+    figure = go.Figure(
+        go.Heatmap(
+            z=codes.to_numpy(),
+            x=[f"#{column}" for column in frame.columns],
+            y=[f"rank {ranks}" for ranks in frame.index],
+            text=frame.map(lambda state: STATE_SIGNS.get(state, "?")).to_numpy(),
+            texttemplate="%{text}",
+            customdata=frame.to_numpy(),
+            hovertemplate="%{y} %{x}: %{customdata}<extra></extra>",
+            zmin=0,
+            zmax=len(states),
+            colorscale=scale,
+            showscale=False,
+            xgap=1,
+            ygap=1,
+        ),
+        layout=PLAIN,
+    )
+    return figure.update_layout(yaxis={"autorange": "reversed"}, height=120 + 26 * len(frame))

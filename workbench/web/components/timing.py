@@ -1,0 +1,214 @@
+"""Steps and traces: durations over steps, what a step is made of, and the events of a window."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from analyzers.traces.answers import RankTrace
+from workbench.palette import KINDS, STATUSES, qualitative
+from workbench.present.units import nanoseconds
+from workbench.web.components.figure import PLAIN, plain
+
+MOST_RANKS = 12
+MOST_STEPS = 1000
+PARTS = {
+    "compute": ("compute", "compute_ns"),
+    "exposed communication": ("communication", "exposed_communication_ns"),
+    "exposed memory": ("memory", "exposed_memory_ns"),
+    "idle": ("idle", "idle_ns"),
+}
+ROW_PX = 18
+
+
+def step_times(series: pd.DataFrame, named: Sequence[int]) -> go.Figure:
+    """Duration of each step by rank. Of many ranks the median and the slowest, with those in `named` on top."""
+    wide = thinned(series.pivot_table(index="step", columns="rank", values="dur_s")).add_prefix("rank ")
+    lines = wide if wide.shape[1] <= MOST_RANKS else folded(wide, named)
+    return lines_of(lines, "seconds").update_layout(hovermode="x unified")
+
+
+def folded(wide: pd.DataFrame, named: Sequence[int]) -> pd.DataFrame:
+    """The median and the maximum over ranks, and the ranks that are spoken of."""
+    apart = [f"rank {rank}" for rank in named][:MOST_RANKS]
+    return wide[apart].assign(**{"median rank": wide.median(axis=1), "slowest rank": wide.max(axis=1)})
+
+
+def thinned(table: pd.DataFrame) -> pd.DataFrame:
+    """At most `MOST_STEPS` rows; of each stretch the one with the largest value, so that every spike survives."""
+    width = -(-len(table) // MOST_STEPS)
+    if width <= 1:
+        return table
+    keys = [position // width for position in range(len(table))]
+    highest = table.max(axis=1).reset_index(drop=True)
+    return table.iloc[highest.groupby(keys).idxmax().to_numpy()]
+
+
+def lines_of(table: pd.DataFrame, unit: str) -> go.Figure:
+    """A line a column."""
+    figure = go.Figure(layout=PLAIN)
+    for i, column in enumerate(table.columns):
+        figure.add_trace(
+            go.Scatter(
+                x=table.index,
+                y=table[column],
+                name=column,
+                mode="lines+markers",
+                line={"color": qualitative(i), "width": 1},
+            )
+        )
+    figure.update_layout(xaxis={"title": "step"}, yaxis={"title": unit}, height=300)
+    return figure
+
+
+def phase_stack(phases: pd.DataFrame) -> go.Figure:
+    """What the steps of one rank are made of, largest phase at the bottom. Rows are steps, columns phases, seconds."""
+    thin = thinned(phases)
+    figure = go.Figure(layout=PLAIN)
+    for i, name in enumerate(sorted(thin.columns, key=lambda column: -thin[column].sum())):
+        if thin[name].any():
+            figure.add_trace(
+                go.Bar(x=thin.index, y=thin[name], name=plain(name).replace("_", " "), marker={"color": qualitative(i)})
+            )
+    figure.update_layout(barmode="stack", bargap=0.05, height=320, xaxis={"title": "step"}, yaxis={"title": "seconds"})
+    return figure
+
+
+def shares(accounts: Sequence[RankTrace]) -> go.Figure:
+    """How the time of each traced rank divides: a bar a rank, its parts in per cent of the span."""
+    names = [f"rank {account.rank}" for account in accounts]
+    figure = go.Figure(layout=PLAIN)
+    for title, (kind, field) in PARTS.items():
+        parts = [getattr(account, field) for account in accounts]
+        figure.add_trace(
+            go.Bar(
+                y=names,
+                x=[100 * ns / max(1, account.span_ns) for ns, account in zip(parts, accounts, strict=True)],
+                orientation="h",
+                name=title,
+                marker={"color": KINDS[kind]},
+                customdata=[nanoseconds(ns) for ns in parts],
+                hovertemplate="%{y}: %{customdata} (%{x:.1f} %)<extra>%{fullData.name}</extra>",
+            )
+        )
+    figure.update_layout(barmode="stack", height=150 + 30 * len(accounts), xaxis={"title": "per cent of the span"})
+    return figure.update_layout(yaxis={"autorange": "reversed"}, legend={"orientation": "h", "y": 1.2})
+
+
+def gantt(blocks: pd.DataFrame, window: tuple[int, int]) -> go.Figure:
+    """The blocks of `traces.views.timeline`, a row a lane and depth, in nanoseconds from the first event."""
+    rows = lanes(blocks)
+    figure = go.Figure(layout=PLAIN)
+    for kind, some in blocks.assign(row=[rows[key] for key in keys_of(blocks)]).groupby("kind", sort=False):
+        figure.add_trace(bars(str(kind), some))
+    firsts = {lane: row for (lane, depth), row in reversed(rows.items()) if depth == 0}
+    figure.update_layout(
+        barmode="overlay",
+        bargap=0.1,
+        height=140 + ROW_PX * len(rows),
+        showlegend=True,
+        legend={"orientation": "h", "y": 1.1},
+        xaxis={"title": "ns from the first event", "range": list(window), "tickformat": "~s"},
+        yaxis={
+            "autorange": "reversed",
+            "tickvals": list(firsts.values()),
+            "ticktext": [plain(lane)[:28] for lane in firsts],
+            "fixedrange": True,
+        },
+        uniformtext={"minsize": 9, "mode": "hide"},
+        margin={"l": 170},
+    )
+    return figure
+
+
+def bars(kind: str, blocks: pd.DataFrame) -> go.Bar:
+    """The blocks of one kind of work."""
+    facts = zip(blocks["count"], blocks["busy_ns"], blocks["dur_ns"], strict=True)
+    return go.Bar(
+        base=blocks["start_ns"],
+        x=blocks["dur_ns"].clip(lower=1),
+        y=blocks["row"],
+        orientation="h",
+        name=kind or "host",
+        marker={"color": KINDS[kind], "line": {"width": 0}},
+        text=[plain(name) for name in blocks["name"]],
+        textposition="inside",
+        insidetextanchor="start",
+        customdata=[told(*map(int, fact)) for fact in facts],
+        hovertemplate="%{text}<br>%{customdata}<extra></extra>",
+    )
+
+
+def told(count: int, busy_ns: int, dur_ns: int) -> str:
+    if count == 1:
+        return nanoseconds(dur_ns)
+    return f"the longest of {count} events, {nanoseconds(busy_ns)} in {nanoseconds(dur_ns)}: zoom in"
+
+
+def keys_of(blocks: pd.DataFrame) -> list[tuple[str, int]]:
+    return list(zip(blocks["lane"], blocks["depth"], strict=True))
+
+
+def lanes(blocks: pd.DataFrame) -> dict[tuple[str, int], int]:
+    """The row of each lane and depth: devices first, then host threads, each with its nesting below it."""
+    order = blocks.sort_values(["on_device", "lane", "depth"], ascending=[False, True, True])
+    return {key: row for row, key in enumerate(dict.fromkeys(keys_of(order)))}
+
+
+def fleet(frame: pd.DataFrame) -> go.Figure:
+    """What each rank does in most of each stretch of the common clock, from `traces.views.fleet`."""
+    kinds = [kind for kind, _ in PARTS.values()]
+    most = frame.assign(most=frame[[field for _, field in PARTS.values()]].to_numpy().argmax(axis=1))
+    wide = most.pivot_table(index="ranks", columns="start_ns", values="most", sort=False)
+    scale = [(edge / len(kinds), KINDS[kind]) for i, kind in enumerate(kinds) for edge in (i, i + 1)]
+    figure = go.Figure(
+        go.Heatmap(
+            z=wide.to_numpy(),
+            x=wide.columns.to_numpy(float) / 1e6,
+            y=[f"rank {ranks}" for ranks in wide.index],
+            customdata=[[list(PARTS)[int(code)] for code in row] for row in wide.to_numpy()],
+            hovertemplate="%{y} at %{x:.1f} ms: mostly %{customdata}<extra></extra>",
+            colorscale=scale,
+            zmin=0,
+            zmax=len(kinds),
+            showscale=False,
+            ygap=2,
+        ),
+        layout=PLAIN,
+    )
+    return rows_down(figure, len(wide)).update_layout(xaxis={"title": "ms on the common clock"})
+
+
+def lateness(frame: pd.DataFrame) -> go.Figure:
+    """How late each rank comes to each collective, from `traces.views.lateness`."""
+    wide = frame.pivot_table(index="rank", columns="which", values="late_ns").clip(lower=0)
+    names = frame.drop_duplicates("which").set_index("which")["name"]
+    figure = go.Figure(
+        go.Heatmap(
+            z=wide.to_numpy() / 1e6,
+            x=[f"#{which}" for which in wide.columns],
+            y=[f"rank {rank}" for rank in wide.index],
+            customdata=[[plain(names[which]) for which in wide.columns]] * len(wide),
+            hovertemplate="%{y}, %{x} %{customdata}: %{z:.2f} ms late<extra></extra>",
+            colorscale=[(0, "#f2f2f2"), (1, KINDS["communication"])],
+            colorbar={"title": "ms"},
+            xgap=1,
+            ygap=1,
+        ),
+        layout=PLAIN,
+    )
+    return rows_down(figure, len(wide))
+
+
+def rows_down(figure: go.Figure, rows: int) -> go.Figure:
+    """Ranks from top to bottom, each with room for its name."""
+    return figure.update_layout(yaxis={"autorange": "reversed"}, height=120 + 24 * min(rows, 40))
+
+
+def losses(series: pd.DataFrame, nonfinite: int | None) -> go.Figure:
+    """The loss by step; a line marks the first step without a finite one."""
+    known = series.dropna(subset="loss").groupby("step")["loss"].max().to_frame("loss")
+    figure = lines_of(thinned(known), "loss")
+    if nonfinite is not None:
+        figure.add_vline(x=nonfinite, line={"color": STATUSES["error"]}, annotation_text="not finite")
+    return figure

@@ -1,0 +1,96 @@
+"""Files dropped onto the page: kept apart until the server ends, and opened as dashboards of their own.
+
+`PUT /drop/SET/NAME` keeps a file, `POST /drop/SET` reads what the set holds and tells where it opens: /open/SET/.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from werkzeug.wsgi import get_input_stream
+
+from analyzers.errors import InputError, WorkbenchError
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import room_for
+from workbench.web.app import make_app
+from workbench.web.gate import WSGI, refused
+from workbench.web.view import view_of
+
+MOST_BYTES = 2 << 30
+"""Of all dropped files together."""
+MOST_SETS = 16
+CHUNK = 1 << 20
+HEADER = ("HTTP_X_WORKBENCH", "drop")
+"""A page elsewhere cannot send it without being asked first, which nobody answers."""
+
+
+class Drops:
+    """A WSGI application: `main`, and beside it whatever is dropped onto it. Files are kept in `folder`."""
+
+    def __init__(self, main: WSGI, folder: Path, options: Options) -> None:
+        self._main, self._folder, self._options = main, folder, options
+        self._opened: dict[str, WSGI] = {}
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "/")
+        if found := re.match(r"/open/(\d{1,40})(/.*)", path):
+            return self._enter(found[1], found[2], environ, start_response)
+        if found := re.fullmatch(r"/drop/(\d{1,40})(?:/([^/]{1,200}))?", path):
+            return self._answer(found[1], found[2], environ, start_response)
+        return self._main(environ, start_response)
+
+    def _enter(self, name: str, path: str, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if name not in self._opened:
+            return told(
+                start_response, {"error": "nothing is open here", "hint": "drop the file again"}, "404 Not Found"
+            )
+        inner = environ | {"SCRIPT_NAME": f"{environ.get('SCRIPT_NAME', '')}/open/{name}", "PATH_INFO": path}
+        return self._opened[name](inner, start_response)
+
+    def _answer(self, name: str, file: str | None, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if environ.get(HEADER[0]) != HEADER[1]:
+            return refused(start_response, "not sent by the page")
+        try:
+            return told(start_response, self._take(name, file, environ))
+        except WorkbenchError as error:
+            return told(start_response, {"error": error.message, "hint": error.hint}, "422 Unprocessable Content")
+
+    def _take(self, name: str, file: str | None, environ: dict[str, Any]) -> dict[str, str]:
+        """Keep a file, or open the set that was kept.
+
+        Raises:
+            WorkbenchError: It is too large, or of no known kind.
+        """
+        if file is not None:
+            self._keep(name, file, environ)
+            return {"kept": file}
+        run = discover(self._folder / name)
+        self._opened[name] = make_app(view_of(run, room_for(run), self._options), f"/open/{name}/").server
+        return {"at": f"/open/{name}/"}
+
+    def _keep(self, name: str, file: str, environ: dict[str, Any]) -> None:
+        """Write the body to a file of the set, within the limits."""
+        home = self._folder / name
+        if not home.exists() and len(list(self._folder.iterdir())) >= MOST_SETS:
+            raise InputError("too much has been dropped here", "start the server again")
+        taken = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
+        if int(environ.get("CONTENT_LENGTH") or 0) > MOST_BYTES - taken:
+            raise InputError(f"{file} is too large to drop", "open it by its path: workbench serve PATH")
+        home.mkdir(exist_ok=True)
+        body = get_input_stream(environ)
+        with (home / safe(file)).open("wb") as target:
+            while chunk := body.read(CHUNK):
+                target.write(chunk)
+
+
+def safe(name: str) -> str:
+    """A file name that stays in its folder; what ranks and kinds are told by survives."""
+    return re.sub(r"[^\w.-]", "_", name).lstrip(".") or "dropped"
+
+
+def told(start_response: Any, content: dict[str, str], status: str = "200 OK") -> Iterable[bytes]:
+    start_response(status, [("Content-Type", "application/json"), ("X-Content-Type-Options", "nosniff")])
+    return [json.dumps(content).encode()]
