@@ -14,7 +14,7 @@ from torch.profiler import record_function
 from trainer.recorders.flight import FlightRecorder
 from trainer.recorders.memory import MemoryRecorder
 from trainer.recorders.options import RecorderOptions
-from trainer.recorders.profile import TraceRecorder
+from trainer.recorders.profile import TraceRecorder, collections_marked
 from trainer.recorders.steps import StepLine, StepRecorder
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,11 @@ class Recorders:
         with self.steps.step(step) as line:
             if self.traces:
                 self.traces.begin(step)
-            with self.memory.recording(step) if self.memory else ExitStack():
+            with ExitStack() as stack:
+                if self._profiled:
+                    stack.enter_context(collections_marked())
+                if self.memory:
+                    stack.enter_context(self.memory.recording(step))
                 yield line
             self._finish(line, traced=traced)
 
