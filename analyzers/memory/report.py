@@ -116,7 +116,7 @@ def quiet(devices: Sequence[Device], findings: Sequence[Finding], missing: list[
         peak = fullest.peak_allocated_bytes
         sentence = (
             f"nothing failed: {listed(ranks_of(fullest))} peaked at {size(peak)},"
-            f" of which {kind.replace('_', ' ')} hold {share(held, peak)}"
+            f" {share(held, peak)} of it {kind.replace('_', ' ')}"
         )
     return Verdict(
         status=status_of(findings),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -57,6 +58,7 @@ def marks(trace: Trace, names: Sequence[str]) -> tuple[Column, Column]:
     return trace.columns["start"][rows], trace.columns["end"][rows]
 
 
+@lru_cache(maxsize=1 << 14)
 def phase_of(name: str) -> int:
     return next((i for i, pattern in enumerate(MATCHING.values()) if pattern.search(name)), len(MATCHING))
 

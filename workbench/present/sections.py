@@ -210,6 +210,11 @@ def estimate(data: Any) -> list[Table]:
     ]
 
 
+def tokens(data: Any) -> list[Table]:
+    rows = ((r.sequence, r.position, r.token, r.text, r.label, r.label_text) for r in data.rows)
+    return [table("Tokens and labels", "sequence> | position> | token> | reads | label> | reads", rows, 64)]
+
+
 OF_ROOM: dict[str, Callable[[Any], list[Table]]] = {
     "memory": memory,
     "hang": hang,
@@ -218,4 +223,5 @@ OF_ROOM: dict[str, Callable[[Any], list[Table]]] = {
     "incident": incident,
     "compare": comparison,
     "estimate": estimate,
+    "tokens": tokens,
 }
