@@ -3,14 +3,13 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from analyzers import hangs, memory, run, steps, store, traces
 from analyzers.errors import WorkbenchError
-from analyzers.hangs import Culprit, HangData
+from analyzers.hangs import Culprit, ExitFile, HangData
 from analyzers.memory import MemoryData
 from analyzers.report import (
     Evidence,
@@ -27,13 +26,12 @@ from analyzers.report import (
 from analyzers.run import Kind, Run
 from analyzers.steps import StepsData
 from analyzers.traces import TraceData
-from analyzers.wording import place, ranges, verb, who
+from analyzers.wording import place, verb, who
 
 SCHEMA = "workbench.incident/1"
 CRASHED = "incident.crashed"
 SNAPSHOTS_AT_MOST = 32
 """More snapshots than this are not all read: the last step's suffice to say what happened."""
-TRACEBACK_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 LIBRARY = ("/torch/", "/site-packages/", "/lib/python3")
 
 
@@ -130,68 +128,46 @@ def attempt(rooms: Rooms, question: Callable[[], Report[Any]]) -> Report[Any] | 
 
 @dataclass(frozen=True)
 class Crash:
-    """The earliest uncaught exception of a run."""
+    """An uncaught exception, and the file that tells of it. `symptom`: a rank gets it for another one's fault."""
 
-    rank: int | None
-    message: str
-    place: str
+    gone: ExitFile
     source: str
 
     @property
     def symptom(self) -> bool:
-        """Whether it is what a rank gets for another one's fault."""
-        return hangs.is_symptom(self.message, [self.place] if self.place else [])
+        return hangs.is_victim(self.gone)
+
+    @property
+    def message(self) -> str:
+        return f"{self.gone.error}: {self.gone.message}".removesuffix(": ").removeprefix(": ")
+
+    @property
+    def place(self) -> str:
+        """The innermost line of the user's own code."""
+        line = next((f for f in self.gone.traceback if not any(part in f.filename for part in LIBRARY)), None)
+        return f"{line.name} ({place(line.filename, line.line)})" if line else ""
 
 
 def first_error(found: Run) -> Crash | None:
-    """From run.json's cause, or the earliest error.json of one that did not end because of another rank."""
-    errors = sorted((e for a in found.of(Kind.ERROR) if (e := error_file(a.path))), key=lambda pair: pair[0])
-    crashes = [*told_by_launcher(found.manifest().get("cause")), *(crash for _, crash in errors)]
-    return next((crash for crash in crashes if not crash.symptom), crashes[0] if crashes else None)
+    """The earliest error of all ranks and attempts, of one that did not end because of another rank if there is any."""
+    known = sorted((Crash(*error) for error in hangs.errors(found)), key=lambda crash: crash.gone.time_ns)
+    cause = told_by_launcher(found.manifest().get("cause"))
+    if cause and not any(crash.message == cause.message for crash in known):
+        known.insert(0, cause)
+    return min(known, key=lambda crash: crash.symptom, default=None)
 
 
-def told_by_launcher(cause: Any) -> list[Crash]:
+def told_by_launcher(cause: Any) -> Crash | None:
+    """`cause` of run.json, which knows a rank's error and no traceback."""
     if not isinstance(cause, dict) or not (cause.get("error") or cause.get("message")):
-        return []
-    error, message = str(cause.get("error") or ""), str(cause.get("message") or "")
-    text = message if error in message else f"{error}: {message}"
-    path = Path(str(cause.get("file") or ""))
-    rank = cause.get("rank")
-    return [Crash(rank if isinstance(rank, int) else None, first_line(text), error_line(path), str(path))]
-
-
-def error_file(path: Path) -> tuple[float, Crash] | None:
-    """(time, crash) of what a worker of torchrun wrote about its end."""
-    content = read_json(path).get("message")
-    if isinstance(content, str):
-        return 0.0, Crash(local_rank(path), first_line(content), "", str(path))
-    if not isinstance(content, dict):
         return None
-    extra = content.get("extraInfo")
-    stamp = extra.get("timestamp", 0) if isinstance(extra, dict) else 0
-    text = first_line(str(content.get("message", "")))
-    return float(stamp or 0), Crash(local_rank(path), text, error_line(path), str(path))
-
-
-def error_line(path: Path) -> str:
-    """The innermost line of the user's own code in a worker's traceback."""
-    content = read_json(path).get("message")
-    extra = content.get("extraInfo") if isinstance(content, dict) else None
-    stack = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
-    found = [f for f in TRACEBACK_LINE.finditer(stack) if not any(part in f["file"] for part in LIBRARY)]
-    return f"{found[-1]['name']} ({place(found[-1]['file'], int(found[-1]['line']))})" if found else ""
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def local_rank(path: Path) -> int | None:
-    return int(path.parent.name) if path.parent.name.isdigit() else None
+    rank = cause.get("rank")
+    gone = ExitFile(
+        rank=rank if isinstance(rank, int) else -1,
+        error=str(cause.get("error") or ""),
+        message=first_line(str(cause.get("message") or "")),
+    )
+    return Crash(gone, str(cause.get("log") or ""))
 
 
 def first_line(text: str) -> str:
@@ -209,14 +185,14 @@ def crash_finding(crash: Crash) -> Finding:
         next="read the logs of the other ranks; with `recorders.start` in the script the next run leaves dumps"
         if crash.symptom
         else "read the traceback in the error file, and the rank's log beside it",
-        ranks=[] if crash.rank is None else [crash.rank],
+        ranks=ranks_of(crash),
         evidence=[Evidence(text=crash.message, source=crash.source, line=crash.place)],
         confidence=0.8,
     )
 
 
 def crash_text(crash: Crash) -> str:
-    name = "a rank" if crash.rank is None else f"rank {crash.rank}"
+    name = who(ranks_of(crash)) if ranks_of(crash) else "a rank"
     did = "gave up waiting for another rank:" if crash.symptom else "failed with"
     return f"{name} {did} {crash.message}" + (f" in {crash.place}" if crash.place else "")
 
@@ -228,6 +204,8 @@ def chain_of(rooms: Rooms, crash: Crash | None, manifest: dict[str, Any]) -> lis
         lambda: out_of_memory(rooms),
         lambda: broken_loss(rooms) if completed or not_finite(crash) else [],
         lambda: hung(rooms),
+        lambda: [crashed(crash)] if crash and not crash.symptom and not completed else [],
+        lambda: hung(rooms, undecided=True),
         lambda: [crashed(crash)] if crash and not completed else [],
         lambda: broken_loss(rooms),
         lambda: warned(rooms),
@@ -239,11 +217,14 @@ def not_finite(crash: Crash | None) -> bool:
     return bool(crash and re.search(r"\bnan\b|finite", crash.message, re.IGNORECASE))
 
 
+def ranks_of(crash: Crash) -> list[int]:
+    return [crash.gone.rank] if crash.gone.rank >= 0 else []
+
+
 def crashed(crash: Crash) -> Link:
-    ranks = [] if crash.rank is None else [crash.rank]
     if crash.symptom:  # those who wait are no culprits
         return Link(text=crash_text(crash), kind="unknown", findings=[CRASHED])
-    return Link(text=crash_text(crash), kind="crashed", ranks=ranks, findings=[CRASHED])
+    return Link(text=crash_text(crash), kind="crashed", ranks=ranks_of(crash), findings=[CRASHED])
 
 
 def out_of_memory(rooms: Rooms) -> list[Link]:
@@ -266,9 +247,11 @@ def out_of_memory(rooms: Rooms) -> list[Link]:
     return [root, *(link for c in culprits if set(c.ranks) & set(root.ranks) for link in waiting(rooms, c))]
 
 
-def hung(rooms: Rooms) -> list[Link]:
-    """The causes of a hang, each followed by those that wait."""
-    if rooms.hang is None or rooms.hang.verdict.kind in ("healthy", "unknown") or told_by_steps(rooms):
+def hung(rooms: Rooms, *, undecided: bool = False) -> list[Link]:
+    """The causes of a hang, each followed by those that wait; `undecided`: also where the dumps leave it open."""
+    if rooms.hang is None or told_by_steps(rooms):
+        return []
+    if rooms.hang.verdict.kind == "healthy" or (rooms.hang.verdict.kind == "unknown" and not undecided):
         return []
     links = []
     for culprit, text in zip(rooms.hang.data.culprits, hangs.titles(rooms.hang.data.culprits), strict=True):
@@ -298,7 +281,7 @@ def waiting(rooms: Rooms, culprit: Culprit) -> list[Link]:
     mine = [w for w in rooms.hang.data.waits if w.rank in culprit.victims]
     first = next((w for w in mine if set(w.waits_for) & set(culprit.ranks)), mine[0] if mine else None)
     where = f" in {first.operation} #{first.seq} of {label(rooms.hang.data, first.group)}" if first else ""
-    whom = "it" if len(culprit.ranks) == 1 else ranges(culprit.ranks)
+    whom = "it" if len(culprit.ranks) == 1 else "them"
     text = f"{who(culprit.victims)} {verb(culprit.victims, 'waits', 'wait')}{where} for {whom}"
     return [Link(text=text, kind="waiting", ranks=culprit.victims, findings=[f"hang.{culprit.kind}"])]
 
@@ -352,7 +335,7 @@ def verdict(rooms: Rooms, chain: Sequence[Link], manifest: dict[str, Any], findi
     tail = [brief(part, root) for part in chain[1:3] if part.kind == "waiting"]
     ranks = sorted({rank for part in chain if part.kind == root.kind for rank in part.ranks})
     return Verdict(
-        status=status_of(behind) if behind else Status.ERROR,
+        status=Status.UNKNOWN if root.kind == "unknown" else status_of(behind) if behind else Status.ERROR,
         kind=root.kind,
         ranks=ranks,
         sentence="; ".join([root.text, *tail[:1]]),

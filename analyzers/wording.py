@@ -25,9 +25,14 @@ def verb(ranks: Sequence[int], one: str, many: str) -> str:
     return one if len(set(ranks)) == 1 else many
 
 
+def counted(count: int, what: str) -> str:
+    """`1 piece`, `3 pieces`."""
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
 def place(filename: str, line: int) -> str:
-    """`data/text.py:41`: the file with its folder, and the line."""
-    return f"{'/'.join(PurePath(filename).parts[-2:])}:{line}"
+    """`data/text.py:41`: the file with its folder, and the line; native code may have none (0)."""
+    return "/".join(PurePath(filename).parts[-2:]) + (f":{line}" if line else "")
 
 
 def seconds(value: float) -> str:

@@ -11,9 +11,11 @@ import numpy as np
 
 from analyzers import run, store
 from analyzers.errors import WorkbenchError
+from analyzers.hangs.ends import is_victim
+from analyzers.hangs.files import Collection
 from analyzers.hangs.messages import add_messages
 from analyzers.hangs.model import Frame, Group, Job, Op, Position, RankState, Signature, ops_of
-from analyzers.hangs.side import Collection, Side, base_of, gather, is_victim
+from analyzers.hangs.side import Side, base_of, gather
 
 READER = "analyzers.hangs.read"
 SET = re.compile(r"set_(\d+)")
@@ -21,6 +23,7 @@ NODES_APART_S = 300.0
 """Nodes notice the same hang within a step's time of each other; sets of different hangs are a timeout apart."""
 
 OVERWRITTEN = "the ring (TORCH_FR_BUFFER_SIZE) no longer holds the first unfinished operation"
+NO_STACKS = "no stacks in the dump of"
 
 Members = tuple[tuple[int, ...], str]
 """Global ranks of a group, and where they are known from."""
@@ -133,9 +136,9 @@ def rank_of(artefact: run.Artefact) -> int | None:
 
 def load_job(artefacts: Sequence[run.Artefact], side: Side, options: store.Options) -> Job:
     """The job that these dumps and their side files show."""
-    parts, problems = read_set(artefacts, options)
+    parts, unreadable = read_set(artefacts, options)
     world = world_size(side, parts)
-    job = Job(world, [], {}, [], [], problems, {})
+    job = Job(world, [], {}, [], [], unreadable, {})
     directory = Directory(job, side, parts)
     for part in parts:
         directory.add(part)
@@ -166,22 +169,19 @@ class Part:
         ]
 
 
-def read_set(artefacts: Sequence[run.Artefact], options: store.Options) -> tuple[list[Part], list[str]]:
+def read_set(artefacts: Sequence[run.Artefact], options: store.Options) -> tuple[list[Part], dict[int, str]]:
     """All dumps through one child; one by one where a hostile file takes that child down."""
-    parts, problems = [], []
+    parts, unreadable = [], {}
     for numbers, columns in store.load_set([a.path for a in artefacts], READER, options):
         ranks = [artefacts[number].rank or 0 for number in numbers]
         if isinstance(columns, WorkbenchError):
-            problems.append(f"dump of rank {ranks[0]} is unreadable: {columns.message}")
+            unreadable[ranks[0]] = columns.message
             continue
         part = Part(dict(columns), columns.meta, ranks)
-        problems += [
-            f"dump of rank {rank} is unreadable: {dump['problem']}"
-            for rank, dump in zip(ranks, columns.meta["dumps"], strict=True)
-            if "problem" in dump
-        ]
+        dumps = zip(ranks, columns.meta["dumps"], strict=True)
+        unreadable |= {rank: dump["problem"] for rank, dump in dumps if "problem" in dump}
         parts.append(part)
-    return parts, problems
+    return parts, unreadable
 
 
 def world_size(side: Side, parts: Sequence[Part]) -> int:
@@ -247,7 +247,7 @@ class Directory:
 
     def note(self, rank: int, dump: dict[str, Any]) -> None:
         if dump["entries"] and not dump["frames"]:
-            self.job.lacks.setdefault("no stacks in the dump of", []).append(rank)
+            self.job.lacks.setdefault(NO_STACKS, []).append(rank)
         if dump["entries"] and not dump["done"] and dump["active_only"]:
             self.job.lacks.setdefault("only unfinished operations in the dump of", []).append(rank)
         if dump["overwritten"]:

@@ -12,6 +12,7 @@ INTERNAL = (
     "/trainer/recorders/",  # our own, through which an ending rank waits to be asked
 )
 """Parts of paths that are not the user's code."""
+NATIVE = (".so", ".c", ".cc", ".cpp", ".cu", ".h", ".S")
 
 
 class Frame(msgspec.Struct, frozen=True, order=True):
@@ -151,14 +152,17 @@ class RankState:
 
 @dataclass
 class Job:
-    """The ranks that left a dump, and what they share. `lacks` maps a shortfall to the ranks that have it."""
+    """The ranks that left a dump, and what they share.
+
+    `unreadable` maps the ranks of damaged dumps to what is wrong, `lacks` a shortfall to the ranks that have it.
+    """
 
     world_size: int
     groups: list[Group]
     ranks: dict[int, RankState]
     signatures: list[Signature]
     stacks: list[list[Frame]]
-    problems: list[str] = field(default_factory=list)
+    unreadable: dict[int, str] = field(default_factory=dict)
     lacks: dict[str, list[int]] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
     """When each rank's dump was written, in nanoseconds; empty where the files' times cannot be believed."""
@@ -178,13 +182,14 @@ class Job:
 
 
 def user_frame(frames: list[Frame]) -> Frame | None:
-    """The innermost frame outside of PyTorch and the standard library; else the innermost."""
-    return next(filter(is_own, frames), frames[0] if frames else None)
+    """The innermost frame of the user's Python code; else the innermost."""
+    return next((f for f in frames if not is_library(f)), frames[0] if frames else None)
 
 
-def is_own(frame: Frame) -> bool:
-    """Whether it lies outside of PyTorch and the standard library."""
-    return not any(part in frame.filename for part in INTERNAL)
+def is_library(frame: Frame) -> bool:
+    """Whether a frame is PyTorch's, the standard library's, our recorders' or native code."""
+    native = not frame.line or ".so." in frame.filename or frame.filename.endswith(NATIVE)
+    return native or any(part in frame.filename for part in INTERNAL)
 
 
 def ops_of(columns: "dict[str, np.ndarray[Any, Any]]", rows: slice, rank: int, groups: dict[int, int]) -> list[Op]:

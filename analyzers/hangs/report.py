@@ -5,17 +5,22 @@ from collections.abc import Sequence
 from analyzers import run, store
 from analyzers.errors import InputError
 from analyzers.hangs.classify import Scene, classify
+from analyzers.hangs.ends import Death, exception_text, is_victim
 from analyzers.hangs.graph import At, Graph, build, roots
-from analyzers.hangs.job import OVERWRITTEN, DumpSet, load_job, open_set
-from analyzers.hangs.model import Culprit, HangData, Job, Wait, user_frame
+from analyzers.hangs.job import NO_STACKS, OVERWRITTEN, DumpSet, load_job, open_set
+from analyzers.hangs.model import Culprit, HangData, Job, Wait, is_library
 from analyzers.hangs.program import Programs
 from analyzers.hangs.rounds import moved
-from analyzers.hangs.side import Death, Side, exception_text, is_victim
+from analyzers.hangs.side import Side
+from analyzers.hangs.timing import timing
 from analyzers.hangs.words import finding_of, sentence
+from analyzers.hangs.workers import last_lines
 from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, ranked, tool_version
 from analyzers.wording import verb, who
 
-CROWDS_AT_MOST = 4
+MOST_RANKS = 1 << 20
+CROWDS_AT_MOST, CALLERS_AT_MOST = 4, 5
+COPY_WHOLE = "collect the dumps again, or copy them whole"
 SCHEMA = "workbench.hang/1"
 CERTAINTY = (
     "dead",
@@ -42,9 +47,8 @@ def analyze(found: run.Run, options: store.Options | None = None) -> Report[Hang
     dumps, side = open_set(found)
     job = load_job(dumps.rounds[0], side, options)
     if not job.ranks and not (side.exits or side.exit_codes or side.collection):
-        raise InputError(
-            f"{found.root}: no readable Flight Recorder dump", "; ".join(job.problems) or "give the folder of dumps"
-        )
+        why = "; ".join(unreadable(job)[:3])
+        raise InputError(f"{found.root}: no readable Flight Recorder dump" + (f": {why}" if why else ""), COPY_WHOLE)
     scene = Scene(job, side, build(job, side), Programs(job))
     culprits = find_culprits(scene)
     culprits = moved(culprits, job, dumps, side, options)
@@ -71,7 +75,8 @@ def too_few(scene: Scene, found: list[Culprit]) -> list[Culprit]:
     if len(silent) > max(1, scene.job.world_size // 4):
         rest = [c for c in found if c not in silent]
         ranks = sorted(rank for c in silent for rank in c.ranks)
-        return [*rest, Culprit(ranks=ranks, kind="unknown", detail="they left no dump", confidence=0.2)]
+        hurt = sorted({rank for c in silent for rank in c.victims}.difference(ranks))
+        return [*rest, Culprit(ranks=ranks, kind="unknown", detail="they left no dump", victims=hurt, confidence=0.2)]
     return found
 
 
@@ -150,7 +155,7 @@ def verdict(scene: Scene, culprits: list[Culprit]) -> Verdict:
         kind=first.kind,
         ranks=sorted({rank for c in known for rank in c.ranks}),
         sentence="; ".join(sentence(c) for c in (known or culprits)[:3]),
-        confidence=round(first.confidence * (0.85 if scene.job.problems else 1.0), 2),
+        confidence=round(first.confidence * (0.85 if scene.job.unreadable else 1.0), 2),
         missing=lacking,
     )
 
@@ -159,7 +164,8 @@ def without_culprit(scene: Scene, lacking: list[str]) -> Verdict:
     """Healthy, where the dumps could have shown a hang and nobody gave up waiting afterwards."""
     gave_up = sorted(rank for rank, gone in scene.side.exits.items() if is_victim(gone))
     blind = any("DETAIL" in lack or OVERWRITTEN in lack for lack in scene.job.lacks)
-    hidden = bool(gave_up) or blind or not scene.job.ranks
+    few = len(scene.job.ranks) * 2 <= scene.job.world_size
+    hidden = bool(gave_up) or blind or few or not any(state.ops for state in scene.job.ranks.values())
     sentence = "the dumps do not show who waits for whom" if hidden else "no rank waits for another one"
     if gave_up:
         ends = exception_text(scene.side.exits[gave_up[0]])
@@ -176,26 +182,59 @@ def without_culprit(scene: Scene, lacking: list[str]) -> Verdict:
 def missing(scene: Scene) -> list[str]:
     """What would have made the verdict firmer."""
     job, side = scene.job, scene.side
-    lacking = [f"{what} {who(ranks)}" for what, ranks in job.lacks.items()]
-    for rank in (r for r in range(min(job.world_size, 1 << 20)) if r not in job.ranks):
-        death, asked = side.death(rank), side.asked(rank)
-        why = death.how if death else asked.status if asked else ""
-        lacking.append(f"no dump of rank {rank}" + (f": {why}" if why else ""))
+    lacks = {
+        what: [r for r in ranks if what != NO_STACKS or r not in side.stack_files] for what, ranks in job.lacks.items()
+    }
+    lacking = [f"{what} {who(ranks)}" for what, ranks in lacks.items() if ranks]
+    lacking += [f"no dump of {who(ranks)}" + (f": {why}" if why else "") for why, ranks in absent(job, side).items()]
     inferred = [g.label for g in job.groups if g.source == "entries"]
     if inferred:
         lacking.append(f"members of {', '.join(inferred[:5])} are inferred from who used them")
-    return [*job.problems, *lacking[:50]]
+    return [*unreadable(job), *lacking[:50]]
+
+
+def unreadable(job: Job) -> list[str]:
+    """`dump of rank 3 is unreadable: why`, ranks with the same trouble together."""
+    ranks: dict[str, list[int]] = {}
+    for rank, why in sorted(job.unreadable.items()):
+        ranks.setdefault(why, []).append(rank)
+    return [f"{verb(r, 'dump', 'dumps')} of {who(r)} {verb(r, 'is', 'are')} unreadable: {w}" for w, r in ranks.items()]
+
+
+def absent(job: Job, side: Side) -> dict[str, list[int]]:
+    """The ranks without a dump, by what is known of why."""
+    ranks: dict[str, list[int]] = {}
+    for rank in (r for r in range(min(job.world_size, MOST_RANKS)) if r not in job.ranks and r not in job.unreadable):
+        death, asked = side.death(rank), side.asked(rank)
+        ranks.setdefault(death.how if death else asked.status if asked else "", []).append(rank)
+    return ranks
 
 
 def evidence(scene: Scene, culprit: Culprit) -> list[Evidence]:
-    facts = [Evidence(text=culprit.detail)] if culprit.detail else []
-    if line := user_frame(culprit.frames):
-        facts.append(Evidence(text=f"{who(culprit.ranks)}: {line.name}", line=f"{line.filename}:{line.line}"))
-    files = scene.side.stack_files
-    facts += [
-        Evidence(text=f"stack of rank {rank}", source=str(files[rank])) for rank in culprit.ranks if rank in files
-    ]
-    return facts + crowds(scene.job, culprit.victims)
+    """What a finding rests on beside what its words say: stack, timing, log, and where the victims wait."""
+    return [*stack_of(scene.side, culprit), *last_words(scene.side, culprit), *crowds(scene.job, culprit.victims)]
+
+
+def stack_of(side: Side, culprit: Culprit) -> list[Evidence]:
+    """The line it stands in, and who called that."""
+    rank, own = culprit.ranks[0], [f for f in culprit.frames if not is_library(f)]
+    if not own:
+        return []
+    line, *callers = own
+    called = f", called by {', '.join(f.name for f in callers[:CALLERS_AT_MOST])}" if callers else ""
+    text = f"{who(culprit.ranks)}: {line.name}{called}"
+    return [Evidence(text=text, line=f"{line.filename}:{line.line}", source=str(side.stack_files.get(rank, "")))]
+
+
+def last_words(side: Side, culprit: Culprit) -> list[Evidence]:
+    """How long a living rank has been there; how the log of a dead one ends."""
+    rank = culprit.ranks[0]
+    if culprit.kind != "dead":
+        told = timing(side, rank)
+        return [Evidence(text=f"{who([rank])}: {told}", source=str(side.step_logs.get(rank, "")))] if told else []
+    log = side.log_files.get(rank)
+    said = last_lines(log) if log else ""
+    return [Evidence(text=f"its log ends with: {said}", source=str(log))] if said else []
 
 
 def crowds(job: Job, victims: Sequence[int]) -> list[Evidence]:
@@ -233,15 +272,17 @@ def wait(job: Job, graph: Graph, rank: int, at: At) -> Wait:
 
 def notes(scene: Scene) -> list[Finding]:
     """Findings about the dumps themselves."""
-    if not scene.job.problems:
+    damaged = scene.job.unreadable
+    if not damaged:
         return []
     return [
         Finding(
             id="hang.unreadable_dump",
             severity=Severity.WARNING,
-            title=f"{len(scene.job.problems)} dumps could not be read",
-            why="; ".join(scene.job.problems[:5]),
-            next="collect them again, or copy them whole",
+            title=f"{len(damaged)} {'dump' if len(damaged) == 1 else 'dumps'} could not be read",
+            why="what they held may be the cause, or what the others wait for",
+            next=COPY_WHOLE,
+            ranks=sorted(damaged),
             confidence=1.0,
         )
     ]

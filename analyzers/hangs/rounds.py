@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import msgspec
 
 from analyzers import store
+from analyzers.hangs.files import Heartbeat
 from analyzers.hangs.job import DumpSet, load_job
 from analyzers.hangs.model import Culprit, Job
-from analyzers.hangs.side import Heartbeat, Side
+from analyzers.hangs.side import Side
 
 AFTER_LOOKING_TWICE = 0.05
 

@@ -5,101 +5,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from analyzers import run
-from analyzers.hangs.model import Frame, user_frame
-from analyzers.wording import place, signal_of
+from analyzers.hangs.ends import ORDERLY, Death, exception_text, is_victim
+from analyzers.hangs.files import Asked, Collection, ExitFile, GroupsFile, Heartbeat, Round, Struct, read_side
+from analyzers.hangs.model import Frame
+from analyzers.hangs.threads import main_thread
+from analyzers.hangs.workers import last_errors, log_files
+from analyzers.wording import signal_of
 
-SIDE_BYTES = 64 << 20
-SIGTERM = 15
 LOOK_NS = 2_000_000_000
-ORDERLY = (-SIGTERM, -2)
-"""How a launcher ends the ranks that are left over."""
-COMMUNICATION = re.compile(
-    r"gloo|nccl|c10d|rendezvous|monitoredbarrier|processgroup|\bDist\w*Error|\w*store\b.*(?:get|wait)", re.IGNORECASE
-)
-"""What a rank's error speaks of when another rank is gone or does not come."""
-CONNECTION = re.compile(r"connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE)
-"""The same, unless the user's own code raised it: data are read over connections too."""
-FAULTHANDLER = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (?P<name>.+)$')
-PY_SPY = re.compile(r"^\s+(?P<name>.+) \((?P<file>[^()]+):(?P<line>\d+)\)$")
 ROUND = re.compile(r"round_(\d+)")
-THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
-
-Struct = TypeVar("Struct", bound=msgspec.Struct)
-
-
-class GroupEntry(msgspec.Struct):
-    desc: str = ""
-    ranks: list[int] = []
-
-
-class GroupsFile(msgspec.Struct):
-    rank: int
-    world_size: int = 0
-    host: str = ""
-    pid: int = 0
-    groups: dict[str, GroupEntry] = {}
-
-
-class ExitFile(msgspec.Struct):
-    rank: int
-    pid: int = 0
-    step: int | None = None
-    phase: str | None = None
-    error: str = ""
-    message: str = ""
-    out_of_memory: bool = False
-    traceback: list[Frame] = []
-    time_ns: int = 0
-
-
-class Heartbeat(msgspec.Struct):
-    step: int
-    phase: str = ""
-    time_ns: int = 0
-
-
-class Asked(msgspec.Struct):
-    """What came back from one rank."""
-
-    status: str = ""
-    channel: str | None = None
-    asked_ns: int | None = None
-    answered_ns: int | None = None
-    file: str | None = None
-    stacks: str | None = None
-    exit_code: int | None = None
-    heartbeat: Heartbeat | None = None
-
-
-class Round(msgspec.Struct):
-    round: int = 1
-    asked_ns: int = 0
-    ranks: dict[int, Asked] = {}
-
-
-class Collection(msgspec.Struct):
-    reason: str = ""
-    detail: str | None = None
-    asked_ns: int = 0
-    stalled_s: float | None = None
-    timeout_s: float | None = None
-    rounds: list[Round] = []
-
-
-@dataclass(frozen=True)
-class Death:
-    """The end of a rank. `victim`: it ended because of another rank."""
-
-    rank: int
-    how: str
-    victim: bool
-    time_ns: int = 0
-    exit: ExitFile | None = None
 
 
 @dataclass
@@ -110,6 +29,8 @@ class Side:
     exits: dict[int, ExitFile] = field(default_factory=dict)
     stack_files: dict[int, Path] = field(default_factory=dict)
     message_files: dict[int, Path] = field(default_factory=dict)
+    log_files: dict[int, Path] = field(default_factory=dict)
+    step_logs: dict[int, Path] = field(default_factory=dict)
     collection: Collection | None = None
     exit_codes: dict[int, int] = field(default_factory=dict)
     world_size: int = 0
@@ -158,24 +79,6 @@ class Side:
         return None
 
 
-def is_victim(gone: ExitFile) -> bool:
-    """Whether a rank ended because another one did, or kept it waiting too long."""
-    return not gone.out_of_memory and is_symptom(f"{gone.error} {gone.message}", [f.filename for f in gone.traceback])
-
-
-def is_symptom(text: str, files: Sequence[str]) -> bool:
-    """Whether an error is what a rank gets for another one's fault; `files` of its traceback, innermost first."""
-    if COMMUNICATION.search(text):
-        return True
-    return bool(CONNECTION.search(text)) and (not files or "/torch/" in files[0])
-
-
-def exception_text(gone: ExitFile) -> str:
-    line = user_frame(gone.traceback)
-    where = f" at {line.name} ({place(line.filename, line.line)})" if line else ""
-    return ("out of memory" if gone.out_of_memory else f"{gone.error}: {gone.message}"[:200]) + where
-
-
 def gather(found: run.Run, folders: Sequence[Path], *, first_look: int = 1) -> Side:
     """The side files of a set of dumps, which may lie in a folder for each node; those next to its dumps win.
 
@@ -183,13 +86,15 @@ def gather(found: run.Run, folders: Sequence[Path], *, first_look: int = 1) -> S
     """
     manifest = manifest_of(found)
     groups = {f.rank: f for f in read_all(found, run.Kind.GROUPS, folders, GroupsFile)}
-    exits = {f.rank: f for f in read_all(found, run.Kind.EXIT, folders, ExitFile)}
+    exits = last_errors(found) | {f.rank: f for f in read_all(found, run.Kind.EXIT, folders, ExitFile)}
     side = Side(
         groups=groups,
         # The end of another process than the one that speaks for the rank now is that of an earlier attempt.
         exits={r: f for r, f in exits.items() if r not in groups or f.pid in (0, groups[r].pid)},
         stack_files=by_rank(found, run.Kind.STACKS, folders, first_look),
         message_files=by_rank(found, run.Kind.MESSAGES, folders, first_look),
+        log_files=log_files(found),
+        step_logs={a.rank: a.path for a in found.of(run.Kind.STEPS) if a.rank is not None},
         exit_codes=exit_codes(manifest),
         world_size=manifest["world_size"] if isinstance(manifest.get("world_size"), int) else 0,
     )
@@ -243,16 +148,6 @@ def read_all(found: run.Run, kind: run.Kind, folders: Sequence[Path], struct: ty
     return [content for a in near(found, kind, folders) if (content := read_side(a.path, struct))]
 
 
-def read_side(path: Path, struct: type[Struct]) -> Struct | None:
-    """A side file, or None when it is damaged: it only helps."""
-    try:
-        if path.stat().st_size > SIDE_BYTES:
-            return None
-        return msgspec.convert(msgspec.json.decode(path.read_bytes()), struct, strict=False)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
 def manifest_of(found: run.Run) -> dict[str, Any]:
     """run.json, which lies above the folder when only the dumps were given."""
     if manifest := found.manifest():
@@ -267,25 +162,3 @@ def exit_codes(manifest: dict[str, Any]) -> dict[int, int]:
     if not isinstance(codes, dict):
         return {}
     return {int(rank): code for rank, code in codes.items() if str(rank).isdigit() and isinstance(code, int)}
-
-
-def main_thread(path: Path) -> list[Frame]:
-    """The stack of the thread that runs the script, from py-spy's or faulthandler's text."""
-    try:
-        with path.open(errors="replace") as file:
-            lines = file.read(1 << 22).splitlines()
-    except OSError:
-        return []
-    threads = split_threads(lines)
-    whole = [t for t in threads if t[-1].name.strip() == "<module>"]
-    return max(whole or threads, key=len, default=[])
-
-
-def split_threads(lines: list[str]) -> list[list[Frame]]:
-    threads: list[list[Frame]] = [[]]
-    for line in lines:
-        if THREAD.match(line):
-            threads.append([])
-        elif found := FAULTHANDLER.match(line) or PY_SPY.match(line):
-            threads[-1].append(Frame(found["name"], found["file"], int(found["line"])))
-    return [thread for thread in threads if thread]

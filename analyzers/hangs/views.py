@@ -7,7 +7,7 @@ import pandas as pd
 
 from analyzers import run, store
 from analyzers.hangs.job import load_job, open_set
-from analyzers.hangs.model import Frame, Job, Op, is_own, user_frame
+from analyzers.hangs.model import Frame, Job, Op, is_library, user_frame
 from analyzers.hangs.side import Side
 from analyzers.hangs.signatures import comparable
 from analyzers.wording import place, ranges
@@ -109,7 +109,7 @@ def stacks(found: run.Run, options: store.Options | None = None) -> pd.DataFrame
             "ranks": merged[path],
             "filename": path[-1].filename,
             "line": path[-1].line,
-            "own": is_own(path[-1]),
+            "own": not is_library(path[-1]),
         }
         for path in sorted(merged)
     ]

@@ -16,7 +16,7 @@ NEXT = {
     "lagging": "look at the device and the streams of the lagging ranks",
     "slow": "see `workbench steps` and `workbench trace` for what the slow rank does",
     "unmatched_p2p": "check that each send has a recv on the peer, in the same order",
-    "unknown": "collect the dumps of all ranks",
+    "unknown": "collect the dumps of all ranks; of several nodes, give all their folders at once",
 }
 
 
@@ -30,7 +30,7 @@ SAID = {
     "lagging": "{ranks} {lag} behind in {name}{step}: {detail}",
     "slow": "{ranks} {be} slow, not stuck{step}{where}: {detail}",
     "unmatched_p2p": "{ranks} {have} no partner for a send or recv{step}{where}: {detail}",
-    "unknown": "no verdict on {ranks}: {detail}",
+    "unknown": "nothing is known of {ranks}: {detail}",
 }
 WHY = {
     "dead": "{end}, and {name} needs every member of its group: it can never complete",
@@ -90,16 +90,17 @@ def title(culprit: Culprit) -> str:
 
 def why(culprit: Culprit) -> str:
     """The mechanism by which the culprit stops the others, and what else is known of it."""
-    name = operation(culprit) or "what they wait in"
+    name = operation(culprit) or "what the others wait in"
     end = ENDS[ending(culprit)].format(error=culprit.error)
     text = WHY[culprit.kind].format(ranks=who(culprit.ranks), name=name, end=end)
-    return text + (f" ({culprit.detail})" if culprit.detail and culprit.detail not in title(culprit) else "")
+    told = not culprit.detail or culprit.out_of_memory or culprit.detail in title(culprit)
+    return text if told else f"{text} ({culprit.detail})"
 
 
 def sentence(culprit: Culprit) -> str:
     """The title, and who suffers."""
     hurt = culprit.victims
-    if not hurt or culprit.kind == "unknown":
+    if not hurt:
         return title(culprit)
     whom = "it" if len(culprit.ranks) == 1 else "them"
     return f"{title(culprit)}; {who(hurt)} {verb(hurt, 'waits', 'wait')} for {whom}"
@@ -113,7 +114,7 @@ def operation(culprit: Culprit) -> str:
 
 
 def finding_of(culprit: Culprit, evidence: list[Evidence]) -> Finding:
-    severity = {"slow": Severity.WARNING, "unknown": Severity.INFO}.get(culprit.kind, Severity.ERROR)
+    severity = {"slow": Severity.WARNING, "unknown": Severity.WARNING}.get(culprit.kind, Severity.ERROR)
     return Finding(
         id=f"hang.{culprit.kind}",
         severity=severity,

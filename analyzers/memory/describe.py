@@ -4,21 +4,24 @@ from collections.abc import Iterator
 
 from analyzers.memory.categories import Guess
 from analyzers.memory.estimates import estimates
+from analyzers.memory.fragments import fragmentation
 from analyzers.memory.leaks import growing
 from analyzers.memory.model import Device
 from analyzers.memory.notable import notable
-from analyzers.memory.oom import fragmentation, last_oom
+from analyzers.memory.oom import last_oom
 from analyzers.memory.places import Placed, pools, streams
 from analyzers.memory.replay import Replay
 from analyzers.memory.reserved import reserved, retries
 from analyzers.memory.stacks import top_stacks
+from analyzers.memory.step_use import step_uses
 
 
 def describe(replay: Replay, guess: Guess, placed: Placed) -> Device:
     """All answers about one device but those that the file's place gives: path, rank, step."""
     trace = replay.trace
     rising = growing(replay, guess)
-    oom = last_oom(replay, guess, rising)
+    uses = step_uses(replay, guess)
+    oom = last_oom(replay, guess, rising, uses)
     peak, index = replay.peak
     alive = replay.lifetimes.alive(index)
     snapshot = trace.snapshot
@@ -45,9 +48,10 @@ def describe(replay: Replay, guess: Guess, placed: Placed) -> Device:
         categories_exact=guess.exact,
         categories_confidence=guess.certainty(replay.lifetimes, alive),
         categories_bases=guess.bases(replay.lifetimes, alive),
-        fragmentation=fragmentation(trace, oom),
+        fragmentation=fragmentation(placed, oom),
         top_stacks=top_stacks(snapshot, replay.lifetimes, guess, alive),
         end_stacks=top_stacks(snapshot, replay.lifetimes, guess, replay.lifetimes.alive(len(trace) - 1)),
+        steps=uses,
         growing=rising,
         notable=notable(replay, guess),
         estimates=estimates(replay, guess, oom.index if oom else index),

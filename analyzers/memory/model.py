@@ -17,6 +17,7 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
 
     `pattern` is `growth` (stacks that rose step by step, from `since_step` on, fill a good part), `spike` (well above
     `usual_peak_bytes`, the highest of the steps before), `steady` (no more than these), or `unknown` (no step before).
+    `usual_inputs_bytes` is the most that inputs held at the peaks of these steps.
     """
 
     requested_bytes: int
@@ -31,10 +32,29 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str
     since_step: int | None
     usual_peak_bytes: int | None
+    usual_inputs_bytes: int | None
+
+
+class FreePieces(msgspec.Struct, frozen=True, kw_only=True):
+    """What is free at the end in a stream's part of a pool, or in one `segment` (its address) there.
+
+    `split_bytes` of it lie in segments that are in use, which cannot be given back to the device.
+    """
+
+    pool: str
+    stream: int
+    segment: int | None
+    free_bytes: int
+    split_bytes: int
+    pieces: int
+    largest_bytes: int
 
 
 class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
-    """How the segments are used at the end. Where they are made up (CPU) only `allocated_bytes` means something."""
+    """How the segments are used at the end; `segments` are those in use with the most free.
+
+    Where segments are made up (CPU) only `allocated_bytes` means something.
+    """
 
     reserved_bytes: int
     allocated_bytes: int
@@ -43,6 +63,8 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
     largest_free_block_bytes: int
     request_bytes: int | None
     made_up_segments: bool
+    pools: list[FreePieces]
+    segments: list[FreePieces]
 
 
 class TopStack(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,11 +152,23 @@ class Notable(msgspec.Struct, frozen=True, kw_only=True):
     frames: list[str]
 
 
+class StepUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A training step that the trace holds whole: its peak, and who held what after its last entry."""
+
+    step: int
+    first_entry: int
+    last_entry: int
+    peak_bytes: int
+    peak_index: int
+    end_bytes: int
+    end_categories: dict[str, int]
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One device of one file; sizes in bytes, `peak_index` -1 = before the first entry.
 
-    `top_stacks` is what held the most at the peak, `end_stacks` after the last entry; `lacking` is what this file does
-    not tell about the device.
+    `top_stacks` is what held the most at the peak, `end_stacks` after the last entry; `steps` are the last that the
+    annotations mark; `lacking` is what this file does not tell about the device.
     """
 
     path: str
@@ -162,6 +196,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     fragmentation: Fragmentation
     top_stacks: list[TopStack]
     end_stacks: list[TopStack]
+    steps: list[StepUse]
     growing: list[Growth]
     notable: list[Notable]
     estimates: list[Estimate]

@@ -31,13 +31,9 @@ def matrix(devices: Sequence[Device]) -> "pd.DataFrame":
 
 
 def latest(devices: Sequence[Device]) -> list[Device]:
-    """Of each rank and device what its last snapshot says."""
-    last: dict[tuple[int | None, int], Device] = {}
-    for device in devices:
-        key = (device.rank, device.device)
-        if key not in last or (device.step or 0) >= (last[key].step or 0):
-            last[key] = device
-    return list(last.values())
+    """Of each rank and device what its last snapshot says; of one step, that of the failure came last."""
+    in_time = sorted(devices, key=lambda device: (device.step or 0, device.oom is not None))
+    return list({(device.rank, device.device): device for device in in_time}.values())
 
 
 def fullness(device: Device) -> tuple[bool, float]:
@@ -70,7 +66,8 @@ def uneven_finding(first: Device, others: Sequence[Device], excess: int) -> Find
         title=f"Rank {first.rank} peaks {size(excess)} above the others and runs out first",
         why=f"It peaks at {size(first.peak_allocated_bytes)}, the others at {size(peaks[0])} and more;"
         f" {size(more[kind])} of the difference are {kind.replace('_', ' ')}.",
-        next=NEXT.get(kind, "Look at what this rank does that the others do not."),
+        next=f"{NEXT.get(kind, 'Look at what this rank does that the others do not.')}"
+        f" Evenly spread the peak would be {size(excess - excess / (len(others) + 1))} lower.",
         ranks=[] if first.rank is None else [first.rank],
         step=first.step,
         evidence=[

@@ -15,11 +15,17 @@ from analyzers.memory.stacks import shown
 from analyzers.memory.tables import Column
 
 FREE_REQUESTED = ACTION_OF["free_requested"]
+UNIT = np.uint64(512)
 Ranges = list[tuple[int, int]]
 
 
 def segments_at(trace: DeviceTrace, entry: int) -> Ranges:
-    """(address, bytes) of the reserved ranges after an entry, neighbours joined: the end, walked backwards."""
+    """(address, bytes) of the reserved ranges after an entry, neighbours joined."""
+    return joined(ranges_at(trace, entry))
+
+
+def ranges_at(trace: DeviceTrace, entry: int) -> Ranges:
+    """The reserved ranges as they were taken: those at the end, walked backwards."""
     c = trace.snapshot.columns
     ranges = [(int(c["segment_address"][s]), int(c["segment_total"][s])) for s in trace.segments]
     action = trace.entry("action")
@@ -30,7 +36,7 @@ def segments_at(trace: DeviceTrace, entry: int) -> Ranges:
             ranges.append((address, size))
         else:
             ranges = [part for one in ranges for part in without(one, address, address + size)]
-    return joined(ranges)
+    return ranges
 
 
 def without(one: tuple[int, int], start: int, stop: int) -> Ranges:
@@ -78,6 +84,32 @@ def blocks_at(replay: Replay, entry: int) -> pd.DataFrame:
             "frame": named(lives.stack[rows], lambda stack: next(iter(shown(trace.snapshot, stack)), "")),
         }
     )
+
+
+def free_at(replay: Replay, entry: int) -> pd.DataFrame:
+    """The free pieces of the segments after an entry, the largest first; none where segments are made up (CPU).
+
+    Blocks are taken to fill whole units of 512 bytes, as the CUDA allocator gives them.
+
+    Columns: address, bytes, segment, segment_bytes, split (others use the segment, so that it cannot be given back).
+    """
+    trace, lives = replay.trace, replay.lifetimes
+    ranges = [] if trace.snapshot.made_up_segments else sorted(ranges_at(trace, entry))
+    if trace.snapshot.columns["segment_expandable"][trace.segments].any():
+        ranges = joined(ranges)  # neighbours that were mapped one by one are one segment
+    rows = lives.alive(entry)
+    rows = rows[np.argsort(lives.addr[rows], kind="stable")]
+    place = around(ranges, lives.addr[rows])
+    inside = place["segment_bytes"] > 0
+    start, last = lives.addr[rows][inside], (place["segment"] + place["segment_bytes"])[inside]
+    stop = np.minimum(start + (lives.size[rows][inside].astype(np.uint64) + UNIT - 1) // UNIT * UNIT, last)
+    segment, size = np.array(ranges, np.uint64).reshape(-1, 2).T
+    # Between two neighbours, or one and the edge of its segment, what begins the k-th piece and what ends it.
+    begins, ends = np.sort(np.concatenate([segment, stop])), np.sort(np.concatenate([segment + size, start]))
+    found = around(ranges, begins) | {"address": begins, "bytes": ends.astype(np.int64) - begins.astype(np.int64)}
+    table = pd.DataFrame(found | {"split": found["bytes"].astype(np.uint64) < found["segment_bytes"]})
+    table = table[table["bytes"] > 0].sort_values(["bytes", "address"], ascending=[False, True], ignore_index=True)
+    return table[["address", "bytes", "segment", "segment_bytes", "split"]]
 
 
 def around(ranges: Ranges, addresses: Column) -> dict[str, Column]:

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -10,7 +11,7 @@ from analyzers.errors import InputError
 from analyzers.memory.categories import categorise
 from analyzers.memory.groups import held
 from analyzers.memory.history import events_of, found, segment_lives
-from analyzers.memory.model import DeviceTrace
+from analyzers.memory.model import DeviceTrace, StepUse
 from analyzers.memory.opening import opened
 from analyzers.memory.places import Placed, used
 from analyzers.memory.read import CATEGORIES
@@ -18,7 +19,8 @@ from analyzers.memory.replay import BEFORE, PENDING, Replay
 from analyzers.memory.reserved import reserved
 from analyzers.memory.stacks import shown
 from analyzers.memory.stacks import top_stacks as largest_stacks
-from analyzers.memory.state import blocks_at, life_of, segments_at
+from analyzers.memory.state import blocks_at, free_at, life_of, segments_at
+from analyzers.memory.step_use import step_uses
 from analyzers.memory.tables import Column
 from analyzers.memory.tree import tree as tree_of
 from analyzers.run import Artefact
@@ -153,6 +155,18 @@ def by_category(replay: Replay, instants: Column) -> Column:
     return held
 
 
+def steps(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
+    """The steps that the trace holds whole, in order.
+
+    Columns: step, first_entry, last_entry, peak_bytes, peak_index, end_bytes, a column a category: the bytes at the
+    step's end, which sum to end_bytes.
+    """
+    replay = Replay(opened(artefact, options).device(device))
+    uses = [msgspec.structs.asdict(use) for use in step_uses(replay, categorise(replay))]
+    flat = [use | use.pop("end_categories") for use in uses]
+    return pd.DataFrame(flat, columns=[*StepUse.__struct_fields__[:-1], *CATEGORIES])
+
+
 def categories(
     artefact: Artefact, options: store.Options | None = None, device: int = 0, entry: int | None = None
 ) -> pd.DataFrame:
@@ -202,6 +216,13 @@ def segments(artefact: Artefact, entry: int, options: store.Options | None = Non
     """The reserved ranges after any entry, neighbours joined. Columns: address, bytes."""
     ranges = segments_at(opened(artefact, options).device(device), entry)
     return pd.DataFrame(ranges, columns=["address", "bytes"])
+
+
+def free(
+    artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0, limit: int = 500
+) -> pd.DataFrame:
+    """What was free after any entry, the largest piece first; see `state.free_at`."""
+    return free_at(Replay(opened(artefact, options).device(device)), entry).head(limit)
 
 
 def life(artefact: Artefact, address: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from analyzers import run, store
 from analyzers.errors import InputError, WorkbenchError
+from analyzers.steps.jsonl import STARTS_AT_MOST
 from analyzers.steps.lines import ABSENT, Array, Header
 from analyzers.steps.model import APART, Start, Steps
 
@@ -41,11 +42,13 @@ class Source:
         """Take in a chunk of logs."""
         files = columns.meta["files"]
         ranks = ranks_of(logs, files)
-        self.frames.append(frame_of(columns, columns.meta, ranks))
+        before = len(self.read) * STARTS_AT_MOST
+        self.frames.append(frame_of(columns, columns.meta, ranks, before))
         self.read += logs
-        for log, rank, file in zip(logs, ranks, files, strict=True):
+        for number, (log, rank, file) in enumerate(zip(logs, ranks, files, strict=True)):
+            first = before + number * STARTS_AT_MOST
             self.headers += file["headers"]
-            self.starts += [Start.of(rank, number, header) for number, header in enumerate(file["headers"])]
+            self.starts += [Start.of(rank, first + n, header) for n, header in enumerate(file["headers"])]
             self.torn += [rank] if file.get("torn") else []
             self.problems += problems_of(log, file)
 
@@ -128,11 +131,14 @@ def is_rank(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and 0 <= value < RANKS_AT_MOST
 
 
-def frame_of(columns: Mapping[str, Array], meta: Mapping[str, Any], ranks: Sequence[int]) -> pd.DataFrame:
-    """The columns of a `lines.Table` as a table; numbered columns get their names, times become seconds."""
+def frame_of(
+    columns: Mapping[str, Array], meta: Mapping[str, Any], ranks: Sequence[int], before: int = 0
+) -> pd.DataFrame:
+    """The columns of a `lines.Table` as a table; numbered columns get their names, sessions count from `before` on."""
     names = {f"{prefix}.{i}": f"{prefix}.{name}" for prefix, key in NAMED for i, name in enumerate(meta[key])}
     bits = {tag: 1 << i for i, tag in enumerate(meta["tags"])}
-    data = {names.get(name, name): np.asarray(columns[name]) for name in columns if name != "file"}
+    data = {names.get(name, name): np.asarray(columns[name]) for name in columns if name not in ("file", "attempt")}
+    data["session"] = before + np.asarray(columns["file"]) * STARTS_AT_MOST + columns["attempt"]
     owners = np.asarray(ranks, dtype=np.int64)[columns["file"]] if ranks else data["rank"]
     data["rank"] = np.where(data["rank"] >= 0, data["rank"], owners)
     data["apart"] = (data["tags"] & sum(bits.get(tag, 0) for tag in APART)) != 0
@@ -172,7 +178,7 @@ def steps_of(source: Source, frame: pd.DataFrame, inputs: list[Any], problems: l
         cpu=part(kept, "cpu."),
         device=part(kept, "device."),
         seqs=part(kept, "seq."),
-        redone=frame.loc[again, ["rank", "step", "attempt", "start_ns", "dur_ns"]],
+        redone=frame.loc[again, ["rank", "session", "start_ns", "dur_ns", "covers"]],
         starts=source.starts,
         world_size=max([*(n for n in sizes if 0 < n <= RANKS_AT_MOST), int(kept["rank"].max()) + 1]),
         on=next((str(h["device"]) for h in source.headers if "device" in h), ""),

@@ -35,45 +35,113 @@ class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
     last_loss: float | None
 
 
+class Apart(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps with a tag, of all ranks: how many, and their median in seconds."""
+
+    steps: int
+    median_step_s: float | None
+
+
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
-    """`lateness_s`: mean of what the rank costs a step in which it is late. `recurrence`: the share of such steps."""
+    """A rank that makes the others wait.
+
+    `lateness_s`: mean of what it costs a step in which it is late. `recurrence`: the share of such steps. `lost_s`:
+    what it costs a step on average over all steps; `share`: of all time. `pattern`: `persistent` (in nearly all steps
+    since `first_step`), `recurring` (now and then), `rotating` (in turns with others), `host` (its whole machine is).
+    """
 
     rank: int
     lateness_s: float
     recurrence: float
     cause: str
     first_step: int
+    last_step: int
+    steps_late: int
+    lost_s: float
     share: float
+    pattern: str
+
+
+class Stall(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps in which all ranks lost time together: `lost_s` over all of them, `share` of the time of plain steps."""
+
+    cause: str
+    steps: int
+    first_step: int
+    last_step: int
+    lost_s: float
+    share: float
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """The level of the step time, in seconds, before and after `step`; `phases`: by how much each phase changed.
+
+    A `drift` goes on from `step` to the last one, a `step` happens at once.
+    """
+
+    kind: str
+    step: int
+    before_s: float
+    after_s: float
+    phases: dict[str, float]
+
+
+class Goodput(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a run went: `parts` add up to `wall_ns`, the time from its first start to its last step's end,
+    as the mean over its ranks. `productive`: the share of the part of that name.
+    """
+
+    started_ns: int
+    wall_ns: int
+    parts: dict[str, int]
+    productive: float
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to the loss or the gradient norm at `step`: `nonfinite`, `loss_spike`, `loss_rise`,
+    `grad_norm_jump` or `plateau`. `until`: the step at which it was over.
+    """
+
+    kind: str
+    step: int
+    value: float | None = None
+    before: float | None = None
+    until: int | None = None
 
 
 class StepsData(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     ranks: list[RankSteps]
     stragglers: list[Straggler]
+    apart: dict[str, Apart] = {}
+    stalls: list[Stall] = []
+    changes: list[Change] = []
+    events: list[Event] = []
+    goodput: Goodput | None = None
     first_nonfinite_step: int | None = None
 
 
 @dataclass(frozen=True)
 class Start:
-    """A process that began to write a log; `attempt` numbers those of its file."""
+    """A process that began to write a log; its rows bear the number `session`."""
 
     rank: int
-    attempt: int
+    session: int
     started_ns: int
     host: str
 
     @classmethod
-    def of(cls, rank: int, attempt: int, header: Header) -> "Start":
+    def of(cls, rank: int, session: int, header: Header) -> "Start":
         """What a header tells."""
         started = header.get("started_ns")
-        return cls(rank, attempt, started if isinstance(started, int) else 0, str(header.get("host", "")))
+        return cls(rank, session, started if isinstance(started, int) else 0, str(header.get("host", "")))
 
 
 @dataclass
 class Steps:
     """One row a rank and step, in order of both.
 
-    `table` has rank, step, attempt, covers, start_ns, dur_ns (-1: unknown), dur_s (NaN), residual_ns, tokens, loss,
+    `table` has rank, step, session, covers, start_ns, dur_ns (-1: unknown), dur_s (NaN), residual_ns, tokens, loss,
     grad_norm and their states, memory_bytes, alloc_retries, tags (joined by commas), `apart` and `warmup` (bool).
     `phases` (wall clock), `cpu` (processor) and `device` have the same rows and seconds by phase; `seqs` the last
     collective by group. `redone`: rows of steps that a later attempt did again.

@@ -1,24 +1,18 @@
-"""What happens over the steps of a run: broken losses, spikes, slowdown, growth of memory, counts of collectives."""
+"""Growth of memory, and counts of collectives that differ."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from analyzers.steps.lines import BROKEN, FINITE
 from analyzers.steps.model import Steps
 
-WINDOW = 20
-SPIKE = 8.0
-"""A spike is this many robust deviations above the losses before it."""
-DRIFT = 1.25
 GROWTH = 0.1
 """A leak hint needs memory to grow by this share of where it began."""
 RISING = 0.7
 """... in this share of the steps."""
 GOES_ON = 0.25
 """... and by this part of that in the second half of them."""
-STEPS_AT_LEAST = 12
 
 
 @dataclass(frozen=True)
@@ -28,55 +22,7 @@ class Moment:
     step: int
     ranks: list[int]
     value: float = 0.0
-    before: float = 0.0
     what: str = ""
-
-
-def first_nonfinite(steps: Steps) -> Moment | None:
-    """The first step whose loss or gradient norm is NaN or infinite, and the ranks where that began."""
-    table = steps.table
-    bad = table[(table["loss_state"] == BROKEN) | (table["grad_norm_state"] == BROKEN)]
-    if bad.empty:
-        return None
-    step = int(bad["step"].min())
-    first = bad[bad["step"] == step]
-    what = "loss" if (first["loss_state"] == BROKEN).any() else "gradient norm"
-    # The loss of all ranks is broken on all of them; a rank's own one tells where it began.
-    columns = ("local_loss_state", "loss_state", "grad_norm_state")
-    broken = next(ranks for column in columns if len(ranks := first[first[column] == BROKEN]["rank"]))
-    return Moment(step, sorted(broken.tolist()), what=what)
-
-
-def loss_spike(steps: Steps) -> Moment | None:
-    """The largest jump of the loss above what it was just before."""
-    table = steps.table[steps.table["loss_state"] == FINITE]
-    series = table.groupby("step")["loss"].mean()
-    if len(series) < STEPS_AT_LEAST:
-        return None
-    before = series.shift(1).rolling(WINDOW, min_periods=8)
-    middle = before.median()
-    spread = before.apply(lambda w: np.median(np.abs(w - np.median(w))), raw=True) * 1.4826
-    height = (series - middle) / spread.clip(lower=1e-3 * middle.abs() + 1e-9)
-    high = height[(height > SPIKE) & (series > 1.2 * middle)]
-    if high.empty:
-        return None
-    step = int(str(high.idxmax()))
-    return Moment(step, sorted(table[table["step"] == step]["rank"].tolist()), float(series[step]), float(middle[step]))
-
-
-def slowdown(steps: Steps) -> Moment | None:
-    """Whether the last third of the plain steps is slower than the first."""
-    plain = steps.table[~steps.table["apart"]]
-    series = plain.groupby("step")["dur_s"].median()
-    if len(series) < STEPS_AT_LEAST:
-        return None
-    third = len(series) // 3
-    before, after = float(series.iloc[:third].median()), float(series.iloc[-third:].median())
-    lasting = float((series.iloc[-third:] > before * DRIFT).mean())
-    if after < DRIFT * before or lasting < RISING:
-        return None
-    fast = series[series <= DRIFT * before]
-    return Moment(int(series.index[series.index > fast.index.max()].min()), steps.ranks, after, before)
 
 
 def memory_growth(steps: Steps) -> list[Moment]:
@@ -99,29 +45,22 @@ def growth(rank: int, series: "pd.Series[float]") -> Moment | None:
     # Caches and pools fill and then stay; a leak goes on.
     if gained < GROWTH * series.iloc[0] or float((rises > 0).mean()) < RISING or late < GOES_ON * gained:
         return None
-    return Moment(int(series.index[0]), [rank], gained / (len(series) - 1), float(series.iloc[0]))
+    return Moment(int(series.index[0]), [rank], gained / (len(series) - 1))
 
 
 def fewer_collectives(steps: Steps) -> list[Moment]:
     """Where ranks had issued fewer collectives by the end of a step than the others; `what` is the group."""
     found = []
-    for group in steps.seqs:
-        frame = steps.table[["rank", "step"]].assign(seq=steps.seqs[group])
-        table = (
-            frame[frame["seq"] >= 0].pivot_table(index="step", columns="rank", values="seq", aggfunc="last").dropna()
-        )
+    for group in map(str, steps.seqs):
+        table = steps.grid(steps.seqs[group], steps.seqs[group] >= 0).dropna()
         apart = table[table.max(axis=1) > table.min(axis=1)]
-        if apart.empty:
-            continue
-        row = apart.iloc[0]
-        usual = row.mode().max()
-        odd = row[row != usual]
-        found.append(
-            Moment(
-                int(str(apart.index[0])),
-                [int(str(r)) for r in odd.index],
-                float((odd - usual).iloc[0]),
-                what=str(group),
-            )
-        )
+        if len(apart):
+            found.append(first_apart(group, apart.iloc[0], int(str(apart.index[0]))))
     return found
+
+
+def first_apart(group: str, row: "pd.Series[float]", step: int) -> Moment:
+    """Who differs from most ranks in a step, and by how many collectives."""
+    usual = row.mode().max()
+    odd = row[row != usual]
+    return Moment(step, [int(str(rank)) for rank in odd.index], float((odd - usual).iloc[0]), group)

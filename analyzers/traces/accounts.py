@@ -1,110 +1,114 @@
-"""The numbers of one account: where its span goes, by kernel and by step."""
+"""The numbers of one account: where its span goes, in all and by phase, stream and step."""
 
 import numpy as np
 
-from analyzers.traces.intervals import KIND_NAMES, account
-from analyzers.traces.model import Kernel, RankTrace, StepTime, Trace
-from analyzers.traces.work import Work, idle_parts, works
+from analyzers.traces.answers import Part, RankTrace, StepTime
+from analyzers.traces.collectives import Meetings, collectives
+from analyzers.traces.costs import Attribution
+from analyzers.traces.flops import Formulas
+from analyzers.traces.idle import blocking, idle
+from analyzers.traces.intervals import account, covered
+from analyzers.traces.kernels import kernels, sequences
+from analyzers.traces.launches import compiled, copies, graphs, launch_times, synchronisations
+from analyzers.traces.phases import NAMES, OTHER
+from analyzers.traces.table import Column
+from analyzers.traces.validity import problems
+from analyzers.traces.work import Work
 
 KERNELS_AT_MOST = 100
 
 
-def accounts(trace: Trace) -> list[RankTrace]:
-    """One account for each device of a trace, or for its host."""
-    return [describe(work) for work in works(trace)]
-
-
-def describe(work: Work) -> RankTrace:
-    """All answers about one account."""
-    trace = work.trace
-    whole = account(work.start, work.end, work.kind)
-    host, queue = idle_parts(work)
+def describe(work: Work, formulas: Formulas) -> RankTrace:
+    """All answers about one account; path and rank are the caller's to fill in."""
+    trace, whole, gaps, due = work.trace, part(work, "", np.ones(len(work.rows), bool)), idle(work), Attribution(work)
+    timed = sum(end - start for _, start, end in trace.steps) or whole.span_ns
+    devices = trace.header.get("devices", [])
     return RankTrace(
-        path=str(trace.artefact.path),
-        rank=trace.rank,
+        path="",
+        rank=trace.header.get("rank"),
         device=work.device,
-        world_size=trace.world_size,
-        backend=trace.backend,
+        world_size=trace.header.get("world_size"),
+        backend=trace.header.get("backend"),
         source="cpu" if work.device is None else "device",
+        device_name=devices[0] if devices and work.device is not None else "",
         steps=len(trace.steps),
         device_events=len(work.rows),
         unlinked_events=int((~work.linked).sum()),
-        span_ns=whole.span,
-        busy_ns=whole.busy,
-        idle_ns=whole.idle,
-        idle_host_ns=host,
-        idle_queue_ns=queue,
-        compute_ns=whole.compute,
-        communication_ns=whole.communication,
-        exposed_communication_ns=whole.exposed_communication,
-        overlapped_communication_ns=whole.overlapped,
-        memory_ns=whole.memory,
-        exposed_memory_ns=whole.exposed_memory,
+        span_ns=whole.span_ns,
+        busy_ns=whole.busy_ns,
+        idle_ns=whole.idle_ns,
+        idle_host_ns=gaps.host,
+        idle_dependency_ns=gaps.dependency,
+        idle_launch_ns=gaps.launch,
+        idle_unexplained_ns=gaps.unexplained,
+        compute_ns=whole.compute_ns,
+        communication_ns=whole.communication_ns,
+        exposed_communication_ns=whole.exposed_communication_ns,
+        blocking_communication_ns=covered(*blocking(work)),
+        overlapped_communication_ns=whole.overlapped_communication_ns,
+        memory_ns=whole.memory_ns,
+        exposed_memory_ns=whole.exposed_memory_ns,
         kernels=kernels(work)[:KERNELS_AT_MOST],
         step_times=step_times(work),
+        phases=phase_parts(work),
+        streams=stream_parts(work),
+        operators=due.operators(formulas),
+        modules=due.modules(),
+        annotations=due.annotations(),
+        lines=due.lines(),
+        launches=launch_times(work),
+        synchronisations=synchronisations(trace),
+        copies=copies(work),
+        collectives=collectives(Meetings(work)),
+        graphs=graphs(work),
+        compiled=compiled(trace),
+        sequences=sequences(work),
+        flops=formulas.total,
+        flops_per_s=round(formulas.total / timed * 1e9) if timed else 0,
+        peak_flops_per_s=formulas.peaks[0] if formulas.peaks else None,
         problems=problems(work),
     )
 
 
-def kernels(work: Work) -> list[Kernel]:
-    """Every kernel name with its statistics, the longest in total first; operators count their own time."""
-    if not len(work.rows):
-        return []
-    name, spent = work.trace.columns["name"][work.rows], work.own
-    order = np.lexsort((spent, name))
-    _, first, count = np.unique(name[order], return_index=True, return_counts=True)
-    total = np.add.reduceat(spent[order], first)
-    found = [
-        Kernel(
-            name=work.trace.names[name[order[at]]],
-            kind=KIND_NAMES[work.kind[order[at]]],
-            count=int(times),
-            total_ns=int(in_all),
-            mean_ns=round(int(in_all) / int(times)),
-            min_ns=int(spent[order[at]]),
-            max_ns=int(spent[order[at + times - 1]]),
-        )
-        for at, times, in_all in zip(first, count, total, strict=True)
-    ]
-    return sorted(found, key=lambda kernel: (-kernel.total_ns, kernel.name))
+def part(work: Work, name: str, chosen: Column) -> Part:
+    """How the chosen events divide."""
+    start, end = work.start[chosen], work.end[chosen]
+    found = account(start, end, work.kind[chosen])
+    return Part(
+        name=name,
+        events=int(chosen.sum()),
+        work_ns=int((end - start).sum()),
+        span_ns=found.span,
+        busy_ns=found.busy,
+        idle_ns=found.idle,
+        compute_ns=found.compute,
+        communication_ns=found.communication,
+        exposed_communication_ns=found.exposed_communication,
+        overlapped_communication_ns=found.overlapped,
+        memory_ns=found.memory,
+        exposed_memory_ns=found.exposed_memory,
+    )
+
+
+def phase_parts(work: Work) -> list[Part]:
+    """By the phase that launched each event; `no launch` where the file does not tell."""
+    phase = work.phase
+    found = [part(work, NAMES[i] if i >= 0 else "no launch", phase == i) for i in np.unique(phase).tolist()]
+    return [] if [one.name for one in found] == [OTHER] else sorted(found, key=lambda one: -one.busy_ns)
+
+
+def stream_parts(work: Work) -> list[Part]:
+    """By stream; on a host by thread."""
+    lane = work.trace.columns["lane"][work.rows]
+    return [part(work, work.trace.columns.meta["lanes"][i]["name"], lane == i) for i in np.unique(lane).tolist()]
 
 
 def step_times(work: Work) -> list[StepTime]:
     """The steps of the host with the work that each launched."""
-    step = work.step()
-    return [step_time(work, step == place, mark) for place, mark in enumerate(work.trace.steps)]
-
-
-def step_time(work: Work, rows: "np.ndarray[tuple[int], np.dtype[np.bool_]]", mark: tuple[int, int, int]) -> StepTime:
-    number, start, end = mark
-    part = account(work.start[rows], work.end[rows], work.kind[rows])
-    return StepTime(
-        step=number,
-        start_ns=start + int(work.trace.columns.meta["header"].get("base_ns", 0)),
-        dur_ns=end - start,
-        events=int(rows.sum()),
-        span_ns=part.span,
-        busy_ns=part.busy,
-        compute_ns=part.compute,
-        communication_ns=part.communication,
-        exposed_communication_ns=part.exposed_communication,
-    )
-
-
-def problems(work: Work) -> list[str]:
-    """What is odd about the file, a line each."""
-    trace, told = work.trace, list(work.trace.columns.meta["problems"])
-    early = int((work.linked & (work.start < work.launch_start)).sum())
-    unlinked = int((~work.linked).sum())
-    cut = {name for row in trace.columns["unfinished_row"] if (name := trace.names[trace.columns["name"][row]])}
-    cut_steps = sorted(name for name in cut if name.startswith("ProfilerStep"))
-    outside = int((work.step() < 0).sum()) if trace.steps else 0
-    lines = {
-        "no device events: operators and host collectives are accounted for instead": work.device is None,
-        f"{unlinked} of {len(work.rows)} device events have no launch in the file": unlinked,
-        f"{early} kernels start before their launch: the clocks of host and device disagree": early,
-        f"{outside} of {len(work.rows)} events belong to no step": outside,
-        f"{', '.join(cut_steps)} was cut by the end of the recording": cut_steps,
-        "no ProfilerStep: the whole recording counts as one step": not trace.steps,
-    }
-    return told + [line for line, holds in lines.items() if holds]
+    step, base = work.step(), int(work.trace.header.get("base_ns", 0))
+    found = []
+    for place, (number, start, end) in enumerate(work.trace.steps):
+        one = part(work, f"step {number}", step == place)
+        fields = {name: getattr(one, name) for name in Part.__struct_fields__}
+        found.append(StepTime(step=number, start_ns=start + base, dur_ns=end - start, **fields))
+    return found

@@ -3,13 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.traces.model import RankTrace, RankWaits
-from analyzers.traces.waits import straggler
+from analyzers.traces.answers import RankTrace
 
-HOST_BOUND, LATE, OFTEN, IN_VAIN = 0.2, 0.2, 0.3, 0.2
+HOST_BOUND = 0.2
 EXPOSED = {"device": 0.1, "cpu": 0.5}
 """On a CPU the processes take turns on the same cores, so much of the waiting is for a core."""
-EVIDENCE_AT_MOST = 8
 
 
 def findings_of(account: RankTrace) -> Iterator[Finding]:
@@ -122,44 +120,6 @@ def finding(
         evidence=[Evidence(text=numbers, source=account.path)],
         confidence=confidence,
     )
-
-
-def straggler_findings(accounts: Sequence[RankTrace], rows: Sequence[RankWaits]) -> Iterator[Finding]:
-    """The rank that the others wait for, if their waiting is a good part of the time."""
-    found = straggler(rows)
-    window = max((row.window_ns for row in rows), default=0)
-    if not found or found[1] < LATE * window:
-        return
-    slow, gap = found
-    often = slow.last_arrivals / slow.collectives
-    # On a busy machine every rank is late now and then: a straggler hardly ever waits itself.
-    if often < OFTEN or slow.wait_ns > IN_VAIN * (slow.wait_ns + gap):
-        return
-    yield Finding(
-        id="trace.straggler",
-        severity=Severity.WARNING,
-        title=f"The others wait for rank {slow.rank}",
-        why=f"In {slow.collectives} collectives rank {slow.rank} waits {millis(slow.wait_ns)}, the others"
-        f" {millis(slow.wait_ns + gap)} in the median: {percent(gap, window)} of the recorded time."
-        f" {because(accounts, slow.rank, gap)}",
-        next=f"Compare what rank {slow.rank} does between collectives with another rank:"
-        " its operators, its data loading, garbage collection, the load of its host.",
-        ranks=[slow.rank],
-        evidence=[
-            Evidence(text=f"rank {row.rank}: waits {millis(row.wait_ns)}, last in {row.last_arrivals}") for row in rows
-        ][:EVIDENCE_AT_MOST],
-        confidence=round(min(0.95, 0.4 + 0.5 * often), 2),
-    )
-
-
-def because(accounts: Sequence[RankTrace], slow: int, gap: int) -> str:
-    """Whether the slow rank computes longer, or does something that is no recorded work."""
-    own = sum(account.compute_ns for account in accounts if account.rank == slow)
-    others = sorted(account.compute_ns for account in accounts if account.rank != slow)
-    more = own - others[len(others) // 2]
-    if more >= 0.5 * gap:
-        return f"It computes {millis(more)} longer than the median of the others."
-    return "Recorded operators do not account for it: see its data loading, garbage collection and host load."
 
 
 def millis(nanoseconds: int) -> str:

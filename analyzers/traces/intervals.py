@@ -75,3 +75,25 @@ def account(start: Column, end: Column, kind: Column) -> Account:
         memory=union(kind == MEMORY),
         kernels=union(kind != MEMORY),
     )
+
+
+class Cover:
+    """How much of the time up to an instant a union of intervals covers."""
+
+    def __init__(self, start: Column, end: Column) -> None:
+        """The intervals may overlap and be in any order."""
+        self.start, self.end = merge(start, end)
+        self.before = np.concatenate([[0], np.cumsum(self.end - self.start)])
+
+    def until(self, at: Column) -> Column:
+        """The covered length before each instant, in ns."""
+        place = np.searchsorted(self.start, at, side="right")
+        last = np.maximum(place - 1, 0)
+        if not len(self.start):
+            return np.zeros(len(at), np.int64)
+        running = np.where(place > 0, np.clip(self.end[last] - at, 0, None), 0)
+        return self.before[place] - running
+
+    def between(self, low: Column, high: Column) -> Column:
+        """The covered length from each instant to the other."""
+        return self.until(high) - self.until(low)

@@ -1,117 +1,45 @@
-"""Typed views of a trace's columns, and the structs of `workbench.trace/1`."""
+"""Typed views of a trace's columns, and what is derived from them once: lanes, nesting, kinds of work, phases."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-import msgspec
 import numpy as np
 
-from analyzers.run import Artefact
 from analyzers.store import Columns
-from analyzers.traces.table import Column
+from analyzers.traces.table import FIRST_NAME, Column
 
 DEVICE_WORK = {"kernel", "Kernel"}
 COPIES = {"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}
 LAUNCHES = re.compile(r"runtime|driver", re.IGNORECASE)
 ANNOTATIONS = {"user_annotation", "cpu_op", "Operator"}
 OPS = {"cpu_op", "Operator"}
+HOST = re.compile(r"^(cpu_op|operator|user_annotation|python_function|overhead|)$|runtime|driver", re.IGNORECASE)
 COMMUNICATION = re.compile(r"nccl|rccl|hccl|nvshmem|deep_?ep|symm_mem|cross_device_reduce", re.IGNORECASE)
 PROFILER_STEP = re.compile(r"ProfilerStep\s*#?(\d+)")
+HOST_LANE, DEVICE_LANE, OTHER_LANE = range(3)
 
 
-class Kernel(msgspec.Struct, frozen=True, kw_only=True):
-    """All executions of one kernel; of one operator's own time in a CPU trace."""
+class Fresh(dict[str, Column]):
+    """Columns that are not on a disk yet, with their `meta`; what `store.Columns` are to a first reading."""
 
-    name: str
-    kind: str
-    count: int
-    total_ns: int
-    mean_ns: int
-    min_ns: int
-    max_ns: int
-
-
-class StepTime(msgspec.Struct, frozen=True, kw_only=True):
-    """One `ProfilerStep#N`: its wall time on the host, and the work that was launched inside it."""
-
-    step: int
-    start_ns: int
-    dur_ns: int
-    events: int
-    span_ns: int
-    busy_ns: int
-    compute_ns: int
-    communication_ns: int
-    exposed_communication_ns: int
-
-
-class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of one file; `device` is null and `source` "cpu" where the work is that of the host itself."""
-
-    path: str
-    rank: int | None
-    device: int | None
-    world_size: int | None
-    backend: str | None
-    source: str
-    steps: int
-    device_events: int
-    unlinked_events: int
-    span_ns: int
-    busy_ns: int
-    idle_ns: int
-    idle_host_ns: int
-    idle_queue_ns: int
-    compute_ns: int
-    communication_ns: int
-    exposed_communication_ns: int
-    overlapped_communication_ns: int
-    memory_ns: int
-    exposed_memory_ns: int
-    kernels: list[Kernel]
-    step_times: list[StepTime]
-    problems: list[str]
-
-
-class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a rank waited in collectives for the others, and in how many of them it came last."""
-
-    rank: int
-    collectives: int
-    wait_ns: int
-    last_arrivals: int
-    window_ns: int
-
-
-class TraceData(msgspec.Struct, frozen=True):
-    """`data` of a trace report; `waits` has a row a rank where collectives of several ranks could be matched."""
-
-    ranks: list[RankTrace]
-    waits: list[RankWaits]
+    def __init__(self, columns: dict[str, Column], meta: dict[str, Any]) -> None:
+        super().__init__(columns)
+        self.meta = meta
 
 
 @dataclass(frozen=True)
 class Trace:
     """The columns of one file: a row an event, `start` and `end` in nanoseconds of the file's own base."""
 
-    artefact: Artefact
-    columns: Columns
+    columns: Columns | Fresh
 
     @property
-    def rank(self) -> int | None:
-        noted: int | None = self.columns.meta["header"].get("rank")
-        return self.artefact.rank if noted is None else noted
-
-    @property
-    def world_size(self) -> int | None:
-        size: int | None = self.columns.meta["header"].get("world_size")
-        return size
-
-    @property
-    def backend(self) -> str | None:
-        backend: str | None = self.columns.meta["header"].get("backend")
-        return backend
+    def header(self) -> Mapping[str, Any]:
+        header: Mapping[str, Any] = self.columns.meta["header"]
+        return header
 
     @cached_property
     def names(self) -> list[str]:
@@ -121,6 +49,11 @@ class Trace:
         """A flag for each text: is it in the set, or does the pattern find something in it?"""
         hits = (name in wanted if isinstance(wanted, set) else wanted.search(name) is not None for name in self.names)
         return np.fromiter(hits, bool, len(self.names))
+
+    def is_named(self, wanted: "re.Pattern[str] | set[str]") -> Column:
+        """A flag for each event: does its name match?"""
+        found: Column = self.named(wanted)[self.columns["name"]]
+        return found
 
     def of_cat(self, wanted: "re.Pattern[str] | set[str]") -> Column:
         """A flag for each event: is its category one of these?"""
@@ -150,3 +83,53 @@ class Trace:
             number = numbers[int(self.columns["name"][row])]
             marks.setdefault(number, (number, int(self.columns["start"][row]), int(self.columns["end"][row])))
         return sorted(marks.values(), key=lambda mark: mark[1])
+
+    @cached_property
+    def origin(self) -> int:
+        """The beginning of the first event, 0 where there is none."""
+        start = self.columns["start"]
+        return int(start.min()) if len(start) else 0
+
+
+def lanes(trace: Trace) -> tuple[Column, list[dict[str, Any]]]:
+    """The lane of each event, and of each lane its `kind` (HOST_LANE ...), `pid`, `tid` and `name`.
+
+    The lanes of work have the device for a pid and the stream for a tid.
+    """
+    c = trace.columns
+    kind = np.where(trace.of_cat(HOST), HOST_LANE, OTHER_LANE)
+    pid, tid = c["pid"].astype(np.int64), c["tid"].astype(np.int64)
+    kind[trace.work] = DEVICE_LANE
+    pid[trace.work] = trace.devices
+    stream = c["stream"][trace.work]
+    tid[trace.work] = np.where(stream == -1, tid[trace.work], stream)
+    lane = numbered(kind, pid, tid)
+    _, first = np.unique(lane, return_index=True)
+    named = {(process, thread): text for process, thread, text in c.meta["threads"] if text}
+    found = []
+    for row in first.tolist():
+        place = int(pid[row]), int(tid[row])
+        name = lane_name(written(trace, place[1]), int(kind[row]), named.get(place, ""))
+        found.append({"kind": int(kind[row]), "pid": place[0], "tid": place[1], "name": name})
+    return lane, found
+
+
+def lane_name(number: str, kind: int, known: str) -> str:
+    """`stream 7`, `thread 4000 (python)`; recorders put the number of a thread into its name, or do not."""
+    if kind != HOST_LANE:
+        return f"stream {number}"
+    return known if number in known else f"thread {number} {known}".strip()
+
+
+def numbered(*columns: Column) -> Column:
+    """A number from 0 for each combination of values that occurs, in their order."""
+    combined = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, code = np.unique(column, return_inverse=True)
+        combined = combined * len(values) + code
+    return np.unique(combined, return_inverse=True)[1]
+
+
+def written(trace: Trace, number: int) -> str:
+    """A pid, tid or stream as it stood in the file."""
+    return str(number) if number > FIRST_NAME else trace.names[FIRST_NAME - number]

@@ -9,14 +9,31 @@ from analyzers import store
 from analyzers.errors import WorkbenchError
 from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
 from analyzers.run import Artefact, selected, unreadable
-from analyzers.traces.accounts import describe
-from analyzers.traces.findings import findings_of, millis, percent, straggler_findings
-from analyzers.traces.model import RankTrace, RankWaits, Trace, TraceData
-from analyzers.traces.waits import waits
-from analyzers.traces.work import Work, works
+from analyzers.traces.across import Across, Group, Meeting, RankWaits, across
+from analyzers.traces.answers import RankTrace
+from analyzers.traces.clocks import Clock
+from analyzers.traces.findings import findings_of, millis, percent
+from analyzers.traces.matching import Recording
+from analyzers.traces.model import Trace
+from analyzers.traces.stragglers import Straggler, straggler_findings, stragglers
 
 SCHEMA = "workbench.trace/1"
-READER = "analyzers.traces.read"
+READER = "analyzers.traces.digest"
+
+
+class TraceData(msgspec.Struct, frozen=True, kw_only=True):
+    """`data` of a trace report.
+
+    What follows `ranks` needs collectives that several ranks recorded, and is empty without; `groups`, `meetings` and
+    `clocks` are of the recordings at the last step, `waits` and `stragglers` of all.
+    """
+
+    ranks: list[RankTrace]
+    waits: list[RankWaits]
+    stragglers: list[Straggler]
+    groups: list[Group]
+    meetings: list[Meeting]
+    clocks: list[Clock]
 
 
 def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None) -> Report[TraceData]:
@@ -27,35 +44,70 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     """
     options = options or store.Options()
     chosen = selected(artefacts, options.rank, options.step)
-    loaded = store.load_many([[artefact.path] for artefact in chosen], READER, options)
-    pairs = list(zip(chosen, loaded, strict=True))
-    bad = [(artefact, columns) for artefact, columns in pairs if isinstance(columns, WorkbenchError)]
-    good = [Trace(artefact, columns) for artefact, columns in pairs if not isinstance(columns, WorkbenchError)]
+    good, bad = load(chosen, options)
     if not good:
         raise bad[0][1]
-    done = [work for trace in good for work in works(trace)]
-    accounts = [describe(work) for work in done]
-    rows = waits_over_steps(done)
+    accounts = [recording.account for recording in good]
+    joined = by_step(good)
+    slow = stragglers(joined)
     findings = [unreadable(artefact, "trace", error) for artefact, error in bad]
     findings += [finding for account in accounts for finding in findings_of(account)]
-    findings = ranked(merged(findings + list(straggler_findings(accounts, rows))))
+    findings = ranked(merged(findings + list(straggler_findings(slow, added_up(joined)))))
+    last = joined[-1] if joined else None
     return Report(
         schema=SCHEMA,
         version=tool_version(),
         inputs=[a.given() for a in chosen],
         verdict=verdict(accounts, findings),
         findings=findings,
-        data=TraceData(accounts, rows),
+        data=TraceData(
+            ranks=accounts,
+            waits=added_up(joined),
+            stragglers=slow,
+            groups=last.groups if last else [],
+            meetings=last.meetings if last else [],
+            clocks=last.clocks if last else [],
+        ),
     )
 
 
-def waits_over_steps(done: Sequence[Work]) -> list[RankWaits]:
-    """The waits of each rank, added up over the recordings at different steps of the run."""
-    by_step = defaultdict[int | None, list[Work]](list)
-    for work in done:
-        by_step[work.trace.artefact.step].append(work)
+def load(
+    chosen: Sequence[Artefact], options: store.Options
+) -> tuple[list[Recording], list[tuple[Artefact, WorkbenchError]]]:
+    """The accounts of all files, and the files that cannot be read."""
+    loaded = store.load_many([[artefact.path] for artefact in chosen], READER, options)
+    good, bad = list[Recording](), []
+    for artefact, columns in zip(chosen, loaded, strict=True):
+        if isinstance(columns, WorkbenchError):
+            bad.append((artefact, columns))
+        else:
+            good += recordings(artefact, Trace(columns))
+    return good, bad
+
+
+def recordings(artefact: Artefact, trace: Trace) -> list[Recording]:
+    """One a device; the rank is what the file says, else what its name says."""
+    accounts = msgspec.convert(trace.columns.meta["accounts"], list[RankTrace])
+    told = [artefact.rank if account.rank is None else account.rank for account in accounts]
+    filled = [
+        msgspec.structs.replace(account, path=str(artefact.path), rank=rank)
+        for account, rank in zip(accounts, told, strict=True)
+    ]
+    return [Recording(artefact, trace, account, number) for number, account in enumerate(filled)]
+
+
+def by_step(good: Sequence[Recording]) -> list[Across]:
+    """The recordings of each step of the run joined, in order of step, where they can be."""
+    steps = defaultdict[int, list[Recording]](list)
+    for recording in good:
+        steps[-1 if recording.artefact.step is None else recording.artefact.step].append(recording)
+    return [found for step in sorted(steps) if (found := across(steps[step]))]
+
+
+def added_up(joined: Sequence[Across]) -> list[RankWaits]:
+    """The waits of each rank, summed over the recordings at different steps of the run."""
     total: dict[int, RankWaits] = {}
-    for row in (row for same in by_step.values() for row in waits(same)):
+    for row in (row for one in joined for row in one.waits):
         total[row.rank] = plus(total[row.rank], row) if row.rank in total else row
     return [total[rank] for rank in sorted(total)]
 

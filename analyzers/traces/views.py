@@ -1,4 +1,19 @@
-"""What faces draw of traces, as small tables."""
+"""What faces draw of traces, as small tables.
+
+Every moment is in nanoseconds from the first event of its own trace; `axis` says how far to shift each trace so that
+all ranks lie on one clock, and `fleet` and `lateness` are on that common clock already.
+
+| question | answer, a row each |
+|---|---|
+| `breakdown(report)` | account: the parts of its span, which add up to it |
+| `steps(report)`, `kernels(report)` | step, kernel of an account |
+| `timeline(artefact, window=, width=)` | span of one rank, those narrower than a column joined: nothing vanishes |
+| `fleet(artefacts, window=, bins=, rows=)` | rank (alike ones folded) and bin: how the bin's time divides |
+| `lateness(artefacts, limit=)` | rank and collective: how late it came, how long it waited |
+| `axis(artefacts)` | rank: where its trace begins on the common clock |
+| `tree(artefact, by=)` | node of the tree of operators, modules or Python functions |
+| `spans(artefact, window=, limit=)` | event, the longest ones |
+"""
 
 from collections.abc import Iterable
 
@@ -9,13 +24,19 @@ import pandas as pd
 from analyzers import store
 from analyzers.report import Report
 from analyzers.run import Artefact
+from analyzers.traces.answers import RankTrace
+from analyzers.traces.fleet import PARTS, Window, axis, fleet, lateness
 from analyzers.traces.intervals import KIND_NAMES
-from analyzers.traces.model import RankTrace, Trace, TraceData
-from analyzers.traces.report import READER
-from analyzers.traces.table import FIRST_NAME, Column
-from analyzers.traces.work import works
+from analyzers.traces.model import DEVICE_LANE, Trace
+from analyzers.traces.report import READER, TraceData
+from analyzers.traces.table import Column
+from analyzers.traces.tree import tree as tree_of
 
-PARTS = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
+__all__ = [
+    "PARTS", "axis", "breakdown", "fleet", "kernels", "lateness", "spans", "steps", "timeline", "tree",
+]  # fmt: skip
+SPANS_AT_MOST = 5000
+BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_ns", "busy_ns", "count")
 
 
 def breakdown(report: Report[TraceData]) -> pd.DataFrame:
@@ -48,73 +69,106 @@ def table(rows: Iterable[RankTrace], names: list[str]) -> pd.DataFrame:
     return pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
 
 
+def opened(artefact: Artefact, options: store.Options | None) -> Trace:
+    return Trace(store.load([artefact.path], READER, options))
+
+
 def spans(
-    artefact: Artefact,
-    options: store.Options | None = None,
-    window: tuple[int, int] | None = None,
-    limit: int = 2000,
+    artefact: Artefact, options: store.Options | None = None, window: Window | None = None, limit: int = 2000
 ) -> pd.DataFrame:
-    """The events to draw in `window` (ns from the first event; all by default): the `limit` longest, in order of time.
+    """The events to draw in `window` (all by default): the `limit` longest, in order of time.
 
     Columns: lane ("stream 7", "thread 4000"), on_device, name, cat, kind (of work, else ""), start_ns, dur_ns, depth
-    (how many drawn events of its lane enclose it).
+    (how many events of its lane enclose it).
     """
-    trace = Trace(artefact, store.load([artefact.path], READER, options))
+    trace = opened(artefact, options)
+    rows = within(trace, window)
     c = trace.columns
-    start, end = np.asarray(c["start"]), np.asarray(c["end"])
-    origin = int(start.min(initial=np.iinfo(np.int64).max)) if len(start) else 0
-    first, last = (origin + edge for edge in window) if window else (origin, int(end.max(initial=origin)) + 1)
-    rows = np.flatnonzero((start < last) & (end > first))
-    rows = rows[np.argsort(start[rows] - end[rows], kind="stable")[:limit]]
-    rows = np.sort(rows[np.lexsort((start[rows] - end[rows], start[rows]))])
-    return drawn(trace, rows, origin)
-
-
-def drawn(trace: Trace, rows: Column, origin: int) -> pd.DataFrame:
-    c = trace.columns
-    on_device = np.isin(rows, trace.work)
-    table = pd.DataFrame(
+    rows = rows[np.argsort(c["start"][rows] - c["end"][rows], kind="stable")[:limit]]
+    rows = rows[np.lexsort((-c["end"][rows], c["start"][rows]))]
+    lanes = trace.columns.meta["lanes"]
+    return pd.DataFrame(
         {
-            "lane": [lane(trace, int(row), device) for row, device in zip(rows, on_device, strict=True)],
-            "on_device": on_device,
-            "name": [trace.names[i] for i in c["name"][rows]],
-            "cat": [trace.names[i] for i in c["cat"][rows]],
-            "kind": kinds(trace)[rows],
-            "start_ns": c["start"][rows] - origin,
+            "lane": [lanes[i]["name"] for i in c["lane"][rows].tolist()],
+            "on_device": [lanes[i]["kind"] == DEVICE_LANE for i in c["lane"][rows].tolist()],
+            "name": [trace.names[i] for i in c["name"][rows].tolist()],
+            "cat": [trace.names[i] for i in c["cat"][rows].tolist()],
+            "kind": [kind_name(i) for i in c["kind"][rows].tolist()],
+            "start_ns": c["start"][rows] - trace.origin,
             "dur_ns": c["end"][rows] - c["start"][rows],
+            "depth": c["depth"][rows],
         }
-    ).sort_values(["start_ns", "dur_ns"], ascending=[True, False], ignore_index=True)
-    return table.assign(depth=depths(table))
+    )
 
 
-def kinds(trace: Trace) -> Column:
-    """The kind of work of each event, as text; empty for those that are no work."""
-    found = np.full(len(trace.columns["start"]), "", object)
-    for work in works(trace):
-        found[work.rows] = np.array(KIND_NAMES, object)[work.kind]
-    return found
+def kind_name(number: int) -> str:
+    return KIND_NAMES[number] if number >= 0 else ""
 
 
-def lane(trace: Trace, row: int, on_device: bool) -> str:
+def within(trace: Trace, window: Window | None) -> Column:
+    """The rows of the events that touch the window."""
+    start, end = np.asarray(trace.columns["start"]), np.asarray(trace.columns["end"])
+    if window is None:
+        return np.arange(len(start))
+    first, last = (trace.origin + edge for edge in window)
+    return np.flatnonzero((start < last) & (end > first))
+
+
+def timeline(
+    artefact: Artefact, options: store.Options | None = None, window: Window | None = None, width: int = 400
+) -> pd.DataFrame:
+    """One rank in a window (all by default) of `width` columns, ready to draw: lanes with nested spans.
+
+    Events that are narrower than a column are joined with their neighbours of the same lane and depth, so that nothing
+    vanishes and no more than `SPANS_AT_MOST` rows come back. Columns: lane, on_device, depth, name (of the longest
+    event), kind (of most of the time: compute, communication, memory, or ""), start_ns, dur_ns (both of the whole
+    block), busy_ns (the sum of its events) and count (1: a single event). In order of lane, depth and time.
+    """
+    trace = opened(artefact, options)
+    c, rows = trace.columns, within(trace, window)
+    if not len(rows):
+        return pd.DataFrame(columns=[*BLOCK_COLUMNS])
+    begin, end = window or (0, int(c["end"][rows].max()) - trace.origin)
+    rows = rows[np.lexsort((c["start"][rows], c["depth"][rows], c["lane"][rows]))]
+    first = blocks(trace, rows, max(1, (end - begin) // width))
+    return joined(trace, rows, first)
+
+
+def blocks(trace: Trace, rows: Column, column_ns: int) -> Column:
+    """Where each block begins among the rows, which are sorted by lane, depth and time."""
     c = trace.columns
-    if on_device:
-        stream = int(c["stream"][row]) if c["stream"][row] != -1 else int(c["tid"][row])
-        return f"stream {written(trace, stream)}"
-    tid = int(c["tid"][row])
-    name = next((text for pid, thread, text in trace.columns.meta["threads"] if thread == tid and text), "")
-    return f"thread {written(trace, tid)} {name}".strip()
+    start, end, row_of = c["start"][rows], c["end"][rows], c["lane"][rows].astype(np.int64) << 32 | c["depth"][rows]
+    wide = end - start >= column_ns
+    begins = np.ones(len(rows), bool)
+    begins[1:] = (np.diff(row_of) != 0) | wide[1:] | wide[:-1] | (start[1:] - end[:-1] >= column_ns)
+    return np.flatnonzero(begins)
 
 
-def written(trace: Trace, number: int) -> str:
-    return str(number) if number > FIRST_NAME else trace.names[FIRST_NAME - number]
+def joined(trace: Trace, rows: Column, first: Column) -> pd.DataFrame:
+    c = trace.columns
+    start, end, kind = c["start"][rows], c["end"][rows], c["kind"][rows]
+    length = end - start
+    of_kind = np.array([np.add.reduceat(np.where(kind == one, length, 0), first) for one in range(-1, len(KIND_NAMES))])
+    order = np.lexsort((length, np.repeat(np.arange(len(first)), np.diff(np.append(first, len(rows))))))
+    longest = rows[order[np.append(first[1:], len(rows)) - 1]]
+    lanes = trace.columns.meta["lanes"]
+    lane = c["lane"][rows[first]].tolist()
+    found = pd.DataFrame(
+        {
+            "lane": [lanes[i]["name"] for i in lane],
+            "on_device": [lanes[i]["kind"] == DEVICE_LANE for i in lane],
+            "depth": c["depth"][rows[first]],
+            "name": [trace.names[i] for i in c["name"][longest].tolist()],
+            "kind": [kind_name(i - 1) for i in of_kind.argmax(axis=0).tolist()],
+            "start_ns": start[first] - trace.origin,
+            "dur_ns": np.maximum.reduceat(end, first) - start[first],
+            "busy_ns": np.add.reduceat(length, first),
+            "count": np.diff(np.append(first, len(rows))),
+        }
+    )
+    return found.loc[sorted(found["busy_ns"].nlargest(SPANS_AT_MOST).index)].reset_index(drop=True)
 
 
-def depths(table: pd.DataFrame) -> list[int]:
-    """How many earlier events of the same lane are still running when each begins; the table is in order of time."""
-    running: dict[str, list[int]] = {}
-    found = []
-    for name, start, dur in zip(table["lane"], table["start_ns"], table["dur_ns"], strict=True):
-        ends = running[name] = [end for end in running.get(name, []) if end > start]
-        found.append(len(ends))
-        ends.append(start + dur)
-    return found
+def tree(artefact: Artefact, options: store.Options | None = None, by: str = "operator") -> pd.DataFrame:
+    """The calls of a trace as a tree; `by` is "operator", "module" or "function". The columns are `tree.COLUMNS`."""
+    return tree_of(opened(artefact, options), by)

@@ -24,23 +24,29 @@ def cache(tmp_path_factory) -> None:
     patch.undo()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def oom() -> Run:
     """Two ranks; rank 1 ran out of memory in step 6."""
     return discover(FIXTURES / "oom_2ranks")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def stuck() -> Run:
     """Two ranks; rank 1 stands in a Python loop in step 6."""
     return discover(FIXTURES / "stuck_2ranks")
 
 
-@pytest.fixture
-def site(oom, tmp_path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def site(oom, tmp_path_factory) -> Iterator[str]:
     """The address of a dashboard of the out-of-memory run."""
-    with served(oom, tmp_path) as address:
+    with served(oom, tmp_path_factory.mktemp("dropped")) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def serving():
+    """`serving(run, folder)` is a dashboard for the time of a `with`, and gives its address."""
+    return served
 
 
 @contextmanager
@@ -63,23 +69,30 @@ def served(run: Run, folder: Path, token: str | None = None) -> Iterator[str]:
     server.server_close()
 
 
-@pytest.fixture
-def page(site):
-    """A page that fails its test at the end if it logged an error or asked for anything outside `site`."""
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium for the tests of a module; its loop must not run while others test with one of their own."""
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("needs a system chromium")
     from playwright.sync_api import sync_playwright
 
-    asked, errors = [], []
     with sync_playwright() as p:
         options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = p.chromium.launch(executable_path=chromium, args=options)
-        page = browser.new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        yield page
+        yield browser
         browser.close()
+
+
+@pytest.fixture
+def page(site, browser):
+    """A page that fails its test at the end if it logged an error or asked for anything outside `site`."""
+    asked, errors = [], []
+    page = browser.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.close()
     assert not errors
     assert not [url for url in asked if not url.startswith((site, "data:", "blob:"))]

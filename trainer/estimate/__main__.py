@@ -39,9 +39,9 @@ def estimate(config: JobConfig, world_size: int) -> dict[str, Any]:
 
 def held(local: Local, args: Any, rank: int, count: int) -> dict[str, Any]:
     """What `count` ranks that are like `rank` hold."""
-    world = join_fake(local.config, rank, local.ranks)
+    world = join_fake(local.config, rank, local.ranks, local.tensor)
     stage = replace(args, n_layers=-(-args.n_layers // local.stages))
-    found = {name: local.scaled(peak.categories) for name, peak in windows(local.config, world, stage).items()}
+    found = {name: dict(peak.categories) for name, peak in windows(local.config, world, stage).items()}
     dist.destroy_process_group()
     highest = max(found, key=lambda name: sum(found[name].values()))
     return {

@@ -4,10 +4,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.config import JobConfig
-from trainer.estimate.rehearsal import rehearse
+from trainer.estimate.rehearsal import Pretended, rehearse
 from trainer.estimate.tracker import Peak
 from trainer.parallel.activation_checkpoint import interval
-from trainer.parallel.mesh import World
 
 ENDS = 2
 """Layers at either end that differ from those between: FSDP gathers one ahead."""
@@ -37,7 +36,7 @@ class Shallow:
         return Peak(sum(categories.values()), categories) if min(categories.values()) >= 0 else None
 
 
-def windows(config: JobConfig, world: World, args: Any) -> dict[str, Peak]:
+def windows(config: JobConfig, world: Pretended, args: Any) -> dict[str, Peak]:
     """The highest moment of each window of a step; see `rehearsal.rehearse`.
 
     Every moment of a layer in the middle lies between those of the layers at the ends, which is why these suffice.
@@ -49,7 +48,7 @@ def windows(config: JobConfig, world: World, args: Any) -> dict[str, Peak]:
     return whole if whole and len(whole) == len(found) else rehearse(config, world, args, ENDS)
 
 
-def deepened(config: JobConfig, world: World, args: Any, shallow: Shallow) -> dict[str, Peak | None]:
+def deepened(config: JobConfig, world: Pretended, args: Any, shallow: Shallow) -> dict[str, Peak | None]:
     few = rehearse(config, world, replace(args, n_layers=shallow.few), ENDS)
     more = rehearse(config, world, replace(args, n_layers=shallow.more), ENDS)
     return {name: shallow.peak(peak, more[name]) for name, peak in few.items()}

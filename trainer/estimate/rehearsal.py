@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainer.config import JobConfig
+from trainer.estimate.tensor_parallel import apply_tensor_parallel, loss_over
 from trainer.estimate.tracker import MemoryTracker, Peak, TrackedRoles
 from trainer.models.decoder import Decoder, build_model
 from trainer.optim import build_optimizer
@@ -21,24 +23,40 @@ from trainer.step import Batch, OptimizerStep
 
 STEPS = 2
 """The first step makes the optimizer's state, so that the second is like all that follow."""
+TENSOR = "tp"
 MOST_BATCHES = 2
 """Batches of a step that are rehearsed: all after the first find the gradients of those before."""
 
 
-def join_fake(config: JobConfig, rank: int, size: int) -> World:
-    """Join a process group that exists in name only."""
+@dataclass(frozen=True)
+class Pretended(World):
+    """A place among ranks that do not exist, each of which is `tensor` ranks of tensor parallelism."""
+
+    tensor: DeviceMesh | None
+
+
+def join_fake(config: JobConfig, rank: int, size: int, tensor: int = 1) -> Pretended:
+    """Join a process group that exists in name only: rank `rank` of `size`, the first of its `tensor` parts."""
     wanted = degrees(config.parallelism, size)
-    dist.init_process_group("fake", rank=rank, world_size=size)
-    return World(rank, size, torch.device("cpu"), wanted, wanted.mesh("cpu"))
+    dist.init_process_group("fake", rank=rank * tensor, world_size=size * tensor)
+    sizes = {name: count for name, count in {**asdict(wanted), TENSOR: tensor}.items() if count > 1}
+    whole = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes)) if sizes else None
+    data = tuple(name for name in sizes if name != TENSOR)
+    return Pretended(
+        rank, size, torch.device("cpu"), wanted, whole[data] if whole and data else None,
+        whole[TENSOR] if whole and tensor > 1 else None,
+    )  # fmt: skip
 
 
-def rehearse(config: JobConfig, world: World, args: Any, ends: int) -> dict[str, Peak]:
+def rehearse(config: JobConfig, world: Pretended, args: Any, ends: int) -> dict[str, Peak]:
     """The highest moment of each window of a step of a model of shape `args`.
 
     Windows are the phases; fwd and bwd are cut at the `ends` layers at either end of the model ("bwd +0" is the first
     layer, "bwd -1" the last one), as these differ from those between.
     """
     model = build_model(config, args)
+    if world.tensor:
+        apply_tensor_parallel(model, world.tensor)
     lay_out(model, config, world)
     # The weights come from the meta device: FSDP shards there much faster than on fake tensors.
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -52,7 +70,7 @@ class Rehearsal:
     """The steps of one model, tracked. Made and used inside FakeTensorMode."""
 
     config: JobConfig
-    world: World
+    world: Pretended
     model: Decoder
     ends: int
 
@@ -79,7 +97,8 @@ class Rehearsal:
     def step(self) -> None:
         """As the training loop has it."""
         for _ in range(min(self.compute.accumulation, MOST_BATCHES)):
-            self.compute.forward_backward(self.batch())
+            with loss_over(self.world.tensor):
+                self.compute.forward_backward(self.batch())
         self.compute.update()
 
     @contextmanager

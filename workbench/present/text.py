@@ -48,7 +48,7 @@ def head(report: Report[Any]) -> Group:
     rows = [("Verdict", Text.assemble((name, f"bold {colour}"), "  ", clean(verdict.sentence)))]
     if first:
         rows += [
-            ("Why", Text(clean(first.why))),
+            ("Why", Text.assemble(clean(first.why), (f"  [{first.id}]", "dim"))),
             ("", evidence(first)),
             ("Next", Text(clean(first.next), style="bold")),
         ]
@@ -82,12 +82,13 @@ def grid(section: Table) -> Group:
 
 def findings(report: Report[Any]) -> Group:
     """All findings, the first ones in full."""
-    parts: list[Text] = [Text("\nFindings", style="bold")]
+    parts: list[Text | Padding] = [Text("\nFindings", style="bold")]
     for finding in report.findings[:FINDINGS]:
         sign = Text(f"  {SEVERITY_SIGNS[finding.severity]} ", style=SEVERITIES[finding.severity])
         parts.append(sign + Text(clean(f"{finding.title}{about(finding)}")) + Text(f"  [{finding.id}]", style="dim"))
         if finding is not report.lead():
-            parts.append(Text(clean(f"      {finding.why} Next: {finding.next}"), style="dim"))
+            told = Text(clean(f"{finding.why}\nNext: {finding.next}"), style="dim")
+            parts.append(Padding(told, (0, 0, 0, 6)))
     if (hidden := len(report.findings) - FINDINGS) > 0:
         parts.append(Text(f"  ... and {hidden} more: --json has them all", style="dim"))
     return Group(*parts)

@@ -21,6 +21,10 @@ LAYOUTS = {
     "steps": steps.layout,
 }
 ZOOMED = ("timeline", "gantt")
+INDEX = """<!doctype html>
+<html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
+<body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>"""
+"""Dash's own page does not tell its language."""
 DOCUMENTS = {
     "json": (Format.JSON, "application/json"),
     "md": (Format.MARKDOWN, "text/markdown; charset=utf-8"),
@@ -34,6 +38,7 @@ def make_app(view: View, prefix: str = "/") -> Dash:
         __name__,
         title=f"workbench {clean(view.run.root)}",
         update_title="",
+        index_string=INDEX,
         suppress_callback_exceptions=True,
         routes_pathname_prefix="/",
         requests_pathname_prefix=prefix,

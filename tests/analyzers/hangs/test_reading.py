@@ -228,6 +228,61 @@ def test_py_spy_stacks_are_read_too(folder, pair):
     assert "read (data/io.py:7)" in folder.write(pair).side("stacks_1.txt", stack).report().verdict.sentence
 
 
+def test_native_frames_are_shown_and_not_blamed(folder, pair):
+    stack = (
+        'Process 9: python train.py\nThread 9 (active): "MainThread"\n    clock_nanosleep (libc.so.6)\n'
+        "    at::native::add (BinaryOps.cpp:77)\n    read (data/io.py:7)\n    <module> (train.py:9)\n"
+        "    __libc_start_main (libc.so.6)\n"
+    )
+    report = folder.write(pair).side("stacks_1.txt", stack).report()
+    assert "stuck in read (data/io.py:7)" in report.verdict.sentence
+    assert "rank 1: read, called by <module>" in [fact.text for fact in report.findings[0].evidence]
+    shown = views.stacks(run.discover(folder.path))
+    assert [(row["name"], row["place"]) for _, row in shown[shown["depth"] == 4].iterrows()] == [
+        ("clock_nanosleep", "libc.so.6")
+    ]
+
+
+def test_how_long_it_has_been_there_and_whether_it_was_slow_before(folder, pair, recorder):
+    told = seen_in(collection(recorder, {0: "ok", 1: "ok"}), (6, "fwd"))
+    told["rounds"][0]["ranks"]["1"]["heartbeat"]["time_ns"] = recorder.start_ns
+    folder.write(pair).side("collection.json", told)
+    steps = type(folder)(folder.path.parent / "steps")
+    took = [9.0, *[0.2] * 6, *[0.9] * 3]
+    header = json.dumps({"schema": "workbench.steps/1", "rank": 1})
+    lines = [json.dumps({"step": n, "dur_ns": int(s * 1e9)}) for n, s in enumerate(took, 1)]
+    steps.side("rank_1.jsonl", "\n".join([header, *lines, '{"step": 11, "dur']))
+    [said] = [f.text for f in analyze(run.discover(folder.path.parent)).findings[0].evidence if "has been" in f.text]
+    assert (
+        said
+        == "rank 1: it has been there for 60 s; slow already: its last 3 steps took 900 ms each, those before 200 ms"
+    )
+
+
+def worker(tmp_path, folder, attempt, rank):
+    return type(folder)(tmp_path / f"logs/run_x/attempt_{attempt}/{rank}")
+
+
+def test_what_torchrun_says_of_an_end(tmp_path, folder, pair):
+    """Without an exit file of ours; an earlier attempt's error does not count."""
+    folder.write(pair)
+    callstack = 'File "/home/me/train.py", line 9, in <module>\n File "/home/me/data.py", line 3, in load\n'
+    told = {"message": "ValueError: no tokens\n", "extraInfo": {"py_callstack": callstack, "timestamp": "1600000000"}}
+    worker(tmp_path, folder, 0, 0).side("error.json", {"message": told | {"message": "KeyError: 'x'"}})
+    worker(tmp_path, folder, 1, 1).side("error.json", {"message": told})
+    report = analyze(run.discover(tmp_path))
+    assert (report.verdict.kind, report.verdict.ranks) == ("dead", [1])
+    assert "ValueError: no tokens at load (me/data.py:3)" in report.verdict.sentence
+
+
+def test_the_log_of_a_killed_rank_is_quoted(tmp_path, folder, pair):
+    folder.write({0: pair[0]})
+    (tmp_path / "run.json").write_text(json.dumps({"world_size": 2, "exit_codes": {"0": -15, "1": -11}}))
+    worker(tmp_path, folder, 0, 1).side("stderr.log", "warming up\n\nSegmentation fault: address 0x0\n")
+    facts = [fact.text for fact in analyze(run.discover(tmp_path)).findings[0].evidence]
+    assert "its log ends with: warming up | Segmentation fault: address 0x0" in facts
+
+
 def test_a_healthy_job_looked_at_at_different_instants(folder, recorder):
     """Rank 1 was looked at before rank 0 began the operation, so its absence proves nothing."""
     ahead = recorder.dump([recorder.entry(PG, 1), recorder.entry(PG, 2, record=90_000, done=False)], GROUPS)
@@ -427,3 +482,26 @@ def test_a_rank_that_lost_its_connection_while_it_was_asked_is_no_culprit(folder
     lost = {"rank": 1, "error": "RuntimeError", "message": "Connection closed by peer", "time_ns": just_after}
     folder.side("exit_1.json", lost)
     assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("dead", [2])
+
+
+def test_the_folders_of_the_workers_tell_ranks_within_a_node(tmp_path, folder, pair):
+    """Local rank 0 of the second node is rank 1; where nothing tells which node wrote an error, nobody is named."""
+    told = {"message": "ValueError: no tokens", "extraInfo": {"timestamp": "1600000000"}}
+    home = tmp_path / "host_b"
+    dumps = type(folder)(home / "dumps").write({0: pair[0]})
+    dumps.side("groups_1.json", {"rank": 1, "local_rank": 0, "world_size": 2, "host": "b"})
+    worker(home, folder, 0, 0).side("error.json", {"message": told})
+    report = analyze(run.discover(tmp_path))
+    assert (report.verdict.kind, report.verdict.ranks) == ("dead", [1])
+    assert report.verdict.missing[-1].startswith("no dump of rank 1: ValueError")
+    type(folder)(home / "logs/run_y/attempt_0/0").side("error.json", {"message": told | {"message": "KeyError: 1"}})
+    assert "it left no dump" in analyze(run.discover(tmp_path)).verdict.sentence
+
+
+def test_the_dumps_of_one_node_leave_the_others_open(folder, recorder):
+    waiting = recorder.dump([recorder.entry(PG, 1, done=False)], {"0": ("default_pg", range(4))})
+    report = folder.write({0: waiting, 1: waiting}).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("unknown", [])
+    assert report.verdict.sentence == "nothing is known of ranks 2-3: they left no dump; ranks 0-1 wait for them"
+    assert report.verdict.missing == ["no dump of ranks 2-3"]
+    assert "folders at once" in report.findings[0].next

@@ -1,5 +1,6 @@
 """Every way a snapshot is written reads the same; what is no snapshot is refused, within bounds."""
 
+import gzip
 import os
 import pickle
 import resource
@@ -215,7 +216,13 @@ def told_overflow(made):
     return made | {"allocator_settings": {"trace_alloc_overflowed": True, "trace_alloc_max_entries": 5}}
 
 
-@pytest.mark.parametrize("age", [with_pools, without_times, told_overflow])
+def from_an_xpu(made):
+    """As torch.xpu writes it: neither pools of segments nor settings."""
+    bare = [{k: v for k, v in segment.items() if k != "segment_pool_id"} for segment in made["segments"]]
+    return {"segments": bare, "device_traces": made["device_traces"]}
+
+
+@pytest.mark.parametrize("age", [with_pools, without_times, told_overflow, from_an_xpu])
 @pytest.mark.parametrize("name", ["a.pickle", "a.json"])
 def test_every_age_of_the_schema_says_the_same(maker, oracle, age, name):
     snapshot = maker.wander(8).snapshot()
@@ -258,3 +265,70 @@ def test_mutated_snapshots_are_answered_or_refused(maker, seed):
     command = [sys.executable, "-c", program, str(path), str(seed)]
     ended = subprocess.run(command, capture_output=True, check=False, env=environment, timeout=60)
     assert ended.returncode == 0, ended.stderr.decode()
+
+
+class JitPickler:
+    """Opcodes as PyTorch's C++ writer gives them: protocol 2, every text pooled, a list or dict in one batch."""
+
+    def __init__(self):
+        self.memo, self.count, self.out = {}, 0, bytearray(b"\x80\x02")
+
+    def put(self):
+        self.out += b"q" + bytes([self.count]) if self.count < 256 else b"r" + self.count.to_bytes(4, "little")
+        self.count += 1
+
+    def get(self, place):
+        self.out += b"h" + bytes([place]) if place < 256 else b"j" + place.to_bytes(4, "little")
+
+    def push(self, value):
+        kinds = {
+            str: self.text,
+            bool: self.flag,
+            int: self.number,
+            list: self.batch,
+            tuple: self.batch,
+            dict: self.batch,
+        }
+        kinds.get(type(value), self.batch)(value)
+        return self
+
+    def text(self, value):
+        if value in self.memo:
+            return self.get(self.memo[value])
+        self.out += b"X" + len(value.encode()).to_bytes(4, "little") + value.encode()
+        self.memo[value] = self.count
+        return self.put()
+
+    def flag(self, value):
+        self.out += b"\x88" if value else b"\x89"
+
+    def number(self, value):
+        if 0 <= value < 1 << 8:
+            self.out += b"K" + bytes([value])
+        elif 0 <= value < 1 << 16:
+            self.out += b"M" + value.to_bytes(2, "little")
+        elif -(1 << 31) <= value < 1 << 31:
+            self.out += b"J" + value.to_bytes(4, "little", signed=True)
+        else:
+            self.out += b"\x8a\x08" + value.to_bytes(8, "little", signed=True)
+
+    def batch(self, value):
+        before, after = {list: (b"]", b"e"), dict: (b"}", b"u"), tuple: (b"", b"t")}[type(value)]
+        self.out += before
+        if before:
+            self.put()
+        self.out += b"("
+        for part in (x for item in value.items() for x in item) if type(value) is dict else value:
+            self.push(part)
+        self.out += after
+
+
+@pytest.mark.parametrize("gz", [False, True])
+def test_what_the_writer_in_c_plus_plus_leaves(maker, oracle, gz):
+    snapshot = maker.wander(4, 900).snapshot()
+    artefact = maker.save({}, "a.pickle.gz" if gz else "a.pickle")
+    written = bytes(JitPickler().push(snapshot).out + b".")
+    assert pickle.loads(written) == snapshot
+    assert (b"r\x00\x01\x00\x00" in written, b"j" in written) == (True, True), "more than 256 objects"
+    artefact.path.write_bytes(gzip.compress(written) if gz else written)
+    assert (*peak(artefact), oracle(snapshot, 0)[4]) == oracle(snapshot, 0)

@@ -141,3 +141,76 @@ def test_pools_streams_and_retries(crowded):
     assert "300.0 MiB" in found["memory.dead_pool"].title
     assert found["memory.retries"].evidence[0].text.startswith("50.0 MiB")
     assert "memory.reserved" in found
+
+
+UNIT = 512
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_free_at_every_entry(maker, seed):
+    """Against a map of units: segments come and go, blocks fill whole units of theirs."""
+    dice, made = random.Random(seed), maker.Recording()
+    segments, live, history = {}, {}, []
+    for _ in range(80):
+        empty = [s for s in segments if not any(s <= a < s + segments[s] for a in live)]
+        choice = dice.random()
+        if choice < 0.15 or not segments:
+            address = dice.choice([k * 16 * UNIT for k in range(1, 30) if k * 16 * UNIT not in segments])
+            segments[address] = 16 * UNIT
+            made.write("segment_alloc", address, 16 * UNIT, [])
+        elif choice < 0.25 and empty:
+            address = dice.choice(empty)
+            made.write("segment_free", address, segments.pop(address), [])
+        elif choice < 0.5 and live:
+            address = dice.choice(sorted(live))
+            made.write("free_completed", address, live.pop(address), [])
+        else:
+            taken = {a + k * UNIT for a, size in live.items() for k in range(-(-size // UNIT))}
+            units = [s + k * UNIT for s, n in segments.items() for k in range(n // UNIT)]
+            address = dice.choice([unit for unit in units if unit not in taken] or [None])
+            if address is not None:
+                live[address] = dice.randrange(1, UNIT + 1)
+                made.write("alloc", address, live[address], [])
+        while len(history) < len(made.entries):
+            history.append((dict(segments), dict(live)))
+    blocks = {s: [block(a, UNIT, True) | {"requested_size": n} for a, n in sorted(live.items()) if s <= a < s + size]
+              for s, size in segments.items()}  # fmt: skip
+    snapshot = {
+        "segments": [segment_of(s, size, blocks=blocks[s]) for s, size in segments.items()],
+        "device_traces": [made.entries],
+    }
+    artefact = maker.save(snapshot)
+    for entry in range(0, len(history), 5):
+        table = views.free(artefact, entry)
+        found = {at + k * UNIT for at, size in zip(table["address"], table["bytes"], strict=True)
+                 for k in range(size // UNIT)}  # fmt: skip
+        reserved, held = history[entry]
+        units = {s + k * UNIT for s, size in reserved.items() for k in range(size // UNIT)}
+        assert found == units - held.keys()
+        assert all(s in reserved for s in table["segment"])
+        assert table["bytes"].is_monotonic_decreasing
+
+
+def test_free_pieces_by_pool_and_segment_against_the_request(maker):
+    made = maker.Recording()
+    made.alloc(MIB)
+    made.oom(60 * MIB, MIB, [maker.frame("forward")])
+    tiles = {MIB: (10, 30, 10, 20), 1 << 40: (5, 40), 2 << 40: (0, 50)}
+    segments = []
+    for (base, sizes), (pool, stream) in zip(tiles.items(), [((0, 0), 0), ((0, 0), 7), ((3, 0), 0)], strict=True):
+        at, blocks = base, []
+        for number, size in enumerate(sizes):
+            blocks += [block(at, size * MIB, number % 2 == 0)] if size else []
+            at += size * MIB
+        segments.append(segment_of(base, at - base, pool, stream, blocks))
+    report = memory.analyze([maker.save({"segments": segments, "device_traces": [made.entries]})])
+    found = report.data.devices[0].fragmentation
+    assert [(p.pool, p.stream, p.pieces, p.free_bytes // MIB, p.split_bytes // MIB, p.largest_bytes // MIB)
+            for p in found.pools] == [
+        ("0.0", 0, 2, 50, 50, 30), ("3.0", 0, 1, 50, 0, 50), ("0.0", 7, 1, 40, 40, 40),
+    ]  # fmt: skip
+    assert [(s.segment, s.split_bytes // MIB, s.pieces) for s in found.segments] == [(MIB, 50, 2), (1 << 40, 40, 1)]
+    [oom] = [finding for finding in report.findings if finding.id == "memory.oom"]
+    assert "pool 0.0, stream 0: 50.0 MiB free in 2 pieces, the largest 30.0 MiB, too small for the request" in {
+        fact.text for fact in oom.evidence
+    }

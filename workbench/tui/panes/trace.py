@@ -54,9 +54,8 @@ class TracePane(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(legend(), id="trace-title")
-        yield Rows(
-            Text(f"{'rank':>6} {'span':>9}", style="dim"), lambda one: breakdown(one, self.size.width), id="bars"
-        )
+        heads = Text(f"{'rank':>6} {'span':>9}", style="dim")
+        yield Rows(heads, lambda one: breakdown(one, self.size.width), id="bars", classes="top")
         yield self._looked
 
     def on_mount(self) -> None:

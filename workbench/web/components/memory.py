@@ -1,6 +1,6 @@
 """Memory: over time, as a tree, and as segments."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,16 +15,20 @@ STACK, LINE = 16, 110
 """Lines and columns of a stack that a hover shows."""
 
 
-def timeline(frame: pd.DataFrame, cursor: int | None = None) -> go.Figure:
-    """Stacked memory by category over trace entries; the peak, each failed allocation and the cursor are marked."""
+def timeline(frame: pd.DataFrame, parts: Mapping[str, str], cursor: int | None = None) -> go.Figure:
+    """Stacked memory over trace entries; the peak, each failed allocation and the cursor are marked.
+
+    `parts` are the columns to stack, each with its colour.
+    """
     figure = go.Figure(layout=PLAIN)
-    for name in CATEGORIES:
-        if name in frame and frame[name].any():
-            figure.add_trace(layer(name, frame))
+    for name, colour in parts.items():
+        if frame[name].any():
+            figure.add_trace(layer(name, frame, colour))
     figure.update_layout(
         xaxis={"title": "trace entry"},
         yaxis={"title": "bytes", "tickformat": ".3s", "rangemode": "tozero"},
         legend={"orientation": "h", "y": 1.12},
+        showlegend=True,
         hovermode="x unified",
         uirevision="timeline",
         shapes=[
@@ -36,14 +40,14 @@ def timeline(frame: pd.DataFrame, cursor: int | None = None) -> go.Figure:
     return figure
 
 
-def layer(name: str, frame: pd.DataFrame) -> go.Scatter:
+def layer(name: str, frame: pd.DataFrame, colour: str) -> go.Scatter:
     return go.Scatter(
         x=frame["entry"].to_numpy(),
         y=frame[name].to_numpy(),
-        name=name.replace("_", " "),
+        name=plain(name).replace("_", " "),
         stackgroup="memory",
-        line={"shape": "hv", "width": 0.5, "color": CATEGORIES[name]},
-        fillcolor=CATEGORIES[name],
+        line={"shape": "hv", "width": 0.5, "color": colour},
+        fillcolor=colour,
     )
 
 
@@ -124,3 +128,26 @@ def block_chart(frame: pd.DataFrame) -> go.Figure:
     )
     figure.update_layout(title="Segments and what fills them", margin={"l": 110, "t": 40}, height=120 + 22 * len(frame))
     return figure.update_layout(xaxis={"visible": False}, yaxis={"autorange": "reversed"})
+
+
+def ranks(frame: pd.DataFrame) -> go.Figure:
+    """`memory.ranks.matrix` as a heat map: ranks down, categories across, each cell in its bytes."""
+    held = frame[list(CATEGORIES)]
+    figure = go.Figure(
+        go.Heatmap(
+            z=held.to_numpy(),
+            x=[name.replace("_", " ") for name in held.columns],
+            y=[f"rank {rank}, device {device}" for rank, device in zip(frame["rank"], frame["device"], strict=True)],
+            text=[[size(int(count)) for count in row] for row in held.to_numpy()],
+            texttemplate="%{text}",
+            hovertemplate="%{y}, %{x}: %{text}<extra></extra>",
+            colorscale=[(0, "#f2f2f2"), (1, CATEGORIES["parameters"])],
+            showscale=False,
+            xgap=1,
+            ygap=1,
+        ),
+        layout=PLAIN,
+    )
+    return figure.update_layout(
+        yaxis={"autorange": "reversed"}, margin={"l": 130}, height=110 + 26 * min(len(frame), 40)
+    )

@@ -1,25 +1,29 @@
 """Memory over time of one rank's device, and what is alive at an instant.
 
 `?device=N` chooses the device, `entry=N` the instant, `by=` the grouping, `under=N` the subtree, `find=` what
-stands out, `from=` and `to=` the window of entries.
+stands out, `from=` and `to=` the window of entries, `colour=` what the timeline stacks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 import pandas as pd
+import plotly.graph_objects as go
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from analyzers.memory import views
+from analyzers.memory import ranks, views
 from analyzers.memory.block_map import block_map
 from analyzers.run import Artefact
+from workbench.palette import CATEGORIES, qualitative
 from workbench.present.sections import categories, device_name, stacks, worst_first
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.units import size
 from workbench.web.components.figure import drawn, visible
 from workbench.web.components.memory import block_chart, icicle, timeline
+from workbench.web.components.memory import ranks as rank_chart
 from workbench.web.components.text import choice, table
 from workbench.web.view import View, asked, number, span_of
 
@@ -29,6 +33,8 @@ LEVELS = 2
 NODES = 500
 WHOLE = -1
 GROUPINGS = ("module", "line", "stack", "category")
+COLOURS = ("category", "pool", "stream")
+FOUND = 40
 
 
 def layout(view: View, query: dict[str, str]) -> html.Div:
@@ -41,15 +47,20 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
     names = [(str(i), device_name(d)) for i, d in enumerate(devices)]
     return html.Div(
         [
+            *together(devices),
             choice("device", names, str(at)),
             html.H2(device_name(device).capitalize()),
-            drawn("timeline", timeline(window(view, device, span), entry), "Allocated memory by category over time"),
+            choice("colour", [(name, f"colour by {name}") for name in COLOURS], place.colour, query),
+            drawn("timeline", chart(view, device, place, span), f"Allocated memory by {place.colour} over time"),
             html.P("Drag to zoom in, click to look at another instant, double click for all.", className="hint"),
             dcc.Store(id="device", data=at),
             html.H2(f"Alive after entry {entry}{' (the peak)' if entry == device.peak_index else ''}", id="instant"),
             choice("by", [(name, f"by {name}") for name in GROUPINGS], place.by, query),
-            dcc.Input(
-                id="find", type="search", value=place.find, debounce=True, placeholder="find: what else is there dims"
+            html.Label(
+                [
+                    "find a name, line, 0x address or >=64MiB ",
+                    dcc.Input(id="find", type="search", value=place.find, debounce=True),
+                ]
             ),
             *alive(view, device, place),
             table(categories(device)),
@@ -58,24 +69,34 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
     )
 
 
+def together(devices: Sequence[Any]) -> list[Any]:
+    """Ranks beside each other, where there are several."""
+    frame = ranks.matrix(devices)
+    if len(frame) == 1:
+        return []
+    return [html.H2("Ranks at their peaks"), drawn("ranks", rank_chart(frame), "Bytes by rank and category")]
+
+
 @dataclass(frozen=True)
 class Place:
-    """Where in a device's memory the page looks: the instant, the grouping, the subtree, and the words to find."""
+    """Where the page looks: the instant, the grouping, the subtree, what is sought, and the colours."""
 
     entry: int
     by: str
     under: int
     find: str
+    colour: str
 
 
 def instant(query: dict[str, str], device: Any) -> Place:
     """The place that the address names; what makes no sense there is passed over."""
-    by = query.get("by", "")
+    by, colour = query.get("by", ""), query.get("colour", "")
     return Place(
         number(query, "entry", device.entries, device.peak_index),
         by if by in GROUPINGS else GROUPINGS[0],
         number(query, "under", 1 << 40, WHOLE),
         query.get("find", "")[:100],
+        colour if colour in COLOURS else COLOURS[0],
     )
 
 
@@ -88,8 +109,16 @@ def alive(view: View, device: Any, place: Place) -> list[Any]:
     return [
         drawn("tree", icicle(*below(tree, place.under), place.find), f"What is alive, by {place.by}"),
         table(holders(tree)),
+        *([table(found(views.search(artefact, place.find, options, of, FOUND)))] if place.find else []),
         drawn("blocks", block_chart(block_map(segments, blocks, CELLS, SEGMENTS)), "Segments and what fills them"),
     ]
+
+
+def found(blocks: pd.DataFrame) -> Table:
+    """The blocks that fit what is sought. An address finds all that were ever there: its life."""
+    columns = (blocks[name] for name in ("address", "requested", "born", "died", "category", "frame"))
+    rows = ((f"{at:#x}", size(requested), *rest) for at, requested, *rest in zip(*columns, strict=True))
+    return table_of("Blocks found", "address | bytes> | from entry> | to entry> | category | line", rows, FOUND)
 
 
 def below(tree: pd.DataFrame, under: int) -> tuple[pd.DataFrame, int]:
@@ -125,9 +154,17 @@ def snapshot(view: View, device: Any) -> Artefact:
     return artefact
 
 
-def window(view: View, device: Any, span: tuple[int, int] | None) -> Any:
+def chart(view: View, device: Any, place: Place, span: tuple[int, int] | None) -> go.Figure:
     """The reduced timeline of a window of entries, or of all."""
-    return views.timeline(snapshot(view, device), view.options, device=device.device, buckets=BUCKETS, window=span)
+    artefact, options, of = snapshot(view, device), view.options, device.device
+    frame = views.timeline(artefact, options, of, BUCKETS, span)
+    if place.colour == COLOURS[0]:
+        return timeline(frame, CATEGORIES, place.entry)
+    placed = views.places(artefact, options, of, place.colour, BUCKETS, span)
+    names = [str(name) for name in placed if name not in ("entry", "time_us", "allocated")]
+    parts = {f"{place.colour} {name}" if name[:1].isdigit() else name: name for name in names}
+    coloured = frame[["entry", "allocated", "oom"]].assign(**{title: placed[name] for title, name in parts.items()})
+    return timeline(coloured, {title: qualitative(i) for i, title in enumerate(parts)}, place.entry)
 
 
 def install(app: Dash, view: View) -> None:
@@ -148,7 +185,7 @@ def install(app: Dash, view: View) -> None:
         span = visible(relayout or {}, (0, device.entries))
         if span is None:
             return no_update
-        return timeline(window(view, device, span), instant(asked(search), device).entry)
+        return chart(view, device, instant(asked(search), device), span)
 
     @app.callback(
         Output("address", "search"),

@@ -1,0 +1,201 @@
+"""The structs of `workbench.trace/1`. All times are integer nanoseconds, all but sums are unions of intervals."""
+
+import msgspec
+
+
+class Kernel(msgspec.Struct, frozen=True, kw_only=True):
+    """All executions of one kernel; of one operator's own time in a CPU trace."""
+
+    name: str
+    kind: str
+    count: int
+    total_ns: int
+    mean_ns: int
+    median_ns: int
+    std_ns: int
+    min_ns: int
+    max_ns: int
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """How a selection of the work divides: `name` is a phase, a stream or a step.
+
+    compute + exposed communication + exposed memory + idle = span; overlapped + exposed communication = communication.
+    `work_ns` is the sum of the lengths, which counts overlaps twice.
+    """
+
+    name: str
+    events: int
+    work_ns: int
+    span_ns: int
+    busy_ns: int
+    idle_ns: int
+    compute_ns: int
+    communication_ns: int
+    exposed_communication_ns: int
+    overlapped_communication_ns: int
+    memory_ns: int
+    exposed_memory_ns: int
+
+
+class StepTime(Part, frozen=True, kw_only=True):
+    """One `ProfilerStep#N`: its wall time on the host, and the work that was launched inside it."""
+
+    step: int
+    start_ns: int
+    dur_ns: int
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator, module, annotation or line of source, and what it costs.
+
+    `host_ns` is a sum over its calls with what these call, `own_ns` without; `device_ns` sums the kernels launched
+    inside, which on a CPU are the operators' own times. `flops` counts multiplications and additions of those
+    operators whose shapes were recorded.
+    """
+
+    name: str
+    count: int
+    host_ns: int
+    own_ns: int = 0
+    device_ns: int
+    kernels: int
+    flops: int = 0
+    bytes: int = 0
+    bound: str = ""
+
+
+class Launches(msgspec.Struct, frozen=True, kw_only=True):
+    """From the end of a launching call to its kernel's beginning (`early`: negative), and how many kernels queue.
+
+    `queue_mean` and `queue_max` count kernels that were launched and have not begun; `blocked` are launching calls that
+    took more than ten times as long as the median one.
+    """
+
+    count: int
+    early: int
+    delay_median_ns: int
+    delay_p95_ns: int
+    delay_max_ns: int
+    queue_mean: float
+    queue_max: int
+    blocked: int
+    blocked_ns: int
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one name: how often, how long together and at most."""
+
+    name: str
+    count: int
+    total_ns: int
+    max_ns: int
+
+
+class Copy(msgspec.Struct, frozen=True, kw_only=True):
+    """Copies of one kind; the bandwidth is that of all of them together, in bytes a second."""
+
+    name: str
+    count: int
+    total_ns: int
+    bytes: int
+    bytes_per_s: float
+
+
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
+    """Collectives of one kind, group and size on one rank.
+
+    `bytes` is the size of the larger buffer of one rank; `algorithm_bytes_per_s` that size through the shortest time,
+    as the others contain waiting; `bus_bytes_per_s` what the links carry at that (the convention of nccl-tests).
+    """
+
+    name: str
+    group: str
+    group_size: int
+    dtype: str
+    bytes: int
+    count: int
+    total_ns: int
+    median_ns: int
+    min_ns: int
+    algorithm_bytes_per_s: float
+    bus_bytes_per_s: float
+
+
+class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+    """What torch.compile left in the trace; a frame compiled again has a region `n/1` or higher."""
+
+    regions: int = 0
+    recompiled: int = 0
+    compilations: int = 0
+    compile_ns: int = 0
+
+
+class Graphs(msgspec.Struct, frozen=True, kw_only=True):
+    """CUDA graphs: launches of whole graphs, and the kernels that ran from them."""
+
+    launches: int = 0
+    kernels: int = 0
+    device_ns: int = 0
+
+
+class Sequence(msgspec.Struct, frozen=True, kw_only=True):
+    """Kernels that follow each other on a stream again and again; `total_ns` sums their times."""
+
+    names: list[str]
+    count: int
+    total_ns: int
+
+
+class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """One device of one file; `device` is null and `source` "cpu" where the work is that of the host itself.
+
+    The four kinds of idle time add up to `idle_ns`: `host` until the next launching call had returned, `dependency`
+    where the next kernel had been launched before the device went idle, `launch` the usual latency after the call,
+    `unexplained` the rest. `blocking_communication_ns` is that part of the exposed one during which a kernel that was
+    launched already waited for the communication's end.
+    """
+
+    path: str
+    rank: int | None
+    device: int | None
+    world_size: int | None
+    backend: str | None
+    source: str
+    device_name: str
+    steps: int
+    device_events: int
+    unlinked_events: int
+    span_ns: int
+    busy_ns: int
+    idle_ns: int
+    idle_host_ns: int
+    idle_dependency_ns: int
+    idle_launch_ns: int
+    idle_unexplained_ns: int
+    compute_ns: int
+    communication_ns: int
+    exposed_communication_ns: int
+    blocking_communication_ns: int
+    overlapped_communication_ns: int
+    memory_ns: int
+    exposed_memory_ns: int
+    kernels: list[Kernel]
+    step_times: list[StepTime]
+    phases: list[Part]
+    streams: list[Part]
+    operators: list[Cost]
+    modules: list[Cost]
+    annotations: list[Cost]
+    lines: list[Cost]
+    launches: Launches | None
+    synchronisations: list[Call]
+    copies: list[Copy]
+    collectives: list[Collective]
+    graphs: Graphs | None
+    compiled: Compiled | None
+    sequences: list[Sequence]
+    flops: int
+    flops_per_s: float
+    peak_flops_per_s: float | None
+    problems: list[str]

@@ -1,0 +1,162 @@
+"""The collectives that one rank took part in: what identifies each on all ranks, how much it moves and how fast."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+import numpy as np
+
+from analyzers.traces.answers import Collective
+from analyzers.traces.intervals import COMMUNICATION
+from analyzers.traces.model import OPS
+from analyzers.traces.nesting import NONE, innermost
+from analyzers.traces.table import Column
+from analyzers.traces.work import NO_STEP, Work
+
+SYMMETRIC = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
+"""Ends on all ranks at nearly the same moment, and on none before the last has come."""
+TWICE = re.compile(r"all_?reduce", re.IGNORECASE)
+ELEMENT_BYTES = {
+    "double": 8, "float": 4, "half": 2, "bfloat16": 2, "long": 8, "int": 4, "short": 2, "byte": 1, "char": 1, "bool": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "long int": 8, "c10::bfloat16": 2, "c10::half": 2,
+}  # fmt: skip
+UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class Meetings:
+    """The communication of an account in order of time; `rows` are rows of the trace."""
+
+    work: Work
+
+    @cached_property
+    def places(self) -> Column:
+        """Positions in the work's rows."""
+        found = np.flatnonzero(self.work.kind == COMMUNICATION)
+        return found[np.argsort(self.work.start[found], kind="stable")]
+
+    @property
+    def rows(self) -> Column:
+        return self.work.rows[self.places]
+
+    @cached_property
+    def noted(self) -> Column:
+        """The place of each in the table of collectives: its own entry, else that of the operator that launched it."""
+        c = self.work.trace.columns
+        rows = c["collective_row"].astype(np.int64)
+        place = np.full(len(c["start"]), NONE)
+        place[rows] = np.arange(len(rows))
+        telling = place >= 0
+        telling &= self.work.trace.of_cat(OPS)
+        around = innermost(telling, c["depth"], c["parent"])
+        launch = self.work.launch[self.places]
+        operator = np.where(launch >= 0, around[launch], NONE)
+        return np.where(place[self.rows] >= 0, place[self.rows], np.where(operator >= 0, place[operator], NONE))
+
+    def told(self, name: str) -> Column:
+        """A column of the table of collectives, UNKNOWN where nothing was noted."""
+        values = self.work.trace.columns[f"collective_{name}"]
+        return np.where(self.noted >= 0, values[self.noted], UNKNOWN) if len(values) else self.noted
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What each is called: by the recorder, else the kernel's or annotation's own name."""
+        texts, own = self.work.trace.names, self.work.trace.columns["name"][self.rows]
+        told = self.told("name")
+        return [texts[a if a >= 0 else b] for a, b in zip(told.tolist(), own.tolist(), strict=True)]
+
+    @cached_property
+    def groups(self) -> list[str]:
+        """The name of each one's process group; empty where nobody tells."""
+        return [self.work.trace.names[i] if i >= 0 else "" for i in self.told("group").tolist()]
+
+    @cached_property
+    def members(self) -> list[int]:
+        """How many ranks each has; that of the whole job where nobody tells."""
+        size = {group["name"]: len(group["ranks"]) for group in self.work.trace.header.get("groups", [])}
+        world = self.work.trace.header.get("world_size") or 1
+        told = self.told("members").tolist()
+        return [size.get(group) or (n if n > 0 else world) for group, n in zip(self.groups, told, strict=True)]
+
+    @cached_property
+    def sizes(self) -> Column:
+        """Elements of the larger buffer of one rank, UNKNOWN where nobody tells."""
+        told = np.maximum(self.told("elements"), self.told("elements_out"))
+        shapes = self.host_shapes
+        return np.array(
+            [
+                n if n > 0 else shapes.get(row, (UNKNOWN, ""))[0]
+                for n, row in zip(told.tolist(), self.rows.tolist(), strict=True)
+            ],
+            np.int64,
+        )
+
+    @cached_property
+    def types(self) -> list[str]:
+        texts, shapes = self.work.trace.names, self.host_shapes
+        told = self.told("dtype").tolist()
+        return [
+            texts[i] if i >= 0 else shapes.get(row, (0, ""))[1] for i, row in zip(told, self.rows.tolist(), strict=True)
+        ]
+
+    @cached_property
+    def host_shapes(self) -> dict[int, tuple[int, str]]:
+        """(elements, type) of the collectives that ran on the host, by row, where shapes were recorded."""
+        c = self.work.trace.columns
+        known = dict(zip(c["shape_row"].tolist(), c["shape_text"].tolist(), strict=True))
+        mine = [row for row in self.rows.tolist() if row in known] if self.work.device is None else []
+        return {row: first_input(c.meta["shapes"][known[row]]) for row in mine}
+
+    def step(self) -> Column:
+        """The number of the step of each, NO_STEP outside."""
+        position = self.work.step()[self.places]
+        numbers = np.array([number for number, _, _ in self.work.trace.steps] or [NO_STEP], np.int64)
+        return np.where(position == NO_STEP, NO_STEP, numbers[position])
+
+
+def first_input(shapes: str) -> tuple[int, str]:
+    """(elements, type) of the first input in a text of shapes; unknown where it is not as it should be."""
+    dims, types, _ = f"{shapes}\0\0".split("\0")[:3]
+    try:
+        size = int(np.prod(msgspec.json.decode(dims)[0], dtype=np.int64))
+        return size, str(msgspec.json.decode(types)[0])
+    except (msgspec.DecodeError, IndexError, TypeError, ValueError, KeyError):
+        return UNKNOWN, ""
+
+
+def collectives(met: Meetings) -> list[Collective]:
+    """By name, group and size: how often, how long, and how fast at best."""
+    keys = list(zip(met.names, met.groups, met.members, met.types, met.sizes.tolist(), strict=True))
+    places: dict[tuple[str, str, int, str, int], list[int]] = {}
+    for i, key in enumerate(keys):
+        places.setdefault(key, []).append(i)
+    length = met.work.trace.columns["end"][met.rows] - met.work.trace.columns["start"][met.rows]
+    found = [describe(key, np.sort(length[mine])) for key, mine in places.items()]
+    return sorted(found, key=lambda one: (-one.total_ns, one.name, one.bytes))
+
+
+def describe(key: tuple[str, str, int, str, int], length: Column) -> Collective:
+    name, group, members, kind, elements = key
+    size = max(elements, 0) * ELEMENT_BYTES.get(kind.lower(), 0)
+    speed = size / int(length[0]) * 1e9 if length[0] else 0.0
+    return Collective(
+        name=name,
+        group=group,
+        group_size=members,
+        dtype=kind,
+        bytes=size,
+        count=len(length),
+        total_ns=int(length.sum()),
+        median_ns=int(length[len(length) // 2]),
+        min_ns=int(length[0]),
+        algorithm_bytes_per_s=round(speed),
+        bus_bytes_per_s=round(speed * bus_factor(name, members)),
+    )
+
+
+def bus_factor(name: str, members: int) -> float:
+    """Bytes that cross a link for each byte of the buffer, by the convention of nccl-tests."""
+    if not SYMMETRIC.search(name) or members < 1:
+        return 1.0
+    return (2 if TWICE.search(name) else 1) * (members - 1) / members

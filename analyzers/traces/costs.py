@@ -1,0 +1,154 @@
+"""What operators, modules, annotations and lines of source cost: the kernels launched inside them are theirs."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from analyzers.traces.answers import Cost
+from analyzers.traces.flops import Formulas
+from analyzers.traces.model import OPS, PROFILER_STEP, Trace, numbered
+from analyzers.traces.nesting import NONE, innermost, outermost, own_time, summed_up
+from analyzers.traces.table import Column
+from analyzers.traces.work import Work
+
+MODULE = re.compile(r"^nn\.Module: ")
+SOURCE = re.compile(r"\.pyx?\(\d+\): ")
+LIBRARY = re.compile(r"(^|/)(torch|site-packages|dist-packages|lib/python[\d.]*)/|^<|^(threading|contextlib|runpy)\.py")
+COSTS_AT_MOST = 100
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Which event of the host each piece of work is due to."""
+
+    work: Work
+
+    @property
+    def trace(self) -> Trace:
+        return self.work.trace
+
+    @cached_property
+    def per_row(self) -> tuple[Column, Column]:
+        """For each event of the trace the device time (ns) and the number of kernels launched directly by it."""
+        linked = self.work.linked
+        size = len(self.trace.columns["start"])
+        spent = np.zeros(size, np.int64)
+        np.add.at(spent, self.work.launch[linked], self.work.own[linked])
+        return spent, np.bincount(self.work.launch[linked], minlength=size)
+
+    @cached_property
+    def inside(self) -> tuple[Column, Column]:
+        """The same as `per_row`, with what was launched by events inside."""
+        if self.work.device is None:
+            empty = np.zeros(len(self.trace.columns["start"]), np.int64)
+            return empty, empty
+        spent, count = (
+            summed_up(values, self.trace.columns["depth"], self.trace.columns["parent"]) for values in self.per_row
+        )
+        return spent, count
+
+    def by_name(self, chosen: Column, formulas: Formulas | None = None) -> list[Cost]:
+        """The chosen events by their name; those inside one of the same name count once."""
+        c = self.trace.columns
+        rows = np.flatnonzero(chosen)
+        if not len(rows):
+            return []
+        outer = rows[outermost(numbered(c["lane"][rows], c["name"][rows]), c["start"][rows], c["end"][rows])]
+        own = own_time(np.where(chosen, self.above(chosen), NONE), c["start"], c["end"])
+        length = c["end"] - c["start"]
+        spent, count = self.inside
+        sums = [summed(c["name"], outer, values) for values in (length, spent, count)]
+        owns, times = summed(c["name"], rows, own), np.bincount(c["name"][rows])
+        found = [
+            Cost(
+                name=self.trace.names[name],
+                count=int(times[name]),
+                host_ns=int(sums[0][name]),
+                own_ns=int(owns[name]),
+                device_ns=int(sums[1][name]),
+                kernels=int(sums[2][name]),
+                **(formulas.of_name(name) if formulas else {}),
+            )
+            for name in np.unique(c["name"][rows]).tolist()
+        ]
+        return sorted(found, key=lambda cost: (-cost.device_ns, -cost.own_ns, cost.name))[:COSTS_AT_MOST]
+
+    def above(self, chosen: Column) -> Column:
+        """The innermost chosen event strictly around each event."""
+        c = self.trace.columns
+        inner = innermost(chosen, c["depth"], c["parent"])
+        return np.where(c["parent"] >= 0, inner[c["parent"]], NONE)
+
+    def operators(self, formulas: Formulas) -> list[Cost]:
+        named_so = self.trace.is_named(PROFILER_STEP)
+        return self.by_name(self.trace.of_cat(OPS) & ~named_so, formulas)
+
+    def annotations(self) -> list[Cost]:
+        return self.by_name(self.trace.of_cat({"user_annotation"}))
+
+    def lines(self) -> list[Cost]:
+        """Functions of the user's own files, each with the line that it begins at."""
+        own = np.array([bool(SOURCE.search(name) and not LIBRARY.search(name)) for name in self.trace.names] or [False])
+        return self.by_name(own[self.trace.columns["name"]] & self.trace.of_cat({"python_function"}))
+
+    def modules(self) -> list[Cost]:
+        """Modules, with the kernels of their backward operators where sequence numbers tell whose these are."""
+        chosen = self.trace.is_named(MODULE) & self.trace.of_cat({"python_function"})
+        forward = self.by_name(chosen)
+        extra = self.backward(chosen)
+        return sorted(
+            [
+                Cost(
+                    name=cost.name.removeprefix("nn.Module: "),
+                    count=cost.count,
+                    host_ns=cost.host_ns,
+                    own_ns=cost.own_ns,
+                    device_ns=cost.device_ns + extra.get(cost.name, (0, 0))[0],
+                    kernels=cost.kernels + extra.get(cost.name, (0, 0))[1],
+                )
+                for cost in forward
+            ],
+            key=lambda cost: (-cost.device_ns, -cost.host_ns, cost.name),
+        )
+
+    def backward(self, chosen: Column) -> dict[str, tuple[int, int]]:
+        """(device ns, kernels) of the backward operators of each module and of those around it."""
+        c = self.trace.columns
+        rows, sequence, thread = (c[f"autograd_{name}"] for name in ("row", "sequence", "thread"))
+        ahead, behind = rows[thread <= 0], rows[thread > 0]
+        module = innermost(chosen, c["depth"], c["parent"])
+        pairs = zip(sequence[thread <= 0].tolist(), ahead.tolist(), strict=True)
+        of_sequence = {key: row for key, row in pairs if module[row] >= 0}
+        spent, count = self.inside
+        found: dict[str, tuple[int, int]] = {}
+        outermost = ~self.within(behind)
+        for row, key in zip(behind[outermost].tolist(), sequence[thread > 0][outermost].tolist(), strict=True):
+            for name in self.modules_around(module, of_sequence.get(key, NONE)):
+                before = found.get(name, (0, 0))
+                found[name] = before[0] + int(spent[row]), before[1] + int(count[row])
+        return found
+
+    def within(self, rows: Column) -> Column:
+        """Which of the rows lie inside another of them."""
+        chosen = np.zeros(len(self.trace.columns["start"]), bool)
+        chosen[rows] = True
+        return self.above(chosen)[rows] >= 0
+
+    def modules_around(self, module: Column, row: int) -> set[str]:
+        """The names of all modules around a row."""
+        parent, found = self.trace.columns["parent"], set()
+        at = int(module[row]) if row >= 0 else NONE
+        while at >= 0:
+            found.add(self.trace.names[self.trace.columns["name"][at]])
+            above = int(parent[at])
+            at = int(module[above]) if above >= 0 else NONE
+        return found
+
+
+def summed(name: Column, rows: Column, values: Column) -> Column:
+    """The sum of the rows' values for each name's number, exactly."""
+    found = np.zeros(int(name.max()) + 1, np.int64)
+    np.add.at(found, name[rows], values[rows])
+    return found

@@ -1,0 +1,124 @@
+"""How long the dashboard takes, in a headless Chromium: the first page, a zoom, another instant.
+
+    python benchmarks/web.py [--entries 1000000] [--times 5] [SNAPSHOT]
+
+Wall time from the request, or from the gesture, until the new picture is in the page; the cache is warm, as it is after
+the first opening. Prints the median and the worst of several times, and what the page asked of the network.
+"""
+
+import argparse
+import logging
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+from snapshots import write
+from werkzeug.serving import make_server
+
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import room_for
+from workbench.web.app import make_app
+from workbench.web.view import view_of
+
+DRAWN = "#timeline .scatterlayer .trace"
+ZOOM = """([low, high]) => {
+    const graph = document.querySelector('#timeline .js-plotly-plot');
+    Plotly.relayout(graph, {'xaxis.range': [low, high]});
+}"""
+INSIDE = """([low, high]) => {
+    const x = document.querySelector('#timeline .js-plotly-plot')._fullData[0].x;
+    return x[0] >= low - 1 && x[x.length - 1] <= high + 1;
+}"""
+
+
+@contextmanager
+def served(path: Path) -> Iterator[tuple[str, int]]:
+    """The address of a dashboard of a snapshot, and how many entries it has."""
+    run = discover(path)
+    view = view_of(run, room_for(run), Options())
+    server = make_server("127.0.0.1", 0, make_app(view).server, threaded=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.port}", max(device.entries for device in view.parts["memory"].devices)
+    server.shutdown()
+
+
+def timed(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def open_page(page: Page, address: str, drawn: str) -> float:
+    def go() -> None:
+        page.goto(address)
+        page.wait_for_selector(drawn)
+
+    return timed(go)
+
+
+def zoom(page: Page, low: int, high: int) -> float:
+    """From the gesture until the chart holds entries of the window only."""
+
+    def go() -> None:
+        page.evaluate(ZOOM, [low, high])
+        page.wait_for_function(INSIDE, arg=[low, high], polling=5)
+
+    return timed(go)
+
+
+def look(page: Page, address: str, entry: int) -> float:
+    """Another instant, by its address, until the tree of what is alive is drawn."""
+
+    def go() -> None:
+        page.goto(f"{address}/memory?entry={entry}")
+        page.wait_for_selector("#blocks .heatmaplayer")
+
+    return timed(go)
+
+
+def told(what: str, seconds: list[float], limit: float) -> None:
+    median, worst = statistics.median(seconds), max(seconds)
+    print(f"{what:28} median {1e3 * median:7.0f} ms   worst {1e3 * worst:7.0f} ms   (aim {1e3 * limit:.0f} ms)")
+
+
+def measure(path: Path, times: int) -> None:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with served(path) as (address, entries), sync_playwright() as p:
+        options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        page = p.chromium.launch(executable_path=shutil.which("chromium"), args=options).new_page()
+        asked: list[str] = []
+        errors: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        told("first page (overview)", [open_page(page, address, "#verdict") for _ in range(times)], 2.0)
+        told("memory page", [open_page(page, f"{address}/memory", DRAWN) for _ in range(times)], 2.0)
+        page.wait_for_load_state("networkidle")
+        windows = [(entries * i // (2 * times), entries * (i + times) // (2 * times)) for i in range(times)]
+        told(f"zoom on {entries:,} entries", [zoom(page, *window) for window in windows], 0.3)
+        told("another instant", [look(page, address, entries * i // times) for i in range(times)], 2.0)
+        outside = [url for url in asked if not url.startswith((address, "data:", "blob:"))]
+        print(f"{len(asked)} requests, {len(outside)} outside; {len(errors)} console errors")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("snapshot", type=Path, nargs="?")
+    parser.add_argument("--entries", type=int, default=1_000_000)
+    parser.add_argument("--times", type=int, default=5)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = asked.snapshot or Path(folder) / "rank0_memory_snapshot.pickle"
+        if asked.snapshot is None:
+            write(path, asked.entries)
+        measure(path, asked.times)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Where the wall time went: adds up to the nanosecond, and is right on timelines with known truth."""
+
+import random
+
+import numpy as np
+import pytest
+
+from analyzers import steps, store
+from analyzers.steps.goodput import PARTS, by_rank, shared
+from analyzers.steps.lateness import lateness
+from analyzers.steps.load import load
+
+S = 1_000_000_000
+BASE = 1_800_000_000 * S
+
+
+def row(step, start_s, **phases):
+    """A step whose phases, `work` among them, are given in s."""
+    named = {name: round(s * S) for name, s in phases.items() if name != "work"}
+    return {"step": step, "start_ns": BASE + round(start_s * S), "dur_ns": round(sum(phases.values()) * S)} | {
+        "phases": named | {"fwd": round(phases["work"] * S)}, "loss": 1.0, "tags": []
+    }  # fmt: skip
+
+
+def goodput(job, rows, **options):
+    simulated = job(ranks=len(rows), device="cuda", **options)
+    simulated.rows = rows
+    return steps.analyze(simulated.written()).data.goodput
+
+
+def test_each_part_of_a_known_timeline(job):
+    """The header says that the process began 5 s before BASE."""
+    lines = [
+        row(1, 1.0, work=2.0, data_wait=0.25, h2d=0.25),
+        row(2, 3.5, work=2.0, ckpt_save=1.0),
+        row(3, 7.0, work=2.0, eval=3.0, gc=0.5, profiler=0.125, snapshot=0.125, log=0.25),
+    ]
+    found = goodput(job, {0: lines})
+    assert (found.started_ns, found.wall_ns) == (BASE - 5 * S, 18 * S)
+    assert {name: ns / S for name, ns in found.parts.items()} == {
+        "startup": 6.0, "productive": 6.0, "data": 0.5, "checkpoint": 1.0, "evaluation": 3.0, "gc": 0.5,
+        "recording": 0.5, "between": 0.5,
+    }  # fmt: skip
+    assert found.productive == pytest.approx(6 / 18)
+
+
+def test_a_restart_and_what_it_lost(job):
+    """Steps 3 and 4 are done again after a restart from a checkpoint of step 2."""
+    first = [row(step, 2.0 * step, work=2.0) for step in range(1, 5)]
+    header = {"schema": "workbench.steps/1", "rank": 0, "world_size": 1, "started_ns": BASE + 15 * S}
+    again = [row(step, 20.0 + 2 * (step - 3), work=2.0) for step in range(3, 7)]
+    found = goodput(job, {0: [*first, header, *again]})
+    assert {name: ns / S for name, ns in found.parts.items()} == {
+        "startup": 7.0, "productive": 12.0, "redone": 4.0, "restart": 10.0
+    }  # fmt: skip
+
+
+def test_a_rank_that_stops_early(job):
+    rows = {rank: [row(step, 2.0 * step, work=2.0) for step in range(1, stop)] for rank, stop in ((0, 11), (1, 6))}
+    found = goodput(job, rows)
+    assert found.parts["ending"] == 5 * S  # ten seconds of one of two ranks
+    assert sum(found.parts.values()) == found.wall_ns == 27 * S
+
+
+def test_waiting_for_a_straggler_is_a_stall(job):
+    artefacts = job(ranks=4, noise=0.0, steps=60, device="cuda").run(lambda rank, _: {"fwd": 50.0} if rank == 2 else {})
+    found = steps.analyze(artefacts).data.goodput
+    # Three of four ranks wait 50 ms in each of the 59 steps after the first.
+    assert found.parts["stall"] == pytest.approx(0.75 * 59 * 0.05 * S, rel=1e-3)
+
+
+def test_steps_out_of_line_are_stalls(job):
+    rows = [row(step, 4.0 * step, work=2.0 if step % 10 else 3.5) for step in range(1, 41)]
+    assert goodput(job, {0: rows}).parts["stall"] == 6 * S
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_adds_up_whatever_the_clocks_say(job, seed):
+    """Steps that overlap, go back in time or claim phases longer than themselves."""
+    rng = random.Random(seed)
+    rows = {
+        rank: [
+            {
+                "step": rng.randrange(1, 30),
+                "start_ns": BASE + rng.randrange(40 * S),
+                "dur_ns": rng.randrange(-S, 3 * S),
+                "phases": {name: rng.randrange(S) for name in ("fwd", "data_wait", "ckpt_save", "gc")},
+                "tags": [],
+            }
+            for _ in range(40)
+        ]
+        for rank in range(3)
+    }
+    simulated = job(ranks=3, device="cuda")
+    simulated.rows = rows
+    loaded = load(simulated.written(), store.Options())
+    table = by_rank(loaded, lateness(loaded))
+    assert list(table) == list(PARTS)
+    assert (table.to_numpy() >= 0).all()
+    found = steps.analyze(simulated.written()).data.goodput
+    assert set(table.sum(axis=1)) == {found.wall_ns}
+    assert sum(found.parts.values()) == found.wall_ns
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_quotients_that_add_up(seed):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 600))
+    rows = rng.multinomial(10**12, rng.dirichlet(np.ones(6)), size=count)
+    quotients = shared(rows.sum(axis=0), count, 10**12)
+    assert sum(quotients) == 10**12
+    assert np.abs(np.array(quotients) - rows.mean(axis=0)).max() < 1

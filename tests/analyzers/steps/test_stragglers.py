@@ -1,0 +1,144 @@
+"""Who is late, why and how often: planted, and the numbers against a slow oracle."""
+
+import json
+import random
+import statistics
+
+import pytest
+
+from analyzers import run, steps, store
+from analyzers.steps.lateness import lateness
+from analyzers.steps.load import load
+
+PHASES = {"compute": "fwd", "data": "data_wait", "gc": "gc", "logging": "log"}
+
+
+def found(artefacts):
+    report = steps.analyze(artefacts)
+    return report, {s.rank: s for s in report.data.stragglers}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_planted_stragglers(job, seed):
+    """A rank, a cause, a clock and a mesh at random; only what shows by the clock is asked for."""
+    rng = random.Random(seed)
+    ranks, culprit = (n := rng.choice([2, 3, 4, 16])), rng.randrange(n)
+    device = rng.choice(["cpu", "cuda"])
+    meets = rng.choice([("bwd",), ("fwd", "bwd")])
+    causes = list(PHASES) if device == "cpu" or "fwd" not in meets else ["data", "gc", "logging"]
+    cause, first = rng.choice(causes), rng.randrange(2, 25)
+    late_ms = rng.uniform(50, 90) if device == "cpu" else rng.uniform(10, 40)
+    artefacts = job(ranks=ranks, device=device, meets=meets, seed=seed).run(
+        lambda rank, step: {PHASES[cause]: late_ms} if rank == culprit and step >= first else {}
+    )
+    report, late = found(artefacts)
+    assert (report.verdict.kind, report.verdict.ranks) == ("straggler", [culprit])
+    one = late[culprit]
+    assert (one.cause, one.first_step, one.pattern, one.last_step) == (cause, first, "persistent", 40)
+    assert one.steps_late == 41 - first
+    assert one.lateness_s == pytest.approx(late_ms / 1e3, abs=0.004)
+    assert one.lost_s == pytest.approx(late_ms / 1e3 * (41 - first) / 39, abs=0.004)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("seed", range(8))
+def test_nobody_is_late_in_a_healthy_run(job, device, seed):
+    report, late = found(job(ranks=2 + seed, device=device, noise=0.05, seed=seed).run())
+    assert (report.verdict.kind, late) == ("healthy", {})
+
+
+def test_the_lateness_against_a_slow_oracle(job):
+    simulated = job(ranks=5, noise=0.3, seed=4)
+    seen = lateness(load(simulated.run(), store.Options()))
+    for step, ranks in simulated.work.items():
+        if step == 1:
+            continue
+        sums = [sum(local.values()) for local in ranks]
+        for rank, total in enumerate(sums):
+            assert seen.excess.loc[step, rank] == pytest.approx((total - statistics.median_low(sums)) / 1e3, abs=1e-6)
+        waits = [local["data_wait"] + local["h2d"] for local in ranks]
+        for rank, wait in enumerate(waits):
+            expected = (wait - statistics.median_low(waits)) / 1e3
+            assert seen.by_cause["data"].loc[step, rank] == pytest.approx(expected, abs=1e-6)
+
+
+def test_by_arrival_against_a_slow_oracle(job):
+    """Behind the others at the end of the phase where that is most, walked phase by phase."""
+    simulated = job(ranks=3, noise=0.3, seed=5, device="cuda", meets=("fwd", "bwd"))
+    seen = lateness(load(simulated.run(), store.Options()))
+    for step in range(2, 41):
+        rows = [simulated.rows[rank][step - 1]["phases"] for rank in range(3)]
+        for rank in range(3):
+            late, reached = 0, [0] * 3
+            for phase in rows[0]:
+                reached = [so_far + row[phase] for so_far, row in zip(reached, rows, strict=True)]
+                late = max(late, reached[rank] - statistics.median_low(reached))
+            assert seen.excess.loc[step, rank] == pytest.approx(late / 1e9, abs=1e-9)
+
+
+def test_who_waits_in_a_sharded_forward_is_not_blamed(job):
+    """Two ranks: the victim's forward takes longer by just what the culprit's data do."""
+    more = {"data_wait": 40.0}
+    _, late = found(job(ranks=2, device="cuda", meets=("fwd", "bwd")).run(lambda rank, _: more if rank == 0 else {}))
+    assert {rank: one.cause for rank, one in late.items()} == {0: "data"}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_now_and_then(job, device):
+    report, late = found(
+        job(device=device, steps=60).run(lambda rank, step: {"gc": 120.0} if rank == 2 and step % 5 == 0 else {})
+    )
+    assert (late[2].pattern, late[2].cause, late[2].steps_late, len(late)) == ("recurring", "gc", 12, 1)
+    assert "now and then from step 5 on: gc" in report.verdict.sentence
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_in_turns(job, device):
+    """Each rank collects garbage at steps of its own: one finding, not one for each."""
+    report, late = found(
+        job(device=device, steps=60).run(lambda rank, step: {"gc": 120.0} if step % 8 == 2 * rank else {})
+    )
+    assert {one.pattern for one in late.values()} == {"rotating"}
+    assert sorted(late) == report.verdict.ranks == [0, 1, 2, 3]
+    assert [f.id for f in report.findings] == ["steps.straggler"]
+    assert "in turns" in report.verdict.sentence
+
+
+def test_a_whole_machine(job):
+    simulated = job(ranks=6, device="cuda")
+    simulated.hosts = ["a", "a", "b", "b", "c", "c"]
+    report, late = found(simulated.run(lambda rank, _: {"fwd": 30.0} if rank in (2, 3) else {}))
+    assert {rank: one.pattern for rank, one in late.items()} == {2: "host", 3: "host"}
+    assert report.verdict.ranks == [2, 3]
+    assert "ranks 2-3 of b" in report.verdict.sentence
+
+
+def test_a_straggler_of_the_last_hundred_steps_of_many(job):
+    _, late = found(
+        job(steps=600, device="cuda").run(lambda rank, step: {"fwd": 25.0} if rank == 1 and step > 500 else {})
+    )
+    assert (late[1].first_step, late[1].steps_late, list(late)) == (501, 100, [1])
+
+
+def test_a_log_that_cannot_tell_who_is_late_says_so(tmp_path):
+    line = "[rank{}]:[titan] 2026-01-01 10:00:{:02},000 - root - INFO - step:  {}  loss:  8.0  tps: 100\n"
+    text = "".join(line.format(rank, step, step) for step in range(1, 31) for rank in (0, 1))
+    (tmp_path / "job.log").write_text(text)
+    report = steps.analyze(run.discover(tmp_path).artefacts)
+    assert report.verdict.kind == "healthy"
+    assert "nobody is late" not in report.verdict.sentence
+    assert any("who is late" in lack for lack in report.verdict.missing)
+
+
+def test_titans_logs_name_the_late_loader(tmp_path):
+    for rank in range(3):
+        records = []
+        for step in range(1, 31):
+            wait = 60.0 if rank == 1 else 5.0
+            spans = [("fetching_batch", wait), ("fwd_bwd", 160.0 - wait), ("optim", 10.0), ("step", 175.0)]
+            base = {"global_rank": rank, "step": step, "time_us": step * 175_000, "log_type": "event"}
+            records += [base | {"log_type_name": f"{name}_end", "value": ms} for name, ms in spans]
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        (tmp_path / f"training.global_rank_{rank}.20260504-101010-abc.jsonl").write_text(text)
+    report, late = found(run.discover(tmp_path).artefacts)
+    assert (report.verdict.ranks, late[1].cause, late[1].lateness_s) == ([1], "data", pytest.approx(0.055))

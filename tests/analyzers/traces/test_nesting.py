@@ -1,0 +1,78 @@
+"""Depths, parents and sums against oracles that look at every pair."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analyzers.traces.nesting import innermost, nest, outermost, own_time, summed_up
+
+NESTED = settings(max_examples=60, deadline=None)
+
+
+@st.composite
+def nested(draw):
+    """(lane, start, end) of events that enclose each other or are apart, in any order."""
+    events = []
+
+    def call(lane, low, high, depth):
+        events.append((lane, low, high))
+        at = low
+        while depth < 4 and at + 1 < high and draw(st.booleans()):
+            begin = draw(st.integers(at, high - 1))
+            end = draw(st.integers(begin + 1, high))
+            call(lane, begin, end, depth + 1)
+            at = end
+
+    for lane in range(draw(st.integers(1, 3))):
+        call(lane, 0, draw(st.integers(1, 60)), 0)
+    return [np.array(column) for column in zip(*draw(st.permutations(events)), strict=True)]
+
+
+def encloses(events, outer, inner):
+    lane, start, end = events
+    if lane[outer] != lane[inner] or not start[outer] <= start[inner] <= end[inner] <= end[outer]:
+        return False
+    return (start[outer], end[outer]) != (start[inner], end[inner]) or outer < inner
+
+
+@NESTED
+@given(nested())
+def test_depth_parent_and_innermost(events):
+    depth, parent = nest(*events)
+    count = len(depth)
+    around = [[j for j in range(count) if j != i and encloses(events, j, i)] for i in range(count)]
+    assert depth.tolist() == [len(outer) for outer in around]
+    for i, outer in enumerate(around):
+        assert parent[i] == (max(outer, key=lambda j: depth[j]) if outer else -1)
+    chosen = np.arange(count) % 3 == 0
+    found = innermost(chosen, depth, parent)
+    for i, outer in enumerate(around):
+        candidates = [j for j in [*outer, i] if chosen[j]]
+        assert found[i] == (max(candidates, key=lambda j: depth[j]) if candidates else -1)
+
+
+@NESTED
+@given(nested())
+def test_sums_over_what_is_inside(events):
+    depth, parent = nest(*events)
+    _, start, end = events
+    values = np.arange(len(depth))
+    own, sums = own_time(parent, start, end), summed_up(values, depth, parent)
+    for i in range(len(depth)):
+        assert sums[i] == i + sum(j for j in range(len(depth)) if j != i and encloses(events, i, j))
+        assert own[i] == sum(1 for at in range(start[i], end[i]) if not inside_child(events, parent, i, at))
+
+
+def inside_child(events, parent, row, at):
+    _, start, end = events
+    return any(parent[j] == row and start[j] <= at < end[j] for j in range(len(parent)))
+
+
+@NESTED
+@given(nested(), st.integers(0, 1 << 40))
+def test_outermost_of_its_name(events, after):
+    lane, start, end = events
+    name = lane * 2 + np.arange(len(lane)) % 2
+    found = outermost(name, start + after, end + after)
+    for i in range(len(lane)):
+        assert found[i] == (not any(name[j] == name[i] and j != i and encloses(events, j, i) for j in range(len(lane))))
