@@ -74,4 +74,14 @@ FailOnOption = Annotated[
     FailOn | None,
     typer.Option(help="Exit with 1 if a finding is this severe.", rich_help_panel=SHOWING, show_default=False),
 ]
+Gated = Annotated[
+    str | None,
+    typer.Option(
+        "--fail-on",
+        help="Exit with 1 if a finding is this severe, or if a measure is worse: step_time>3%,memory,loss>1%.",
+        metavar="[warning|error|MEASURE[>LIMIT]],...",
+        rich_help_panel=SHOWING,
+        show_default=False,
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]

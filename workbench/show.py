@@ -90,12 +90,16 @@ def memory_further(
     return deliver(with_further(report, snapshots, options, breakdown=breakdown, changes=changes), look, run)
 
 
-def compared(a: Path, b: Path, look: Look) -> Exit:
-    """Two runs side by side."""
+def compared(a: Path, b: Path, look: Look, fail_on: str | None) -> Exit:
+    """Two runs side by side, and whether the second passes a gate."""
     from analyzers import compare
+    from workbench.failing import gate
 
+    limits = gate(fail_on)
     runs = discover(a), discover(b)
-    return deliver(compare.analyze(*runs, Options()), look, runs[0])
+    report = compare.analyze(*runs, Options(), limits.limits)
+    delivered = deliver(report, look, runs[0])
+    return Exit.FINDINGS if limits.fails(report) else delivered
 
 
 def written(path: Path, output: Path | None, *, force: bool, anonymise: bool) -> Exit:

@@ -10,7 +10,7 @@ from analyzers.hangs.ends import Death, is_victim
 from analyzers.hangs.graph import At, Graph, Node, has_come, victims
 from analyzers.hangs.messages import in_message
 from analyzers.hangs.model import Culprit, Frame, Job, Op
-from analyzers.hangs.p2p import one_sided, peer_of
+from analyzers.hangs.p2p import one_sided, peer_of, unlike_halves
 from analyzers.hangs.program import Departure, Programs
 from analyzers.hangs.side import Side
 from analyzers.hangs.signatures import Divergence, first_divergence
@@ -164,12 +164,15 @@ def host_detail(scene: Scene, rank: int) -> str:
         return ""
     beat = asked.heartbeat
     phase = f"in phase {beat.phase} of step {beat.step}" if beat and beat.step and beat.phase not in OUTSIDE else ""
-    deaf = (
-        "it answers no Python request, so something holds the GIL"
-        if asked.channel == "json" and asked.stacks != "http"
-        else ""
-    )
+    deaf = "it answers no Python request, so something holds the GIL" if is_deaf(scene.side, rank) else ""
     return "; ".join(part for part in (phase, deaf) if part)
+
+
+def is_deaf(side: Side, rank: int) -> bool:
+    """Whether a rank answered, and never by what needs the GIL."""
+    looks = side.collection.rounds if side.collection else []
+    answers = [asked for look in looks if (asked := look.ranks.get(rank)) and asked.status == "ok"]
+    return bool(answers) and all(asked.channel == "json" and asked.stacks != "http" for asked in answers)
 
 
 def went_on(scene: Scene, rank: int, at: At) -> bool:
@@ -215,7 +218,10 @@ def both_halves(scene: Scene, at: At, hurt: list[int]) -> Culprit | None:
         return culprit(scene, "unmatched_p2p", [at.sender], at, hurt, "it is in another launch than its peers expect")
     if found[1] < at.sender:
         return None
-    return culprit(scene, "all_arrived", [at.sender, found[1]], at, hurt, "both halves were issued")
+    pair = [at.sender, found[1]]
+    if front and (unlike := unlike_halves(scene.job, front, found)):
+        return culprit(scene, "mismatch", pair, at, hurt, unlike, confidence=0.7)
+    return culprit(scene, "all_arrived", pair, at, hurt, "both halves were issued")
 
 
 def too_young(scene: Scene, at: At) -> bool:
@@ -269,6 +275,8 @@ def from_divergence(scene: Scene, parted: Divergence, involved: Iterable[int]) -
 
 def contrast(job: Job, parted: Divergence) -> str:
     """`all_reduce 8x8 Float instead of all_reduce 4x4 Float (why)`."""
+    if len(parted.sides) == 1:
+        return parted.why
     if parted.op is None or parted.expected is None:
         shown = [f"{len(side)}" for side in parted.sides]
         return f"sides of {' and '.join(shown)} ranks; {parted.why}"

@@ -45,6 +45,18 @@ def offered(job: Job, front: Op, verb: str, peer: int) -> int:
     return sum(peer_of(job, op) == (other, front.rank) for op in batch_of(state, state.front))
 
 
+def unlike_halves(job: Job, front: Op, found: tuple[str, int]) -> str:
+    """`send 4x4 Float against recv 5x4 Float` where the halves that met differ in size; gloo's sizes are not known."""
+    verb, peer = found
+    other = ("recv" if verb == "send" else "send", front.rank)
+    state = job.ranks[peer]
+    half = next((op for op in batch_of(state, state.pending[0]) if peer_of(job, op) == other), None)
+    shapes = [job.signature(op).shape for op in (front, half) if op]
+    if len(set(shapes)) < 2 or not all(shapes):
+        return ""
+    return f"{verb} {shapes[0]} against {other[0]} {shapes[1]}"
+
+
 def batch_of(state: RankState, front: Op) -> list[Op]:
     """The sends and receives that were launched together: they share a p2p sequence number."""
     return [op for op in state.pending if op.p2p and (op.group, op.p2p_seq) == (front.group, front.p2p_seq)]

@@ -3,12 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import attrgetter
 
 from analyzers.hangs.model import Job, Op, Signature, user_frame
 
 ROOTED = ("gather", "scatter")
 UNEVEN = ("all_to_all", "alltoall")
 BARRIERS = ("barrier",)
+
+INPUTS, OUTPUTS = attrgetter("input_sizes"), attrgetter("output_sizes")
 
 Key = tuple[str, object, object]
 """Operation, what all members must agree on, source line."""
@@ -33,9 +36,11 @@ class Divergence:
 def comparable(signature: Signature) -> tuple[str, object]:
     """What all members of a group must agree on."""
     name = signature.operation
-    if name in ROOTED or name.startswith(UNEVEN) or name in BARRIERS:
+    if name in ROOTED or name in BARRIERS:
         return name, None
-    return name, (signature.input_sizes, signature.output_sizes, signature.input_dtypes)
+    if name.startswith(UNEVEN):
+        return name, tuple(sorted(set(signature.input_dtypes)))
+    return name, (signature.input_sizes, signature.output_sizes, signature.input_dtypes, signature.output_dtypes)
 
 
 def breaks_own_rule(signature: Signature, members: int) -> bool:
@@ -63,7 +68,21 @@ def first_divergence(job: Job, group: int, upto: int) -> Divergence | None:
         here = {m: table[seq] for m, table in tables.items() if seq in table}
         if seq <= upto and len(here) > 1 and len({comparable(job.signature(op)) for op in here.values()}) > 1:
             return judge(job, group, seq, tables)
+        if seq <= upto and (why := unbalanced(job, group, here)):
+            first = here[min(here)]
+            return Divergence(group, seq, [], [sorted(here)], skipped=False, why=why, op=first)
     return None
+
+
+def unbalanced(job: Job, group: int, here: Mapping[int, Op]) -> str:
+    """Why an all_to_all of all members cannot complete: sizes may be uneven, but what is sent must be received."""
+    issued = [job.signature(op) for op in here.values()]
+    if len(issued) < len(job.groups[group].ranks) or not issued[0].operation.startswith(UNEVEN):
+        return ""
+    sent, received = (
+        sum(prod(shape) for signature in issued for shape in sizes(signature)) for sizes in (INPUTS, OUTPUTS)
+    )
+    return f"together they send {sent} elements and receive {received}" if sent != received else ""
 
 
 def judge(job: Job, group: int, seq: int, tables: Mapping[int, Mapping[int, Op]]) -> Divergence:

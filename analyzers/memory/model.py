@@ -17,6 +17,7 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
 
     `pattern` is `growth` (stacks that rose step by step, from `since_step` on, fill a good part), `spike` (well above
     `usual_peak_bytes`, the highest of the steps before), `steady` (no more than these), or `unknown` (no step before).
+    `usual_inputs_bytes` is the most that inputs held at the peaks of these steps.
     """
 
     requested_bytes: int
@@ -31,6 +32,7 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str
     since_step: int | None
     usual_peak_bytes: int | None
+    usual_inputs_bytes: int | None
 
 
 class FreePieces(msgspec.Struct, frozen=True, kw_only=True):

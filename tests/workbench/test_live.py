@@ -40,9 +40,9 @@ class Job:
     def hangs(self) -> bool:
         """Rank 0 has issued what rank 1 will never join, and both wait."""
         beats = [self.folder / f"steps/heartbeat_{rank}.bin" for rank in range(2)]
-        return all(
-            beat.exists() and time.time_ns() - int.from_bytes(beat.read_bytes()[:8], "little") > 3e9 for beat in beats
-        )
+        if not all((self.folder / f"dumps/groups_{rank}.json").exists() for rank in range(2)):
+            return False
+        return all(time.time_ns() - int.from_bytes(beat.read_bytes()[:8], "little") > 3e9 for beat in beats)
 
     def stop(self) -> None:
         for process in self.ranks:
@@ -97,7 +97,8 @@ def test_two_lines_are_enough_to_get_dumps_well_before_the_timeout(start) -> Non
     job.wait_for(lambda: collection.exists() and len(json.loads(collection.read_text())["rounds"]) == 2)
     told = json.loads(collection.read_text())
     assert (told["reason"], told["timeout_s"]) == ("stalled", 12)
-    assert told["rounds"][1]["ranks"]["0"]["answered_ns"] - told["asked_ns"] < 5e9
+    began_ns = told["asked_ns"] - told["stalled_s"] * 1e9
+    assert told["rounds"][1]["ranks"]["0"]["answered_ns"] - began_ns < 12e9
     entries = pickle.loads((job.folder / "dumps/rank_0").read_bytes())["entries"]
     assert all(entry["retired"] for entry in entries)  # gloo does not record the recv that hangs
     found = json.loads(workbench("hang", job.folder, "--json").stdout)["verdict"]
@@ -112,6 +113,25 @@ def test_an_error_that_nobody_catches_is_recorded(start) -> None:
     assert (found["verdict"]["class"], found["verdict"]["ranks"]) == ("dead", [1])
     assert "ValueError: no tokens" in found["verdict"]["sentence"]
     assert found["data"]["culprits"][0]["victims"] == [0]
+
+
+@pytest.mark.slow
+def test_the_sets_of_two_nodes_are_read_together(tmp_path: Path) -> None:
+    """Each node keeps a folder of its own; one alone leaves open what hangs, and says what else to give."""
+    nodes = [tmp_path / "node_0", tmp_path / "node_1"]
+    command = [sys.executable, str(ROOT / "tests/fixtures/stalled_job.py"), str(tmp_path), "30", "nodes"]
+    with subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True) as job:
+        deadline = time.monotonic() + 90
+        while not all(list(node.glob("dumps/round_2/stacks_*")) for node in nodes) and time.monotonic() < deadline:
+            time.sleep(0.3)
+        alone = workbench("hang", nodes[0])
+        together = json.loads(workbench("hang", *nodes, "--json").stdout)
+        os.killpg(job.pid, signal.SIGKILL)
+    assert "nothing is known of ranks 2-3" in alone.stdout
+    assert "give all their folders at once" in " ".join(alone.stdout.split())
+    assert (together["verdict"]["class"], together["verdict"]["ranks"]) == ("host_stuck", [3])
+    assert "loop (fixtures/stalled_job.py:" in together["verdict"]["sentence"]
+    assert together["data"]["culprits"][0]["victims"] == [0, 1, 2]
 
 
 def test_a_process_without_a_recorder_is_left_alone() -> None:

@@ -11,11 +11,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
+from trainer.recorders.files import Place
 from trainer.recorders.flight import FlightRecorder
 from trainer.recorders.memory import MemoryRecorder
 from trainer.recorders.options import RecorderOptions
 from trainer.recorders.profile import TraceRecorder, collections_marked
 from trainer.recorders.steps import StepLine, StepRecorder
+from trainer.recorders.timing import Timing
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +37,8 @@ class Recorders:
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         device = "cuda" if model is not None and any(p.is_cuda for p in model.parameters()) else "cpu"
-        self.steps = StepRecorder(options.folder, device=device)
+        timing = Timing() if options.timing_breakdown and Place.here().rank == 0 else None
+        self.steps = StepRecorder(options.folder, device=device, timing=timing)
         self.flight = start_flight(options) if dist.is_initialized() and options.trace_buf_size > 0 else None
         self.traces = trace_recorder(options, device) if options.enable_profiling else None
         self.memory: MemoryRecorder | None = None

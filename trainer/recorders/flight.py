@@ -12,6 +12,7 @@ Collectors of several nodes each take sets of their own ranks; the analyzers put
 
 import contextlib
 import faulthandler
+import importlib
 import logging
 import os
 import signal
@@ -92,7 +93,7 @@ class FlightRecorder:
         self._request.unlink(missing_ok=True)
         self._stacks = (self._dumps / f".stacks_{self._place.rank}.txt").open("w")
         faulthandler.register(signal.SIGUSR2, file=self._stacks, all_threads=True)
-        dump_recorder()  # the first dump imports what resolves frames, which takes seconds
+        importlib.import_module("torch._dynamo")  # else the first dump with frames does, which takes seconds
         with contextlib.suppress(RuntimeError):  # registered before, in this process
             c10d._register_handler("workbench_fr_trace", answer_trace)  # noqa: SLF001
         self._server = c10d._WorkerServer(f"{self._socket_home}/rank")  # noqa: SLF001

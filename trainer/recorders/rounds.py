@@ -14,6 +14,7 @@ from trainer.recorders.files import write_bytes
 from trainer.recorders.worker import Worker
 
 PICKLE_TIMEOUT_S = 2.5
+PICKLE_AGAIN_S = 0.5  # a second chance for a rank that was busy and does not hold the GIL
 JSON_TIMEOUT_S = 4.0
 STACKS_TIMEOUT_S = 2.0
 Answer = dict[str, Any]
@@ -70,17 +71,17 @@ def recorder(worker: Worker, answer: Answer, folder: Path) -> None:
     if answer["status"] != "timeout":
         return
     answer["asked_ns"] = time.time_ns()
-    if not worker.holds_gil and fetch(worker, answer, folder, "pickle"):
-        return
-    worker.holds_gil = answer["status"] == "timeout"
-    fetch(worker, answer, folder, "json")
+    patience = PICKLE_AGAIN_S if worker.holds_gil else PICKLE_TIMEOUT_S
+    worker.holds_gil = not fetch(worker, answer, folder, "pickle", patience) and answer["status"] == "timeout"
+    if answer["status"] != "ok":
+        fetch(worker, answer, folder, "json", JSON_TIMEOUT_S)
 
 
-def fetch(worker: Worker, answer: Answer, folder: Path, channel: str) -> bool:
+def fetch(worker: Worker, answer: Answer, folder: Path, channel: str, timeout: float) -> bool:
     """Fetch one form of the dump, note how that went, and say whether it is there."""
-    handler, timeout, name = {
-        "pickle": ("workbench_fr_trace", PICKLE_TIMEOUT_S, f"rank_{worker.rank}"),
-        "json": ("fr_trace_json", JSON_TIMEOUT_S, f"rank_{worker.rank}.json"),
+    handler, name = {
+        "pickle": ("workbench_fr_trace", f"rank_{worker.rank}"),
+        "json": ("fr_trace_json", f"rank_{worker.rank}.json"),
     }[channel]
     try:
         body = worker.ask(handler, timeout)

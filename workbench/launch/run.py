@@ -57,12 +57,18 @@ def settle(folder: Path, began: float, outcome: Outcome) -> None:
     manifest |= {
         "status": outcome.status,
         "ended_ns": manifest.get("ended_ns") or time.time_ns(),
-        "exit_codes": {str(rank): code for rank, code in sorted(outcome.exit_codes.items())},
+        "exit_codes": exit_codes(manifest, outcome),
         "cause": first_error(folder / "logs", began),
     }
     scratch = path.with_suffix(".json.tmp")
     scratch.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
     scratch.rename(path)
+
+
+def exit_codes(manifest: dict[str, Any], outcome: Outcome) -> dict[str, int]:
+    """Those of this node's ranks, beside what another node's launcher has written already."""
+    known = manifest.get("exit_codes") or {}
+    return known | {str(rank): code for rank, code in sorted(outcome.exit_codes.items())}
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from analyzers.hangs.model import user_frame
+from analyzers.memory.ranks import latest
 from analyzers.report import Report
 from analyzers.wording import place, ranges
 from workbench.present.breakdown import further
@@ -35,14 +36,14 @@ def memory(data: Any) -> list[Table]:
                     size(d.start_allocated_bytes),
                     size(d.peak_allocated_bytes),
                     size(d.end_allocated_bytes),
-                    size(d.reserved_bytes),
+                    None if d.fragmentation.made_up_segments else size(d.reserved_bytes),
                     "exact" if d.consistent else "does not end at the state",
                 )
                 for d in devices
             ),
         ),
-        *(categories(d) for d in worst_first(devices)[:2]),
-        *(stacks(d) for d in worst_first(devices)[:1]),
+        *(categories(d) for d in worst_first(latest(devices))[:2]),
+        *(stacks(d) for d in worst_first(latest(devices))[:1]),
     ]
 
 
@@ -181,8 +182,8 @@ def incident(data: Any) -> list[Table]:
 
 
 def comparison(data: Any) -> list[Table]:
-    rows = ((row.what, row.a, row.b, row.change) for row in data.rows)
-    return [table("Side by side", "what | a> | b> | change>", rows, 40)]
+    rows = ((row.what, row.a, row.b, row.change, row.interval) for row in data.rows)
+    return [table("Side by side", "what | a> | b> | change> | 95% interval>", rows, 40)]
 
 
 def estimate(data: Any) -> list[Table]:
@@ -210,6 +211,11 @@ def estimate(data: Any) -> list[Table]:
     ]
 
 
+def tokens(data: Any) -> list[Table]:
+    rows = ((r.sequence, r.position, r.token, r.text, r.label, r.label_text) for r in data.rows)
+    return [table("Tokens and labels", "sequence> | position> | token> | reads | label> | reads", rows, 64)]
+
+
 OF_ROOM: dict[str, Callable[[Any], list[Table]]] = {
     "memory": memory,
     "hang": hang,
@@ -218,4 +224,5 @@ OF_ROOM: dict[str, Callable[[Any], list[Table]]] = {
     "incident": incident,
     "compare": comparison,
     "estimate": estimate,
+    "tokens": tokens,
 }

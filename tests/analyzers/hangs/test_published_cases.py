@@ -31,17 +31,46 @@ def pending(recorder, op, inputs, outputs, dtypes=("Float", "Float")):
         (("all_reduce", OTHER, SQUARE), ("all_reduce", SQUARE, SQUARE), "mismatch"),
         (("all_reduce", SQUARE, OTHER), ("all_reduce", SQUARE, SQUARE), "mismatch"),
         (("all_reduce", SQUARE, SQUARE, ("Half", "Half")), ("all_reduce", SQUARE, SQUARE), "mismatch"),
+        (("all_reduce", SQUARE, SQUARE, ("Float", "Half")), ("all_reduce", SQUARE, SQUARE), "mismatch"),
+        (("all_reduce", SQUARE, SQUARE), ("allreduce_coalesced", SQUARE, SQUARE), "mismatch"),
+        (("reduce_scatter", SQUARE, SQUARE), ("_reduce_scatter_base", SQUARE, SQUARE), "mismatch"),
+        (("all_to_all", SQUARE, SQUARE), ("all_to_all_single", SQUARE, SQUARE), "mismatch"),
         (("gather", SQUARE, [[4, 4], [4, 4]]), ("gather", SQUARE, [[]], ("Float", "")), "all_arrived"),
+        (("gather", SQUARE, [[4, 4], [4, 4]]), ("gather", SQUARE, SQUARE, ("Float", "")), "all_arrived"),
         (("_all_gather_base", [[8]], [[16]]), ("_all_gather_base", [[8]], [[16]]), "all_arrived"),
         (("_all_gather_base", [[8]], [[24]]), ("_all_gather_base", [[8]], [[16]]), "mismatch"),
         (("all_gather", SQUARE, SQUARE), ("_all_gather_base", SQUARE, SQUARE), "mismatch"),
         (("all_to_all_single", [[8]], [[12]]), ("all_to_all_single", [[12]], [[8]]), "all_arrived"),
+        (("all_to_all_single", [[8]], [[12]]), ("all_to_all_single", [[12]], [[9]]), "mismatch"),
     ],
 )
 def test_a_pair(folder, recorder, mine, theirs, expected):
     groups = {"0": ("default_pg", [0, 1])}
     dumps = {r: recorder.dump([pending(recorder, *one)], groups) for r, one in enumerate((mine, theirs))}
     assert folder.write(dumps).report().verdict.kind == expected
+
+
+KNOWN = (
+    "broadcast", "all_gather", "_all_gather_base", "all_gather_into_tensor_coalesced", "all_reduce",
+    "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
+    "gather", "scatter", "all_to_all", "all_to_all_single", "barrier",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("op", KNOWN)
+def test_an_operation_with_itself(folder, recorder, op):
+    content = recorder.dump([pending(recorder, op, SQUARE, SQUARE)], {"0": ("default_pg", [0, 1])})
+    assert folder.write({0: content, 1: content}).report().verdict.kind == "all_arrived"
+
+
+def test_sizes_of_a_send_and_its_recv(folder, recorder):
+    groups = {"9": ("pair", [2, 5])}
+    sends = recorder.dump([recorder.p2p(("9", "pair"), 1, "send 0->1", 0)], groups)
+    recv = recorder.p2p(("9", "pair"), 1, "recv 1<-0", 0) | {"output_sizes": OTHER, "input_sizes": OTHER}
+    report = folder.write({2: sends, 5: recorder.dump([recv], groups)}).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [2, 5])
+    assert "send 4x4" in report.verdict.sentence
+    assert "recv 5x4" in report.verdict.sentence
 
 
 @pytest.mark.parametrize("backend", ["nccl", "ncclx", "xccl"])

@@ -17,17 +17,19 @@ def break_(train: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
     return lambda name, *flags: train(tmp_path, 2, *FLAGS, "--faults.name", name, *flags)
 
 
-def collection(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "dumps/collection.json").read_text())
+def last_set(folder: Path, reason: str) -> tuple[Path, dict[str, Any]]:
+    """The last set that was taken for a reason, and its account; a busy machine's slow steps have sets of their own."""
+    found = [(path.parent, json.loads(path.read_text())) for path in (folder / "dumps").rglob("collection.json")]
+    return max(((home, told) for home, told in found if told["reason"] == reason), key=lambda one: one[1]["asked_ns"])
 
 
 def groups(folder: Path, rank: int) -> dict[str, Any]:
     return json.loads((folder / f"dumps/groups_{rank}.json").read_text())["groups"]
 
 
-def pending(folder: Path, rank: int) -> list[tuple[str, str]]:
-    """(group, operation) of what a rank has enqueued and not finished."""
-    path = folder / f"dumps/rank_{rank}"
+def pending(home: Path, rank: int) -> list[tuple[str, str]]:
+    """(group, operation) of what a rank had enqueued and not finished when a set was taken."""
+    path = home / f"rank_{rank}"
     dump = pickle.loads(path.read_bytes()) if path.exists() else json.loads(path.with_suffix(".json").read_text())
     return [(entry["process_group"][1], entry["profiling_name"]) for entry in dump["entries"] if not entry["retired"]]
 
@@ -35,8 +37,7 @@ def pending(folder: Path, rank: int) -> list[tuple[str, str]]:
 def test_a_rank_that_holds_the_gil_still_answers(break_: Callable[..., Any]) -> None:
     done = break_("stuck_gil")
     assert done.returncode == 1
-    found = collection(done.folder)
-    assert found["reason"] == "stalled"
+    home, found = last_set(done.folder, "stalled")
     assert [look["round"] for look in found["rounds"]] == [1, 2]
     for look in found["rounds"]:
         ranks = look["ranks"]
@@ -46,9 +47,9 @@ def test_a_rank_that_holds_the_gil_still_answers(break_: Callable[..., Any]) -> 
         assert ranks["1"]["stacks"] == (None if look["round"] == 1 else "signal")
         assert ranks["1"]["heartbeat"]["step"] == 3
         assert max(rank["answered_ns"] for rank in ranks.values()) - found["asked_ns"] < 8e9
-    assert pending(done.folder, 0)
-    assert not pending(done.folder, 1)
-    assert "hold_gil" in (done.folder / "dumps/round_2/stacks_1.txt").read_text()
+    assert pending(home, 0)
+    assert not pending(home, 1)
+    assert "hold_gil" in (home / "round_2/stacks_1.txt").read_text()
     failed = json.loads((done.folder / "dumps/exit_0.json").read_text())
     assert failed["time_ns"] > found["rounds"][1]["ranks"]["0"]["answered_ns"]
 
@@ -56,18 +57,18 @@ def test_a_rank_that_holds_the_gil_still_answers(break_: Callable[..., Any]) -> 
 def test_a_skipped_collective_shows_in_the_dumps(break_: Callable[..., Any]) -> None:
     done = break_("skip")
     assert done.returncode == 1
-    assert collection(done.folder)["reason"] == "stalled"
-    assert ("fault_0", "gloo:all_reduce") in pending(done.folder, 0)
-    assert "fault_0" not in {group for group, _ in pending(done.folder, 1)}
-    assert pending(done.folder, 1)
+    home, _ = last_set(done.folder, "stalled")
+    assert ("fault_0", "gloo:all_reduce") in pending(home, 0)
+    assert "fault_0" not in {group for group, _ in pending(home, 1)}
+    assert pending(home, 1)
     assert {"ranks": [0, 1], "desc": "fault_0"} in groups(done.folder, 1).values()
 
 
 def test_a_killed_rank_is_noticed_before_the_others_are_stopped(break_: Callable[..., Any]) -> None:
     done = break_("kill")
     assert done.returncode == 1
-    found = collection(done.folder)
-    assert (found["reason"], len(found["rounds"])) == ("died", 1)
+    _, found = last_set(done.folder, "died")
+    assert len(found["rounds"]) == 1
     assert found["rounds"][0]["ranks"]["1"]["status"] == "exited"
     assert found["rounds"][0]["ranks"]["0"]["status"] == "ok"
     assert not (done.folder / "dumps/exit_1.json").exists()
@@ -79,7 +80,7 @@ def test_out_of_memory_is_recorded_on_its_rank(break_: Callable[..., Any]) -> No
     failed = json.loads((done.folder / "dumps/exit_1.json").read_text())
     assert (failed["out_of_memory"], failed["step"], failed["phase"]) == (True, 3, "fwd")
     assert failed["traceback"][-1]["name"] == "main"
-    assert collection(done.folder)["reason"] == "failed"
+    assert last_set(done.folder, "failed")[1]["detail"].startswith("rank 1")
     (written,) = (done.folder / "memory_snapshot").glob("*/*")
     assert written.parent.name == "iteration_2_exit"
     assert written.name == "rank1_memory_snapshot.pickle"
@@ -91,4 +92,3 @@ def test_a_straggler_is_late_by_what_it_does(break_: Callable[..., Any]) -> None
     late, waiting = done.lines(1)[3:], done.lines(0)[3:]
     assert all(line["cpu_ns"]["fwd"] > 0.2e9 for line in late)
     assert all(line["cpu_ns"]["fwd"] < line["dur_ns"] / 2 for line in waiting)
-    assert not (done.folder / "dumps/collection.json").exists()
