@@ -136,9 +136,9 @@ def rank_of(artefact: run.Artefact) -> int | None:
 
 def load_job(artefacts: Sequence[run.Artefact], side: Side, options: store.Options) -> Job:
     """The job that these dumps and their side files show."""
-    parts, problems = read_set(artefacts, options)
+    parts, unreadable = read_set(artefacts, options)
     world = world_size(side, parts)
-    job = Job(world, [], {}, [], [], problems, {})
+    job = Job(world, [], {}, [], [], unreadable, {})
     directory = Directory(job, side, parts)
     for part in parts:
         directory.add(part)
@@ -169,22 +169,19 @@ class Part:
         ]
 
 
-def read_set(artefacts: Sequence[run.Artefact], options: store.Options) -> tuple[list[Part], list[str]]:
+def read_set(artefacts: Sequence[run.Artefact], options: store.Options) -> tuple[list[Part], dict[int, str]]:
     """All dumps through one child; one by one where a hostile file takes that child down."""
-    parts, problems = [], []
+    parts, unreadable = [], {}
     for numbers, columns in store.load_set([a.path for a in artefacts], READER, options):
         ranks = [artefacts[number].rank or 0 for number in numbers]
         if isinstance(columns, WorkbenchError):
-            problems.append(f"dump of rank {ranks[0]} is unreadable: {columns.message}")
+            unreadable[ranks[0]] = columns.message
             continue
         part = Part(dict(columns), columns.meta, ranks)
-        problems += [
-            f"dump of rank {rank} is unreadable: {dump['problem']}"
-            for rank, dump in zip(ranks, columns.meta["dumps"], strict=True)
-            if "problem" in dump
-        ]
+        dumps = zip(ranks, columns.meta["dumps"], strict=True)
+        unreadable |= {rank: dump["problem"] for rank, dump in dumps if "problem" in dump}
         parts.append(part)
-    return parts, problems
+    return parts, unreadable
 
 
 def world_size(side: Side, parts: Sequence[Part]) -> int:

@@ -41,7 +41,10 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
             devices += [placed(device, artefact, columns.meta["ours"]) for device in answers]
     if not devices:
         raise next(error for error in loaded if isinstance(error, WorkbenchError))
-    findings += [finding for device in devices for finding in findings_of(device)] + leaks(devices) + uneven(devices)
+    grown = leaks(devices)
+    leaking = {rank for finding in grown for rank in finding.ranks}
+    findings += [finding for device in devices for finding in findings_of(device)] + grown
+    findings += [finding for finding in uneven(devices) if not leaking & {*finding.ranks}]  # else the leak is why
     findings = ranked(merged(findings))
     return Report(
         schema=SCHEMA,

@@ -42,7 +42,7 @@ TOLD = {
 }
 GEMM = re.compile(r"gemm|cutlass|xmma|cublas|Cijk|aten::(add)?mm|aten::bmm", re.IGNORECASE)
 ANY = re.compile("")
-MORE = 1.02
+MORE, NAME_AT_MOST = 1.02, 60
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,14 +139,23 @@ def detail(one: Across, place: int, cause: str) -> str:
 
 
 def computing(mine: RankTrace, others: Sequence[RankTrace]) -> str:
-    """Whether the same kernels are slower, and by how much, or there are more of them."""
+    """Whether the same kernels are slower, and by how much, or there are more of them; and which grew most."""
     products, ratio = (factor(mine, others, pattern) for pattern in (GEMM, ANY))
     events = median_low(account.device_events for account in others)
     what = "kernels" if mine.source == "device" else "operators"
+    name, growth = grown(mine, others)
+    most = f"most of all {name[:NAME_AT_MOST]} (+{millis(growth)})" if growth > 0 else "none of them by much"
     if mine.device_events > MORE * events:
-        return f"It runs {mine.device_events} {what}, the others {events}: it has more work."
+        return f"It runs {mine.device_events} {what}, the others {events}: it has more work, {most}."
     told = f", its matrix products {percent(products - 1, 1)}" if products else ""
-    return f"It runs the same {what} {percent(ratio - 1, 1)} slower{told}: a slower device or bigger inputs."
+    return f"It runs the same {what} {percent(ratio - 1, 1)} slower{told}, {most}: a slower device or bigger inputs."
+
+
+def grown(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:
+    """The computing kernel whose total exceeds the median of the others by most, and by how much, in ns."""
+    totals = [{k.name: k.total_ns for k in account.kernels if k.kind == "compute"} for account in [mine, *others]]
+    growth = {name: own - median_low(one.get(name, 0) for one in totals[1:]) for name, own in totals[0].items()}
+    return max(growth.items(), key=lambda pair: pair[1], default=("", 0))
 
 
 def factor(mine: RankTrace, others: Sequence[RankTrace], pattern: re.Pattern[str]) -> float:

@@ -15,7 +15,7 @@ from trainer.recorders.files import Place
 from trainer.recorders.flight import FlightRecorder
 from trainer.recorders.memory import MemoryRecorder
 from trainer.recorders.options import RecorderOptions
-from trainer.recorders.profile import TraceRecorder
+from trainer.recorders.profile import TraceRecorder, collections_marked
 from trainer.recorders.steps import StepLine, StepRecorder
 from trainer.recorders.timing import Timing
 
@@ -65,7 +65,11 @@ class Recorders:
         with self.steps.step(step) as line:
             if self.traces:
                 self.traces.begin(step)
-            with self.memory.recording(step) if self.memory else ExitStack():
+            with ExitStack() as stack:
+                if self._profiled:
+                    stack.enter_context(collections_marked())
+                if self.memory:
+                    stack.enter_context(self.memory.recording(step))
                 yield line
             self._finish(line, traced=traced)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from analyzers.hangs.model import user_frame
+from analyzers.memory.ranks import latest
 from analyzers.report import Report
 from analyzers.wording import place, ranges
 from workbench.present.breakdown import further
@@ -35,14 +36,14 @@ def memory(data: Any) -> list[Table]:
                     size(d.start_allocated_bytes),
                     size(d.peak_allocated_bytes),
                     size(d.end_allocated_bytes),
-                    size(d.reserved_bytes),
+                    None if d.fragmentation.made_up_segments else size(d.reserved_bytes),
                     "exact" if d.consistent else "does not end at the state",
                 )
                 for d in devices
             ),
         ),
-        *(categories(d) for d in worst_first(devices)[:2]),
-        *(stacks(d) for d in worst_first(devices)[:1]),
+        *(categories(d) for d in worst_first(latest(devices))[:2]),
+        *(stacks(d) for d in worst_first(latest(devices))[:1]),
     ]
 
 
