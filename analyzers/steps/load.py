@@ -134,7 +134,10 @@ def is_rank(value: object) -> TypeGuard[int]:
 def frame_of(
     columns: Mapping[str, Array], meta: Mapping[str, Any], ranks: Sequence[int], before: int = 0
 ) -> pd.DataFrame:
-    """The columns of a `lines.Table` as a table; numbered columns get their names, sessions count from `before` on."""
+    """The columns of a `lines.Table` as a table: numbered columns get their names, times become seconds.
+
+    Sessions are numbered from `before` on.
+    """
     names = {f"{prefix}.{i}": f"{prefix}.{name}" for prefix, key in NAMED for i, name in enumerate(meta[key])}
     bits = {tag: 1 << i for i, tag in enumerate(meta["tags"])}
     data = {names.get(name, name): np.asarray(columns[name]) for name in columns if name not in ("file", "attempt")}

@@ -9,15 +9,15 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from analyzers.report import Finding, Severity
-from analyzers.steps.jsonl import STARTS_AT_MOST
+from analyzers.report import Finding, ranked
+from analyzers.steps.lateness import lateness
 from analyzers.steps.lines import Line, Table, number
 from analyzers.steps.live.now import TIMING_STEPS, Now, StepNow
 from analyzers.steps.live.rank_log import Board, RankLog, StepLog
 from analyzers.steps.live.standing import manifest_of, rank_now, setting, stall, status, whole
 from analyzers.steps.load import Source, frame_of, steps_of
-from analyzers.steps.model import Start, Steps
-from analyzers.steps.report import judged
+from analyzers.steps.model import Steps
+from analyzers.steps.report import examined, grave
 from analyzers.steps.series import memory_growth
 
 LOGS = ("steps/rank_*.jsonl", "structured_logs/*.jsonl")
@@ -121,7 +121,7 @@ class Judged:
             return
         steps = table_of(logs)
         if steps is not None:
-            self.findings = [found for found in judged(steps).findings if found.severity is not Severity.INFO]
+            self.findings = ranked(grave(steps, examined(steps, lateness(steps))))
             self.growth = {moment.ranks[0]: moment.value for moment in memory_growth(steps)}
         self._seen, self._due = seen, began + (time.monotonic() - began) / JUDGING_SHARE
 
@@ -132,7 +132,6 @@ def table_of(logs: Sequence[RankLog]) -> Steps | None:
     for place, log in enumerate(logs):
         table.add(place, log.latest(each))
         source.headers.append(log.header)
-        source.starts.append(Start.of(log.rank, place * STARTS_AT_MOST, log.header))
     if not table.rows:
         return None
     frame = frame_of(table.columns(), table.meta(), [log.rank for log in logs])
