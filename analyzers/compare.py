@@ -1,32 +1,51 @@
 """Run against run: step time, loss, memory, configuration."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from analyzers import memory, run, steps, store
+from analyzers import memory, run, store
 from analyzers.errors import InputError, WorkbenchError
 from analyzers.memory import diff
-from analyzers.report import Finding, Input, Report, Severity, Status, Verdict, ranked, status_of, tool_version
+from analyzers.report import (
+    Evidence,
+    Finding,
+    Input,
+    Report,
+    Severity,
+    Status,
+    Verdict,
+    ranked,
+    status_of,
+    tool_version,
+)
 from analyzers.run import Kind, Run
+from analyzers.steps import RankSteps, contrast
+from analyzers.steps.contrast import STEPS_AT_LEAST, Contrast, Parity, parity
+from analyzers.steps.load import load
+from analyzers.steps.model import Steps, summary
 from analyzers.wording import seconds
 
+Answer = TypeVar("Answer")
+
 SCHEMA = "workbench.compare/1"
-STEP_TIME, MEMORY, LOSS = 0.05, 0.05, 0.02
-"""Relative changes that are worth a finding."""
-STEPS_AT_LEAST = 20
-"""Timed steps that a verdict on step time needs."""
+LIMITS: Mapping[str, float] = {"step_time": 0.05, "memory": 0.05, "loss": 0.02}
+"""Relative changes for the worse that are worth a finding, where even the lower end of the interval lies above them."""
+CAUTIOUS = {"step_time": 0.8, "step_time_p95": 0.7, "memory": 0.9, "loss": 0.7}
+"""How sure a finding is: two runs on one machine differ for reasons that no interval within a run knows."""
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One thing in both runs, as texts; `change` is relative, or empty."""
+    """One thing in both runs, as texts; `change` is relative, or empty; `interval`: where it lies with 95 %."""
 
     what: str
     a: str
     b: str
     change: str = ""
+    interval: str = ""
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,29 +64,60 @@ class CompareData(msgspec.Struct, frozen=True, kw_only=True):
     b: Measures
     rows: list[Row]
     config: list[Row]
+    contrasts: list[Contrast] = []
+    parity: Parity | None = None
 
 
-def analyze(a: Run, b: Run, options: store.Options | None = None) -> Report[CompareData]:
-    """What changed from `a` to `b`.
+@dataclass
+class Side:
+    """One of the two runs."""
+
+    measures: Measures
+    inputs: list[Input]
+    steps: Steps | None = None
+    exact_memory: bool = False
+
+
+def analyze(
+    a: Run, b: Run, options: store.Options | None = None, limits: Mapping[str, float] | None = None
+) -> Report[CompareData]:
+    """What changed from `a` to `b`. `limits` are changes of measures that a gate bears, in place of LIMITS; a measure
+    that it names and that cannot be judged is a finding.
 
     Raises:
         InputError: The two have nothing in common that can be compared.
     """
-    options = options or store.Options()
-    (first, inputs_a), (second, inputs_b) = measure(a, options), measure(b, options)
+    options, limits = options or store.Options(), limits or {}
+    first, second = measure(a, options), measure(b, options)
+    found = contrasts(first, second)
     config = config_rows(a.manifest(), b.manifest())
-    rows = measure_rows(first, second)
+    rows = measure_rows(first.measures, second.measures, found)
     if not rows and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
-    findings = ranked([*changes(first, second), *holders(a, b, options)])
+    findings = [*worsened(found, {**LIMITS, **limits}, (first.measures, second.measures)), *undecided(found, limits)]
+    findings = ranked([*findings, *holders(a, b, options)])
+    same = parity(first.steps, second.steps) if first.steps and second.steps else None
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[*inputs_a, *inputs_b],
-        verdict=verdict(findings, rows, first, second),
+        inputs=[*first.inputs, *second.inputs],
+        verdict=verdict(findings, rows, found, same),
         findings=findings,
-        data=CompareData(a=first, b=second, rows=[*rows, *config], config=config),
+        data=CompareData(
+            a=first.measures, b=second.measures, rows=[*rows, *config], config=config, contrasts=found, parity=same
+        ),
     )
+
+
+def contrasts(a: Side, b: Side) -> list[Contrast]:
+    """The measures of both runs, memory by snapshots where both have them."""
+    found = contrast.contrasts(a.steps, b.steps) if a.steps and b.steps else []
+    x, y = a.measures.memory_bytes, b.measures.memory_bytes
+    if not (a.exact_memory and b.exact_memory and x and y):
+        return found
+    change = y / x - 1
+    exact = Contrast(measure="memory", a=x, b=y, change=change, low=change, high=change, samples=1, enough=True)
+    return [*(c for c in found if c.measure != "memory"), exact]
 
 
 def holders(a: Run, b: Run, options: store.Options) -> list[Finding]:
@@ -75,31 +125,34 @@ def holders(a: Run, b: Run, options: store.Options) -> list[Finding]:
     before, after = (run.newest_step(found.of(Kind.SNAPSHOT)) for found in (a, b))
     if not before or not after:
         return []
-    try:
-        return diff.compare(before, after, options)
-    except WorkbenchError:
-        return []
+    return attempt(lambda: diff.compare(before, after, options)) or []
 
 
-def measure(found: Run, options: store.Options) -> tuple[Measures, list[Input]]:
+def measure(found: Run, options: store.Options) -> Side:
     """The numbers of a run, and the files they come from."""
-    measures, inputs = Measures(), []
-    if logs := found.of(Kind.STEPS, Kind.STRUCTURED_LOG):
-        report = steps.analyze(logs, options)
-        measures, inputs = timed(report.data), report.inputs
-    if snapshots := run.newest_step(found.of(Kind.SNAPSHOT)):
-        try:
-            held = memory.analyze(snapshots, options)
-        except WorkbenchError:
-            return measures, inputs
+    side = Side(Measures(), [])
+    if logs := found.of(*run.TIMED):
+        side.steps = attempt(lambda: load(logs, options))
+    if side.steps:
+        side.measures, side.inputs = timed(summary(side.steps)), side.steps.inputs
+    snapshots = run.newest_step(found.of(Kind.SNAPSHOT))
+    if snapshots and (held := attempt(lambda: memory.analyze(snapshots, options))):
         peak = max(device.peak_allocated_bytes for device in held.data.devices)
-        measures, inputs = msgspec.structs.replace(measures, memory_bytes=peak), [*inputs, *held.inputs]
-    return measures, inputs
+        side.measures = msgspec.structs.replace(side.measures, memory_bytes=peak)
+        side.inputs, side.exact_memory = [*side.inputs, *held.inputs], True
+    return side
 
 
-def timed(data: steps.StepsData) -> Measures:
+def attempt(question: Callable[[], Answer]) -> Answer | None:
+    """An answer, None from what cannot give one: the other measures count all the same."""
+    try:
+        return question()
+    except WorkbenchError:
+        return None
+
+
+def timed(ranks: Sequence[RankSteps]) -> Measures:
     """Medians over ranks."""
-    ranks = data.ranks
     names = {name for rank in ranks for name in rank.phases}
     return Measures(
         step_s=middle(rank.median_step_s for rank in ranks),
@@ -117,23 +170,27 @@ def middle(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def measure_rows(a: Measures, b: Measures) -> list[Row]:
+def measure_rows(a: Measures, b: Measures, found: Sequence[Contrast]) -> list[Row]:
+    known = {c.measure: f"{c.low:+.1%} to {c.high:+.1%}" for c in found if c.enough}
+    p95 = next((c for c in found if c.measure == "step_time_p95"), None)
     rows = [
-        row("step time", a.step_s, b.step_s, seconds),
-        row("tokens a second", a.tokens_per_s, b.tokens_per_s, "{:.0f}".format),
-        row("last loss", a.loss, b.loss, "{:.4f}".format),
-        row("peak memory", a.memory_bytes, b.memory_bytes, mebibytes),
-        *(row(f"phase {name}", a.phases.get(name), b.phases.get(name), seconds) for name in a.phases | b.phases),
+        row("step time", (a.step_s, b.step_s), seconds, known.get("step_time")),
+        row("95th percentile", (p95.a, p95.b), seconds, known.get("step_time_p95")) if p95 else None,
+        row("tokens a second", (a.tokens_per_s, b.tokens_per_s), "{:.0f}".format),
+        row("last loss", (a.loss, b.loss), "{:.4f}".format, known.get("loss")),
+        row("peak memory", (a.memory_bytes, b.memory_bytes), mebibytes, known.get("memory")),
+        *(row(f"phase {name}", (a.phases.get(name), b.phases.get(name)), seconds) for name in a.phases | b.phases),
     ]
-    return [found for found in rows if found]
+    return [line for line in rows if line]
 
 
-def row(what: str, a: float | None, b: float | None, text: Any) -> Row | None:
+def row(what: str, ends: tuple[float | None, float | None], text: Any, interval: str | None = None) -> Row | None:
     """A line on what at least one run knows."""
+    a, b = ends
     if a is None and b is None:
         return None
     change = f"{b / a - 1:+.1%}" if a and b is not None else ""
-    return Row(what, "" if a is None else text(a), "" if b is None else text(b), change)
+    return Row(what, "" if a is None else text(a), "" if b is None else text(b), change, interval or "")
 
 
 def mebibytes(count: float) -> str:
@@ -162,40 +219,79 @@ def settings(manifest: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
             yield f"{section}.{key}", value
 
 
-def changes(a: Measures, b: Measures) -> list[Finding]:
-    """The changes for the worse."""
-    enough = min(a.timed_steps, b.timed_steps) >= STEPS_AT_LEAST
-    found = [
-        worse("step_time", "step time", a.step_s, b.step_s, STEP_TIME, 0.8 if enough else 0.4),
-        worse("memory", "peak memory", a.memory_bytes, b.memory_bytes, MEMORY, 0.9),
-        worse("loss", "last loss", a.loss, b.loss, LOSS, 0.6),
-    ]
-    return [finding for finding in found if finding]
+def worsened(found: Sequence[Contrast], limits: Mapping[str, float], sides: tuple[Measures, Measures]) -> list[Finding]:
+    """The measures that surely changed for the worse by more than their limit."""
+    worse = [c for c in found if c.enough and c.measure in limits and c.low > limits[c.measure]]
+    return [regression(c, limits[c.measure], moved(*sides) if "step_time" in c.measure else []) for c in worse]
 
 
-def worse(name: str, what: str, a: float | None, b: float | None, limit: float, confidence: float) -> Finding | None:
-    if not a or b is None or b <= a * (1 + limit):
-        return None
+def regression(found: Contrast, limit: float, evidence: list[Evidence]) -> Finding:
     return Finding(
-        id=f"compare.{name}",
+        id=f"compare.{found.measure}",
         severity=Severity.WARNING,
-        title=f"{what} is {b / a - 1:.1%} higher",
-        why=f"from {a:.6g} to {b:.6g}; up to {limit:.0%} is taken for noise",
+        title=f"{name_of(found)} is {found.change:.1%} higher",
+        why=f"from {found.a:.6g} to {found.b:.6g}; with 95 % it is {found.low:+.1%} to {found.high:+.1%} by"
+        f" {found.samples} steps, and up to {limit:.1%} is borne",
         next="look at the phases and settings that differ below",
-        confidence=confidence,
+        evidence=evidence,
+        confidence=CAUTIOUS[found.measure],
     )
 
 
-def verdict(findings: list[Finding], rows: list[Row], a: Measures, b: Measures) -> Verdict:
-    shared = [line for line in rows if line.change]
-    few = min(a.timed_steps, b.timed_steps) < STEPS_AT_LEAST
-    missing = [f"fewer than {STEPS_AT_LEAST} timed steps"] if few and a.step_s and b.step_s else []
+def moved(a: Measures, b: Measures) -> list[Evidence]:
+    """The phases that grew most."""
+    more = {name: seconds_b - a.phases.get(name, 0.0) for name, seconds_b in b.phases.items()}
+    most = sorted(more, key=lambda name: -more[name])[:3]
+    return [Evidence(text=f"{name} takes {seconds(more[name])} more a step") for name in most if more[name] > 0]
+
+
+def undecided(found: Sequence[Contrast], gated: Mapping[str, float]) -> list[Finding]:
+    """What a gate asks for and these runs cannot answer is no pass."""
+    known = {c.measure: c for c in found}
+    lacking = [name for name in gated if name not in known or not known[name].enough]
+    return [
+        Finding(
+            id=f"compare.{name}_undecided",
+            severity=Severity.WARNING,
+            title=f"{name.replace('_', ' ')} cannot be judged: {too_few(known.get(name))}",
+            why="a gate that cannot be judged is not passed",
+            next=f"log at least {STEPS_AT_LEAST} plain steps in both runs",
+            confidence=1.0,
+        )
+        for name in lacking
+    ]
+
+
+def too_few(found: Contrast | None) -> str:
+    if found is None:
+        return "the runs do not both tell it"
+    return f"{found.samples} steps are not enough evidence"
+
+
+def name_of(found: Contrast) -> str:
+    return {"step_time_p95": "the 95th percentile of the step time", "memory": "peak memory"}.get(
+        found.measure, found.measure.replace("_", " ")
+    )
+
+
+def verdict(findings: list[Finding], rows: list[Row], found: Sequence[Contrast], same: Parity | None) -> Verdict:
+    few = [c for c in found if not c.enough and c.measure in LIMITS]
+    missing = [f"{name_of(c)}: {too_few(c)}" for c in few]
     if findings:
-        text = "; ".join(f.title for f in findings)
-        sure = findings[0].confidence
+        text, sure = "; ".join(f.title for f in findings), findings[0].confidence
         return Verdict(status=status_of(findings), kind="regression", sentence=text, confidence=sure, missing=missing)
+    shared = [line for line in rows if line.change]
     if not shared:
         text = "the runs have no measurement in common"
         return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=text, confidence=0.2, missing=missing)
-    text = ", ".join(f"{line.what} {line.change}" for line in shared[:3])
+    text = ", ".join([*(f"{line.what} {line.change}" for line in shared[:3]), *parity_text(same)])
     return Verdict(status=Status.OK, kind="healthy", sentence=text, confidence=0.4 if few else 0.8, missing=missing)
+
+
+def parity_text(same: Parity | None) -> list[str]:
+    """How far the losses agree, where that is worth a word."""
+    if same is None:
+        return []
+    if same.identical:
+        return [f"the losses of all {same.steps} common steps are identical"]
+    return [f"the losses part from step {same.apart_from} on"] if same.apart_from is not None else []

@@ -7,6 +7,7 @@ collectives that end everywhere when the last rank has come. `Fault`s make a ran
 import gzip
 import io
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -309,8 +310,9 @@ def large(path: Path, events: int) -> int:
     parts = llama(layers=32, small=8)
     probe = Rank(0, 1, io.StringIO())
     simulate([probe], 1, parts)
-    [rank] = job(path.parent, 1, -(-events // probe.events), parts)
-    (path.parent / "rank0_trace.json.gz").rename(path)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        [rank] = job(Path(folder), 1, -(-events // probe.events), parts)
+        Path(folder, "rank0_trace.json.gz").rename(path)
     return rank.events
 
 

@@ -23,6 +23,7 @@ DOCUMENT_OF = {
     "steps": "steps",
     "compare": "compare",
     "estimate": "estimate",
+    "tokens": "tokens",
     "doctor": "doctor",
     "capabilities": "capabilities",
     "config explain": "config",

@@ -147,13 +147,13 @@ def compare(
     printed: opt.Printed = None,
     output: opt.OutFile = None,
     force: opt.Force = False,
-    fail_on: opt.FailOnOption = None,
+    fail_on: opt.Gated = None,
 ) -> None:
     """Two runs: configuration, step time, loss and memory side by side."""
     from workbench import show
 
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True, web=False, fail_on=fail_on)
-    raise typer.Exit(show.compared(a, b, look))
+    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True, web=False)
+    raise typer.Exit(show.compared(a, b, look, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -223,6 +223,14 @@ def launch(
     raise typer.Exit(run(request))
 
 
+@app.command(rich_help_panel=RUN)
+def watch(run: opt.RunFolder, no_tui: opt.NoTui = False, _debug: opt.Debug = False) -> None:
+    """A job while it runs, whoever started it: steps, speed, memory and room left, stragglers, stalls, verdicts."""
+    from workbench.watch import watch as watch_run
+
+    raise typer.Exit(watch_run(run, tui=not no_tui))
+
+
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
 def estimate(
     ctx: typer.Context,
@@ -249,6 +257,32 @@ def estimate(
     look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True, web=False, fail_on=fail_on)
     report = estimate.estimate(request, show.parsed_size(limit, "--limit"))
     raise typer.Exit(show.deliver(report, look, estimate.subject(request)))
+
+
+@app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+def tokens(
+    ctx: typer.Context,
+    config: Annotated[str | None, typer.Option(help="A TOML file, or a registry function with --module.")] = None,
+    module: Annotated[str | None, typer.Option(help="A model of the trainer, whose --config is a function.")] = None,
+    sequences: Annotated[int, typer.Option(help="How many sequences to show.", min=1, max=100)] = 1,
+    as_json: opt.Json = False,
+    printed: opt.Printed = None,
+    output: opt.OutFile = None,
+    force: opt.Force = False,
+    _debug: opt.Debug = False,
+) -> None:
+    """Tokens beside their labels, as the model is shown them; what is ignored, and why.
+
+    Options of the trainer follow in the form --section.key value, as for `launch`.
+    """
+    from workbench import show
+    from workbench.launch.plan import Request
+    from workbench.tokens import subject
+    from workbench.tokens import tokens as shown
+
+    request = Request(config=config, module=module, overrides=tuple(ctx.args))
+    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True)
+    raise typer.Exit(show.deliver(shown(request, sequences), look, subject(request)))
 
 
 @app.command(rich_help_panel=RUN)

@@ -1,20 +1,17 @@
 """`workbench estimate`: memory before the run, rehearsed by the trainer in a process of its own."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from analyzers.errors import MissingExtra
 from analyzers.report import Evidence, Finding, Report, Severity, Verdict, ranked, status_of, tool_version
 from analyzers.run import Run
 from trainer.config import ConfigError, JobConfig, load
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, environment, shape, trainer_arguments
 from workbench.present.units import share, size
+from workbench.rehearsal import ask_trainer
 
 NEAR_LIMIT = 0.9
 UNCOUNTED = "what no tensor holds: the device's context, libraries' workspaces, fragmentation (often 1 to 3 GiB)"
@@ -100,16 +97,7 @@ def rehearse(request: Request, arguments: tuple[str, ...]) -> Rehearsed:
     loaded(arguments)
     ranks = shape(request)
     world = {"WORLD_SIZE": str(ranks["nproc"] * ranks["nnodes"]), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer.estimate", *arguments],
-        env=os.environ | environment(request) | world, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode == 0:
-        return msgspec.json.decode(done.stdout, type=Rehearsed)
-    message, _, hint = done.stderr.partition("error: ")[2].partition("\nhint: ")
-    if "No module named 'torch'" in done.stderr:
-        raise MissingExtra("estimating needs torch", "pip install 'torch-workbench[train]'")
-    raise UsageProblem(message or done.stderr.strip()[-300:], hint.strip() or "try it with `workbench config explain`")
+    return ask_trainer("trainer.estimate", arguments, Rehearsed, environment(request) | world)
 
 
 def loaded(arguments: tuple[str, ...]) -> JobConfig:

@@ -37,6 +37,7 @@ Pids = Annotated[
     typer.Option(help="The same, by a process of the job. May be repeated.", rich_help_panel=LIVE, show_default=False),
 ]
 OnePath = Annotated[Path, typer.Argument(help="A run folder, or an artefact in it.", show_default=False)]
+RunFolder = Annotated[Path, typer.Argument(help="The folder that the job writes to.", show_default=False)]
 Rank = Annotated[int | None, typer.Option(help="Only this rank.", rich_help_panel=READING, show_default=False)]
 Step = Annotated[int | None, typer.Option(help="Only this step.", rich_help_panel=READING, show_default=False)]
 Jobs = Annotated[
@@ -73,5 +74,15 @@ WhatIf = Annotated[
 FailOnOption = Annotated[
     FailOn | None,
     typer.Option(help="Exit with 1 if a finding is this severe.", rich_help_panel=SHOWING, show_default=False),
+]
+Gated = Annotated[
+    str | None,
+    typer.Option(
+        "--fail-on",
+        help="Exit with 1 if a finding is this severe, or if a measure is worse: step_time>3%,memory,loss>1%.",
+        metavar="[warning|error|MEASURE[>LIMIT]],...",
+        rich_help_panel=SHOWING,
+        show_default=False,
+    ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]

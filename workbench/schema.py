@@ -10,6 +10,7 @@ from workbench.capabilities import CapabilitiesData
 from workbench.doctor import DoctorData
 from workbench.errors import UsageProblem
 from workbench.estimate import EstimateData
+from workbench.tokens import TokensData
 
 DOCUMENTS: dict[str, Any] = {
     "memory": Report[memory.MemoryData],
@@ -19,6 +20,7 @@ DOCUMENTS: dict[str, Any] = {
     "incident": Report[incident.IncidentData],
     "compare": Report[compare.CompareData],
     "estimate": Report[EstimateData],
+    "tokens": Report[TokensData],
     "doctor": Report[DoctorData],
     "capabilities": Report[CapabilitiesData],
 }

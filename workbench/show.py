@@ -78,6 +78,15 @@ def answer(room: str | None, paths: Sequence[Path], options: Options, look: Look
     return deliver(ask(room, run, options), look, run)
 
 
+def explore(folder: Path) -> Exit:
+    """The terminal app on all that a folder holds."""
+    from workbench.tui.app import WorkbenchApp
+
+    run = find([folder])
+    WorkbenchApp(run, room_for(run), Options()).run()
+    return Exit.OK
+
+
 def memory_further(
     paths: Sequence[Path], options: Options, look: Look, *, breakdown: bool, changes: str | None
 ) -> Exit:
@@ -90,12 +99,16 @@ def memory_further(
     return deliver(with_further(report, snapshots, options, breakdown=breakdown, changes=changes), look, run)
 
 
-def compared(a: Path, b: Path, look: Look) -> Exit:
-    """Two runs side by side."""
+def compared(a: Path, b: Path, look: Look, fail_on: str | None) -> Exit:
+    """Two runs side by side, and whether the second passes a gate."""
     from analyzers import compare
+    from workbench.failing import gate
 
+    limits = gate(fail_on)
     runs = discover(a), discover(b)
-    return deliver(compare.analyze(*runs, Options()), look, runs[0])
+    report = compare.analyze(*runs, Options(), limits.limits)
+    delivered = deliver(report, look, runs[0])
+    return Exit.FINDINGS if limits.fails(report) else delivered
 
 
 def written(path: Path, output: Path | None, *, force: bool, anonymise: bool) -> Exit:

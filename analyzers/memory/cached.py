@@ -51,7 +51,8 @@ def dead_pool_finding(device: Device) -> Finding:
         title=f"{size(held)} lie in private pools that nothing uses",
         why=f"No block is alive in {', '.join(pool.pool for pool in dead)}: pools of captured graphs or of the user"
         " keep their segments to themselves.",
-        next="Drop the graph (or torch.cuda.MemPool) that owns them, or capture into one shared pool.",
+        next=f"Drop the graph (or torch.cuda.MemPool) that owns them, which frees {size(held)}, or capture into one"
+        " shared pool.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"pool {pool.pool}: {size(pool.reserved_bytes)} reserved") for pool in dead[:4]],
@@ -67,8 +68,9 @@ def reserved_finding(device: Device, idle: int) -> Finding:
         title=f"{size(idle)} are reserved and not in use",
         why=f"{size(device.reserved_bytes)} are taken from the device, {size(used)} of them hold tensors at the end"
         f" ({share(used, device.reserved_bytes)}); another process or library cannot have the rest.",
-        next="Nothing, unless something else needs it: then call torch.cuda.empty_cache() after the spike, or set"
-        " garbage_collection_threshold:0.8.",
+        next="Nothing, unless something else needs it: then torch.cuda.empty_cache() after the spike gives back"
+        f" {size(idle - device.fragmentation.inactive_split_bytes)}, the segments that nothing uses;"
+        " garbage_collection_threshold:0.8 does so by itself.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"reserved at most {size(device.peak_reserved_bytes)}")],

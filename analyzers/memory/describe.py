@@ -20,7 +20,8 @@ def describe(replay: Replay, guess: Guess, placed: Placed) -> Device:
     """All answers about one device but those that the file's place gives: path, rank, step."""
     trace = replay.trace
     rising = growing(replay, guess)
-    oom = last_oom(replay, guess, rising)
+    uses = step_uses(replay, guess)
+    oom = last_oom(replay, guess, rising, uses)
     peak, index = replay.peak
     alive = replay.lifetimes.alive(index)
     snapshot = trace.snapshot
@@ -50,7 +51,7 @@ def describe(replay: Replay, guess: Guess, placed: Placed) -> Device:
         fragmentation=fragmentation(placed, oom),
         top_stacks=top_stacks(snapshot, replay.lifetimes, guess, alive),
         end_stacks=top_stacks(snapshot, replay.lifetimes, guess, replay.lifetimes.alive(len(trace) - 1)),
-        steps=step_uses(replay, guess),
+        steps=uses,
         growing=rising,
         notable=notable(replay, guess),
         estimates=estimates(replay, guess, oom.index if oom else index),

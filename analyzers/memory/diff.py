@@ -7,9 +7,9 @@ import msgspec
 import pandas as pd
 
 from analyzers import run, store
-from analyzers.memory.findings import REMEDY
 from analyzers.memory.groups import Held, Path, held
 from analyzers.memory.opening import opened
+from analyzers.memory.remedies import REMEDY
 from analyzers.memory.replay import Replay
 from analyzers.memory.text import share, size
 from analyzers.report import Evidence, Finding, Severity

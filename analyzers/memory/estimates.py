@@ -5,7 +5,7 @@ import numpy as np
 from analyzers.memory.categories import ACTIVATIONS, Guess
 from analyzers.memory.model import DeviceTrace, Estimate
 from analyzers.memory.replay import Replay
-from analyzers.memory.scene import Scene, most_frequent, recompute
+from analyzers.memory.scene import Scene, most_frequent, recompute, scaling
 from analyzers.memory.tables import Column
 
 LAYERS_AT_LEAST = 2
@@ -54,6 +54,25 @@ def bounded(scene: Scene, rows: Column, layers: list[Column]) -> int:
     return saved - inputs - max(*whole, saved - sum(whole))
 
 
+def half_batch(replay: Replay, guess: Guess, entry: int) -> Estimate | None:
+    """What half the batch, or half the sequence, would free; where it is known what most blocks are."""
+    if not guess.exact:
+        return None
+    scene = Scene.of(replay, guess)
+    rows = replay.lifetimes.alive(entry)
+    grows = int(scene.size[rows[scaling(scene)[rows]]].sum())
+    return (
+        Estimate(
+            what="half_batch",
+            frees_bytes=grows // 2,
+            of_bytes=grows,
+            model="activations, inputs and what the passes make in between grow with the batch",
+        )
+        if grows
+        else None
+    )
+
+
 def expandable(trace: DeviceTrace) -> Estimate | None:
     """What expandable segments would make usable: the whole pages inside free blocks of segments in use."""
     c = trace.snapshot.columns
@@ -74,5 +93,5 @@ def expandable(trace: DeviceTrace) -> Estimate | None:
 
 def estimates(replay: Replay, guess: Guess, entry: int) -> list[Estimate]:
     """All that can be told of what is alive after `entry`."""
-    found = [checkpointing(replay, guess, entry), expandable(replay.trace)]
+    found = [checkpointing(replay, guess, entry), half_batch(replay, guess, entry), expandable(replay.trace)]
     return [estimate for estimate in found if estimate]

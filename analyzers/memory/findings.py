@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from analyzers.memory.cached import cached_findings
 from analyzers.memory.model import Device, FreePieces, Growth, Oom
 from analyzers.memory.peaks import peak_findings
+from analyzers.memory.remedies import remedy, would
 from analyzers.memory.stacks import place
 from analyzers.memory.text import fact, ranks_of, share, size
 from analyzers.report import Finding, Severity
 from analyzers.wording import counted
 
-NEAR_LIMIT, SPIKE = 0.9, 0.25
+NEAR_LIMIT, SPIKE, LARGER = 0.9, 0.25, 1.5
 SPLIT_SHARE, SPLIT_BYTES = 0.2, 64 << 20
 POOLS_SHOWN = 3
 
@@ -19,18 +20,6 @@ PATTERN = {
     "spike": "a spike: the steps before peaked at {usual} at most",
     "steady": "no spike: the steps before peaked at {usual} already",
     "unknown": "",
-}
-
-REMEDY = {
-    "parameters": "shard the parameters over more ranks (parallelism.data_parallel_shard_degree) or use a smaller one",
-    "gradients": "shard the gradients over more ranks, or free them with zero_grad(set_to_none=True)",
-    "optimizer_state": "shard the optimizer state over more ranks, or choose an optimizer with less state",
-    "activations": "turn on activation checkpointing, or make the batch or the sequence smaller",
-    "inputs": "make the batch smaller, or move it to the device later",
-    "temporary": "make the batch or the sequence smaller, or compute the largest operation in pieces",
-    "communication": "limit how many layers are gathered ahead",
-    "workspace": "set CUBLAS_WORKSPACE_CONFIG to a smaller workspace",
-    "unknown": "look at the largest stacks at the peak",
 }
 
 
@@ -54,8 +43,9 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
     evidence = [
         fact(device, f"asked for {size(oom.requested_bytes)} with {size(oom.device_free_bytes)} left", where),
         fact(device, f"{kind} hold {size(held)} of {size(oom.allocated_bytes)} ({share(held, oom.allocated_bytes)})"),
-        *(fact(device, f"{name} holds {size(held)}") for name, held in list(oom.modules.items())[:3]),
         *([fact(device, history)] if (history := PATTERN[oom.pattern].format(**told_of(oom))) else []),
+        *([fact(device, larger)] if (larger := larger_inputs(oom)) else []),
+        *(fact(device, f"{name} holds {size(held)}") for name, held in list(oom.modules.items())[:3]),
         *(fact(device, unusable(pool, oom)) for pool in device.fragmentation.pools[:POOLS_SHOWN]),
     ]
     return Finding(
@@ -64,7 +54,7 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
         title="Out of memory" + (f" in {where}" if where else ""),
         why=f"{size(oom.requested_bytes)} were asked for, {size(oom.device_free_bytes)} were left,"
         f" and {size(oom.allocated_bytes)} were allocated, mostly {kind.replace('_', ' ')}.",
-        next=remedy(device, kind),
+        next=remedy(device, oom.categories),
         ranks=ranks_of(device),
         step=oom.step,
         evidence=evidence,
@@ -85,38 +75,33 @@ def told_of(oom: Oom) -> dict[str, str | int | None]:
     return {"usual": size(oom.usual_peak_bytes or 0), "since": oom.since_step}
 
 
-def remedy(device: Device, kind: str) -> str:
-    """What to try against most of one category, with what it would free where that can be told."""
-    effect = told(device, "activation_checkpointing") if kind == "activations" else ""
-    return REMEDY[kind].capitalize() + (f". Checkpointing{effect}." if effect else ".")
-
-
-def expanded(device: Device) -> str:
-    effect = told(device, "expandable_segments")
-    return f" That{effect}." if effect else ""
-
-
-def told(device: Device, what: str) -> str:
-    """` would make about 2.0 GiB of 3.0 GiB free (the model)`; empty where nothing can be told."""
-    known = next((estimate for estimate in device.estimates if estimate.what == what), None)
-    if known is None:
+def larger_inputs(oom: Oom) -> str:
+    """Whether the failing step was given more than those before it."""
+    now, usual = oom.categories["inputs"], oom.usual_inputs_bytes
+    if not usual or now < LARGER * usual:
         return ""
-    return f" would make about {size(known.frees_bytes)} of {size(known.of_bytes)} usable ({known.model})"
+    return f"its inputs are {now / usual:.3g} times those of the steps before ({size(now)} against {size(usual)})"
 
 
 def spike_finding(device: Device, oom: Oom) -> Finding:
+    sudden = oom.pattern == "spike"
+    where = place(oom.frames[0]) if oom.frames else "the failing operation"
     return Finding(
         id="memory.oom.spike",
         severity=Severity.WARNING,
-        title="One allocation was too large",
-        why=f"The failed request alone is {share(oom.requested_bytes, oom.allocated_bytes)} of what was allocated:"
-        " a spike, not a state that had grown too big.",
-        next="Look at the shapes in "
-        + (place(oom.frames[0]) if oom.frames else "the failing operation")
-        + "; compute it in pieces or with a smaller batch.",
+        title="The step needs far more than those before it" if sudden else "One allocation was too large",
+        why=f"It wanted {size(oom.allocated_bytes + oom.requested_bytes)}; the steps before peaked at"
+        f" {size(oom.usual_peak_bytes or 0)} at most: a spike, not a state that had grown too big."
+        if sudden
+        else f"The failed request alone is {share(oom.requested_bytes, oom.allocated_bytes)} of what was allocated.",
+        next=f"Look at the shapes in {where}; bound the batch and the sequence, or compute it in pieces."
+        f" The step would need {size(oom.requested_bytes)} less without this request.",
         ranks=ranks_of(device),
         step=oom.step,
-        evidence=[fact(device, f"asked for {size(oom.requested_bytes)} beside {size(oom.allocated_bytes)}")],
+        evidence=[
+            fact(device, f"asked for {size(oom.requested_bytes)} beside {size(oom.allocated_bytes)}"),
+            *([fact(device, larger)] if (larger := larger_inputs(oom)) else []),
+        ],
         confidence=0.7,
     )
 
@@ -131,7 +116,7 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
         why=f"What {where} allocated and nobody freed rose in {worst.steps} steps in a row,"
         f" {size(worst.total_bytes)} in all.",
         next="Find what keeps these tensors: a list that is appended to, a loss added up without .item() or .detach(),"
-        " a graph held by a retained output.",
+        f" a graph held by a retained output. Letting go frees {size(sum(g.total_bytes for g in growing))} so far.",
         ranks=ranks_of(device),
         step=worst.first_step,
         evidence=[
@@ -168,6 +153,11 @@ def fragmentation_findings(device: Device) -> Iterator[Finding]:
     )
 
 
+def expanded(device: Device) -> str:
+    effect = would(device, "expandable_segments")
+    return f" That{effect}." if effect else ""
+
+
 def scattered(free: FreePieces) -> str:
     """Where free memory lies that other blocks keep from being given back."""
     where = f"segment {free.segment:#x}" if free.segment is not None else f"pool {free.pool}, stream {free.stream}"
@@ -185,7 +175,7 @@ def near_limit_finding(device: Device, limit: int) -> Finding:
         title=f"The peak is {share(device.peak_allocated_bytes, limit)} of the limit",
         why=f"{size(device.peak_allocated_bytes)} of {size(limit)} were allocated at the peak,"
         f" {size(held)} of them {kind.replace('_', ' ')}.",
-        next=remedy(device, kind),
+        next=remedy(device, device.categories),
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"peak {size(device.peak_allocated_bytes)} at entry {device.peak_index}")],

@@ -1,7 +1,6 @@
 """What stands out in a trace without being a failure: state that comes late, the loss, what is kept over steps."""
 
 import re
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -75,10 +74,3 @@ def frames_of(replay: Replay, rows: Column) -> list[str]:
     stacks, inverse = np.unique(replay.lifetimes.stack[rows], return_inverse=True)
     largest = int(stacks[np.bincount(inverse, replay.lifetimes.size[rows]).argmax()]) if len(rows) else 0
     return shown(replay.trace.snapshot, largest)
-
-
-def usual_peak(replay: Replay, before: int) -> Iterator[int]:
-    """The highest allocated bytes in each whole step that ended before an entry."""
-    for step in steps(replay.trace):
-        if step.end and step.start < step.end <= before:
-            yield int(replay.live[step.start : step.end].max())

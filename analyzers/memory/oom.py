@@ -7,19 +7,21 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzers.memory.categories import Guess
-from analyzers.memory.model import Growth, Oom
-from analyzers.memory.notable import usual_peak
+from analyzers.memory.model import Growth, Oom, StepUse
 from analyzers.memory.phases import step_at
+from analyzers.memory.read import CATEGORY_OF
 from analyzers.memory.replay import Replay
 from analyzers.memory.reserved import reserved
 from analyzers.memory.stacks import shown
+from analyzers.memory.step_use import held_after
 
 LAYER = re.compile(r"^(.*?\.\d+)\..*$")
 GROWN, SPIKED = 0.1, 1.25
 MODULES_AT_MOST = 8
+INPUTS = CATEGORY_OF["inputs"]
 
 
-def last_oom(replay: Replay, guess: Guess, rising: Sequence[Growth]) -> Oom | None:
+def last_oom(replay: Replay, guess: Guess, rising: Sequence[Growth], uses: Sequence[StepUse]) -> Oom | None:
     """The last allocation that failed; earlier ones the program survived."""
     trace = replay.trace
     failed = trace.where("oom")
@@ -28,13 +30,16 @@ def last_oom(replay: Replay, guess: Guess, rising: Sequence[Growth]) -> Oom | No
     index = int(failed[-1])
     lives = replay.lifetimes
     wanted = int(replay.live[index]) + int(trace.entry("size")[index])
-    usual = max(usual_peak(replay, index), default=None)
+    before = [use for use in uses if use.last_entry < index]
+    usual = max((use.peak_bytes for use in before), default=None)
+    inputs = held_after(replay, guess, np.array([use.peak_index for use in before], np.int64))[INPUTS]
     pattern, since = pattern_of(wanted, usual, rising)
     return Oom(
         modules=by_module(replay, index),
         pattern=pattern,
         since_step=since,
         usual_peak_bytes=usual,
+        usual_inputs_bytes=int(inputs.max()) if before else None,
         requested_bytes=int(trace.entry("size")[index]),
         device_free_bytes=int(trace.entry("addr")[index]),
         allocated_bytes=int(replay.live[index]),

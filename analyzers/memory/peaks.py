@@ -13,7 +13,8 @@ ACTIVATION_SHARE, LOSS_PIECES = 0.6, 8
 def peak_findings(device: Device) -> Iterator[Finding]:
     made = {"late_state": late_finding, "loss": loss_finding, "kept": kept_finding}
     for found in device.notable:
-        yield made[found.what](device, found)
+        if found.what != "kept" or all(growth.frames != found.frames for growth in device.growing):  # else a leak
+            yield made[found.what](device, found)
     estimate = next((one for one in device.estimates if one.what == "activation_checkpointing"), None)
     held = device.categories["activations"]
     if not device.oom and estimate and held >= ACTIVATION_SHARE * device.peak_allocated_bytes:

@@ -66,7 +66,8 @@ def uneven_finding(first: Device, others: Sequence[Device], excess: int) -> Find
         title=f"Rank {first.rank} peaks {size(excess)} above the others and runs out first",
         why=f"It peaks at {size(first.peak_allocated_bytes)}, the others at {size(peaks[0])} and more;"
         f" {size(more[kind])} of the difference are {kind.replace('_', ' ')}.",
-        next=NEXT.get(kind, "Look at what this rank does that the others do not."),
+        next=f"{NEXT.get(kind, 'Look at what this rank does that the others do not.')}"
+        f" Evenly spread the peak would be {size(excess - excess / (len(others) + 1))} lower.",
         ranks=[] if first.rank is None else [first.rank],
         step=first.step,
         evidence=[

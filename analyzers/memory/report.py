@@ -41,7 +41,10 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
             devices += [placed(device, artefact, columns.meta["ours"]) for device in answers]
     if not devices:
         raise next(error for error in loaded if isinstance(error, WorkbenchError))
-    findings += [finding for device in devices for finding in findings_of(device)] + leaks(devices) + uneven(devices)
+    grown = leaks(devices)
+    leaking = {rank for finding in grown for rank in finding.ranks}
+    findings += [finding for device in devices for finding in findings_of(device)] + grown
+    findings += [finding for finding in uneven(devices) if not leaking & {*finding.ranks}]  # else the leak is why
     findings = ranked(merged(findings))
     return Report(
         schema=SCHEMA,
@@ -116,7 +119,7 @@ def quiet(devices: Sequence[Device], findings: Sequence[Finding], missing: list[
         peak = fullest.peak_allocated_bytes
         sentence = (
             f"nothing failed: {listed(ranks_of(fullest))} peaked at {size(peak)},"
-            f" of which {kind.replace('_', ' ')} hold {share(held, peak)}"
+            f" {share(held, peak)} of it {kind.replace('_', ' ')}"
         )
     return Verdict(
         status=status_of(findings),

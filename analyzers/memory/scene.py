@@ -16,7 +16,9 @@ from analyzers.memory.rules import phase_of_entries, stack_signs
 from analyzers.memory.tables import Column
 
 LAYER = re.compile(r"^(.*?)\.(\d+)(?:\.|$)")
-ACTIVATIONS, PARAMETERS = CATEGORY_OF["activations"], CATEGORY_OF["parameters"]
+ACTIVATIONS, GRADIENTS, INPUTS, PARAMETERS, TEMPORARY = (
+    CATEGORY_OF[name] for name in ("activations", "gradients", "inputs", "parameters", "temporary")
+)
 
 
 @dataclass
@@ -85,6 +87,19 @@ def by_layer(replay: Replay) -> dict[str, Column]:
             found.setdefault(named[0].rstrip("."), []).append(np.flatnonzero(lives.label == label))
     ordered = sorted(found, key=lambda name: (name.rpartition(".")[0], int(name.rpartition(".")[2])))
     return {name: np.concatenate(found[name]) for name in ordered}
+
+
+def scaling(scene: Scene) -> Column:
+    """Which blocks grow with the number of positions: not the gradients of weights, known by their sizes."""
+    size = scene.replay.lifetimes.size
+    weights = np.unique(size[(scene.category == PARAMETERS) | (scene.category == GRADIENTS)])
+    of_weights = (scene.phase == BACKWARD) & np.isin(size, weights)
+    passing = (scene.category == TEMPORARY) & (scene.phase != NO_PHASE) & ~of_weights
+    saved = scene.category == ACTIVATIONS
+    if scene.job and scene.job.dp_shard == 1 and scene.job.compute_bytes < scene.job.state_bytes:
+        saved &= ~np.isin(size, weights // 2)  # autocast's copies of the weights
+    found: Column = (scene.category == INPUTS) | saved | passing
+    return found
 
 
 def recompute(scene: Scene, chosen: list[Column]) -> None:

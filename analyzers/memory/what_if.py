@@ -16,16 +16,12 @@ from analyzers.memory.job import BYTES_OF, job_of
 from analyzers.memory.model import DeviceTrace
 from analyzers.memory.opening import opened
 from analyzers.memory.parts import Change, WhatIf
-from analyzers.memory.phases import BACKWARD, NO_PHASE
 from analyzers.memory.read import CATEGORY_OF
 from analyzers.memory.replay import Replay
-from analyzers.memory.scene import ACTIVATIONS, PARAMETERS, Scene, recompute
-from analyzers.memory.tables import Column
+from analyzers.memory.scene import ACTIVATIONS, GRADIENTS, PARAMETERS, Scene, recompute, scaling
 from analyzers.run import Artefact
 
-GRADIENTS, STATE, INPUTS, TEMPORARY = (
-    CATEGORY_OF[name] for name in ("gradients", "optimizer_state", "inputs", "temporary")
-)
+STATE = CATEGORY_OF["optimizer_state"]
 PERIOD = {"full": 1, "selective": 2}
 """Every so many layers are computed again; of `selective` this is the trainer's default."""
 COUNTER_BYTES = 8
@@ -113,19 +109,6 @@ def ratio(value: str, old: int | None, name: str) -> float:
     if not old:
         raise InputError(f"{name}={value}: no run.json tells what it was", f"give a factor, such as {name}=2x")
     return float(found[1]) / old
-
-
-def scaling(scene: Scene) -> Column:
-    """Which blocks grow with the number of positions: not the gradients of weights, known by their sizes."""
-    size = scene.replay.lifetimes.size
-    weights = np.unique(size[(scene.category == PARAMETERS) | (scene.category == GRADIENTS)])
-    of_weights = (scene.phase == BACKWARD) & np.isin(size, weights)
-    passing = (scene.category == TEMPORARY) & (scene.phase != NO_PHASE) & ~of_weights
-    saved = scene.category == ACTIVATIONS
-    if scene.job and scene.job.dp_shard == 1 and scene.job.compute_bytes < scene.job.state_bytes:
-        saved &= ~np.isin(size, weights // 2)  # autocast's copies of the weights
-    found: Column = (scene.category == INPUTS) | saved | passing
-    return found
 
 
 def dp_shard(scene: Scene, value: str) -> str:

@@ -10,6 +10,8 @@ from analyzers.traces.work import Work
 LENGTHS = (8, 5, 3)
 SEQUENCES_AT_MOST = 5
 TIMES_AT_LEAST = 3
+POWERS = np.array([pow(0x9E3779B97F4A7C15, i, 1 << 64) for i in range(max(LENGTHS))], np.uint64).astype(np.int64)
+"""Of an odd number: the sums that they weigh tell runs apart as well as 64 bits can."""
 
 
 def kernels(work: Work) -> list[Kernel]:
@@ -53,7 +55,8 @@ def sequences(work: Work) -> list[Sequence]:
     order = np.lexsort((work.start, c["lane"][work.rows]))
     name, lane, spent = (column[order] for column in (c["name"][work.rows], c["lane"][work.rows], work.own))
     for length in LENGTHS:
-        found += [one for one in repeated(work, name, lane, spent, length) if not contained(one, found)]
+        for one in repeated(work, name, lane, spent, length):
+            found += [] if contained(one, found) else [one]
     return sorted(found, key=lambda one: -one.total_ns)[:SEQUENCES_AT_MOST]
 
 
@@ -61,10 +64,10 @@ def repeated(work: Work, name: Column, lane: Column, spent: Column, length: int)
     """The runs of one length that occur often enough; of a run that overlaps itself every `length`-th counts."""
     if len(name) < length:
         return []
-    windows = np.lib.stride_tricks.sliding_window_view(name, length)
-    same_lane = lane[: len(windows)] == lane[length - 1 :]
-    runs, which = np.unique(windows[same_lane], axis=0, return_inverse=True)
-    places, which = np.flatnonzero(same_lane), which.reshape(-1)
+    windows = np.lib.stride_tricks.sliding_window_view(np.unique(name, return_inverse=True)[1], length)
+    places = np.flatnonzero(lane[: len(windows)] == lane[length - 1 :])
+    digest = (windows * POWERS[:length]).sum(axis=1)[places]
+    runs, first, which = np.unique(digest, return_index=True, return_inverse=True)
     often = np.argsort(-np.bincount(which, minlength=len(runs)), kind="stable")[: 4 * SEQUENCES_AT_MOST]
     ends = np.concatenate([[0], np.cumsum(spent)])
     found = []
@@ -72,7 +75,7 @@ def repeated(work: Work, name: Column, lane: Column, spent: Column, length: int)
         begins = apart(places[which == run], length)
         if len(begins) >= TIMES_AT_LEAST:
             total = int((ends[begins + length] - ends[begins]).sum())
-            names = [work.trace.names[i] for i in runs[run]]
+            names = [work.trace.names[i] for i in name[places[first[run]] :][:length].tolist()]
             found.append(Sequence(names=names, count=len(begins), total_ns=total))
     return found
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from analyzers.traces.nesting import innermost
 from analyzers.traces.table import Column
 
 OTHER = "other"
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD, BACKWARD, GC = "forward", "backward", "gc"
 PATTERNS = {
     FORWARD: r"^(#+ )?(fwd|forward)( #+)?$|\.forward$",
     BACKWARD: r"^(#+ )?(bwd|backward)( #+)?$|^autograd::engine::evaluate_function",
@@ -21,7 +22,7 @@ PATTERNS = {
     "h2d": r"^h2d$|copy_batch_to_gpu",
     "grad_clip": r"grad_clip|clip_grad",
     "loss_sync": r"^loss_sync$|collect_dist_metrics",
-    "gc": r"^gc(_collect)?$",
+    GC: r"^gc(_collect)?$",
     "checkpoint": r"ckpt_save|checkpoint_save",
     "eval": r"^(#+ )?eval",
     "log": r"^log$",
@@ -57,6 +58,7 @@ def marks(trace: Trace, names: Sequence[str]) -> tuple[Column, Column]:
     return trace.columns["start"][rows], trace.columns["end"][rows]
 
 
+@lru_cache(maxsize=1 << 14)
 def phase_of(name: str) -> int:
     return next((i for i, pattern in enumerate(MATCHING.values()) if pattern.search(name)), len(MATCHING))
 

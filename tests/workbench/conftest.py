@@ -43,7 +43,7 @@ def site(oom, tmp_path_factory) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serving():
     """`serving(run, folder)` is a dashboard for the time of a `with`, and gives its address."""
     return served

@@ -3,10 +3,14 @@
 import json
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
+from analyzers.run import discover
+
 pytestmark = pytest.mark.browser
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def test_the_first_page_tells_the_verdict(site, page):
@@ -140,6 +144,42 @@ def test_the_matrix_shows_who_waits(site, page):
     page.goto(f"{site}/hang")
     page.wait_for_selector("#matrix .heatmaplayer")
     assert "Who waits for whom" in page.locator("main").inner_text()
+
+
+@pytest.fixture(scope="module")
+def slow_site(serving, tmp_path_factory):
+    """The address of a dashboard of a run with a straggler, with traces of both ranks."""
+    run = discover(FIXTURES / "straggler_data_2ranks")
+    with serving(run, tmp_path_factory.mktemp("dropped")) as address:
+        yield address
+
+
+def test_traces_are_drawn_together_and_one_by_one(slow_site, browser):
+    page = browser.new_page()
+    page.goto(f"{slow_site}/trace?file=1")
+    for chart in (
+        "#shares .barlayer .point",
+        "#fleet .heatmaplayer",
+        "#lateness .heatmaplayer",
+        "#gantt .barlayer .point",
+    ):
+        page.wait_for_selector(chart)
+    whole = page.locator("#gantt .barlayer .point").count()
+    page.goto(f"{slow_site}/trace?file=1&from=1000000&to=3000000")
+    page.wait_for_selector("#gantt .barlayer .point")
+    assert 0 < page.locator("#gantt .barlayer .point").count() != whole
+    page.close()
+
+
+def test_steps_are_drawn_by_rank_and_phase(slow_site, browser):
+    """The rank that is late is the one whose phases are shown first."""
+    page = browser.new_page()
+    page.goto(f"{slow_site}/steps")
+    for chart in ("#step-times .scatterlayer .trace", "#phases .barlayer .point", "#loss .scatterlayer .trace"):
+        page.wait_for_selector(chart)
+    assert "What the steps of rank 1 are made of" in page.locator("main").inner_text()
+    assert page.locator("#phases .legend").text_content().count("data wait") == 1
+    page.close()
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,13 @@ def layered(maker):
 
 def test_checkpointing_keeps_the_inputs_and_one_layer(layered):
     report = memory.analyze([layered])
-    [estimate] = report.data.devices[0].estimates
-    assert (estimate.what, estimate.of_bytes) == ("activation_checkpointing", 67 * MIB)
-    assert estimate.frees_bytes == (67 - 16 - 4 * 2) * MIB
+    checkpointing, halved = report.data.devices[0].estimates
+    assert (checkpointing.what, checkpointing.of_bytes) == ("activation_checkpointing", 67 * MIB)
+    assert checkpointing.frees_bytes == (67 - 16 - 4 * 2) * MIB
+    assert (halved.what, halved.of_bytes, halved.frees_bytes) == ("half_batch", 67 * MIB, 67 * MIB // 2)
     [oom] = [finding for finding in report.findings if finding.id == "memory.oom"]
     assert "about 43.0 MiB of 67.0 MiB usable (each of 4 layers keeps its input" in oom.next
+    assert "Half the batch or the sequence would make about 33.5 MiB of 67.0 MiB usable" in oom.next
 
 
 def test_expandable_segments_free_whole_pages_only(maker):

@@ -15,24 +15,27 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """One process's snapshot for two modes of activation checkpointing."""
+    """One process's snapshot as it is, with activation checkpointing, and with half the batch."""
     folder = tmp_path_factory.mktemp("runs")
-    return {mode: trained(folder / mode, mode) for mode in ("none", "full")}
+    flags = {"none": (), "full": ("--activation_checkpoint.mode", "full"), "half": ("--training.local_batch_size", "4")}
+    return {name: trained(folder / name, *changed) for name, changed in flags.items()}
 
 
-def trained(folder, mode):
+def trained(folder, *flags):
     command = [sys.executable, "-m", "workbench", "launch", "--module", "llama3", "--config", "llama3_debugmodel"]
     command += ["--nproc", "1", "--training.steps", "3", "--profiling.enable_memory_snapshot"]
-    command += ["--profiling.profile_freq", "3", "--activation_checkpoint.mode", mode, "--job.dump_folder", str(folder)]
+    command += ["--profiling.profile_freq", "3", "--training.local_batch_size", "8"]
+    command += ["--job.dump_folder", str(folder), *flags]
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     [artefact] = run.discover(folder).of(run.Kind.SNAPSHOT)
     return artefact
 
 
-def test_checkpointing_frees_what_was_said_in_a_second_run(recorded):
-    [without], [full] = (memory.analyze([recorded[mode]]).data.devices for mode in ("none", "full"))
-    [estimate] = without.estimates
-    freed = without.peak_allocated_bytes - full.peak_allocated_bytes
+@pytest.mark.parametrize(("what", "second"), [("activation_checkpointing", "full"), ("half_batch", "half")])
+def test_a_second_run_frees_what_was_said(recorded, what, second):
+    [before], [after] = (memory.analyze([recorded[name]]).data.devices for name in ("none", second))
+    [estimate] = [one for one in before.estimates if one.what == what]
+    freed = before.peak_allocated_bytes - after.peak_allocated_bytes
     assert freed > 0
     assert estimate.frees_bytes == pytest.approx(freed, rel=0.02)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from analyzers.traces.model import RankTrace
+from analyzers.traces.answers import RankTrace
 from workbench.palette import KINDS, STATUSES, qualitative
 from workbench.present.units import nanoseconds
 from workbench.web.components.figure import PLAIN, plain
@@ -95,28 +95,12 @@ def shares(accounts: Sequence[RankTrace]) -> go.Figure:
     return figure.update_layout(yaxis={"autorange": "reversed"}, legend={"orientation": "h", "y": 1.2})
 
 
-def gantt(spans: pd.DataFrame, window: tuple[int, int]) -> go.Figure:
-    """The events of a window, a row a lane and depth, in nanoseconds from the first event."""
-    rows = lanes(spans)
+def gantt(blocks: pd.DataFrame, window: tuple[int, int]) -> go.Figure:
+    """The blocks of `traces.views.timeline`, a row a lane and depth, in nanoseconds from the first event."""
+    rows = lanes(blocks)
     figure = go.Figure(layout=PLAIN)
-    for kind, some in spans.assign(row=[rows[key] for key in keys_of(spans)]).groupby("kind", sort=False):
-        figure.add_trace(
-            go.Bar(
-                base=some["start_ns"],
-                x=some["dur_ns"].clip(lower=1),
-                y=some["row"],
-                orientation="h",
-                name=str(kind) or "host",
-                marker={"color": KINDS[str(kind)], "line": {"width": 0.5, "color": "#ffffff"}},
-                text=[plain(name) for name in some["name"]],
-                textposition="inside",
-                insidetextanchor="start",
-                customdata=[
-                    [plain(cat), nanoseconds(int(ns))] for cat, ns in zip(some["cat"], some["dur_ns"], strict=True)
-                ],
-                hovertemplate="%{text}<br>%{customdata[0]}, %{customdata[1]}<extra></extra>",
-            )
-        )
+    for kind, some in blocks.assign(row=[rows[key] for key in keys_of(blocks)]).groupby("kind", sort=False):
+        figure.add_trace(bars(str(kind), some))
     firsts = {lane: row for (lane, depth), row in reversed(rows.items()) if depth == 0}
     figure.update_layout(
         barmode="overlay",
@@ -137,14 +121,88 @@ def gantt(spans: pd.DataFrame, window: tuple[int, int]) -> go.Figure:
     return figure
 
 
-def keys_of(spans: pd.DataFrame) -> list[tuple[str, int]]:
-    return list(zip(spans["lane"], spans["depth"], strict=True))
+def bars(kind: str, blocks: pd.DataFrame) -> go.Bar:
+    """The blocks of one kind of work."""
+    facts = zip(blocks["count"], blocks["busy_ns"], blocks["dur_ns"], strict=True)
+    return go.Bar(
+        base=blocks["start_ns"],
+        x=blocks["dur_ns"].clip(lower=1),
+        y=blocks["row"],
+        orientation="h",
+        name=kind or "host",
+        marker={"color": KINDS[kind], "line": {"width": 0}},
+        text=[plain(name) for name in blocks["name"]],
+        textposition="inside",
+        insidetextanchor="start",
+        customdata=[told(*map(int, fact)) for fact in facts],
+        hovertemplate="%{text}<br>%{customdata}<extra></extra>",
+    )
 
 
-def lanes(spans: pd.DataFrame) -> dict[tuple[str, int], int]:
+def told(count: int, busy_ns: int, dur_ns: int) -> str:
+    if count == 1:
+        return nanoseconds(dur_ns)
+    return f"the longest of {count} events, {nanoseconds(busy_ns)} in {nanoseconds(dur_ns)}: zoom in"
+
+
+def keys_of(blocks: pd.DataFrame) -> list[tuple[str, int]]:
+    return list(zip(blocks["lane"], blocks["depth"], strict=True))
+
+
+def lanes(blocks: pd.DataFrame) -> dict[tuple[str, int], int]:
     """The row of each lane and depth: devices first, then host threads, each with its nesting below it."""
-    order = spans.sort_values(["on_device", "lane", "depth"], ascending=[False, True, True])
+    order = blocks.sort_values(["on_device", "lane", "depth"], ascending=[False, True, True])
     return {key: row for row, key in enumerate(dict.fromkeys(keys_of(order)))}
+
+
+def fleet(frame: pd.DataFrame) -> go.Figure:
+    """What each rank does in most of each stretch of the common clock, from `traces.views.fleet`."""
+    kinds = [kind for kind, _ in PARTS.values()]
+    most = frame.assign(most=frame[[field for _, field in PARTS.values()]].to_numpy().argmax(axis=1))
+    wide = most.pivot_table(index="ranks", columns="start_ns", values="most", sort=False)
+    scale = [(edge / len(kinds), KINDS[kind]) for i, kind in enumerate(kinds) for edge in (i, i + 1)]
+    figure = go.Figure(
+        go.Heatmap(
+            z=wide.to_numpy(),
+            x=wide.columns.to_numpy(float) / 1e6,
+            y=[f"rank {ranks}" for ranks in wide.index],
+            customdata=[[list(PARTS)[int(code)] for code in row] for row in wide.to_numpy()],
+            hovertemplate="%{y} at %{x:.1f} ms: mostly %{customdata}<extra></extra>",
+            colorscale=scale,
+            zmin=0,
+            zmax=len(kinds),
+            showscale=False,
+            ygap=2,
+        ),
+        layout=PLAIN,
+    )
+    return rows_down(figure, len(wide)).update_layout(xaxis={"title": "ms on the common clock"})
+
+
+def lateness(frame: pd.DataFrame) -> go.Figure:
+    """How late each rank comes to each collective, from `traces.views.lateness`."""
+    wide = frame.pivot_table(index="rank", columns="which", values="late_ns").clip(lower=0)
+    names = frame.drop_duplicates("which").set_index("which")["name"]
+    figure = go.Figure(
+        go.Heatmap(
+            z=wide.to_numpy() / 1e6,
+            x=[f"#{which}" for which in wide.columns],
+            y=[f"rank {rank}" for rank in wide.index],
+            customdata=[[plain(names[which]) for which in wide.columns]] * len(wide),
+            hovertemplate="%{y}, %{x} %{customdata}: %{z:.2f} ms late<extra></extra>",
+            colorscale=[(0, "#f2f2f2"), (1, KINDS["communication"])],
+            colorbar={"title": "ms"},
+            xgap=1,
+            ygap=1,
+        ),
+        layout=PLAIN,
+    )
+    return rows_down(figure, len(wide))
+
+
+def rows_down(figure: go.Figure, rows: int) -> go.Figure:
+    """Ranks from top to bottom, each with room for its name."""
+    return figure.update_layout(yaxis={"autorange": "reversed"}, height=120 + 24 * min(rows, 40))
 
 
 def losses(series: pd.DataFrame, nonfinite: int | None) -> go.Figure:

@@ -2,8 +2,8 @@
 
 from dash import html
 
-from analyzers.run import Kind
 from analyzers.steps import views
+from workbench.ask import ROOMS
 from workbench.present.sections import steps as tables_of
 from workbench.web.components.figure import drawn
 from workbench.web.components.text import choice, table
@@ -15,7 +15,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
     if "steps" not in view.parts:
         return html.Div("This run holds no step logs.")
     data = view.parts["steps"]
-    artefacts = view.run.of(Kind.STEPS, Kind.STRUCTURED_LOG)
+    artefacts = view.run.of(*ROOMS["steps"])
     series = views.series(artefacts, view.options)
     ranks = [rank.rank for rank in data.ranks]
     named = [straggler.rank for straggler in data.stragglers]

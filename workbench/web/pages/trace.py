@@ -9,10 +9,12 @@ from analyzers.traces import views
 from workbench.present.sections import trace as tables_of
 from workbench.web.components.figure import drawn, visible
 from workbench.web.components.text import choice, table
-from workbench.web.components.timing import gantt, shares
+from workbench.web.components.timing import fleet, gantt, lateness, shares
 from workbench.web.view import View, number, span_of
 
-SPANS = 1500
+WIDTH = 1200
+"""Columns of a picture; what is narrower than one is joined with its neighbours."""
+COLLECTIVES = 60
 LATEST_NS = 1 << 62
 
 
@@ -26,6 +28,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
         [
             html.H2("Where the time goes"),
             drawn("shares", shares(view.parts["trace"].ranks), "Share of each kind of work, a bar a rank"),
+            *(together(artefacts, view) if len(artefacts) > 1 else []),
             html.H2(f"Events of {name(artefacts[at])}"),
             choice("file", files, str(at)),
             html.P("Drag to zoom in, double click for all.", className="hint"),
@@ -38,6 +41,17 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
             *(table(section) for section in tables_of(view.parts["trace"]) if section.rows),
         ]
     )
+
+
+def together(artefacts: list[Artefact], view: View) -> list[Any]:
+    """All ranks on one clock: what each does, and who comes late to which collective."""
+    late = views.lateness(artefacts, view.options, COLLECTIVES)
+    over_time = views.fleet(artefacts, view.options)
+    found = [html.H2("All ranks over time"), drawn("fleet", fleet(over_time), "What each rank does most of the time")]
+    if len(late):
+        label = "How late each rank comes to the collectives with most waiting"
+        found += [html.H2("Who comes late"), drawn("lateness", lateness(late), label)]
+    return found
 
 
 def traces(view: View) -> list[Artefact]:
@@ -53,9 +67,9 @@ def name(artefact: Artefact) -> str:
 
 
 def drawing(view: View, artefact: Artefact, window: tuple[int, int] | None) -> Any:
-    spans = views.spans(artefact, view.options, window, SPANS)
-    whole = (0, int((spans["start_ns"] + spans["dur_ns"]).max()) if len(spans) else 1)
-    return gantt(spans, window or whole)
+    blocks = views.timeline(artefact, view.options, window, WIDTH)
+    whole = (0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1)
+    return gantt(blocks, window or whole)
 
 
 def install(app: Dash, view: View) -> None:

@@ -1,0 +1,164 @@
+"""Two runs side by side: how much a measure changed, with an interval that says how sure that is.
+
+Intervals are percentiles of a block bootstrap with a fixed seed: neighbouring steps resemble each other, so blocks of
+them are drawn, for each run on its own; losses of two runs are drawn together, step by step.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from analyzers.steps.changes import LONGEST_SERIES
+from analyzers.steps.lines import Array
+from analyzers.steps.losses import series
+from analyzers.steps.model import Steps
+
+STEPS_AT_LEAST = 20
+"""Plain steps, or steps with a loss, that a verdict needs."""
+DRAWS, SEED = 2000, 17
+SURE = (2.5, 97.5)
+LOSS_FROM = 0.75
+"""The loss is compared over the steps after this share of the common ones."""
+TINY = 1e-9
+APART = 1e-2
+"""Losses have parted where they stay this far apart, relative to themselves."""
+
+
+class Contrast(msgspec.Struct, frozen=True, kw_only=True):
+    """A measure in two runs: `step_time` and `step_time_p95` in seconds, `memory` in bytes of the fullest rank, `loss`.
+
+    `change` from `a` to `b` is relative and lies between `low` and `high` with 95 %; `samples`: how many steps the
+    smaller run gave; `enough`: whether they suffice for a verdict.
+    """
+
+    measure: str
+    a: float
+    b: float
+    change: float
+    low: float
+    high: float
+    samples: int
+    enough: bool
+
+
+class Parity(msgspec.Struct, frozen=True, kw_only=True):
+    """The losses of two runs at their common steps. `differs_from`: the first step with another value, `apart_from`:
+    the one from which on they stay more than one per cent apart; None if never.
+    """
+
+    steps: int
+    identical: bool
+    largest: float
+    differs_from: int | None
+    apart_from: int | None
+
+
+def contrasts(a: Steps, b: Steps) -> list[Contrast]:
+    """The measures that both runs know."""
+    found = [
+        step_time(a, b, "step_time", np.median),
+        step_time(a, b, "step_time_p95", p95),
+        memory(a, b),
+        loss(a, b),
+    ]
+    return [contrast for contrast in found if contrast]
+
+
+def p95(values: Array, axis: int | None = None) -> Array:
+    return np.asarray(np.quantile(values, 0.95, axis=axis))
+
+
+def step_time(a: Steps, b: Steps, measure: str, statistic: Callable[..., Array]) -> Contrast | None:
+    """Of the plain steps, each the median over ranks."""
+    x, y = (thinned(plain_times(steps)) for steps in (a, b))
+    if not len(x) or not len(y) or not statistic(x):
+        return None
+    rng = np.random.default_rng(SEED)
+    ratios = statistic(drawn(y, rng), axis=1) / np.maximum(statistic(drawn(x, rng), axis=1), TINY) - 1
+    samples = min(len(x), len(y))
+    ends = float(statistic(x)), float(statistic(y))
+    return contrast(measure, ends, ratios, samples, enough=samples >= STEPS_AT_LEAST)
+
+
+def plain_times(steps: Steps) -> Array:
+    return steps.grid(steps.table["dur_s"], steps.plain).median(axis=1).dropna().to_numpy()
+
+
+def thinned(values: Array) -> Array:
+    """At most LONGEST_SERIES of the values, evenly."""
+    every = -(-len(values) // LONGEST_SERIES) if len(values) else 1
+    return values[::every]
+
+
+def memory(a: Steps, b: Steps) -> Contrast | None:
+    """The highest of the fullest rank; a height that is reached in one step only leaves the interval wide."""
+    x, y = (thinned(steps.grid(steps.table["memory_bytes"]).max(axis=1).to_numpy()) for steps in (a, b))
+    if not x.max(initial=0) or not y.max(initial=0):
+        return None
+    rng = np.random.default_rng(SEED)
+    ratios = drawn(y, rng).max(axis=1) / np.maximum(drawn(x, rng).max(axis=1), TINY) - 1
+    return contrast("memory", (x.max(), y.max()), ratios, min(len(x), len(y)), enough=True)
+
+
+def loss(a: Steps, b: Steps) -> Contrast | None:
+    """Mean over the last common steps that have one; the differences of the runs are drawn, not their levels."""
+    x, y = (series(steps, "loss") for steps in (a, b))
+    common = x.index.intersection(y.index)
+    late = common[int(len(common) * LOSS_FROM) :] if len(common) >= STEPS_AT_LEAST else common
+    if not len(late) or not x[late].mean():
+        return None
+    before, after = thinned(x[late].to_numpy()), thinned(y[late].to_numpy())
+    drawn_changes = drawn(after - before, np.random.default_rng(SEED)).mean(axis=1) / abs(before.mean())
+    ends, enough = (before.mean(), after.mean()), len(common) >= STEPS_AT_LEAST
+    return contrast("loss", ends, drawn_changes, len(common), enough=enough)
+
+
+def contrast(measure: str, ends: tuple[float, float], draws: Array, samples: int, *, enough: bool) -> Contrast:
+    """The measure in both runs, with the interval that the draws of its change give."""
+    (a, b), (low, high) = ends, np.percentile(draws, SURE)
+    return Contrast(
+        measure=measure,
+        a=float(a),
+        b=float(b),
+        change=float((b - a) / abs(a)),
+        low=float(low),
+        high=float(high),
+        samples=samples,
+        enough=enough,
+    )
+
+
+def drawn(values: Array, rng: np.random.Generator) -> Array:
+    """DRAWS resamples of a series, one a row, made of blocks of about its cube root that may wrap around its end."""
+    count = len(values)
+    block = max(1, round(count ** (1 / 3)))
+    begins = rng.integers(count, size=(DRAWS, -(-count // block)))
+    places = (begins[:, :, None] + np.arange(block)) % count
+    return values[places.reshape(DRAWS, -1)[:, :count]]
+
+
+def parity(a: Steps, b: Steps) -> Parity | None:
+    """Whether two runs have the same losses, None without a common step."""
+    x, y = (series(steps, "loss") for steps in (a, b))
+    common = x.index.intersection(y.index)
+    if not len(common):
+        return None
+    before, after = x[common].to_numpy(), y[common].to_numpy()
+    away = np.abs(after - before)
+    differs = np.flatnonzero(away > 0)
+    return Parity(
+        steps=len(common),
+        identical=not len(differs),
+        largest=float(away.max()),
+        differs_from=int(common[differs[0]]) if len(differs) else None,
+        apart_from=apart_from(np.asarray(common), away > APART * np.abs(before)),
+    )
+
+
+def apart_from(steps: Array, apart: Array) -> int | None:
+    """The step from which on all are apart."""
+    if not apart[-1]:
+        return None
+    together = np.flatnonzero(~apart)
+    return int(steps[together[-1] + 1 if len(together) else 0])

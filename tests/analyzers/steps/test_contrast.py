@@ -1,0 +1,126 @@
+"""Two runs side by side: intervals that hold what they promise, gates that neither cry wolf nor sleep."""
+
+import random
+
+import numpy as np
+import pytest
+
+from analyzers import compare, run, store
+from analyzers.steps import contrast
+from analyzers.steps.load import load
+
+
+@pytest.fixture
+def pair(job, tmp_path):
+    """`pair(more_a, more_b, ...)`: two simulated runs."""
+
+    def make(*, a=None, b=None, fields=None, **options):
+        found = []
+        for number, more in enumerate((a, b)):
+            simulated = job(device="cuda", seed=number, **options)
+            simulated.folder = tmp_path / "ab"[number]
+            simulated.folder.mkdir()
+            artefacts = simulated.run(more or (lambda rank, step: {}), **((fields or [{}, {}])[number]))
+            found.append(run.Run(simulated.folder, tuple(artefacts)))
+        return found
+
+    return make
+
+
+def contrasts(runs):
+    return {c.measure: c for c in contrast.contrasts(*(load(r.artefacts, store.Options()) for r in runs))}
+
+
+def test_the_interval_of_a_known_change(pair):
+    found = contrasts(pair(b=lambda _, step: {"bwd": 10.0}, steps=100))["step_time"]
+    assert found.low < 10 / 105.5 < found.high
+    assert found.high - found.low < 0.02
+    assert (found.samples, found.enough) == (99, True)
+
+
+def slow_interval(x, y):
+    """The same bootstrap, one draw at a time and with a generator of its own."""
+    rng = random.Random(3)
+
+    def draw(values):
+        block = round(len(values) ** (1 / 3))
+        made = []
+        while len(made) < len(values):
+            begin = rng.randrange(len(values))
+            made += [values[(begin + i) % len(values)] for i in range(block)]
+        return np.median(made[: len(values)])
+
+    return np.percentile([draw(y) / draw(x) - 1 for _ in range(1500)], [2.5, 97.5])
+
+
+def test_the_bootstrap_against_a_slow_one(pair):
+    runs = pair(b=lambda _, step: {"bwd": 5.0}, steps=60, noise=0.1)
+    steps = [load(r.artefacts, store.Options()) for r in runs]
+    found = contrasts(runs)["step_time"]
+    low, high = slow_interval(*(contrast.plain_times(one) for one in steps))
+    assert (found.low, found.high) == (pytest.approx(low, abs=0.004), pytest.approx(high, abs=0.004))
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says():
+    """Four hundred pairs of runs with one median: the interval leaves it out about one time in twenty."""
+    rng = np.random.default_rng(0)
+    outside = 0
+    for _ in range(400):
+        x, y = rng.gamma(20, size=(2, 60))
+        draws = np.random.default_rng(contrast.SEED)
+        ratios = np.median(contrast.drawn(y, draws), axis=1) / np.median(contrast.drawn(x, draws), axis=1) - 1
+        low, high = np.percentile(ratios, contrast.SURE)
+        outside += not low <= 0 <= high
+    assert outside <= 40
+
+
+def test_it_is_the_same_each_time(pair):
+    runs = pair(steps=50, noise=0.1)
+    assert contrasts(runs) == contrasts(runs)
+
+
+@pytest.mark.parametrize(("more_ms", "ids"), [(0.0, []), (3.0, []), (12.0, ["compare.step_time"])])
+def test_a_gate_on_the_step_time(pair, more_ms, ids):
+    report = compare.analyze(*pair(b=lambda _, step: {"bwd": more_ms}, steps=80))
+    assert [f.id for f in report.findings] == ids
+    assert report.verdict.kind == ("regression" if ids else "healthy")
+    if ids:
+        assert report.findings[0].evidence[0].text.startswith("bwd takes 1")
+        assert {row.what: row.interval for row in report.data.rows}["step time"].startswith("+1")
+
+
+def test_a_tighter_gate(pair):
+    runs = pair(b=lambda _, step: {"bwd": 3.0}, steps=80)
+    assert [f.id for f in compare.analyze(*runs, limits={"step_time": 0.01}).findings] == ["compare.step_time"]
+
+
+def test_what_cannot_be_judged_is_no_pass(pair):
+    runs = pair(steps=12, b=lambda _, step: {"bwd": 50.0})
+    report = compare.analyze(*runs)
+    assert report.findings == []
+    assert any("11 steps are not enough evidence" in lack for lack in report.verdict.missing)
+    gated = compare.analyze(*runs, limits={"step_time": 0.05})
+    assert [f.id for f in gated.findings] == ["compare.step_time_undecided"]
+
+
+def test_memory_and_loss(pair):
+    more = {"memory_bytes": lambda rank, _: (12 if rank == 1 else 10) << 30, "loss": lambda _, step: 5.2 - step / 100}
+    report = compare.analyze(*pair(steps=60, fields=[{"memory_bytes": lambda *_: 10 << 30}, more]))
+    assert {f.id for f in report.findings} == {"compare.memory", "compare.loss"}
+    found = {c.measure: c for c in report.data.contrasts}
+    assert (found["memory"].a, found["memory"].b) == (10 << 30, 12 << 30)
+    assert found["loss"].b - found["loss"].a == pytest.approx(0.2)
+    assert found["loss"].low == pytest.approx(found["loss"].high)  # the difference is the same in each step
+
+
+def test_loss_parity(pair):
+    def parting(_, step):
+        return 5.0 - step / 100 + (0.001 if step >= 20 else 0) + (0.5 if step >= 35 else 0)
+
+    runs = pair(steps=40, fields=[{}, {"loss": parting}])
+    same = compare.analyze(*runs).data.parity
+    assert (same.steps, same.identical, same.differs_from, same.apart_from) == (40, False, 20, 35)
+    assert same.largest == pytest.approx(0.501)
+    report = compare.analyze(runs[0], runs[0])
+    assert report.data.parity.identical
+    assert "losses of all 40 common steps are identical" in report.verdict.sentence

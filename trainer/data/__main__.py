@@ -1,0 +1,55 @@
+"""Tokens beside their labels: python -m trainer.data COUNT [--config FILE] [--section.key value ...]. Prints JSON."""
+
+import json
+import sys
+from itertools import pairwise
+from typing import Any
+
+from trainer.config import JobConfig, load
+from trainer.data.loader import Loader, Share
+from trainer.data.text import documents
+from trainer.data.tokenizer import BOS, EOS
+from trainer.errors import TrainerError
+
+SPECIAL = {BOS: "<bos>", EOS: "<eos>", ord(" "): "␣"}
+
+
+def shown(config: JobConfig, count: int) -> dict[str, Any]:
+    """The first `count` sequences that a run trains on, and what of the text it never sees.
+
+    Raises:
+        TrainerError: There is no such text, or too little.
+    """
+    seq_len = config.training.seq_len
+    loader = Loader(documents(config.training, config.debug.seed or 0), seq_len, Share(batch=1))
+    sequences = min(count, loader.sequences)
+    rows = [row for number in range(sequences) for row in sequence(loader, number)]
+    total = len(loader.tokens)
+    return {
+        "seq_len": seq_len,
+        "tokens": total,
+        "sequences": loader.sequences,
+        "left_over": total - loader.sequences * seq_len - 1,
+        "rows": rows,
+    }
+
+
+def sequence(loader: Loader, number: int) -> list[dict[str, Any]]:
+    """A row a position: the token that the model sees, and the one that it is to foresee."""
+    tokens = loader.sequence(number).tolist()
+    return [
+        {"sequence": number, "position": i, "token": a, "text": text(a), "label": b, "label_text": text(b)}
+        for i, (a, b) in enumerate(pairwise(tokens))
+    ]
+
+
+def text(token: int) -> str:
+    """A byte as it reads; what is no ASCII letter, digit or sign as its number."""
+    return SPECIAL.get(token) or (chr(token) if 32 <= token < 127 else f"<{token:#04x}>")
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(shown(load(None, sys.argv[2:]), int(sys.argv[1]))))
+    except TrainerError as error:
+        sys.exit(f"error: {error}")

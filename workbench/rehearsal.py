@@ -1,0 +1,33 @@
+"""Asking the trainer something without training: one of its modules prints JSON from a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from analyzers.errors import MissingExtra
+from workbench.errors import UsageProblem
+
+Answer = TypeVar("Answer")
+
+
+def ask_trainer(module: str, arguments: Sequence[str], kind: type[Answer], environment: Mapping[str, str]) -> Answer:
+    """What `python -m MODULE ARGUMENTS` prints.
+
+    Raises:
+        UsageProblem: The trainer refuses what it is asked.
+        MissingExtra: torch is not installed.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env=os.environ | environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode == 0:
+        return msgspec.json.decode(done.stdout, type=kind)
+    if "No module named 'torch'" in done.stderr:
+        raise MissingExtra("this needs torch", "pip install 'torch-workbench[train]'")
+    message, _, hint = done.stderr.partition("error: ")[2].partition("\nhint: ")
+    raise UsageProblem(message or done.stderr.strip()[-300:], hint.strip() or "try it with `workbench config explain`")

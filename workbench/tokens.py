@@ -1,0 +1,54 @@
+"""`workbench tokens`: what the model is shown, token by token, beside what it is to foresee."""
+
+from pathlib import Path
+
+import msgspec
+
+from analyzers.report import Report, Status, Verdict, tool_version
+from analyzers.run import Run
+from workbench.launch.plan import Request, environment, trainer_arguments
+from workbench.rehearsal import ask_trainer
+
+
+class Position(msgspec.Struct, frozen=True):
+    """One position of a sequence. Every label counts: the trainer masks none."""
+
+    sequence: int
+    position: int
+    token: int
+    text: str
+    label: int
+    label_text: str
+
+
+class TokensData(msgspec.Struct, frozen=True):
+    """`left_over` tokens at the end of the text are less than a sequence and are never seen."""
+
+    seq_len: int
+    tokens: int
+    sequences: int
+    left_over: int
+    rows: list[Position]
+
+
+def tokens(request: Request, count: int) -> Report[TokensData]:
+    """The first `count` sequences.
+
+    Raises:
+        WorkbenchError: The configuration does not hold, its text is not there, or training is not installed.
+    """
+    arguments = [str(count), *trainer_arguments(request)]
+    data = ask_trainer("trainer.data", arguments, TokensData, environment(request))
+    text = (
+        f"{data.tokens:,} tokens make {data.sequences:,} sequences of {data.seq_len:,}; every label counts, none is"
+        f" masked; the last {data.left_over:,} tokens are less than a sequence and are not seen"
+    )
+    verdict = Verdict(status=Status.OK, kind="tokens", sentence=text, confidence=1.0)
+    return Report(
+        schema="workbench.tokens/1", version=tool_version(), inputs=[], verdict=verdict, findings=[], data=data
+    )
+
+
+def subject(request: Request) -> Run:
+    """What the report is about, for its heading."""
+    return Run(Path(request.config or "the defaults"), ())
