@@ -25,17 +25,19 @@ CLASSES = (
 
 
 def analyze(artefacts: Sequence[run.Artefact], options: store.Options | None = None) -> Report[StepsData]:
-    """How long steps take, where the time goes, who is late, and what became of the loss.
+    """How long steps take, where the time goes, who is late, and what became of the loss. A rank or a step that the
+    options name only narrows `data.ranks`: who is late shows against the others.
 
     Raises:
-        InputError: None of the artefacts holds a step.
+        InputError: None of the artefacts holds a step, or not the one that is asked for.
     """
-    steps = load(artefacts, options or store.Options())
+    options = options or store.Options()
+    steps = load(artefacts, options)
     late = lateness(steps)
     nonfinite = first_nonfinite(steps)
     data = StepsData(
         world_size=steps.world_size,
-        ranks=summary(steps),
+        ranks=summary(steps, options.rank, options.step),
         stragglers=stragglers(steps, late),
         apart=apart(steps),
         stalls=stalls(steps),
