@@ -15,8 +15,8 @@ from analyzers.traces.matching import MEASURES
 
 EXCESS = {"device": 0.03, "cpu": 0.2}
 """Part of the time by which a rank's own work must exceed the others'; on a CPU processes take turns on the cores."""
-CAUSED, IN_VAIN = 0.5, 0.4
-"""Part of all waiting that is for it, and of the others' waiting that it waits itself, at most."""
+CAUSED, APART = 0.5, 1.5
+"""Part of all waiting that is for it, and how many times the next largest excess its own is."""
 HALF = 0.5
 EVIDENCE_AT_MOST = 8
 CAUSES = {
@@ -83,11 +83,12 @@ def straggler(one: Across) -> Straggler | None:
     place = max(range(len(one.waits)), key=lambda i: one.waits[i].excess_ns)
     row, others = one.waits[place], [wait for i, wait in enumerate(one.waits) if i != place]
     account = one.late.met.recordings[place].account
-    caused, waiting = sum(wait.caused_ns for wait in one.waits), median_low(wait.wait_ns for wait in others)
-    # On a busy machine every rank is late now and then: a straggler causes most waiting and hardly waits itself.
-    if row.excess_ns < EXCESS[account.source] * row.window_ns or row.wait_ns > IN_VAIN * waiting:
-        return None
-    if row.caused_ns < CAUSED * caused:
+    caused, runner_up = sum(wait.caused_ns for wait in one.waits), max(wait.excess_ns for wait in others)
+    # On a busy machine every rank is late now and then: a straggler causes most waiting and stands out.
+    if (
+        row.excess_ns < max(EXCESS[account.source] * row.window_ns, APART * runner_up)
+        or row.caused_ns < CAUSED * caused
+    ):
         return None
     return describe(one, place, row.caused_ns / max(1, caused))
 
