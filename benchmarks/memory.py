@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import snapshots
@@ -83,6 +84,8 @@ def fleet(folder: Path) -> Cost:
 def faces(path: Path) -> dict[str, float]:
     """Processor seconds of what a face asks for while someone looks at the file; each the slower of two calls."""
     from analyzers.memory import views
+    from analyzers.memory.block_map import block_map
+    from analyzers.memory.groups import GROUPINGS
     from analyzers.run import discover
 
     [artefact] = discover(path).artefacts
@@ -92,9 +95,15 @@ def faces(path: Path) -> dict[str, float]:
         "a window": lambda: views.timeline(artefact, buckets=1000, window=(last // 3, last // 2)),
         "categories at an entry": lambda: views.categories(artefact, entry=last // 2),
         "stacks at an entry": lambda: views.top_stacks(artefact, entry=last // 2),
-        "a tree at an entry": lambda: views.tree(artefact, by="stack", entry=last // 2),
+        **{f"a tree by {by}": partial(views.tree, artefact, by=by, entry=last // 2) for by in GROUPINGS},
         "blocks at an entry": lambda: views.state(artefact, last // 2),
         "segments at an entry": lambda: views.segments(artefact, last // 2),
+        "free at an entry": lambda: views.free(artefact, last // 2),
+        "a map of blocks": lambda: block_map(
+            views.segments(artefact, last // 2), views.state(artefact, last // 2), 100
+        ),
+        "blocks at the end": lambda: views.blocks(artefact),
+        "steps": lambda: views.steps(artefact),
         "events": lambda: views.events(artefact, first=last // 2),
         "reserved ranges": lambda: views.cached(artefact),
         "bytes by pool": lambda: views.places(artefact, by="pool", buckets=1000),

@@ -223,6 +223,14 @@ def launch(
     raise typer.Exit(run(request))
 
 
+@app.command(rich_help_panel=RUN)
+def watch(run: opt.RunFolder, no_tui: opt.NoTui = False, _debug: opt.Debug = False) -> None:
+    """A job while it runs, whoever started it: steps, speed, memory and room left, stragglers, stalls, verdicts."""
+    from workbench.watch import watch as watch_run
+
+    raise typer.Exit(watch_run(run, tui=not no_tui))
+
+
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
 def estimate(
     ctx: typer.Context,

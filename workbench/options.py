@@ -37,6 +37,7 @@ Pids = Annotated[
     typer.Option(help="The same, by a process of the job. May be repeated.", rich_help_panel=LIVE, show_default=False),
 ]
 OnePath = Annotated[Path, typer.Argument(help="A run folder, or an artefact in it.", show_default=False)]
+RunFolder = Annotated[Path, typer.Argument(help="The folder that the job writes to.", show_default=False)]
 Rank = Annotated[int | None, typer.Option(help="Only this rank.", rich_help_panel=READING, show_default=False)]
 Step = Annotated[int | None, typer.Option(help="Only this step.", rich_help_panel=READING, show_default=False)]
 Jobs = Annotated[

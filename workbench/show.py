@@ -78,6 +78,15 @@ def answer(room: str | None, paths: Sequence[Path], options: Options, look: Look
     return deliver(ask(room, run, options), look, run)
 
 
+def explore(folder: Path) -> Exit:
+    """The terminal app on all that a folder holds."""
+    from workbench.tui.app import WorkbenchApp
+
+    run = find([folder])
+    WorkbenchApp(run, room_for(run), Options()).run()
+    return Exit.OK
+
+
 def memory_further(
     paths: Sequence[Path], options: Options, look: Look, *, breakdown: bool, changes: str | None
 ) -> Exit:

@@ -15,33 +15,39 @@ def block_map(segments: pd.DataFrame, blocks: pd.DataFrame, cells: int, rows: in
     largest = segments.sort_values("bytes", ascending=False, kind="stable", ignore_index=True).head(
         rows or len(segments)
     )
-    inside = {int(address): part for address, part in blocks.groupby("segment")}  # type: ignore[arg-type]  # numbers
-    parts = [inside.get(int(address), blocks[:0]) for address in largest["address"]]
-    largest["used"] = [int(part["requested"].sum()) for part in parts]
-    spans = zip(parts, largest["address"], largest["bytes"], strict=True)
-    largest["owners"] = pd.Series(
-        [owners(part, int(start), int(total), cells) for part, start, total in spans], dtype=object
-    )
+    inside = blocks[blocks["segment"].isin(largest["address"])]
+    used = inside.groupby("segment")["requested"].sum()
+    largest["used"] = used.reindex(largest["address"], fill_value=0).to_numpy()
+    largest["owners"] = pd.Series(owners(largest, inside, cells).tolist(), dtype=object)
     return largest
 
 
-def owners(blocks: pd.DataFrame, base: int, total: int, cells: int) -> list[str]:
-    """Of each cell of a segment the category that has the most bytes in it; "" where nothing is alive."""
-    edges = np.linspace(0, total, cells + 1)
-    found = {str(name): held(rows, base, edges) for name, rows in blocks.groupby("category")}
-    names, amounts = ["", *found], np.array([np.zeros(cells), *found.values()])
-    return [names[most] for most in amounts.argmax(axis=0)]
+def owners(segments: pd.DataFrame, blocks: pd.DataFrame, cells: int) -> Column:
+    """Of each cell of each segment the category that has the most bytes in it; "" where nothing is alive."""
+    start, total = segments["address"].to_numpy(np.uint64), segments["bytes"].to_numpy(float)
+    base = start.min(initial=2**63)
+    # Rows of edges in order of address, so that one pass over the blocks serves all segments.
+    order = np.argsort(start, kind="stable")
+    edges = (start - base).astype(float)[order, None] + total[order, None] * np.linspace(0, 1, cells + 1)
+    most, owner = np.zeros((len(segments), cells)), np.full((len(segments), cells), "", object)
+    for name, part in blocks.groupby("category"):
+        amount = np.diff(below(part, base, edges))
+        owner[amount > most] = str(name)
+        most = np.maximum(most, amount)
+    found = np.empty_like(owner)
+    found[order] = owner
+    return found
 
 
-def held(blocks: pd.DataFrame, base: int, edges: Column) -> Column:
-    """Bytes of these blocks between neighbouring edges (offsets into the segment).
+def below(blocks: pd.DataFrame, base: np.uint64, offsets: Column) -> Column:
+    """Bytes of these blocks, which come by address, below some offsets from `base`.
 
-    Blocks do not overlap and come by address, so the bytes below an offset grow linearly inside a block and stay level
-    between two: interpolating between their ends is exact, however many there are.
+    Blocks do not overlap, so these grow linearly inside a block and stay level between two: interpolating between their
+    ends is exact, however many there are.
     """
-    start = (blocks["address"].to_numpy(np.uint64) - np.uint64(base)).astype(float)
-    sizes = blocks["requested"].to_numpy(float)
-    below = sizes.cumsum()
-    knots = np.stack([start, start + sizes], axis=1).ravel()
-    amount: Column = np.diff(np.interp(edges, knots, np.stack([below - sizes, below], axis=1).ravel()))
-    return amount
+    start = (blocks["address"].to_numpy(np.uint64) - base).astype(float)
+    size = blocks["requested"].to_numpy(float)
+    after = size.cumsum()
+    knots = np.stack([start, start + size], axis=1).ravel()
+    found: Column = np.interp(offsets, knots, np.stack([after - size, after], axis=1).ravel())
+    return found

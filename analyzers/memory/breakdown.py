@@ -24,7 +24,7 @@ from analyzers.memory.parts import (
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import BEFORE, Replay
 from analyzers.memory.scene import LAYER
-from analyzers.memory.stacks import place, shown
+from analyzers.memory.stacks import place
 from analyzers.memory.tables import Column
 from analyzers.run import Artefact
 
@@ -108,7 +108,8 @@ def tensors(replay: Replay, guess: Guess, rows: Column) -> list[TensorHeld]:
     for row in rows[np.lexsort((lives.addr[rows], -lives.size[rows]))].tolist():
         stack = 0 if lives.freed_stack[row] else int(lives.stack[row])
         if stack not in lines:
-            lines[stack] = next((place(frame) for frame in shown(snapshot, stack)), "")
+            line = snapshot.frames.line(stack)
+            lines[stack] = place(line) if line else ""
         name = snapshot.text(int(lives.label[row])) or lines[stack] or "(no name)"
         category = CATEGORIES[guess.category[row]]
         found.append(TensorHeld(name, int(lives.size[row]), special(category, f"{name} {lines[stack]}")))

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from analyzers.errors import InputError
 from analyzers.memory.categories import categorise
+from analyzers.memory.frames import Frame, Frames
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import Replay
-from analyzers.memory.stacks import Frame, user_frames
 
 Path = tuple[str, ...]
 UNLABELLED, UNRECORDED = "(no name)", "(no stack)"
@@ -27,32 +29,47 @@ class Held:
         return Held(self.bytes + other.bytes, self.blocks + other.blocks)
 
 
-def file_of(frame: Frame) -> str:
-    """The last parts of a frame's file, which stay when a checkout moves."""
-    return "/".join(frame[1].replace("\\", "/").split("/")[-PARTS_OF_A_PATH:]) or "??"
+@lru_cache(1 << 16)
+def place_of(frame: Frame) -> Path:
+    """(the last parts of a frame's file, which stay when a checkout moves; function and line)."""
+    name, file, line = frame
+    parts = file.replace("\\", "/").split("/")[-PARTS_OF_A_PATH:]
+    return "/".join(parts) or "??", f"{name}:{line}" if line else name
 
 
-def line_of(frame: Frame) -> str:
-    return f"{frame[0]}:{frame[2]}" if frame[2] else frame[0]
+@lru_cache(1 << 16)
+def written_place(frame: Frame) -> str:
+    return " ".join(place_of(frame))
 
 
-def by_category(category: str, label: str, frames: list[Frame]) -> Path:
-    return (category, label or (f"{file_of(frames[0])} {line_of(frames[0])}" if frames else UNRECORDED))
+class Kind(NamedTuple):
+    """What blocks have in common: a stack, which is 0 where it is unknown, a category, and what was noted."""
+
+    frames: Frames
+    stack: int
+    category: str
+    label: str
 
 
-def by_module(category: str, label: str, frames: list[Frame]) -> Path:  # noqa: ARG001  # one signature for all
-    return (*(label.split(".") if label else [UNLABELLED]), category)
+def by_category(kind: Kind) -> Path:
+    frame = kind.frames.innermost(kind.stack)
+    return (kind.category, kind.label or (written_place(frame) if frame else UNRECORDED))
 
 
-def by_line(category: str, label: str, frames: list[Frame]) -> Path:  # noqa: ARG001
-    return (file_of(frames[0]), line_of(frames[0])) if frames else (UNRECORDED,)
+def by_module(kind: Kind) -> Path:
+    return (*(kind.label.split(".") if kind.label else [UNLABELLED]), kind.category)
 
 
-def by_stack(category: str, label: str, frames: list[Frame]) -> Path:  # noqa: ARG001
-    return tuple(f"{file_of(frame)} {line_of(frame)}" for frame in reversed(frames)) or (UNRECORDED,)
+def by_line(kind: Kind) -> Path:
+    frame = kind.frames.innermost(kind.stack)
+    return place_of(frame) if frame else (UNRECORDED,)
 
 
-GROUPINGS: dict[str, Callable[[str, str, list[Frame]], Path]] = {
+def by_stack(kind: Kind) -> Path:
+    return tuple(map(written_place, reversed(kind.frames.user_stack(kind.stack)))) or (UNRECORDED,)
+
+
+GROUPINGS: dict[str, Callable[[Kind], Path]] = {
     "category": by_category,
     "module": by_module,
     "line": by_line,
@@ -70,8 +87,7 @@ def held(replay: Replay, by: str, entry: int | None = None) -> dict[Path, Held]:
         raise InputError(f"cannot group by {by}", f"choose one of {', '.join(GROUPINGS)}")
     snapshot, found = replay.trace.snapshot, dict[Path, Held]()
     for stack, label, category, amount in alike(replay, replay.peak[1] if entry is None else entry):
-        frames = user_frames(snapshot.stack(stack))
-        path = GROUPINGS[by](CATEGORIES[category], snapshot.text(label), frames)
+        path = GROUPINGS[by](Kind(snapshot.frames, stack, CATEGORIES[category], snapshot.text(label)))
         found[path] = found.get(path, Held()) + amount
     return found
 

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 
 from analyzers.memory.categories import categorise
+from analyzers.memory.frames import written
 from analyzers.memory.model import DeviceTrace
 from analyzers.memory.places import Placed, segment_around
 from analyzers.memory.read import ACTIONS, CATEGORIES
 from analyzers.memory.replay import BEFORE, Replay
 from analyzers.memory.reserved import GROWS, SHRINKS
-from analyzers.memory.stacks import shown, written
 from analyzers.memory.state import named
 from analyzers.memory.tables import Column
 
@@ -41,13 +41,9 @@ def events_of(replay: Replay, first: int, count: int) -> pd.DataFrame:
             "pool": placed.named("pool")[place],
             "category": np.where(changes, kinds, ""),
             "label": named(trace.entry("label")[rows], trace.snapshot.text),
-            "frame": named(trace.entry("stack")[rows], lambda stack: innermost(trace, stack)),
+            "frame": named(trace.entry("stack")[rows], trace.snapshot.frames.line),
         }
     )
-
-
-def innermost(trace: DeviceTrace, stack: int) -> str:
-    return next(iter(shown(trace.snapshot, stack)), "")
 
 
 def segment_lives(trace: DeviceTrace, window: tuple[int, int] | None, limit: int) -> pd.DataFrame:
@@ -141,7 +137,7 @@ def found(replay: Replay, text: str, limit: int) -> pd.DataFrame:
             "requested": lives.size[rows],
             "category": np.array(CATEGORIES, object)[guess.category[rows]],
             "label": named(lives.label[rows], snapshot.text),
-            "frame": named(lives.stack[rows], lambda stack: innermost(replay.trace, stack)),
+            "frame": named(lives.stack[rows], snapshot.frames.line),
         }
     )
 
@@ -169,10 +165,7 @@ def mentioning(replay: Replay, text: str) -> Column:
     """Whether the frames, the label or the category of each block contain a text."""
     lives, c = replay.lifetimes, replay.trace.snapshot.columns
     texts = replay.trace.snapshot
-    frames = [
-        text in written((texts.text(name), texts.text(file), line)).casefold()
-        for name, file, line in zip(c["frame_name"], c["frame_file"], c["frame_line"].tolist(), strict=True)
-    ]
+    frames = [text in written(texts.frames.frame(number)).casefold() for number in range(len(c["frame_name"]))]
     seen = np.concatenate([[0], np.cumsum(np.array(frames, bool)[c["stack_frames"]])])
     in_stack = np.diff(seen[np.concatenate([[0], c["stack_end"]])]) > 0
     labels, inverse = np.unique(lives.label, return_inverse=True)

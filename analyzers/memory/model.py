@@ -6,6 +6,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
+from analyzers.memory.frames import Frames
 from analyzers.memory.parts import Breakdown, WhatIf
 from analyzers.memory.read import ACTION_OF
 from analyzers.memory.tables import Column, Fresh
@@ -234,17 +235,12 @@ class Snapshot:
     def device(self, number: int) -> "DeviceTrace":
         return DeviceTrace(self, number)
 
-    def text(self, number: int) -> str:
-        ends = self.columns["text_end"]
-        start = int(ends[number - 1]) if number else 0
-        return self.columns["text_bytes"][start : int(ends[number])].tobytes().decode("utf-8", "replace")
+    @cached_property
+    def frames(self) -> Frames:
+        return Frames(self.columns)
 
-    def stack(self, number: int) -> list[tuple[str, str, int]]:
-        """(name, file, line) of each frame, innermost first."""
-        c = self.columns
-        start = int(c["stack_end"][number - 1]) if number else 0
-        frames = c["stack_frames"][start : int(c["stack_end"][number])]
-        return [(self.text(c["frame_name"][f]), self.text(c["frame_file"][f]), int(c["frame_line"][f])) for f in frames]
+    def text(self, number: int) -> str:
+        return self.frames.text(number)
 
 
 @dataclass(frozen=True)

@@ -1,43 +1,20 @@
 """Stacks as people read them, and what holds the most bytes."""
 
-import re
-
 import numpy as np
 
 from analyzers.memory.categories import Guess
+from analyzers.memory.frames import written
 from analyzers.memory.model import Snapshot, TopStack
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import Lifetimes
 from analyzers.memory.tables import Column
 
-Frame = tuple[str, str, int]
-
-# Not a place where the user can change anything: C++, PyTorch, helper packages, the standard library, the recorder.
-INTERNAL = re.compile(
-    r"(^|/)torch/|-packages/(einops|jaxtyping|numpy|triton)/|/lib/python[\d.]+/(?!(site|dist)-packages/)"
-    r"|^<|^\?\?$|^$|\.(cpp|cc|cu|cuh|h|hpp|c|so|o)\b|trainer/recorders/"
-)
 SHOWN_FRAMES = 12
-
-
-def is_user(frame: Frame) -> bool:
-    """Whether a frame is Python code that the user may have written or chosen."""
-    return INTERNAL.search(frame[1].replace("\\", "/")) is None
-
-
-def user_frames(frames: list[Frame]) -> list[Frame]:
-    """The user's own frames, innermost first; all frames where there are none."""
-    return [frame for frame in frames if is_user(frame)] or frames
-
-
-def written(frame: Frame) -> str:
-    name, file, line = frame
-    return f"{file or '??'}:{line} {name}" if file or line else name
 
 
 def shown(snapshot: Snapshot, stack: int) -> list[str]:
     """A stack as `file:line name`, the innermost frame of the user's code first."""
-    return [written(frame) for frame in user_frames(snapshot.stack(stack))[:SHOWN_FRAMES]]
+    return [written(frame) for frame in snapshot.frames.user_stack(stack)[:SHOWN_FRAMES]]
 
 
 def place(frame: str) -> str:

@@ -81,7 +81,7 @@ def blocks_at(replay: Replay, entry: int) -> pd.DataFrame:
             "category": np.array(CATEGORIES, object)[guess.category[rows]],
             "label": named(lives.label[rows], trace.snapshot.text),
             "born": lives.born[rows],
-            "frame": named(lives.stack[rows], lambda stack: next(iter(shown(trace.snapshot, stack)), "")),
+            "frame": named(lives.stack[rows], trace.snapshot.frames.line),
         }
     )
 

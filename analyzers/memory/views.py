@@ -17,9 +17,8 @@ from analyzers.memory.places import Placed, used
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import BEFORE, PENDING, Replay
 from analyzers.memory.reserved import reserved
-from analyzers.memory.stacks import shown
 from analyzers.memory.stacks import top_stacks as largest_stacks
-from analyzers.memory.state import blocks_at, free_at, life_of, segments_at
+from analyzers.memory.state import blocks_at, free_at, life_of, named, segments_at
 from analyzers.memory.step_use import step_uses
 from analyzers.memory.tables import Column
 from analyzers.memory.tree import tree as tree_of
@@ -240,8 +239,6 @@ def blocks(artefact: Artefact, options: store.Options | None = None, device: int
     c = snapshot.columns
     placed, segment = Placed(Replay(trace)), trace.block("segment")
     place = c["segment_place"][segment]
-    stacks, inverse = np.unique(trace.block("stack"), return_inverse=True)
-    innermost = np.array([next(iter(shown(snapshot, int(stack))), "") for stack in stacks], object)
     table = pd.DataFrame(
         {
             "segment": c["segment_address"][segment],
@@ -252,7 +249,7 @@ def blocks(artefact: Artefact, options: store.Options | None = None, device: int
             "size": trace.block("size"),
             "requested": trace.block("requested"),
             "state": np.array(STATE_NAMES, object)[trace.block("state")],
-            "frame": innermost[inverse],
+            "frame": named(trace.block("stack"), snapshot.frames.line),
         }
     )
     return table.sort_values(["segment", "address"], ignore_index=True)

@@ -1,7 +1,7 @@
 """Logs of one run -> `Steps`: the most telling source counts, the others fill in what it lacks."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeGuard
 
@@ -43,7 +43,7 @@ class Source:
         files = columns.meta["files"]
         ranks = ranks_of(logs, files)
         before = len(self.read) * STARTS_AT_MOST
-        self.frames.append(frame_of(columns, ranks, before))
+        self.frames.append(frame_of(columns, columns.meta, ranks, before))
         self.read += logs
         for number, (log, rank, file) in enumerate(zip(logs, ranks, files, strict=True)):
             first = before + number * STARTS_AT_MOST
@@ -131,9 +131,13 @@ def is_rank(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and 0 <= value < RANKS_AT_MOST
 
 
-def frame_of(columns: store.Columns, ranks: Sequence[int], before: int) -> pd.DataFrame:
-    """The columns as a table; numbered columns get their names, sessions are numbered from `before` on."""
-    meta = columns.meta
+def frame_of(
+    columns: Mapping[str, Array], meta: Mapping[str, Any], ranks: Sequence[int], before: int = 0
+) -> pd.DataFrame:
+    """The columns of a `lines.Table` as a table: numbered columns get their names, times become seconds.
+
+    Sessions are numbered from `before` on.
+    """
     names = {f"{prefix}.{i}": f"{prefix}.{name}" for prefix, key in NAMED for i, name in enumerate(meta[key])}
     bits = {tag: 1 << i for i, tag in enumerate(meta["tags"])}
     data = {names.get(name, name): np.asarray(columns[name]) for name in columns if name not in ("file", "attempt")}

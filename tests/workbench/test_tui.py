@@ -163,10 +163,10 @@ async def test_the_tree_adds_up_to_what_is_alive_at_the_cursor(oom, size):
         text = await evidence(app, pilot, "v")
         assert "tree by module after entry" in text
         area = app.query_one(Area)
-        alive = int(area._frame["allocated"].iloc[area.cursor])
+        alive = int(area.instants["allocated"].iloc[area.cursor])
         assert f"{units.size(alive)} alive" in text
         assert "layers" in text
-        assert "tree by line" in await evidence(app, pilot, "g")
+        assert "tree by line" in await evidence(app, pilot, "b")
 
 
 async def test_search_opens_the_tree_down_to_the_match(oom):

@@ -154,14 +154,54 @@ def steps(data: Any) -> list[Table]:
     rows = (
         (r.rank, r.steps, duration(r.median_step_s), *(duration(r.phases.get(n)) for n in shown)) for r in data.ranks
     )
+    heads = " | ".join(["rank>", "steps>", "step>", *(f"{n}>" for n in shown)])
     return [
-        table("Stragglers", "rank> | late by> | in share of steps> | cause", map(straggler, data.stragglers)),
-        table("Median step by rank", " | ".join(["rank>", "steps>", "step>", *(f"{n}>" for n in shown)]), rows),
+        table(
+            "Stragglers",
+            "rank> | late by> | in share of steps> | cause | pattern | lost a step>",
+            map(straggler, data.stragglers),
+        ),
+        table("Median step by rank", heads, rows),
+        table("Where the wall time went", "part | time> | share>", wall_time(data.goodput)),
+        table(
+            "Changes of the step time",
+            "from step> | before> | after> | how | phase that changed most",
+            ((c.step, duration(c.before_s), duration(c.after_s), c.kind, most_changed(c)) for c in data.changes),
+        ),
+        table(
+            "Steps apart",
+            "tag | steps> | step>",
+            ((tag, one.steps, duration(one.median_step_s)) for tag, one in data.apart.items()),
+        ),
+        table(
+            "Loss and gradient norm",
+            "step> | what | before> | value> | over at>",
+            ((e.step, e.kind.replace("_", " "), number(e.before), number(e.value), e.until) for e in data.events),
+        ),
     ]
 
 
 def straggler(found: Any) -> tuple[Any, ...]:
-    return found.rank, duration(found.lateness_s), share(found.recurrence, 1), found.cause
+    often = share(found.recurrence, 1)
+    return found.rank, duration(found.lateness_s), often, found.cause, found.pattern, duration(found.lost_s)
+
+
+def wall_time(goodput: Any) -> list[tuple[Any, ...]]:
+    """The parts, the largest first."""
+    parts = sorted(goodput.parts.items(), key=lambda item: -item[1]) if goodput else []
+    return [(name, nanoseconds(ns), share(ns, goodput.wall_ns)) for name, ns in parts]
+
+
+def most_changed(change: Any) -> str:
+    """`bwd +12 ms`."""
+    if not change.phases:
+        return "-"
+    name = max(change.phases, key=lambda phase: abs(change.phases[phase]))
+    return f"{name} {'+' if change.phases[name] >= 0 else '-'}{duration(abs(change.phases[name]))}"
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def incident(data: Any) -> list[Table]:

@@ -17,13 +17,19 @@ from analyzers.run import Run
 from analyzers.store import Options
 from workbench.ask import ask, parts
 from workbench.console import clean
-from workbench.present.sections import OF_ROOM
 from workbench.tui.panes.hang import HangPane
 from workbench.tui.panes.home import HomePane
 from workbench.tui.panes.memory import MemoryPane
-from workbench.tui.widgets.tables import Sections
+from workbench.tui.panes.steps import StepsPane
+from workbench.tui.panes.trace import TracePane
 
 VIEWS = ("home", "memory", "hang", "trace", "steps")
+PANES: dict[str, type[MemoryPane | HangPane | TracePane | StepsPane]] = {
+    "memory": MemoryPane,
+    "hang": HangPane,
+    "trace": TracePane,
+    "steps": StepsPane,
+}
 
 
 class Answered(Message):
@@ -73,11 +79,7 @@ class Views(Vertical):
             return HomePane(self._report)
         if name not in self._found:
             return Static(f"no {name} data in this run", classes="absent")
-        if name == "memory":
-            return MemoryPane(self._found[name], self._run, self._options)
-        if name == "hang":
-            return HangPane(self._found[name], self._run, self._options)
-        return Sections(OF_ROOM[name](self._found[name]))
+        return PANES[name](self._found[name], self._run, self._options)
 
 
 class WorkbenchApp(App[None]):

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from analyzers.memory.block_map import block_map, owners
+from analyzers.memory.block_map import block_map
 
 
 def test_cells_show_who_has_the_most_bytes_in_them():
@@ -11,13 +11,14 @@ def test_cells_show_who_has_the_most_bytes_in_them():
     sizes, gaps = rng.integers(1, 40, 60), rng.integers(0, 20, 60)
     address = 4096 + (np.cumsum(sizes + gaps) - sizes)
     names = rng.choice(["parameters", "activations", "inputs"], 60)
-    blocks = pd.DataFrame({"address": address, "requested": sizes, "category": names})
+    blocks = pd.DataFrame({"segment": 4096, "address": address, "requested": sizes, "category": names})
     total = int(address[-1] + sizes[-1]) - 4096
     of_byte = np.full(total, "", object)
     for start, length, name in zip(address - 4096, sizes, names, strict=True):
         of_byte[start : start + length] = name
     cells = np.split(of_byte[: total // 50 * 50], 50)
-    drawn = owners(blocks, 4096, total // 50 * 50, 50)
+    segments = pd.DataFrame({"address": [4096], "bytes": [total // 50 * 50]})
+    [drawn] = block_map(segments, blocks, 50)["owners"]
     for part, name in zip(cells, drawn, strict=True):
         held = {n: int((part == n).sum()) for n in set(names)}
         assert held.get(name, 0) == max(held.values())

@@ -21,6 +21,7 @@ from workbench.present.units import bar, share, size
 from workbench.tui.panes.evidence import Evidence, Instant
 from workbench.tui.widgets.area import Area
 from workbench.tui.widgets.holders import Holders
+from workbench.tui.widgets.readings import TURNS
 
 RESTED_S = 0.1
 
@@ -41,9 +42,10 @@ class MemoryPane(Vertical):
         Binding("right_square_bracket", "rank(1)", "Next rank", id="memory.next"),
         Binding("comma", "snapshot(-1)", "Earlier snapshot", id="memory.earlier", show=False),
         Binding("full_stop", "snapshot(1)", "Later snapshot", id="memory.later", show=False),
-        Binding("v", "reading(1)", "Next reading", id="memory.reading"),
-        Binding("V", "reading(-1)", "Previous reading", id="memory.back", show=False),
-        Binding("g", "group", "Group by", id="memory.group"),
+        *TURNS,
+        Binding("b", "group", "Group by", id="memory.group"),
+        Binding("space", "mark", "Mark", id="memory.mark"),
+        Binding("d", "changes", "Changes", id="memory.changes"),
         Binding("f", "focus", "Focus", id="memory.focus"),
         Binding("slash", "search", "Search", id="memory.search"),
         Binding("escape", "leave", "Back", id="memory.leave", show=False),
@@ -102,8 +104,10 @@ class MemoryPane(Vertical):
     def _timeline(self, artefact: Artefact, width: int) -> Any:
         return views.timeline(artefact, self._options, device=self._device.device, buckets=width, window=self._window)
 
-    def on_area_moved(self, event: Area.Moved) -> None:
+    def on_stacked_moved(self, event: Area.Moved) -> None:
         """What is alive is asked for once the cursor rests, as a key held down passes many instants."""
+        if not isinstance(event.area, Area):
+            return
         self.query_one("#categories", Static).update(held(event.row))
         artefact = self._artefacts[self._device.path]
         instant = Instant(artefact, self._device.device, int(event.row["entry"]))
@@ -138,10 +142,18 @@ class MemoryPane(Vertical):
         self._show_device()
 
     def action_reading(self, by: int) -> None:
-        self.query_one(Evidence).turn(by)
+        self.query_one(Evidence).action_reading(by)
 
     def action_group(self) -> None:
         self.query_one(Evidence).regroup()
+
+    def action_mark(self) -> None:
+        """Compare with the instant at the cursor from now on."""
+        self.query_one(Evidence).mark()
+
+    def action_changes(self) -> None:
+        """What changed from the mark to the cursor."""
+        self.query_one(Evidence).turn_to("changes")
 
     def action_focus(self) -> None:
         """Give the evidence the room of the timeline, or take it back."""

@@ -10,12 +10,15 @@ from textual.widgets import DataTable, Label
 from workbench.console import clean
 from workbench.present.table import Table
 
+ROWS_AT_MOST = 2000
+"""More take seconds to lay out, and nobody scrolls that far: `--json` has them all."""
+
 
 class Sections(VerticalScroll):
     """Several small tables under each other."""
 
-    def __init__(self, tables: list[Table]) -> None:
-        super().__init__()
+    def __init__(self, tables: list[Table], **options: Any) -> None:
+        super().__init__(**options)
         self._tables = tables
 
     def compose(self) -> ComposeResult:
@@ -39,7 +42,7 @@ class Grid(DataTable[Text]):
         """Draw other rows; the cursor goes to the first."""
         self.clear(columns=True)
         self.add_columns(*(Text(head) for head in section.columns))
-        for row in section.rows:
+        for row in section.rows[:ROWS_AT_MOST]:
             justified = ((cell, "right" if i in section.numeric else "left") for i, cell in enumerate(row))
             self.add_row(*(Text(clean(cell), justify=side) for cell, side in justified))  # type: ignore[arg-type]  # the two sides are literals
 
