@@ -131,9 +131,39 @@ def hang(
     raise typer.Exit(show.answer("hang", subjects(paths or [], run, pid or []), reading, look))
 
 
-app.command("trace", rich_help_panel=ANALYSE)(
-    analysing("trace", "Profiler traces: where the time of a step goes, per rank and across ranks.")
-)
+@app.command(rich_help_panel=ANALYSE)
+def trace(
+    paths: opt.Paths,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write all ranks of the last recorded step to this .json[.gz], for Perfetto.", show_default=False
+        ),
+    ] = None,
+    rank: opt.Rank = None,
+    step: opt.Step = None,
+    jobs: opt.Jobs = None,
+    no_cache: opt.NoCache = False,
+    max_memory: opt.MaxMemory = None,
+    as_json: opt.Json = False,
+    printed: opt.Printed = None,
+    output: opt.OutFile = None,
+    force: opt.Force = False,
+    no_tui: opt.NoTui = False,
+    web: opt.Web = False,
+    fail_on: opt.FailOnOption = None,
+    _debug: opt.Debug = False,
+) -> None:
+    """Profiler traces: where the time of a step goes, per rank and across ranks."""
+    from workbench import show
+
+    reading = show.reading(rank=rank, step=step, jobs=jobs, cache=not no_cache, max_memory=max_memory)
+    if export:
+        raise typer.Exit(show.exported(paths, reading, export, force=force))
+    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui, web, fail_on)
+    raise typer.Exit(show.answer("trace", paths, reading, look))
+
+
 app.command("steps", rich_help_panel=ANALYSE)(
     analysing("steps", "Step timing: phases, stragglers, what is out of line.")
 )
