@@ -66,6 +66,12 @@ Web = Annotated[bool, typer.Option("--web", help="Open the dashboard on the same
 Breakdown = Annotated[
     bool, typer.Option("--breakdown", help="Memory in a table: segments, holders, tensors, layers, overhead.")
 ]
+Export = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write all ranks of the last recorded step to this .json[.gz], for Perfetto.", show_default=False
+    ),
+]
 WhatIf = Annotated[
     str | None,
     typer.Option(

@@ -2,14 +2,15 @@
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from analyzers.errors import Exit, InputError
 from analyzers.report import Report, Severity
-from analyzers.run import Run, discover
+from analyzers.run import Run, discover, newest_step, selected
 from analyzers.store import Options
 from workbench.ask import ROOMS, ask, find, require, room_for
 from workbench.console import note
@@ -87,6 +88,18 @@ def memory_further(
     return deliver(whole, document, run, fail_on)
 
 
+def exported(paths: Sequence[Path], reading: Reading, target: Path, *, force: bool) -> Exit:
+    """The traces of a run's last recorded step as one file for Perfetto."""
+    from analyzers.traces.export import export
+
+    options = options_of(reading)
+    artefacts = newest_step(selected(require(find(paths), *ROOMS["trace"]), options.rank, options.step))
+    with writing(target, force=force):
+        count = export(artefacts, target, options)
+    note(f"wrote {count} events to {target}: open it at https://ui.perfetto.dev")
+    return Exit.OK
+
+
 def compared(a: Path, b: Path, document: Document, fail_on: str | None) -> Exit:
     """Two runs side by side, and whether the second passes a gate."""
     from analyzers import compare
@@ -132,10 +145,17 @@ def chosen_format(asked: Document) -> Format:
 
 def save(text: str, path: Path, *, force: bool) -> None:
     """Write a document, but not over one that is there."""
+    with writing(path, force=force):
+        path.write_text(text)
+
+
+@contextmanager
+def writing(path: Path, *, force: bool) -> Iterator[None]:
+    """Guards the writing of a file: refuses to overwrite one, and tells in words why it cannot be written."""
     if path.exists() and not force:
         raise UsageProblem(f"{path} exists", "choose another name, or add --force")
     try:
-        path.write_text(text)
+        yield
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "choose a folder that exists and can be written to") from error
 
