@@ -111,11 +111,11 @@ def steps(paths: opt.Paths, reading: opt.StepReading, showing: opt.Showing, fail
 
 @app.command(rich_help_panel=ANALYSE)
 @spread
-def compare(a: opt.OnePath, b: opt.OnePath, document: opt.Document, fail_on: opt.Gated = None) -> None:
+def compare(a: opt.OnePath, b: opt.OnePath, showing: opt.Showing, fail_on: opt.Gated = None) -> None:
     """Two runs: configuration, step time, loss and memory side by side."""
     from workbench import show
 
-    raise typer.Exit(show.compared(a, b, document, fail_on))
+    raise typer.Exit(show.compared(a, b, showing, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
