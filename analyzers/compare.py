@@ -66,6 +66,7 @@ class CompareData(msgspec.Struct, frozen=True, kw_only=True):
     config: list[Row]
     contrasts: list[Contrast] = []
     parity: Parity | None = None
+    memory: diff.Diff | None = None
 
 
 @dataclass
@@ -95,7 +96,8 @@ def analyze(
     if not rows and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
     findings = [*worsened(found, {**LIMITS, **limits}, (first.measures, second.measures)), *undecided(found, limits)]
-    findings = ranked([*findings, *holders(a, b, options)])
+    held, told = holders(a, b, options)
+    findings = ranked([*findings, *told])
     same = parity(first.steps, second.steps) if first.steps and second.steps else None
     return Report(
         schema=SCHEMA,
@@ -104,7 +106,13 @@ def analyze(
         verdict=verdict(findings, rows, found, same),
         findings=findings,
         data=CompareData(
-            a=first.measures, b=second.measures, rows=[*rows, *config], config=config, contrasts=found, parity=same
+            a=first.measures,
+            b=second.measures,
+            rows=[*rows, *config],
+            config=config,
+            contrasts=found,
+            parity=same,
+            memory=held,
         ),
     )
 
@@ -120,12 +128,12 @@ def contrasts(a: Side, b: Side) -> list[Contrast]:
     return [*(c for c in found if c.measure != "memory"), exact]
 
 
-def holders(a: Run, b: Run, options: store.Options) -> list[Finding]:
+def holders(a: Run, b: Run, options: store.Options) -> tuple[diff.Diff | None, list[Finding]]:
     """Who holds more or less at the peak, where both runs left snapshots."""
     before, after = (run.newest_step(found.of(Kind.SNAPSHOT)) for found in (a, b))
     if not before or not after:
-        return []
-    return attempt(lambda: diff.compare(before, after, options)) or []
+        return None, []
+    return attempt(lambda: diff.compare(before, after, options)) or (None, [])
 
 
 def measure(found: Run, options: store.Options) -> Side:
