@@ -48,8 +48,9 @@ def analyze(artefacts: Sequence[run.Artefact], options: store.Options | None = N
     )
 
 
-def examined(steps: Steps, late: Lateness, options: store.Options) -> StepsData:
+def examined(steps: Steps, late: Lateness, options: store.Options | None = None) -> StepsData:
     """The answer to each question."""
+    options = options or store.Options()
     nonfinite = first_nonfinite(steps)
     return StepsData(
         world_size=steps.world_size,
