@@ -19,7 +19,7 @@ from analyzers.wording import seconds, verb
 SCHEMA = "workbench.steps/1"
 CLASSES = (
     "nonfinite_loss", "collective_count", "straggler", "memory_growth", "global_stall", "slowdown", "loss_rise",
-    "loss_spike",
+    "loss_spike", "restart_time", "checkpoint_time", "data_time",
 )  # fmt: skip
 """Of several findings the one that explains the others names the verdict."""
 
