@@ -9,6 +9,7 @@ from analyzers.report import Report
 from analyzers.wording import place, ranges
 from workbench.present.breakdown import further
 from workbench.present.table import Table, table
+from workbench.present.traces import trace
 from workbench.present.units import duration, nanoseconds, share, size
 
 
@@ -118,34 +119,6 @@ def first(frames: list[Any]) -> str:
     """`file:line function` of the innermost frame that is the user's own."""
     frame = user_frame(frames)
     return f"{place(frame.filename, frame.line)} {frame.name}" if frame else "-"
-
-
-def trace(data: Any) -> list[Table]:
-    heads = "rank> | device> | steps> | span> | compute> | communication> | exposed> | memory> | idle>"
-    rows = (
-        (
-            r.rank,
-            r.device,
-            count(r.steps),
-            nanoseconds(r.span_ns),
-            nanoseconds(r.compute_ns),
-            nanoseconds(r.communication_ns),
-            nanoseconds(r.exposed_communication_ns),
-            nanoseconds(r.memory_ns),
-            nanoseconds(r.idle_ns),
-        )
-        for r in data.ranks
-    )
-    return [table("Where the time goes", heads, rows), *(kernels(r) for r in data.ranks[:1])]
-
-
-def count(steps: Any) -> int:
-    return len(steps) if isinstance(steps, list) else steps
-
-
-def kernels(rank: Any) -> Table:
-    rows = ((k.name[:70], k.kind, k.count, nanoseconds(k.total_ns), nanoseconds(k.mean_ns)) for k in rank.kernels)
-    return table(f"Longest work, rank {rank.rank}", "name | kind | count> | total> | mean>", rows, 8)
 
 
 def steps(data: Any) -> list[Table]:

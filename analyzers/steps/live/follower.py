@@ -9,7 +9,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from analyzers.report import Finding
+from analyzers import store
+from analyzers.report import Finding, ranked
 from analyzers.steps.lateness import lateness
 from analyzers.steps.lines import Line, Table, number
 from analyzers.steps.live.now import TIMING_STEPS, Now, StepNow
@@ -121,7 +122,7 @@ class Judged:
             return
         steps = table_of(logs)
         if steps is not None:
-            self.findings = grave(steps, examined(steps, lateness(steps)))
+            self.findings = ranked(grave(steps, examined(steps, lateness(steps), store.Options())))
             self.growth = {moment.ranks[0]: moment.value for moment in memory_growth(steps)}
         self._seen, self._due = seen, began + (time.monotonic() - began) / JUDGING_SHARE
 

@@ -43,7 +43,6 @@ class StepsPane(Vertical):
         Binding("right,l", "move(1)", "Later", id="steps.right", show=False),
         Binding("left_square_bracket", "rank(-1)", "Previous rank", id="steps.previous"),
         Binding("right_square_bracket", "rank(1)", "Next rank", id="steps.next"),
-        Binding("f", "focus", "Focus", id="steps.focus"),
         *TURNS,
     ]
 
@@ -56,7 +55,7 @@ class StepsPane(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(id="steps-title")
-        with Horizontal(id="steps-top"):
+        with Horizontal(id="steps-top", classes="top"):
             yield PhaseStack(id="phases")
             yield Static(id="step")
         yield Compared(self._data, self._logs, self._options)
@@ -109,10 +108,6 @@ class StepsPane(Vertical):
 
     def action_reading(self, by: int) -> None:
         self.query_one(Compared).action_reading(by)
-
-    def action_focus(self) -> None:
-        """Give the reading the room of the chart, or take it back."""
-        self.query_one("#steps-top").toggle_class("hidden")
 
 
 class Compared(Readings):
