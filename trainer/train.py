@@ -96,10 +96,17 @@ class Trainer:
                 self.train_step(step, line)
             if step == first:
                 set_timeouts(self.config.comm.train_timeout_seconds)
+            self.tell_timing(step, last)
         self.checkpointer.wait()
         logger.info("Training completed")
         if self.config.debug.memory_breakdown and self.world.rank == 0 and self.recorders.memory:
             logger.info(self.recorders.memory.breakdown())
+
+    def tell_timing(self, step: int, last: int) -> None:
+        """Print where the time went, if that is asked for and due."""
+        freq = self.config.debug.timing_breakdown_freq
+        if self.recorders.steps.timing and (step == last or (freq and step % freq == 0)):
+            logger.info(self.recorders.steps.breakdown(last=step == last))
 
     def train_step(self, step: int, line: StepLine) -> None:
         """One step of the optimizer over `accumulation` batches."""
@@ -178,4 +185,5 @@ def recorder_options(config: JobConfig) -> RecorderOptions:
         trace_buf_size=comm.trace_buf_size,
         init_timeout_s=comm.init_timeout_seconds,
         train_timeout_s=comm.train_timeout_seconds,
+        timing_breakdown=config.debug.timing_breakdown,
     )

@@ -11,9 +11,9 @@ from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, plan
 from workbench.launch.run import launched
-from workbench.options import Format
+from workbench.options import Format, on_terminal
 from workbench.present import render
-from workbench.show import on_terminal
+from workbench.show import explore
 
 SHORT_NAMES = {"hang": "stuck"}
 INCIDENTS = (
@@ -53,12 +53,9 @@ def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as
     outcome = launched(plan(request(name, nproc, place)))
     if outcome.status == "interrupted":
         return Exit.INTERRUPTED
-    run = discover(place)
     if tui and on_terminal():
-        from workbench.tui.app import WorkbenchApp
-
-        WorkbenchApp(run, JOINED, Options()).run()
-        return Exit.OK
+        return explore(place)
+    run = discover(place)
     note("")
     sys.stdout.write(render(ask(JOINED, run, Options()), Format.JSON if as_json else Format.TEXT, run))
     return Exit.OK

@@ -29,6 +29,38 @@ STATES = {
     "": "#2b2f36",
 }
 STATE_SIGNS = {"done": "●", "started": "◐", "scheduled": "·", "missing": "✗", "mismatch": "≠", "no dump": "?", "": " "}
+PHASES = {
+    "fwd": "#56b4e9",
+    "bwd": "#0072b2",
+    "fwd_bwd": "#0072b2",
+    "optim": "#cc79a7",
+    "grad_clip": "#f0e442",
+    "data_wait": "#e69f00",
+    "gc": "#d55e00",
+    "loss_sync": "#009e73",
+    "other": "#8c8c8c",
+}
+STANDINGS = {
+    "running": "#009e73",
+    "done": "#009e73",
+    "completed": "#009e73",
+    "stalled": "#e69f00",
+    "interrupted": "#e69f00",
+    "losing ranks": "#d55e00",
+    "failed": "#d55e00",
+    "gone": "#d55e00",
+}
+"""How a rank or a job stands while it is watched; whatever else it says is told in the colour of what is unknown."""
+STANDING_SIGNS = {
+    "running": "▶",
+    "done": "✓",
+    "completed": "✓",
+    "stalled": "‖",
+    "interrupted": "!",
+    "losing ranks": "✗",
+    "failed": "✗",
+    "gone": "✗",
+}
 
 
 def ink(colour: str) -> str:
@@ -42,6 +74,9 @@ def ink(colour: str) -> str:
 
 KINDS = {"compute": "#009e73", "communication": "#d55e00", "memory": "#56b4e9", "idle": "#8c8c8c", "": "#c9ced6"}
 """Kinds of device work; "" is an event of the host."""
+HEAT = ("#1d2a38", "#1f4a73", "#0072b2", "#56b4e9", "#f0e442")
+"""From little to much; told apart by how light they are, too."""
+KIND_SIGNS = {"compute": "c", "communication": "n", "memory": "m", "idle": " ", "": "h"}
 DISTINCT = tuple(dict.fromkeys([*CATEGORIES.values()]))
 
 

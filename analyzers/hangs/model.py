@@ -152,14 +152,17 @@ class RankState:
 
 @dataclass
 class Job:
-    """The ranks that left a dump, and what they share. `lacks` maps a shortfall to the ranks that have it."""
+    """The ranks that left a dump, and what they share.
+
+    `unreadable` maps the ranks of damaged dumps to what is wrong, `lacks` a shortfall to the ranks that have it.
+    """
 
     world_size: int
     groups: list[Group]
     ranks: dict[int, RankState]
     signatures: list[Signature]
     stacks: list[list[Frame]]
-    problems: list[str] = field(default_factory=list)
+    unreadable: dict[int, str] = field(default_factory=dict)
     lacks: dict[str, list[int]] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
     """When each rank's dump was written, in nanoseconds; empty where the files' times cannot be believed."""

@@ -20,6 +20,7 @@ from analyzers.wording import verb, who
 
 MOST_RANKS = 1 << 20
 CROWDS_AT_MOST, CALLERS_AT_MOST = 4, 5
+COPY_WHOLE = "collect the dumps again, or copy them whole"
 SCHEMA = "workbench.hang/1"
 CERTAINTY = (
     "dead",
@@ -46,9 +47,8 @@ def analyze(found: run.Run, options: store.Options | None = None) -> Report[Hang
     dumps, side = open_set(found)
     job = load_job(dumps.rounds[0], side, options)
     if not job.ranks and not (side.exits or side.exit_codes or side.collection):
-        raise InputError(
-            f"{found.root}: no readable Flight Recorder dump", "; ".join(job.problems) or "give the folder of dumps"
-        )
+        why = "; ".join(unreadable(job)[:3])
+        raise InputError(f"{found.root}: no readable Flight Recorder dump" + (f": {why}" if why else ""), COPY_WHOLE)
     scene = Scene(job, side, build(job, side), Programs(job))
     culprits = find_culprits(scene)
     culprits = moved(culprits, job, dumps, side, options)
@@ -155,7 +155,7 @@ def verdict(scene: Scene, culprits: list[Culprit]) -> Verdict:
         kind=first.kind,
         ranks=sorted({rank for c in known for rank in c.ranks}),
         sentence="; ".join(sentence(c) for c in (known or culprits)[:3]),
-        confidence=round(first.confidence * (0.85 if scene.job.problems else 1.0), 2),
+        confidence=round(first.confidence * (0.85 if scene.job.unreadable else 1.0), 2),
         missing=lacking,
     )
 
@@ -164,7 +164,8 @@ def without_culprit(scene: Scene, lacking: list[str]) -> Verdict:
     """Healthy, where the dumps could have shown a hang and nobody gave up waiting afterwards."""
     gave_up = sorted(rank for rank, gone in scene.side.exits.items() if is_victim(gone))
     blind = any("DETAIL" in lack or OVERWRITTEN in lack for lack in scene.job.lacks)
-    hidden = bool(gave_up) or blind or not scene.job.ranks
+    few = len(scene.job.ranks) * 2 <= scene.job.world_size
+    hidden = bool(gave_up) or blind or few or not any(state.ops for state in scene.job.ranks.values())
     sentence = "the dumps do not show who waits for whom" if hidden else "no rank waits for another one"
     if gave_up:
         ends = exception_text(scene.side.exits[gave_up[0]])
@@ -189,13 +190,21 @@ def missing(scene: Scene) -> list[str]:
     inferred = [g.label for g in job.groups if g.source == "entries"]
     if inferred:
         lacking.append(f"members of {', '.join(inferred[:5])} are inferred from who used them")
-    return [*job.problems, *lacking[:50]]
+    return [*unreadable(job), *lacking[:50]]
+
+
+def unreadable(job: Job) -> list[str]:
+    """`dump of rank 3 is unreadable: why`, ranks with the same trouble together."""
+    ranks: dict[str, list[int]] = {}
+    for rank, why in sorted(job.unreadable.items()):
+        ranks.setdefault(why, []).append(rank)
+    return [f"{verb(r, 'dump', 'dumps')} of {who(r)} {verb(r, 'is', 'are')} unreadable: {w}" for w, r in ranks.items()]
 
 
 def absent(job: Job, side: Side) -> dict[str, list[int]]:
     """The ranks without a dump, by what is known of why."""
     ranks: dict[str, list[int]] = {}
-    for rank in (r for r in range(min(job.world_size, MOST_RANKS)) if r not in job.ranks):
+    for rank in (r for r in range(min(job.world_size, MOST_RANKS)) if r not in job.ranks and r not in job.unreadable):
         death, asked = side.death(rank), side.asked(rank)
         ranks.setdefault(death.how if death else asked.status if asked else "", []).append(rank)
     return ranks
@@ -263,15 +272,17 @@ def wait(job: Job, graph: Graph, rank: int, at: At) -> Wait:
 
 def notes(scene: Scene) -> list[Finding]:
     """Findings about the dumps themselves."""
-    if not scene.job.problems:
+    damaged = scene.job.unreadable
+    if not damaged:
         return []
     return [
         Finding(
             id="hang.unreadable_dump",
             severity=Severity.WARNING,
-            title=f"{len(scene.job.problems)} dumps could not be read",
-            why="; ".join(scene.job.problems[:5]),
-            next="collect them again, or copy them whole",
+            title=f"{len(damaged)} {'dump' if len(damaged) == 1 else 'dumps'} could not be read",
+            why="what they held may be the cause, or what the others wait for",
+            next=COPY_WHOLE,
+            ranks=sorted(damaged),
             confidence=1.0,
         )
     ]

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analyzers import run, store
 from analyzers.hangs.job import load_job, open_set
-from analyzers.hangs.model import Frame, Job, Op, user_frame
+from analyzers.hangs.model import Frame, Job, Op, is_library, user_frame
 from analyzers.hangs.side import Side
 from analyzers.hangs.signatures import comparable
 from analyzers.wording import place, ranges
@@ -89,7 +89,10 @@ def stand(ranks: list[int], name: str, where: str) -> str:
 
 
 def stacks(found: run.Run, options: store.Options | None = None) -> pd.DataFrame:
-    """Stacks merged over ranks: `depth`, `name`, `place`, `ranks`, outermost first, in tree order."""
+    """Stacks merged over ranks, outermost first, in tree order.
+
+    Columns: depth, name, place, ranks (list), filename, line, own (not PyTorch's or Python's).
+    """
     job, side = open_job(found, options)
     merged: dict[tuple[Frame, ...], list[int]] = {}
     for rank in sorted({*job.ranks, *side.stack_files}):
@@ -104,10 +107,13 @@ def stacks(found: run.Run, options: store.Options | None = None) -> pd.DataFrame
             "name": path[-1].name,
             "place": place(path[-1].filename, path[-1].line),
             "ranks": merged[path],
+            "filename": path[-1].filename,
+            "line": path[-1].line,
+            "own": not is_library(path[-1]),
         }
         for path in sorted(merged)
     ]
-    return pd.DataFrame(rows, columns=["depth", "name", "place", "ranks"])
+    return pd.DataFrame(rows, columns=["depth", "name", "place", "ranks", "filename", "line", "own"])
 
 
 def groups(found: run.Run, options: store.Options | None = None) -> pd.DataFrame:

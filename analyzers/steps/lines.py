@@ -40,6 +40,7 @@ class Line(msgspec.Struct):
     grad_norm: float | str | None = None
     memory_bytes: int = 0
     reserved_bytes: int = 0
+    limit_bytes: int | None = None
     alloc_retries: int = 0
     tags: list[str] = []
     seqs: dict[str, int] = {}
@@ -199,4 +200,5 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(NUMBERS, real),
     **dict.fromkeys((field for field, _, _ in NAMED), by_name),
     "tags": texts,
+    "limit_bytes": whole,
 }

@@ -19,38 +19,25 @@ from analyzers.wording import seconds, verb
 SCHEMA = "workbench.steps/1"
 CLASSES = (
     "nonfinite_loss", "collective_count", "straggler", "memory_growth", "global_stall", "slowdown", "loss_rise",
-    "loss_spike",
+    "loss_spike", "restart_time", "checkpoint_time", "data_time",
 )  # fmt: skip
 """Of several findings the one that explains the others names the verdict."""
 
 
 def analyze(artefacts: Sequence[run.Artefact], options: store.Options | None = None) -> Report[StepsData]:
-    """How long steps take, where the time goes, who is late, and what became of the loss.
+    """How long steps take, where the time goes, who is late, and what became of the loss. A rank or a step that the
+    options name only narrows `data.ranks`: who is late shows against the others.
 
     Raises:
-        InputError: None of the artefacts holds a step.
+        InputError: None of the artefacts holds a step, or not the one that is asked for.
     """
-    steps = load(artefacts, options or store.Options())
+    options = options or store.Options()
+    steps = load(artefacts, options)
     late = lateness(steps)
-    nonfinite = first_nonfinite(steps)
-    data = StepsData(
-        world_size=steps.world_size,
-        ranks=summary(steps),
-        stragglers=stragglers(steps, late),
-        apart=apart(steps),
-        stalls=stalls(steps),
-        changes=changes(steps),
-        events=events(steps),
-        goodput=goodput(steps, late),
-        first_nonfinite_step=nonfinite.step if nonfinite else None,
-    )
-    grave = told.verdicts(steps, data)
-    grave += [told.broken_loss(nonfinite)] if nonfinite else []
-    grave += [told.fewer(moment) for moment in fewer_collectives(steps)]
-    grave += [told.leak(moment) for moment in memory_growth(steps)]
+    data = examined(steps, late, options)
     remarks = told.remarks(steps)
     missing = [remark.title for remark in remarks] + steps.problems + told.blind_spots(steps, late)
-    findings = ranked([*grave, *told.asides(data), *remarks])
+    findings = ranked([*grave(steps, data), *told.asides(data), *remarks])
     return Report(
         schema=SCHEMA,
         version=tool_version(),
@@ -61,16 +48,43 @@ def analyze(artefacts: Sequence[run.Artefact], options: store.Options | None = N
     )
 
 
+def examined(steps: Steps, late: Lateness, options: store.Options | None = None) -> StepsData:
+    """The answer to each question."""
+    options = options or store.Options()
+    nonfinite = first_nonfinite(steps)
+    return StepsData(
+        world_size=steps.world_size,
+        ranks=summary(steps, options.rank, options.step),
+        stragglers=stragglers(steps, late),
+        apart=apart(steps),
+        stalls=stalls(steps),
+        changes=changes(steps),
+        events=events(steps),
+        goodput=goodput(steps, late),
+        first_nonfinite_step=nonfinite.step if nonfinite else None,
+    )
+
+
+def grave(steps: Steps, data: StepsData) -> list[Finding]:
+    """The findings that a verdict may rest on."""
+    nonfinite = first_nonfinite(steps)
+    found = told.verdicts(steps, data)
+    found += [told.broken_loss(nonfinite)] if nonfinite else []
+    found += [told.fewer(moment) for moment in fewer_collectives(steps)]
+    found += [told.leak(moment) for moment in memory_growth(steps)]
+    return found
+
+
 def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
     """The one that the gravest finding gives."""
-    grave = [f for f in findings if f.severity is not Severity.INFO]
-    if not grave:
+    weighty = [f for f in findings if f.severity is not Severity.INFO]
+    if not weighty:
         return None
-    first = min(grave, key=lambda f: CLASSES.index(f.id.removeprefix("steps.")))
+    first = min(weighty, key=lambda f: CLASSES.index(f.id.removeprefix("steps.")))
     return Verdict(
-        status=status_of(grave),
+        status=status_of(weighty),
         kind=first.id.removeprefix("steps."),
-        ranks=sorted({rank for f in grave if f.id == first.id for rank in f.ranks}),
+        ranks=sorted({rank for f in weighty if f.id == first.id for rank in f.ranks}),
         sentence=first.title,
         confidence=first.confidence,
         missing=missing,

@@ -16,6 +16,7 @@ GIB = 1 << 30
 LOSS = "loss_metrics/global_avg_loss"
 RATES = ("throughput(tps)", "tps", "wps")
 WAIT = "time_metrics/data_loading(s)"
+ACTIVE_SHARE = "memory/max_active(%)"
 ACTIVE, RESERVED = "memory/max_active(GiB)", "memory/max_reserved(GiB)"
 NOT_HERE = -1.0
 """The loss that ranks without one print."""
@@ -26,16 +27,21 @@ Values = dict[str, float]
 def read(path: Path) -> Log:
     """The steps that an event file tells of."""
     found = events.read(path)
+    return Log([], lines_of(found.scalars), found.torn, found.damaged)
+
+
+def lines_of(scalars: Iterable[events.Scalar]) -> list[Line]:
+    """A line for each step of training that scalars tell of, in order."""
     steps: dict[int, Values] = {}
     times: dict[int, float] = {}
-    for scalar in found.scalars:
+    for scalar in scalars:
         steps.setdefault(scalar.step, {})[scalar.tag] = scalar.value
         times.setdefault(scalar.step, scalar.wall_s)
     lines = [line_of(step, values) for step, values in sorted(steps.items()) if is_training(values)]
     timed(lines, times)
     for line in lines:
         rate(line, steps[line.step])
-    return Log([], lines, found.torn, found.damaged)
+    return lines
 
 
 def is_training(values: Values) -> bool:
@@ -54,7 +60,14 @@ def line_of(step: int, values: Values) -> Line:
         grad_norm=None if loss == NOT_HERE else values.get("grad_norm"),
         memory_bytes=gib(values.get(ACTIVE)) or reserved,
         reserved_bytes=reserved,
+        limit_bytes=limit(values),
     )
+
+
+def limit(values: Values) -> int | None:
+    """What the active memory is told to be a part of."""
+    active, share = gib(values.get(ACTIVE)), values.get(ACTIVE_SHARE, 0.0)
+    return round(100 * active / share) if active and 0 < share <= 100 else None
 
 
 def gib(value: float | None) -> int:

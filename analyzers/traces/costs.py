@@ -8,8 +8,8 @@ import numpy as np
 
 from analyzers.traces.answers import Cost
 from analyzers.traces.flops import Formulas
-from analyzers.traces.model import OPS, PROFILER_STEP, Trace
-from analyzers.traces.nesting import NONE, innermost, own_time, summed_up
+from analyzers.traces.model import OPS, PROFILER_STEP, Trace, numbered
+from analyzers.traces.nesting import NONE, innermost, outermost, own_time, summed_up
 from analyzers.traces.table import Column
 from analyzers.traces.work import Work
 
@@ -55,7 +55,7 @@ class Attribution:
         rows = np.flatnonzero(chosen)
         if not len(rows):
             return []
-        outer = rows[~self.within_own_name(chosen, rows)]
+        outer = rows[outermost(numbered(c["lane"][rows], c["name"][rows]), c["start"][rows], c["end"][rows])]
         own = own_time(np.where(chosen, self.above(chosen), NONE), c["start"], c["end"])
         length = c["end"] - c["start"]
         spent, count = self.inside
@@ -80,12 +80,6 @@ class Attribution:
         c = self.trace.columns
         inner = innermost(chosen, c["depth"], c["parent"])
         return np.where(c["parent"] >= 0, inner[c["parent"]], NONE)
-
-    def within_own_name(self, chosen: Column, rows: Column) -> Column:
-        above = self.above(chosen)[rows]
-        name = self.trace.columns["name"]
-        found: Column = (above >= 0) & (name[above] == name[rows])
-        return found
 
     def operators(self, formulas: Formulas) -> list[Cost]:
         named_so = self.trace.is_named(PROFILER_STEP)

@@ -55,7 +55,8 @@ def sequences(work: Work) -> list[Sequence]:
     order = np.lexsort((work.start, c["lane"][work.rows]))
     name, lane, spent = (column[order] for column in (c["name"][work.rows], c["lane"][work.rows], work.own))
     for length in LENGTHS:
-        found += [one for one in repeated(work, name, lane, spent, length) if not contained(one, found)]
+        for one in repeated(work, name, lane, spent, length):
+            found += [] if contained(one, found) else [one]
     return sorted(found, key=lambda one: -one.total_ns)[:SEQUENCES_AT_MOST]
 
 

@@ -7,10 +7,10 @@ collective in between: that is its own work, and whoever has more of it than the
 import numpy as np
 
 from analyzers.traces.collectives import Meetings
-from analyzers.traces.idle import standing
-from analyzers.traces.intervals import COMPUTE, MEMORY, Cover
+from analyzers.traces.idle import standing, without
+from analyzers.traces.intervals import COMPUTE, MEMORY, Cover, merge
 from analyzers.traces.model import Trace
-from analyzers.traces.phases import OF_HOST, marks
+from analyzers.traces.phases import GC, OF_HOST, marks
 from analyzers.traces.table import Column, fitted
 from analyzers.traces.work import Work
 
@@ -76,5 +76,7 @@ def of_kind(work: Work, kind: int) -> Cover:
 
 
 def host_phases(trace: Trace, low: Column, high: Column) -> dict[str, Column]:
-    """The time between two instants that the host spent in each phase of its own."""
-    return {f"{phase}_ns": Cover(*marks(trace, [phase])).between(low, high) for phase in OF_HOST}
+    """The time between two instants that the host spent in each phase of its own; collecting garbage counts as that."""
+    collecting = merge(*marks(trace, [GC]))
+    found = {phase: without(merge(*marks(trace, [phase])), collecting) for phase in OF_HOST} | {GC: collecting}
+    return {f"{phase}_ns": Cover(*intervals).between(low, high) for phase, intervals in found.items()}

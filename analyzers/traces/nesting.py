@@ -46,6 +46,20 @@ def innermost(chosen: Column, depth: Column, parent: Column) -> Column:
     return found
 
 
+def outermost(group: Column, start: Column, end: Column) -> Column:
+    """Which events lie in no other one of their group; `group` counts from 0, its events nest or are apart."""
+    order = np.lexsort((-end, start, group))
+    # Each group gets a stretch of time of its own, so that one running maximum serves for all.
+    reach = end[order] - start.min(initial=0) + 1
+    stretch = min(int(reach.max(initial=0)) + 1, (1 << 62) // (int(group.max(initial=0)) + 1))
+    shifted = group[order] * np.int64(stretch)
+    reach = np.maximum.accumulate(reach + shifted)
+    begins = start[order] - start.min(initial=0) + 1 + shifted
+    found = np.ones(len(order), bool)
+    found[order[1:]] = (begins[1:] >= reach[:-1]) | (np.diff(group[order]) > 0)
+    return found
+
+
 def summed_up(values: Column, depth: Column, parent: Column) -> Column:
     """For each event the sum of the values of itself and of all events inside it."""
     found: Column = values.astype(np.int64)

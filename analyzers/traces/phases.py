@@ -11,7 +11,7 @@ from analyzers.traces.nesting import innermost
 from analyzers.traces.table import Column
 
 OTHER = "other"
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD, BACKWARD, GC = "forward", "backward", "gc"
 PATTERNS = {
     FORWARD: r"^(#+ )?(fwd|forward)( #+)?$|\.forward$",
     BACKWARD: r"^(#+ )?(bwd|backward)( #+)?$|^autograd::engine::evaluate_function",
@@ -22,7 +22,7 @@ PATTERNS = {
     "h2d": r"^h2d$|copy_batch_to_gpu",
     "grad_clip": r"grad_clip|clip_grad",
     "loss_sync": r"^loss_sync$|collect_dist_metrics",
-    "gc": r"^gc(_collect)?$",
+    GC: r"^gc(_collect)?$",
     "checkpoint": r"ckpt_save|checkpoint_save",
     "eval": r"^(#+ )?eval",
     "log": r"^log$",

@@ -15,8 +15,8 @@ from analyzers.traces.matching import MEASURES
 
 EXCESS = {"device": 0.03, "cpu": 0.2}
 """Part of the time by which a rank's own work must exceed the others'; on a CPU processes take turns on the cores."""
-CAUSED, IN_VAIN = 0.5, 0.4
-"""Part of all waiting that is for it, and of the others' waiting that it waits itself, at most."""
+CAUSED, APART = 0.5, 1.5
+"""Part of all waiting that is for it, and how many times the next largest excess its own is."""
 HALF = 0.5
 EVIDENCE_AT_MOST = 8
 CAUSES = {
@@ -42,7 +42,7 @@ TOLD = {
 }
 GEMM = re.compile(r"gemm|cutlass|xmma|cublas|Cijk|aten::(add)?mm|aten::bmm", re.IGNORECASE)
 ANY = re.compile("")
-MORE = 1.02
+MORE, NAME_AT_MOST = 1.02, 60
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,11 +83,12 @@ def straggler(one: Across) -> Straggler | None:
     place = max(range(len(one.waits)), key=lambda i: one.waits[i].excess_ns)
     row, others = one.waits[place], [wait for i, wait in enumerate(one.waits) if i != place]
     account = one.late.met.recordings[place].account
-    caused, waiting = sum(wait.caused_ns for wait in one.waits), median_low(wait.wait_ns for wait in others)
-    # On a busy machine every rank is late now and then: a straggler causes most waiting and hardly waits itself.
-    if row.excess_ns < EXCESS[account.source] * row.window_ns or row.wait_ns > IN_VAIN * waiting:
-        return None
-    if row.caused_ns < CAUSED * caused:
+    caused, runner_up = sum(wait.caused_ns for wait in one.waits), max(wait.excess_ns for wait in others)
+    # On a busy machine every rank is late now and then: a straggler causes most waiting and stands out.
+    if (
+        row.excess_ns < max(EXCESS[account.source] * row.window_ns, APART * runner_up)
+        or row.caused_ns < CAUSED * caused
+    ):
         return None
     return describe(one, place, row.caused_ns / max(1, caused))
 
@@ -139,14 +140,23 @@ def detail(one: Across, place: int, cause: str) -> str:
 
 
 def computing(mine: RankTrace, others: Sequence[RankTrace]) -> str:
-    """Whether the same kernels are slower, and by how much, or there are more of them."""
+    """Whether the same kernels are slower, and by how much, or there are more of them; and which grew most."""
     products, ratio = (factor(mine, others, pattern) for pattern in (GEMM, ANY))
     events = median_low(account.device_events for account in others)
     what = "kernels" if mine.source == "device" else "operators"
+    name, growth = grown(mine, others)
+    most = f"most of all {name[:NAME_AT_MOST]} (+{millis(growth)})" if growth > 0 else "none of them by much"
     if mine.device_events > MORE * events:
-        return f"It runs {mine.device_events} {what}, the others {events}: it has more work."
+        return f"It runs {mine.device_events} {what}, the others {events}: it has more work, {most}."
     told = f", its matrix products {percent(products - 1, 1)}" if products else ""
-    return f"It runs the same {what} {percent(ratio - 1, 1)} slower{told}: a slower device or bigger inputs."
+    return f"It runs the same {what} {percent(ratio - 1, 1)} slower{told}, {most}: a slower device or bigger inputs."
+
+
+def grown(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:
+    """The computing kernel whose total exceeds the median of the others by most, and by how much, in ns."""
+    totals = [{k.name: k.total_ns for k in account.kernels if k.kind == "compute"} for account in [mine, *others]]
+    growth = {name: own - median_low(one.get(name, 0) for one in totals[1:]) for name, own in totals[0].items()}
+    return max(growth.items(), key=lambda pair: pair[1], default=("", 0))
 
 
 def factor(mine: RankTrace, others: Sequence[RankTrace], pattern: re.Pattern[str]) -> float:

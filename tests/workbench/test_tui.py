@@ -6,7 +6,9 @@ from textual.widgets import Static, TabbedContent
 from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.present import units
-from workbench.tui.app import Views, WorkbenchApp
+from workbench.tui.app import WorkbenchApp
+from workbench.tui.case import RunCase
+from workbench.tui.views import Views
 from workbench.tui.widgets.area import Area
 from workbench.tui.widgets.blocks import BlockMap
 from workbench.tui.widgets.holders import Holders
@@ -31,7 +33,7 @@ async def answered(app, pilot):
 
 
 def app_on(run, room=None):
-    return WorkbenchApp(run, room or room_for(run), Options())
+    return WorkbenchApp(RunCase(run, room or room_for(run), Options()))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -163,10 +165,10 @@ async def test_the_tree_adds_up_to_what_is_alive_at_the_cursor(oom, size):
         text = await evidence(app, pilot, "v")
         assert "tree by module after entry" in text
         area = app.query_one(Area)
-        alive = int(area._frame["allocated"].iloc[area.cursor])
+        alive = int(area.instants["allocated"].iloc[area.cursor])
         assert f"{units.size(alive)} alive" in text
         assert "layers" in text
-        assert "tree by line" in await evidence(app, pilot, "g")
+        assert "tree by line" in await evidence(app, pilot, "b")
 
 
 async def test_search_opens_the_tree_down_to_the_match(oom):

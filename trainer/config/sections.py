@@ -219,6 +219,10 @@ class Debug:
     """Fail at the operation whose gradient is not finite; slow."""
     memory_breakdown: bool = False
     """Print what holds the memory of rank 0 after the last step; records memory snapshots."""
+    timing_breakdown: bool = False
+    """Print where the time of rank 0's steps went, by component, after the last step."""
+    timing_breakdown_freq: int = 0
+    """Print it every so many steps too, of the steps since; 0: only after the last one."""
 
 
 @dataclass

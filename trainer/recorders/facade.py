@@ -11,11 +11,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
+from trainer.recorders.files import Place
 from trainer.recorders.flight import FlightRecorder
 from trainer.recorders.memory import MemoryRecorder
 from trainer.recorders.options import RecorderOptions
-from trainer.recorders.profile import TraceRecorder
+from trainer.recorders.profile import TraceRecorder, collections_marked
 from trainer.recorders.steps import StepLine, StepRecorder
+from trainer.recorders.timing import Timing
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +37,8 @@ class Recorders:
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         device = "cuda" if model is not None and any(p.is_cuda for p in model.parameters()) else "cpu"
-        self.steps = StepRecorder(options.folder, device=device)
+        timing = Timing() if options.timing_breakdown and Place.here().rank == 0 else None
+        self.steps = StepRecorder(options.folder, device=device, timing=timing)
         self.flight = start_flight(options) if dist.is_initialized() and options.trace_buf_size > 0 else None
         self.traces = trace_recorder(options, device) if options.enable_profiling else None
         self.memory: MemoryRecorder | None = None
@@ -62,7 +65,11 @@ class Recorders:
         with self.steps.step(step) as line:
             if self.traces:
                 self.traces.begin(step)
-            with self.memory.recording(step) if self.memory else ExitStack():
+            with ExitStack() as stack:
+                if self._profiled:
+                    stack.enter_context(collections_marked())
+                if self.memory:
+                    stack.enter_context(self.memory.recording(step))
                 yield line
             self._finish(line, traced=traced)
 

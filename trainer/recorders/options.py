@@ -18,3 +18,4 @@ class RecorderOptions:
     trace_buf_size: int = 20000
     init_timeout_s: float = 300.0
     train_timeout_s: float = 100.0
+    timing_breakdown: bool = False

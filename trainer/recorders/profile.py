@@ -6,20 +6,44 @@ In any training script:
     with traces.step(n):  ...
 """
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule
 
 from trainer.recorders.files import Place
+
+FULL = 2
+"""The generation that a full garbage collection is of."""
 
 
 def activities(device: str) -> list[ProfilerActivity]:
     """What the profiler watches on a device."""
     return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
+
+
+@contextmanager
+def collections_marked() -> Iterator[None]:
+    """Show full garbage collections as `gc` in what the profiler records meanwhile."""
+    marks = ExitStack()
+
+    def note(moment: str, info: dict[str, int]) -> None:
+        if info["generation"] == FULL:
+            if moment == "start":
+                marks.enter_context(record_function("gc"))
+            else:
+                marks.close()
+
+    gc.callbacks.append(note)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(note)
+        marks.close()
 
 
 def export(profiler: profile, path: Path) -> None:

@@ -23,6 +23,7 @@ from trainer.recorders.device_clock import DeviceClock, Spans
 from trainer.recorders.files import Place
 from trainer.recorders.heartbeat import DONE, Heartbeat
 from trainer.recorders.limits import room
+from trainer.recorders.timing import Timing
 
 BETWEEN = "between"
 RESIDUAL = "step"
@@ -93,8 +94,9 @@ class PhaseClock:
 class StepRecorder:
     """Writes `steps/rank_R.jsonl` and `steps/heartbeat_R.bin` under `folder`; every line is flushed at once."""
 
-    def __init__(self, folder: str | Path, *, device: str = "cpu") -> None:
+    def __init__(self, folder: str | Path, *, device: str = "cpu", timing: Timing | None = None) -> None:
         place = Place.here()
+        self.timing = timing
         home = Path(folder) / "steps"
         self.heartbeat = Heartbeat(home / f"heartbeat_{place.rank}.bin")
         self._file = (home / f"rank_{place.rank}.jsonl").open("ab", buffering=0)
@@ -137,6 +139,11 @@ class StepRecorder:
             self._device.end()
         self._leave()
 
+    def breakdown(self, *, last: bool) -> str | None:
+        """The table of the steps since the last one, None if none is kept; never waits for the device."""
+        self._flush(last=last)
+        return self.timing.table() if self.timing else None
+
     def stop(self) -> None:
         """Write what waits for the device and leave the heartbeat as it is: the rank ends here by an error."""
         gc.callbacks.remove(self._note_collection)
@@ -170,7 +177,7 @@ class StepRecorder:
     def _finish(self, line: StepLine, start_ns: int, dur_ns: int) -> None:
         record = self._record(line, start_ns, dur_ns)
         if self._device is None:
-            self._write(record)
+            self._write_step(record)
             return
         self._waiting.append((record, self._device.take()))
         self._flush(last=False)
@@ -198,7 +205,12 @@ class StepRecorder:
         while self._waiting and (last or self._waiting[0][1].ready()):
             record, spans = self._waiting.pop(0)
             record["device_ns"] = spans.resolve()
-            self._write(record)
+            self._write_step(record)
+
+    def _write_step(self, record: dict[str, Any]) -> None:
+        self._write(record)
+        if self.timing:
+            self.timing.add(record)
 
     def _write(self, record: dict[str, Any]) -> None:
         self._file.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")

@@ -40,7 +40,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What will run. `steps` is how many steps the job has, if known; `module` None stands for a foreign `command`."""
+    """What will run; `module` None stands for a foreign `command`."""
 
     command: tuple[str, ...]
     module: str | None
@@ -49,7 +49,6 @@ class Plan:
     rdzv_endpoint: str
     max_restarts: int
     folder: Path
-    steps: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -92,7 +91,6 @@ def plan(request: Request) -> Plan:
         command=arguments,
         module="trainer",
         folder=Path(config.job.dump_folder),
-        steps=config.training.steps,
         environment=environment(request),
         **shape(request),
     )

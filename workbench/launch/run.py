@@ -15,9 +15,9 @@ from workbench.console import complain, note
 from workbench.launch.agent import Outcome, start
 from workbench.launch.cause import first_error
 from workbench.launch.plan import Plan, Request, plan
-from workbench.launch.progress import Watcher
 from workbench.options import Format
 from workbench.present import render
+from workbench.watch.follow import Watcher
 
 
 def run(request: Request) -> Exit:
@@ -42,7 +42,7 @@ def launched(planned: Plan) -> Outcome:
     began = time.time()
     note(f"launching {planned.nproc * planned.nnodes} processes; logs in {planned.logs}")
     planned.logs.mkdir(parents=True, exist_ok=True)
-    with Watcher(planned.folder, planned.steps, began):
+    with Watcher(planned.folder, began):
         outcome = start(planned)
     settle(planned.folder, began, outcome)
     return outcome

@@ -9,6 +9,7 @@ from analyzers.report import Report
 from analyzers.wording import place, ranges
 from workbench.present.breakdown import further
 from workbench.present.table import Table, table
+from workbench.present.traces import trace
 from workbench.present.units import duration, nanoseconds, share, size
 
 
@@ -120,48 +121,60 @@ def first(frames: list[Any]) -> str:
     return f"{place(frame.filename, frame.line)} {frame.name}" if frame else "-"
 
 
-def trace(data: Any) -> list[Table]:
-    heads = "rank> | device> | steps> | span> | compute> | communication> | exposed> | memory> | idle>"
-    rows = (
-        (
-            r.rank,
-            r.device,
-            count(r.steps),
-            nanoseconds(r.span_ns),
-            nanoseconds(r.compute_ns),
-            nanoseconds(r.communication_ns),
-            nanoseconds(r.exposed_communication_ns),
-            nanoseconds(r.memory_ns),
-            nanoseconds(r.idle_ns),
-        )
-        for r in data.ranks
-    )
-    return [table("Where the time goes", heads, rows), *(kernels(r) for r in data.ranks[:1])]
-
-
-def count(steps: Any) -> int:
-    return len(steps) if isinstance(steps, list) else steps
-
-
-def kernels(rank: Any) -> Table:
-    rows = ((k.name[:70], k.kind, k.count, nanoseconds(k.total_ns), nanoseconds(k.mean_ns)) for k in rank.kernels)
-    return table(f"Longest work, rank {rank.rank}", "name | kind | count> | total> | mean>", rows, 8)
-
-
 def steps(data: Any) -> list[Table]:
     names = sorted({phase for r in data.ranks for phase in r.phases})
     shown = sorted(names, key=lambda n: -max(r.phases.get(n, 0.0) for r in data.ranks))[:6]
     rows = (
         (r.rank, r.steps, duration(r.median_step_s), *(duration(r.phases.get(n)) for n in shown)) for r in data.ranks
     )
+    heads = " | ".join(["rank>", "steps>", "step>", *(f"{n}>" for n in shown)])
     return [
-        table("Stragglers", "rank> | late by> | in share of steps> | cause", map(straggler, data.stragglers)),
-        table("Median step by rank", " | ".join(["rank>", "steps>", "step>", *(f"{n}>" for n in shown)]), rows),
+        table(
+            "Stragglers",
+            "rank> | late by> | in share of steps> | cause | pattern | lost a step>",
+            map(straggler, data.stragglers),
+        ),
+        table("Median step by rank", heads, rows),
+        table("Where the wall time went", "part | time> | share>", wall_time(data.goodput)),
+        table(
+            "Changes of the step time",
+            "from step> | before> | after> | how | phase that changed most",
+            ((c.step, duration(c.before_s), duration(c.after_s), c.kind, most_changed(c)) for c in data.changes),
+        ),
+        table(
+            "Steps apart",
+            "tag | steps> | step>",
+            ((tag, one.steps, duration(one.median_step_s)) for tag, one in data.apart.items()),
+        ),
+        table(
+            "Loss and gradient norm",
+            "step> | what | before> | value> | over at>",
+            ((e.step, e.kind.replace("_", " "), number(e.before), number(e.value), e.until) for e in data.events),
+        ),
     ]
 
 
 def straggler(found: Any) -> tuple[Any, ...]:
-    return found.rank, duration(found.lateness_s), share(found.recurrence, 1), found.cause
+    often = share(found.recurrence, 1)
+    return found.rank, duration(found.lateness_s), often, found.cause, found.pattern, duration(found.lost_s)
+
+
+def wall_time(goodput: Any) -> list[tuple[Any, ...]]:
+    """The parts, the largest first."""
+    parts = sorted(goodput.parts.items(), key=lambda item: -item[1]) if goodput else []
+    return [(name, nanoseconds(ns), share(ns, goodput.wall_ns)) for name, ns in parts]
+
+
+def most_changed(change: Any) -> str:
+    """`bwd +12 ms`."""
+    if not change.phases:
+        return "-"
+    name = max(change.phases, key=lambda phase: abs(change.phases[phase]))
+    return f"{name} {'+' if change.phases[name] >= 0 else '-'}{duration(abs(change.phases[name]))}"
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def incident(data: Any) -> list[Table]:

@@ -23,6 +23,15 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.2f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
 
 
+def rough(seconds: float | None) -> str:
+    """Time to wait, no finer than anybody cares: `26 s`, `12 min`, `3.4 h`."""
+    if seconds is None:
+        return "-"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def nanoseconds(count: int | None) -> str:
     return "-" if count is None else duration(count / 1e9)
 

@@ -7,9 +7,13 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from analyzers import run
+from analyzers.traces import digest
+from analyzers.traces.answers import RankTrace
+from analyzers.traces.model import Fresh, Trace
 
 BASE_NS = 1_790_857_026_000_000_000
 
@@ -89,6 +93,13 @@ class Maker:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
         return self.artefact(path)
+
+    def opened(self, data, name="rank0_trace.json"):
+        """The trace as the reader makes it, without a child process; its accounts are in the columns' meta."""
+        return Trace(Fresh(*digest.read([self.save(data, name).path])))
+
+    def accounts(self, data, name="rank0_trace.json"):
+        return [msgspec.convert(one, RankTrace) for one in self.opened(data, name).columns.meta["accounts"]]
 
     @staticmethod
     def artefact(path):

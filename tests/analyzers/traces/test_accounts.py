@@ -4,15 +4,12 @@ import gzip
 import json
 from decimal import Decimal
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analyzers import traces
-from analyzers.traces import digest, views
-from analyzers.traces.answers import RankTrace
-from analyzers.traces.model import Fresh, Trace
+from analyzers.traces import views
 
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CAUSES = ("host", "dependency", "launch", "unexplained")
@@ -26,15 +23,6 @@ FIELDS = {
     "overlapped": "overlapped_communication_ns",
     "exposed_memory": "exposed_memory_ns",
 }
-
-
-def opened(maker, data, name="rank0_trace.json"):
-    """The trace as the reader makes it, without a child process; its accounts are in the columns' meta."""
-    return Trace(Fresh(*digest.read([maker.save(data, name).path])))
-
-
-def accounts_of(maker, data, name="rank0_trace.json"):
-    return [msgspec.convert(one, RankTrace) for one in opened(maker, data, name).columns.meta["accounts"]]
 
 
 def truth(made, device=0):
@@ -55,7 +43,7 @@ def agrees(account, expected):
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 80))
 def test_agrees_with_the_oracle(maker, oracle, seed, count):
     made = maker.busy_day(seed, count, devices=2)
-    for account in accounts_of(maker, made.text()):
+    for account in maker.accounts(made.text()):
         assert agrees(account, oracle(truth(made, account.device)))
         parts = account.compute_ns + account.exposed_communication_ns + account.exposed_memory_ns + account.idle_ns
         assert parts == account.span_ns
@@ -66,9 +54,9 @@ def test_agrees_with_the_oracle(maker, oracle, seed, count):
 @given(seed=st.integers(0, 10_000), after=st.integers(0, 10**18), compact=st.booleans(), late=st.booleans())
 def test_order_shift_and_layout_change_nothing(maker, seed, after, compact, late):
     made = maker.busy_day(seed)
-    plain = accounts_of(maker, made.text())
+    plain = maker.accounts(made.text())
     made.events.reverse()
-    moved = accounts_of(maker, made.text(after=after, compact=compact, late=late, base=False))
+    moved = maker.accounts(made.text(after=after, compact=compact, late=late, base=False))
     for one, other in zip(plain, moved, strict=True):
         assert [getattr(one, f) for f in FIELDS.values()] == [getattr(other, f) for f in FIELDS.values()]
         assert one.kernels == other.kernels
@@ -80,7 +68,7 @@ def test_order_shift_and_layout_change_nothing(maker, seed, after, compact, late
 def test_a_cut_file_is_read_as_far_as_it_goes(maker, oracle, seed, share, packed):
     made = maker.busy_day(seed, 30)
     data = gzip.compress(made.text()) if packed else made.text()
-    columns = opened(maker, data[: int(len(data) * share)]).columns
+    columns = maker.opened(data[: int(len(data) * share)]).columns
     count = len(columns["start"])
     assert columns["start"].tolist() == [e["ts"] for e in made.events[:count]]
     assert count == len(made.events) or any("cut off" in line for line in columns.meta["problems"])
@@ -93,7 +81,7 @@ def test_steps_take_what_was_launched_in_them(maker, oracle):
     made.kernel("gemm", 150_000, 1_000, launch=(99_000, 500))
     made.kernel("gemm", 160_000, 3_000, launch=(120_000, 500))
     made.kernel("gemm", 170_000, 5_000)
-    [account] = accounts_of(maker, made.text())
+    [account] = maker.accounts(made.text())
     assert [(s.step, s.busy_ns, s.dur_ns) for s in account.step_times] == [(1, 1_000, 100_000), (2, 3_000, 100_000)]
     assert account.unlinked_events == 1
     assert account.kernels[0].total_ns == 9_000
@@ -104,7 +92,7 @@ def test_idle_is_the_hosts_until_the_next_launch_returned(maker):
     made = maker.Tracing()
     made.kernel("gemm", 1_000, 1_000, launch=(0, 100))
     made.kernel("gemm", 9_000, 1_000, launch=(4_000, 1_000))
-    [account] = accounts_of(maker, made.text())
+    [account] = maker.accounts(made.text())
     assert (account.idle_host_ns, account.idle_launch_ns) == (3_000, 4_000)
 
 
@@ -116,7 +104,7 @@ def test_host_account_of_a_gloo_trace(maker):
     made.event("c10d::allreduce_", "cpu_op", 12_000, 500)
     made.event("gloo:all_reduce", "user_annotation", 8_000, 20_000, tid=77)
     made.event("aten::copy_", "cpu_op", 9_000, 100, tid=77)
-    [account] = accounts_of(maker, made.text())
+    [account] = maker.accounts(made.text())
     assert (account.source, account.device, account.device_events) == ("cpu", None, 3)
     assert (account.compute_ns, account.communication_ns, account.exposed_communication_ns) == (10_000, 20_000, 17_000)
     spent = {kernel.name: kernel.total_ns for kernel in account.kernels}
@@ -134,7 +122,7 @@ def test_times_are_exact_to_the_nanosecond(maker, values, base):
         values.reverse()
     for value in values:
         made.event("op", "cpu_op", value, 1)
-    assert opened(maker, made.text(base=base)).columns["start"].tolist() == values
+    assert maker.opened(made.text(base=base)).columns["start"].tolist() == values
 
 
 @pytest.mark.real

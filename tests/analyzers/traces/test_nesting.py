@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.traces.nesting import innermost, nest, own_time, summed_up
+from analyzers.traces.nesting import innermost, nest, outermost, own_time, summed_up
 
 NESTED = settings(max_examples=60, deadline=None)
 
@@ -66,3 +66,13 @@ def test_sums_over_what_is_inside(events):
 def inside_child(events, parent, row, at):
     _, start, end = events
     return any(parent[j] == row and start[j] <= at < end[j] for j in range(len(parent)))
+
+
+@NESTED
+@given(nested(), st.integers(0, 1 << 40))
+def test_outermost_of_its_name(events, after):
+    lane, start, end = events
+    name = lane * 2 + np.arange(len(lane)) % 2
+    found = outermost(name, start + after, end + after)
+    for i in range(len(lane)):
+        assert found[i] == (not any(name[j] == name[i] and j != i and encloses(events, j, i) for j in range(len(lane))))

@@ -1,8 +1,11 @@
 """The rank that the others wait for, planted and found."""
 
+from pathlib import Path
+
 import pytest
 
 from analyzers import traces
+from analyzers.run import Kind, discover
 from analyzers.traces import views
 
 MS = 1_000_000
@@ -74,3 +77,23 @@ def test_tables_for_faces(maker):
     assert (parts[list(views.PARTS)].sum(axis=1) == parts["span_ns"]).all()
     assert set(views.kernels(report)["name"]) == {"gemm", "ncclDevKernel"}
     assert views.steps(report).groupby("rank").size().tolist() == [4, 4, 4]
+
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+RECORDED = Path(__file__).parent / "recorded"
+
+
+@pytest.mark.parametrize(
+    ("folder", "rank", "cause"),
+    [
+        (RECORDED / "straggler_4ranks", 3, "compute"),
+        (RECORDED / "straggler_gc_4ranks", 3, "gc"),
+        (FIXTURES / "straggler_data_4ranks", 3, "data"),
+        (FIXTURES / "straggler_data_2ranks", 1, "data"),
+        (RECORDED / "healthy_4ranks", None, None),
+    ],
+    ids=lambda value: value.name if isinstance(value, Path) else None,
+)
+def test_recordings_of_our_own_jobs(folder, rank, cause):
+    found = traces.analyze(discover(folder).of(Kind.TRACE)).data.stragglers
+    assert [(slow.rank, slow.cause) for slow in found] == ([] if rank is None else [(rank, cause)])

@@ -1,28 +1,43 @@
-"""What is alive at one instant of a snapshot, in four readings: stacks, tree, blocks, ranks."""
+"""What is alive at one instant of a snapshot, in several readings."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 from rich.text import Text
-from textual import work
-from textual.app import ComposeResult
-from textual.containers import Vertical
-from textual.widgets import ContentSwitcher, Static
+from textual.widget import Widget
+from textual.widgets import DataTable
 
-from analyzers.errors import WorkbenchError
-from analyzers.memory import ranks, views
+from analyzers.memory import diff, ranks, views
 from analyzers.run import Artefact
 from analyzers.store import Options
-from workbench.palette import CATEGORIES
-from workbench.present.table import Table, table
+from workbench.palette import CATEGORIES, HEAT, ink
+from workbench.present.memory import block_list, changes, life, stacks
+from workbench.present.spark import LEVELS
 from workbench.present.units import size
+from workbench.tui.widgets.area import PlaceArea
 from workbench.tui.widgets.blocks import BlockMap
 from workbench.tui.widgets.holders import Holders
+from workbench.tui.widgets.readings import Readings
+from workbench.tui.widgets.rows import Rows
 from workbench.tui.widgets.tables import Grid
 
-READINGS = ("stacks", "tree", "blocks", "ranks")
+TITLES = {
+    "stacks": "largest stacks",
+    "tree": "tree by",
+    "blocks": "segments and blocks",
+    "list": "largest blocks (enter: the life of one)",
+    "life": "life of address",
+    "changes": "what changed since the mark (space)",
+    "places": "allocated by",
+    "ranks": "bytes at the peak of each rank's last snapshot",
+}
+TIMELESS = ("life", "places", "ranks")
+"""Readings that are not of one instant."""
 GROUPINGS = ("module", "line", "stack", "category")
+PLACES = ("pool", "stream")
+CELL = 13
 
 
 @dataclass(frozen=True)
@@ -33,108 +48,137 @@ class Instant:
     device: int
     entry: int
 
+    def side(self) -> diff.Side:
+        """The instant as one side of a comparison."""
+        return diff.Side(artefact=self.artefact, device=self.device, entry=self.entry)
 
-class Evidence(Vertical):
-    """The pane around it owns the keys; what is asked is asked off the event loop."""
+
+class Evidence(Readings):
+    """The pane around it owns the keys."""
+
+    TAKES_KEYS: ClassVar[bool] = False
 
     def __init__(self, devices: list[Any], options: Options, **named: Any) -> None:
-        super().__init__(**named)
-        self._devices, self._options = devices, options
-        self._reading, self._grouping = READINGS[0], GROUPINGS[0]
+        super().__init__(TITLES, **named)
+        self._options = options
+        self._matrix = ranks.matrix(devices)
+        self._categories = [name for name in CATEGORIES if self._matrix[name].any()]
+        self._grouping, self._place = GROUPINGS[0], PLACES[0]
         self._instant: Instant | None = None
+        self._mark: Instant | None = None
+        self._addresses: list[int] = []
+        self._address: int | None = None
 
-    def compose(self) -> ComposeResult:
-        yield Static(id="evidence-title")
-        with ContentSwitcher(initial=READINGS[0]):
-            yield Grid(id="stacks")
-            yield Holders(id="tree")
-            yield BlockMap(id="blocks")
-            yield Grid(matrix(self._devices), id="ranks")
+    def widgets(self) -> Iterable[Widget]:
+        """A widget for each of `TITLES`."""
+        yield Grid(id="stacks")
+        yield Holders(id="tree")
+        yield BlockMap(id="blocks")
+        yield Grid(id="list")
+        yield Grid(id="life")
+        yield Grid(id="changes")
+        yield PlaceArea(id="places")
+        yield Rows(heat_head(self._categories), lambda row: heat_line(row, self._categories), id="ranks")
 
     def look_at(self, instant: Instant) -> None:
         """Show what is alive then."""
         if instant != self._instant:
             self._instant = instant
-            self._load()
+            self.load()
 
-    def turn(self, by: int) -> None:
-        """Show the next reading, or the one before."""
-        self.turn_to(READINGS[(READINGS.index(self._reading) + by) % len(READINGS)])
-
-    def turn_to(self, reading: str) -> None:
-        """Show a reading and, if another had them, give it the keys."""
-        had_focus = self.has_focus_within
-        self._reading = self.query_one(ContentSwitcher).current = reading
-        if had_focus:
-            self.query_one(f"#{reading}").focus()
-        self._load()
+    def mark(self) -> None:
+        """Compare with this instant from now on."""
+        self._mark = self._instant
+        if self._mark is not None:
+            self.notify(f"marked entry {self._mark.entry}; d: what changed since", markup=False)
+        self.load()
 
     def regroup(self) -> None:
-        """Group the tree by the next of `GROUPINGS`."""
+        """Group by something else: places where they are in sight, else the tree."""
+        if self.reading == "places":
+            self._place = PLACES[(PLACES.index(self._place) + 1) % len(PLACES)]
+            self.load()
+            return
         self._grouping = GROUPINGS[(GROUPINGS.index(self._grouping) + 1) % len(GROUPINGS)]
         self.turn_to("tree")
 
-    @work(thread=True, exclusive=True, group="evidence")
-    def _load(self) -> None:
-        if self._instant is None:
-            return
-        try:
-            found = self._ask(self._reading, self._instant)
-        except WorkbenchError as error:
-            self.app.call_from_thread(self.notify, error.message, severity="error", markup=False)
-            return
-        self.app.call_from_thread(self._show, self._reading, found)
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Of a block in the list tell the life of its address."""
+        if event.data_table.id == "list" and event.cursor_row < len(self._addresses):
+            event.stop()
+            self._address = self._addresses[event.cursor_row]
+            self.turn_to("life")
 
-    def _ask(self, reading: str, at: Instant) -> Any:
-        if reading == "stacks":
-            return stacks(views.top_stacks(at.artefact, self._options, at.device, at.entry))
-        if reading == "tree":
-            return views.tree(at.artefact, self._options, at.device, by=self._grouping, entry=at.entry)
-        if reading == "blocks":
-            return (
-                views.segments(at.artefact, at.entry, self._options, at.device),
-                views.state(at.artefact, at.entry, self._options, at.device),
-            )
-        return None
-
-    def _show(self, reading: str, found: Any) -> None:
-        self.query_one("#evidence-title", Static).update(self._title(reading))
-        if reading == "stacks":
-            self.query_one("#stacks", Grid).show(found)
-        elif reading == "tree":
-            self.query_one(Holders).show(found)
-        elif reading == "blocks":
-            self.query_one(BlockMap).show(*found)
-
-    def _title(self, reading: str) -> Text:
-        assert self._instant is not None, "there is nothing to show before the first instant"
-        about = {
-            "stacks": "largest stacks",
-            "tree": f"tree by {self._grouping}",
-            "blocks": "segments and blocks",
-            "ranks": "bytes at the peak of each rank's last snapshot",
+    def ask(self, reading: str) -> tuple[Any, ...] | None:
+        """Look up what was alive at the instant."""
+        at = self._instant
+        if reading == "ranks":
+            return ([row for _, row in self._matrix.iterrows()],)
+        looks = {
+            "stacks": self._stacks,
+            "tree": self._tree,
+            "blocks": self._blocks,
+            "list": self._list,
+            "life": self._life,
+            "changes": self._changes,
+            "places": self._places,
         }
-        when = "" if reading == "ranks" else f" after entry {self._instant.entry}"
-        return Text.assemble((f"{about[reading]}{when}", "bold"), ("   v: next reading", "dim"))
+        return None if at is None else looks[reading](at)
+
+    def _stacks(self, at: Instant) -> tuple[Any, ...]:
+        return (stacks(views.top_stacks(at.artefact, self._options, at.device, at.entry)),)
+
+    def _tree(self, at: Instant) -> tuple[Any, ...]:
+        return (views.tree(at.artefact, self._options, at.device, by=self._grouping, entry=at.entry),)
+
+    def _blocks(self, at: Instant) -> tuple[Any, ...]:
+        return views.segments(at.artefact, at.entry, self._options, at.device), self._state(at)
+
+    def _list(self, at: Instant) -> tuple[Any, ...]:
+        shown, self._addresses = block_list(self._state(at))
+        return (shown,)
+
+    def _life(self, at: Instant) -> tuple[Any, ...] | None:
+        if self._address is None:
+            return None
+        return (life(views.life(at.artefact, self._address, self._options, at.device)),)
+
+    def _changes(self, at: Instant) -> tuple[Any, ...]:
+        before = self._mark or Instant(at.artefact, at.device, -1)
+        return (changes(diff.between(before.side(), at.side(), self._options)),)
+
+    def _places(self, at: Instant) -> tuple[Any, ...]:
+        return (views.places(at.artefact, self._options, at.device, self._place, max(1, self.size.width)),)
+
+    def _state(self, at: Instant) -> pd.DataFrame:
+        return views.state(at.artefact, at.entry, self._options, at.device)
+
+    def title(self) -> str:
+        """What is in sight, and of when."""
+        about = super().title() + self._of()
+        timeless = self.reading in TIMELESS or self._instant is None
+        return about if timeless or self._instant is None else f"{about} after entry {self._instant.entry}"
+
+    def _of(self) -> str:
+        if self.reading == "life":
+            return " ?: choose a block in the list" if self._address is None else f" {self._address:#x}"
+        if self.reading == "changes" and self._mark is not None:
+            return f" at entry {self._mark.entry},"
+        return {"tree": f" {self._grouping}", "places": f" {self._place} (b: the other)"}.get(self.reading, "")
 
 
-def stacks(frame: pd.DataFrame) -> Table:
-    """The largest stacks as a table of text."""
-    columns = (frame[name] for name in ("bytes", "count", "category", "label", "frames"))
-    rows = (
-        (size(held), blocks, category, label or "-", next(iter(frames), "no stack recorded"))
-        for held, blocks, category, label, frames in zip(*columns, strict=True)
-    )
-    return table("", "bytes> | blocks> | category | of | innermost line", rows, limit=50)
+def heat_head(categories: Sequence[str]) -> Text:
+    """The head of the table of ranks and categories."""
+    names = "".join(f" {name.replace('_', ' ')[: CELL - 1]:>{CELL - 1}}" for name in categories)
+    return Text(f"  rank device  step {'peak':>{CELL}}{names}", style="dim")
 
 
-def matrix(devices: list[Any]) -> Table:
-    """Bytes by rank and category, only categories that somebody holds."""
-    frame = ranks.matrix(devices)
-    held = [name for name in CATEGORIES if frame[name].any()]
-    heads = " | ".join(["rank>", "device>", "step>", "peak>", *(f"{name.replace('_', ' ')}>" for name in held)])
-    rows = (
-        (row["rank"], row["device"], row["step"], size(int(row["peak"])), *(size(int(row[name])) for name in held))
-        for _, row in frame.iterrows()
-    )
-    return table("", heads, rows, limit=len(frame))
+def heat_line(row: "pd.Series[Any]", categories: Sequence[str]) -> Text:
+    """A rank: bytes by category, each the hotter the larger its part of the rank's peak; a block tells the same."""
+    line = Text("".join(f"{'-' if row[name] is None else row[name]!s:>6}" for name in ("rank", "device", "step")))
+    line.append(f" {size(int(row['peak'])):>{CELL}}")
+    for name in categories:
+        level = round((len(LEVELS) - 1) * row[name] / max(1, row["peak"]))
+        shade = HEAT[level * (len(HEAT) - 1) // (len(LEVELS) - 1)]
+        line.append(f" {LEVELS[level]}{size(int(row[name])):>{CELL - 2}}", f"{ink(shade)} on {shade}")
+    return line

@@ -1,12 +1,15 @@
-"""Who waits for whom: the matrix of ranks and collectives, the culprits, the operations around the divergence."""
+"""Who waits for whom: the matrix of ranks and collectives, and below it what explains it."""
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
+import pandas as pd
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.widget import Widget
 from textual.widgets import Static
 
 from analyzers.errors import WorkbenchError
@@ -15,17 +18,33 @@ from analyzers.run import Run
 from analyzers.store import Options
 from analyzers.wording import ranges
 from workbench.console import clean
+from workbench.present.hang import operations, standing
 from workbench.present.sections import hang
 from workbench.tui.widgets.matrix import Matrix, legend
-from workbench.tui.widgets.tables import Sections
+from workbench.tui.widgets.readings import TURNS, Readings
+from workbench.tui.widgets.stack_tree import StackTree
+from workbench.tui.widgets.tables import Grid, Sections
 
 COLLECTIVES = 60
+UNFOLDED = 32
+"""Up to so many ranks have a row each; of more, those that read the same are put together."""
+LINES_AROUND = 4
+"""Title, legend, and the matrix's own head and scroll bar."""
+TITLES = {
+    "chain": "culprits, and who waits for whom",
+    "stacks": "stacks of all ranks, merged",
+    "operations": "operations side by side, around the point where ranks part",
+    "standing": "where the ranks stand",
+}
 
 
 class HangPane(Vertical):
-    """`g` goes to the next process group."""
+    """`b` goes to the next process group; `v` to the next reading below the matrix."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("g", "group(1)", "Next group", id="hang.group")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("b", "group(1)", "Next group", id="hang.group"),
+        *TURNS,
+    ]
 
     def __init__(self, data: Any, run: Run, options: Options) -> None:
         super().__init__()
@@ -39,23 +58,30 @@ class HangPane(Vertical):
         return broken[0] if broken else 0
 
     def compose(self) -> ComposeResult:
-        yield Static(id="hang-title")
-        yield Matrix(id="matrix")
-        yield Static(legend(), id="legend")
-        yield Sections(hang(self._data)[:2])
+        with Vertical(id="hang-top", classes="top"):
+            yield Static(id="hang-title")
+            yield Static(legend(), id="legend")
+            yield Matrix(id="matrix")
+        yield Explained(self._data, self._run, self._options)
 
     def on_mount(self) -> None:
-        self._load()
+        self._turn()
 
     def action_group(self, by: int) -> None:
+        self._at = (self._at + by) % max(1, len(self._data.groups))
+        self._turn()
+
+    def action_reading(self, by: int) -> None:
+        self.query_one(Explained).action_reading(by)
+
+    def _turn(self) -> None:
+        """Show the group, also in what is read below."""
         if self._data.groups:
-            self._at = (self._at + by) % len(self._data.groups)
+            self.query_one(Explained).of_group(self._data.groups[self._at].name)
             self._load()
 
     @work(thread=True, exclusive=True, group="matrix")
     def _load(self) -> None:
-        if not self._data.groups:
-            return
         group = self._data.groups[self._at]
         try:
             frame = views.matrix(self._run, group.name, COLLECTIVES, self._options)
@@ -64,5 +90,41 @@ class HangPane(Vertical):
             return
         place = f"{self._at + 1} of {len(self._data.groups)}"
         title = f"group {clean(group.name)} ({clean(group.desc)}), ranks {ranges(group.ranks)}   {place}"
-        self.app.call_from_thread(self.query_one("#hang-title", Static).update, Text(title, style="bold"))
-        self.app.call_from_thread(self.query_one(Matrix).show, frame)
+        self.app.call_from_thread(self._show, Text(title, style="bold"), frame)
+
+    def _show(self, title: Text, frame: pd.DataFrame) -> None:
+        self.query_one("#hang-title", Static).update(title)
+        frame = frame if len(frame) <= UNFOLDED else views.folded(frame)
+        self.query_one("#hang-top").styles.height = len(frame) + LINES_AROUND
+        self.query_one(Matrix).show(frame)
+
+
+class Explained(Readings):
+    """The readings below the matrix."""
+
+    def __init__(self, data: Any, run: Run, options: Options) -> None:
+        super().__init__(TITLES)
+        self._data, self._run, self._options = data, run, options
+        self._group: str | None = None
+
+    def of_group(self, group: str) -> None:
+        """Speak of another process group."""
+        self._group = group
+        self.load()
+
+    def widgets(self) -> Iterable[Widget]:
+        """Chain, stacks, operations, places."""
+        yield Sections([section for section in hang(self._data)[:2] if section.rows], id="chain")
+        yield StackTree(id="stacks")
+        yield Grid(id="operations")
+        yield Grid(id="standing")
+
+    def ask(self, reading: str) -> tuple[Any, ...] | None:
+        """Look up what a reading shows."""
+        if reading == "stacks":
+            return (views.stacks(self._run, self._options),)
+        if reading == "operations":
+            return (operations(views.operations(self._run, self._group, options=self._options)),)
+        if reading == "standing":
+            return (standing(views.places(self._run, self._options)),)
+        return None

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from analyzers.errors import WorkbenchError
 from analyzers.memory import views
@@ -20,7 +20,7 @@ from workbench.present.sections import device_name, worst_first
 from workbench.present.units import bar, share, size
 from workbench.tui.panes.evidence import Evidence, Instant
 from workbench.tui.widgets.area import Area
-from workbench.tui.widgets.holders import Holders
+from workbench.tui.widgets.readings import TURNS
 
 RESTED_S = 0.1
 
@@ -41,12 +41,10 @@ class MemoryPane(Vertical):
         Binding("right_square_bracket", "rank(1)", "Next rank", id="memory.next"),
         Binding("comma", "snapshot(-1)", "Earlier snapshot", id="memory.earlier", show=False),
         Binding("full_stop", "snapshot(1)", "Later snapshot", id="memory.later", show=False),
-        Binding("v", "reading(1)", "Next reading", id="memory.reading"),
-        Binding("V", "reading(-1)", "Previous reading", id="memory.back", show=False),
-        Binding("g", "group", "Group by", id="memory.group"),
-        Binding("f", "focus", "Focus", id="memory.focus"),
-        Binding("slash", "search", "Search", id="memory.search"),
-        Binding("escape", "leave", "Back", id="memory.leave", show=False),
+        *TURNS,
+        Binding("b", "group", "Group by", id="memory.group"),
+        Binding("space", "mark", "Mark", id="memory.mark"),
+        Binding("d", "changes", "Changes", id="memory.changes"),
     ]
 
     def __init__(self, data: Any, run: Run, options: Options) -> None:
@@ -62,11 +60,10 @@ class MemoryPane(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(id="memory-title")
-        with Horizontal(id="memory-top"):
+        with Horizontal(id="memory-top", classes="top"):
             yield Area(id="area")
             yield Static(id="categories")
         yield Evidence([d for of_rank in self._by_rank.values() for d in of_rank], self._options)
-        yield Input(id="search", placeholder="name in the tree; enter: go there, n N: next, previous", classes="hidden")
 
     def on_mount(self) -> None:
         self._show_device()
@@ -102,8 +99,10 @@ class MemoryPane(Vertical):
     def _timeline(self, artefact: Artefact, width: int) -> Any:
         return views.timeline(artefact, self._options, device=self._device.device, buckets=width, window=self._window)
 
-    def on_area_moved(self, event: Area.Moved) -> None:
+    def on_stacked_moved(self, event: Area.Moved) -> None:
         """What is alive is asked for once the cursor rests, as a key held down passes many instants."""
+        if not isinstance(event.area, Area):
+            return
         self.query_one("#categories", Static).update(held(event.row))
         artefact = self._artefacts[self._device.path]
         instant = Instant(artefact, self._device.device, int(event.row["entry"]))
@@ -138,34 +137,24 @@ class MemoryPane(Vertical):
         self._show_device()
 
     def action_reading(self, by: int) -> None:
-        self.query_one(Evidence).turn(by)
+        self.query_one(Evidence).action_reading(by)
 
     def action_group(self) -> None:
         self.query_one(Evidence).regroup()
 
-    def action_focus(self) -> None:
-        """Give the evidence the room of the timeline, or take it back."""
-        self.query_one("#memory-top").toggle_class("hidden")
+    def action_mark(self) -> None:
+        """Compare with the instant at the cursor from now on."""
+        self.query_one(Evidence).mark()
 
-    def action_search(self) -> None:
-        """Ask for a name in the tree."""
-        self.query_one(Evidence).turn_to("tree")
-        asked = self.query_one("#search", Input)
-        asked.remove_class("hidden")
-        asked.focus()
+    def action_changes(self) -> None:
+        """What changed from the mark to the cursor."""
+        self.query_one(Evidence).turn_to("changes")
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.action_leave()
-        self.query_one(Holders).search(event.value)
-        self.query_one(Holders).focus()
-
-    def action_leave(self) -> None:
-        """Close the search, or show the timeline again."""
-        asked = self.query_one("#search", Input)
-        if asked.has_class("hidden"):
-            self.query_one("#memory-top").remove_class("hidden")
-        asked.add_class("hidden")
-        self.query_one(Area).focus()
+    def before_search(self) -> None:
+        """The tree can be searched, the picture cannot."""
+        evidence = self.query_one(Evidence)
+        if not hasattr(evidence.shown, "search"):
+            evidence.turn_to("tree")
 
 
 def held(row: dict[str, Any]) -> Text:

@@ -1,128 +1,50 @@
-"""Stacked memory over time: one real instant a column, eight steps a cell, the peak and the failure marked."""
-
-from typing import Any
+"""Memory over time: what every category, pool or stream holds, the peak and the failure marked."""
 
 import numpy as np
 import pandas as pd
-from rich.segment import Segment
-from rich.style import Style
-from textual.message import Message
-from textual.reactive import reactive
-from textual.strip import Strip
-from textual.widget import Widget
 
-from workbench.palette import CATEGORIES, STATUSES
+from workbench.palette import CATEGORIES, qualitative
 from workbench.present.units import size
-
-STEPS = " ▁▂▃▄▅▆▇█"
-RULER_ROWS = 2
-"""Rows kept for the marks above the area and the labels below it."""
+from workbench.tui.widgets.stacked import FAILURE, Stacked
 
 
-class Area(Widget, can_focus=True):
-    """A timeline as `memory.views.timeline` gives it. The cursor is a column; moving it posts `Moved`."""
-
-    DEFAULT_CSS = "Area { width: 1fr; height: 1fr; min-height: 6; }"
-    cursor: reactive[int] = reactive(-1)
-
-    class Moved(Message):
-        """The cursor stands on another instant: a row of the frame."""
-
-        def __init__(self, row: dict[str, Any]) -> None:
-            super().__init__()
-            self.row = row
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._frame = pd.DataFrame()
-        self._names: list[str] = []
-        self._tops: np.ndarray[Any, Any] = np.zeros((0, 0), int)
+class Area(Stacked):
+    """A timeline as `memory.views.timeline` gives it."""
 
     def show(self, frame: pd.DataFrame) -> None:
         """Draw another timeline; the cursor goes to its peak."""
-        self._frame = frame
-        self._names = [name for name in CATEGORIES if name in frame.columns]
-        self._scale()
-        if len(frame):
-            self.cursor = int(frame["allocated"].to_numpy().argmax())
-        self.refresh()
-
-    def _scale(self) -> None:
-        rows = max(1, self.size.height - RULER_ROWS)
-        if not len(self._frame) or not self._names:
-            self._tops = np.zeros((0, 0), int)
-            return
-        layers = self._frame[self._names].to_numpy(float)
-        top = max(1.0, float(self._frame["allocated"].max()))
-        self._tops = np.rint(layers.cumsum(axis=1) / top * rows * 8).astype(int)
-
-    def on_resize(self) -> None:
-        self._scale()
-        self.refresh()
-
-    def watch_cursor(self) -> None:
-        if 0 <= self.cursor < len(self._frame):
-            row = self._frame.iloc[self.cursor]
-            self.post_message(self.Moved({str(name): value for name, value in row.items()}))
-        self.refresh()
-
-    def move(self, columns: int) -> None:
-        if len(self._frame):
-            self.cursor = min(max(0, self.cursor + columns), len(self._frame) - 1)
+        self.draw(frame, CATEGORIES, "allocated")
 
     def entry_at_cursor(self) -> int | None:
         """The trace entry under the cursor; None before there is a timeline."""
-        return int(self._frame["entry"].iloc[self.cursor]) if 0 <= self.cursor < len(self._frame) else None
+        return int(self.instants["entry"].iloc[self.cursor]) if 0 <= self.cursor < len(self.instants) else None
 
-    def on_click(self, event: Any) -> None:
-        if event.x < len(self._frame):
-            self.cursor = event.x
+    def signs(self) -> dict[int, str]:
+        """`▼` over the peak, `✗` over a failed allocation."""
+        failed = np.flatnonzero(self.instants["oom"].to_numpy(bool)).tolist()
+        return {self.highest: "▼"} | dict.fromkeys(failed, FAILURE)
 
-    def render_line(self, y: int) -> Strip:
-        """A line on the theme's own background."""
-        return self._line(y).apply_style(self.rich_style)
+    def ruler(self) -> str:
+        """Which entries, and how high."""
+        first, last = int(self.instants["entry"].iloc[0]), int(self.instants["entry"].iloc[-1])
+        top = size(int(self.instants["allocated"].max()))
+        return f"entry {first} … {last}   top {top}   ▼ peak  {FAILURE} allocation failed  ┆ cursor"
 
-    def _line(self, y: int) -> Strip:
-        width, height = self.size
-        if y == 0:
-            return self._marks(width)
-        if y == height - 1:
-            return self._ruler(width)
-        floor = (height - 1 - RULER_ROWS + 1 - y) * 8
-        drawn = [self._cell(x, floor) for x in range(min(width, len(self._tops)))]
-        return Strip([*drawn, Segment(" " * (width - len(drawn)))], width).simplify()
 
-    def _cell(self, x: int, floor: int) -> Segment:
-        """Foreground is the layer at the cell's bottom, background the one at its top."""
-        column = self._tops[x]
-        low, high = int(np.searchsorted(column, floor, "right")), int(np.searchsorted(column, floor + 8, "left"))
-        filled = min(8, int(column[low]) - floor) if low < len(column) else 0
-        style = Style(color=self._colour(low), bgcolor=self._colour(high), reverse=x == self.cursor)
-        return Segment(STEPS[filled], style)
+class PlaceArea(Stacked):
+    """A timeline by pool or stream as `memory.views.places` gives it."""
 
-    def _colour(self, layer: int) -> str | None:
-        return CATEGORIES[self._names[layer]] if layer < len(self._names) else None
+    def show(self, frame: pd.DataFrame) -> None:
+        """Draw another timeline."""
+        places = [str(name) for name in frame.columns if name not in ("entry", "time_us", "allocated")]
+        self.draw(frame, {name: qualitative(number) for number, name in enumerate(places)}, "allocated")
 
-    def _marks(self, width: int) -> Strip:
-        """`▼` over the peak, `✗` over a failed allocation, `┆` over the cursor."""
-        marks = [" "] * width
-        if len(self._frame):
-            self._mark(marks, self.cursor, "┆")
-            self._mark(marks, int(self._frame["allocated"].to_numpy().argmax()), "▼")
-            for failed in np.flatnonzero(self._frame["oom"].to_numpy(bool)):
-                self._mark(marks, int(failed), "✗")
-        error = Style(color=STATUSES["error"], bold=True)
-        return Strip([Segment(mark, error if mark == "✗" else Style(bold=True)) for mark in marks], width).simplify()
+    def signs(self) -> dict[int, str]:
+        """`▼` over the peak."""
+        return {self.highest: "▼"}
 
-    @staticmethod
-    def _mark(marks: list[str], at: int, sign: str) -> None:
-        if 0 <= at < len(marks):
-            marks[at] = sign
-
-    def _ruler(self, width: int) -> Strip:
-        if not len(self._frame):
-            return Strip([Segment("no timeline".ljust(width))], width)
-        top = size(int(self._frame["allocated"].max()))
-        first, last = int(self._frame["entry"].iloc[0]), int(self._frame["entry"].iloc[-1])
-        text = f"entry {first} … {last}   top {top}   ▼ peak  ✗ allocation failed  ┆ cursor"
-        return Strip([Segment(text[:width].ljust(width), Style(dim=True))], width)
+    def ruler(self) -> str:
+        """What every place holds at the cursor, the lowest layer first."""
+        row = self.instants.iloc[max(0, self.cursor)]
+        held = "   ".join(f"{name} {size(int(row[name]))}" for name in self.names)
+        return f"entry {int(row['entry'])}: {size(int(row['allocated']))} = {held}"

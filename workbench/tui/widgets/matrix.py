@@ -19,7 +19,7 @@ LABEL = 10
 class Matrix(ScrollView, can_focus=True):
     """A frame of states as `hangs.views.matrix` gives it: index = rank, columns = sequence numbers."""
 
-    DEFAULT_CSS = "Matrix { height: 4; max-height: 60%; }"
+    DEFAULT_CSS = "Matrix { height: 1fr; }"
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -28,7 +28,6 @@ class Matrix(ScrollView, can_focus=True):
     def show(self, frame: pd.DataFrame) -> None:
         """Draw another matrix; its newest columns are in view."""
         self._frame = frame
-        self.styles.height = len(frame) + 2
         self.virtual_size = Size(LABEL + 2 * len(frame.columns), len(frame) + 1)
         self.refresh()
         self.call_after_refresh(self.scroll_to, x=self.virtual_size.width, animate=False)

@@ -8,9 +8,8 @@ from dash import html
 from analyzers.hangs import views
 from analyzers.wording import ranges
 from workbench.console import clean
+from workbench.present.hang import operations, standing
 from workbench.present.sections import hang
-from workbench.present.table import Table
-from workbench.present.table import table as table_of
 from workbench.web.components.figure import drawn
 from workbench.web.components.hang import matrix
 from workbench.web.components.text import choice, table
@@ -29,7 +28,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
         [
             *(group_of(view, query) if data.groups else []),
             *(table(section) for section in hang(data) if section.rows),
-            table(standing(view)),
+            table(standing(views.places(view.run, view.options))),
             merged(views.stacks(view.run, view.options)),
         ]
     )
@@ -49,20 +48,6 @@ def group_of(view: View, query: dict[str, str]) -> list[Any]:
         drawn("matrix", matrix(frame), "Ranks down, collectives across, the state of each"),
         table(operations(views.operations(view.run, group.name, options=view.options))),
     ]
-
-
-def operations(frame: pd.DataFrame) -> Table:
-    """What the ranks issued side by side; those that issued the same share a column."""
-    together = views.folded(frame, "columns") if len(frame) else frame
-    heads = " | ".join(["seq>", *(f"rank {ranks}" for ranks in together.columns)])
-    rows = ([seq, *row] for seq, row in zip(together.index, together.to_numpy().tolist(), strict=True))
-    return table_of("Operations around the point where ranks part", heads, rows, 40)
-
-
-def standing(view: View) -> Table:
-    places = views.places(view.run, view.options)
-    rows = ((ranges(ranks), said) for ranks, said in zip(places["ranks"], places["said"], strict=True))
-    return table_of("Where the ranks stand", "ranks | where", rows, 40)
 
 
 def merged(stacks: pd.DataFrame) -> html.Details:

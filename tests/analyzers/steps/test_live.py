@@ -1,0 +1,264 @@
+"""Jobs that are followed by their files, which are written here line by line as a job would."""
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import time
+
+import pytest
+
+from analyzers.steps.live import Follower
+from analyzers.steps.live.tail import Growing, lines
+
+MIB = 1 << 20
+
+
+class FakeRank:
+    """Writes what a rank writes. Its process is this one, unless it is told to be gone."""
+
+    def __init__(self, folder, rank=0, pid=None):
+        self.folder, self.rank, self.pid = folder, rank, pid or os.getpid()
+        (folder / "steps").mkdir(exist_ok=True)
+        self.log = folder / "steps" / f"rank_{rank}.jsonl"
+
+    def begin(self, attempt=0):
+        self.write(
+            schema="workbench.steps/1", rank=self.rank, world_size=2, host=socket.gethostname(), pid=self.pid,
+            attempt=attempt, device="cpu", started_ns=time.time_ns(),
+        )  # fmt: skip
+        self.beat(0, "init")
+
+    def step(self, step, memory=100 * MIB, fwd=1e8, **more):
+        row = {"step": step, "start_ns": time.time_ns(), "dur_ns": 10**9, "phases": {"fwd": int(fwd), "bwd": 4 * 10**8}}
+        cpu = {"fwd": int(fwd), "bwd": 4 * 10**8}
+        self.write(**row, cpu_ns=cpu, residual_ns=0, tokens=500, memory_bytes=memory, tags=[], **more)
+        self.beat(step, "between")
+
+    def write(self, **row):
+        with self.log.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def beat(self, step, phase, ago_s=0.0):
+        told = struct.pack("<qqqq32s", time.time_ns() - int(ago_s * 1e9), step, self.pid, 1, phase.encode())
+        (self.folder / "steps" / f"heartbeat_{self.rank}.bin").write_bytes(told)
+
+
+def manifest(folder, **more):
+    config = {"training": {"steps": 20}, "comm": {"train_timeout_seconds": 100, "init_timeout_seconds": 300}}
+    told = {"schema": "workbench.run/1", "status": "running", "started_ns": time.time_ns(), "ended_ns": None}
+    (folder / "run.json").write_text(json.dumps(told | {"config": config, "world_size": 2} | more))
+
+
+@pytest.fixture
+def gone():
+    """The number of a process that is no more."""
+    with subprocess.Popen(["true"]) as process:
+        return process.pid
+
+
+def test_only_what_is_new_is_read(tmp_path):
+    """A line that is being written waits for its end; a file in another's place is read from its start."""
+    path = tmp_path / "log"
+    path.write_bytes(b"one\ntw")
+    log = Growing(path, lines)
+    assert log.fresh() == b"one\n"
+    assert log.fresh() == b""
+    with path.open("ab") as file:
+        file.write(b"o\n")
+    assert (log.fresh(), log.generation) == (b"two\n", 1)
+    path.rename(tmp_path / "earlier")
+    path.write_bytes(b"new one\n")
+    assert (log.fresh(), log.generation) == (b"new one\n", 2)
+    path.unlink()
+    assert log.fresh() == b""
+
+
+def test_of_a_long_log_the_head_and_the_end_are_read(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"head\n" + b"".join(b"%06d\n" % i for i in range(1000)))
+    read = Growing(path, lines, latest=70).fresh().splitlines()
+    assert (read[0], read[-1], len(read)) == (b"head", b"000999", 11)
+
+
+def test_steps_speed_memory_and_what_is_left(tmp_path):
+    manifest(tmp_path, flops_per_token=10**6, peak_flops=10**10)
+    follower = Follower(tmp_path)
+    assert follower.look().status == "waiting"
+    ranks = [FakeRank(tmp_path, rank) for rank in range(2)]
+    for rank in ranks:
+        rank.begin()
+        rank.step(1, loss=6.5, limit_bytes=400 * MIB)
+        rank.step(2, loss=6.25, limit_bytes=400 * MIB)
+    now = follower.look()
+    assert (now.status, now.step, now.steps, now.world_size) == ("running", 2, 20, 2)
+    assert (now.recent[-1].loss, now.tokens_per_s, now.step_s, now.left_s) == (6.25, 500, 1, 18)
+    assert now.utilisation == pytest.approx(0.05)
+    assert now.phases == {"bwd": 0.4, "fwd": 0.1}
+    assert [one.headroom_bytes for one in now.ranks] == [300 * MIB] * 2
+
+
+def test_growing_memory_meets_its_limit(tmp_path):
+    """100 MiB and 20 more a step: 400 MiB are passed in step 17."""
+    manifest(tmp_path)
+    rank = FakeRank(tmp_path)
+    rank.begin()
+    for step in range(1, 9):
+        rank.step(step, memory=(80 + 20 * step) * MIB, limit_bytes=400 * MIB)
+    now = Follower(tmp_path).look()
+    assert (now.ranks[0].growth_bytes, now.ranks[0].oom_step) == (20 * MIB, 17)
+    assert "steps.memory_growth" in [finding.id for finding in now.findings]
+
+
+def test_a_straggler_appears(tmp_path):
+    """The findings are those that `workbench steps` would make of the same steps."""
+    manifest(tmp_path)
+    ranks = [FakeRank(tmp_path, rank) for rank in range(2)]
+    for rank in ranks:
+        rank.begin()
+        for step in range(1, 9):
+            rank.step(step, fwd=1e8 if step < 4 or rank.rank == 0 else 9e8)
+    [found] = Follower(tmp_path).look().findings
+    assert (found.id, found.ranks, found.step) == ("steps.straggler", [1], 4)
+
+
+def test_a_stall_counts_down(tmp_path):
+    """Dumps come after 0.4 of the timeout in force, collectives give up after all of it."""
+    manifest(tmp_path)
+    ranks = [FakeRank(tmp_path, rank) for rank in range(2)]
+    for rank in ranks:
+        rank.begin()
+        rank.step(1)
+        rank.step(2)
+    ranks[0].beat(3, "bwd", ago_s=10)
+    ranks[1].beat(3, "fwd", ago_s=12)
+    now = Follower(tmp_path).look()
+    assert (now.status, now.stall.ranks, now.stall.phase) == ("stalled", [0, 1], "fwd")
+    assert now.stall.dumps_in_s == pytest.approx(28, abs=1)
+    assert now.stall.ends_in_s == pytest.approx(88, abs=1)
+
+
+def test_a_rank_dies_and_the_job_starts_again(tmp_path, gone):
+    manifest(tmp_path)
+    dead, alive = FakeRank(tmp_path, 0, pid=gone), FakeRank(tmp_path, 1)
+    for rank in (dead, alive):
+        rank.begin()
+        rank.step(1, loss=6.0)
+        rank.step(2, loss=5.0)
+    follower = Follower(tmp_path)
+    now = follower.look()
+    assert (now.status, [one.state for one in now.ranks]) == ("losing ranks", ["gone", "running"])
+    dead.pid = os.getpid()
+    for rank in (dead, alive):
+        rank.begin(attempt=1)
+        rank.step(1, loss=5.5)
+    now = follower.look()
+    assert (now.status, now.attempt, now.step, now.recent[-1].loss) == ("running", 1, 1, 5.5)
+
+
+def test_how_a_job_ended(tmp_path, gone):
+    manifest(tmp_path)
+    rank = FakeRank(tmp_path)
+    rank.begin()
+    rank.step(1)
+    follower = Follower(tmp_path)
+    rank.beat(20, "done")
+    assert follower.look().status == "completed"
+    rank.pid = gone
+    rank.begin()
+    rank.beat(1, "fwd", ago_s=40)
+    assert follower.look().status == "failed"
+    manifest(tmp_path, status="interrupted", ended_ns=time.time_ns())
+    assert follower.look().status == "interrupted"
+
+
+def test_files_of_an_earlier_job_are_passed_by(tmp_path):
+    manifest(tmp_path, status="completed", ended_ns=time.time_ns())
+    FakeRank(tmp_path).begin()
+    assert Follower(tmp_path, since=time.time() + 1).look().status == "waiting"
+
+
+def test_hostile_lines_are_passed_by(tmp_path):
+    manifest(tmp_path, world_size="many", config=[1])
+    rank = FakeRank(tmp_path)
+    rank.begin()
+    rank.step(1, loss={"a": 1}, limit_bytes="all")
+    with rank.log.open("ab") as file:
+        file.write(
+            b'\xff{"step"\n[1]\n{"step": "x"}\n{"step": 2, "dur_ns": "long", "phases": 3, "memory_bytes": 1e30}\n'
+        )
+    now = Follower(tmp_path).look()
+    assert (now.step, now.world_size) == (2, 1)
+
+
+def record(name, step=None, value=None, event=None):
+    told = {"global_rank": 3, "host_name": socket.gethostname(), "pid": os.getpid(), "time_us": time.time_ns() // 1000}
+    return json.dumps(told | {"log_type_name": name, "step": step, "value": value, "event_name": event}) + "\n"
+
+
+def board(folder):
+    return pytest.importorskip("torch.utils.tensorboard").SummaryWriter(folder)
+
+
+TOLD = {
+    "loss_metrics/global_avg_loss": 4.5,
+    "memory/max_active(GiB)": 2.0,
+    "memory/max_active(%)": 25.0,
+    "mfu(%)": 40.0,
+}
+
+
+def test_a_job_of_torchtitans(tmp_path):
+    """Steps and phases from its structured log, loss, speed and memory from TensorBoard's file beside it."""
+    with board(tmp_path / "tb" / "20261121-1010" / "rank_3") as writer:
+        for tag, value in TOLD.items():
+            writer.add_scalar(tag, value, 1)
+    folder = tmp_path / "structured_logs"
+    folder.mkdir()
+    log = folder / "training.global_rank_3.20261121-101010-abcdef.jsonl"
+    log.write_text(
+        record("training_start")
+        + record("metric_value", 1, value=512.0, event="local_valid_tokens")
+        + record("fwd_bwd_end", 1, value=600.0)
+        + record("optim_end", 1, value=200.0)
+        + record("step_end", 1, value=1000.0)
+        + record("fwd_bwd_start", 2)
+    )
+    now = Follower(tmp_path).look()
+    assert (now.status, now.world_size, now.step, now.phases) == ("running", 4, 1, {"fwd_bwd": 0.6, "optim": 0.2})
+    assert (now.recent[0].loss, now.ranks[0].phase) == (4.5, "fwd_bwd")
+    assert (now.ranks[0].memory_bytes, now.ranks[0].limit_bytes) == (2 << 30, 8 << 30)
+    assert now.utilisation == pytest.approx(0.4)
+
+
+def test_a_structured_log_that_grows(tmp_path):
+    """The records of a step arrive in several looks."""
+    folder = tmp_path / "structured_logs"
+    folder.mkdir()
+    records = [
+        record("fwd_bwd_end", 1, value=600.0),
+        record("optim_end", 1, value=1.0),
+        record("step_end", 1, value=900.0),
+    ]
+    follower, seen = Follower(tmp_path), []
+    for text in [*records, *(one.replace('"step": 1', '"step": 2') for one in records)]:
+        with (folder / "training.global_rank_0.20261121-101010-abcdef.jsonl").open("a") as log:
+            log.write(text)
+        seen.append(follower.look().step)
+    assert seen == [0, 0, 1, 1, 1, 2]
+
+
+def test_an_event_file_that_grows(tmp_path):
+    """Of older torchtitans there is nothing else. A step is timed from the one before."""
+    follower = Follower(tmp_path)
+    with board(tmp_path / "tb" / "20261121-1010") as writer:
+        for step in (10, 20, 30):
+            writer.add_scalar("loss_metrics/global_avg_loss", 1 / step, step, walltime=1e9 + step)
+            writer.add_scalar("throughput(tps)", 700, step, walltime=1e9 + step)
+            writer.flush()
+            now = follower.look()
+    assert [(one.step, one.loss, one.dur_s) for one in now.recent] == [
+        (10, pytest.approx(0.1), 0), (20, pytest.approx(0.05), 1), (30, pytest.approx(1 / 30), 1),
+    ]  # fmt: skip
+    assert now.tokens_per_s == 700

@@ -1,0 +1,132 @@
+"""`workbench watch`: a job that runs and dies, as lines, as a board and as an app."""
+
+import io
+import shutil
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+from textual.widgets import Static
+
+from analyzers.steps.live import Now, RankNow, Stall
+from workbench.present.spark import spark
+from workbench.tui.watch import WatchApp
+from workbench.tui.widgets.rows import Rows
+from workbench.watch import watch
+from workbench.watch.board import board
+from workbench.watch.scene import Scene
+
+COMMAND = [sys.executable, "-m", "workbench"]
+
+
+@pytest.fixture
+def job(tmp_path, stuck):
+    """The finished run of a stuck job, to be changed."""
+    return shutil.copytree(stuck.root, tmp_path / "job")
+
+
+@pytest.mark.slow
+def test_a_job_is_watched_to_its_death(tmp_path):
+    """A watcher that nobody told of the job but its folder says the same as the launcher, and ends with the job."""
+    job = [*COMMAND, "launch", "--module", "llama3", "--config", "llama3_debugmodel", "--nproc", "2"]
+    broken = ["--incident", "kill", "--job.dump_folder", str(tmp_path)]
+    with subprocess.Popen([*COMMAND, "watch", str(tmp_path)], stdout=subprocess.PIPE, text=True) as watching:
+        subprocess.run([*job, *broken], capture_output=True, check=False, timeout=200)
+        lines = watching.communicate(timeout=60)[0].splitlines(keepends=True)
+    assert watching.returncode == 0
+    assert [line.split()[1] for line in lines if line.startswith("step")] == [f"{n}/10" for n in range(1, 6)]
+    told = "".join(lines)
+    assert "have ended early" in told
+    assert "verdict: dead: rank 1 is gone at step 6 (killed by signal 9)" in told
+    assert f"failed; look at it with: workbench inspect {tmp_path}" in told
+
+
+def test_a_job_that_has_ended_is_told_at_once(stuck, capsys):
+    watch(stuck.root, tui=False)
+    told = capsys.readouterr().out
+    assert "step 5/10  loss 6.0127" in told
+    assert "verdict: host stuck: rank 1 is stuck at step 6" in told
+    assert told.splitlines()[-1].startswith("failed; ")
+
+
+def test_a_folder_that_is_not_there():
+    ended = subprocess.run([*COMMAND, "watch", "nowhere"], capture_output=True, text=True, check=False)
+    assert ended.returncode == 3
+    assert "hint: give the folder" in ended.stderr
+
+
+def shown(app):
+    return app.query_one("#summary", Static).render().plain
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+async def test_the_app_tells_verdict_and_ranks(stuck, size):
+    app = WatchApp(stuck.root)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.scene is not None and app.scene.report is not None)
+        assert "✗ failed  step 5/10" in shown(app)
+        ranks = app.query_one(Rows)
+        assert "gone" in ranks.render_line(1).text
+        assert ranks.render_line(1).text.startswith("    1 ")
+        await pilot.press("s")
+        assert ranks.render_line(1).text.startswith("    0 ")
+        await pilot.press("i")
+    assert app.return_value is True
+
+
+async def test_the_app_follows_what_is_written(job):
+    """Steps appear as they are written; paused, the picture stands still."""
+    log = job / "steps" / "rank_0.jsonl"
+    more = log.read_text().splitlines(keepends=True)[2:]
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:2]))
+    (job / "steps" / "rank_1.jsonl").unlink()
+    app = WatchApp(job)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "step 1/10" in shown(app))
+        await pilot.press("space")
+        with log.open("a") as file:
+            file.writelines(more)
+        await pilot.pause(0.8)
+        assert "step 1/10" in shown(app)
+        await pilot.press("space")
+        await until(pilot, lambda: "step 5/10" in shown(app))
+
+
+async def until(pilot, happened):
+    for _ in range(100):
+        await pilot.pause(0.1)
+        if happened():
+            return
+    raise AssertionError("waited in vain")
+
+
+def rank(number, state="running", **more):
+    told = {"host": "a", "attempt": 0, "step": 7, "phase": "fwd", "quiet_s": 1.0, "memory_bytes": 1 << 30}
+    limits = {"limit_bytes": 2 << 30, "growth_bytes": None, "oom_step": None}
+    return RankNow(rank=number, state=state, **told | limits | more)
+
+
+def test_a_board_of_many_ranks_fits_and_shows_trouble_first():
+    ranks = [rank(n) for n in range(1000)]
+    ranks[700], ranks[900] = rank(700, "stalled", phase="\x1b[31m[red]x"), rank(900, oom_step=12)
+    stall = Stall(ranks=[700], step=7, phase="fwd", for_s=9.0, dumps_in_s=31.0, ends_in_s=91.0)
+    now = Now(status="stalled", world_size=1000, steps=20, ranks=ranks, stall=stall)
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    console.print(board(Scene(now), 80, 24))
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert "rank 700 stands in fwd of step 7 for 9 s; dumps are asked for in 31 s" in " ".join(lines)
+    head = next(n for n, line in enumerate(lines) if line.startswith(" rank state"))
+    assert "[31m[red]" in lines[head + 1]
+    assert "1.0 GiB step 12" in lines[head + 2]
+    assert "more ranks" in lines[-1]
+
+
+def test_a_line_of_numbers_keeps_the_highest_and_the_broken():
+    assert spark([0, 1, 2, 3], 4) == "▁▃▆█"
+    assert spark([0] * 50 + [9] + [0] * 49, 10) == "▁▁▁▁▁█▁▁▁▁"
+    assert spark([1, float("nan"), 2], 3) == "▁✗█"
+    assert spark([], 5) == ""
+    assert spark([3, 3], 5) == "▁▁"

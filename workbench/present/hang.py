@@ -1,0 +1,23 @@
+"""What was looked up of a hang, as tables."""
+
+import pandas as pd
+
+from analyzers.hangs import views
+from analyzers.wording import ranges
+from workbench.present.table import Table, table
+
+ROWS = 40
+
+
+def operations(frame: pd.DataFrame) -> Table:
+    """What the ranks issued side by side (`hangs.views.operations`); those that issued the same share a column."""
+    together = views.folded(frame, "columns") if len(frame) else frame
+    heads = " | ".join(["seq>", *(f"rank {ranks}" for ranks in together.columns)])
+    rows = ([seq, *row] for seq, row in zip(together.index, together.to_numpy().tolist(), strict=True))
+    return table("Operations around the point where ranks part", heads, rows, ROWS)
+
+
+def standing(places: pd.DataFrame) -> Table:
+    """Where the ranks stand (`hangs.views.places`)."""
+    rows = ((ranges(ranks), said) for ranks, said in zip(places["ranks"], places["said"], strict=True))
+    return table("Where the ranks stand", "ranks | where", rows, ROWS)

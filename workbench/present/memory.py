@@ -1,0 +1,57 @@
+"""What was looked up of a snapshot, as tables."""
+
+import pandas as pd
+
+from analyzers.memory.diff import Diff
+from workbench.present.table import Table, table
+from workbench.present.units import size
+
+BLOCKS, CHANGES, STACKS = 500, 200, 50
+NO_STACK = "no stack recorded"
+
+
+def stacks(frame: pd.DataFrame) -> Table:
+    """The largest stacks (`memory.views.top_stacks`)."""
+    columns = (frame[name] for name in ("bytes", "count", "category", "label", "frames"))
+    rows = (
+        (size(held), blocks, category, label or "-", next(iter(frames), NO_STACK))
+        for held, blocks, category, label, frames in zip(*columns, strict=True)
+    )
+    return table("", "bytes> | blocks> | category | of | innermost line", rows, STACKS)
+
+
+def block_list(state: pd.DataFrame) -> tuple[Table, list[int]]:
+    """The largest blocks of a state (`memory.views.state`), and their addresses."""
+    largest = state.nlargest(BLOCKS, "requested", keep="first")
+    columns = (largest[name] for name in ("requested", "address", "category", "label", "frame"))
+    rows = [
+        (size(held), f"{address:#x}", category, label or "-", frame or NO_STACK)
+        for held, address, category, label, frame in zip(*columns, strict=True)
+    ]
+    heads = "bytes> | address | category | of | innermost line"
+    return table("", heads, rows, BLOCKS), [int(address) for address in largest["address"]]
+
+
+def life(frame: pd.DataFrame) -> Table:
+    """Every block that held an address (`memory.views.life`), in order of time."""
+    columns = (frame[name] for name in ("born", "died", "address", "requested", "category", "label", "frames"))
+    rows = (
+        (born, died, f"{address:#x}", size(held), category, label or "-", next(iter(frames), NO_STACK))
+        for born, died, address, held, category, label, frames in zip(*columns, strict=True)
+    )
+    heads = "from entry> | to entry> | block | bytes> | category | of | allocated at"
+    return table("", heads, rows, BLOCKS)
+
+
+def changes(found: Diff) -> Table:
+    """What changed between two instants, by module; without what stayed the same."""
+    rows = (
+        (signed(one.bytes), size(one.a_bytes), size(one.b_bytes), one.b_blocks - one.a_blocks, one.state, one.what)
+        for one in found.modules
+        if one.state != "same"
+    )
+    return table("", "change> | before> | now> | blocks> | state | of", rows, CHANGES)
+
+
+def signed(count: int) -> str:
+    return f"{'+' if count > 0 else '-'}{size(abs(count))}"

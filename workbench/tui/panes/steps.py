@@ -1,0 +1,163 @@
+"""Where the time of the steps goes, rank by rank, and what became of the loss."""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import pandas as pd
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widget import Widget
+from textual.widgets import Static
+
+from analyzers.errors import WorkbenchError
+from analyzers.run import Run
+from analyzers.steps import views
+from analyzers.store import Options
+from workbench.ask import ROOMS
+from workbench.palette import PHASES
+from workbench.present.sections import steps as tables_of
+from workbench.present.spark import spark
+from workbench.present.units import bar, duration, share
+from workbench.tui.widgets.phase_stack import LossLine, PhaseStack
+from workbench.tui.widgets.readings import TURNS, Readings
+from workbench.tui.widgets.rows import Rows
+from workbench.tui.widgets.tables import Sections
+
+TITLES = {
+    "tables": "who is late, and what a step of each rank is made of",
+    "times": "duration of the steps, a line a rank",
+    "loss": "loss",
+}
+SPARK = 60
+HEAD = f"{'rank':>6} {'fastest':>9} {'median':>9} {'slowest':>9}  steps"
+
+
+class StepsPane(Vertical):
+    """Phases of one rank's steps above, all ranks below. `[` and `]` change the rank; a straggler comes first."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "move(-1)", "Earlier", id="steps.left", show=False),
+        Binding("right,l", "move(1)", "Later", id="steps.right", show=False),
+        Binding("left_square_bracket", "rank(-1)", "Previous rank", id="steps.previous"),
+        Binding("right_square_bracket", "rank(1)", "Next rank", id="steps.next"),
+        *TURNS,
+    ]
+
+    def __init__(self, data: Any, run: Run, options: Options) -> None:
+        super().__init__()
+        self._data, self._options = data, options
+        self._logs = run.of(*ROOMS["steps"])
+        self._ranks = [one.rank for one in data.ranks]
+        self._at = self._ranks.index(data.stragglers[0].rank) if data.stragglers else 0
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="steps-title")
+        with Horizontal(id="steps-top", classes="top"):
+            yield PhaseStack(id="phases")
+            yield Static(id="step")
+        yield Compared(self._data, self._logs, self._options)
+
+    def on_mount(self) -> None:
+        self._turn()
+
+    def on_resize(self) -> None:
+        self._load()
+
+    def _turn(self) -> None:
+        mine = self._data.ranks[self._at]
+        late = [one for one in self._data.stragglers if one.rank == mine.rank]
+        told = f"rank {mine.rank} ({self._at + 1} of {len(self._ranks)})   median {duration(mine.median_step_s)} a step"
+        told += "".join(f"   late by {duration(one.lateness_s)}: {one.cause}" for one in late)
+        self.query_one("#steps-title", Static).update(Text(told, style="bold"))
+        self._load()
+
+    @work(thread=True, exclusive=True, group="phases")
+    def _load(self) -> None:
+        rank = self._ranks[self._at]
+        try:
+            frame = self._phases(rank)
+        except WorkbenchError as error:
+            self.app.call_from_thread(self.notify, error.message, severity="error", markup=False)
+            return
+        self.app.call_from_thread(self.query_one(PhaseStack).show, frame)
+
+    def _phases(self, rank: int) -> pd.DataFrame:
+        """Seconds by phase of a rank's steps, with step and `dur_s`."""
+        frame = views.phases(self._logs, self._options, rank)
+        steps = frame.index.get_level_values("step")
+        return (
+            frame.clip(lower=0)
+            .assign(step=steps.to_numpy(), dur_s=frame.clip(lower=0).sum(axis=1))
+            .reset_index(drop=True)
+        )
+
+    def on_stacked_moved(self, event: PhaseStack.Moved) -> None:
+        """Tell the step under the cursor."""
+        if isinstance(event.area, PhaseStack):
+            self.query_one("#step", Static).update(made_of(event.row))
+
+    def action_move(self, rows: int) -> None:
+        self.query_one(PhaseStack).move(rows)
+
+    def action_rank(self, by: int) -> None:
+        self._at = (self._at + by) % len(self._ranks)
+        self._turn()
+
+    def action_reading(self, by: int) -> None:
+        self.query_one(Compared).action_reading(by)
+
+
+class Compared(Readings):
+    """All ranks: tables, durations, loss."""
+
+    TAKES_KEYS: ClassVar[bool] = False
+
+    def __init__(self, data: Any, logs: Any, options: Options) -> None:
+        super().__init__(TITLES)
+        self._data, self._logs, self._options = data, logs, options
+
+    def widgets(self) -> Iterable[Widget]:
+        """Tables, times, loss."""
+        yield Sections([section for section in tables_of(self._data) if section.rows], id="tables")
+        yield Rows(Text(HEAD, style="dim"), times_line, id="times")
+        yield LossLine(id="loss")
+
+    def ask(self, reading: str) -> tuple[Any, ...] | None:
+        """Look up the series of all ranks."""
+        if reading == "tables":
+            return None
+        series = views.series(self._logs, self._options)
+        if reading == "times":
+            return ([(int(str(rank)), times["dur_s"].dropna().tolist()) for rank, times in series.groupby("rank")],)
+        return (losses(series, self._data.first_nonfinite_step),)
+
+
+def losses(series: pd.DataFrame, nonfinite: int | None) -> pd.DataFrame:
+    """step, loss and whether it was broken, a row a step."""
+    loss = series.groupby("step")["loss"].max().reset_index()
+    broken = loss["loss"].isna() & (loss["step"] >= nonfinite) if nonfinite is not None else False
+    return loss.assign(broken=broken)
+
+
+def times_line(item: tuple[int, list[float]]) -> Text:
+    """A rank's durations as numbers and as a line."""
+    rank, times = item
+    if not times:
+        return Text(f"{rank:>6}  no step is timed")
+    middle = sorted(times)[len(times) // 2]
+    told = "".join(f" {duration(value):>9}" for value in (min(times), middle, max(times)))
+    return Text(f"{rank:>6}{told}  {spark(times, SPARK)}")
+
+
+def made_of(row: dict[str, Any]) -> Text:
+    """The phases of one step, longest first, as bars with numbers."""
+    total = float(row["dur_s"])
+    lines = [Text(f"step {int(row['step'])}   {duration(total)}", style="bold")]
+    phases = {name: float(seconds) for name, seconds in row.items() if name not in ("step", "dur_s") and seconds > 0}
+    for name, seconds in sorted(phases.items(), key=lambda item: -item[1]):
+        meter = (bar(seconds, total, 10).ljust(10), PHASES.get(name, PHASES["other"]))
+        lines.append(Text.assemble(f"{name[:12]:<13}", meter, f" {duration(seconds):>8} {share(seconds, total):>7}"))
+    return Text("\n").join(lines)

@@ -1,0 +1,197 @@
+"""Where the time of the traced ranks goes: a bar a rank, and below it kernels, waits, steps and events."""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.widget import Widget
+from textual.widgets import Static
+
+from analyzers.run import Kind, Run
+from analyzers.store import Options
+from analyzers.traces import views
+from workbench.palette import KIND_SIGNS, KINDS, ink
+from workbench.present.table import Table, table
+from workbench.present.units import nanoseconds, share
+from workbench.tui.widgets.calls import Calls
+from workbench.tui.widgets.gantt import Gantt
+from workbench.tui.widgets.readings import TURNS, Readings
+from workbench.tui.widgets.rows import Rows
+from workbench.tui.widgets.tables import Grid
+
+PARTS = {
+    "compute": "compute_ns",
+    "communication": "exposed_communication_ns",
+    "memory": "exposed_memory_ns",
+    "idle": "idle_ns",
+}
+"""Parts of the span that add up to it; what is exposed hides behind no compute."""
+TITLES = {
+    "kernels": "longest work",
+    "events": "events",
+    "calls": "calls by",
+    "waits": "who waits in collectives, and who comes last",
+    "steps": "profiled steps",
+}
+CALLS_BY = ("operator", "module", "function")
+BARS_AT_MOST = 8
+
+
+class TracePane(Vertical):
+    """`[` and `]` change the rank; `v` the reading below the bars."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left_square_bracket", "rank(-1)", "Previous rank", id="trace.previous"),
+        Binding("right_square_bracket", "rank(1)", "Next rank", id="trace.next"),
+        Binding("b", "group", "Calls by", id="trace.group"),
+        *TURNS,
+    ]
+
+    def __init__(self, data: Any, run: Run, options: Options) -> None:
+        super().__init__()
+        self._data = data
+        self._looked = Looked(data, run, options)
+
+    def compose(self) -> ComposeResult:
+        yield Static(legend(), id="trace-title")
+        heads = Text(f"{'rank':>6} {'span':>9}", style="dim")
+        yield Rows(heads, lambda one: breakdown(one, self.size.width), id="bars", classes="top")
+        yield self._looked
+
+    def on_mount(self) -> None:
+        bars = self.query_one(Rows)
+        bars.can_focus = len(self._data.ranks) > BARS_AT_MOST
+        bars.styles.height = min(len(self._data.ranks), BARS_AT_MOST) + 1
+        bars.show(self._data.ranks)
+
+    def action_rank(self, by: int) -> None:
+        self._looked.turn_rank(by)
+
+    def action_group(self) -> None:
+        self._looked.regroup()
+
+    def action_reading(self, by: int) -> None:
+        self._looked.action_reading(by)
+
+
+class Looked(Readings):
+    """What is known of one traced rank, and of all together."""
+
+    def __init__(self, data: Any, run: Run, options: Options) -> None:
+        super().__init__(TITLES)
+        self._data, self._options = data, options
+        self._artefacts = {str(artefact.path): artefact for artefact in run.of(Kind.TRACE)}
+        self._at = 0
+        self._window: tuple[int, int] | None = None
+        self._by = CALLS_BY[0]
+
+    def widgets(self) -> Iterable[Widget]:
+        """Kernels, events, waits, steps."""
+        yield Grid(id="kernels")
+        yield Gantt(id="events")
+        yield Calls(id="calls")
+        yield Grid(id="waits")
+        yield Grid(id="steps")
+
+    def title(self) -> str:
+        """What is in sight, and of which rank."""
+        by = f" {self._by}" if self.reading == "calls" else ""
+        of = "" if self.reading == "waits" else f" of {self._who()} ({self._at + 1} of {len(self._data.ranks)})"
+        return super().title() + by + of
+
+    def _who(self) -> str:
+        one = self._data.ranks[self._at]
+        rank = "unknown rank" if one.rank is None else f"rank {one.rank}"
+        return rank if one.device is None else f"{rank}, device {one.device}"
+
+    def ask(self, reading: str) -> tuple[Any, ...] | None:
+        """Look up what a reading shows of the rank."""
+        one = self._data.ranks[self._at]
+        if reading == "kernels":
+            return (kernels(one),)
+        if reading == "steps":
+            return (steps(one),)
+        if reading == "waits":
+            return (waits(self._data.waits),)
+        artefact = self._artefacts[one.path]
+        if reading == "calls":
+            return (views.tree(artefact, self._options, self._by),)
+        return views.timeline(artefact, self._options, self._window, max(1, self.size.width)), self._window
+
+    def turn_rank(self, by: int) -> None:
+        """Speak of another rank."""
+        self._at, self._window = (self._at + by) % len(self._data.ranks), None
+        self.load()
+
+    def regroup(self) -> None:
+        """Group calls by something else."""
+        self._by = CALLS_BY[(CALLS_BY.index(self._by) + 1) % len(CALLS_BY)]
+        self.turn_to("calls")
+
+    def on_gantt_asked(self, event: Gantt.Asked) -> None:
+        """Draw another window; short events come to sight as it gets narrower."""
+        self._window = event.window
+        self.load()
+
+
+def legend() -> Text:
+    """What the parts of a bar are."""
+    parts = [((f" {KIND_SIGNS[name]} ", f"{ink(KINDS[name])} on {KINDS[name]}"), f" {told}   ") for name, told in TOLD]
+    return Text.assemble(*(piece for part in parts for piece in part))
+
+
+TOLD = (
+    ("compute", "compute"),
+    ("communication", "exposed communication"),
+    ("memory", "exposed memory work"),
+    ("idle", "idle"),
+)
+
+
+def breakdown(one: Any, width: int) -> Text:
+    """A rank's bar: pieces as long as their share of the span, with sign and, where there is room, per cent."""
+    room = max(10, width - 20)
+    line = Text("?".rjust(6) if one.rank is None else f"{one.rank:>6}")
+    line.append(f" {nanoseconds(one.span_ns):>9} ")
+    for name, field in PARTS.items():
+        part = getattr(one, field)
+        length = round(room * part / one.span_ns) if one.span_ns else 0
+        told = f"{KIND_SIGNS[name]} {share(part, one.span_ns)}"
+        text = told if len(told) <= length else KIND_SIGNS[name] * length
+        line.append(text[:length].ljust(length), f"{ink(KINDS[name])} on {KINDS[name]}")
+    return line
+
+
+def kernels(one: Any) -> Table:
+    """All executions of each kernel, the longest first."""
+    rows = (
+        (nanoseconds(k.total_ns), share(k.total_ns, one.span_ns), k.count, nanoseconds(k.mean_ns), k.kind, k.name)
+        for k in one.kernels
+    )
+    return table("", "total> | of span> | count> | mean> | kind | name", rows, len(one.kernels))
+
+
+def waits(found: Any) -> Table:
+    rows = (
+        (one.rank, one.collectives, nanoseconds(one.wait_ns), share(one.wait_ns, one.window_ns), one.last_arrivals)
+        for one in found
+    )
+    return table("", "rank> | collectives> | waited> | of the time> | came last>", rows, len(found))
+
+
+def steps(one: Any) -> Table:
+    rows = (
+        (
+            step.step,
+            nanoseconds(step.dur_ns),
+            nanoseconds(step.busy_ns),
+            nanoseconds(step.compute_ns),
+            nanoseconds(step.communication_ns),
+            nanoseconds(step.exposed_communication_ns),
+        )
+        for step in one.step_times
+    )
+    return table("", "step> | took> | busy> | compute> | communication> | exposed>", rows, len(one.step_times))

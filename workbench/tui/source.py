@@ -1,0 +1,71 @@
+"""The source behind a line that an artefact names, where that file is on this machine."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen
+
+from workbench.console import clean
+from workbench.launch.plan import PACKAGE_ROOT
+from workbench.tui.widgets.rows import Rows
+
+NAMED = re.compile(r"([^\s:()\"']+\.(?:py|pyx|cpp|cc|cu|cuh|h|hpp))(?::(\d+)|\((\d+)\))")
+"""`path.py:41`, as stacks write it, or `path.py(41)`, as traces do."""
+LARGEST = 8 << 20
+
+
+def source_of(text: str) -> tuple[Path, int] | None:
+    """The first file that a text names and this machine has, and the line."""
+    for found in NAMED.finditer(text):
+        for path in candidates(Path(found[1])):
+            if path.is_file() and path.stat().st_size <= LARGEST:
+                return path, int(found[2] or found[3])
+    return None
+
+
+def candidates(named: Path) -> Iterator[Path]:
+    """The file as named, and what its last parts name here: a job may have run from another folder."""
+    if named.is_absolute():
+        yield named
+    parts = named.parts[1:] if named.is_absolute() else named.parts
+    for root in (Path.cwd(), PACKAGE_ROOT):
+        for cut in range(max(1, len(parts) - 1)):
+            yield root.joinpath(*parts[cut:])
+
+
+class SourceScreen(ModalScreen[None]):
+    """A file, with one of its lines marked."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,o", "dismiss", "Back", id="source.back")]
+    DEFAULT_CSS = """
+    SourceScreen { align: center middle; }
+    SourceScreen Rows { width: 90%; height: 90%; border: round $accent; padding: 0 1; background: $surface; }
+    """
+
+    def __init__(self, path: Path, line: int) -> None:
+        super().__init__()
+        self._path, self._line = path, line
+
+    def compose(self) -> ComposeResult:
+        yield Rows(Text(f"{clean(self._path)}:{self._line}", style="bold"), self._shown)
+
+    def on_mount(self) -> None:
+        lines = self._path.read_text(errors="replace").splitlines()
+        rows = self.query_one(Rows)
+        rows.show(list(enumerate(lines, 1)))
+        rows.focus()
+        self.call_after_refresh(self._center)
+
+    def _center(self) -> None:
+        rows = self.query_one(Rows)
+        rows.scroll_to(y=max(0, self._line - rows.size.height // 2), animate=False)
+
+    def _shown(self, item: tuple[int, str]) -> Text:
+        number, text = item
+        here = number == self._line
+        return Text(f"{'▶' if here else ' '}{number:>5}  {clean(text.expandtabs(4))}", style="reverse" if here else "")

@@ -1,0 +1,94 @@
+"""Several readings of one thing, of which one is in sight."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.widget import Widget
+from textual.widgets import ContentSwitcher, Static
+
+from analyzers.errors import WorkbenchError
+
+TURNS: list[BindingType] = [
+    Binding("v", "reading(1)", "Next reading", id="reading.next"),
+    Binding("V", "reading(-1)", "Previous reading", id="reading.back", show=False),
+]
+
+
+class Readings(Vertical):
+    """`titles`: what each reading shows, by the id of its widget. A subclass says what to ask for each, off the event
+    loop; the widget's own `show` takes the answer.
+
+    A reading that one turns to gets the keys, unless what is above it needs them more (`TAKES_KEYS`).
+    """
+
+    TAKES_KEYS: ClassVar[bool] = True
+    BINDINGS: ClassVar[list[BindingType]] = TURNS
+    DEFAULT_CSS = "Readings { height: 1fr; } Readings ContentSwitcher { height: 1fr; } Readings > Static { height: 1; }"
+
+    def __init__(self, titles: Mapping[str, str], **options: Any) -> None:
+        super().__init__(**options)
+        self._titles = dict(titles)
+        self.reading = next(iter(titles))
+
+    def widgets(self) -> Iterable[Widget]:
+        """The widget of each reading."""
+        raise NotImplementedError
+
+    def ask(self, reading: str) -> tuple[Any, ...] | None:
+        """What the widget's `show` takes; None where it needs nothing more. Runs in a thread."""
+        raise NotImplementedError
+
+    def title(self) -> str:
+        """What is in sight."""
+        return self._titles[self.reading]
+
+    @property
+    def shown(self) -> Widget:
+        """The widget in sight."""
+        return self.query_one(f"#{self.reading}")
+
+    def compose(self) -> ComposeResult:
+        yield Static(classes="title")
+        with ContentSwitcher(initial=self.reading):
+            yield from self.widgets()
+
+    def on_mount(self) -> None:
+        self.load()
+
+    def action_reading(self, by: int) -> None:
+        """Show the next reading, or the one before."""
+        names = list(self._titles)
+        self.turn_to(names[(names.index(self.reading) + by) % len(names)])
+
+    def turn_to(self, reading: str) -> None:
+        """Show a reading."""
+        takes_keys = self.TAKES_KEYS or self.has_focus_within
+        self.reading = self.query_one(ContentSwitcher).current = reading
+        if takes_keys:
+            shown = self.query_one(f"#{reading}")
+            next((widget for widget in (shown, *shown.walk_children(Widget)) if widget.focusable), shown).focus()
+        self.load()
+
+    @work(thread=True, exclusive=True, group="reading")
+    def load(self) -> None:
+        """Ask for what the reading in sight shows."""
+        reading = self.reading
+        try:
+            found = self.ask(reading)
+        except WorkbenchError as error:
+            self.app.call_from_thread(self.notify, error.message, severity="error", markup=False)
+            return
+        self.app.call_from_thread(self._show, reading, found)
+
+    def _show(self, reading: str, found: tuple[Any, ...] | None) -> None:
+        place = f"{list(self._titles).index(reading) + 1} of {len(self._titles)}"
+        told = Text.assemble((self.title(), "bold"), (f"   v: next reading ({place})", "dim"))
+        self.query_one(".title", Static).update(told)
+        if found is not None:
+            widget: Any = self.query_one(f"#{reading}")
+            widget.show(*found)
