@@ -7,6 +7,7 @@ import typer
 
 from workbench import options as opt
 from workbench.console import clean, guarded
+from workbench.grouped import spread
 
 EPILOG = (
     "Exit status: 0 analysed; 1 a finding at or above --fail-on, or the launched job failed; 2 usage; "
@@ -50,118 +51,67 @@ def analysing(room: str, summary: str) -> Any:
     """A command that asks one room."""
 
     def command(
-        paths: opt.Paths,
-        rank: opt.Rank = None,
-        step: opt.Step = None,
-        jobs: opt.Jobs = None,
-        no_cache: opt.NoCache = False,
-        max_memory: opt.MaxMemory = None,
-        as_json: opt.Json = False,
-        printed: opt.Printed = None,
-        output: opt.OutFile = None,
-        force: opt.Force = False,
-        no_tui: opt.NoTui = False,
-        web: opt.Web = False,
-        fail_on: opt.FailOnOption = None,
-        _debug: opt.Debug = False,
+        paths: opt.Paths, reading: opt.StepReading, showing: opt.Showing, fail_on: opt.FailOnOption = None
     ) -> None:
         from workbench import show
 
-        reading = show.reading(rank=rank, step=step, jobs=jobs, cache=not no_cache, max_memory=max_memory)
-        look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui, web, fail_on)
-        raise typer.Exit(show.answer(room, paths, reading, look))
+        raise typer.Exit(show.answer(room, paths, reading, showing, fail_on))
 
     command.__doc__ = summary
-    return command
+    return spread(command)
 
 
 @app.command(rich_help_panel=ANALYSE)
-def inspect(
+@spread
+def inspect(  # three groups, and what only this command can do
     paths: opt.Paths,
+    reading: opt.StepReading,
+    showing: opt.Showing,
     breakdown: opt.Breakdown = False,
     what_if: opt.WhatIf = None,
-    rank: opt.Rank = None,
-    step: opt.Step = None,
-    jobs: opt.Jobs = None,
-    no_cache: opt.NoCache = False,
-    max_memory: opt.MaxMemory = None,
-    as_json: opt.Json = False,
-    printed: opt.Printed = None,
-    output: opt.OutFile = None,
-    force: opt.Force = False,
-    no_tui: opt.NoTui = False,
-    web: opt.Web = False,
     fail_on: opt.FailOnOption = None,
-    _debug: opt.Debug = False,
 ) -> None:
     """Any artefact, folder or run: tell what it is, answer, and join what belongs together."""
     from workbench import show
 
-    reading = show.reading(rank=rank, step=step, jobs=jobs, cache=not no_cache, max_memory=max_memory)
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui, web, fail_on)
     if breakdown or what_if:
-        raise typer.Exit(show.memory_further(paths, reading, look, breakdown=breakdown, changes=what_if))
-    raise typer.Exit(show.answer(None, paths, reading, look))
+        further = show.Further(breakdown, what_if)
+        raise typer.Exit(show.memory_further(paths, reading, showing, further, fail_on))
+    raise typer.Exit(show.answer(None, paths, reading, showing, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
+@spread
 def hang(
+    reading: opt.Reading,
+    showing: opt.Showing,
     paths: opt.MaybePaths = None,
     run: opt.LiveRun = None,
     pid: opt.Pids = None,
-    rank: opt.Rank = None,
-    jobs: opt.Jobs = None,
-    no_cache: opt.NoCache = False,
-    max_memory: opt.MaxMemory = None,
-    as_json: opt.Json = False,
-    printed: opt.Printed = None,
-    output: opt.OutFile = None,
-    force: opt.Force = False,
-    no_tui: opt.NoTui = False,
-    web: opt.Web = False,
     fail_on: opt.FailOnOption = None,
-    _debug: opt.Debug = False,
 ) -> None:
     """Flight Recorder dumps: who hangs whom, and why. With --run or --pid, of a job that hangs right now."""
     from workbench import show
     from workbench.live import subjects
 
-    reading = show.reading(rank=rank, step=None, jobs=jobs, cache=not no_cache, max_memory=max_memory)
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui, web, fail_on)
-    raise typer.Exit(show.answer("hang", subjects(paths or [], run, pid or []), reading, look))
+    raise typer.Exit(show.answer("hang", subjects(paths or [], run, pid or []), reading, showing, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
+@spread
 def trace(
     paths: opt.Paths,
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write all ranks of the last recorded step to this .json[.gz], for Perfetto.", show_default=False
-        ),
-    ] = None,
-    rank: opt.Rank = None,
-    step: opt.Step = None,
-    jobs: opt.Jobs = None,
-    no_cache: opt.NoCache = False,
-    max_memory: opt.MaxMemory = None,
-    as_json: opt.Json = False,
-    printed: opt.Printed = None,
-    output: opt.OutFile = None,
-    force: opt.Force = False,
-    no_tui: opt.NoTui = False,
-    web: opt.Web = False,
+    reading: opt.StepReading,
+    showing: opt.Showing,
+    export: opt.Export = None,
     fail_on: opt.FailOnOption = None,
-    _debug: opt.Debug = False,
 ) -> None:
     """Profiler traces: where the time of a step goes, per rank and across ranks."""
     from workbench import show
 
-    reading = show.reading(rank=rank, step=step, jobs=jobs, cache=not no_cache, max_memory=max_memory)
     if export:
-        raise typer.Exit(show.exported(paths, reading, export, force=force))
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui, web, fail_on)
-    raise typer.Exit(show.answer("trace", paths, reading, look))
+        raise typer.Exit(show.exported(paths, reading, export, force=showing.force))
+    raise typer.Exit(show.answer("trace", paths, reading, showing, fail_on))
 
 
 app.command("steps", rich_help_panel=ANALYSE)(
@@ -170,20 +120,12 @@ app.command("steps", rich_help_panel=ANALYSE)(
 
 
 @app.command(rich_help_panel=ANALYSE)
-def compare(
-    a: opt.OnePath,
-    b: opt.OnePath,
-    as_json: opt.Json = False,
-    printed: opt.Printed = None,
-    output: opt.OutFile = None,
-    force: opt.Force = False,
-    fail_on: opt.Gated = None,
-) -> None:
+@spread
+def compare(a: opt.OnePath, b: opt.OnePath, document: opt.Document, fail_on: opt.Gated = None) -> None:
     """Two runs: configuration, step time, loss and memory side by side."""
     from workbench import show
 
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True, web=False)
-    raise typer.Exit(show.compared(a, b, look, fail_on))
+    raise typer.Exit(show.compared(a, b, document, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -220,8 +162,8 @@ def serve(
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
 def launch(
     ctx: typer.Context,
-    config: Annotated[str | None, typer.Option(help="A TOML file, or a registry function with --module.")] = None,
-    module: Annotated[str | None, typer.Option(help="A model of the trainer, whose --config is a function.")] = None,
+    config: opt.Config = None,
+    module: opt.Module = None,
     incident: Annotated[str | None, typer.Option(help="Break the run on purpose: see `workbench demo --help`.")] = None,
     nproc: Annotated[int | None, typer.Option(help="Processes on this node.", show_default="devices, else 2")] = None,
     nnodes: Annotated[int, typer.Option(help="Nodes that take part.")] = 1,
@@ -262,19 +204,15 @@ def watch(run: opt.RunFolder, no_tui: opt.NoTui = False, _debug: opt.Debug = Fal
 
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+@spread
 def estimate(
     ctx: typer.Context,
-    config: Annotated[str | None, typer.Option(help="A TOML file, or a registry function with --module.")] = None,
-    module: Annotated[str | None, typer.Option(help="A model of the trainer, whose --config is a function.")] = None,
+    model: opt.Model,
+    document: opt.Document,
     nproc: Annotated[int | None, typer.Option(help="Processes on each node.", show_default="devices, else 2")] = None,
     nnodes: Annotated[int, typer.Option(help="Nodes that take part.")] = 1,
     limit: Annotated[str | None, typer.Option(help="Memory of one device, such as 80GiB: does the run fit?")] = None,
-    as_json: opt.Json = False,
-    printed: opt.Printed = None,
-    output: opt.OutFile = None,
-    force: opt.Force = False,
     fail_on: opt.FailOnOption = None,
-    _debug: opt.Debug = False,
 ) -> None:
     """Memory of each rank before the run, without the devices: a step is rehearsed with tensors that have none.
 
@@ -283,23 +221,18 @@ def estimate(
     from workbench import estimate, show
     from workbench.launch.plan import Request
 
-    request = Request(config=config, module=module, nproc=nproc, nnodes=nnodes, overrides=tuple(ctx.args))
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True, web=False, fail_on=fail_on)
+    request = Request(config=model.config, module=model.module, nproc=nproc, nnodes=nnodes, overrides=tuple(ctx.args))
     report = estimate.estimate(request, show.parsed_size(limit, "--limit"))
-    raise typer.Exit(show.deliver(report, look, estimate.subject(request)))
+    raise typer.Exit(show.deliver(report, document, estimate.subject(request), fail_on))
 
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+@spread
 def tokens(
     ctx: typer.Context,
-    config: Annotated[str | None, typer.Option(help="A TOML file, or a registry function with --module.")] = None,
-    module: Annotated[str | None, typer.Option(help="A model of the trainer, whose --config is a function.")] = None,
+    model: opt.Model,
+    document: opt.Document,
     sequences: Annotated[int, typer.Option(help="How many sequences to show.", min=1, max=100)] = 1,
-    as_json: opt.Json = False,
-    printed: opt.Printed = None,
-    output: opt.OutFile = None,
-    force: opt.Force = False,
-    _debug: opt.Debug = False,
 ) -> None:
     """Tokens beside their labels, as the model is shown them; what is ignored, and why.
 
@@ -310,9 +243,8 @@ def tokens(
     from workbench.tokens import subject
     from workbench.tokens import tokens as shown
 
-    request = Request(config=config, module=module, overrides=tuple(ctx.args))
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True)
-    raise typer.Exit(show.deliver(shown(request, sequences), look, subject(request)))
+    request = Request(config=model.config, module=model.module, overrides=tuple(ctx.args))
+    raise typer.Exit(show.deliver(shown(request, sequences), document, subject(request)))
 
 
 @app.command(rich_help_panel=RUN)

@@ -99,7 +99,8 @@ def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit | None:
     places = [at for at in scene.graph.waiters(rank) if not young(scene, at)]
     if not places:
         return None
-    at = min(places, key=lambda place: begun_ns(scene, place))
+    # A stage waits in its recv for most of a step, so of two places that tell no more a collective is the nearer one.
+    at = min(places, key=lambda p: (missed_before(scene, rank, p), p.sender >= 0, begun_ns(scene, p)))
     if death := scene.side.death(rank):
         return died(scene, death, at, hurt)
     if at.sender < 0 and (parted := first_divergence(scene.job, at.group, at.seq)):
@@ -138,6 +139,13 @@ def begun_ns(scene: Scene, at: At) -> int:
     """When the first rank came to an operation."""
     fronts = (scene.job.ranks[rank].front for rank in scene.graph.arrived(at))
     return min((op.created_ns for op in fronts if op), default=0)
+
+
+def missed_before(scene: Scene, rank: int, at: At) -> int:
+    """How much else of its program a rank has missed before it would have come to an operation."""
+    sister = scene.graph.arrived(at)[0]
+    front = scene.job.ranks[sister].front
+    return scene.programs.missed_before(rank, sister, front) if front and rank in scene.job.ranks else 0
 
 
 def silent(scene: Scene, rank: int, at: At, hurt: list[int]) -> Culprit:

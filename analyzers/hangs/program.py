@@ -11,6 +11,7 @@ FORESEEN = 6
 """Operations that are guessed from earlier steps when a sister stopped short of issuing them."""
 MEMORY = 12
 """How many operations before one tell which comes next."""
+MANY = 1 << 30
 LAUNCHED_AT_ONCE = 4
 """Entries that one launch may consist of: a batch of sends and receives."""
 
@@ -57,6 +58,12 @@ class Programs:
     def known(self, rank: int) -> bool:
         """Whether the rank has a past in common with another one, so that a departure would be seen."""
         return rank in self.job.ranks and bool(self._compare_all(rank))
+
+    def missed_before(self, rank: int, sister: int, op: Op) -> int:
+        """How many operations a sister issued before `op` that the rank did not; many where nothing tells."""
+        parted = self._compare(rank, sister)
+        place = next((i for i, issued in enumerate(self.job.ranks[sister].ops) if issued is op), None)
+        return place - parted.theirs if parted and place is not None else MANY
 
     def keys(self, rank: int) -> tuple[Keys, dict[tuple[int, int], int]]:
         """The program of a rank, and where it holds which collective."""

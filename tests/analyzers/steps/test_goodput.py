@@ -107,6 +107,6 @@ def test_quotients_that_add_up(seed):
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 600))
     rows = rng.multinomial(10**12, rng.dirichlet(np.ones(6)), size=count)
-    quotients = shared(rows.sum(axis=0), count, 10**12)
+    quotients = shared(rows.sum(axis=0).tolist(), count)
     assert sum(quotients) == 10**12
     assert np.abs(np.array(quotients) - rows.mean(axis=0)).max() < 1
