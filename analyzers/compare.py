@@ -27,6 +27,9 @@ from analyzers.steps import RankSteps, contrast
 from analyzers.steps.contrast import STEPS_AT_LEAST, Contrast, Parity, parity
 from analyzers.steps.load import load
 from analyzers.steps.model import Steps, summary
+from analyzers.traces import diff as trace_diff
+from analyzers.traces.diff import TraceDiff, signed
+from analyzers.traces.findings import millis
 from analyzers.wording import seconds
 
 Answer = TypeVar("Answer")
@@ -67,6 +70,7 @@ class CompareData(msgspec.Struct, frozen=True, kw_only=True):
     contrasts: list[Contrast] = []
     parity: Parity | None = None
     memory: diff.Diff | None = None
+    traces: TraceDiff | None = None
 
 
 @dataclass
@@ -92,17 +96,19 @@ def analyze(
     first, second = measure(a, options), measure(b, options)
     found = contrasts(first, second)
     config = config_rows(a.manifest(), b.manifest())
-    rows = measure_rows(first.measures, second.measures, found)
+    traced = traces_of(a, b, options)
+    rows = [*measure_rows(first.measures, second.measures, found), *trace_rows(traced)]
     if not rows and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
     findings = [*worsened(found, {**LIMITS, **limits}, (first.measures, second.measures)), *undecided(found, limits)]
-    held, told = holders(a, b, options)
-    findings = ranked([*findings, *told])
+    held, grown = holders(a, b, options)
+    slower = trace_diff.finding(traced) if traced else None
+    findings = ranked([*findings, *grown, *([slower] if slower else [])])
     same = parity(first.steps, second.steps) if first.steps and second.steps else None
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[*first.inputs, *second.inputs],
+        inputs=[*first.inputs, *second.inputs, *trace_inputs(a, b, traced)],
         verdict=verdict(findings, rows, found, same),
         findings=findings,
         data=CompareData(
@@ -113,6 +119,7 @@ def analyze(
             contrasts=found,
             parity=same,
             memory=held,
+            traces=traced,
         ),
     )
 
@@ -134,6 +141,24 @@ def holders(a: Run, b: Run, options: store.Options) -> tuple[diff.Diff | None, l
     if not before or not after:
         return None, []
     return attempt(lambda: diff.compare(before, after, options)) or (None, [])
+
+
+def traces_of(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
+    """The newest traces of both, where both have some."""
+    first, second = (run.newest_step(found.of(Kind.TRACE)) for found in (a, b))
+    return attempt(lambda: trace_diff.compare(first, second, options)) if first and second else None
+
+
+def trace_inputs(a: Run, b: Run, found: TraceDiff | None) -> list[Input]:
+    return [one.given() for side in (a, b) for one in run.newest_step(side.of(Kind.TRACE)) if found]
+
+
+def trace_rows(found: TraceDiff | None) -> list[Row]:
+    """A traced step and its parts; the parts' differences add up to the step's."""
+    if found is None:
+        return []
+    ends = [("traced step", found.step_a_ns, found.step_b_ns), *((p.what, p.a_ns, p.b_ns) for p in found.parts)]
+    return [Row(f"trace: {what}", millis(a), millis(b), signed(b - a)) for what, a, b in ends]
 
 
 def measure(found: Run, options: store.Options) -> Side:
