@@ -27,6 +27,9 @@ from analyzers.steps import RankSteps, contrast
 from analyzers.steps.contrast import STEPS_AT_LEAST, Contrast, Parity, parity
 from analyzers.steps.load import load
 from analyzers.steps.model import Steps, summary
+from analyzers.traces import diff as trace_diff
+from analyzers.traces.diff import TraceDiff, signed
+from analyzers.traces.findings import millis
 from analyzers.wording import seconds
 
 Answer = TypeVar("Answer")
@@ -66,6 +69,8 @@ class CompareData(msgspec.Struct, frozen=True, kw_only=True):
     config: list[Row]
     contrasts: list[Contrast] = []
     parity: Parity | None = None
+    memory: diff.Diff | None = None
+    traces: TraceDiff | None = None
 
 
 @dataclass
@@ -91,20 +96,30 @@ def analyze(
     first, second = measure(a, options), measure(b, options)
     found = contrasts(first, second)
     config = config_rows(a.manifest(), b.manifest())
-    rows = measure_rows(first.measures, second.measures, found)
+    traced = traces_of(a, b, options)
+    rows = [*measure_rows(first.measures, second.measures, found), *trace_rows(traced)]
     if not rows and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
     findings = [*worsened(found, {**LIMITS, **limits}, (first.measures, second.measures)), *undecided(found, limits)]
-    findings = ranked([*findings, *holders(a, b, options)])
+    held, grown = holders(a, b, options)
+    slower = trace_diff.finding(traced) if traced else None
+    findings = ranked([*findings, *grown, *([slower] if slower else [])])
     same = parity(first.steps, second.steps) if first.steps and second.steps else None
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[*first.inputs, *second.inputs],
+        inputs=[*first.inputs, *second.inputs, *trace_inputs(a, b, traced)],
         verdict=verdict(findings, rows, found, same),
         findings=findings,
         data=CompareData(
-            a=first.measures, b=second.measures, rows=[*rows, *config], config=config, contrasts=found, parity=same
+            a=first.measures,
+            b=second.measures,
+            rows=[*rows, *config],
+            config=config,
+            contrasts=found,
+            parity=same,
+            memory=held,
+            traces=traced,
         ),
     )
 
@@ -120,12 +135,30 @@ def contrasts(a: Side, b: Side) -> list[Contrast]:
     return [*(c for c in found if c.measure != "memory"), exact]
 
 
-def holders(a: Run, b: Run, options: store.Options) -> list[Finding]:
+def holders(a: Run, b: Run, options: store.Options) -> tuple[diff.Diff | None, list[Finding]]:
     """Who holds more or less at the peak, where both runs left snapshots."""
     before, after = (run.newest_step(found.of(Kind.SNAPSHOT)) for found in (a, b))
     if not before or not after:
+        return None, []
+    return attempt(lambda: diff.compare(before, after, options)) or (None, [])
+
+
+def traces_of(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
+    """The newest traces of both, where both have some."""
+    first, second = (run.newest_step(found.of(Kind.TRACE)) for found in (a, b))
+    return attempt(lambda: trace_diff.compare(first, second, options)) if first and second else None
+
+
+def trace_inputs(a: Run, b: Run, found: TraceDiff | None) -> list[Input]:
+    return [one.given() for side in (a, b) for one in run.newest_step(side.of(Kind.TRACE)) if found]
+
+
+def trace_rows(found: TraceDiff | None) -> list[Row]:
+    """A traced step and its parts; the parts' differences add up to the step's."""
+    if found is None:
         return []
-    return attempt(lambda: diff.compare(before, after, options)) or []
+    ends = [("traced step", found.step_a_ns, found.step_b_ns), *((p.what, p.a_ns, p.b_ns) for p in found.parts)]
+    return [Row(f"trace: {what}", millis(a), millis(b), signed(b - a)) for what, a, b in ends]
 
 
 def measure(found: Run, options: store.Options) -> Side:
@@ -172,12 +205,13 @@ def middle(values: Iterable[float | None]) -> float | None:
 
 def measure_rows(a: Measures, b: Measures, found: Sequence[Contrast]) -> list[Row]:
     known = {c.measure: f"{c.low:+.1%} to {c.high:+.1%}" for c in found if c.enough}
-    p95 = next((c for c in found if c.measure == "step_time_p95"), None)
+    p95, last = (next((c for c in found if c.measure == name), None) for name in ("step_time_p95", "loss"))
     rows = [
         row("step time", (a.step_s, b.step_s), seconds, known.get("step_time")),
         row("95th percentile", (p95.a, p95.b), seconds, known.get("step_time_p95")) if p95 else None,
         row("tokens a second", (a.tokens_per_s, b.tokens_per_s), "{:.0f}".format),
-        row("last loss", (a.loss, b.loss), "{:.4f}".format, known.get("loss")),
+        row("last loss", (a.loss, b.loss), "{:.4f}".format),
+        row("loss of the last common steps", (last.a, last.b), "{:.4f}".format, known.get("loss")) if last else None,
         row("peak memory", (a.memory_bytes, b.memory_bytes), mebibytes, known.get("memory")),
         *(row(f"phase {name}", (a.phases.get(name), b.phases.get(name)), seconds) for name in a.phases | b.phases),
     ]
@@ -232,7 +266,7 @@ def regression(found: Contrast, limit: float, evidence: list[Evidence]) -> Findi
         title=f"{name_of(found)} is {found.change:.1%} higher",
         why=f"from {found.a:.6g} to {found.b:.6g}; with 95 % it is {found.low:+.1%} to {found.high:+.1%} by"
         f" {found.samples} steps, and up to {limit:.1%} is borne",
-        next="look at the phases and settings that differ below",
+        next="look at the phases and settings that differ below; where others use the machine, run both again",
         evidence=evidence,
         confidence=CAUTIOUS[found.measure],
     )

@@ -1,12 +1,13 @@
 """The command line: one short function a command. What is heavy is imported inside the command that needs it."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from workbench import options as opt
 from workbench.console import clean, guarded
+from workbench.grouped import spread
 
 EPILOG = (
     "Exit status: 0 analysed; 1 a finding at or above --fail-on, or the launched job failed; 2 usage; "
@@ -46,115 +47,75 @@ def common(
     """A training run broke or is slow: one command says why, and one keypress shows the evidence."""
 
 
-def analysing(room: str, summary: str) -> Any:
-    """A command that asks one room."""
-
-    def command(
-        paths: opt.Paths,
-        rank: opt.Rank = None,
-        step: opt.Step = None,
-        jobs: opt.Jobs = None,
-        no_cache: opt.NoCache = False,
-        max_memory: opt.MaxMemory = None,
-        as_json: opt.Json = False,
-        printed: opt.Printed = None,
-        output: opt.OutFile = None,
-        force: opt.Force = False,
-        no_tui: opt.NoTui = False,
-        web: opt.Web = False,
-        fail_on: opt.FailOnOption = None,
-        _debug: opt.Debug = False,
-    ) -> None:
-        from workbench import show
-
-        reading = show.reading(rank=rank, step=step, jobs=jobs, cache=not no_cache, max_memory=max_memory)
-        look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui, web, fail_on)
-        raise typer.Exit(show.answer(room, paths, reading, look))
-
-    command.__doc__ = summary
-    return command
-
-
 @app.command(rich_help_panel=ANALYSE)
+@spread
 def inspect(
     paths: opt.Paths,
+    reading: opt.StepReading,
+    showing: opt.Showing,
     breakdown: opt.Breakdown = False,
     what_if: opt.WhatIf = None,
-    rank: opt.Rank = None,
-    step: opt.Step = None,
-    jobs: opt.Jobs = None,
-    no_cache: opt.NoCache = False,
-    max_memory: opt.MaxMemory = None,
-    as_json: opt.Json = False,
-    printed: opt.Printed = None,
-    output: opt.OutFile = None,
-    force: opt.Force = False,
-    no_tui: opt.NoTui = False,
-    web: opt.Web = False,
     fail_on: opt.FailOnOption = None,
-    _debug: opt.Debug = False,
 ) -> None:
     """Any artefact, folder or run: tell what it is, answer, and join what belongs together."""
     from workbench import show
 
-    reading = show.reading(rank=rank, step=step, jobs=jobs, cache=not no_cache, max_memory=max_memory)
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui, web, fail_on)
     if breakdown or what_if:
-        raise typer.Exit(show.memory_further(paths, reading, look, breakdown=breakdown, changes=what_if))
-    raise typer.Exit(show.answer(None, paths, reading, look))
+        further = show.Further(breakdown, what_if)
+        raise typer.Exit(show.memory_further(paths, reading, showing, further, fail_on))
+    raise typer.Exit(show.answer(None, paths, reading, showing, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
+@spread
 def hang(
+    reading: opt.Reading,
+    showing: opt.Showing,
     paths: opt.MaybePaths = None,
     run: opt.LiveRun = None,
     pid: opt.Pids = None,
-    rank: opt.Rank = None,
-    jobs: opt.Jobs = None,
-    no_cache: opt.NoCache = False,
-    max_memory: opt.MaxMemory = None,
-    as_json: opt.Json = False,
-    printed: opt.Printed = None,
-    output: opt.OutFile = None,
-    force: opt.Force = False,
-    no_tui: opt.NoTui = False,
-    web: opt.Web = False,
     fail_on: opt.FailOnOption = None,
-    _debug: opt.Debug = False,
 ) -> None:
     """Flight Recorder dumps: who hangs whom, and why. With --run or --pid, of a job that hangs right now."""
     from workbench import show
     from workbench.live import subjects
 
-    reading = show.reading(rank=rank, step=None, jobs=jobs, cache=not no_cache, max_memory=max_memory)
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui, web, fail_on)
-    raise typer.Exit(show.answer("hang", subjects(paths or [], run, pid or []), reading, look))
-
-
-app.command("trace", rich_help_panel=ANALYSE)(
-    analysing("trace", "Profiler traces: where the time of a step goes, per rank and across ranks.")
-)
-app.command("steps", rich_help_panel=ANALYSE)(
-    analysing("steps", "Step timing: phases, stragglers, what is out of line.")
-)
+    raise typer.Exit(show.answer("hang", subjects(paths or [], run, pid or []), reading, showing, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
-def compare(
-    a: opt.OnePath,
-    b: opt.OnePath,
-    as_json: opt.Json = False,
-    printed: opt.Printed = None,
-    output: opt.OutFile = None,
-    force: opt.Force = False,
-    no_tui: opt.NoTui = False,
-    fail_on: opt.Gated = None,
+@spread
+def trace(
+    paths: opt.Paths,
+    reading: opt.StepReading,
+    showing: opt.Showing,
+    export: opt.Export = None,
+    fail_on: opt.FailOnOption = None,
 ) -> None:
+    """Profiler traces: where the time of a step goes, per rank and across ranks."""
+    from workbench import show
+
+    if export:
+        raise typer.Exit(show.exported(paths, reading, export, force=showing.force))
+    raise typer.Exit(show.answer("trace", paths, reading, showing, fail_on))
+
+
+@app.command(rich_help_panel=ANALYSE)
+@spread
+def steps(paths: opt.Paths, reading: opt.StepReading, showing: opt.Showing, fail_on: opt.FailOnOption = None) -> None:
+    """Step timing: phases, stragglers, what is out of line."""
+    from workbench import show
+
+    raise typer.Exit(show.answer("steps", paths, reading, showing, fail_on))
+
+
+@app.command(rich_help_panel=ANALYSE)
+@spread
+def compare(a: opt.OnePath, b: opt.OnePath, showing: opt.Showing, fail_on: opt.Gated = None) -> None:
     """Two runs: configuration, step time, loss and memory side by side."""
     from workbench import show
 
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui, web=False)
-    raise typer.Exit(show.compared(a, b, look, fail_on))
+    raise typer.Exit(show.compared(a, b, showing, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -191,8 +152,8 @@ def serve(
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
 def launch(
     ctx: typer.Context,
-    config: Annotated[str | None, typer.Option(help="A TOML file, or a registry function with --module.")] = None,
-    module: Annotated[str | None, typer.Option(help="A model of the trainer, whose --config is a function.")] = None,
+    config: opt.Config = None,
+    module: opt.Module = None,
     incident: Annotated[str | None, typer.Option(help="Break the run on purpose: see `workbench demo --help`.")] = None,
     nproc: Annotated[int | None, typer.Option(help="Processes on this node.", show_default="devices, else 2")] = None,
     nnodes: Annotated[int, typer.Option(help="Nodes that take part.")] = 1,
@@ -233,19 +194,15 @@ def watch(run: opt.RunFolder, no_tui: opt.NoTui = False, _debug: opt.Debug = Fal
 
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+@spread
 def estimate(
     ctx: typer.Context,
-    config: Annotated[str | None, typer.Option(help="A TOML file, or a registry function with --module.")] = None,
-    module: Annotated[str | None, typer.Option(help="A model of the trainer, whose --config is a function.")] = None,
+    model: opt.Model,
+    document: opt.Document,
     nproc: Annotated[int | None, typer.Option(help="Processes on each node.", show_default="devices, else 2")] = None,
     nnodes: Annotated[int, typer.Option(help="Nodes that take part.")] = 1,
     limit: Annotated[str | None, typer.Option(help="Memory of one device, such as 80GiB: does the run fit?")] = None,
-    as_json: opt.Json = False,
-    printed: opt.Printed = None,
-    output: opt.OutFile = None,
-    force: opt.Force = False,
     fail_on: opt.FailOnOption = None,
-    _debug: opt.Debug = False,
 ) -> None:
     """Memory of each rank before the run, without the devices: a step is rehearsed with tensors that have none.
 
@@ -254,23 +211,18 @@ def estimate(
     from workbench import estimate, show
     from workbench.launch.plan import Request
 
-    request = Request(config=config, module=module, nproc=nproc, nnodes=nnodes, overrides=tuple(ctx.args))
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True, web=False, fail_on=fail_on)
+    request = Request(config=model.config, module=model.module, nproc=nproc, nnodes=nnodes, overrides=tuple(ctx.args))
     report = estimate.estimate(request, show.parsed_size(limit, "--limit"))
-    raise typer.Exit(show.deliver(report, look, estimate.subject(request)))
+    raise typer.Exit(show.deliver(report, document, estimate.subject(request), fail_on))
 
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+@spread
 def tokens(
     ctx: typer.Context,
-    config: Annotated[str | None, typer.Option(help="A TOML file, or a registry function with --module.")] = None,
-    module: Annotated[str | None, typer.Option(help="A model of the trainer, whose --config is a function.")] = None,
+    model: opt.Model,
+    document: opt.Document,
     sequences: Annotated[int, typer.Option(help="How many sequences to show.", min=1, max=100)] = 1,
-    as_json: opt.Json = False,
-    printed: opt.Printed = None,
-    output: opt.OutFile = None,
-    force: opt.Force = False,
-    _debug: opt.Debug = False,
 ) -> None:
     """Tokens beside their labels, as the model is shown them; what is ignored, and why.
 
@@ -281,9 +233,8 @@ def tokens(
     from workbench.tokens import subject
     from workbench.tokens import tokens as shown
 
-    request = Request(config=config, module=module, overrides=tuple(ctx.args))
-    look = show.Look(opt.Format.JSON if as_json else printed, output, force, no_tui=True)
-    raise typer.Exit(show.deliver(shown(request, sequences), look, subject(request)))
+    request = Request(config=model.config, module=model.module, overrides=tuple(ctx.args))
+    raise typer.Exit(show.deliver(shown(request, sequences), document, subject(request)))
 
 
 @app.command(rich_help_panel=RUN)

@@ -11,9 +11,9 @@ from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, plan
 from workbench.launch.run import launched
-from workbench.options import Format
+from workbench.options import Format, on_terminal
 from workbench.present import render
-from workbench.show import explore, on_terminal
+from workbench.show import explore
 
 SHORT_NAMES = {"hang": "stuck"}
 INCIDENTS = (

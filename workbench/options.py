@@ -1,5 +1,7 @@
 """The options that commands share, spelled once."""
 
+import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -64,6 +66,12 @@ Web = Annotated[bool, typer.Option("--web", help="Open the dashboard on the same
 Breakdown = Annotated[
     bool, typer.Option("--breakdown", help="Memory in a table: segments, holders, tensors, layers, overhead.")
 ]
+Export = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write all ranks of the last recorded step to this .json[.gz], for Perfetto.", show_default=False
+    ),
+]
 WhatIf = Annotated[
     str | None,
     typer.Option(
@@ -85,4 +93,65 @@ Gated = Annotated[
         show_default=False,
     ),
 ]
+Config = Annotated[str | None, typer.Option(help="A TOML file, or a registry function with --module.")]
+Module = Annotated[str | None, typer.Option(help="A model of the trainer, whose --config is a function.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read, and how."""
+
+    rank: Rank = None
+    jobs: Jobs = None
+    no_cache: NoCache = False
+    max_memory: MaxMemory = None
+
+
+@dataclass(frozen=True)
+class StepReading(Reading):
+    """The same, of artefacts that belong to a step."""
+
+    step: Step = None
+
+
+@dataclass(frozen=True)
+class Document:
+    """How an answer is printed."""
+
+    as_json: Json = False
+    printed: Printed = None
+    output: OutFile = None
+    force: Force = False
+    debug: Debug = False
+
+    @property
+    def form(self) -> Format | None:
+        """The format that was asked for."""
+        return Format.JSON if self.as_json else self.printed
+
+
+@dataclass(frozen=True)
+class Showing(Document):
+    """How an answer is shown: as a document, or by the terminal app or the dashboard."""
+
+    no_tui: NoTui = False
+    web: Web = False
+
+    @property
+    def interactive(self) -> bool:
+        """Whether the terminal app opens: on a terminal, when nothing else was asked for."""
+        return not (self.form or self.output or self.no_tui or self.web) and on_terminal()
+
+
+def on_terminal() -> bool:
+    """Whether the terminal app can run: it reads keys from stdin and draws on stderr."""
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+
+@dataclass(frozen=True)
+class Model:
+    """Whose configuration."""
+
+    config: Config = None
+    module: Module = None

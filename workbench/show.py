@@ -2,19 +2,20 @@
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from analyzers.errors import Exit, InputError
 from analyzers.report import Report, Severity
-from analyzers.run import Run, discover
+from analyzers.run import Run, discover, newest_step, selected
 from analyzers.store import Options
-from workbench.ask import ROOMS, ask, find, require, room_for
+from workbench.ask import ROOMS, ask, find, parts, require, room_for
 from workbench.console import note
 from workbench.errors import UsageProblem
-from workbench.options import FailOn, Format
+from workbench.options import Document, FailOn, Format, Reading, Showing, StepReading
 from workbench.present import render
 from workbench.present.anonymous import anonymised
 
@@ -23,32 +24,19 @@ UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 @dataclass(frozen=True)
-class Look:
-    """How an answer is to be shown."""
+class Further:
+    """Tables of a memory report that are made only when asked for."""
 
-    printed: Format | None = None
-    output: Path | None = None
-    force: bool = False
-    no_tui: bool = False
-    web: bool = False
-    fail_on: FailOn | None = None
-
-    @property
-    def interactive(self) -> bool:
-        """Whether the terminal app opens: on a terminal, when no document was asked for."""
-        asked_for_document = self.printed or self.output or self.no_tui
-        return not asked_for_document and on_terminal()
+    breakdown: bool
+    changes: str | None
 
 
-def on_terminal() -> bool:
-    """Whether the terminal app can run: it reads keys from stdin and draws on stderr."""
-    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
-
-
-def reading(*, rank: int | None, step: int | None, jobs: int | None, cache: bool, max_memory: str | None) -> Options:
-    """Reading options out of what the command line says."""
-    chosen: dict[str, Any] = {"jobs": jobs} if jobs else {}
-    return Options(rank=rank, step=step, cache=cache, max_memory=parsed_size(max_memory), **chosen)
+def options_of(reading: Reading) -> Options:
+    """How the analyzers are to read."""
+    chosen: dict[str, Any] = {"jobs": reading.jobs} if reading.jobs else {}
+    step = reading.step if isinstance(reading, StepReading) else None
+    limit = parsed_size(reading.max_memory)
+    return Options(rank=reading.rank, step=step, cache=not reading.no_cache, max_memory=limit, **chosen)
 
 
 def parsed_size(text: str | None, option: str = "--max-memory") -> int | None:
@@ -61,18 +49,18 @@ def parsed_size(text: str | None, option: str = "--max-memory") -> int | None:
     return int(float(found[1]) * (1 << UNITS[found[2].upper()]))
 
 
-def answer(room: str | None, paths: Sequence[Path], options: Options, look: Look) -> Exit:
+def answer(room: str | None, paths: Sequence[Path], reading: Reading, showing: Showing, fail_on: FailOn | None) -> Exit:
     """Ask, show, and say with the exit status whether a finding reaches `--fail-on`."""
-    run = find(paths)
+    options, run = options_of(reading), find(paths)
     room = room or room_for(run)
-    if look.interactive:
+    if showing.interactive:
         return open_app(run, room, options)
-    if look.web:
+    if showing.web:
         from workbench.web.server import serve_report
 
         serve_report(run, room, options)
         return Exit.OK
-    return deliver(ask(room, run, options), look, run)
+    return deliver(ask(room, run, options), showing, run, fail_on)
 
 
 def explore(folder: Path) -> Exit:
@@ -90,32 +78,51 @@ def open_app(run: Run, room: str, options: Options) -> Exit:
 
 
 def memory_further(
-    paths: Sequence[Path], options: Options, look: Look, *, breakdown: bool, changes: str | None
+    paths: Sequence[Path], reading: Reading, document: Document, further: Further, fail_on: FailOn | None
 ) -> Exit:
-    """The memory report with the tables that are made only when asked for, as a document."""
+    """The memory report with further tables, as a document."""
     from analyzers.memory import with_further
 
-    run = find(paths)
-    report = ask("memory", run, options)
+    options, run = options_of(reading), find(paths)
     snapshots = require(run, *ROOMS["memory"])
-    return deliver(with_further(report, snapshots, options, breakdown=breakdown, changes=changes), look, run)
+    report = ask("memory", run, options)
+    whole = with_further(report, snapshots, options, breakdown=further.breakdown, changes=further.changes)
+    return deliver(whole, document, run, fail_on)
 
 
-def compared(a: Path, b: Path, look: Look, fail_on: str | None) -> Exit:
+def exported(paths: Sequence[Path], reading: Reading, target: Path, *, force: bool) -> Exit:
+    """The traces of a run's last recorded step as one file for Perfetto."""
+    from analyzers.traces.export import export
+
+    options = options_of(reading)
+    artefacts = newest_step(selected(require(find(paths), *ROOMS["trace"]), options.rank, options.step))
+    with writing(target, force=force):
+        count = export(artefacts, target, options)
+    note(f"wrote {count} events to {target}: open it at https://ui.perfetto.dev")
+    return Exit.OK
+
+
+def compared(a: Path, b: Path, showing: Showing, fail_on: str | None) -> Exit:
     """Two runs side by side, and whether the second passes a gate."""
     from analyzers import compare
     from workbench.failing import gate
 
     limits = gate(fail_on)
     runs = discover(a), discover(b)
-    if look.interactive and not fail_on:
+    if showing.interactive and not fail_on:
         from workbench.tui.app import WorkbenchApp
         from workbench.tui.case import Comparison
 
         WorkbenchApp(Comparison(*runs, Options())).run()
         return Exit.OK
     report = compare.analyze(*runs, Options(), limits.limits)
-    delivered = deliver(report, look, runs[0])
+    if showing.web:
+        from workbench.web.server import serve_view
+        from workbench.web.view import View
+
+        serve_view(View(runs[0], Options(), report, parts(report)))
+        return Exit.OK
+    delivered = deliver(report, showing, runs[0])
     return Exit.FINDINGS if limits.fails(report) else delivered
 
 
@@ -127,35 +134,42 @@ def written(path: Path, output: Path | None, *, force: bool, anonymise: bool) ->
     told = ask(room_for(run), run, Options())
     if anonymise:
         told, run = anonymised(told, run)
-    return deliver(told, Look(output=output, force=force), run)
+    return deliver(told, Document(output=output, force=force), run)
 
 
-def deliver(report: Report[Any], look: Look, run: Run) -> Exit:
+def deliver(report: Report[Any], asked: Document, run: Run, fail_on: FailOn | None = None) -> Exit:
     """Print the report or write it to a file; the exit status of the contract."""
-    document = render(report, chosen_format(look), run)
-    if look.output:
-        save(document, look.output, force=look.force)
-        note(f"wrote {look.output}")
+    text = render(report, chosen_format(asked), run)
+    if asked.output:
+        save(text, asked.output, force=asked.force)
+        note(f"wrote {asked.output}")
     else:
-        sys.stdout.write(document)
-    return exit_for(report, look.fail_on)
+        sys.stdout.write(text)
+    return exit_for(report, fail_on)
 
 
-def chosen_format(look: Look) -> Format:
+def chosen_format(asked: Document) -> Format:
     """What was asked for, else what the file's name says, else text."""
-    if look.printed:
-        return look.printed
-    if look.output and look.output.suffix not in SUFFIXES:
-        raise UsageProblem(f"{look.output}: no known format", f"name it {', '.join(SUFFIXES)}, or give --format")
-    return SUFFIXES[look.output.suffix] if look.output else Format.TEXT
+    if asked.form:
+        return asked.form
+    if asked.output and asked.output.suffix not in SUFFIXES:
+        raise UsageProblem(f"{asked.output}: no known format", f"name it {', '.join(SUFFIXES)}, or give --format")
+    return SUFFIXES[asked.output.suffix] if asked.output else Format.TEXT
 
 
-def save(document: str, path: Path, *, force: bool) -> None:
+def save(text: str, path: Path, *, force: bool) -> None:
     """Write a document, but not over one that is there."""
+    with writing(path, force=force):
+        path.write_text(text)
+
+
+@contextmanager
+def writing(path: Path, *, force: bool) -> Iterator[None]:
+    """Guards the writing of a file: refuses to overwrite one, and tells in words why it cannot be written."""
     if path.exists() and not force:
         raise UsageProblem(f"{path} exists", "choose another name, or add --force")
     try:
-        path.write_text(document)
+        yield
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "choose a folder that exists and can be written to") from error
 

@@ -58,6 +58,15 @@ class Programs:
         """Whether the rank has a past in common with another one, so that a departure would be seen."""
         return rank in self.job.ranks and bool(self._compare_all(rank))
 
+    def first_missed(self, rank: int) -> Op | None:
+        """What the sister that agrees the longest issued where the rank stopped."""
+        if rank not in self.job.ranks:
+            return None
+        stopped = [c for c in self._compare_all(rank) if c.mine == len(self.keys(rank)[0])]
+        further = [c for c in stopped if c.theirs < len(self.keys(c.sister)[0])]
+        best = max(further, key=lambda c: c.agreed, default=None)
+        return self.job.ranks[best.sister].ops[best.theirs] if best else None
+
     def keys(self, rank: int) -> tuple[Keys, dict[tuple[int, int], int]]:
         """The program of a rank, and where it holds which collective."""
         if rank not in self._cached:

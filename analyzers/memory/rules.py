@@ -21,7 +21,7 @@ SIGNS = {
     r"|_flat_param\.py _alloc_padded_unsharded_flat_param$",
     "reduced": r" foreach_reduce$",
     "buckets": r"parallel/distributed\.py (_pre_forward|_ddp_init_helper)$|c10d::Reducer::",
-    "communication": r"_fsdp_collectives|distributed/_functional_collectives",
+    "communication": r"_fsdp_collectives|distributed/_functional_collectives|^ aten::flatten_dense_tensors$",
     "optimizer": r"torch/optim/|\w*optim\w*\.py (step|_init_group|update)$|^ Optimizer\.step#",
     "optimizer_init": r" _init_group$",
     "zero_grad": r" zero_grad$",

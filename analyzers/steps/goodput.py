@@ -1,6 +1,6 @@
 """Where the wall time of a run went, to the nanosecond: what trained, and what did not."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -8,6 +8,7 @@ import pandas as pd
 from analyzers.steps.lateness import Lateness
 from analyzers.steps.lines import Array
 from analyzers.steps.model import Goodput, Steps
+from analyzers.steps.robust import deviation
 from analyzers.steps.stragglers import late_from
 
 PHASES: Mapping[str, tuple[str, ...]] = {
@@ -22,6 +23,8 @@ PARTS = ("productive", *PHASES, "stall", "startup", "restart", "redone", "betwee
 """`stall`: waiting for late ranks, or slow for no known reason. `redone`: steps whose work a restart lost. `restart`:
 from the last step before it to the first one after it. `ending`: ranks that stopped earlier than others.
 """
+LATEST_NS, LONGEST_NS = 1 << 62, 1 << 55
+"""The year 2116 and a step of a year: rows beyond are no record of anything."""
 OUTLIER = 6.0
 """Robust deviations beyond which a step that only trains was stalled."""
 
@@ -32,7 +35,7 @@ def goodput(steps: Steps, late: Lateness) -> Goodput | None:
     if table.empty:
         return None
     wall = int(table.iloc[0].sum())
-    parts = shared(table.sum().to_numpy(), len(table), wall)
+    parts = shared([sum(table[name].tolist()) for name in PARTS], len(table))
     named = {name: ns for name, ns in zip(PARTS, parts, strict=True) if ns}
     return Goodput(
         started_ns=beginning(steps, timeline(steps)),
@@ -42,12 +45,11 @@ def goodput(steps: Steps, late: Lateness) -> Goodput | None:
     )
 
 
-def shared(sums: Array, count: int, whole: int) -> list[int]:
+def shared(sums: Sequence[int], count: int) -> list[int]:
     """Sums divided by a count so that the quotients still add up: the largest remainders are rounded up."""
-    quotients, rests = np.divmod(sums, count)
-    upward = np.argsort(-rests, kind="stable")[: whole - int(quotients.sum())]
-    quotients[upward] += 1
-    return [int(value) for value in quotients]
+    upward = sum(value % count for value in sums) // count
+    most = sorted(range(len(sums)), key=lambda i: -(sums[i] % count))[:upward]
+    return [value // count + (i in most) for i, value in enumerate(sums)]
 
 
 def by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
@@ -67,7 +69,8 @@ def timeline(steps: Steps) -> pd.DataFrame:
     columns = ["rank", "session", "start_ns", "dur_ns", "covers"]
     kept = steps.table[columns].assign(row=np.arange(len(steps.table)))
     rows = pd.concat([kept, steps.redone[columns].assign(row=-1)], ignore_index=True)
-    rows = rows[(rows["start_ns"] > 0) & (rows["dur_ns"] >= 0)]
+    length = rows["dur_ns"].astype(float) * rows["covers"]
+    rows = rows[rows["start_ns"].between(1, LATEST_NS) & length.between(0, LONGEST_NS)]
     rows["dur_ns"] *= rows["covers"]
     return rows.sort_values(["rank", "start_ns"], kind="stable", ignore_index=True)
 
@@ -118,7 +121,7 @@ def stalled(steps: Steps, late: Lateness) -> Array:
     typical = pd.Series(work_ns[plain]).groupby(steps.table["rank"].to_numpy()[plain])
     if not plain.any():
         return waited_ns
-    middle, spread = typical.median(), typical.agg(lambda w: 1.4826 * np.median(np.abs(w - np.median(w))))
+    middle, spread = typical.median(), typical.agg(lambda ns: deviation(ns.to_numpy()))
     ranks = steps.table["rank"].to_numpy()
     usual = middle.reindex(ranks).to_numpy()
     beyond = work_ns - usual

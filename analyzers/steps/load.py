@@ -171,9 +171,7 @@ def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
 def steps_of(source: Source, frame: pd.DataFrame, inputs: list[Any], problems: list[str]) -> Steps:
     """The rows in order, a later attempt's step in place of an earlier one's."""
-    frame = frame.sort_values(["rank", "step", "start_ns"], kind="stable", ignore_index=True)
-    again = frame.duplicated(["rank", "step"], keep="last")
-    kept = frame[~again].reset_index(drop=True) if again.any() else frame
+    kept, redone = in_order(frame)
     sizes = [h["world_size"] for h in source.headers if isinstance(h.get("world_size"), int)]
     return Steps(
         table=kept[[c for c in map(str, kept) if "." not in c]].assign(dur_s=seconds(kept["dur_ns"])),
@@ -181,7 +179,7 @@ def steps_of(source: Source, frame: pd.DataFrame, inputs: list[Any], problems: l
         cpu=part(kept, "cpu."),
         device=part(kept, "device."),
         seqs=part(kept, "seq."),
-        redone=frame.loc[again, ["rank", "session", "start_ns", "dur_ns", "covers"]],
+        redone=redone[["rank", "session", "start_ns", "dur_ns", "covers"]],
         starts=source.starts,
         world_size=max([*(n for n in sizes if 0 < n <= RANKS_AT_MOST), int(kept["rank"].max()) + 1]),
         on=next((str(h["device"]) for h in source.headers if "device" in h), ""),
@@ -189,6 +187,16 @@ def steps_of(source: Source, frame: pd.DataFrame, inputs: list[Any], problems: l
         torn=sorted(set(source.torn)),
         problems=problems,
     )
+
+
+def in_order(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows by rank and step, and those that were done again; no copy of logs that are in order, as most are."""
+    rank, step = frame["rank"].to_numpy(), frame["step"].to_numpy()
+    if ((rank[1:] > rank[:-1]) | ((rank[1:] == rank[:-1]) & (step[1:] > step[:-1]))).all():
+        return frame, frame.iloc[:0]
+    frame = frame.sort_values(["rank", "step", "start_ns"], kind="stable", ignore_index=True)
+    again = frame.duplicated(["rank", "step"], keep="last")
+    return frame[~again].reset_index(drop=True), frame[again]
 
 
 def seconds(ns: "pd.Series[int]") -> "pd.Series[float]":

@@ -7,6 +7,7 @@ import pandas as pd
 
 from analyzers.steps.lines import BROKEN, FINITE, Array
 from analyzers.steps.model import Event, Steps
+from analyzers.steps.robust import NORMAL, deviation
 
 WINDOW = 20
 BEFORE_AT_LEAST = 8
@@ -88,7 +89,7 @@ def usual_before(numbers: Array) -> tuple[Array, Array]:
     enough = np.arange(len(numbers)) >= BEFORE_AT_LEAST
     middle[enough] = np.nanmedian(windows[enough], axis=1)
     away = np.abs(windows[enough] - middle[enough, None])
-    spread[enough] = np.maximum(1.4826 * np.nanmedian(away, axis=1), 1e-3 * np.abs(middle[enough]) + 1e-9)
+    spread[enough] = np.maximum(NORMAL * np.nanmedian(away, axis=1), 1e-3 * np.abs(middle[enough]) + 1e-9)
     return middle, spread
 
 
@@ -99,7 +100,7 @@ def rise(values: "pd.Series[float]") -> Event | None:
     smooth = values.rolling(RISE_VALUES).median().dropna()
     lowest, end = int(np.argmin(smooth)), float(smooth.iloc[-1])
     low = float(smooth.iloc[lowest])
-    noise = float((values - values.rolling(RISE_VALUES, min_periods=1).median()).abs().median()) * 1.4826
+    noise = deviation((values - values.rolling(RISE_VALUES, min_periods=1).median()).to_numpy())
     late = values.loc[smooth.index[lowest] :]
     if end - low < max(SPIKE * noise, 0.05 * abs(low)) or len(late) < RISE_VALUES:
         return None

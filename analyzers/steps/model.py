@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 import numpy as np
 import pandas as pd
 
+from analyzers.errors import InputError
 from analyzers.report import Input
 from analyzers.steps.lines import Array, Header
 
@@ -196,34 +198,44 @@ class Steps:
         return self.phases[[name for name in OBSERVERS if name in self.phases]].sum(axis=1)
 
 
-def summary(steps: Steps) -> list[RankSteps]:
-    """One line a rank."""
-    bounds = np.searchsorted(steps.table["rank"].to_numpy(), [*steps.ranks, steps.ranks[-1] + 1])
-    return [
-        rank_summary(steps, rank, slice(a, b)) for rank, a, b in zip(steps.ranks, bounds[:-1], bounds[1:], strict=True)
-    ]
+def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> list[RankSteps]:
+    """One line a rank, of all steps or of one.
+
+    Raises:
+        InputError: There is no such rank or step.
+    """
+    ranks = steps.table["rank"].to_numpy()
+    bounds = np.searchsorted(ranks, [*steps.ranks, steps.ranks[-1] + 1])
+    chosen = (np.arange(a, b) for a, b in pairwise(bounds) if rank in (None, ranks[a]))
+    if step is not None:
+        numbers = steps.table["step"].to_numpy()
+        chosen = (rows[numbers[rows] == step] for rows in chosen)
+    found = [rank_summary(steps, rows) for rows in chosen if len(rows)]
+    if not found:
+        raise InputError("nothing of this rank and step", "leave out --rank or --step to see what there is")
+    return found
 
 
-def rank_summary(steps: Steps, rank: int, rows: slice) -> RankSteps:
-    """Of the rows of one rank."""
+def rank_summary(steps: Steps, rows: Array) -> RankSteps:
+    """Of rows of one rank."""
     mine = steps.table.iloc[rows]
-    plain = steps.plain.iloc[rows].to_numpy()
+    plain = steps.plain.to_numpy()[rows]
     typical = plain if plain.any() else mine["dur_s"].notna().to_numpy()
     times = mine["dur_s"].to_numpy()[typical]
     median = middle(times)
     tokens = middle(mine["tokens"].to_numpy()[typical])
     losses = mine["loss"].to_numpy()[mine["loss_state"].to_numpy() > 0]
     return RankSteps(
-        rank=rank,
+        rank=int(mine["rank"].iloc[0]),
         steps=len(mine),
         first_step=int(mine["step"].iloc[0]),
         last_step=int(mine["step"].iloc[-1]),
         median_step_s=median,
         mad_s=None if median is None else middle(np.abs(times - median)),
         p95_step_s=float(np.quantile(times, 0.95)) if len(times) else None,
-        phases=medians(steps.phases.iloc[rows], typical),
-        cpu=medians(steps.cpu.iloc[rows], typical),
-        device=medians(steps.device.iloc[rows], typical),
+        phases=medians(steps.phases, rows[typical]),
+        cpu=medians(steps.cpu, rows[typical]),
+        device=medians(steps.device, rows[typical]),
         tokens_per_s=tokens / median if tokens and median else None,
         peak_memory_bytes=int(mine["memory_bytes"].max()),
         last_loss=float(losses[-1]) if len(losses) and np.isfinite(losses[-1]) else None,
@@ -235,8 +247,6 @@ def middle(values: Array) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def medians(frame: pd.DataFrame, chosen: Array) -> dict[str, float]:
+def medians(frame: pd.DataFrame, rows: Array) -> dict[str, float]:
     """Median seconds by phase."""
-    if not chosen.any():
-        return {}
-    return {str(name): float(np.median(frame[name].to_numpy()[chosen])) for name in frame}
+    return {str(name): float(np.median(frame[name].to_numpy()[rows])) for name in frame} if len(rows) else {}

@@ -19,20 +19,22 @@ from analyzers.wording import seconds, verb
 SCHEMA = "workbench.steps/1"
 CLASSES = (
     "nonfinite_loss", "collective_count", "straggler", "memory_growth", "global_stall", "slowdown", "loss_rise",
-    "loss_spike",
+    "loss_spike", "restart_time", "checkpoint_time", "data_time",
 )  # fmt: skip
 """Of several findings the one that explains the others names the verdict."""
 
 
 def analyze(artefacts: Sequence[run.Artefact], options: store.Options | None = None) -> Report[StepsData]:
-    """How long steps take, where the time goes, who is late, and what became of the loss.
+    """How long steps take, where the time goes, who is late, and what became of the loss. A rank or a step that the
+    options name only narrows `data.ranks`: who is late shows against the others.
 
     Raises:
-        InputError: None of the artefacts holds a step.
+        InputError: None of the artefacts holds a step, or not the one that is asked for.
     """
-    steps = load(artefacts, options or store.Options())
+    options = options or store.Options()
+    steps = load(artefacts, options)
     late = lateness(steps)
-    data = examined(steps, late)
+    data = examined(steps, late, options)
     remarks = told.remarks(steps)
     missing = [remark.title for remark in remarks] + steps.problems + told.blind_spots(steps, late)
     findings = ranked([*grave(steps, data), *told.asides(data), *remarks])
@@ -46,11 +48,13 @@ def analyze(artefacts: Sequence[run.Artefact], options: store.Options | None = N
     )
 
 
-def examined(steps: Steps, late: Lateness) -> StepsData:
+def examined(steps: Steps, late: Lateness, options: store.Options | None = None) -> StepsData:
+    """The answer to each question."""
+    options = options or store.Options()
     nonfinite = first_nonfinite(steps)
     return StepsData(
         world_size=steps.world_size,
-        ranks=summary(steps),
+        ranks=summary(steps, options.rank, options.step),
         stragglers=stragglers(steps, late),
         apart=apart(steps),
         stalls=stalls(steps),

@@ -1,10 +1,10 @@
 """Steps in which all ranks are slow together, before they meet: storage that hiccups, savings that block."""
 
-import numpy as np
 import pandas as pd
 
 from analyzers.steps.lateness import CAUSES
 from analyzers.steps.model import Stall, Steps
+from analyzers.steps.robust import deviation
 
 STEPS_AT_LEAST = 20
 STALLS_AT_LEAST = 3
@@ -29,9 +29,8 @@ def stall(steps: Steps, cause: str, names: tuple[str, ...], spent: "pd.Series[fl
     known = steps.phases[[name for name in names if name in steps.phases]].sum(axis=1)
     least = steps.grid(known).min(axis=1).loc[spent.index]
     usual = float(least.median())
-    spread = 1.4826 * float(np.median(np.abs(least - usual)))
     beyond = least - usual
-    stalled = beyond[beyond > max(OUTLIER * spread, SHARE * float(spent.median()))]
+    stalled = beyond[beyond > max(OUTLIER * deviation(least.to_numpy()), SHARE * float(spent.median()))]
     if len(stalled) < STALLS_AT_LEAST or stalled.sum() < COST * spent.sum():
         return None
     return Stall(

@@ -10,6 +10,7 @@ import pandas as pd
 from analyzers.steps.lateness import Lateness
 from analyzers.steps.lines import Array
 from analyzers.steps.model import Steps, Straggler
+from analyzers.steps.robust import NORMAL
 
 STEPS_AT_LEAST = 3
 SHARE_AT_LEAST = 0.01
@@ -66,7 +67,7 @@ def late_from(late: Lateness) -> Array:
 def spread(late: Lateness) -> float:
     """Robust deviation of a rank's lateness from step to step; a rank that is always late does not raise it."""
     changes = np.abs(np.diff(late.excess.to_numpy(), axis=0))
-    return float(np.median(np.median(changes, axis=0)) * 1.4826 / np.sqrt(2))
+    return NORMAL * float(np.median(np.median(changes, axis=0)) / np.sqrt(2))
 
 
 def judged(late: Lateness, rank: int, bars: Array) -> Straggler | None:

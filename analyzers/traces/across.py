@@ -32,7 +32,10 @@ class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
-    """One collective on all its ranks, split into waiting for the last one and the transfer."""
+    """One collective on all its ranks, split into waiting for the last one and the transfer.
+
+    `late_ns` is the last rank's arrival after the middle one's, `wait_ns` the waiting of all ranks together.
+    """
 
     name: str
     group: str
@@ -42,6 +45,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
     last_rank: int
     late_ns: int
     wait_ns: int
+    longest_wait_ns: int
     transfer_ns: int
     bytes: int
     bus_bytes_per_s: float
@@ -128,6 +132,7 @@ def meeting(late: Lateness, which: int, waited: int) -> Meeting:
         last_rank=met.ranks[met.rank[last]],
         late_ns=int(late.lateness[last]),
         wait_ns=waited,
+        longest_wait_ns=int(late.wait[rows].max()),
         transfer_ns=transfer,
         bytes=size,
         bus_bytes_per_s=round(size / transfer * 1e9 * bus_factor(name, members)) if transfer else 0,

@@ -12,6 +12,12 @@ PURPOSES = {
 }
 
 
+LIBRARIES = ("gloo:", "nccl:", "c10d::")
+"""How what the collectives' libraries run is called."""
+
+
 def purpose_of(filename: str, function: str) -> str | None:
     """What memory allocated in this function is for; None for the many that only compute."""
+    if not filename and function.startswith(LIBRARIES):
+        return COMMUNICATION
     return PURPOSES.get((filename.rpartition("/")[2], function))

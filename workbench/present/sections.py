@@ -1,6 +1,6 @@
 """The numbers behind a verdict as small tables of text, which every document and face lays out in its own way."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from analyzers.hangs.model import user_frame
@@ -9,6 +9,7 @@ from analyzers.report import Report
 from analyzers.wording import place, ranges
 from workbench.present.breakdown import further
 from workbench.present.table import Table, table
+from workbench.present.traces import trace
 from workbench.present.units import duration, nanoseconds, share, size
 
 
@@ -120,34 +121,6 @@ def first(frames: list[Any]) -> str:
     return f"{place(frame.filename, frame.line)} {frame.name}" if frame else "-"
 
 
-def trace(data: Any) -> list[Table]:
-    heads = "rank> | device> | steps> | span> | compute> | communication> | exposed> | memory> | idle>"
-    rows = (
-        (
-            r.rank,
-            r.device,
-            count(r.steps),
-            nanoseconds(r.span_ns),
-            nanoseconds(r.compute_ns),
-            nanoseconds(r.communication_ns),
-            nanoseconds(r.exposed_communication_ns),
-            nanoseconds(r.memory_ns),
-            nanoseconds(r.idle_ns),
-        )
-        for r in data.ranks
-    )
-    return [table("Where the time goes", heads, rows), *(kernels(r) for r in data.ranks[:1])]
-
-
-def count(steps: Any) -> int:
-    return len(steps) if isinstance(steps, list) else steps
-
-
-def kernels(rank: Any) -> Table:
-    rows = ((k.name[:70], k.kind, k.count, nanoseconds(k.total_ns), nanoseconds(k.mean_ns)) for k in rank.kernels)
-    return table(f"Longest work, rank {rank.rank}", "name | kind | count> | total> | mean>", rows, 8)
-
-
 def steps(data: Any) -> list[Table]:
     names = sorted({phase for r in data.ranks for phase in r.phases})
     shown = sorted(names, key=lambda n: -max(r.phases.get(n, 0.0) for r in data.ranks))[:6]
@@ -223,7 +196,20 @@ def incident(data: Any) -> list[Table]:
 
 def comparison(data: Any) -> list[Table]:
     rows = ((row.what, row.a, row.b, row.change, row.interval) for row in data.rows)
-    return [table("Side by side", "what | a> | b> | change> | 95% interval>", rows, 40)]
+    return [table("Side by side", "what | a> | b> | change> | 95% interval>", rows, 40), *holders(data.memory)]
+
+
+def holders(diff: Any) -> Iterator[Table]:
+    """What the fullest devices hold at their peaks, the largest changes first."""
+    for by in ("categories", "modules", "lines") if diff else ():
+        rows = (
+            (c.what, c.state, size(c.a_bytes), size(c.b_bytes), signed(c.bytes)) for c in getattr(diff, by) if c.bytes
+        )
+        yield table(f"Memory at the peak that changed, by {by}", "what | state | a> | b> | change>", rows, 8)
+
+
+def signed(count: int) -> str:
+    return f"{'-' if count < 0 else '+'}{size(abs(count))}"
 
 
 def estimate(data: Any) -> list[Table]:

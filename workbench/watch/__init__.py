@@ -11,7 +11,8 @@ def watch(folder: Path, *, tui: bool) -> Exit:
     Raises:
         InputError: There is no such folder.
     """
-    from workbench.show import explore, on_terminal
+    from workbench.options import on_terminal
+    from workbench.show import explore
     from workbench.watch.follow import follow
 
     if not folder.is_dir():

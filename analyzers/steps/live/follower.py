@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from analyzers import store
 from analyzers.report import Finding, ranked
 from analyzers.steps.lateness import lateness
 from analyzers.steps.lines import Line, Table, number
@@ -122,7 +123,7 @@ class Judged:
             return
         steps = table_of(logs)
         if steps is not None:
-            self.findings = ranked(grave(steps, examined(steps, lateness(steps))))
+            self.findings = ranked(grave(steps, examined(steps, lateness(steps), store.Options())))
             self.growth = {moment.ranks[0]: moment.value for moment in memory_growth(steps)}
         self._seen, self._due = seen, began + (time.monotonic() - began) / JUDGING_SHARE
 

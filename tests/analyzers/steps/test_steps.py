@@ -1,12 +1,14 @@
 """Step logs with planted causes, ours and torchtitan's."""
 
+import contextlib
 import gzip
 import json
 import math
+import random
 
 import pytest
 
-from analyzers import run, steps
+from analyzers import run, steps, store
 from analyzers.errors import InputError
 from analyzers.steps import views
 
@@ -40,7 +42,7 @@ def line(step, *, slow=None, **more):
 
 
 @pytest.fixture
-def logs(tmp_path):
+def logs(tmp_path, here):
     """Writes one log a rank; `rows[rank]` are its lines."""
 
     def write(rows, tail=""):
@@ -192,3 +194,37 @@ def test_views_and_gzip(logs, tmp_path):
     phases = views.phases(found, rank=1)
     assert phases.loc[(1, 2), "residual"] == pytest.approx(0.003)
     assert phases.index.names == ["rank", "step"]
+
+
+def test_one_rank_and_one_step(logs):
+    found = logs({rank: [line(s, slow={"fwd": s * MS}) for s in range(1, 6)] for rank in range(3)})
+    data = steps.analyze(found, store.Options(rank=1, step=4)).data
+    assert [(r.rank, r.steps, r.first_step, r.phases["fwd"]) for r in data.ranks] == [(1, 1, 4, 0.034)]
+    assert [r.rank for r in steps.analyze(found, store.Options(step=4)).data.ranks] == [0, 1, 2]
+    with pytest.raises(InputError, match="nothing of this rank"):
+        steps.analyze(found, store.Options(rank=7))
+
+
+VALUES = (None, -1, 0, 1, 7, 1 << 55, (1 << 62) - 1, -(1 << 62), 1 << 70, 1e308, -0.5, "nan", "x", [], [3], {}, True)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_content_of_a_line_is_a_crash(logs, seed):
+    """Any value in any field; the answer may be that there is no step."""
+    rng = random.Random(seed)
+
+    def odd(step):
+        row = line(step, device_ns={"fwd": 5}, local_loss=1.0)
+        for key in rng.sample(sorted(row), rng.randrange(6)):
+            value = rng.choice(VALUES)
+            row[key] = (
+                {name: rng.choice(VALUES) for name in row[key]} if isinstance(row[key], dict) and value else value
+            )
+        return row
+
+    rows = {rank: [odd(rng.randrange(40)) for _ in range(rng.choice([1, 3, 60]))] for rank in range(rng.choice([1, 3]))}
+    with contextlib.suppress(InputError):
+        report = steps.analyze(logs(rows))
+        assert report.json()
+        if report.data.goodput:
+            assert sum(report.data.goodput.parts.values()) == report.data.goodput.wall_ns

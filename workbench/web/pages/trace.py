@@ -6,7 +6,7 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from analyzers.run import Artefact
 from analyzers.traces import views
-from workbench.present.sections import trace as tables_of
+from workbench.present.traces import trace as tables_of
 from workbench.web.components.figure import drawn, visible
 from workbench.web.components.text import choice, table
 from workbench.web.components.timing import fleet, gantt, lateness, shares

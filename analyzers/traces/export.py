@@ -1,0 +1,153 @@
+"""One file of the Chrome trace format with the traces of many ranks on a common clock, and our findings in it.
+
+Perfetto and chrome://tracing open it. Each rank is a process for its host and one for each device; a process of its own
+holds what was found: the collectives in which ranks waited, and for whom.
+"""
+
+import gzip
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from analyzers import store
+from analyzers.run import Artefact
+from analyzers.traces.across import Meeting
+from analyzers.traces.fleet import Together, Window, together
+from analyzers.traces.model import DEVICE_LANE, HOST_LANE, Trace
+from analyzers.traces.table import Column
+from analyzers.wording import who
+
+EVENTS_AT_MOST = 1_000_000
+"""Over all ranks: what Perfetto still opens in a browser. The longest events of each rank stay."""
+FINDINGS_PID = 0
+PIDS_A_RANK = 1000
+ENCODER = msgspec.json.Encoder()
+Event = dict[str, Any]
+
+
+def export(
+    artefacts: Sequence[Artefact],
+    target: Path,
+    options: store.Options | None = None,
+    window: Window | None = None,
+    limit: int = EVENTS_AT_MOST,
+) -> int:
+    """Write `target` (gzipped if its name ends in .gz); `window` is of the common clock. Returns the number of events.
+
+    Raises:
+        InputError: No trace can be read.
+    """
+    all_of = together(tuple(artefacts), options or store.Options())
+    written = 0
+    with gzip.open(target, "wb", 6) if target.suffix == ".gz" else target.open("wb") as file:
+        file.write(b'{"displayTimeUnit": "ms", "traceEvents": [\n')
+        for number, event in enumerate(events(all_of, window, limit)):
+            file.write((b",\n" if number else b"") + ENCODER.encode(event))
+            written = number + 1
+        file.write(b"\n]}\n")
+    return written
+
+
+def events(all_of: Together, window: Window | None, limit: int) -> Iterator[Event]:
+    """First what was found, then rank by rank."""
+    files = list(dict.fromkeys(one.artefact.path for one in all_of.recordings))
+    if all_of.joint:
+        yield from findings(all_of, all_of.joint.meetings)
+    for number, path in enumerate(files, 1):
+        place = next(i for i, one in enumerate(all_of.recordings) if one.artefact.path == path)
+        trace, rank = all_of.recordings[place].trace, all_of.recordings[place].rank
+        shift = all_of.shifts[place] - trace.origin
+        name = path.name if rank is None else f"rank {rank}"
+        rows = rows_of(trace, window, shift, limit // len(files))
+        yield from of_trace(trace, pids(trace, number * PIDS_A_RANK, name), shift, rows)
+
+
+def pids(trace: Trace, base: int, name: str) -> dict[int, tuple[int, str]]:
+    """(process number, its name) of each lane: the host's first, then one a device."""
+    found = {}
+    for lane, one in enumerate(trace.columns.meta["lanes"]):
+        if one["kind"] == HOST_LANE:
+            found[lane] = base, f"{name}, host"
+        elif one["kind"] == DEVICE_LANE:
+            found[lane] = base + 1 + one["pid"] % (PIDS_A_RANK - 1), f"{name}, device {one['pid']}"
+    return found
+
+
+def rows_of(trace: Trace, window: Window | None, shift: int, limit: int) -> Column:
+    """The rows to write: of those in the window the longest, in order of time."""
+    c = trace.columns
+    start, end = np.asarray(c["start"]), np.asarray(c["end"])
+    kinds = np.array([one["kind"] for one in c.meta["lanes"]] or [HOST_LANE])[c["lane"]]
+    chosen = (kinds == HOST_LANE) | (kinds == DEVICE_LANE)
+    if window:
+        chosen &= (start + shift < window[1]) & (end + shift > window[0])
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.argsort(start[rows] - end[rows], kind="stable")[:limit]]
+    return rows[np.lexsort((-end[rows], start[rows]))]
+
+
+def of_trace(trace: Trace, processes: dict[int, tuple[int, str]], shift: int, rows: Column) -> Iterator[Event]:
+    """The names of processes and lanes, the events, and an arrow from each launch to its kernel."""
+    c, lanes = trace.columns, trace.columns.meta["lanes"]
+    for pid, name in sorted(set(processes.values())):
+        yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
+    for lane, (pid, _) in processes.items():
+        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": lane, "args": {"name": lanes[lane]["name"]}}
+    there = set(rows.tolist())
+    for row in rows.tolist():
+        pid, lane = processes[int(c["lane"][row])][0], int(c["lane"][row])
+        start = int(c["start"][row]) + shift
+        yield span(trace, row, (pid, lane), start)
+        launch = int(c["launch"][row])
+        if launch in there and launch != row:
+            source = processes[int(c["lane"][launch])][0], int(c["lane"][launch])
+            flow = pid * (1 << 32) + row
+            yield from arrow("launch", flow, (*source, int(c["start"][launch]) + shift), (pid, lane, start))
+
+
+def span(trace: Trace, row: int, place: tuple[int, int], start: int) -> Event:
+    c = trace.columns
+    event = {
+        "ph": "X",
+        "name": trace.names[c["name"][row]],
+        "cat": trace.names[c["cat"][row]],
+        "pid": place[0],
+        "tid": place[1],
+        "ts": start / 1000,
+        "dur": int(c["end"][row] - c["start"][row]) / 1000,
+    }
+    if c["correlation"][row] >= 0:
+        event["args"] = {"correlation": int(c["correlation"][row])}
+    return event
+
+
+def arrow(name: str, number: int, source: tuple[int, int, int], target: tuple[int, int, int]) -> Iterator[Event]:
+    """From one (pid, tid, ns) to another."""
+    for phase, (pid, tid, at) in (("s", source), ("f", target)):
+        bound = {"bp": "e"} if phase == "f" else {}
+        yield {"ph": phase, "id": number, "name": name, "cat": name, "pid": pid, "tid": tid, "ts": at / 1000} | bound
+
+
+def findings(all_of: Together, meetings: Iterable[Meeting]) -> Iterator[Event]:
+    """The collectives with most waiting, each from the first arrival to the end of the wait."""
+    yield {"ph": "M", "name": "process_name", "pid": FINDINGS_PID, "args": {"name": "findings"}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": FINDINGS_PID, "args": {"sort_index": -1}}
+    yield {"ph": "M", "name": "thread_name", "pid": FINDINGS_PID, "tid": 0, "args": {"name": "waiting in collectives"}}
+    for met in meetings:
+        if not met.wait_ns:
+            continue
+        number = "" if met.sequence is None else f" #{met.sequence}"
+        yield {
+            "ph": "X",
+            "name": f"{who([met.last_rank])} is late in {met.name}{number}",
+            "cat": "finding",
+            "pid": FINDINGS_PID,
+            "tid": 0,
+            "ts": (met.start_ns - all_of.origin) / 1000,
+            "dur": met.longest_wait_ns / 1000,
+            "args": msgspec.to_builtins(met),
+        }
