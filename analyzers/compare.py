@@ -69,6 +69,7 @@ class CompareData(msgspec.Struct, frozen=True, kw_only=True):
     config: list[Row]
     contrasts: list[Contrast] = []
     parity: Parity | None = None
+    memory: diff.Diff | None = None
     traces: TraceDiff | None = None
 
 
@@ -100,8 +101,9 @@ def analyze(
     if not rows and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
     findings = [*worsened(found, {**LIMITS, **limits}, (first.measures, second.measures)), *undecided(found, limits)]
-    told = trace_diff.finding(traced) if traced else None
-    findings = ranked([*findings, *holders(a, b, options), *([told] if told else [])])
+    held, grown = holders(a, b, options)
+    slower = trace_diff.finding(traced) if traced else None
+    findings = ranked([*findings, *grown, *([slower] if slower else [])])
     same = parity(first.steps, second.steps) if first.steps and second.steps else None
     return Report(
         schema=SCHEMA,
@@ -116,6 +118,7 @@ def analyze(
             config=config,
             contrasts=found,
             parity=same,
+            memory=held,
             traces=traced,
         ),
     )
@@ -132,12 +135,12 @@ def contrasts(a: Side, b: Side) -> list[Contrast]:
     return [*(c for c in found if c.measure != "memory"), exact]
 
 
-def holders(a: Run, b: Run, options: store.Options) -> list[Finding]:
+def holders(a: Run, b: Run, options: store.Options) -> tuple[diff.Diff | None, list[Finding]]:
     """Who holds more or less at the peak, where both runs left snapshots."""
     before, after = (run.newest_step(found.of(Kind.SNAPSHOT)) for found in (a, b))
     if not before or not after:
-        return []
-    return attempt(lambda: diff.compare(before, after, options)) or []
+        return None, []
+    return attempt(lambda: diff.compare(before, after, options)) or (None, [])
 
 
 def traces_of(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
@@ -202,12 +205,13 @@ def middle(values: Iterable[float | None]) -> float | None:
 
 def measure_rows(a: Measures, b: Measures, found: Sequence[Contrast]) -> list[Row]:
     known = {c.measure: f"{c.low:+.1%} to {c.high:+.1%}" for c in found if c.enough}
-    p95 = next((c for c in found if c.measure == "step_time_p95"), None)
+    p95, last = (next((c for c in found if c.measure == name), None) for name in ("step_time_p95", "loss"))
     rows = [
         row("step time", (a.step_s, b.step_s), seconds, known.get("step_time")),
         row("95th percentile", (p95.a, p95.b), seconds, known.get("step_time_p95")) if p95 else None,
         row("tokens a second", (a.tokens_per_s, b.tokens_per_s), "{:.0f}".format),
-        row("last loss", (a.loss, b.loss), "{:.4f}".format, known.get("loss")),
+        row("last loss", (a.loss, b.loss), "{:.4f}".format),
+        row("loss of the last common steps", (last.a, last.b), "{:.4f}".format, known.get("loss")) if last else None,
         row("peak memory", (a.memory_bytes, b.memory_bytes), mebibytes, known.get("memory")),
         *(row(f"phase {name}", (a.phases.get(name), b.phases.get(name)), seconds) for name in a.phases | b.phases),
     ]
@@ -262,7 +266,7 @@ def regression(found: Contrast, limit: float, evidence: list[Evidence]) -> Findi
         title=f"{name_of(found)} is {found.change:.1%} higher",
         why=f"from {found.a:.6g} to {found.b:.6g}; with 95 % it is {found.low:+.1%} to {found.high:+.1%} by"
         f" {found.samples} steps, and up to {limit:.1%} is borne",
-        next="look at the phases and settings that differ below",
+        next="look at the phases and settings that differ below; where others use the machine, run both again",
         evidence=evidence,
         confidence=CAUTIOUS[found.measure],
     )

@@ -1,7 +1,7 @@
 """The command line: one short function a command. What is heavy is imported inside the command that needs it."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -47,23 +47,9 @@ def common(
     """A training run broke or is slow: one command says why, and one keypress shows the evidence."""
 
 
-def analysing(room: str, summary: str) -> Any:
-    """A command that asks one room."""
-
-    def command(
-        paths: opt.Paths, reading: opt.StepReading, showing: opt.Showing, fail_on: opt.FailOnOption = None
-    ) -> None:
-        from workbench import show
-
-        raise typer.Exit(show.answer(room, paths, reading, showing, fail_on))
-
-    command.__doc__ = summary
-    return spread(command)
-
-
 @app.command(rich_help_panel=ANALYSE)
 @spread
-def inspect(  # three groups, and what only this command can do
+def inspect(
     paths: opt.Paths,
     reading: opt.StepReading,
     showing: opt.Showing,
@@ -114,18 +100,22 @@ def trace(
     raise typer.Exit(show.answer("trace", paths, reading, showing, fail_on))
 
 
-app.command("steps", rich_help_panel=ANALYSE)(
-    analysing("steps", "Step timing: phases, stragglers, what is out of line.")
-)
+@app.command(rich_help_panel=ANALYSE)
+@spread
+def steps(paths: opt.Paths, reading: opt.StepReading, showing: opt.Showing, fail_on: opt.FailOnOption = None) -> None:
+    """Step timing: phases, stragglers, what is out of line."""
+    from workbench import show
+
+    raise typer.Exit(show.answer("steps", paths, reading, showing, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
 @spread
-def compare(a: opt.OnePath, b: opt.OnePath, document: opt.Document, fail_on: opt.Gated = None) -> None:
+def compare(a: opt.OnePath, b: opt.OnePath, showing: opt.Showing, fail_on: opt.Gated = None) -> None:
     """Two runs: configuration, step time, loss and memory side by side."""
     from workbench import show
 
-    raise typer.Exit(show.compared(a, b, document, fail_on))
+    raise typer.Exit(show.compared(a, b, showing, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)

@@ -66,16 +66,18 @@ Web = Annotated[bool, typer.Option("--web", help="Open the dashboard on the same
 Breakdown = Annotated[
     bool, typer.Option("--breakdown", help="Memory in a table: segments, holders, tensors, layers, overhead.")
 ]
+Export = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write all ranks of the last recorded step to this .json[.gz], for Perfetto.", show_default=False
+    ),
+]
 WhatIf = Annotated[
     str | None,
     typer.Option(
         help="Memory with changes, such as batch=2x,seq=4096,dp_shard=8,ac=full,optim_dtype=bfloat16.",
         show_default=False,
     ),
-]
-Export = Annotated[
-    Path | None,
-    typer.Option(help="Write all ranks' traces on one clock to this .json or .json.gz.", show_default=False),
 ]
 FailOnOption = Annotated[
     FailOn | None,

@@ -12,7 +12,7 @@ from analyzers.errors import Exit, InputError
 from analyzers.report import Report, Severity
 from analyzers.run import Run, discover, newest_step, selected
 from analyzers.store import Options
-from workbench.ask import ROOMS, ask, find, require, room_for
+from workbench.ask import ROOMS, ask, find, parts, require, room_for
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.options import Document, FailOn, Format, Reading, Showing, StepReading
@@ -54,10 +54,7 @@ def answer(room: str | None, paths: Sequence[Path], reading: Reading, showing: S
     options, run = options_of(reading), find(paths)
     room = room or room_for(run)
     if showing.interactive:
-        from workbench.tui.app import WorkbenchApp
-
-        WorkbenchApp(run, room, options).run()
-        return Exit.OK
+        return open_app(run, room, options)
     if showing.web:
         from workbench.web.server import serve_report
 
@@ -68,10 +65,15 @@ def answer(room: str | None, paths: Sequence[Path], reading: Reading, showing: S
 
 def explore(folder: Path) -> Exit:
     """The terminal app on all that a folder holds."""
-    from workbench.tui.app import WorkbenchApp
-
     run = find([folder])
-    WorkbenchApp(run, room_for(run), Options()).run()
+    return open_app(run, room_for(run), Options())
+
+
+def open_app(run: Run, room: str, options: Options) -> Exit:
+    from workbench.tui.app import WorkbenchApp
+    from workbench.tui.case import RunCase
+
+    WorkbenchApp(RunCase(run, room, options)).run()
     return Exit.OK
 
 
@@ -88,7 +90,7 @@ def memory_further(
     return deliver(whole, document, run, fail_on)
 
 
-def exported(paths: Sequence[Path], reading: StepReading, target: Path, *, force: bool) -> Exit:
+def exported(paths: Sequence[Path], reading: Reading, target: Path, *, force: bool) -> Exit:
     """The traces of a run's last recorded step as one file for Perfetto."""
     from analyzers.traces.export import export
 
@@ -100,15 +102,27 @@ def exported(paths: Sequence[Path], reading: StepReading, target: Path, *, force
     return Exit.OK
 
 
-def compared(a: Path, b: Path, document: Document, fail_on: str | None) -> Exit:
+def compared(a: Path, b: Path, showing: Showing, fail_on: str | None) -> Exit:
     """Two runs side by side, and whether the second passes a gate."""
     from analyzers import compare
     from workbench.failing import gate
 
     limits = gate(fail_on)
     runs = discover(a), discover(b)
+    if showing.interactive and not fail_on:
+        from workbench.tui.app import WorkbenchApp
+        from workbench.tui.case import Comparison
+
+        WorkbenchApp(Comparison(*runs, Options())).run()
+        return Exit.OK
     report = compare.analyze(*runs, Options(), limits.limits)
-    delivered = deliver(report, document, runs[0])
+    if showing.web:
+        from workbench.web.server import serve_view
+        from workbench.web.view import View
+
+        serve_view(View(runs[0], Options(), report, parts(report)))
+        return Exit.OK
+    delivered = deliver(report, showing, runs[0])
     return Exit.FINDINGS if limits.fails(report) else delivered
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
+from analyzers.steps.badput import Bad, badput
 from analyzers.steps.lateness import Lateness
 from analyzers.steps.losses import Broken
 from analyzers.steps.model import Change, Event, Stall, Steps, StepsData, Straggler
@@ -21,6 +22,7 @@ def verdicts(steps: Steps, data: StepsData) -> list[Finding]:
     found += [stalled(steps, stall) for stall in data.stalls]
     slower = [c for c in data.changes if c.after_s > c.before_s and not explained(c, data.stragglers)]
     found += [slowed(steps, max(slower, key=lambda c: c.after_s - c.before_s))] if slower else []
+    found += [costly(steps, bad) for bad in badput(data)]
     jumps = [event for event in data.events if event.kind == "grad_norm_jump"]
     spikes = [event for event in data.events if event.kind == "loss_spike"]
     found += [spiked(steps, worst(spikes), jumps)] if spikes else []
@@ -144,6 +146,39 @@ def slowed(steps: Steps, change: Change) -> Finding:
         evidence=[Evidence(text=f"{name} takes {seconds(more)} more") for name, more in grown if more > 0],
         confidence=0.8,
     )
+
+
+def costly(steps: Steps, bad: Bad) -> Finding:
+    """The finding on a part of the wall time that takes too much."""
+    title, why, advice = COSTLY[bad.part]
+    return Finding(
+        id=f"steps.{bad.part}_time",
+        severity=Severity.WARNING,
+        title=f"{title} {bad.share:.0%} of the time: {seconds(bad.seconds)} {why}",
+        why="it is time in which no rank trains",
+        next=advice,
+        ranks=steps.ranks,
+        confidence=0.9,
+    )
+
+
+COSTLY = {
+    "data": (
+        "waiting for data takes",
+        "in a usual step of most ranks",
+        "give the loader more workers and let it read ahead; look at what it does to a sample",
+    ),
+    "checkpoint": (
+        "saving checkpoints takes",
+        "in all",
+        "save asynchronously (checkpoint.async_mode), less often, or to faster storage",
+    ),
+    "restart": (
+        "restarts and the steps they lost take",
+        "in all",
+        "see what ended the attempts; save checkpoints more often than the job dies",
+    ),
+}
 
 
 def broken_loss(broken: Broken) -> Finding:

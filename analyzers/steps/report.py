@@ -19,7 +19,7 @@ from analyzers.wording import seconds, verb
 SCHEMA = "workbench.steps/1"
 CLASSES = (
     "nonfinite_loss", "collective_count", "straggler", "memory_growth", "global_stall", "slowdown", "loss_rise",
-    "loss_spike",
+    "loss_spike", "restart_time", "checkpoint_time", "data_time",
 )  # fmt: skip
 """Of several findings the one that explains the others names the verdict."""
 
@@ -48,8 +48,9 @@ def analyze(artefacts: Sequence[run.Artefact], options: store.Options | None = N
     )
 
 
-def examined(steps: Steps, late: Lateness, options: store.Options) -> StepsData:
+def examined(steps: Steps, late: Lateness, options: store.Options | None = None) -> StepsData:
     """The answer to each question."""
+    options = options or store.Options()
     nonfinite = first_nonfinite(steps)
     return StepsData(
         world_size=steps.world_size,

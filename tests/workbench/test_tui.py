@@ -6,7 +6,9 @@ from textual.widgets import Static, TabbedContent
 from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.present import units
-from workbench.tui.app import Views, WorkbenchApp
+from workbench.tui.app import WorkbenchApp
+from workbench.tui.case import RunCase
+from workbench.tui.views import Views
 from workbench.tui.widgets.area import Area
 from workbench.tui.widgets.blocks import BlockMap
 from workbench.tui.widgets.holders import Holders
@@ -31,7 +33,7 @@ async def answered(app, pilot):
 
 
 def app_on(run, room=None):
-    return WorkbenchApp(run, room or room_for(run), Options())
+    return WorkbenchApp(RunCase(run, room or room_for(run), Options()))
 
 
 @pytest.mark.parametrize("size", SIZES)

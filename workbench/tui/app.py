@@ -1,5 +1,6 @@
 """The terminal app: the answer first, the evidence one key away."""
 
+import time
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -8,28 +9,18 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
-from textual.widget import Widget
-from textual.widgets import Footer, Header, LoadingIndicator, Static, TabbedContent, TabPane
+from textual.widgets import DataTable, Footer, Header, Input, LoadingIndicator, Static, Tree
 
 from analyzers.errors import WorkbenchError
 from analyzers.report import Report
-from analyzers.run import Run
-from analyzers.store import Options
-from workbench.ask import ask, parts
 from workbench.console import clean
-from workbench.tui.panes.hang import HangPane
-from workbench.tui.panes.home import HomePane
-from workbench.tui.panes.memory import MemoryPane
-from workbench.tui.panes.steps import StepsPane
-from workbench.tui.panes.trace import TracePane
-
-VIEWS = ("home", "memory", "hang", "trace", "steps")
-PANES: dict[str, type[MemoryPane | HangPane | TracePane | StepsPane]] = {
-    "memory": MemoryPane,
-    "hang": HangPane,
-    "trace": TracePane,
-    "steps": StepsPane,
-}
+from workbench.present.units import size
+from workbench.source import source_of
+from workbench.tui.case import Case
+from workbench.tui.children import end_children
+from workbench.tui.source import SourceScreen
+from workbench.tui.views import Views
+from workbench.tui.web import Dashboard
 
 
 class Answered(Message):
@@ -48,86 +39,162 @@ class Failed(Message):
         self.error = error
 
 
-class Views(Vertical):
-    """A tab for each question; that of `room` comes first to sight, home where several rooms are joined."""
-
-    def __init__(self, report: Report[Any], run: Run, room: str, options: Options) -> None:
-        super().__init__()
-        self._report, self._run, self._options = report, run, options
-        self._found = parts(report)
-        self._first = room if room in self._found else "home"
-
-    def compose(self) -> ComposeResult:
-        with TabbedContent(initial=self._first):
-            for i, name in enumerate(VIEWS, 1):
-                with TabPane(f"{i} {name}", id=name):
-                    yield self._pane(name)
-
-    def on_mount(self) -> None:
-        self.turn_to(self._first)
-
-    def turn_to(self, name: str) -> None:
-        """Show a view and give it the keys."""
-        tabs = self.query_one(TabbedContent)
-        tabs.active = name
-        pane = tabs.get_pane(name)
-        # A focused widget of a hidden view would bring that view back.
-        self.screen.set_focus(next((w for w in pane.walk_children(Widget) if w.focusable), None))
-
-    def _pane(self, name: str) -> Widget:
-        if name == "home":
-            return HomePane(self._report)
-        if name not in self._found:
-            return Static(f"no {name} data in this run", classes="absent")
-        return PANES[name](self._found[name], self._run, self._options)
-
-
 class WorkbenchApp(App[None]):
-    """Opens on the view of `room`; `joined` opens on home."""
+    """Shows a case. What several views share is here: search, source, copying, the dashboard."""
 
     TITLE = "workbench"
     CSS_PATH = "workbench.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(str(i), f"view('{name}')", name.capitalize(), id=f"view.{name}") for i, name in enumerate(VIEWS, 1)),
+        *(Binding(str(i), f"view({i})", f"View {i}", id=f"view.{i}", show=False) for i in range(1, 7)),
+        Binding("slash", "search", "Search", id="search"),
+        Binding("f", "focus_evidence", "Focus", id="focus"),
+        Binding("o", "source", "Source", id="source"),
+        Binding("y", "copy", "Copy", id="copy"),
+        Binding("w", "web", "Web", id="web", show=False),
         Binding("question_mark", "show_help_panel", "Help", id="help"),
         Binding("t", "change_theme", "Theme", id="theme", show=False),
+        Binding("escape", "leave", "Back", id="back", show=False),
         Binding("q", "quit", "Quit", id="quit"),
     ]
 
-    def __init__(self, run: Run, room: str, options: Options) -> None:
+    def __init__(self, case: Case) -> None:
         super().__init__()
-        self._run, self._room, self._options = run, room, options
+        self._case = case
+        self._began = time.monotonic()
+        self._dashboard: Dashboard | None = None
         self.report: Report[Any] | None = None
-        self.sub_title = clean(run.root)
+        self.sub_title = clean(" and ".join(str(run.root) for run in case.runs))
 
     def compose(self) -> ComposeResult:
         yield Header()
         with Vertical(id="loading"):
-            yield Static(Text(f"reading {len(self._run.artefacts)} files"), id="loading-text")
+            yield Static(id="loading-text")
             yield LoadingIndicator()
+        yield Input(id="search", placeholder="enter: go there   n N: next, previous   esc: back", classes="hidden")
         yield Footer()
 
     def on_mount(self) -> None:
+        self._tell_progress()
+        self._clock = self.set_interval(0.5, self._tell_progress)
         self._ask()
+
+    def _tell_progress(self) -> None:
+        files = [artefact for run in self._case.runs for artefact in run.artefacts]
+        waited = time.monotonic() - self._began
+        told = f"reading {len(files)} files, {size(sum(a.bytes for a in files))}   {waited:.0f} s   q gives up"
+        self.query_one("#loading-text", Static).update(Text(told))
 
     @work(thread=True, exclusive=True)
     def _ask(self) -> None:
         """Reading happens in child processes, so this thread mostly waits."""
         try:
-            self.post_message(Answered(ask(self._room, self._run, self._options)))
+            self.post_message(Answered(self._case.ask()))
         except WorkbenchError as error:
             self.post_message(Failed(error))
 
     async def on_answered(self, message: Answered) -> None:
         self.report = message.report
+        self._clock.stop()
         await self.query_one("#loading").remove()
-        await self.mount(Views(message.report, self._run, self._room, self._options), before=self.query_one(Footer))
+        panes = self._case.panes(message.report)
+        views = Views(self._case.views, panes, self._case.wanted if self._case.wanted in panes else "home")
+        await self.mount(views, before=self.query_one("#search"))
 
     def on_failed(self, message: Failed) -> None:
         text = f"error: {clean(message.error.message)}\nhint: {clean(message.error.hint)}\n\nq quits"
         self.query_one(LoadingIndicator).remove()
+        self._clock.stop()
         self.query_one("#loading-text", Static).update(Text(text))
 
-    def action_view(self, name: str) -> None:
+    def action_view(self, number: int) -> None:
         for views in self.query(Views):
-            views.turn_to(name)
+            if number <= len(self._case.views):
+                views.turn_to(self._case.views[number - 1])
+
+    def action_search(self) -> None:
+        """Ask for a text to find in what is in sight."""
+        for views in self.query(Views):
+            if hasattr(views.pane, "before_search"):
+                views.pane.before_search()
+            asked = self.query_one("#search", Input)
+            asked.remove_class("hidden")
+            asked.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self._close_search()
+        target = self.query_one(Views).searchable()
+        if target is None:
+            self.notify("nothing here can be searched", markup=False)
+            return
+        target.focus()
+        target.search(event.value)
+
+    def action_leave(self) -> None:
+        """Close the search, else show again what the evidence has taken the room of."""
+        if self.query_one("#search", Input).has_class("hidden"):
+            self.query(".top").remove_class("hidden")
+            return
+        self._close_search()
+
+    def _close_search(self) -> None:
+        self.query_one("#search", Input).add_class("hidden")
+        self.query_one(Views).give_keys()
+
+    def action_focus_evidence(self) -> None:
+        """Give what is below the picture its room, or take it back."""
+        for views in self.query(Views):
+            views.pane.query(".top").toggle_class("hidden")
+
+    def chosen(self) -> str:
+        """What the cursor is on, as text."""
+        focused = self.screen.focused
+        around = focused.ancestors_with_self if focused is not None else []
+        return next((str(found) for node in around if (found := chosen_in(node))), "")
+
+    def action_source(self) -> None:
+        """Show the file that the cursor's line names."""
+        place = source_of(self.chosen())
+        if place is None:
+            self.notify("no file of this machine is named here", markup=False)
+            return
+        self.push_screen(SourceScreen(*place))
+
+    def on_data_table_row_selected(self, _event: DataTable.RowSelected) -> None:
+        self._source_if_there()
+
+    def on_tree_node_selected(self, event: Tree.NodeSelected[int]) -> None:
+        if not event.node.allow_expand:
+            self._source_if_there()
+
+    def _source_if_there(self) -> None:
+        if place := source_of(self.chosen()):
+            self.push_screen(SourceScreen(*place))
+
+    def action_copy(self) -> None:
+        """Copy what the cursor is on, else the command that shows the same."""
+        text = self.chosen() or self._case.command
+        self.copy_to_clipboard(text)
+        self.notify(f"copied: {clean(text)[:200]}", markup=False)
+
+    def action_web(self) -> None:
+        """Open the same in a browser, or say where it can be opened."""
+        self._dashboard = self._dashboard or Dashboard(self._case.runs[0].root)
+        self._announce(self._dashboard)
+
+    @work(thread=True, exclusive=True, group="web")
+    def _announce(self, dashboard: Dashboard) -> None:
+        told = dashboard.open()
+        self.call_from_thread(self.notify, told, timeout=20, markup=False)
+
+    async def action_quit(self) -> None:
+        """Leave; what is still being read is given up."""
+        if self._dashboard is not None:
+            self._dashboard.close()
+        if self.report is None:
+            end_children()
+        self.exit()
+
+
+def chosen_in(node: Any) -> str:
+    """What the cursor of a widget is on; empty where it has none."""
+    return str(node.chosen()) if hasattr(node, "chosen") else ""

@@ -13,13 +13,13 @@ from werkzeug.serving import BaseWSGIServer, make_server
 
 from analyzers.run import Run
 from analyzers.store import Options
-from workbench.ask import find, room_for
+from workbench.ask import JOINED, find, room_for
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.web.app import make_app
 from workbench.web.drops import Drops
 from workbench.web.gate import Gate
-from workbench.web.view import view_of
+from workbench.web.view import View, view_of
 
 LOOPBACK = "127.0.0.1"
 TOKEN_BYTES = 18
@@ -46,14 +46,19 @@ def serve(path: Path, place: Place) -> None:
 
 
 def serve_report(run: Run, room: str, options: Options, place: Place | None = None) -> None:
-    """Serve one report, and what is dropped onto its page."""
+    """Serve the report of one room on its page."""
+    serve_view(view_of(run, room, options), room if room != JOINED else "", place)
+
+
+def serve_view(view: View, page: str = "", place: Place | None = None) -> None:
+    """Serve a view, and what is dropped onto its page."""
     place = place or Place()
     token = None if place.is_private else secrets.token_urlsafe(TOKEN_BYTES)
-    main = make_app(view_of(run, room, options)).server
+    main = make_app(view).server
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="workbench-") as folder:
-        server = listening(place, Gate(Drops(main, Path(folder), options), token))
-        announce(run, f"/{room if room != 'incident' else ''}", server, place, token)
+        server = listening(place, Gate(Drops(main, Path(folder), view.options), token))
+        announce(view.run, page, server, place, token)
         server.serve_forever()
 
 
@@ -68,7 +73,7 @@ def listening(place: Place, app: Gate) -> BaseWSGIServer:
 def announce(run: Run, page: str, server: BaseWSGIServer, place: Place, token: str | None) -> None:
     """Tell where the page is."""
     query = f"?token={token}" if token else ""
-    url = f"http://{place.host}:{server.port}{page}{query}"
+    url = f"http://{place.host}:{server.port}/{page}{query}"
     note(f"serving {run.root} at {url}  (ctrl+c ends)")
     if place.is_private:
         name = f"{getpass.getuser()}@{platform.node()}"

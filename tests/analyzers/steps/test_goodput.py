@@ -110,3 +110,30 @@ def test_quotients_that_add_up(seed):
     quotients = shared(rows.sum(axis=0).tolist(), count)
     assert sum(quotients) == 10**12
     assert np.abs(np.array(quotients) - rows.mean(axis=0)).max() < 1
+
+
+def test_parts_that_cost_too_much(job):
+    """A loader that takes a third of each step, and savings that take 15 % of the run."""
+    simulated = job(ranks=2, device="cuda")
+    simulated.rows = {
+        rank: [row(step, 4.0 * step, work=2.0, data_wait=1.0) for step in range(1, 31)] for rank in (0, 1)
+    }
+    report = steps.analyze(simulated.written())
+    assert (report.verdict.kind, report.verdict.ranks) == ("data_time", [0, 1])
+    assert "33% of the time: 1 s in a usual step" in report.verdict.sentence
+    saving = [row(step, 4.0 * step, work=3.0, ckpt_save=0.7) for step in range(1, 31)]
+    simulated.rows = {0: saving, 1: saving}
+    (found,) = steps.analyze(simulated.written()).findings
+    assert found.id == "steps.checkpoint_time"
+    assert "16% of the time: 21 s in all" in found.title
+
+
+def test_restarts_that_cost_too_much(job):
+    header = {"schema": "workbench.steps/1", "rank": 0, "world_size": 1}
+    attempts = [row(step, 10.0 * step, work=9.9) for step in range(1, 41)]
+    again = [row(step, 600.0 + 10.0 * step, work=9.9) for step in range(31, 61)]
+    simulated = job(ranks=1, device="cuda")
+    simulated.rows = {0: [*attempts, header, *again]}
+    report = steps.analyze(simulated.written())
+    assert report.verdict.kind == "restart_time"
+    assert report.data.goodput.parts["redone"] == 10 * 99 * S // 10

@@ -42,7 +42,7 @@ def line(step, *, slow=None, **more):
 
 
 @pytest.fixture
-def logs(tmp_path):
+def logs(tmp_path, here):
     """Writes one log a rank; `rows[rank]` are its lines."""
 
     def write(rows, tail=""):
@@ -209,7 +209,7 @@ VALUES = (None, -1, 0, 1, 7, 1 << 55, (1 << 62) - 1, -(1 << 62), 1 << 70, 1e308,
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_content_of_a_line_is_a_crash(logs, here, seed):
+def test_no_content_of_a_line_is_a_crash(logs, seed):
     """Any value in any field; the answer may be that there is no step."""
     rng = random.Random(seed)
 

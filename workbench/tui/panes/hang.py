@@ -43,7 +43,6 @@ class HangPane(Vertical):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("b", "group(1)", "Next group", id="hang.group"),
-        Binding("f", "focus", "Focus", id="hang.focus"),
         *TURNS,
     ]
 
@@ -59,7 +58,7 @@ class HangPane(Vertical):
         return broken[0] if broken else 0
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="hang-top"):
+        with Vertical(id="hang-top", classes="top"):
             yield Static(id="hang-title")
             yield Static(legend(), id="legend")
             yield Matrix(id="matrix")
@@ -74,10 +73,6 @@ class HangPane(Vertical):
 
     def action_reading(self, by: int) -> None:
         self.query_one(Explained).action_reading(by)
-
-    def action_focus(self) -> None:
-        """Give the reading the room of the matrix, or take it back."""
-        self.query_one("#hang-top").toggle_class("hidden")
 
     def _turn(self) -> None:
         """Show the group, also in what is read below."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
@@ -27,6 +28,11 @@ class HomePane(Vertical):
         yield OptionList(*(Option(title(f), id=str(i)) for i, f in enumerate(self._report.findings)), id="findings")
         with VerticalScroll(id="finding"):
             yield Static(Text("nothing out of line was found", style="dim"), id="finding-text")
+
+    def chosen(self) -> str:
+        """The highlighted finding as JSON."""
+        at = self.query_one(OptionList).highlighted
+        return "" if at is None else msgspec.json.encode(self._report.findings[at]).decode()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         finding = self._report.findings[event.option_index]

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from analyzers.errors import WorkbenchError
 from analyzers.memory import views
@@ -20,7 +20,6 @@ from workbench.present.sections import device_name, worst_first
 from workbench.present.units import bar, share, size
 from workbench.tui.panes.evidence import Evidence, Instant
 from workbench.tui.widgets.area import Area
-from workbench.tui.widgets.holders import Holders
 from workbench.tui.widgets.readings import TURNS
 
 RESTED_S = 0.1
@@ -46,9 +45,6 @@ class MemoryPane(Vertical):
         Binding("b", "group", "Group by", id="memory.group"),
         Binding("space", "mark", "Mark", id="memory.mark"),
         Binding("d", "changes", "Changes", id="memory.changes"),
-        Binding("f", "focus", "Focus", id="memory.focus"),
-        Binding("slash", "search", "Search", id="memory.search"),
-        Binding("escape", "leave", "Back", id="memory.leave", show=False),
     ]
 
     def __init__(self, data: Any, run: Run, options: Options) -> None:
@@ -64,11 +60,10 @@ class MemoryPane(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(id="memory-title")
-        with Horizontal(id="memory-top"):
+        with Horizontal(id="memory-top", classes="top"):
             yield Area(id="area")
             yield Static(id="categories")
         yield Evidence([d for of_rank in self._by_rank.values() for d in of_rank], self._options)
-        yield Input(id="search", placeholder="name in the tree; enter: go there, n N: next, previous", classes="hidden")
 
     def on_mount(self) -> None:
         self._show_device()
@@ -155,29 +150,11 @@ class MemoryPane(Vertical):
         """What changed from the mark to the cursor."""
         self.query_one(Evidence).turn_to("changes")
 
-    def action_focus(self) -> None:
-        """Give the evidence the room of the timeline, or take it back."""
-        self.query_one("#memory-top").toggle_class("hidden")
-
-    def action_search(self) -> None:
-        """Ask for a name in the tree."""
-        self.query_one(Evidence).turn_to("tree")
-        asked = self.query_one("#search", Input)
-        asked.remove_class("hidden")
-        asked.focus()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.action_leave()
-        self.query_one(Holders).search(event.value)
-        self.query_one(Holders).focus()
-
-    def action_leave(self) -> None:
-        """Close the search, or show the timeline again."""
-        asked = self.query_one("#search", Input)
-        if asked.has_class("hidden"):
-            self.query_one("#memory-top").remove_class("hidden")
-        asked.add_class("hidden")
-        self.query_one(Area).focus()
+    def before_search(self) -> None:
+        """The tree can be searched, the picture cannot."""
+        evidence = self.query_one(Evidence)
+        if not hasattr(evidence.shown, "search"):
+            evidence.turn_to("tree")
 
 
 def held(row: dict[str, Any]) -> Text:

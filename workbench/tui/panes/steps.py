@@ -17,6 +17,7 @@ from analyzers.run import Run
 from analyzers.steps import views
 from analyzers.store import Options
 from workbench.ask import ROOMS
+from workbench.console import clean
 from workbench.palette import PHASES
 from workbench.present.sections import steps as tables_of
 from workbench.present.spark import spark
@@ -43,7 +44,6 @@ class StepsPane(Vertical):
         Binding("right,l", "move(1)", "Later", id="steps.right", show=False),
         Binding("left_square_bracket", "rank(-1)", "Previous rank", id="steps.previous"),
         Binding("right_square_bracket", "rank(1)", "Next rank", id="steps.next"),
-        Binding("f", "focus", "Focus", id="steps.focus"),
         *TURNS,
     ]
 
@@ -56,7 +56,7 @@ class StepsPane(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(id="steps-title")
-        with Horizontal(id="steps-top"):
+        with Horizontal(id="steps-top", classes="top"):
             yield PhaseStack(id="phases")
             yield Static(id="step")
         yield Compared(self._data, self._logs, self._options)
@@ -110,10 +110,6 @@ class StepsPane(Vertical):
     def action_reading(self, by: int) -> None:
         self.query_one(Compared).action_reading(by)
 
-    def action_focus(self) -> None:
-        """Give the reading the room of the chart, or take it back."""
-        self.query_one("#steps-top").toggle_class("hidden")
-
 
 class Compared(Readings):
     """All ranks: tables, durations, loss."""
@@ -164,5 +160,7 @@ def made_of(row: dict[str, Any]) -> Text:
     phases = {name: float(seconds) for name, seconds in row.items() if name not in ("step", "dur_s") and seconds > 0}
     for name, seconds in sorted(phases.items(), key=lambda item: -item[1]):
         meter = (bar(seconds, total, 10).ljust(10), PHASES.get(name, PHASES["other"]))
-        lines.append(Text.assemble(f"{name[:12]:<13}", meter, f" {duration(seconds):>8} {share(seconds, total):>7}"))
+        lines.append(
+            Text.assemble(f"{clean(name)[:12]:<13}", meter, f" {duration(seconds):>8} {share(seconds, total):>7}")
+        )
     return Text("\n").join(lines)

@@ -16,12 +16,12 @@ from analyzers.traces import views
 from workbench.palette import KIND_SIGNS, KINDS, ink
 from workbench.present.table import Table, table
 from workbench.present.units import nanoseconds, share
+from workbench.tui.widgets.calls import Calls
 from workbench.tui.widgets.gantt import Gantt
 from workbench.tui.widgets.readings import TURNS, Readings
 from workbench.tui.widgets.rows import Rows
 from workbench.tui.widgets.tables import Grid
 
-SPANS = 2000
 PARTS = {
     "compute": "compute_ns",
     "communication": "exposed_communication_ns",
@@ -32,9 +32,11 @@ PARTS = {
 TITLES = {
     "kernels": "longest work",
     "events": "events",
+    "calls": "calls by",
     "waits": "who waits in collectives, and who comes last",
     "steps": "profiled steps",
 }
+CALLS_BY = ("operator", "module", "function")
 BARS_AT_MOST = 8
 
 
@@ -44,6 +46,7 @@ class TracePane(Vertical):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left_square_bracket", "rank(-1)", "Previous rank", id="trace.previous"),
         Binding("right_square_bracket", "rank(1)", "Next rank", id="trace.next"),
+        Binding("b", "group", "Calls by", id="trace.group"),
         *TURNS,
     ]
 
@@ -54,9 +57,8 @@ class TracePane(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(legend(), id="trace-title")
-        yield Rows(
-            Text(f"{'rank':>6} {'span':>9}", style="dim"), lambda one: breakdown(one, self.size.width), id="bars"
-        )
+        heads = Text(f"{'rank':>6} {'span':>9}", style="dim")
+        yield Rows(heads, lambda one: breakdown(one, self.size.width), id="bars", classes="top")
         yield self._looked
 
     def on_mount(self) -> None:
@@ -67,6 +69,9 @@ class TracePane(Vertical):
 
     def action_rank(self, by: int) -> None:
         self._looked.turn_rank(by)
+
+    def action_group(self) -> None:
+        self._looked.regroup()
 
     def action_reading(self, by: int) -> None:
         self._looked.action_reading(by)
@@ -81,18 +86,21 @@ class Looked(Readings):
         self._artefacts = {str(artefact.path): artefact for artefact in run.of(Kind.TRACE)}
         self._at = 0
         self._window: tuple[int, int] | None = None
+        self._by = CALLS_BY[0]
 
     def widgets(self) -> Iterable[Widget]:
         """Kernels, events, waits, steps."""
         yield Grid(id="kernels")
         yield Gantt(id="events")
+        yield Calls(id="calls")
         yield Grid(id="waits")
         yield Grid(id="steps")
 
     def title(self) -> str:
         """What is in sight, and of which rank."""
+        by = f" {self._by}" if self.reading == "calls" else ""
         of = "" if self.reading == "waits" else f" of {self._who()} ({self._at + 1} of {len(self._data.ranks)})"
-        return super().title() + of
+        return super().title() + by + of
 
     def _who(self) -> str:
         one = self._data.ranks[self._at]
@@ -108,12 +116,21 @@ class Looked(Readings):
             return (steps(one),)
         if reading == "waits":
             return (waits(self._data.waits),)
-        return views.spans(self._artefacts[one.path], self._options, self._window, SPANS), self._window
+        artefact = self._artefacts[one.path]
+        if reading == "calls":
+            return (views.tree(artefact, self._options, self._by),)
+        return views.timeline(artefact, self._options, self._window, max(1, self.size.width)), self._window
 
     def turn_rank(self, by: int) -> None:
         """Speak of another rank."""
         self._at, self._window = (self._at + by) % len(self._data.ranks), None
         self.load()
+
+    def regroup(self) -> None:
+        """Group calls by something else."""
+        if self.reading == "calls":
+            self._by = CALLS_BY[(CALLS_BY.index(self._by) + 1) % len(CALLS_BY)]
+        self.turn_to("calls")
 
     def on_gantt_asked(self, event: Gantt.Asked) -> None:
         """Draw another window; short events come to sight as it gets narrower."""

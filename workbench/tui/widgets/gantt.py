@@ -24,7 +24,7 @@ SHORTEST_NS = 100
 
 
 class Gantt(ScrollView, can_focus=True):
-    """Spans as `traces.views.spans` gives them. A window is (first, last) in ns; asking for another posts `Asked`."""
+    """Spans as `traces.views.timeline` gives them. A window is (first, last) in ns; to ask for another is `Asked`."""
 
     DEFAULT_CSS = "Gantt { height: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -111,8 +111,13 @@ class Gantt(ScrollView, can_focus=True):
             begin = max(0, int((start - first) * scale))
             end = min(width, max(begin + 1, int((start + dur - first) * scale)))
             owner[begin:end] = [place] * (end - begin)
-        names, kinds = mine["name"].tolist(), mine["kind"].tolist()
+        names, kinds = [told(*one) for one in zip(mine["count"], mine["name"], strict=True)], mine["kind"].tolist()
         return [piece(names, kinds, number, length) for number, length in runs(owner)]
+
+
+def told(count: int, name: str) -> str:
+    """A block of many events goes by the longest of them."""
+    return clean(name) if count == 1 else f"{count} x {clean(name)}"
 
 
 def piece(names: list[str], kinds: list[str], number: int, length: int) -> Segment:
@@ -123,7 +128,7 @@ def piece(names: list[str], kinds: list[str], number: int, length: int) -> Segme
     style = Style(color=ink(colour), bgcolor=colour)
     if length < SHORTEST_NAME:
         return Segment(KIND_SIGNS[kinds[number]] * length, style)
-    return Segment(f"{clean(names[number])[: length - 1]:<{length - 1}}▕", style)
+    return Segment(f"{names[number][: length - 1]:<{length - 1}}▕", style)
 
 
 def runs(owner: list[int]) -> list[tuple[int, int]]:

@@ -30,7 +30,7 @@ class Holders(LazyTree):
         """Bar, bytes, blocks and name; bars are relative to the largest neighbour."""
         entry = self._frame.iloc[row]
         name, held = str(entry["name"]), int(entry["bytes"])
-        largest = int(self._frame["bytes"].iloc[self.children_of(int(entry["parent"]))[0]])
+        largest = int(self._frame["bytes"].iloc[self.children_of(self.parent_of(row))[0]])
         return Text.assemble(
             (bar(held, largest, 8).ljust(8), CATEGORIES.get(name, "")),
             f" {size(held):>10} {share(held, self._total):>7} {int(entry['blocks']):>6}  ",

@@ -47,6 +47,11 @@ class Readings(Vertical):
         """What is in sight."""
         return self._titles[self.reading]
 
+    @property
+    def shown(self) -> Widget:
+        """The widget in sight."""
+        return self.query_one(f"#{self.reading}")
+
     def compose(self) -> ComposeResult:
         yield Static(classes="title")
         with ContentSwitcher(initial=self.reading):

@@ -1,14 +1,16 @@
 """The tables that every document shows, as they are."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Label
 
 from workbench.console import clean
 from workbench.present.table import Table
+from workbench.tui.widgets.keys import CURSOR, FOUND
 
 ROWS_AT_MOST = 2000
 """More take seconds to lay out, and nobody scrolls that far: `--json` has them all."""
@@ -28,11 +30,14 @@ class Sections(VerticalScroll):
 
 
 class Grid(DataTable[Text]):
-    """A table whose rows can be changed."""
+    """A table whose rows can be changed, with a search."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*CURSOR, *FOUND]
 
     def __init__(self, section: Table | None = None, **options: Any) -> None:
         super().__init__(cursor_type="row", zebra_stripes=True, **options)
         self._section = section
+        self._text = ""
 
     def on_mount(self) -> None:
         if self._section is not None:
@@ -40,11 +45,34 @@ class Grid(DataTable[Text]):
 
     def show(self, section: Table) -> None:
         """Draw other rows; the cursor goes to the first."""
+        self._section = section
         self.clear(columns=True)
-        self.add_columns(*(Text(head) for head in section.columns))
+        self.add_columns(*(Text(clean(head)) for head in section.columns))
         for row in section.rows[:ROWS_AT_MOST]:
             justified = ((cell, "right" if i in section.numeric else "left") for i, cell in enumerate(row))
             self.add_row(*(Text(clean(cell), justify=side) for cell, side in justified))  # type: ignore[arg-type]  # the two sides are literals
+
+    @property
+    def lines(self) -> list[str]:
+        """The rows as text, cells parted by tabs."""
+        return ["\t".join(row) for row in self._section.rows[:ROWS_AT_MOST]] if self._section else []
+
+    def chosen(self) -> str:
+        """The row under the cursor."""
+        return self.lines[self.cursor_row] if self.cursor_row < len(self.lines) else ""
+
+    def search(self, text: str) -> None:
+        """Go to the first row that holds the text; `n` and `N` go on from there."""
+        self._text = text.casefold()
+        self.action_found(1)
+
+    def action_found(self, by: int) -> None:
+        rows = [number for number, line in enumerate(self.lines) if self._text in line.casefold()]
+        if not self._text or not rows:
+            self.app.notify("nothing is called that", markup=False)
+            return
+        at = rows.index(self.cursor_row) + by if self.cursor_row in rows else 0
+        self.move_cursor(row=rows[at % len(rows)])
 
 
 def grid(section: Table) -> Grid:

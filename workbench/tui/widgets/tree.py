@@ -47,6 +47,10 @@ class LazyTree(Tree[int]):
         """The rows below a row; -1 for the first level."""
         return self._children.get(row, [])
 
+    def parent_of(self, row: int) -> int:
+        """The row above a row; -1 at the first level."""
+        return self._parents[row]
+
     def on_tree_node_expanded(self, event: Tree.NodeExpanded[int]) -> None:
         self._open(event.node)
 

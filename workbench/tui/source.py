@@ -1,0 +1,45 @@
+"""A source file, with the line that an artefact names."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen
+
+from workbench.console import clean
+from workbench.tui.widgets.rows import Rows
+
+
+class SourceScreen(ModalScreen[None]):
+    """A file, with one of its lines marked."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,o", "dismiss", "Back", id="source.back")]
+    DEFAULT_CSS = """
+    SourceScreen { align: center middle; }
+    SourceScreen Rows { width: 90%; height: 90%; border: round $accent; padding: 0 1; background: $surface; }
+    """
+
+    def __init__(self, path: Path, line: int) -> None:
+        super().__init__()
+        self._path, self._line = path, line
+
+    def compose(self) -> ComposeResult:
+        yield Rows(Text(f"{clean(self._path)}:{self._line}", style="bold"), self._shown)
+
+    def on_mount(self) -> None:
+        lines = self._path.read_text(errors="replace").splitlines()
+        rows = self.query_one(Rows)
+        rows.show(list(enumerate(lines, 1)))
+        rows.focus()
+        self.call_after_refresh(self._center)
+
+    def _center(self) -> None:
+        rows = self.query_one(Rows)
+        rows.scroll_to(y=max(0, self._line - rows.size.height // 2), animate=False)
+
+    def _shown(self, item: tuple[int, str]) -> Text:
+        number, text = item
+        here = number == self._line
+        return Text(f"{'▶' if here else ' '}{number:>5}  {clean(text.expandtabs(4))}", style="reverse" if here else "")

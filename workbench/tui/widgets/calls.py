@@ -1,0 +1,41 @@
+"""What was called from where in a trace, as a tree."""
+
+from typing import Any
+
+import pandas as pd
+from rich.text import Text
+
+from workbench.console import clean
+from workbench.present.units import bar, nanoseconds
+from workbench.tui.widgets.tree import LazyTree
+
+
+class Calls(LazyTree):
+    """A tree as `traces.views.tree` gives it: time on the device where there is any, else on the host."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._frame = pd.DataFrame()
+        self._clock = "host_ns"
+
+    def show(self, frame: pd.DataFrame) -> None:
+        """Draw another tree, the longest call of each level first."""
+        self._clock = "device_ns" if frame["device_ns"].any() else "host_ns"
+        self._frame = frame.set_index("node")
+        place = {node: row for row, node in enumerate(frame["node"].tolist())}
+        parents = [place.get(parent, -1) for parent in frame["parent"].tolist()]
+        where = self._clock.removesuffix("_ns")
+        told = f"{len(frame)} calls, by time on the {where}" if len(frame) else "no such calls"
+        self.fill(Text(told), parents, [str(name) for name in frame["name"]])
+
+    def children_of(self, row: int) -> list[int]:
+        """Longest first."""
+        return sorted(super().children_of(row), key=lambda child: -int(self._frame[self._clock].iloc[child]))
+
+    def label_of(self, row: int) -> Text:
+        """Bar, time, count and name; bars are relative to the longest neighbour."""
+        entry = self._frame.iloc[row]
+        spent = int(entry[self._clock])
+        longest = int(self._frame[self._clock].iloc[self.children_of(self.parent_of(row))[0]])
+        count, name = int(entry["count"]), clean(entry["name"])
+        return Text(f"{bar(spent, longest, 8):<8} {nanoseconds(spent):>9} {count:>7} x  {name}")
