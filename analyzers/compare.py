@@ -32,9 +32,9 @@ from analyzers.wording import seconds
 Answer = TypeVar("Answer")
 
 SCHEMA = "workbench.compare/1"
-LIMITS: Mapping[str, float] = {"step_time": 0.05, "memory": 0.05, "loss": 0.02}
+LIMITS: Mapping[str, float] = {"step_time": 0.05, "step_time_mean": 0.05, "memory": 0.05, "loss": 0.02}
 """Relative changes for the worse that are worth a finding, where even the lower end of the interval lies above them."""
-CAUTIOUS = {"step_time": 0.8, "step_time_p95": 0.7, "memory": 0.9, "loss": 0.7}
+CAUTIOUS = {"step_time": 0.8, "step_time_mean": 0.7, "step_time_p95": 0.7, "memory": 0.9, "loss": 0.7}
 """How sure a finding is: two runs on one machine differ for reasons that no interval within a run knows."""
 
 
@@ -88,13 +88,14 @@ def analyze(
         InputError: The two have nothing in common that can be compared.
     """
     options, limits = options or store.Options(), limits or {}
+    borne = {**LIMITS, **limits} | ({"step_time_mean": limits["step_time"]} if "step_time" in limits else {})
     first, second = measure(a, options), measure(b, options)
     found = contrasts(first, second)
     config = config_rows(a.manifest(), b.manifest())
     rows = measure_rows(first.measures, second.measures, found)
     if not rows and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
-    findings = [*worsened(found, {**LIMITS, **limits}, (first.measures, second.measures)), *undecided(found, limits)]
+    findings = [*worsened(found, borne, (first.measures, second.measures)), *undecided(found, limits)]
     findings = ranked([*findings, *holders(a, b, options)])
     same = parity(first.steps, second.steps) if first.steps and second.steps else None
     return Report(
@@ -172,9 +173,12 @@ def middle(values: Iterable[float | None]) -> float | None:
 
 def measure_rows(a: Measures, b: Measures, found: Sequence[Contrast]) -> list[Row]:
     known = {c.measure: f"{c.low:+.1%} to {c.high:+.1%}" for c in found if c.enough}
-    p95, last = (next((c for c in found if c.measure == name), None) for name in ("step_time_p95", "loss"))
+    by_name = {c.measure: c for c in found}
+    names = ("step_time", "step_time_mean", "step_time_p95", "loss")
+    pace, mean, p95, last = (by_name.get(name) for name in names)
     rows = [
-        row("step time", (a.step_s, b.step_s), seconds, known.get("step_time")),
+        row("step time", (pace.a, pace.b) if pace else (a.step_s, b.step_s), seconds, known.get("step_time")),
+        row("mean step time", (mean.a, mean.b), seconds, known.get("step_time_mean")) if mean else None,
         row("95th percentile", (p95.a, p95.b), seconds, known.get("step_time_p95")) if p95 else None,
         row("tokens a second", (a.tokens_per_s, b.tokens_per_s), "{:.0f}".format),
         row("last loss", (a.loss, b.loss), "{:.4f}".format),
@@ -223,6 +227,8 @@ def settings(manifest: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 def worsened(found: Sequence[Contrast], limits: Mapping[str, float], sides: tuple[Measures, Measures]) -> list[Finding]:
     """The measures that surely changed for the worse by more than their limit."""
     worse = [c for c in found if c.enough and c.measure in limits and c.low > limits[c.measure]]
+    if any(c.measure == "step_time" for c in worse):
+        worse = [c for c in worse if c.measure != "step_time_mean"]
     return [regression(c, limits[c.measure], moved(*sides) if "step_time" in c.measure else []) for c in worse]
 
 
@@ -266,27 +272,45 @@ def undecided(found: Sequence[Contrast], gated: Mapping[str, float]) -> list[Fin
 def too_few(found: Contrast | None) -> str:
     if found is None:
         return "the runs do not both tell it"
+    if found.enough:
+        return f"{found.samples} steps as uneven as these would allow {found.low:+.1%} too"
     return f"{found.samples} steps are not enough evidence"
 
 
 def name_of(found: Contrast) -> str:
-    return {"step_time_p95": "the 95th percentile of the step time", "memory": "peak memory"}.get(
-        found.measure, found.measure.replace("_", " ")
-    )
+    return NAMES.get(found.measure, found.measure.replace("_", " "))
+
+
+NAMES = {
+    "step_time_mean": "mean step time",
+    "step_time_p95": "the 95th percentile of the step time",
+    "memory": "peak memory",
+}
 
 
 def verdict(findings: list[Finding], rows: list[Row], found: Sequence[Contrast], same: Parity | None) -> Verdict:
-    few = [c for c in found if not c.enough and c.measure in LIMITS]
-    missing = [f"{name_of(c)}: {too_few(c)}" for c in few]
+    open_ones = [c for c in found if is_open(c)]
+    missing = [f"{name_of(c)}: {too_few(c)}" for c in open_ones]
     if findings:
         text, sure = "; ".join(f.title for f in findings), findings[0].confidence
         return Verdict(status=status_of(findings), kind="regression", sentence=text, confidence=sure, missing=missing)
     shared = [line for line in rows if line.change]
-    if not shared:
-        text = "the runs have no measurement in common"
+    if open_ones or not shared:
+        told = [f"{name_of(c)} {c.change:+.1%}, but {too_few(c)}" for c in open_ones]
+        text = "; ".join(told) or "the runs have no measurement in common"
         return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=text, confidence=0.2, missing=missing)
     text = ", ".join([*(f"{line.what} {line.change}" for line in shared[:3]), *parity_text(same)])
-    return Verdict(status=Status.OK, kind="healthy", sentence=text, confidence=0.4 if few else 0.8, missing=missing)
+    return Verdict(status=Status.OK, kind="healthy", sentence=text, confidence=0.8, missing=missing)
+
+
+def is_open(found: Contrast) -> bool:
+    """Whether a measure may have become worse by more than its limit, and may not have."""
+    limit = LIMITS.get(found.measure)
+    if limit is None or found.measure == "step_time_mean":
+        return False
+    if found.enough:
+        return found.change > limit >= found.low
+    return found.measure == "step_time" or abs(found.change) > limit
 
 
 def parity_text(same: Parity | None) -> list[str]:
