@@ -15,7 +15,6 @@ from analyzers.report import (
     Finding,
     Input,
     Report,
-    Severity,
     Status,
     Verdict,
     ranked,
@@ -24,18 +23,20 @@ from analyzers.report import (
 )
 from analyzers.run import Kind, Run
 from analyzers.steps import RankSteps, contrast
-from analyzers.steps.contrast import STEPS_AT_LEAST, Contrast, Parity, parity
+from analyzers.steps.contrast import Contrast, Parity, parity
+from analyzers.steps.lateness import lateness
 from analyzers.steps.load import load
-from analyzers.steps.model import Steps, summary
-from analyzers.wording import seconds
+from analyzers.steps.model import Steps, Straggler, summary
+from analyzers.steps.regressions import is_open, name_of, too_few, undecided, worsened
+from analyzers.steps.stragglers import stragglers
+from analyzers.traces import diff as trace_diff
+from analyzers.traces.diff import TraceDiff, signed
+from analyzers.traces.findings import millis
+from analyzers.wording import mebibytes, seconds
 
 Answer = TypeVar("Answer")
 
 SCHEMA = "workbench.compare/1"
-LIMITS: Mapping[str, float] = {"step_time": 0.05, "step_time_mean": 0.05, "memory": 0.05, "loss": 0.02}
-"""Relative changes for the worse that are worth a finding, where even the lower end of the interval lies above them."""
-CAUTIOUS = {"step_time": 0.8, "step_time_mean": 0.7, "step_time_p95": 0.7, "memory": 0.9, "loss": 0.7}
-"""How sure a finding is: two runs on one machine differ for reasons that no interval within a run knows."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -66,6 +67,8 @@ class CompareData(msgspec.Struct, frozen=True, kw_only=True):
     config: list[Row]
     contrasts: list[Contrast] = []
     parity: Parity | None = None
+    memory: diff.Diff | None = None
+    traces: TraceDiff | None = None
 
 
 @dataclass
@@ -77,35 +80,49 @@ class Side:
     steps: Steps | None = None
     exact_memory: bool = False
 
+    @property
+    def late(self) -> list[Straggler]:
+        """Who makes the others wait."""
+        return stragglers(self.steps, lateness(self.steps)) if self.steps else []
+
 
 def analyze(
     a: Run, b: Run, options: store.Options | None = None, limits: Mapping[str, float] | None = None
 ) -> Report[CompareData]:
-    """What changed from `a` to `b`. `limits` are changes of measures that a gate bears, in place of LIMITS; a measure
-    that it names and that cannot be judged is a finding.
+    """What changed from `a` to `b`. `limits` are changes of measures that a gate bears, in place of the usual ones; a
+    measure that it names and that cannot be judged is a finding.
 
     Raises:
         InputError: The two have nothing in common that can be compared.
     """
     options, limits = options or store.Options(), limits or {}
-    borne = {**LIMITS, **limits} | ({"step_time_mean": limits["step_time"]} if "step_time" in limits else {})
     first, second = measure(a, options), measure(b, options)
     found = contrasts(first, second)
     config = config_rows(a.manifest(), b.manifest())
-    rows = measure_rows(first.measures, second.measures, found)
+    traced = traces_of(a, b, options)
+    rows = [*measure_rows(first.measures, second.measures, found), *trace_rows(traced)]
     if not rows and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
-    findings = [*worsened(found, borne, (first.measures, second.measures)), *undecided(found, limits)]
-    findings = ranked([*findings, *holders(a, b, options)])
+    findings = [*worsened(found, limits, moved(first, second)), *undecided(found, limits)]
+    held, grown = holders(a, b, options)
+    slower = trace_diff.finding(traced) if traced else None
+    findings = ranked([*findings, *grown, *([slower] if slower else [])])
     same = parity(first.steps, second.steps) if first.steps and second.steps else None
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[*first.inputs, *second.inputs],
+        inputs=[*first.inputs, *second.inputs, *trace_inputs(a, b, traced)],
         verdict=verdict(findings, rows, found, same),
         findings=findings,
         data=CompareData(
-            a=first.measures, b=second.measures, rows=[*rows, *config], config=config, contrasts=found, parity=same
+            a=first.measures,
+            b=second.measures,
+            rows=[*rows, *config],
+            config=config,
+            contrasts=found,
+            parity=same,
+            memory=held,
+            traces=traced,
         ),
     )
 
@@ -121,12 +138,30 @@ def contrasts(a: Side, b: Side) -> list[Contrast]:
     return [*(c for c in found if c.measure != "memory"), exact]
 
 
-def holders(a: Run, b: Run, options: store.Options) -> list[Finding]:
+def holders(a: Run, b: Run, options: store.Options) -> tuple[diff.Diff | None, list[Finding]]:
     """Who holds more or less at the peak, where both runs left snapshots."""
     before, after = (run.newest_step(found.of(Kind.SNAPSHOT)) for found in (a, b))
     if not before or not after:
+        return None, []
+    return attempt(lambda: diff.compare(before, after, options)) or (None, [])
+
+
+def traces_of(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
+    """The newest traces of both, where both have some."""
+    first, second = (run.newest_step(found.of(Kind.TRACE)) for found in (a, b))
+    return attempt(lambda: trace_diff.compare(first, second, options)) if first and second else None
+
+
+def trace_inputs(a: Run, b: Run, found: TraceDiff | None) -> list[Input]:
+    return [one.given() for side in (a, b) for one in run.newest_step(side.of(Kind.TRACE)) if found]
+
+
+def trace_rows(found: TraceDiff | None) -> list[Row]:
+    """A traced step and its parts; the parts' differences add up to the step's."""
+    if found is None:
         return []
-    return attempt(lambda: diff.compare(before, after, options)) or []
+    ends = [("traced step", found.step_a_ns, found.step_b_ns), *((p.what, p.a_ns, p.b_ns) for p in found.parts)]
+    return [Row(f"trace: {what}", millis(a), millis(b), signed(b - a)) for what, a, b in ends]
 
 
 def measure(found: Run, options: store.Options) -> Side:
@@ -171,6 +206,17 @@ def middle(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
+def moved(a: Side, b: Side) -> list[Evidence]:
+    """Who makes the others wait now, and the phases that grew most."""
+    before, after = a.measures.phases, b.measures.phases
+    more = {name: spent - before.get(name, 0.0) for name, spent in after.items()}
+    most = sorted(more, key=lambda name: -more[name])[:3]
+    late = {s.rank for s in a.late}
+    waits = [f"rank {s.rank} makes the others wait: {s.cause}" for s in b.late if s.rank not in late]
+    grown = [f"{name} takes {seconds(more[name])} more a step" for name in most if more[name] > 0]
+    return [Evidence(text=text) for text in [*waits[:3], *grown]]
+
+
 def measure_rows(a: Measures, b: Measures, found: Sequence[Contrast]) -> list[Row]:
     known = {c.measure: f"{c.low:+.1%} to {c.high:+.1%}" for c in found if c.enough}
     by_name = {c.measure: c for c in found}
@@ -198,10 +244,6 @@ def row(what: str, ends: tuple[float | None, float | None], text: Any, interval:
     return Row(what, "" if a is None else text(a), "" if b is None else text(b), change, interval or "")
 
 
-def mebibytes(count: float) -> str:
-    return f"{count / (1 << 20):.1f} MiB"
-
-
 def config_rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Row]:
     """The settings that differ; where the run was written to does not count."""
     left, right = dict(settings(a)), dict(settings(b))
@@ -224,70 +266,6 @@ def settings(manifest: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
             yield f"{section}.{key}", value
 
 
-def worsened(found: Sequence[Contrast], limits: Mapping[str, float], sides: tuple[Measures, Measures]) -> list[Finding]:
-    """The measures that surely changed for the worse by more than their limit."""
-    worse = [c for c in found if c.enough and c.measure in limits and c.low > limits[c.measure]]
-    if any(c.measure == "step_time" for c in worse):
-        worse = [c for c in worse if c.measure != "step_time_mean"]
-    return [regression(c, limits[c.measure], moved(*sides) if "step_time" in c.measure else []) for c in worse]
-
-
-def regression(found: Contrast, limit: float, evidence: list[Evidence]) -> Finding:
-    return Finding(
-        id=f"compare.{found.measure}",
-        severity=Severity.WARNING,
-        title=f"{name_of(found)} is {found.change:.1%} higher",
-        why=f"from {found.a:.6g} to {found.b:.6g}; with 95 % it is {found.low:+.1%} to {found.high:+.1%} by"
-        f" {found.samples} steps, and up to {limit:.1%} is borne",
-        next="look at the phases and settings that differ below; where others use the machine, run both again",
-        evidence=evidence,
-        confidence=CAUTIOUS[found.measure],
-    )
-
-
-def moved(a: Measures, b: Measures) -> list[Evidence]:
-    """The phases that grew most."""
-    more = {name: seconds_b - a.phases.get(name, 0.0) for name, seconds_b in b.phases.items()}
-    most = sorted(more, key=lambda name: -more[name])[:3]
-    return [Evidence(text=f"{name} takes {seconds(more[name])} more a step") for name in most if more[name] > 0]
-
-
-def undecided(found: Sequence[Contrast], gated: Mapping[str, float]) -> list[Finding]:
-    """What a gate asks for and these runs cannot answer is no pass."""
-    known = {c.measure: c for c in found}
-    lacking = [name for name in gated if name not in known or not known[name].enough]
-    return [
-        Finding(
-            id=f"compare.{name}_undecided",
-            severity=Severity.WARNING,
-            title=f"{name.replace('_', ' ')} cannot be judged: {too_few(known.get(name))}",
-            why="a gate that cannot be judged is not passed",
-            next=f"log at least {STEPS_AT_LEAST} plain steps in both runs",
-            confidence=1.0,
-        )
-        for name in lacking
-    ]
-
-
-def too_few(found: Contrast | None) -> str:
-    if found is None:
-        return "the runs do not both tell it"
-    if found.enough:
-        return f"{found.samples} steps as uneven as these would allow {found.low:+.1%} too"
-    return f"{found.samples} steps are not enough evidence"
-
-
-def name_of(found: Contrast) -> str:
-    return NAMES.get(found.measure, found.measure.replace("_", " "))
-
-
-NAMES = {
-    "step_time_mean": "mean step time",
-    "step_time_p95": "the 95th percentile of the step time",
-    "memory": "peak memory",
-}
-
-
 def verdict(findings: list[Finding], rows: list[Row], found: Sequence[Contrast], same: Parity | None) -> Verdict:
     open_ones = [c for c in found if is_open(c)]
     missing = [f"{name_of(c)}: {too_few(c)}" for c in open_ones]
@@ -301,16 +279,6 @@ def verdict(findings: list[Finding], rows: list[Row], found: Sequence[Contrast],
         return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=text, confidence=0.2, missing=missing)
     text = ", ".join([*(f"{line.what} {line.change}" for line in shared[:3]), *parity_text(same)])
     return Verdict(status=Status.OK, kind="healthy", sentence=text, confidence=0.8, missing=missing)
-
-
-def is_open(found: Contrast) -> bool:
-    """Whether a measure may have become worse by more than its limit, and may not have."""
-    limit = LIMITS.get(found.measure)
-    if limit is None or found.measure == "step_time_mean":
-        return False
-    if found.enough:
-        return found.change > limit >= found.low
-    return found.measure == "step_time" or abs(found.change) > limit
 
 
 def parity_text(same: Parity | None) -> list[str]:

@@ -192,6 +192,8 @@ def kind_by_content(head: bytes) -> Kind | None:
     if head.startswith(b"\x80"):
         return pickled_kind(head)
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text.startswith(b"<") and b"<h2>Rank " in text:  # a page of PyTorch's debug server
+        return Kind.FLIGHT if FLIGHT_KEYS.search(text) else None
     if not text.startswith(b"{") and CONSOLE.search(text):
         return Kind.LOG
     return json_kind(text) if text.startswith((b"{", b"[")) else None

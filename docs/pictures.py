@@ -1,4 +1,4 @@
-"""Draws the pictures of the README anew from a recorded incident: `python docs/pictures.py`."""
+"""Draws the pictures of the README and the tutorials anew from recorded incidents: `python docs/pictures.py`."""
 
 import asyncio
 import re
@@ -13,18 +13,21 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.tui.app import WorkbenchApp
+from workbench.tui.case import RunCase
 from workbench.web.app import make_app
 from workbench.web.view import view_of
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
-RUN = discover((ROOT / "tests" / "fixtures" / "oom_2ranks").relative_to(Path.cwd()))
+FIXTURES = (ROOT / "tests" / "fixtures").relative_to(Path.cwd())
+OOM, STUCK, SLOW = (FIXTURES / name for name in ("oom_2ranks", "stuck_4ranks", "straggler_data_4ranks"))
 FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 """Textual's pictures load a font from the network; a system font will do."""
 
 
-async def terminal(keys: str, name: str) -> None:
-    app = WorkbenchApp(RUN, room_for(RUN), Options())
+async def terminal(folder: Path, keys: str, name: str) -> None:
+    run = discover(folder)
+    app = WorkbenchApp(RunCase(run, room_for(run), Options()))
     async with app.run_test(size=(118, 34)) as pilot:
         for key in ("", *keys):
             await app.workers.wait_for_complete()
@@ -36,8 +39,9 @@ async def terminal(keys: str, name: str) -> None:
         (PICTURES / f"{name}.svg").write_text(FONT.sub("", app.export_screenshot(title="workbench inspect outputs/")))
 
 
-def page(path: str, name: str) -> None:
-    server = make_server("127.0.0.1", 0, make_app(view_of(RUN, room_for(RUN), Options())).server, threaded=True)
+def page(folder: Path, path: str, name: str) -> None:
+    run = discover(folder)
+    server = make_server("127.0.0.1", 0, make_app(view_of(run, room_for(run), Options())).server, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
@@ -51,6 +55,9 @@ def page(path: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(terminal("1", "home"))
-    asyncio.run(terminal("2", "memory"))
-    page("/memory", "web")
+    asyncio.run(terminal(OOM, "1", "home"))
+    asyncio.run(terminal(OOM, "2", "memory"))
+    asyncio.run(terminal(STUCK, "3", "hang"))
+    asyncio.run(terminal(SLOW, "5", "steps"))
+    page(OOM, "/memory", "web")
+    page(SLOW, "/trace", "web-trace")

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from analyzers.compare import LIMITS
 from analyzers.report import Report, Severity
+from analyzers.steps.regressions import LIMITS
 from workbench.errors import UsageProblem
 
 MEASURES = ("step_time", "step_time_mean", "step_time_p95", "memory", "loss")

@@ -99,8 +99,9 @@ def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit | None:
     places = [at for at in scene.graph.waiters(rank) if not young(scene, at)]
     if not places:
         return None
+    missed = scene.programs.first_missed(rank)
     # A stage waits in its recv for most of a step, so of two places that tell no more a collective is the nearer one.
-    at = min(places, key=lambda p: (missed_before(scene, rank, p), p.sender >= 0, begun_ns(scene, p)))
+    at = min(places, key=lambda p: (not is_at(scene.job, missed, p), p.sender >= 0, begun_ns(scene, p)))
     if death := scene.side.death(rank):
         return died(scene, death, at, hurt)
     if at.sender < 0 and (parted := first_divergence(scene.job, at.group, at.seq)):
@@ -141,11 +142,11 @@ def begun_ns(scene: Scene, at: At) -> int:
     return min((op.created_ns for op in fronts if op), default=0)
 
 
-def missed_before(scene: Scene, rank: int, at: At) -> int:
-    """How much else of its program a rank has missed before it would have come to an operation."""
-    sister = scene.graph.arrived(at)[0]
-    front = scene.job.ranks[sister].front
-    return scene.programs.missed_before(rank, sister, front) if front and rank in scene.job.ranks else 0
+def is_at(job: Job, op: Op | None, at: At) -> bool:
+    """Whether a sister's operation stands for this place: in a group of the same kind, by the same number."""
+    if op is None or op.p2p != (at.sender >= 0) or job.groups[op.group].desc != job.groups[at.group].desc:
+        return False
+    return op.p2p or op.seq == at.seq
 
 
 def silent(scene: Scene, rank: int, at: At, hurt: list[int]) -> Culprit:

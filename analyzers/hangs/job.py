@@ -18,6 +18,7 @@ from analyzers.hangs.model import Frame, Group, Job, Op, Position, RankState, Si
 from analyzers.hangs.side import Side, base_of, gather
 
 READER = "analyzers.hangs.read"
+PAGES = (".html", ".htm")
 SET = re.compile(r"set_(\d+)")
 NODES_APART_S = 300.0
 """Nodes notice the same hang within a step's time of each other; sets of different hangs are a timeout apart."""
@@ -120,12 +121,17 @@ def set_number(base: Path) -> int:
 
 
 def one_a_rank(artefacts: Sequence[run.Artefact]) -> list[run.Artefact]:
-    """One dump a rank, with a rank each: a pickle has frames, so it goes before JSON; the newest goes first."""
+    """One dump a rank, with a rank each: a pickle has frames, so it goes before JSON; the newest goes first.
+
+    Saved pages of PyTorch's debug server, which hold the dumps of many ranks, come as they are.
+    """
     best: dict[int, run.Artefact] = {}
     for artefact in sorted(artefacts, key=lambda a: (a.path.suffix != ".json", a.path.stat().st_mtime)):
         if (rank := rank_of(artefact)) is not None:
             best[rank] = artefact
-    return [run.Artefact(a.path, a.kind, rank, a.step, a.exit, a.bytes) for rank, a in sorted(best.items())]
+    pages = [a for a in artefacts if a.path.suffix in PAGES]
+    own = {rank: a for rank, a in sorted(best.items()) if a not in pages}
+    return [*(run.Artefact(a.path, a.kind, rank, a.step, a.exit, a.bytes) for rank, a in own.items()), *pages]
 
 
 def rank_of(artefact: run.Artefact) -> int | None:
@@ -151,7 +157,7 @@ def load_job(artefacts: Sequence[run.Artefact], side: Side, options: store.Optio
 def taken_ns(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, int]:
     """The times of the files, unless one is older than what it reports."""
     times = {a.rank: a.path.stat().st_mtime_ns for a in artefacts if a.rank is not None and a.rank in job.ranks}
-    return times if all(times[rank] >= state.last_sign_ns() for rank, state in job.ranks.items()) else {}
+    return times if all(times.get(rank, 0) >= state.last_sign_ns() for rank, state in job.ranks.items()) else {}
 
 
 @dataclass(frozen=True)
@@ -173,13 +179,14 @@ def read_set(artefacts: Sequence[run.Artefact], options: store.Options) -> tuple
     """All dumps through one child; one by one where a hostile file takes that child down."""
     parts, unreadable = [], {}
     for numbers, columns in store.load_set([a.path for a in artefacts], READER, options):
-        ranks = [artefacts[number].rank or 0 for number in numbers]
+        named = [artefacts[number].rank or 0 for number in numbers]
         if isinstance(columns, WorkbenchError):
-            unreadable[ranks[0]] = columns.message
+            unreadable[named[0]] = columns.message
             continue
+        dumps = columns.meta["dumps"]
+        ranks = [named[dump["path"]] if dump["rank"] is None else dump["rank"] for dump in dumps]
         part = Part(dict(columns), columns.meta, ranks)
-        dumps = zip(ranks, columns.meta["dumps"], strict=True)
-        unreadable |= {rank: dump["problem"] for rank, dump in dumps if "problem" in dump}
+        unreadable |= {rank: dump["problem"] for rank, dump in zip(ranks, dumps, strict=True) if "problem" in dump}
         parts.append(part)
     return parts, unreadable
 

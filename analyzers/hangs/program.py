@@ -11,7 +11,6 @@ FORESEEN = 6
 """Operations that are guessed from earlier steps when a sister stopped short of issuing them."""
 MEMORY = 12
 """How many operations before one tell which comes next."""
-MANY = 1 << 30
 LAUNCHED_AT_ONCE = 4
 """Entries that one launch may consist of: a batch of sends and receives."""
 
@@ -59,11 +58,14 @@ class Programs:
         """Whether the rank has a past in common with another one, so that a departure would be seen."""
         return rank in self.job.ranks and bool(self._compare_all(rank))
 
-    def missed_before(self, rank: int, sister: int, op: Op) -> int:
-        """How many operations a sister issued before `op` that the rank did not; many where nothing tells."""
-        parted = self._compare(rank, sister)
-        place = next((i for i, issued in enumerate(self.job.ranks[sister].ops) if issued is op), None)
-        return place - parted.theirs if parted and place is not None else MANY
+    def first_missed(self, rank: int) -> Op | None:
+        """What the sister that agrees the longest issued where the rank stopped."""
+        if rank not in self.job.ranks:
+            return None
+        stopped = [c for c in self._compare_all(rank) if c.mine == len(self.keys(rank)[0])]
+        further = [c for c in stopped if c.theirs < len(self.keys(c.sister)[0])]
+        best = max(further, key=lambda c: c.agreed, default=None)
+        return self.job.ranks[best.sister].ops[best.theirs] if best else None
 
     def keys(self, rank: int) -> tuple[Keys, dict[tuple[int, int], int]]:
         """The program of a rank, and where it holds which collective."""

@@ -8,7 +8,8 @@ import gzip
 import io
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ import numpy as np
 from analyzers import unpickle
 from analyzers.errors import InputError
 
-VERSION = 3
+VERSION = 4
 TAIL_ROWS = 64_000
 """Operations kept over all dumps of a set, beside those that are not done."""
 TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
 """Operations kept of one rank."""
 TEXT_AT_MOST = 500
 LARGEST = 1 << 62
+PAGE_RANK = re.compile(rb"<h2>Rank (\d{1,7}):[^<]*</h2>\s*<pre>(.*?)</pre>", re.DOTALL)
 
 OPS = (
     "dump", "group", "seq", "p2p_seq", "record", "signature", "stack", "started", "done", "retired",
@@ -37,18 +39,21 @@ Entry = dict[str, Any]
 
 
 def read(paths: list[Path]) -> tuple[dict[str, "np.ndarray[Any, Any]"], dict[str, Any]]:
-    """Columns `ops.*`, `positions.*`; `meta.dumps[i]` is of `paths[i]` and holds a `problem` if it was unreadable."""
+    """Columns `ops.*`, `positions.*`; `meta.dumps` says of each dump which `path` it is of, and its `rank` if a page
+    tells, and holds a `problem` if it was unreadable.
+    """
     tables = Tables(tail=max(TAIL_AT_LEAST, min(TAIL_AT_MOST, TAIL_ROWS // max(1, len(paths)))))
     with unpickle.gc_paused():
-        for index, path in enumerate(paths):
-            tables.dumps.append(read_one(tables, index, path))
+        for number, path in enumerate(paths):
+            for rank, content in sources(path):
+                tables.dumps.append(read_one(tables, content) | {"path": number, "rank": rank})
     return tables.columns(), tables.meta()
 
 
-def read_one(tables: "Tables", index: int, path: Path) -> dict[str, Any]:
+def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
     """One dump's part of `meta`; a damaged file must not hide the others."""
     try:
-        return tables.add(index, parse(path))
+        return tables.add(len(tables.dumps), checked(content()))
     except InputError as error:
         return {"problem": error.message}
     except MemoryError:
@@ -57,13 +62,27 @@ def read_one(tables: "Tables", index: int, path: Path) -> dict[str, Any]:
         return {"problem": str(error) or type(error).__name__}
 
 
-def parse(path: Path) -> dict[str, Any]:
-    """The top level of a dump, pickle or JSON, gzipped or not."""
+def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
+    """(rank, what reads it) of the dumps in a file: one, or on a page of PyTorch's debug server one a rank."""
+    try:
+        with path.open("rb") as file:
+            page = file.read() if file.peek(1)[:1] in b"\n<" else b""
+    except OSError:
+        page = b""  # reading it as a dump will say what is wrong
+    shown = [(int(found[1]), partial(decode, found[2])) for found in PAGE_RANK.finditer(page)]
+    return [*shown] or [(None, partial(parse, path))]
+
+
+def parse(path: Path) -> Any:
+    """What a dump holds, pickle or JSON, gzipped or not."""
     with path.open("rb") as file:
         zipped = file.peek(2)[:2] == b"\x1f\x8b"
         stream = io.BufferedReader(gzip.GzipFile(fileobj=file)) if zipped else file
         is_pickle = stream.peek(1)[:1] == b"\x80"
-        content = unpickle.load(stream) if is_pickle else decode(stream.read())
+        return unpickle.load(stream) if is_pickle else decode(stream.read())
+
+
+def checked(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("entries", []), list):
         raise InputError("no Flight Recorder dump", "give the folder with one dump a rank")
     return content

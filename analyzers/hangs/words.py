@@ -22,7 +22,7 @@ NEXT = {
 
 SAID = {
     "dead": "{ranks} {be} gone{step} ({detail}){before}",
-    "host_stuck": "{ranks} {be} stuck{step}{where} and never joined {name}",
+    "host_stuck": "{ranks} {be} stuck{step}{where} and never {joined} {name}",
     "skipped": "{ranks} skipped {name}{step}{went_on}",
     "mismatch": "{ranks} issued a mismatched {name}{step}: {detail}{at}",
     "order_cycle": "{ranks} {order}{step}: {detail}",
@@ -33,8 +33,8 @@ SAID = {
     "unknown": "nothing is known of {ranks}: {detail}",
 }
 WHY = {
-    "dead": "{end}, and {name} needs every member of its group: it can never complete",
-    "host_stuck": "{name} needs every member, and the process of {ranks} is alive but runs its own code instead",
+    "dead": "{end}, and {name} needs {whom}: it can never complete",
+    "host_stuck": "{name} needs {whom}, and the process of {ranks} is alive but runs its own code instead",
     "skipped": "{name} needs every member, and {ranks} went by it to what comes later",
     "mismatch": "members must bring the same operation, type and shape; what {ranks} brought matches nothing, so"
     " {name} never completes for the others",
@@ -85,6 +85,7 @@ def title(culprit: Culprit) -> str:
         at=f" at {spot}" if line else "",
         went_on=f" and went on to {spot}" if line else "",
         before=f" before {name}" if name else "",
+        joined="issued the other half of" if is_message(culprit) else "joined",
     )
 
 
@@ -92,7 +93,8 @@ def why(culprit: Culprit) -> str:
     """The mechanism by which the culprit stops the others, and what else is known of it."""
     name = operation(culprit) or "what the others wait in"
     end = ENDS[ending(culprit)].format(error=culprit.error)
-    text = WHY[culprit.kind].format(ranks=who(culprit.ranks), name=name, end=end)
+    whom = "its other half" if is_message(culprit) else "every member"
+    text = WHY[culprit.kind].format(ranks=who(culprit.ranks), name=name, end=end, whom=whom)
     told = not culprit.detail or culprit.out_of_memory or culprit.detail in title(culprit)
     return text if told else f"{text} ({culprit.detail})"
 
@@ -110,7 +112,13 @@ def operation(culprit: Culprit) -> str:
     """`all_reduce #412 of dp`."""
     if culprit.seq is None:
         return ""
-    return f"{culprit.operation or 'operation'} #{culprit.seq} of {culprit.group_desc}"
+    number = "" if is_message(culprit) else f" #{culprit.seq}"
+    return f"{culprit.operation or 'operation'}{number} of {culprit.group_desc}"
+
+
+def is_message(culprit: Culprit) -> bool:
+    """Whether it is about a send or recv."""
+    return (culprit.operation or "").startswith(("send ", "recv "))
 
 
 def finding_of(culprit: Culprit, evidence: list[Evidence]) -> Finding:

@@ -136,14 +136,17 @@ def fullest(artefacts: Sequence[Artefact], options: store.Options | None = None)
     return max(sides, key=lambda side: side[0])[1]
 
 
-def compare(a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options | None = None) -> list[Finding]:
-    """What the fullest devices of two runs, or two files, hold at their peaks, if it is worth telling.
+def compare(
+    a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options | None = None
+) -> tuple[Diff, list[Finding]]:
+    """What the fullest devices of two runs, or two files, hold at their peaks, and what of it is worth telling.
 
     Raises:
         InputError: One of them cannot be read.
     """
     first, second = fullest(a, options), fullest(b, options)
-    return findings(between(first, second, options), second)
+    found = between(first, second, options)
+    return found, findings(found, second)
 
 
 def findings(diff: Diff, b: Side) -> list[Finding]:

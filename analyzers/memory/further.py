@@ -5,9 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from analyzers import store
-from analyzers.memory.breakdown import breakdowns
 from analyzers.memory.model import MemoryData
-from analyzers.memory.what_if import what_if
 from analyzers.report import Report
 from analyzers.run import Artefact, selected
 
@@ -25,6 +23,9 @@ def with_further(
     Raises:
         InputError: There is no such change, or a recording does not hold what it takes to tell.
     """
+    from analyzers.memory.breakdown import breakdowns  # late, as most reports do without
+    from analyzers.memory.what_if import what_if
+
     chosen = selected(artefacts, options.rank, options.step)
     data = msgspec.structs.replace(
         report.data,

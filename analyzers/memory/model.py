@@ -145,10 +145,14 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notable(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands out without being a failure: `late_state`, `loss` or `kept`; the stack that made most of it."""
+    """What stands out without being a failure: `late_state`, `loss` or `kept`; the stack that made most of it.
+
+    `frees_bytes` is what the remedy would take off the peak.
+    """
 
     what: str
     bytes: int
+    frees_bytes: int
     step: int | None
     frames: list[str]
 

@@ -9,10 +9,12 @@ from analyzers.memory.model import Notable
 from analyzers.memory.phases import Step, steps
 from analyzers.memory.replay import Replay
 from analyzers.memory.rules import stacks_with, written_frames
+from analyzers.memory.scene import Scene
 from analyzers.memory.stacks import shown
 from analyzers.memory.tables import Column
 
 LOSS = re.compile(r"(cross_entropy|log_softmax|nll_loss|_loss)\w*$")
+LOSS_PIECES = 8
 BYTES_AT_LEAST, PEAK_SHARE, LOSS_SHARE = 1 << 20, 0.05, 0.25
 KEPT_STEPS = 2
 
@@ -34,20 +36,29 @@ def late_state(replay: Replay, guess: Guess, whole: list[Step]) -> Notable | Non
         return None
     first = int(lives.born[new].min())
     step = next((step.number for step in whole if step.start <= first < (step.end or 0)), None)
-    return Notable(what="late_state", bytes=int(lives.size[new].sum()), step=step, frames=frames_of(replay, new))
+    held = int(lives.size[new].sum())
+    return Notable(what="late_state", bytes=held, frees_bytes=0, step=step, frames=frames_of(replay, new))
 
 
 def loss(replay: Replay, guess: Guess) -> Notable | None:
     """What functions of the loss hold at the peak, from a share on."""
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     names = [frame.rpartition(" ")[2] for frame in written_frames(snapshot)]
+    made = stacks_with(snapshot, names, LOSS)[lives.stack] & ~lives.freed_stack
+    made &= np.isin(guess.category, [ACTIVATIONS, TEMPORARY])
     rows = lives.alive(replay.peak[1])
-    shows = stacks_with(snapshot, names, LOSS)[lives.stack[rows]] & ~lives.freed_stack[rows]
-    rows = rows[shows & np.isin(guess.category[rows], [ACTIVATIONS, TEMPORARY])]
+    rows = rows[made[rows]]
     held = int(lives.size[rows].sum())
     if held < LOSS_SHARE * replay.peak[0]:
         return None
-    return Notable(what="loss", bytes=held, step=None, frames=frames_of(replay, rows))
+    frees = in_pieces(Scene.of(replay, guess), made)
+    return Notable(what="loss", bytes=held, frees_bytes=frees, step=None, frames=frames_of(replay, rows))
+
+
+def in_pieces(scene: Scene, chosen: Column) -> int:
+    """By how much the peak falls if some blocks are made piece by piece, one piece at a time."""
+    scene.size[chosen] //= LOSS_PIECES
+    return scene.replay.peak[0] - int(scene.level().max())
 
 
 def kept(replay: Replay, guess: Guess, whole: list[Step]) -> Notable | None:
@@ -66,7 +77,8 @@ def kept(replay: Replay, guess: Guess, whole: list[Step]) -> Notable | None:
         return None
     born = int(lives.born[rows].min())
     step = next((step.number for step in whole if step.start <= born < (step.end or 0)), None)
-    return Notable(what="kept", bytes=int(lives.size[rows].sum()), step=step, frames=frames_of(replay, rows))
+    held = int(lives.size[rows].sum())
+    return Notable(what="kept", bytes=held, frees_bytes=held, step=step, frames=frames_of(replay, rows))
 
 
 def frames_of(replay: Replay, rows: Column) -> list[str]:

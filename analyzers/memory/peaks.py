@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from analyzers.memory.model import Device, Notable
+from analyzers.memory.notable import LOSS_PIECES
 from analyzers.memory.stacks import place
 from analyzers.memory.text import fact, ranks_of, share, size
 from analyzers.report import Finding, Severity
 
-ACTIVATION_SHARE, LOSS_PIECES = 0.6, 8
+ACTIVATION_SHARE = 0.6
 
 
 def peak_findings(device: Device) -> Iterator[Finding]:
@@ -49,15 +50,14 @@ def late_finding(device: Device, found: Notable) -> Finding:
 
 
 def loss_finding(device: Device, found: Notable) -> Finding:
-    frees = found.bytes - found.bytes // LOSS_PIECES
     return Finding(
         id="memory.loss",
         severity=Severity.INFO,
         title=f"The loss holds {share(found.bytes, device.peak_allocated_bytes)} of the peak",
         why=f"{size(found.bytes)} are copies of the logits made for the loss{in_place(found)}: they grow with batch,"
         " sequence and vocabulary together.",
-        next=f"Compute the loss in pieces of the sequence: in {LOSS_PIECES} pieces about {size(frees)} of"
-        f" {size(found.bytes)} would be freed (one piece at a time is alive).",
+        next=f"Compute the loss in pieces of the sequence, each recomputed in its backward pass: with {LOSS_PIECES} the"
+        f" peak would be about {size(found.frees_bytes)} lower (one piece at a time is alive).",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"made for the loss: {size(found.bytes)} at entry {device.peak_index}", where(found))],

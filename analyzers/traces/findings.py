@@ -122,7 +122,7 @@ def finding(
     )
 
 
-def millis(nanoseconds: int) -> str:
+def millis(nanoseconds: float) -> str:
     return f"{nanoseconds / 1e6:.1f} ms"
 
 

@@ -45,8 +45,6 @@ class Args(
     msgspec.Struct,
     gc=False,
     rename={
-        "external": "External id",
-        "external_old": "external id",
         "collective": "Collective name",
         "group": "Process Group Name",
         "elements": "In msg nelems",
@@ -64,8 +62,6 @@ class Args(
     """The arguments that the questions need; kernels, launches, operators and collectives carry different ones."""
 
     correlation: int = -1
-    external: int = -1
-    external_old: int = -1
     device: int = -1
     stream: int | str = -1
     collective: str = ""

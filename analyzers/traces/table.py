@@ -19,7 +19,7 @@ NUMBER_AT_MOST = 1 << 62
 DEVICE_AT_MOST = 1 << 31
 FIRST_NAME = -2
 """In pid, tid and stream the number of text n is `FIRST_NAME - n`."""
-COLUMNS = ("name", "cat", "start", "end", "pid", "tid", "correlation", "external", "device", "stream")
+COLUMNS = ("name", "cat", "start", "end", "pid", "tid", "correlation", "device", "stream")
 RARE = {
     "collective": ("row", "name", "group", "elements", "elements_out", "dtype", "members", "sequence"),
     "shape": ("row", "text"),
@@ -59,11 +59,12 @@ class Table:
         if not lasting:
             return
         ts, dur = [event.ts for event in lasting], [event.dur or 0 for event in lasting]
-        if (odd := impossible(ts, dur)).any():
+        begin, length = floats(ts), floats(dur)
+        if (odd := impossible(begin, length)).any():
             self.odd_times += int(odd.sum())
             self.add([event for event, is_odd in zip(lasting, odd, strict=True) if not is_odd])
-            return
-        self.add_lasting(lasting, nanoseconds(ts), nanoseconds(dur))
+        else:
+            self.add_lasting(lasting, nanoseconds(ts, begin), nanoseconds(dur, length))
 
     def add_lasting(self, events: Events, start: Column, dur: Column) -> None:
         args = [event.args or NO_ARGS for event in events]
@@ -75,7 +76,6 @@ class Table:
             self.places([event.pid for event in events]),
             self.places([event.tid for event in events]),
             integers([a.correlation for a in args]),
-            integers([a.external if a.external >= 0 else a.external_old for a in args]),
             integers([a.device for a in args], DEVICE_AT_MOST),
             self.places([a.stream for a in args]),
         )
@@ -159,10 +159,14 @@ def fitted(column: Column) -> Column:
     return column
 
 
-def impossible(ts: Sequence[Any], dur: Sequence[Any]) -> Column:
-    """Which events begin, last or end where no clock reaches."""
-    begin, length = np.fromiter(ts, np.float64, len(ts)), np.fromiter(dur, np.float64, len(dur))
-    return ~((np.abs(begin) < MICROSECONDS_AT_MOST) & (length >= 0) & (length < MICROSECONDS_AT_MOST))
+def floats(values: Sequence[Any]) -> Column:
+    return np.fromiter(values, np.float64, len(values))
+
+
+def impossible(begin: Column, length: Column) -> Column:
+    """Which events begin, last or end where no clock reaches; in microseconds."""
+    possible: Column = (np.abs(begin) < MICROSECONDS_AT_MOST) & (length >= 0) & (length < MICROSECONDS_AT_MOST)
+    return ~possible
 
 
 def bounded(value: int, limit: int = NUMBER_AT_MOST) -> int:
@@ -179,13 +183,13 @@ def integers(values: Sequence[int], limit: int = NUMBER_AT_MOST) -> Column:
     return np.where((numbers >= -1) & (numbers < limit), numbers, -1)
 
 
-def nanoseconds(microseconds: Sequence[Any]) -> Column:
-    """Decimal microseconds as integer nanoseconds, exact for floats below 2**43 and for decimals."""
+def nanoseconds(microseconds: Sequence[Any], values: Column) -> Column:
+    """Decimal microseconds as integer nanoseconds, exact for decimals, and for floats (`values`) below 2**43."""
     if isinstance(microseconds[0], Decimal):
         return np.array([int(value * 1000) for value in microseconds], np.int64)
-    values = np.fromiter(microseconds, np.float64, len(microseconds))
     whole = np.floor(values)
-    return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
+    found: Column = whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
+    return found
 
 
 def lines(texts: Iterable[bytes]) -> list[str]:

@@ -25,6 +25,12 @@ def cache(tmp_path_factory) -> None:
 
 
 @pytest.fixture(scope="session")
+def fixtures() -> Path:
+    """The folder of the recorded incidents."""
+    return FIXTURES
+
+
+@pytest.fixture(scope="session")
 def oom() -> Run:
     """Two ranks; rank 1 ran out of memory in step 6."""
     return discover(FIXTURES / "oom_2ranks")

@@ -1,5 +1,6 @@
 """Every other command, run as a user runs it."""
 
+import gzip
 import json
 import os
 import resource
@@ -171,3 +172,12 @@ def test_two_snapshots_are_compared_by_who_holds_them():
     document = json.loads(run("compare", before, after, "--json").stdout)
     [grown] = [finding for finding in document["findings"] if finding["id"] == "compare.memory.grew"]
     assert "activations" in grown["title"]
+
+
+def test_traces_are_exported_but_not_over_a_file(tmp_path):
+    target = tmp_path / "merged.json.gz"
+    assert run("trace", DATA, "--export", target).returncode == 0
+    names = [e.get("name") for e in json.loads(gzip.decompress(target.read_bytes()))["traceEvents"]]
+    assert "rank 1 is late in gloo:all_gather" in names
+    again = run("trace", DATA, "--export", target)
+    assert (again.returncode, "exists" in again.stderr) == (2, True)

@@ -10,6 +10,7 @@ from workbench.ask import ask, room_for
 from workbench.options import Format
 from workbench.present import render
 from workbench.tui.app import WorkbenchApp
+from workbench.tui.case import RunCase
 
 NAME = "<img src=x onerror=alert(1)>[bold red]red[/]\x1b]0;owned\x07\x1b[2J`*_|#"
 FILE = "/job/<script>alert(2)</script>\x1b[31m.py"
@@ -54,7 +55,7 @@ def test_documents_carry_no_escape_and_no_tag(run):
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
 async def test_the_terminal_app_shows_it_as_text(run, size):
-    app = WorkbenchApp(run, room_for(run), Options())
+    app = WorkbenchApp(RunCase(run, room_for(run), Options()))
     drawn = ""
     async with app.run_test(size=size) as pilot:
         for key in ("1", "2", "v", "v"):

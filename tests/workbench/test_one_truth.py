@@ -16,6 +16,7 @@ from workbench.options import Format
 from workbench.present import render
 from workbench.present.sections import sections
 from workbench.tui.app import WorkbenchApp
+from workbench.tui.case import RunCase
 from workbench.tui.panes.home import title, told
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -70,7 +71,7 @@ def test_numbers_of_the_tables_are_in_every_document(asked):
 
 async def test_the_terminal_app_tells_every_finding(asked):
     run, report = asked
-    app = WorkbenchApp(run, room_for(run), Options())
+    app = WorkbenchApp(RunCase(run, room_for(run), Options()))
     async with app.run_test(size=(200, 50)) as pilot:
         await app.workers.wait_for_complete()
         await pilot.pause()

@@ -140,6 +140,23 @@ def test_the_window_stands_in_the_address(site, page):
     assert 1000 <= low < high <= 2000
 
 
+def test_a_line_leads_to_its_source(site, page):
+    """The evidence of the leading finding names a line of the trainer, which is on this machine."""
+    page.goto(site)
+    page.wait_for_selector("#verdict")
+    page.locator("details.card").first.locator("summary").click()
+    page.locator("details.card").first.locator("code a").first.click()
+    page.wait_for_selector("ol.source [aria-current]")
+    assert "model.py" in page.locator("main h2").inner_text()
+
+
+@pytest.mark.parametrize("at", ["/etc/passwd:1", "conftest.py:3", "../../pyproject.toml:1"])
+def test_the_address_is_no_way_to_other_files(site, page, at):
+    page.goto(f"{site}/source?at={at}")
+    page.wait_for_selector("#page > *")
+    assert page.locator("ol.source").count() == 0
+
+
 def test_the_matrix_shows_who_waits(site, page):
     page.goto(f"{site}/hang")
     page.wait_for_selector("#matrix .heatmaplayer")

@@ -15,9 +15,10 @@ from analyzers.errors import WorkbenchError
 from analyzers.report import Report
 from workbench.console import clean
 from workbench.present.units import size
+from workbench.source import source_of
 from workbench.tui.case import Case
 from workbench.tui.children import end_children
-from workbench.tui.source import SourceScreen, source_of
+from workbench.tui.source import SourceScreen
 from workbench.tui.views import Views
 from workbench.tui.web import Dashboard
 

@@ -9,7 +9,7 @@ from workbench.console import clean
 from workbench.options import Format
 from workbench.present import render
 from workbench.web.components.text import navigation
-from workbench.web.pages import hang, memory, overview, steps, trace
+from workbench.web.pages import hang, memory, overview, source, steps, trace
 from workbench.web.view import View, asked
 
 PAGES = {"": "Overview", "memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps"}
@@ -19,6 +19,7 @@ LAYOUTS = {
     "hang": hang.layout,
     "trace": trace.layout,
     "steps": steps.layout,
+    "source": source.layout,
 }
 ZOOMED = ("timeline", "gantt")
 INDEX = """<!doctype html>

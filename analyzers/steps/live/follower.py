@@ -13,9 +13,9 @@ from analyzers import store
 from analyzers.report import Finding, ranked
 from analyzers.steps.lateness import lateness
 from analyzers.steps.lines import Line, Table, number
-from analyzers.steps.live.now import TIMING_STEPS, Now, StepNow
+from analyzers.steps.live.now import ENDED, TIMING_STEPS, Now, StepNow
 from analyzers.steps.live.rank_log import Board, RankLog, StepLog
-from analyzers.steps.live.standing import manifest_of, rank_now, setting, stall, status, whole
+from analyzers.steps.live.standing import ended, manifest_of, rank_now, setting, stall, status, whole
 from analyzers.steps.load import Source, frame_of, steps_of
 from analyzers.steps.model import Steps
 from analyzers.steps.report import examined, grave
@@ -61,6 +61,7 @@ class Follower:
         recent = recent_steps(logs)
         pace = pace_of(recent)
         ranks = [rank_now(self.folder, log, self._judged.growth.get(log.rank), pace) for log in logs]
+        ranks = ended(ranks) if manifest.get("status") in ENDED else ranks
         waiting = stall(ranks, manifest)
         return Now(
             status=status(ranks, manifest, waiting),

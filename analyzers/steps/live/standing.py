@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,8 @@ def state(folder: Path, log: RankLog, phase: str, quiet: bool) -> str:
     """running, stalled, done, failed (an error ended it), gone (without a word), or unknown (on another machine)."""
     if phase == DONE:
         return "done"
-    if whole(read_json(folder / "dumps" / f"exit_{log.rank}.json").get("time_ns")) > whole(
-        log.header.get("started_ns")
-    ):
+    ending = read_json(folder / "dumps" / f"exit_{log.rank}.json")
+    if whole(ending.get("time_ns")) > whole(log.header.get("started_ns")):
         return "failed"
     running = log.running()
     if running is False:
@@ -53,6 +53,11 @@ def state(folder: Path, log: RankLog, phase: str, quiet: bool) -> str:
     if quiet:
         return "stalled" if running else "unknown"
     return "running"
+
+
+def ended(ranks: Sequence[RankNow]) -> list[RankNow]:
+    """The ranks of a job that has ended: of those that said nothing none runs any more."""
+    return [one if one.state in ("done", "failed") else replace(one, state="gone") for one in ranks]
 
 
 def stall(ranks: Sequence[RankNow], manifest: Mapping[str, Any]) -> Stall | None:

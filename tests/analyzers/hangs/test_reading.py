@@ -46,6 +46,18 @@ def test_forms(folder, pair, recorder, form):
     assert bool([m for m in report.verdict.missing if "no stacks" in m]) == (form == "json")
 
 
+def test_a_saved_page_of_the_debug_server(folder, pair, recorder):
+    """Its JSON view shows the dumps of all ranks on one page."""
+    shown = "".join(
+        f"<h2>Rank {rank}: http://node:29/handler/fr_trace_json?</h2>\n\n<pre>{recorder.as_json(dump).decode()}</pre>"
+        for rank, dump in pair.items()
+    )
+    lost = "<h2>Rank 2: http://node:30</h2><p>Failed to fetch: status=408</p><pre>Timeout: x</pre>"
+    report = folder.side("fr_trace_json.html", f"\n<!doctype html>\n<html>{shown}{lost}</html>").report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("host_stuck", [1])
+    assert report.data.ranks_with_dump == [0, 1]
+
+
 @pytest.mark.parametrize("version", ["2.1", "2.4", "2.9"])
 def test_older_schemas(folder, pair, version):
     for content in pair.values():

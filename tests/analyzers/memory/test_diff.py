@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from analyzers import memory
+from analyzers import compare, memory, run
 from analyzers.errors import InputError
 from analyzers.memory import diff, views
 
@@ -90,10 +90,14 @@ def test_a_diff_tells_what_appeared_grew_shrank_and_went(maker):
     [line] = found.lines  # the file moved and the line has another number, but it is the same line
     assert (line.state, line.what, line.bytes) == ("grew", "train/model.py run:9", 11 * MIB)
     assert found.table("modules")["change"].sum() == 11 * MIB
-    [finding] = diff.compare([first], [second])
+    told, [finding] = diff.compare([first], [second])
+    assert told == found
+    assert compare.analyze(run.discover(first.path), run.discover(second.path)).data.memory == found
     assert finding.title == "The peak grew by 11.0 MiB, mostly activations"
-    assert diff.compare([first], [first]) == []
-    assert diff.compare([second], [first])[0].id == "compare.memory.shrank"
+    assert diff.compare([first], [first])[1] == []
+    back, [shrank] = diff.compare([second], [first])
+    assert shrank.id == "compare.memory.shrank"
+    assert [change.bytes for change in back.categories] == [-change.bytes for change in found.categories]
 
 
 def test_a_diff_of_two_instants_of_one_file(maker):

@@ -48,3 +48,52 @@ def test_the_rules_find_what_the_recorder_noted(recorded, hidden, right):
     for artefact in recorded.values():
         found, _ = benchmark.scores(artefact.path, benchmark.HIDING[hidden])
         assert found.trace() >= right * found.sum()
+
+
+HEAD = """
+import sys
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from trainer.recorders.memory import MemoryRecorder
+
+folder, pieces = sys.argv[1], int(sys.argv[2])
+model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 16), nn.Linear(16, 4000, bias=False))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+memory = MemoryRecorder(folder, model, optimizer, freq=3)
+def part(rows, labels):
+    return functional.cross_entropy(rows.float(), labels, reduction="sum") / len(tokens)
+for number in range(1, 4):
+    tokens = torch.randint(50, (512,))
+    with memory.step(number):
+        with memory.phase("fwd"):
+            logits = model(tokens).bfloat16()
+            cut = zip(logits.chunk(pieces), tokens.chunk(pieces), strict=True)
+            if pieces == 1:
+                loss = part(logits, tokens)
+            else:
+                loss = sum(checkpoint(part, *both, use_reentrant=False) for both in cut)
+        with memory.phase("bwd"):
+            loss.backward()
+        with memory.phase("optim"):
+            optimizer.step()
+            optimizer.zero_grad()
+memory.close()
+"""
+
+
+def test_a_loss_in_pieces_frees_what_was_said_in_a_second_run(tmp_path):
+    peaks = {}
+    for pieces in (1, 8):
+        folder = tmp_path / str(pieces) / "memory_snapshot"
+        subprocess.run(
+            [sys.executable, "-c", HEAD, str(folder), str(pieces)], check=True, cwd=ROOT, capture_output=True
+        )
+        report = memory.analyze(run.discover(folder).of(run.Kind.SNAPSHOT))
+        peaks[pieces] = report.data.devices[0].peak_allocated_bytes
+        if pieces == 1:
+            [loss] = [one for one in report.data.devices[0].notable if one.what == "loss"]
+            [finding] = [one for one in report.findings if one.id == "memory.loss"]
+    assert "with 8 the peak would be about" in finding.next
+    assert loss.frees_bytes == pytest.approx(peaks[1] - peaks[8], rel=0.1)

@@ -144,6 +144,7 @@ def test_recorded_runs_of_nine_steps():
     report = compare.analyze(*runs)
     assert report.verdict.kind == "regression"
     assert report.verdict.sentence.startswith("step time is 1")
+    assert report.findings[0].evidence[0].text == "rank 3 makes the others wait: gc"
     assert compare.analyze(*runs[::-1]).findings == []
 
 

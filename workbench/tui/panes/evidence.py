@@ -99,7 +99,8 @@ class Evidence(Readings):
             self._place = PLACES[(PLACES.index(self._place) + 1) % len(PLACES)]
             self.load()
             return
-        self._grouping = GROUPINGS[(GROUPINGS.index(self._grouping) + 1) % len(GROUPINGS)]
+        if self.reading == "tree":
+            self._grouping = GROUPINGS[(GROUPINGS.index(self._grouping) + 1) % len(GROUPINGS)]
         self.turn_to("tree")
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:

@@ -17,6 +17,7 @@ from analyzers.run import Run
 from analyzers.steps import views
 from analyzers.store import Options
 from workbench.ask import ROOMS
+from workbench.console import clean
 from workbench.palette import PHASES
 from workbench.present.sections import steps as tables_of
 from workbench.present.spark import spark
@@ -159,5 +160,7 @@ def made_of(row: dict[str, Any]) -> Text:
     phases = {name: float(seconds) for name, seconds in row.items() if name not in ("step", "dur_s") and seconds > 0}
     for name, seconds in sorted(phases.items(), key=lambda item: -item[1]):
         meter = (bar(seconds, total, 10).ljust(10), PHASES.get(name, PHASES["other"]))
-        lines.append(Text.assemble(f"{name[:12]:<13}", meter, f" {duration(seconds):>8} {share(seconds, total):>7}"))
+        lines.append(
+            Text.assemble(f"{clean(name)[:12]:<13}", meter, f" {duration(seconds):>8} {share(seconds, total):>7}")
+        )
     return Text("\n").join(lines)

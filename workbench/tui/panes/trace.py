@@ -128,7 +128,8 @@ class Looked(Readings):
 
     def regroup(self) -> None:
         """Group calls by something else."""
-        self._by = CALLS_BY[(CALLS_BY.index(self._by) + 1) % len(CALLS_BY)]
+        if self.reading == "calls":
+            self._by = CALLS_BY[(CALLS_BY.index(self._by) + 1) % len(CALLS_BY)]
         self.turn_to("calls")
 
     def on_gantt_asked(self, event: Gantt.Asked) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from workbench.console import clean
 from workbench.palette import CATEGORIES, qualitative
 from workbench.present.units import size
 from workbench.tui.widgets.stacked import FAILURE, Stacked
@@ -46,5 +47,5 @@ class PlaceArea(Stacked):
     def ruler(self) -> str:
         """What every place holds at the cursor, the lowest layer first."""
         row = self.instants.iloc[max(0, self.cursor)]
-        held = "   ".join(f"{name} {size(int(row[name]))}" for name in self.names)
+        held = "   ".join(f"{clean(name)} {size(int(row[name]))}" for name in self.names)
         return f"entry {int(row['entry'])}: {size(int(row['allocated']))} = {held}"

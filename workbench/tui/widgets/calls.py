@@ -24,9 +24,8 @@ class Calls(LazyTree):
         self._frame = frame.set_index("node")
         place = {node: row for row, node in enumerate(frame["node"].tolist())}
         parents = [place.get(parent, -1) for parent in frame["parent"].tolist()]
-        told = (
-            f"{len(frame)} calls, by time on the {self._clock.removesuffix('_ns')}" if len(frame) else "no such calls"
-        )
+        where = self._clock.removesuffix("_ns")
+        told = f"{len(frame)} calls, by time on the {where}" if len(frame) else "no such calls"
         self.fill(Text(told), parents, [str(name) for name in frame["name"]])
 
     def children_of(self, row: int) -> list[int]:
@@ -38,6 +37,5 @@ class Calls(LazyTree):
         entry = self._frame.iloc[row]
         spent = int(entry[self._clock])
         longest = int(self._frame[self._clock].iloc[self.children_of(self.parent_of(row))[0]])
-        return Text(
-            f"{bar(spent, longest, 8):<8} {nanoseconds(spent):>9} {int(entry['count']):>7} x  {clean(entry['name'])}"
-        )
+        count, name = int(entry["count"]), clean(entry["name"])
+        return Text(f"{bar(spent, longest, 8):<8} {nanoseconds(spent):>9} {count:>7} x  {name}")

@@ -24,7 +24,7 @@ SHORTEST_NS = 100
 
 
 class Gantt(ScrollView, can_focus=True):
-    """Spans of `traces.views.timeline`. A window is (first, last) in ns; asking for another posts `Asked`."""
+    """Spans as `traces.views.timeline` gives them. A window is (first, last) in ns; to ask for another is `Asked`."""
 
     DEFAULT_CSS = "Gantt { height: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -47,7 +47,7 @@ class Grid(DataTable[Text]):
         """Draw other rows; the cursor goes to the first."""
         self._section = section
         self.clear(columns=True)
-        self.add_columns(*(Text(head) for head in section.columns))
+        self.add_columns(*(Text(clean(head)) for head in section.columns))
         for row in section.rows[:ROWS_AT_MOST]:
             justified = ((cell, "right" if i in section.numeric else "left") for i, cell in enumerate(row))
             self.add_row(*(Text(clean(cell), justify=side) for cell, side in justified))  # type: ignore[arg-type]  # the two sides are literals

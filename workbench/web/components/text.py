@@ -11,6 +11,7 @@ from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.table import Table
+from workbench.source import NAMED
 
 
 def verdict(report: Report[Any]) -> html.Section:
@@ -51,12 +52,19 @@ def labelled(label: str, text: str) -> html.P:
 def finding(found: Finding) -> html.Details:
     """A finding; its evidence unfolds."""
     about = f" (rank {ranges(found.ranks)})" if found.ranks else ""
-    facts = [html.Li([clean(fact.text), " ", html.Code(clean(fact.line))]) for fact in found.evidence]
+    facts = [html.Li([clean(fact.text), " ", place(fact.line)]) for fact in found.evidence]
     summary = html.Summary(
         [f"{SEVERITY_SIGNS[found.severity]} {clean(found.title)}{about} ", html.Code(clean(found.id))]
     )
     body = [html.P(clean(found.why)), labelled("Next", found.next), html.Ul(facts)]
     return html.Details([summary, *body], className="card", style={"borderColor": SEVERITIES[found.severity]})
+
+
+def place(line: str) -> html.Code:
+    """A line of source, with a link to it where it has a name and a number."""
+    named = NAMED.search(line)
+    text = clean(line)
+    return html.Code(dcc.Link(text, href=f"source?{urlencode({'at': named[0]})}") if named else text)
 
 
 def table(section: Table) -> html.Div:

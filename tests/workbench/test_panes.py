@@ -1,0 +1,223 @@
+"""The views of the terminal app, driven by keys, on recorded incidents."""
+
+import json
+import os
+import shutil
+
+import pytest
+from textual.widgets import ContentSwitcher, DataTable
+
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import room_for
+from workbench.tui.app import WorkbenchApp
+from workbench.tui.case import Comparison, RunCase
+from workbench.tui.panes.steps import StepsPane
+from workbench.tui.panes.trace import TracePane
+from workbench.tui.source import SourceScreen, source_of
+from workbench.tui.widgets.gantt import Gantt
+from workbench.tui.widgets.phase_stack import LossLine, PhaseStack
+from workbench.tui.widgets.rows import Rows
+from workbench.tui.widgets.stack_tree import StackTree
+from workbench.tui.widgets.tables import Grid
+
+
+def app_on(path, room=None):
+    run = discover(path)
+    return WorkbenchApp(RunCase(run, room or room_for(run), Options()))
+
+
+async def press(app, pilot, *keys):
+    """Press keys; after each everything that was asked for is there."""
+    for key in keys:
+        await pilot.press(*([key] if key else []))
+        await settle(app, pilot)
+    return shown(app)
+
+
+async def settle(app, pilot):
+    for _ in range(2):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+
+
+def shown(app):
+    width, height = app.size
+    return "\n".join(strip.text[:width].rstrip() for strip in app.screen._compositor.render_strips()[:height])
+
+
+async def test_a_hang_is_explained_below_its_matrix(fixtures):
+    """Stacks of all ranks as one tree, which `i` completes; operations side by side; places."""
+    app = app_on(fixtures / "stuck_4ranks", "hang")
+    async with app.run_test(size=(100, 36)) as pilot:
+        assert "rank 3" not in await press(app, pilot, "")
+        text = await press(app, pilot, "v")
+        assert "loop_in_python  trainer/faults.py:138  rank 3" in text
+        assert "forward_backward  trainer/train.py:154  ranks 0-2" in text
+        tree = app.query_one(StackTree)
+        own = len(tree._frame)
+        await press(app, pilot, "i")
+        assert len(tree._frame) > own
+        text = await press(app, pilot, "v")
+        assert "rank 0-2" in text
+        assert "all_gather" in text
+        assert "3 ranks in all_gather" in await press(app, pilot, "v")
+
+
+async def test_the_steps_of_a_straggler_come_first(fixtures):
+    app = app_on(fixtures / "straggler_4ranks", "steps")
+    async with app.run_test(size=(100, 36)) as pilot:
+        text = await press(app, pilot, "")
+        late = app.report.data.stragglers[0].rank
+        assert f"rank {late} (" in text
+        assert "late by" in text
+        stack = app.query_one(PhaseStack)
+        assert set(stack.names) >= {"fwd", "bwd", "optim"}
+        text = await press(app, pilot, "v")
+        assert app.query_one(Rows).row_count == 4
+        assert "▁" in app.query_one(Rows).render_line(1).text
+
+
+async def test_the_loss_line_marks_where_it_breaks(fixtures):
+    app = app_on(fixtures / "nan_2ranks", "steps")
+    async with app.run_test(size=(100, 36)) as pilot:
+        await press(app, pilot, "", "v", "v")
+        loss = app.query_one(LossLine)
+        first = app.report.data.first_nonfinite_step
+        assert [loss.instants["step"].iloc[row] for row in loss.signs()] == list(range(first, 11))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+async def test_a_trace_as_bars_kernels_and_events(fixtures, size):
+    """The bars say what the report says; the window of events follows the keys."""
+    app = app_on(fixtures / "straggler_data_2ranks", "trace")
+    async with app.run_test(size=size) as pilot:
+        text = await press(app, pilot, "")
+        one = app.report.data.ranks[0]
+        assert f"{100 * one.exposed_communication_ns / one.span_ns:.1f} %" in text
+        assert one.kernels[0].name[:20] in text
+        await press(app, pilot, "v")
+        gantt = app.query_one(Gantt)
+        whole = gantt._window
+        await press(app, pilot, "plus", "plus", "l")
+        first, last = gantt._window
+        assert last - first == pytest.approx((whole[1] - whole[0]) / 4, abs=4)
+        assert first > whole[0]
+        assert "ProfilerStep" in shown(app)
+        await press(app, pilot, "0")
+        assert gantt._window == whole
+        assert "of rank 1 (2 of 2)" in await press(app, pilot, "]")
+
+
+async def test_the_life_of_a_block_and_what_changed(fixtures):
+    app = app_on(fixtures / "oom_2ranks", "memory")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await press(app, pilot, "", "v", "v", "v")
+        listed = app.query_one("#list", Grid)
+        address = listed.chosen().split("\t")[1]
+        listed.focus()
+        assert f"life of address {address}" in await press(app, pilot, "enter")
+        assert address in app.query_one("#life", Grid).chosen()
+        app.query_one("#area").focus()
+        text = await press(app, pilot, "h", "h", "space", "l", "l", "d")
+        assert "what changed since the mark" in text
+        assert "layers.0.feed_forward" in "".join(app.query_one("#changes", Grid).lines)
+        assert "allocated by pool" in await press(app, pilot, "v")
+        assert "allocated by stream" in await press(app, pilot, "b")
+
+
+async def test_two_runs_side_by_side(fixtures):
+    runs = (discover(fixtures / name) for name in ("healthy_2ranks", "leak_2ranks"))
+    app = WorkbenchApp(Comparison(*runs, Options()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        text = await press(app, pilot, "")
+        assert "what was measured" in text
+        assert "step time" in text
+        await press(app, pilot, "v", "v")
+        assert [app.query_one("#losses", Rows).render_line(y).text[0] for y in (1, 2)] == ["a", "b"]
+        await press(app, pilot, "v")
+        assert "faults.name\thealthy\tleak" in app.query_one("#settings", Grid).lines
+
+
+async def test_search_source_and_copy(fixtures, monkeypatch):
+    """`/` finds in a table, `o` opens the file that a line names, `y` copies what the cursor is on."""
+    app = app_on(fixtures / "stuck_2ranks")
+    copied = []
+    monkeypatch.setattr(app, "copy_to_clipboard", copied.append)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await press(app, pilot, "", "y")
+        assert json.loads(copied[0])["id"] == app.report.findings[0].id
+        await press(app, pilot, "6", "slash", *"timeout", "enter")
+        settings = app.query_one("#settings", Grid)
+        assert "timeout" in settings.chosen()
+        first = settings.cursor_row
+        await press(app, pilot, "n")
+        assert settings.cursor_row > first
+        await press(app, pilot, "3", "v", "slash", *"loop_in", "enter", "o")
+        assert isinstance(app.screen, SourceScreen)
+        assert "faults.py:138" in shown(app)
+        assert "▶  138" in shown(app)
+        await press(app, pilot, "escape")
+        assert not isinstance(app.screen, SourceScreen)
+
+
+def test_a_place_is_found_in_the_words_of_stacks_and_traces(tmp_path, monkeypatch):
+    """Where the job ran elsewhere, the last parts of the path count; what is no file is not opened."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job").mkdir()
+    path = tmp_path / "job" / "model.py"
+    path.write_text("x = 1\n")
+    assert source_of(f"{path}:7 forward") == (path, 7)
+    assert source_of("job/model.py(12): forward") == (path, 12)
+    assert source_of("forward (/elsewhere/job/model.py:3)") == (path, 3)
+    assert source_of("<frozen runpy>(88): _run_code") is None
+    os.mkfifo(tmp_path / "pipe.py")
+    assert source_of(f"{tmp_path}/pipe.py:1") is None
+
+
+async def test_hostile_names_are_letters(fixtures, tmp_path):
+    """Markup and escapes in a step log and a run.json reach the screen as text."""
+    place = shutil.copytree(fixtures / "straggler_2ranks", tmp_path / "run")
+    for log in (place / "steps").glob("*.jsonl"):
+        log.write_text(log.read_text().replace('"optim"', '"[red]\\u001b[31mX[/nope]"'))
+    manifest = json.loads((place / "run.json").read_text())
+    manifest["config"]["job"]["description"] = "[bold]\x1b]0;owned\x07[/x]"
+    (place / "run.json").write_text(json.dumps(manifest))
+    app = app_on(place, "steps")
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert "[red][31mX" in await press(app, pilot, "")
+        text = await press(app, pilot, "6", "slash", *"owned", "enter")
+        assert "[bold]]0;owned[/x]" in text
+        assert "\x1b" not in text
+
+
+async def test_every_reading_says_which_it_is(fixtures):
+    """Turned through once, every view comes back to its first reading, without an error on the way."""
+    app = app_on(fixtures / "straggler_data_4ranks")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(app, pilot, "")
+        for view, pane, count in (("4", TracePane, 5), ("5", StepsPane, 3)):
+            await press(app, pilot, view)
+            switch = app.query_one(pane).query_one(ContentSwitcher)
+            seen = [switch.current]
+            for _ in range(count):
+                await press(app, pilot, "v")
+                seen.append(switch.current)
+            assert len(set(seen)) == count
+            assert seen[0] == seen[-1]
+        assert not app._notifications
+
+
+async def test_no_colour_and_a_name_for_every_key(fixtures, monkeypatch):
+    """Without colour the same letters stand there; every key has an id by which it can be given another."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = app_on(fixtures / "stuck_2ranks", "hang")
+    async with app.run_test(size=(80, 24)) as pilot:
+        text = await press(app, pilot, "")
+        assert "✗ missing" in text
+        assert app.no_color
+        for widget in app.query("*").results():
+            ours = type(widget).__module__.startswith("workbench")
+            keys = type(widget).__dict__.get("BINDINGS", []) if ours else []
+            assert all(key.id for key in keys)
+        assert app.query(DataTable)
