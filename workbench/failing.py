@@ -4,11 +4,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from analyzers.compare import LIMITS
 from analyzers.report import Report, Severity
+from analyzers.steps.regressions import LIMITS
 from workbench.errors import UsageProblem
 
-MEASURES = ("step_time", "step_time_p95", "memory", "loss")
+MEASURES = ("step_time", "step_time_mean", "step_time_p95", "memory", "loss")
 ITEM = re.compile(r"(\w+)(?:\s*>\s*(\d+(?:\.\d+)?)\s*(%?))?")
 P95_LIMIT = 0.1
 
@@ -26,6 +26,7 @@ class Gate:
         if self.severity and worst and worst.weight >= self.severity.weight:
             return True
         named = {f"compare.{name}{end}" for name in self.limits for end in ("", "_undecided")}
+        named |= {"compare.step_time_mean"} if "step_time" in self.limits else set()
         return any(finding.id in named for finding in report.findings)
 
 
