@@ -47,9 +47,9 @@ class WorkbenchApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(i), f"view({i})", f"View {i}", id=f"view.{i}", show=False) for i in range(1, 7)),
         Binding("slash", "search", "Search", id="search"),
-        Binding("f", "focus_evidence", "Focus", id="focus"),
-        Binding("o", "source", "Source", id="source"),
-        Binding("y", "copy", "Copy", id="copy"),
+        Binding("f", "focus_evidence", "Focus", id="focus", show=False),
+        Binding("o", "source", "Source", id="source", show=False),
+        Binding("y", "copy", "Copy", id="copy", show=False),
         Binding("w", "web", "Web", id="web", show=False),
         Binding("question_mark", "show_help_panel", "Help", id="help"),
         Binding("t", "change_theme", "Theme", id="theme", show=False),
@@ -106,16 +106,16 @@ class WorkbenchApp(App[None]):
         self._clock.stop()
         self.query_one("#loading-text", Static).update(Text(text))
 
-    def action_view(self, number: int) -> None:
+    async def action_view(self, number: int) -> None:
         for views in self.query(Views):
             if number <= len(self._case.views):
-                views.turn_to(self._case.views[number - 1])
+                await views.turn_to(self._case.views[number - 1])
 
-    def action_search(self) -> None:
+    async def action_search(self) -> None:
         """Ask for a text to find in what is in sight."""
         for views in self.query(Views):
             if hasattr(views.pane, "before_search"):
-                views.pane.before_search()
+                await views.pane.before_search()
             asked = self.query_one("#search", Input)
             asked.remove_class("hidden")
             asked.focus()

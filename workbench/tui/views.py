@@ -19,17 +19,20 @@ class Views(Vertical):
     def compose(self) -> ComposeResult:
         with TabbedContent(initial=self._first):
             for number, name in enumerate(self._names, 1):
-                with TabPane(f"{number} {name}", id=name):
-                    yield self._panes.get(name) or Static(f"no {name} data in this run", classes="absent")
+                yield TabPane(f"{number} {name}", id=name)
 
-    def on_mount(self) -> None:
-        self.turn_to(self._first)
+    async def on_mount(self) -> None:
+        await self.turn_to(self._first)
 
-    def turn_to(self, name: str) -> None:
-        """Show a view and give it the keys."""
+    async def turn_to(self, name: str) -> None:
+        """Show a view and give it the keys. Views are made when they are first wanted."""
         tabs = self.query_one(TabbedContent)
-        tabs.active = name
         # A focused widget of a hidden view would bring that view back.
+        self.screen.set_focus(None)
+        tabs.active = name
+        tab = tabs.get_pane(name)
+        if not tab.children:
+            await tab.mount(self._panes.get(name) or Static(f"no {name} data in this run", classes="absent"))
         self.give_keys()
 
     def give_keys(self) -> None:

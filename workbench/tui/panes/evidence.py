@@ -93,7 +93,7 @@ class Evidence(Readings):
             self.notify(f"marked entry {self._mark.entry}; d: what changed since", markup=False)
         self.load()
 
-    def regroup(self) -> None:
+    async def regroup(self) -> None:
         """Group by something else: places where they are in sight, else the tree."""
         if self.reading == "places":
             self._place = PLACES[(PLACES.index(self._place) + 1) % len(PLACES)]
@@ -101,14 +101,14 @@ class Evidence(Readings):
             return
         if self.reading == "tree":
             self._grouping = GROUPINGS[(GROUPINGS.index(self._grouping) + 1) % len(GROUPINGS)]
-        self.turn_to("tree")
+        await self.turn_to("tree")
 
-    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+    async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Of a block in the list tell the life of its address."""
         if event.data_table.id == "list" and event.cursor_row < len(self._addresses):
             event.stop()
             self._address = self._addresses[event.cursor_row]
-            self.turn_to("life")
+            await self.turn_to("life")
 
     def ask(self, reading: str) -> tuple[Any, ...] | None:
         """Look up what was alive at the instant."""

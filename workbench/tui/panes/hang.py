@@ -71,8 +71,8 @@ class HangPane(Vertical):
         self._at = (self._at + by) % max(1, len(self._data.groups))
         self._turn()
 
-    def action_reading(self, by: int) -> None:
-        self.query_one(Explained).action_reading(by)
+    async def action_reading(self, by: int) -> None:
+        await self.query_one(Explained).action_reading(by)
 
     def _turn(self) -> None:
         """Show the group, also in what is read below."""

@@ -36,8 +36,8 @@ class MemoryPane(Vertical):
         Binding("right,l", "move(1)", "Later", id="memory.right", show=False),
         Binding("plus,equals_sign", "zoom(0.5)", "Zoom in", id="memory.in"),
         Binding("minus", "zoom(2)", "Zoom out", id="memory.out"),
-        Binding("0", "reset", "Whole", id="memory.reset"),
-        Binding("left_square_bracket", "rank(-1)", "Previous rank", id="memory.previous"),
+        Binding("0", "reset", "Whole", id="memory.reset", show=False),
+        Binding("left_square_bracket", "rank(-1)", "Previous rank", id="memory.previous", show=False),
         Binding("right_square_bracket", "rank(1)", "Next rank", id="memory.next"),
         Binding("comma", "snapshot(-1)", "Earlier snapshot", id="memory.earlier", show=False),
         Binding("full_stop", "snapshot(1)", "Later snapshot", id="memory.later", show=False),
@@ -136,25 +136,25 @@ class MemoryPane(Vertical):
         self._snapshot += by
         self._show_device()
 
-    def action_reading(self, by: int) -> None:
-        self.query_one(Evidence).action_reading(by)
+    async def action_reading(self, by: int) -> None:
+        await self.query_one(Evidence).action_reading(by)
 
-    def action_group(self) -> None:
-        self.query_one(Evidence).regroup()
+    async def action_group(self) -> None:
+        await self.query_one(Evidence).regroup()
 
     def action_mark(self) -> None:
         """Compare with the instant at the cursor from now on."""
         self.query_one(Evidence).mark()
 
-    def action_changes(self) -> None:
+    async def action_changes(self) -> None:
         """What changed from the mark to the cursor."""
-        self.query_one(Evidence).turn_to("changes")
+        await self.query_one(Evidence).turn_to("changes")
 
-    def before_search(self) -> None:
+    async def before_search(self) -> None:
         """The tree can be searched, the picture cannot."""
         evidence = self.query_one(Evidence)
         if not hasattr(evidence.shown, "search"):
-            evidence.turn_to("tree")
+            await evidence.turn_to("tree")
 
 
 def held(row: dict[str, Any]) -> Text:

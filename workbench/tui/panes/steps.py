@@ -42,7 +42,7 @@ class StepsPane(Vertical):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Earlier", id="steps.left", show=False),
         Binding("right,l", "move(1)", "Later", id="steps.right", show=False),
-        Binding("left_square_bracket", "rank(-1)", "Previous rank", id="steps.previous"),
+        Binding("left_square_bracket", "rank(-1)", "Previous rank", id="steps.previous", show=False),
         Binding("right_square_bracket", "rank(1)", "Next rank", id="steps.next"),
         *TURNS,
     ]
@@ -107,8 +107,8 @@ class StepsPane(Vertical):
         self._at = (self._at + by) % len(self._ranks)
         self._turn()
 
-    def action_reading(self, by: int) -> None:
-        self.query_one(Compared).action_reading(by)
+    async def action_reading(self, by: int) -> None:
+        await self.query_one(Compared).action_reading(by)
 
 
 class Compared(Readings):

@@ -44,7 +44,7 @@ class TracePane(Vertical):
     """`[` and `]` change the rank; `v` the reading below the bars."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left_square_bracket", "rank(-1)", "Previous rank", id="trace.previous"),
+        Binding("left_square_bracket", "rank(-1)", "Previous rank", id="trace.previous", show=False),
         Binding("right_square_bracket", "rank(1)", "Next rank", id="trace.next"),
         Binding("b", "group", "Calls by", id="trace.group"),
         *TURNS,
@@ -70,11 +70,11 @@ class TracePane(Vertical):
     def action_rank(self, by: int) -> None:
         self._looked.turn_rank(by)
 
-    def action_group(self) -> None:
-        self._looked.regroup()
+    async def action_group(self) -> None:
+        await self._looked.regroup()
 
-    def action_reading(self, by: int) -> None:
-        self._looked.action_reading(by)
+    async def action_reading(self, by: int) -> None:
+        await self._looked.action_reading(by)
 
 
 class Looked(Readings):
@@ -126,11 +126,11 @@ class Looked(Readings):
         self._at, self._window = (self._at + by) % len(self._data.ranks), None
         self.load()
 
-    def regroup(self) -> None:
+    async def regroup(self) -> None:
         """Group calls by something else."""
         if self.reading == "calls":
             self._by = CALLS_BY[(CALLS_BY.index(self._by) + 1) % len(CALLS_BY)]
-        self.turn_to("calls")
+        await self.turn_to("calls")
 
     def on_gantt_asked(self, event: Gantt.Asked) -> None:
         """Draw another window; short events come to sight as it gets narrower."""

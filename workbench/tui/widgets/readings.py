@@ -33,6 +33,7 @@ class Readings(Vertical):
     def __init__(self, titles: Mapping[str, str], **options: Any) -> None:
         super().__init__(**options)
         self._titles = dict(titles)
+        self._widgets: dict[str, Widget] = {}
         self.reading = next(iter(titles))
 
     def widgets(self) -> Iterable[Widget]:
@@ -50,28 +51,33 @@ class Readings(Vertical):
     @property
     def shown(self) -> Widget:
         """The widget in sight."""
-        return self.query_one(f"#{self.reading}")
+        return self._widgets[self.reading]
 
     def compose(self) -> ComposeResult:
         yield Static(classes="title")
+        self._widgets = {str(widget.id): widget for widget in self.widgets()}
         with ContentSwitcher(initial=self.reading):
-            yield from self.widgets()
+            yield self.shown
 
     def on_mount(self) -> None:
         self.load()
 
-    def action_reading(self, by: int) -> None:
+    async def action_reading(self, by: int) -> None:
         """Show the next reading, or the one before."""
         names = list(self._titles)
-        self.turn_to(names[(names.index(self.reading) + by) % len(names)])
+        await self.turn_to(names[(names.index(self.reading) + by) % len(names)])
 
-    def turn_to(self, reading: str) -> None:
-        """Show a reading."""
+    async def turn_to(self, reading: str) -> None:
+        """Show a reading. Its widget is mounted when it is first wanted."""
         takes_keys = self.TAKES_KEYS or self.has_focus_within
-        self.reading = self.query_one(ContentSwitcher).current = reading
+        switcher = self.query_one(ContentSwitcher)
+        self.reading = reading
+        if not self.shown.is_attached:
+            await switcher.mount(self.shown)
+        switcher.current = reading
         if takes_keys:
-            shown = self.query_one(f"#{reading}")
-            next((widget for widget in (shown, *shown.walk_children(Widget)) if widget.focusable), shown).focus()
+            able = (widget for widget in (self.shown, *self.shown.walk_children(Widget)) if widget.focusable)
+            next(able, self.shown).focus()
         self.load()
 
     @work(thread=True, exclusive=True, group="reading")
@@ -90,5 +96,5 @@ class Readings(Vertical):
         told = Text.assemble((self.title(), "bold"), (f"   v: next reading ({place})", "dim"))
         self.query_one(".title", Static).update(told)
         if found is not None:
-            widget: Any = self.query_one(f"#{reading}")
+            widget: Any = self._widgets[reading]
             widget.show(*found)

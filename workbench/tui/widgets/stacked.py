@@ -1,6 +1,7 @@
 """Layers over time, stacked: one row of a frame a column or more, eight steps a cell."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from workbench.palette import STATUSES
 STEPS = " ▁▂▃▄▅▆▇█"
 RULER_ROWS = 2
 """Rows kept for the marks above the area and the labels below it."""
-WIDEST = 8
+WIDEST = 32
 """Columns that a row takes at most, where there are few."""
 FAILURE = "✗"
 NOTHING = "nothing to draw"
@@ -51,6 +52,7 @@ class Stacked(Widget, can_focus=True):
         self._total = ""
         self._colours: dict[str, str] = {}
         self._tops: np.ndarray[Any, Any] = np.zeros((0, 0), int)
+        self._drawn: dict[int, list[Segment]] = {}
 
     def signs(self) -> dict[int, str]:
         """Marks above the area, by row; later ones cover earlier ones."""
@@ -81,6 +83,7 @@ class Stacked(Widget, can_focus=True):
         return int(np.nanargmax(self.instants[self._total].to_numpy(float)))
 
     def _scale(self) -> None:
+        self._drawn.clear()
         rows = max(1, self.size.height - RULER_ROWS)
         self.wide = max(1, min(WIDEST, self.size.width // max(1, len(self.instants))))
         if not len(self.instants) or not self._colours:
@@ -120,16 +123,23 @@ class Stacked(Widget, can_focus=True):
             told = self.ruler() if len(self.instants) else NOTHING
             return Strip([Segment(told[:width].ljust(width), Style(dim=True))], width)
         floor = (height - RULER_ROWS - y) * 8
-        drawn = [self._cell(x // self.wide, floor) for x in range(min(width, self.wide * len(self._tops)))]
-        return Strip([*drawn, Segment(" " * (width - len(drawn)))], width).simplify()
+        drawn = self._segments(floor)[: width // self.wide]
+        if 0 <= self.cursor < len(drawn):
+            drawn[self.cursor] = turned(drawn[self.cursor])
+        return Strip([*drawn, Segment(" " * (width - self.wide * len(drawn)))], width).simplify()
+
+    def _segments(self, floor: int) -> list[Segment]:
+        """A line of cells without the cursor; they stay what they are until something else is drawn."""
+        if floor not in self._drawn:
+            self._drawn[floor] = [self._cell(row, floor) for row in range(len(self._tops))]
+        return list(self._drawn[floor])
 
     def _cell(self, row: int, floor: int) -> Segment:
         """Foreground is the layer at the cell's bottom, background the one at its top."""
         column = self._tops[row]
         low, high = int(np.searchsorted(column, floor, "right")), int(np.searchsorted(column, floor + 8, "left"))
         filled = min(8, int(column[low]) - floor) if low < len(column) else 0
-        style = Style(color=self._colour(low), bgcolor=self._colour(high), reverse=row == self.cursor)
-        return Segment(STEPS[filled], style)
+        return Segment(STEPS[filled] * self.wide, style_of(self._colour(low), self._colour(high)))
 
     def _colour(self, layer: int) -> str | None:
         return list(self._colours.values())[layer] if layer < len(self._colours) else None
@@ -142,3 +152,14 @@ class Stacked(Widget, can_focus=True):
         error = Style(color=STATUSES["error"], bold=True)
         styles = (error if mark == FAILURE else Style(bold=True) for mark in marks)
         return Strip([Segment(mark, style) for mark, style in zip(marks, styles, strict=True)], width).simplify()
+
+
+@lru_cache(maxsize=1024)
+def style_of(colour: str | None, behind: str | None) -> Style:
+    """One style object a pair of colours, as comparing and parsing them takes longer than drawing."""
+    return Style(color=colour, bgcolor=behind)
+
+
+def turned(cell: Segment) -> Segment:
+    """A cell under the cursor."""
+    return Segment(cell.text, (cell.style or Style()) + Style(reverse=True))

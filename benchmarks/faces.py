@@ -1,0 +1,153 @@
+"""How long the terminal app takes: the first paint, the longest gap while it loads, and each key.
+
+    python benchmarks/faces.py [--entries 1000000] [--megabytes 500]
+
+A gap is a time in which the event loop did nothing for the user. The first paint is that of the verdict, from a warm
+cache. A key is answered when the screen is next painted. Exits with 1 where a target is missed.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+os.environ["TEXTUAL_ANIMATIONS"] = "none"
+
+from snapshots import write
+from textual.app import App
+
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import room_for
+from workbench.tui.app import WorkbenchApp
+from workbench.tui.case import RunCase
+from workbench.tui.widgets.stacked import Stacked
+
+SIZE = (120, 40)
+FIRST_PAINT_S, GAP_S, KEY_S = 0.3, 0.1, 0.05
+TICK_S = 0.002
+KEYS = ("left", "right", "h", "l", "plus", "minus", "0", "v", "v", "v", "V", "V", "V", "b", "f", "f", "1", "2", "d")
+ENTRIES_A_MEGABYTE = 1_000_000 / 180
+
+
+class Watch:
+    """The longest gap of the event loop since the last `reset`."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    def reset(self) -> None:
+        self.longest = 0.0
+
+    async def run(self) -> None:
+        last = time.perf_counter()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = time.perf_counter()
+            self.longest = max(self.longest, now - last - TICK_S)
+            last = now
+
+
+@contextlib.asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[tuple[WorkbenchApp, Any, Watch]]:
+    run = discover(path)
+    app, watch = WorkbenchApp(RunCase(run, room_for(run), Options())), Watch()
+    task = asyncio.create_task(watch.run())
+    async with app.run_test(size=SIZE) as pilot:
+        yield app, pilot, watch
+    task.cancel()
+
+
+async def until(happened: Any) -> None:
+    while not happened():
+        await asyncio.sleep(TICK_S)
+
+
+async def loading(path: Path) -> tuple[float, float]:
+    """(seconds until the picture is there, longest gap) of a file that nobody has read yet."""
+    began = time.perf_counter()
+    async with opened(path) as (app, _, watch):
+        await until(lambda: any(len(area.instants) for area in app.query(Stacked)))
+        return time.perf_counter() - began, watch.longest
+
+
+async def first_paint(path: Path) -> float:
+    """Seconds from the start of the app until the verdict and the picture are on the screen."""
+    began = time.perf_counter()
+    async with opened(path) as (app, _, _):
+        await until(lambda: any(len(area.instants) for area in app.query(Stacked)))
+        return time.perf_counter() - began
+
+
+async def keys(path: Path) -> dict[str, tuple[float, float]]:
+    """By key: seconds until the next paint, and the longest gap until all that was asked for is there."""
+    worst: dict[str, tuple[float, float]] = {}
+    async with opened(path) as (app, pilot, watch):
+        await until(lambda: any(len(area.instants) for area in app.query(Stacked)))
+        await pilot.pause(0.5)
+        for key in KEYS:
+            watch.reset()
+            answered = await painted(app, key)
+            await app.workers.wait_for_complete()
+            await pilot.pause(0.3)
+            before = worst.get(key, (0.0, 0.0))
+            worst[key] = max(before[0], answered), max(before[1], watch.longest)
+    return worst
+
+
+async def painted(app: App[Any], key: str) -> float:
+    """Seconds from a key to the next paint."""
+    done = asyncio.Event()
+    display = app._display
+
+    def noting(*args: Any, **named: Any) -> None:
+        display(*args, **named)
+        done.set()
+
+    app._display = noting
+    began = time.perf_counter()
+    app.simulate_key(key)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(done.wait(), 5)
+    took = time.perf_counter() - began
+    app._display = display
+    return took
+
+
+def told(what: str, seconds: float, target: float) -> bool:
+    kept = seconds < target
+    print(f"{'ok  ' if kept else 'MISS'}  {what:<46} {seconds * 1e3:8.1f} ms   target {target * 1e3:.0f} ms")
+    return kept
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--entries", type=int, default=1_000_000)
+    parser.add_argument("--megabytes", type=int, default=500)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["WORKBENCH_CACHE"] = folder
+        large, many = Path(folder, "large.pickle"), Path(folder, "many.pickle")
+        write(large, int(asked.megabytes * ENTRIES_A_MEGABYTE))
+        write(many, asked.entries)
+        print(f"loading {large.stat().st_size >> 20} MiB, then {asked.entries} entries")
+        took, gap = asyncio.run(loading(large))
+        print(f"      read and drawn in {took:.1f} s")
+        kept = [told("longest gap while it loads", gap, GAP_S)]
+        asyncio.run(loading(many))
+        kept.append(
+            told("first paint from the cache", min(asyncio.run(first_paint(many)) for _ in range(3)), FIRST_PAINT_S)
+        )
+        for key, (answered, longest) in asyncio.run(keys(many)).items():
+            kept += [told(f"key {key}: answered", answered, KEY_S), told(f"key {key}: longest gap", longest, KEY_S)]
+    return 0 if all(kept) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
