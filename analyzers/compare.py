@@ -15,7 +15,6 @@ from analyzers.report import (
     Finding,
     Input,
     Report,
-    Severity,
     Status,
     Verdict,
     ranked,
@@ -24,21 +23,20 @@ from analyzers.report import (
 )
 from analyzers.run import Kind, Run
 from analyzers.steps import RankSteps, contrast
-from analyzers.steps.contrast import STEPS_AT_LEAST, Contrast, Parity, parity
+from analyzers.steps.contrast import Contrast, Parity, parity
+from analyzers.steps.lateness import lateness
 from analyzers.steps.load import load
-from analyzers.steps.model import Steps, summary
+from analyzers.steps.model import Steps, Straggler, summary
+from analyzers.steps.regressions import is_open, name_of, too_few, undecided, worsened
+from analyzers.steps.stragglers import stragglers
 from analyzers.traces import diff as trace_diff
 from analyzers.traces.diff import TraceDiff, signed
 from analyzers.traces.findings import millis
-from analyzers.wording import seconds
+from analyzers.wording import mebibytes, seconds
 
 Answer = TypeVar("Answer")
 
 SCHEMA = "workbench.compare/1"
-LIMITS: Mapping[str, float] = {"step_time": 0.05, "memory": 0.05, "loss": 0.02}
-"""Relative changes for the worse that are worth a finding, where even the lower end of the interval lies above them."""
-CAUTIOUS = {"step_time": 0.8, "step_time_p95": 0.7, "memory": 0.9, "loss": 0.7}
-"""How sure a finding is: two runs on one machine differ for reasons that no interval within a run knows."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -82,12 +80,17 @@ class Side:
     steps: Steps | None = None
     exact_memory: bool = False
 
+    @property
+    def late(self) -> list[Straggler]:
+        """Who makes the others wait."""
+        return stragglers(self.steps, lateness(self.steps)) if self.steps else []
+
 
 def analyze(
     a: Run, b: Run, options: store.Options | None = None, limits: Mapping[str, float] | None = None
 ) -> Report[CompareData]:
-    """What changed from `a` to `b`. `limits` are changes of measures that a gate bears, in place of LIMITS; a measure
-    that it names and that cannot be judged is a finding.
+    """What changed from `a` to `b`. `limits` are changes of measures that a gate bears, in place of the usual ones; a
+    measure that it names and that cannot be judged is a finding.
 
     Raises:
         InputError: The two have nothing in common that can be compared.
@@ -100,7 +103,7 @@ def analyze(
     rows = [*measure_rows(first.measures, second.measures, found), *trace_rows(traced)]
     if not rows and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
-    findings = [*worsened(found, {**LIMITS, **limits}, (first.measures, second.measures)), *undecided(found, limits)]
+    findings = [*worsened(found, limits, moved(first, second)), *undecided(found, limits)]
     held, grown = holders(a, b, options)
     slower = trace_diff.finding(traced) if traced else None
     findings = ranked([*findings, *grown, *([slower] if slower else [])])
@@ -203,12 +206,27 @@ def middle(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
+def moved(a: Side, b: Side) -> list[Evidence]:
+    """Who makes the others wait now, and the phases that grew most."""
+    before, after = a.measures.phases, b.measures.phases
+    more = {name: spent - before.get(name, 0.0) for name, spent in after.items()}
+    most = sorted(more, key=lambda name: -more[name])[:3]
+    late = {s.rank for s in a.late}
+    waits = [f"rank {s.rank} makes the others wait: {s.cause}" for s in b.late if s.rank not in late]
+    grown = [f"{name} takes {seconds(more[name])} more a step" for name in most if more[name] > 0]
+    return [Evidence(text=text) for text in [*waits[:3], *grown]]
+
+
 def measure_rows(a: Measures, b: Measures, found: Sequence[Contrast]) -> list[Row]:
     known = {c.measure: f"{c.low:+.1%} to {c.high:+.1%}" for c in found if c.enough}
-    p95, last = (next((c for c in found if c.measure == name), None) for name in ("step_time_p95", "loss"))
+    by_name = {c.measure: c for c in found}
+    names = ("step_time", "step_time_mean", "step_time_p95", "processor_time", "loss")
+    pace, mean, p95, busy, last = (by_name.get(name) for name in names)
     rows = [
-        row("step time", (a.step_s, b.step_s), seconds, known.get("step_time")),
+        row("step time", (pace.a, pace.b) if pace else (a.step_s, b.step_s), seconds, known.get("step_time")),
+        row("mean step time", (mean.a, mean.b), seconds, known.get("step_time_mean")) if mean else None,
         row("95th percentile", (p95.a, p95.b), seconds, known.get("step_time_p95")) if p95 else None,
+        row("processor time", (busy.a, busy.b), seconds, known.get("processor_time")) if busy else None,
         row("tokens a second", (a.tokens_per_s, b.tokens_per_s), "{:.0f}".format),
         row("last loss", (a.loss, b.loss), "{:.4f}".format),
         row("loss of the last common steps", (last.a, last.b), "{:.4f}".format, known.get("loss")) if last else None,
@@ -225,10 +243,6 @@ def row(what: str, ends: tuple[float | None, float | None], text: Any, interval:
         return None
     change = f"{b / a - 1:+.1%}" if a and b is not None else ""
     return Row(what, "" if a is None else text(a), "" if b is None else text(b), change, interval or "")
-
-
-def mebibytes(count: float) -> str:
-    return f"{count / (1 << 20):.1f} MiB"
 
 
 def config_rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Row]:
@@ -253,73 +267,19 @@ def settings(manifest: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
             yield f"{section}.{key}", value
 
 
-def worsened(found: Sequence[Contrast], limits: Mapping[str, float], sides: tuple[Measures, Measures]) -> list[Finding]:
-    """The measures that surely changed for the worse by more than their limit."""
-    worse = [c for c in found if c.enough and c.measure in limits and c.low > limits[c.measure]]
-    return [regression(c, limits[c.measure], moved(*sides) if "step_time" in c.measure else []) for c in worse]
-
-
-def regression(found: Contrast, limit: float, evidence: list[Evidence]) -> Finding:
-    return Finding(
-        id=f"compare.{found.measure}",
-        severity=Severity.WARNING,
-        title=f"{name_of(found)} is {found.change:.1%} higher",
-        why=f"from {found.a:.6g} to {found.b:.6g}; with 95 % it is {found.low:+.1%} to {found.high:+.1%} by"
-        f" {found.samples} steps, and up to {limit:.1%} is borne",
-        next="look at the phases and settings that differ below; where others use the machine, run both again",
-        evidence=evidence,
-        confidence=CAUTIOUS[found.measure],
-    )
-
-
-def moved(a: Measures, b: Measures) -> list[Evidence]:
-    """The phases that grew most."""
-    more = {name: seconds_b - a.phases.get(name, 0.0) for name, seconds_b in b.phases.items()}
-    most = sorted(more, key=lambda name: -more[name])[:3]
-    return [Evidence(text=f"{name} takes {seconds(more[name])} more a step") for name in most if more[name] > 0]
-
-
-def undecided(found: Sequence[Contrast], gated: Mapping[str, float]) -> list[Finding]:
-    """What a gate asks for and these runs cannot answer is no pass."""
-    known = {c.measure: c for c in found}
-    lacking = [name for name in gated if name not in known or not known[name].enough]
-    return [
-        Finding(
-            id=f"compare.{name}_undecided",
-            severity=Severity.WARNING,
-            title=f"{name.replace('_', ' ')} cannot be judged: {too_few(known.get(name))}",
-            why="a gate that cannot be judged is not passed",
-            next=f"log at least {STEPS_AT_LEAST} plain steps in both runs",
-            confidence=1.0,
-        )
-        for name in lacking
-    ]
-
-
-def too_few(found: Contrast | None) -> str:
-    if found is None:
-        return "the runs do not both tell it"
-    return f"{found.samples} steps are not enough evidence"
-
-
-def name_of(found: Contrast) -> str:
-    return {"step_time_p95": "the 95th percentile of the step time", "memory": "peak memory"}.get(
-        found.measure, found.measure.replace("_", " ")
-    )
-
-
 def verdict(findings: list[Finding], rows: list[Row], found: Sequence[Contrast], same: Parity | None) -> Verdict:
-    few = [c for c in found if not c.enough and c.measure in LIMITS]
-    missing = [f"{name_of(c)}: {too_few(c)}" for c in few]
+    open_ones = [c for c in found if is_open(c)]
+    missing = [f"{name_of(c)}: {too_few(c)}" for c in open_ones]
     if findings:
         text, sure = "; ".join(f.title for f in findings), findings[0].confidence
         return Verdict(status=status_of(findings), kind="regression", sentence=text, confidence=sure, missing=missing)
     shared = [line for line in rows if line.change]
-    if not shared:
-        text = "the runs have no measurement in common"
+    if open_ones or not shared:
+        told = [f"{name_of(c)} {c.change:+.1%}, but {too_few(c)}" for c in open_ones]
+        text = "; ".join(told) or "the runs have no measurement in common"
         return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=text, confidence=0.2, missing=missing)
     text = ", ".join([*(f"{line.what} {line.change}" for line in shared[:3]), *parity_text(same)])
-    return Verdict(status=Status.OK, kind="healthy", sentence=text, confidence=0.4 if few else 0.8, missing=missing)
+    return Verdict(status=Status.OK, kind="healthy", sentence=text, confidence=0.8, missing=missing)
 
 
 def parity_text(same: Parity | None) -> list[str]:

@@ -170,7 +170,7 @@ def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: 
 
     size = sum(path.stat().st_size for path in paths)
     memory = max_memory or (1 << 30) + size * (48 if any(p.suffix == ".gz" for p in paths) else 8)
-    seconds = 30 + size // 1_000_000
+    seconds = 10 + size // 1_000_000  # real recordings take far less
     inherited = os.environ.get("PYTHONPATH", "")
     child = subprocess.run(  # noqa: PLW1510  # the status is looked at below
         # -P: a module beside the artefact must not be imported in place of ours.

@@ -43,6 +43,11 @@ def seconds(value: float) -> str:
     return f"{value * 1e9:.3g} ns"
 
 
+def mebibytes(count: float) -> str:
+    """A size in MiB."""
+    return f"{count / (1 << 20):.1f} MiB"
+
+
 def signal_of(exit_code: int) -> str:
     """`killed by signal 9` for -9, `exit code 1` for 1."""
     return f"killed by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"

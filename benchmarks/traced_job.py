@@ -31,13 +31,13 @@ HEAD = """{
     {"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85899345920, "computeMajor": 9, "computeMinor": 0, "numSms": 132}
   ],
   "cupti_version": 26, "record_shapes": 1,
-  "distributedInfo": {"backend": "nccl", "rank": %d, "world_size": %d, "pg_count": 1, "pg_config": [{"pg_name": "0",
-    "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": %d, "ranks": [%s]}], "nccl_version": "2.27.3"},
+  "distributedInfo": {"backend": "nccl", "rank": %d, "world_size": %d, "pg_config": [%s], "nccl_version": "2.27.3"},
   "host_name": "node%d",
   "displayTimeUnit": "ms",
   "baseTimeNanoseconds": %d,
   "traceEvents": [
 """
+GROUP = '{"pg_name": "%s", "pg_desc": "%s", "backend_config": "cuda:nccl", "pg_size": %d, "ranks": %s}'
 EVENT = """  {
     "ph": "X", "cat": "%s", "name": "%s", "pid": %s, "tid": %s,
     "ts": %d.%03d, "dur": %d.%03d%s
@@ -62,8 +62,8 @@ KERNEL_ARGS = (
 )
 COLLECTIVE_ARGS = (
     ', "Collective name": "%s", "In msg nelems": %d, "Out msg nelems": %d, "Group size": %d, "dtype": "BFloat16",'
-    ' "In split size": "[]", "Out split size": "[]", "Process Group Name": "0", "Process Group Description":'
-    ' "default_pg", "Process Group Ranks": "[%s]", "Seq": %d'
+    ' "In split size": "[]", "Out split size": "[]", "Process Group Name": "%s", "Process Group Description":'
+    ' "%s", "Process Group Ranks": "%s", "Seq": %d'
 )
 SHAPES = (
     ', "Concrete Inputs": ["", ""], "Input type": ["c10::BFloat16", "c10::BFloat16"],'
@@ -85,12 +85,32 @@ class Op:
 
 @dataclass(frozen=True)
 class Collective:
-    """All ranks meet on the communication stream; `blocks`: what is computed next needs the result."""
+    """Ranks meet on the communication stream; `blocks`: what is computed next needs the result.
+
+    All do, or groups of `size` ranks that are `stride` apart.
+    """
 
     name: str
     elements: int
     ns: int
     blocks: bool = True
+    size: int = 0
+    stride: int = 1
+
+    def members(self, rank: int, world: int) -> list[int]:
+        """The ranks of the group that a rank is in."""
+        if not self.size:
+            return list(range(world))
+        first = rank // (self.size * self.stride) * self.size * self.stride + rank % self.stride
+        return [first + i * self.stride for i in range(self.size)]
+
+    def group(self, rank: int) -> str:
+        """The name of that group."""
+        return f"{self.size}x{self.stride}_{self.members(rank, 0)[0]}" if self.size else "0"
+
+    @property
+    def desc(self) -> str:
+        return f"mesh_{self.stride}" if self.size else "default_pg"
 
 
 @dataclass(frozen=True)
@@ -223,9 +243,9 @@ class Rank:
         begins, launch = self.arrive(part), self.host + 5 * US
         self.external += 1
         args = f'"External id": {self.external}, "Record function id": 0, "Ev Idx": {self.external}'
-        many = part.elements * self.world
-        ranks = ", ".join(map(str, range(self.world)))
-        told = COLLECTIVE_ARGS % (part.name, part.elements, many, self.world, ranks, sequence)
+        ranks = part.members(self.rank, self.world)
+        sizes = part.elements, part.elements * len(ranks), len(ranks)
+        told = COLLECTIVE_ARGS % (part.name, *sizes, part.group(self.rank), part.desc, ranks, sequence)
         self.event("cpu_op", f"c10d::{part.name}_", self.host, 11 * US, args)
         self.event("cpu_op", "record_param_comms", self.host + US, 9 * US, args + told)
         self.call(launch)
@@ -261,20 +281,29 @@ class Rank:
 
 def simulate(ranks: Sequence[Rank], steps: int, parts: Sequence[Part]) -> None:
     """Let the ranks run the steps together."""
-    sequence = 0
+    sequences: dict[str, int] = {}
     for number in range(1, steps + 1):
         starts = [rank.host for rank in ranks]
         for part in parts:
             if isinstance(part, Collective):
-                end = max(rank.arrive(part) for rank in ranks) + part.ns
-                for rank in ranks:
-                    rank.meet(part, sequence, end)
-                sequence += 1
+                meet(ranks, part, sequences)
                 continue
             for rank in ranks:
                 run(rank, part)
         for rank, start in zip(ranks, starts, strict=True):
             rank.step(number, start)
+
+
+def meet(ranks: Sequence[Rank], part: Collective, sequences: dict[str, int]) -> None:
+    """Every group of a collective ends when the last of its ranks has come."""
+    ends: dict[str, int] = {}
+    for rank in ranks:
+        name = part.group(rank.rank)
+        ends[name] = max(ends.get(name, 0), rank.arrive(part) + part.ns)
+    for rank in ranks:
+        name = part.group(rank.rank)
+        rank.meet(part, sequences.get(name, 0), ends[name])
+    sequences.update({name: sequences.get(name, 0) + 1 for name in ends})
 
 
 def run(rank: Rank, part: Op | Host | Mark) -> None:
@@ -291,18 +320,24 @@ def job(
 ) -> list[Rank]:
     """Write a trace a rank into `folder`; rank r's clock is r * `offset` ns fast. Returns what really happened."""
     folder.mkdir(parents=True, exist_ok=True)
-    everyone = ", ".join(map(str, range(world)))
     with ExitStack() as files:
         packed = (files.enter_context(gzip.open(folder / f"rank{r}_trace.json.gz", "wb", 1)) for r in range(world))
         texts = [files.enter_context(io.TextIOWrapper(file)) for file in packed]
         ranks = [Rank(rank, world, text, offset=rank * offset, faults=faults) for rank, text in enumerate(texts)]
         for rank in ranks:
             host = rank.rank if offset else 0
-            rank.out.write(HEAD % (rank.rank, world, world, everyone, host, BASE_NS))
+            rank.out.write(HEAD % (rank.rank, world, groups(rank.rank, world, parts), host, BASE_NS))
         simulate(ranks, steps, parts)
         for rank in ranks:
             rank.out.write(TAIL % (*divmod(rank.host + rank.offset, 1000), rank.rank))
     return ranks
+
+
+def groups(rank: int, world: int, parts: Sequence[Part]) -> str:
+    """The process groups of a rank, as the file's header lists them."""
+    met = [Collective("", 0, 0), *(part for part in parts if isinstance(part, Collective))]
+    known = {part.group(rank): (part.desc, part.members(rank, world)) for part in met}
+    return ", ".join(GROUP % (name, desc, len(ranks), ranks) for name, (desc, ranks) in known.items())
 
 
 def large(path: Path, events: int) -> int:

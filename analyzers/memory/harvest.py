@@ -67,8 +67,10 @@ class Harvest:
 
     def look(self) -> None:
         """Find the traces among the lists that came since the last look, and take what these have."""
-        young = [*self._young, *((one, LOOKS) for one in gc.get_objects(generation=0) if type(one) is list)]
+        made = gc.get_objects(generation=0)
         gc.freeze()  # the next look finds only what came after
+        young = [(one, LOOKS) for one in made if type(one) is list and (not one or is_entry(one[0]))]
+        young += self._young
         self._fields |= {id(one): Field(one) for one, _ in young if one and is_entry(one[0])}
         self._young = [(one, looks - 1) for one, looks in young if looks and not one]
         for grown in self._fields.values():

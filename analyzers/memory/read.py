@@ -48,7 +48,15 @@ CATEGORIES = (
 UNTAGGED = -1
 STATES = {"inactive": 0, "active_allocated": 1, "active_pending_free": 2, "active_awaiting_free": 2}
 
-ACTION_OF = {name: number for number, name in enumerate(ACTIONS)}
+
+class Known(dict[str, int]):
+    """Numbers of actions; what newer recorders add is `unknown`."""
+
+    def __missing__(self, _: object) -> int:
+        return len(ACTIONS)
+
+
+ACTION_OF = Known((name, number) for number, name in enumerate(ACTIONS))
 CATEGORY_OF = {name: number for number, name in enumerate(CATEGORIES)}
 # What torch.profiler's own conversion writes.
 CATEGORY_OF |= {"parameter": 0, "gradient": 1, "activation": 3, "input": 4, "autograd_detail": 5}
@@ -162,9 +170,7 @@ def entry_columns(traces: list[Trace], harvest: Harvest) -> dict[str, Column]:
 
 def trace_columns(trace: list[dict[str, Any]], known: Interned) -> dict[str, Column]:
     """The columns of some entries."""
-    action = np.fromiter(
-        (ACTION_OF.get(a, len(ACTIONS)) for a in map(itemgetter("action"), trace)), np.uint8, len(trace)
-    )
+    action = np.fromiter(map(ACTION_OF.__getitem__, map(itemgetter("action"), trace)), np.uint8, len(trace))
     addr = pick(trace, "addr", np.uint64, 0)
     for i in np.flatnonzero(action == OOM):
         addr[i] = trace[i].get("device_free", 0)

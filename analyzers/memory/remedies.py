@@ -1,5 +1,8 @@
 """What to try against most of one category, and what that would free."""
 
+from pathlib import Path
+
+from analyzers.memory.job import job_of
 from analyzers.memory.model import Device
 from analyzers.memory.text import size
 
@@ -14,6 +17,11 @@ REMEDY = {
     "workspace": "set CUBLAS_WORKSPACE_CONFIG to a smaller workspace",
     "unknown": "look at the largest stacks at the peak",
 }
+RECOMPUTING = {
+    "selective": "recompute all activations (activation_checkpoint.mode = full), or make the batch or sequence smaller",
+    "full": "make the batch or the sequence smaller: all activations are recomputed already",
+}
+"""Against activations, where run.json says that some are recomputed."""
 SHARDED = ("parameters", "gradients", "optimizer_state")
 ESTIMATED = {
     "activations": {"activation_checkpointing": "Checkpointing", "half_batch": "Half the batch or the sequence"},
@@ -30,7 +38,12 @@ def remedy(device: Device, categories: dict[str, int]) -> str:
     told = [f"{begin}{effect}." for what, begin in ESTIMATED.get(kind, {}).items() if (effect := would(device, what))]
     if kind in SHARDED:
         told.append(f"Shared by twice as many ranks, {size(held / 2)} of {size(held)} would be freed on each.")
-    return " ".join([f"{REMEDY[kind].capitalize()}.", *told])
+    return " ".join([f"{advice(device, kind).capitalize()}.", *told])
+
+
+def advice(device: Device, kind: str) -> str:
+    job = job_of(Path(device.path)) if kind == "activations" else None
+    return RECOMPUTING.get(job.checkpointing, REMEDY[kind]) if job else REMEDY[kind]
 
 
 def would(device: Device, what: str) -> str:

@@ -23,10 +23,11 @@ SIGNS = {
     "buckets": r"parallel/distributed\.py (_pre_forward|_ddp_init_helper)$|c10d::Reducer::",
     "communication": r"_fsdp_collectives|distributed/_functional_collectives|^ aten::flatten_dense_tensors$",
     "optimizer": r"torch/optim/|\w*optim\w*\.py (step|_init_group|update)$|^ Optimizer\.step#",
-    "optimizer_init": r" _init_group$",
+    "optimizer_init": r" _init_group$|\w*optim\w*\.py __init__$",
     "zero_grad": r" zero_grad$",
     "parameters": r"module\.py (_apply|convert|load_state_dict)$|torch/nn/modules/\w+\.py __init__$"
     r"| (reset_parameters|from_pretrained|(init|load)_weights?\w*|load_(checkpoint|model))$",
+    "built": r"(?i)(module|model|layer|block|linear|embed|norm|attention|transformer|net|lm)\w*\.py __init__$",
     "engine": r"autograd::(python::Python)?[Ee]ngine",
     "backward": r" (_?run_backward|_engine_run_backward)$|torch/utils/checkpoint\.py (recompute_fn|unpack_hook)$",
     "forward": r" (forward|fwd|_call_impl)$|torch/nn/functional\.py (\w*loss\w*|cross_entropy)$",
@@ -69,6 +70,7 @@ RULES = (
     Rule("forward_kept", "activations", 0.4, "made in a forward pass and kept; no backward pass follows"),
     Rule("forward_scratch", "temporary", 0.8, "made in the forward pass and freed in it"),
     Rule("input", "inputs", 0.6, "made where data are loaded"),
+    Rule("built", "parameters", 0.6, "made in the constructor of a model's part and kept until its forward pass"),
     Rule("brief", "temporary", 0.6, "freed in the phase that made it"),
     Rule("batch", "inputs", 0.5, "made between the optimizer's step and the forward pass, used by it"),
     Rule("loss", "activations", 0.6, "made after the model's forward, alive when the backward pass begins"),
@@ -143,6 +145,7 @@ def rest_rules(lives: Lifetimes, made: Mapping[str, Column], phases: Phases) -> 
     after = phases.last(lives.born)
     ends = np.minimum(phases.next(FORWARD, lives.born), phases.count)
     yield "input", made["input"]
+    yield "built", made["built"] & ~brief(lives, phases)
     yield "brief", brief(lives, phases)
     yield "batch", new & (after != FORWARD) & lasts_until(lives, phases, FORWARD) & (lives.died < phases.count)
     yield "loss", new & (after == FORWARD) & lasts_until(lives, phases, BACKWARD) & (lives.died < ends)

@@ -98,10 +98,12 @@ class Stacks:
 
     def numbers(self, lists: Sequence[Frames | None]) -> Column:
         """The stack number of each list of frames, int32."""
-        return np.fromiter((self.number(frames) if frames else 0 for frames in lists), np.int32, len(lists))
+        return np.fromiter(map(self.number, lists), np.int32, len(lists))
 
-    def number(self, frames: Frames) -> int:
-        """The number of a stack that is not empty; its frames are dropped."""
+    def number(self, frames: Frames | None) -> int:
+        """The number of a stack, whose frames are dropped."""
+        if not frames:
+            return 0
         first = frames[0]
         if type(first) is Numbered:
             return first.number

@@ -1,10 +1,13 @@
 """Two runs side by side: how much a measure changed, with an interval that says how sure that is.
 
 Intervals are percentiles of a block bootstrap with a fixed seed: neighbouring steps resemble each other, so blocks of
-them are drawn, for each run on its own; losses of two runs are drawn together, step by step.
+them are drawn, for each run on its own; losses of two runs are drawn together, step by step. Of few steps resampling
+shows too little of what could have been: the interval of the step time then holds the changes that a permutation test
+does not refuse, and others are stretched.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,8 +17,10 @@ from analyzers.steps.lines import Array
 from analyzers.steps.losses import series
 from analyzers.steps.model import Steps
 
-STEPS_AT_LEAST = 20
-"""Plain steps, or steps with a loss, that a verdict needs."""
+STEPS_AT_LEAST, STEPS_PLENTY = 5, 20
+"""Plain steps, or steps with a loss, that a verdict needs; fewer than plenty widen its interval."""
+REFUSED = 0.05
+HALVINGS = 20
 DRAWS, SEED = 2000, 17
 SURE = (2.5, 97.5)
 LOSS_FROM = 0.75
@@ -25,8 +30,12 @@ APART = 1e-2
 """Losses have parted where they stay this far apart, relative to themselves."""
 
 
+Statistic = Callable[..., Any]
+
+
 class Contrast(msgspec.Struct, frozen=True, kw_only=True):
-    """A measure in two runs: `step_time` and `step_time_p95` in seconds, `memory` in bytes of the fullest rank, `loss`.
+    """A measure in two runs: `step_time` (median), `step_time_mean`, `step_time_p95` and
+    `processor_time` (median) in seconds, `memory` in bytes of the fullest rank, `loss`.
 
     `change` from `a` to `b` is relative and lies between `low` and `high` with 95 %; `samples`: how many steps the
     smaller run gave; `enough`: whether they suffice for a verdict.
@@ -56,9 +65,12 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
 
 def contrasts(a: Steps, b: Steps) -> list[Contrast]:
     """The measures that both runs know."""
+    times, busy = (plain_times(a), plain_times(b)), (processor_times(a), processor_times(b))
     found = [
-        step_time(a, b, "step_time", np.median),
-        step_time(a, b, "step_time_p95", p95),
+        seconds(times, "step_time", np.median),
+        seconds(times, "step_time_mean", np.mean),
+        seconds(times, "step_time_p95", p95),
+        seconds(busy, "processor_time", np.median),
         memory(a, b),
         loss(a, b),
     ]
@@ -69,20 +81,57 @@ def p95(values: Array, axis: int | None = None) -> Array:
     return np.asarray(np.quantile(values, 0.95, axis=axis))
 
 
-def step_time(a: Steps, b: Steps, measure: str, statistic: Callable[..., Array]) -> Contrast | None:
-    """Of the plain steps, each the median over ranks."""
-    x, y = (thinned(plain_times(steps)) for steps in (a, b))
+def seconds(times: tuple[Array, Array], measure: str, statistic: Statistic) -> Contrast | None:
+    """A measure of the plain steps of both runs, by their times."""
+    x, y = map(thinned, times)
     if not len(x) or not len(y) or not statistic(x):
         return None
-    rng = np.random.default_rng(SEED)
-    ratios = statistic(drawn(y, rng), axis=1) / np.maximum(statistic(drawn(x, rng), axis=1), TINY) - 1
-    samples = min(len(x), len(y))
-    ends = float(statistic(x)), float(statistic(y))
-    return contrast(measure, ends, ratios, samples, enough=samples >= STEPS_AT_LEAST)
+    samples, rng = min(len(x), len(y)), np.random.default_rng(SEED)
+    if STEPS_AT_LEAST <= samples < STEPS_PLENTY:
+        bounds = not_refused(x, y, statistic)
+    else:
+        ratios = statistic(drawn(y, rng), axis=1) / np.maximum(statistic(drawn(x, rng), axis=1), TINY) - 1
+        bounds = np.percentile(ratios, SURE)
+    enough = samples >= (STEPS_PLENTY if measure == "step_time_p95" else STEPS_AT_LEAST)
+    return contrast(measure, (statistic(x), statistic(y)), bounds, samples, enough=enough)
+
+
+def not_refused(x: Array, y: Array, statistic: Statistic) -> Array:
+    """The lowest and the highest relative change of `x` that leaves it hard to tell from `y`."""
+    order = np.random.default_rng(SEED).permuted(np.tile(np.arange(len(x) + len(y)), (DRAWS, 1)), axis=1)
+
+    def refused(change: float) -> bool:
+        return chance(x * (1 + change), y, statistic, order) < REFUSED
+
+    change = float(statistic(y) / statistic(x)) - 1
+    return np.array([edge(refused, change, -1.0), edge(refused, change, 2 * change + 2)])
+
+
+def edge(refused: Callable[[float], bool], inside: float, outside: float) -> float:
+    """Where it begins to be refused, by bisection."""
+    for _ in range(HALVINGS):
+        middle = (inside + outside) / 2
+        inside, outside = (inside, middle) if refused(middle) else (middle, outside)
+    return inside
+
+
+def chance(x: Array, y: Array, statistic: Statistic, order: Array) -> float:
+    """How often steps dealt to two runs at random differ as much as `x` and `y` do."""
+    dealt = np.concatenate([x, y])[order]
+    away = statistic(dealt[:, len(x) :], axis=1) - statistic(dealt[:, : len(x)], axis=1)
+    return float((np.abs(away) >= abs(float(statistic(y) - statistic(x))) * (1 - TINY)).mean())
 
 
 def plain_times(steps: Steps) -> Array:
+    """Seconds of each plain step, the median over ranks."""
     return steps.grid(steps.table["dur_s"], steps.plain).median(axis=1).dropna().to_numpy()
+
+
+def processor_times(steps: Steps) -> Array:
+    """The same of the processor time in all phases, which other jobs on the machine hardly change; maybe none."""
+    if steps.cpu.empty:
+        return np.array([])
+    return steps.grid(steps.cpu.sum(axis=1), steps.plain).median(axis=1).dropna().to_numpy()
 
 
 def thinned(values: Array) -> Array:
@@ -98,30 +147,33 @@ def memory(a: Steps, b: Steps) -> Contrast | None:
         return None
     rng = np.random.default_rng(SEED)
     ratios = drawn(y, rng).max(axis=1) / np.maximum(drawn(x, rng).max(axis=1), TINY) - 1
-    return contrast("memory", (x.max(), y.max()), ratios, min(len(x), len(y)), enough=True)
+    return contrast("memory", (x.max(), y.max()), np.percentile(ratios, SURE), min(len(x), len(y)), enough=True)
 
 
 def loss(a: Steps, b: Steps) -> Contrast | None:
     """Mean over the last common steps that have one; the differences of the runs are drawn, not their levels."""
     x, y = (series(steps, "loss") for steps in (a, b))
     common = x.index.intersection(y.index)
-    late = common[int(len(common) * LOSS_FROM) :] if len(common) >= STEPS_AT_LEAST else common
+    late = common[int(len(common) * LOSS_FROM) :] if len(common) >= STEPS_PLENTY else common
     if not len(late) or not x[late].mean():
         return None
     before, after = thinned(x[late].to_numpy()), thinned(y[late].to_numpy())
     drawn_changes = drawn(after - before, np.random.default_rng(SEED)).mean(axis=1) / abs(before.mean())
     ends, enough = (before.mean(), after.mean()), len(common) >= STEPS_AT_LEAST
-    return contrast("loss", ends, drawn_changes, len(common), enough=enough)
+    change = (ends[1] - ends[0]) / abs(ends[0])
+    bounds = change + (np.percentile(drawn_changes, SURE) - change) * np.sqrt(max(1.0, STEPS_PLENTY / len(common)))
+    return contrast("loss", ends, bounds, len(common), enough=enough)
 
 
-def contrast(measure: str, ends: tuple[float, float], draws: Array, samples: int, *, enough: bool) -> Contrast:
-    """The measure in both runs, with the interval that the draws of its change give."""
-    (a, b), (low, high) = ends, np.percentile(draws, SURE)
+def contrast(measure: str, ends: tuple[Any, Any], bounds: Array, samples: int, *, enough: bool) -> Contrast:
+    """The measure in both runs, with the bounds of its change."""
+    (a, b), (low, high) = ends, bounds
+    change = (b - a) / abs(a)
     return Contrast(
         measure=measure,
         a=float(a),
         b=float(b),
-        change=float((b - a) / abs(a)),
+        change=float(change),
         low=float(low),
         high=float(high),
         samples=samples,

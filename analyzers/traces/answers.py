@@ -4,10 +4,16 @@ import msgspec
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
-    """All executions of one kernel; of one operator's own time in a CPU trace."""
+    """All executions of one kernel; of one operator's own time in a CPU trace.
+
+    `operator`, `module` and `line` are what launched it, most of its time if several did; empty where nothing tells.
+    """
 
     name: str
     kind: str
+    operator: str = ""
+    module: str = ""
+    line: str = ""
     count: int
     total_ns: int
     mean_ns: int

@@ -81,21 +81,44 @@ class Attribution:
         inner = innermost(chosen, c["depth"], c["parent"])
         return np.where(c["parent"] >= 0, inner[c["parent"]], NONE)
 
+    def chosen(self, what: str) -> Column:
+        """Which events are an `operator`, a `module`, or a function of the user's own (`line`)."""
+        if what == "operator":
+            return self.trace.of_cat(OPS) & ~self.trace.is_named(PROFILER_STEP)
+        functions = self.trace.of_cat({"python_function"})
+        if what == "module":
+            return functions & self.trace.is_named(MODULE)
+        own = np.array([bool(SOURCE.search(name) and not LIBRARY.search(name)) for name in self.trace.names] or [False])
+        found: Column = functions & own[self.trace.columns["name"]]
+        return found
+
+    def sources(self, what: str) -> dict[int, str]:
+        """For the number of each kernel's name the operator, module or line that launched most of its time."""
+        c, chosen = self.trace.columns, self.chosen(what)
+        if self.work.device is None or not chosen.any():
+            return {}
+        around = innermost(chosen, c["depth"], c["parent"])[self.work.launch]
+        known = self.work.linked & (around >= 0)
+        pair = np.stack([c["name"][self.work.rows[known]], c["name"][around[known]]]).astype(np.int64)
+        pairs, which = np.unique(pair, axis=1, return_inverse=True)
+        spent = np.zeros(pairs.shape[1], np.int64)
+        np.add.at(spent, which.reshape(-1), self.work.own[known])
+        order = np.argsort(spent, kind="stable")
+        return {kernel: self.trace.names[source] for kernel, source in pairs[:, order].T.tolist()}
+
     def operators(self, formulas: Formulas) -> list[Cost]:
-        named_so = self.trace.is_named(PROFILER_STEP)
-        return self.by_name(self.trace.of_cat(OPS) & ~named_so, formulas)
+        return self.by_name(self.chosen("operator"), formulas)
 
     def annotations(self) -> list[Cost]:
         return self.by_name(self.trace.of_cat({"user_annotation"}))
 
     def lines(self) -> list[Cost]:
         """Functions of the user's own files, each with the line that it begins at."""
-        own = np.array([bool(SOURCE.search(name) and not LIBRARY.search(name)) for name in self.trace.names] or [False])
-        return self.by_name(own[self.trace.columns["name"]] & self.trace.of_cat({"python_function"}))
+        return self.by_name(self.chosen("line"))
 
     def modules(self) -> list[Cost]:
         """Modules, with the kernels of their backward operators where sequence numbers tell whose these are."""
-        chosen = self.trace.is_named(MODULE) & self.trace.of_cat({"python_function"})
+        chosen = self.chosen("module")
         forward = self.by_name(chosen)
         extra = self.backward(chosen)
         return sorted(

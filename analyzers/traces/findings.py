@@ -1,11 +1,14 @@
 """What is worth knowing about where the time goes, and what to try next."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.traces.answers import RankTrace
+from analyzers.traces.answers import Call, Compiled, RankTrace
 
-HOST_BOUND = 0.2
+HOST_BOUND, MEMORY_CALLS = 0.2, 0.01
+"""Parts of the time."""
+DRIVER_MEMORY = re.compile(r"^(cuda|hip)(Malloc|Free)")
 EXPOSED = {"device": 0.1, "cpu": 0.5}
 """On a CPU the processes take turns on the same cores, so much of the waiting is for a core."""
 
@@ -19,6 +22,11 @@ def findings_of(account: RankTrace) -> Iterator[Finding]:
         yield exposed_finding(account)
     if account.source == "device" and account.idle_host_ns > HOST_BOUND * account.span_ns:
         yield host_bound_finding(account)
+    if account.compiled and account.compiled.compilations:
+        yield compiled_finding(account, account.compiled)
+    grown = [call for call in account.synchronisations if DRIVER_MEMORY.search(call.name)]
+    if sum(call.total_ns for call in grown) > MEMORY_CALLS * account.span_ns:
+        yield allocation_finding(account, grown)
     if account.source == "cpu":
         yield cpu_finding(account)
     if account.unlinked_events:
@@ -33,7 +41,8 @@ def exposed_finding(account: RankTrace) -> Finding:
         account,
         "trace.exposed_communication",
         f"{percent(exposed, span)} of the time only communication runs",
-        f"{millis(exposed)} of {millis(account.communication_ns)} of communication run while nothing computes.",
+        f"{millis(exposed)} of {millis(account.communication_ns)} of communication run while nothing computes;"
+        f" for {millis(account.blocking_communication_ns)} of it something that was ready waited for its end.",
         "See which collectives are long; prefetch the next layer, use fewer and larger buckets, or find the rank that"
         " the others wait for.",
         severity=Severity.WARNING,
@@ -52,6 +61,41 @@ def host_bound_finding(account: RankTrace) -> Finding:
         " synchronising calls, and for a slow data loader.",
         severity=Severity.WARNING,
         confidence=0.8,
+        facts=busy_host(account),
+    )
+
+
+def busy_host(account: RankTrace) -> list[str]:
+    """What the host spends most time on: a call that waits, and an operator without what it calls."""
+    calls = [f"{call.name}: {call.count} calls, {millis(call.total_ns)}" for call in account.synchronisations[:1]]
+    busiest = sorted(account.operators, key=lambda one: -one.own_ns)[:1]
+    return calls + [f"{one.name}: {one.count} calls, {millis(one.own_ns)} of the host" for one in busiest]
+
+
+def compiled_finding(account: RankTrace, found: Compiled) -> Finding:
+    return finding(
+        account,
+        "trace.compiled_meanwhile",
+        f"torch.compile was at work during the recording ({found.compilations} times)",
+        f"{millis(found.compile_ns)} of compiling; {found.recompiled} of {found.regions} regions are of code that was"
+        " compiled before for other inputs.",
+        "TORCH_LOGS=recompiles says what changed; mark sizes that vary as dynamic, and record only after warm-up.",
+        severity=Severity.WARNING,
+        confidence=0.9,
+    )
+
+
+def allocation_finding(account: RankTrace, calls: Sequence[Call]) -> Finding:
+    return finding(
+        account,
+        "trace.driver_allocations",
+        f"Memory is asked of the driver {sum(call.count for call in calls)} times during the recording",
+        "cudaMalloc and cudaFree wait for the device; the caching allocator needs them only while it grows, or when"
+        " memory is short.",
+        "Look at the memory snapshot for fragmentation and retries; expandable_segments:True may help.",
+        severity=Severity.WARNING,
+        confidence=0.7,
+        facts=[f"{call.name}: {call.count} calls, {millis(call.total_ns)}" for call in calls],
     )
 
 
@@ -106,7 +150,15 @@ def empty_finding(account: RankTrace) -> Finding:
 
 
 def finding(
-    account: RankTrace, name: str, title: str, why: str, then: str, *, severity: Severity, confidence: float
+    account: RankTrace,
+    name: str,
+    title: str,
+    why: str,
+    then: str,
+    *,
+    severity: Severity,
+    confidence: float,
+    facts: Sequence[str] = (),
 ) -> Finding:
     where = "host" if account.device is None else f"device {account.device}"
     numbers = f"{where}: span {millis(account.span_ns)}, busy {millis(account.busy_ns)}"
@@ -117,7 +169,7 @@ def finding(
         why=why,
         next=then,
         ranks=[] if account.rank is None else [account.rank],
-        evidence=[Evidence(text=numbers, source=account.path)],
+        evidence=[Evidence(text=text, source=account.path) for text in (numbers, *facts)],
         confidence=confidence,
     )
 

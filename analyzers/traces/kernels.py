@@ -1,8 +1,10 @@
 """Kernels by name, with right statistics, and those that follow each other again and again."""
 
+import msgspec
 import numpy as np
 
 from analyzers.traces.answers import Kernel, Sequence
+from analyzers.traces.costs import Attribution
 from analyzers.traces.intervals import KIND_NAMES
 from analyzers.traces.table import Column
 from analyzers.traces.work import Work
@@ -18,13 +20,16 @@ def kernels(work: Work) -> list[Kernel]:
     """Every kernel name with its statistics, the longest in total first; operators count their own time."""
     if not len(work.rows):
         return []
-    name, spent = work.trace.columns["name"][work.rows], work.own
+    name, spent, due = work.trace.columns["name"][work.rows], work.own, Attribution(work)
+    sources = {what: due.sources(what) for what in ("operator", "module", "line")}
     order = np.lexsort((spent, name))
     _, first, count = np.unique(name[order], return_index=True, return_counts=True)
-    found = [
-        kernel(work.trace.names[name[order[at]]], KIND_NAMES[work.kind[order[at]]], spent[order[at : at + times]])
-        for at, times in zip(first.tolist(), count.tolist(), strict=True)
-    ]
+    found = []
+    for at, times in zip(first.tolist(), count.tolist(), strict=True):
+        number, kind = int(name[order[at]]), KIND_NAMES[work.kind[order[at]]]
+        one = kernel(work.trace.names[number], kind, spent[order[at : at + times]])
+        told = {what: names.get(number, "").removeprefix("nn.Module: ") for what, names in sources.items()}
+        found.append(msgspec.structs.replace(one, **told))
     return sorted(found, key=lambda kernel: (-kernel.total_ns, kernel.name))
 
 

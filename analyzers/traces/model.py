@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from analyzers.store import Columns
-from analyzers.traces.table import FIRST_NAME, Column
+from analyzers.traces.table import FIRST_NAME, Column, fitted
 
 DEVICE_WORK = {"kernel", "Kernel"}
 COPIES = {"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}
@@ -97,11 +97,12 @@ def lanes(trace: Trace) -> tuple[Column, list[dict[str, Any]]]:
     The lanes of work have the device for a pid and the stream for a tid.
     """
     c = trace.columns
-    kind = np.where(trace.of_cat(HOST), HOST_LANE, OTHER_LANE)
-    pid, tid = c["pid"].astype(np.int64), c["tid"].astype(np.int64)
+    stream = c["stream"][trace.work]
+    kind = np.where(trace.of_cat(HOST), np.int8(HOST_LANE), np.int8(OTHER_LANE))
+    pid = c["pid"].astype(np.result_type(c["pid"], trace.devices))
+    tid = c["tid"].astype(np.result_type(c["tid"], stream))
     kind[trace.work] = DEVICE_LANE
     pid[trace.work] = trace.devices
-    stream = c["stream"][trace.work]
     tid[trace.work] = np.where(stream == -1, tid[trace.work], stream)
     lane = numbered(kind, pid, tid)
     _, first = np.unique(lane, return_index=True)
@@ -126,8 +127,10 @@ def numbered(*columns: Column) -> Column:
     combined = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, code = np.unique(column, return_inverse=True)
-        combined = combined * len(values) + code
-    return np.unique(combined, return_inverse=True)[1]
+        combined *= len(values)
+        combined += code
+        del code
+    return fitted(np.unique(combined, return_inverse=True)[1])
 
 
 def written(trace: Trace, number: int) -> str:

@@ -17,14 +17,14 @@ def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
     meanwhile has no parent. An empty event counts as 1 ns long.
     """
     end = np.maximum(end, start + 1)
-    order = np.lexsort((-end, start, lane))
-    depth, parent = np.zeros(len(order), np.int32), np.full(len(order), NONE)
+    order = np.lexsort((-end, start, lane)).astype(np.int32)
+    depth, parent = np.zeros(len(order), np.int32), np.full(len(order), NONE, np.int32)
     first = np.flatnonzero(np.diff(lane[order], prepend=NONE))
     for low, high in pairwise([*first, len(order)]):
         rows = order[low:high]
         ended = np.searchsorted(np.sort(end[rows]), start[rows], side="right")
         depth[rows] = np.arange(high - low) - ended
-    place = np.argsort(depth[order], kind="stable")
+    place = np.argsort(depth[order], kind="stable").astype(np.int32)
     for outer, inner in levels(depth[order][place], place):
         parent[order[inner]] = order[outer[np.searchsorted(outer, inner) - 1]]
     return depth, np.where((parent >= 0) & (end[parent] > start), parent, NONE)

@@ -43,7 +43,7 @@ class Table:
         self.texts: dict[str, int] = {}
         self.shapes: dict[bytes, int] = {}
         self.parts: dict[str, list[Column]] = {name: [] for name in COLUMNS}
-        self.rare: dict[str, list[tuple[int, ...]]] = {name: [] for name in RARE}
+        self.rare: dict[str, list[Column]] = {name: [] for name in RARE}
         self.threads: list[tuple[int, int, str]] = []
         self.rows = 0
         self.odd_times = 0
@@ -82,35 +82,38 @@ class Table:
         for name, column in zip(COLUMNS, found, strict=True):
             self.parts[name].append(column if name in TIMES else fitted(column))
         self.note_shapes([(row, a) for row, a in enumerate(args, self.rows) if a.dims])
+        noted = []
         for row, a in enumerate(args, self.rows):
             if a.autograd >= 0 or a.collective or a.bytes >= 0 or a.graph > 0 or not a.finished:
-                self.note(row, a)
+                noted.append((row, a))
+        self.note(noted)
         self.rows += len(events)
 
     def note_shapes(self, shaped: Sequence[tuple[int, Args]]) -> None:
         """Most operators have shapes where these are recorded, but only few different ones."""
         known = self.shapes
         texts = [b"%b\0%b\0%b" % (a.dims, a.types, a.concrete) for _, a in shaped]
-        self.rare["shape"] += zip(
-            [row for row, _ in shaped], [known.setdefault(text, len(known)) for text in texts], strict=True
-        )
+        numbers = [known.setdefault(text, len(known)) for text in texts]
+        self.keep("shape", list(zip([row for row, _ in shaped], numbers, strict=True)))
 
-    def note(self, row: int, a: Args) -> None:
-        """Keep the rare arguments of an event."""
-        rare = self.rare
-        if a.autograd >= 0:
-            rare["autograd"].append((row, bounded(a.autograd), bounded(a.forward_thread)))
-        if a.bytes >= 0:
-            rare["copy"].append((row, bounded(a.bytes)))
-        if a.graph > 0:
-            rare["graph"].append((row, bounded(a.graph)))
-        if not a.finished:
-            rare["unfinished"].append((row,))
-        if a.collective:
-            sizes = bounded(a.elements), bounded(a.elements_out)
-            texts = self.text(a.collective), self.text(str(a.group))
-            rest = self.text(a.dtype), bounded(a.members), bounded(a.sequence)
-            rare["collective"].append((row, *texts, *sizes, *rest))
+    def note(self, noted: Sequence[tuple[int, Args]]) -> None:
+        """Keep the rare arguments of events."""
+        self.keep(
+            "autograd", [(i, bounded(a.autograd), bounded(a.forward_thread)) for i, a in noted if a.autograd >= 0]
+        )
+        self.keep("copy", [(i, bounded(a.bytes)) for i, a in noted if a.bytes >= 0])
+        self.keep("graph", [(i, bounded(a.graph)) for i, a in noted if a.graph > 0])
+        self.keep("unfinished", [(i,) for i, a in noted if not a.finished])
+        self.keep("collective", [self.collective(i, a) for i, a in noted if a.collective])
+
+    def collective(self, row: int, a: Args) -> tuple[int, ...]:
+        sizes = bounded(a.elements), bounded(a.elements_out)
+        texts = self.text(a.collective), self.text(str(a.group))
+        return (row, *texts, *sizes, self.text(a.dtype), bounded(a.members), bounded(a.sequence))
+
+    def keep(self, table: str, rows: list[tuple[int, ...]]) -> None:
+        if rows:
+            self.rare[table].append(fitted(np.array(rows, np.int64)))
 
     def text(self, text: str) -> int:
         return self.texts.setdefault(text, len(self.texts))
@@ -137,7 +140,7 @@ class Table:
         """All columns; the table is used up."""
         made = {name: joined(self.parts.pop(name)) for name in COLUMNS}
         for table, names in RARE.items():
-            rows = np.array(self.rare.pop(table), np.int64).reshape(-1, len(names))
+            rows = np.concatenate([np.zeros((0, len(names)), np.int8), *self.rare.pop(table)])
             made |= {f"{table}_{name}": fitted(rows[:, i]) for i, name in enumerate(names)}
         return made
 

@@ -12,6 +12,7 @@ all ranks lie on one clock, and `fleet` and `lateness` are on that common clock 
 | `lateness(artefacts, limit=)` | rank and collective: how late it came, how long it waited |
 | `axis(artefacts)` | rank: where its trace begins on the common clock |
 | `tree(artefact, by=)` | node of the tree of operators, modules or Python functions |
+| `critical_path(artefact, step=)` | piece of the chain of work and waiting that the time consists of |
 | `spans(artefact, window=, limit=)` | event, the longest ones |
 """
 
@@ -25,6 +26,7 @@ from analyzers import store
 from analyzers.report import Report
 from analyzers.run import Artefact
 from analyzers.traces.answers import RankTrace
+from analyzers.traces.critical import critical_path as critical_path_of
 from analyzers.traces.fleet import PARTS, Window, axis, fleet, lateness
 from analyzers.traces.intervals import KIND_NAMES
 from analyzers.traces.model import DEVICE_LANE, Trace
@@ -33,7 +35,7 @@ from analyzers.traces.table import Column
 from analyzers.traces.tree import tree as tree_of
 
 __all__ = [
-    "PARTS", "axis", "breakdown", "fleet", "kernels", "lateness", "spans", "steps", "timeline", "tree",
+    "PARTS", "axis", "breakdown", "critical_path", "fleet", "kernels", "lateness", "spans", "steps", "timeline", "tree",
 ]  # fmt: skip
 SPANS_AT_MOST = 5000
 BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_ns", "busy_ns", "count")
@@ -167,6 +169,18 @@ def joined(trace: Trace, rows: Column, first: Column) -> pd.DataFrame:
         }
     )
     return found.loc[sorted(found["busy_ns"].nlargest(SPANS_AT_MOST).index)].reset_index(drop=True)
+
+
+def critical_path(
+    artefact: Artefact, options: store.Options | None = None, step: int | None = None, account: int = 0
+) -> pd.DataFrame:
+    """The critical path of a device (or host) through a step, the whole recording by default; see `critical`.
+
+    `critical.if_faster` bounds what a faster kernel would save.
+    """
+    trace = opened(artefact, options)
+    marks = {number: (start - trace.origin, end - trace.origin) for number, start, end in trace.steps}
+    return critical_path_of(trace, account, marks.get(step) if step is not None else None)
 
 
 def tree(artefact: Artefact, options: store.Options | None = None, by: str = "operator") -> pd.DataFrame:

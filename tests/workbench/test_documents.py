@@ -1,6 +1,7 @@
 """One report, many documents: the same verdict, ids and numbers in each."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,19 @@ def test_html_stands_alone(oom, report):
     assert "http://" not in html
     assert "https://" not in html
     assert "<script" not in html
+
+
+def test_html_has_pictures_of_the_same_numbers(oom, report):
+    """Memory of the rank that failed up to its peak, and its steps; the topmost band ends at the top of the picture."""
+    html = render(report, Format.HTML, oom)
+    [failed] = [device for device in report.data.memory.devices if device.oom]
+    assert f"rank {failed.rank}: {size(failed.peak_allocated_bytes)} at the peak" in html
+    assert f"Phases of each step, rank {failed.rank}" in html
+    pictures = re.findall(r"<svg.*?</svg>", html)
+    assert len(pictures) == 2
+    for picture in pictures:
+        heights = [float(y) for path in re.findall(r' d="([^"]+)"', picture) for y in re.findall(r" (-?[\d.]+)H", path)]
+        assert (min(heights), max(heights)) == (0.0, 220.0)
 
 
 def test_tables_have_as_many_cells_as_heads(report):

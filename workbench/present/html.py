@@ -1,13 +1,12 @@
 """A report as one HTML file that needs no network and no script."""
 
-from html import escape
 from typing import Any
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run
 from analyzers.wording import ranges
-from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
+from workbench.present.pictures import pictures, text
 from workbench.present.sections import sections
 from workbench.present.table import Table
 
@@ -19,6 +18,9 @@ h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .finding { border-left: .25rem solid var(--status); padding-left: .8rem; margin: 1rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--edge); text-align: left; }
+figure { margin: 2rem 0; } figcaption { font-weight: 600; } svg { width: 100%; border-bottom: 1px solid var(--edge); }
+.keys span { margin-right: 1.2rem; }
+.keys i { display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem; }
 .n { text-align: right; } code, li { overflow-wrap: anywhere; }
 """
 
@@ -42,6 +44,7 @@ def document(report: Report[Any], run: Run) -> str:
         "</div>",
         *(["<h2>Findings</h2>"] if report.findings else []),
         *(card(finding) for finding in report.findings),
+        *pictures(report, run),
         *(grid(section) for section in sections(report)),
     ]
     return PAGE.format(
@@ -73,7 +76,3 @@ def grid(section: Table) -> str:
     rows = "".join(row(cells, "td") for cells in section.rows)
     rest = f"<p>... and {section.left_out} more</p>" if section.left_out else ""
     return f"<h2>{text(section.title)}</h2><table>{row(section.columns, 'th')}{rows}</table>{rest}"
-
-
-def text(value: object) -> str:
-    return escape(clean(value))

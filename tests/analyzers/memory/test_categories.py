@@ -100,6 +100,19 @@ def test_a_pass_without_frames_is_the_backward_pass(maker):
     assert held_after(artefact, len(made.entries) - 1) == {3: "gradients", 8: "optimizer_state"}
 
 
+def test_parts_of_a_model_and_of_an_optimizer_that_constructors_make(maker):
+    """Not inputs, though they are made before the forward pass, used by it and freed later."""
+    made = maker.Recording()
+    weight = made.alloc(4 * KIB, frames(maker, ("__init__", "/job/modules/linear.py"), ("main", "/job/train.py")))
+    moment = made.alloc(2 * KIB, frames(maker, ("__init__", "/job/optimizer.py"), ("main", "/job/train.py")))
+    batch = made.alloc(KIB, frames(maker, ("main", "/job/train.py")))
+    passed = made.alloc(3 * KIB, frames(maker, ("forward", "/job/model.py")))
+    update = frames(maker, ("step", "/job/optimizer.py"))
+    for address in (passed, batch, weight, moment):
+        made.free(address, update if address in (weight, moment) else [])
+    assert held_after(maker.save(made.snapshot()), 2) == {4: "parameters", 2: "optimizer_state", 1: "inputs"}
+
+
 def held_after(artefact, entry):
     table = views.state(artefact, entry)
     return dict(zip(table["requested"] // KIB, table["category"], strict=True))

@@ -1,5 +1,7 @@
 """What the remedies are said to free."""
 
+import json
+
 import pytest
 
 from analyzers import memory
@@ -29,6 +31,31 @@ def test_checkpointing_keeps_the_inputs_and_one_layer(layered):
     [oom] = [finding for finding in report.findings if finding.id == "memory.oom"]
     assert "about 43.0 MiB of 67.0 MiB usable (each of 4 layers keeps its input" in oom.next
     assert "Half the batch or the sequence would make about 33.5 MiB of 67.0 MiB usable" in oom.next
+
+
+@pytest.mark.parametrize(
+    ("mode", "advice"),
+    [
+        ("none", "Turn on activation checkpointing"),
+        ("selective", "Recompute all activations"),
+        ("full", "Make the batch"),
+    ],
+)
+def test_what_is_recomputed_already_is_not_advised(layered, mode, advice):
+    manifest = {
+        "config": {
+            "model": {"name": "llama3", "flavor": "debugmodel"},
+            "training": {
+                "local_batch_size": 1, "seq_len": 8, "mixed_precision_param": "float32", "dtype": "float32"
+            },
+            "activation_checkpoint": {"mode": mode},
+        },
+        "mesh": {"dp_shard": 1},
+        "world_size": 1,
+    }  # fmt: skip
+    (layered.path.parents[1] / "run.json").write_text(json.dumps(manifest))
+    [oom] = [finding for finding in memory.analyze([layered]).findings if finding.id == "memory.oom"]
+    assert oom.next.startswith(advice)
 
 
 def test_expandable_segments_free_whole_pages_only(maker):

@@ -1,6 +1,8 @@
 """Two runs side by side: intervals that hold what they promise, gates that neither cry wolf nor sleep."""
 
+import itertools
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,17 +11,21 @@ from analyzers import compare, run, store
 from analyzers.steps import contrast
 from analyzers.steps.load import load
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
 
 @pytest.fixture
 def pair(job, tmp_path):
     """`pair(more_a, more_b, ...)`: two simulated runs."""
 
-    def make(*, a=None, b=None, fields=None, **options):
-        found = []
+    count = itertools.count()
+
+    def make(*, a=None, b=None, fields=None, first_seed=0, **options):
+        found, place = [], tmp_path / str(next(count))
         for number, more in enumerate((a, b)):
-            simulated = job(device="cuda", seed=number, **options)
-            simulated.folder = tmp_path / "ab"[number]
-            simulated.folder.mkdir()
+            simulated = job(**{"device": "cuda", "seed": first_seed + number} | options)
+            simulated.folder = place / "ab"[number]
+            simulated.folder.mkdir(parents=True)
             artefacts = simulated.run(more or (lambda rank, step: {}), **((fields or [{}, {}])[number]))
             found.append(run.Run(simulated.folder, tuple(artefacts)))
         return found
@@ -94,13 +100,86 @@ def test_a_tighter_gate(pair):
     assert [f.id for f in compare.analyze(*runs, limits={"step_time": 0.01}).findings] == ["compare.step_time"]
 
 
-def test_what_cannot_be_judged_is_no_pass(pair):
-    runs = pair(steps=12, b=lambda _, step: {"bwd": 50.0})
+def test_what_cannot_be_judged_is_neither_healthy_nor_a_pass(pair):
+    runs = pair(steps=5, b=lambda _, step: {"bwd": 50.0})
     report = compare.analyze(*runs)
     assert report.findings == []
-    assert any("11 steps are not enough evidence" in lack for lack in report.verdict.missing)
+    assert (report.verdict.status, report.verdict.kind) == ("unknown", "unknown")
+    assert "step time +4" in report.verdict.sentence
+    assert "4 steps are not enough evidence" in report.verdict.sentence
     gated = compare.analyze(*runs, limits={"step_time": 0.05})
     assert [f.id for f in gated.findings] == ["compare.step_time_undecided"]
+
+
+def test_a_few_steps_tell_a_large_change(pair):
+    report = compare.analyze(*pair(steps=10, noise=0.1, b=lambda _, step: {"bwd": 60.0}))
+    assert (report.verdict.kind, [f.id for f in report.findings]) == ("regression", ["compare.step_time"])
+    few = {c.measure: c for c in report.data.contrasts}["step_time"]
+    many = contrasts(pair(steps=100, noise=0.1, b=lambda _, step: {"bwd": 60.0}))["step_time"]
+    assert few.samples == 9
+    assert few.high - few.low > 2 * (many.high - many.low)
+
+
+def test_no_alarm_for_healthy_runs_of_few_steps(pair):
+    kinds = []
+    for first in range(0, 40, 2):
+        runs = pair(steps=10, noise=0.1, first_seed=first)
+        report = compare.analyze(*runs)
+        assert report.findings == []
+        kinds.append(report.verdict.kind)
+    assert kinds.count("healthy") > 10
+
+
+def test_a_change_that_may_be_none_is_no_health(pair):
+    """Steps that differ from each other by more than the runs do."""
+    runs = pair(steps=10, noise=1.0, first_seed=4, b=lambda _, step: {"bwd": 40.0 * (step % 3)})
+    found = contrasts(runs)["step_time"]
+    assert found.low < 0.05 < found.change
+    assert compare.analyze(*runs).verdict.kind == "unknown"
+
+
+def test_recorded_runs_of_nine_steps():
+    """From step 6 on the steps of the straggler's run take more than twice as long: five of nine."""
+    runs = [run.discover(FIXTURES / name) for name in ("healthy_4ranks", "straggler_gc_4ranks")]
+    report = compare.analyze(*runs)
+    assert report.verdict.kind == "regression"
+    assert report.verdict.sentence.startswith("step time is 1")
+    assert "rank 3 makes the others wait: gc" in [fact.text for fact in report.findings[0].evidence]
+    assert compare.analyze(*runs[::-1]).findings == []
+
+
+def exact_chance(x, y):
+    """Every way to deal the steps to two runs, tried."""
+    pooled, seen = np.concatenate([x, y]), abs(y.mean() - x.mean())
+    ways = [set(way) for way in itertools.combinations(range(len(pooled)), len(x))]
+    away = [
+        abs(
+            np.mean([v for i, v in enumerate(pooled) if i in way])
+            - np.mean([v for i, v in enumerate(pooled) if i not in way])
+        )
+        for way in ways
+    ]
+    return np.mean(np.array(away) >= seen * (1 - 1e-9))
+
+
+def test_the_interval_of_few_steps_against_the_exact_test():
+    rng = np.random.default_rng(5)
+    x, y = rng.gamma(9, size=6), 1.5 * rng.gamma(9, size=5)
+    low, high = contrast.not_refused(x, y, np.mean)
+    assert low < y.mean() / x.mean() - 1 < high
+    for change, inside in ((low + 0.05, True), (high - 0.05, True), (low - 0.05, False), (high + 0.08, False)):
+        assert (exact_chance(x * (1 + change), y) >= contrast.REFUSED) == inside
+
+
+def test_the_machine_that_was_busy_is_told_from_more_work(pair):
+    """Twice the wall time of all phases, the same processor time."""
+    fields = [{}, {"dur_ns": lambda *_: 250_000_000}]
+    runs = pair(steps=40, device="cpu", fields=fields)
+    found = {c.measure: c for c in compare.analyze(*runs).data.contrasts}
+    assert abs(found["processor_time"].change) < 0.02
+    (finding,) = compare.analyze(*runs, limits={"processor_time": 0.05}).findings
+    assert finding.id == "compare.step_time"
+    assert finding.evidence[0].text.startswith("waiting grew, not work: processor time ")
 
 
 def test_memory_and_loss(pair):

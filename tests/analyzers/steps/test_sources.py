@@ -1,5 +1,8 @@
 """One run as its step logs, structured logs, TensorBoard files and console tell of it."""
 
+import contextlib
+import json
+import random
 import re
 import shutil
 import struct
@@ -241,3 +244,70 @@ def test_hostile_protobuf(tmp_path, content):
     assert events.read(tmp_path / "events.out.tfevents.1").scalars == []
     with pytest.raises(InputError, match="no step"):
         series(tmp_path)
+
+
+ODD = (None, -1, 0, 3, 1 << 62, 1 << 80, 1e308, -2.5, "nan", "7", [], {}, True)
+EVENTS_OF_A_STEP = (
+    "step_end",
+    "fetching_batch_end",
+    "fwd_bwd_end",
+    "optim_end",
+    "metric_value",
+    "step_start",
+    "eval_end",
+)
+
+
+def answered(path):
+    """Analyzed without a crash; that there is no step is an answer."""
+    with contextlib.suppress(InputError):
+        assert steps.analyze(run.discover(path).artefacts).json()
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_no_structured_record_is_a_crash(tmp_path, here, seed):
+    rng = random.Random(seed)
+
+    def record():
+        good = {
+            "global_rank": 0, "step": rng.randrange(1, 30), "time_us": rng.randrange(10**15), "value": rng.random(),
+            "log_type_name": rng.choice(EVENTS_OF_A_STEP), "event_name": "loss", "step_tags": ["gc"],
+        }  # fmt: skip
+        return good | {key: rng.choice(ODD) for key in rng.sample(sorted(good), rng.randrange(3))}
+
+    lines = [json.dumps(record()) for _ in range(400)]
+    (tmp_path / "a.global_rank_0.x.jsonl").write_text("\n".join(lines))
+    answered(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_no_line_of_a_console_is_a_crash(tmp_path, here, seed):
+    rng = random.Random(seed)
+    odd = ["nan", "-inf", "1e999", "-", "9" * 14, "1,2,3", "0", "-1", "5GiB", "7.5"]
+    head = ["[rank{}]:[titan] 2026-01-01 10:{:02}:00,000", "2026-99-99 10:{}:{:02},123", "[rank99999]: {} {}"]
+    lines = [
+        f"{rng.choice(head).format(rng.randrange(3), rng.randrange(60))} step: {rng.choice([*odd, '3', '17'])}  "
+        + "  ".join(f"{name}: {rng.choice(odd)}" for name in ("loss", "grad_norm", "memory", "tps"))
+        for _ in range(60)
+    ]
+    (tmp_path / "job.log").write_text("\n".join(lines))
+    answered(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_no_scalar_is_a_crash(tmp_path, here, seed):
+    """Event files with right checks and any content."""
+    rng = random.Random(seed)
+
+    def event():
+        value = struct.pack("<f", rng.choice([0.5, 1e38, float("nan"), float("inf"), -1.0]))
+        tag = rng.choice(["loss_metrics/global_avg_loss", "grad_norm", "memory/max_reserved(GiB)", "throughput(tps)",
+                          "time_metrics/data_loading(s)"]).encode()  # fmt: skip
+        scalar = b"\x0a" + bytes([len(tag)]) + tag + b"\x15" + value
+        step = rng.choice([b"\x01", b"\x05", b"\x7f", b"\xff" * 9 + b"\x01", b"\x80\x80\x80\x80\x80\x80\x80\x40"])
+        wall = struct.pack("<d", rng.choice([1.8e9 + rng.random(), float("nan"), 1e300, -5.0]))
+        inner = b"\x0a" + bytes([len(scalar)]) + scalar
+        return framed(b"\x09" + wall + b"\x10" + step + b"\x2a" + bytes([len(inner)]) + inner)
+
+    (tmp_path / "events.out.tfevents.1").write_bytes(b"".join(event() for _ in range(80)))
+    answered(tmp_path)

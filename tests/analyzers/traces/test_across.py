@@ -73,6 +73,25 @@ def test_waits_and_clocks_are_those_that_were_simulated(tmp_path):
     assert (group.ranks, group.last_rank, group.desc) == ([0, 1, 2, 3], 1, "default_pg")
 
 
+@pytest.mark.parametrize("offset", [0, 3_000_000_000], ids=["one clock", "clocks apart"])
+def test_the_culprit_is_found_behind_the_victims_of_another_group(tmp_path, offset):
+    """Rank 3 delays rank 2 in their pair, which then comes late to its own column: it is not to blame for that."""
+    mm, pair = SIMULATED.Op("aten::mm", "gemm", 200_000), SIMULATED.Collective("allreduce", 1000, 20_000, size=2)
+    column = SIMULATED.Collective("_allgather_base", 1000, 30_000, size=2, stride=2)
+    fault = SIMULATED.Fault(3, factor=1.5)
+    parts = [mm, mm, pair, mm, pair, column] * 4
+    real = SIMULATED.job(tmp_path / "slow", RANKS, STEPS, parts, faults=[fault], offset=offset)
+    healthy = SIMULATED.job(tmp_path / "healthy", RANKS, STEPS, parts)
+    found = traces.analyze(discover(tmp_path / "slow").of(Kind.TRACE)).data
+    [slow] = found.stragglers
+    assert (slow.rank, slow.cause) == (3, "compute")
+    assert slow.saved_ns == length(real) - length(healthy)
+    assert [clock.offset_ns for clock in found.clocks] == [rank.offset for rank in real]
+    groups = {(group.desc, *group.ranks): group for group in found.groups}
+    assert set(groups) == {("mesh_1", 0, 1), ("mesh_1", 2, 3), ("mesh_2", 0, 2), ("mesh_2", 1, 3)}
+    assert (groups["mesh_1", 2, 3].last_rank, groups["mesh_2", 0, 2].last_rank) == (3, 2)
+
+
 def test_recordings_that_begin_at_different_collectives_are_matched(tmp_path, maker):
     """No sequence numbers, no steps, and rank 1 misses the first three collectives."""
     files = []

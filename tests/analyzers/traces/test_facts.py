@@ -230,6 +230,9 @@ def test_kernels_are_due_to_operators_modules_annotations_and_lines(maker, one):
     assert due(account.operators)["aten::linear"] == due(account.operators)["aten::mm"] == (70, 1)
     assert due(account.modules) == {"Block_0": (160, 2), "Linear_3": (160, 2)}
     assert due(account.annotations) == {"mine": (30, 1)}
+    sources = {kernel.name: (kernel.operator, kernel.module, kernel.line) for kernel in account.kernels}
+    assert sources["other"] == ("", "", "train.py(12): main")
+    assert sources[GEMM] == ("MmBackward0", "Linear_3", "train.py(12): main")
     assert due(account.lines) == {"train.py(12): main": (100, 2)}
     assert {phase.name: phase.events for phase in account.phases} == {"other": 2, "backward": 1}
 

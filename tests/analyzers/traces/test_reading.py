@@ -147,6 +147,16 @@ def test_the_device_waiting_for_the_host_is_told(maker):
     assert report.verdict.kind == "host_bound"
 
 
+def test_compiling_and_asking_the_driver_for_memory_are_told(maker):
+    made = maker.Tracing()
+    made.kernel("gemm", 100, 9_000, launch=(50, 10))
+    made.event("_compile.compile_inner (dynamo_timed)", "cpu_op", 0, 5_000)
+    made.event("cudaMalloc", "cuda_runtime", 60, 500, correlation=900)
+    found = {finding.id: finding for finding in traces.analyze([maker.save(made.text())]).findings}
+    assert {"trace.compiled_meanwhile", "trace.driver_allocations"} <= set(found)
+    assert any("cudaMalloc: 1 calls" in fact.text for fact in found["trace.driver_allocations"].evidence)
+
+
 def test_spans_nest_and_keep_the_longest(maker):
     made = maker.Tracing()
     made.step(1, 0, 1000)
