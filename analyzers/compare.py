@@ -220,12 +220,13 @@ def moved(a: Side, b: Side) -> list[Evidence]:
 def measure_rows(a: Measures, b: Measures, found: Sequence[Contrast]) -> list[Row]:
     known = {c.measure: f"{c.low:+.1%} to {c.high:+.1%}" for c in found if c.enough}
     by_name = {c.measure: c for c in found}
-    names = ("step_time", "step_time_mean", "step_time_p95", "loss")
-    pace, mean, p95, last = (by_name.get(name) for name in names)
+    names = ("step_time", "step_time_mean", "step_time_p95", "processor_time", "loss")
+    pace, mean, p95, busy, last = (by_name.get(name) for name in names)
     rows = [
         row("step time", (pace.a, pace.b) if pace else (a.step_s, b.step_s), seconds, known.get("step_time")),
         row("mean step time", (mean.a, mean.b), seconds, known.get("step_time_mean")) if mean else None,
         row("95th percentile", (p95.a, p95.b), seconds, known.get("step_time_p95")) if p95 else None,
+        row("processor time", (busy.a, busy.b), seconds, known.get("processor_time")) if busy else None,
         row("tokens a second", (a.tokens_per_s, b.tokens_per_s), "{:.0f}".format),
         row("last loss", (a.loss, b.loss), "{:.4f}".format),
         row("loss of the last common steps", (last.a, last.b), "{:.4f}".format, known.get("loss")) if last else None,

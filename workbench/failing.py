@@ -8,9 +8,9 @@ from analyzers.report import Report, Severity
 from analyzers.steps.regressions import LIMITS
 from workbench.errors import UsageProblem
 
-MEASURES = ("step_time", "step_time_mean", "step_time_p95", "memory", "loss")
+MEASURES = ("step_time", "step_time_mean", "step_time_p95", "processor_time", "memory", "loss")
 ITEM = re.compile(r"(\w+)(?:\s*>\s*(\d+(?:\.\d+)?)\s*(%?))?")
-P95_LIMIT = 0.1
+USUAL_LIMIT = 0.1
 
 
 @dataclass
@@ -36,7 +36,7 @@ def gate(text: str | None) -> Gate:
     for item in (part.strip() for part in (text or "").split(",") if part.strip()):
         name, limit, percent = parts(item)
         if name in MEASURES:
-            usual = LIMITS.get(name, P95_LIMIT)
+            usual = LIMITS.get(name, USUAL_LIMIT)
             found.limits[name] = float(limit) / (100 if percent else 1) if limit else usual
         else:
             found.severity = Severity(name)

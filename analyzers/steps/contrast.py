@@ -34,8 +34,8 @@ Statistic = Callable[..., Any]
 
 
 class Contrast(msgspec.Struct, frozen=True, kw_only=True):
-    """A measure in two runs: `step_time` (median), `step_time_mean` and `step_time_p95` in
-    seconds, `memory` in bytes of the fullest rank, `loss`.
+    """A measure in two runs: `step_time` (median), `step_time_mean`, `step_time_p95` and
+    `processor_time` (median) in seconds, `memory` in bytes of the fullest rank, `loss`.
 
     `change` from `a` to `b` is relative and lies between `low` and `high` with 95 %; `samples`: how many steps the
     smaller run gave; `enough`: whether they suffice for a verdict.
@@ -65,10 +65,12 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
 
 def contrasts(a: Steps, b: Steps) -> list[Contrast]:
     """The measures that both runs know."""
+    times, busy = (plain_times(a), plain_times(b)), (processor_times(a), processor_times(b))
     found = [
-        step_time(a, b, "step_time", np.median),
-        step_time(a, b, "step_time_mean", np.mean),
-        step_time(a, b, "step_time_p95", p95),
+        seconds(times, "step_time", np.median),
+        seconds(times, "step_time_mean", np.mean),
+        seconds(times, "step_time_p95", p95),
+        seconds(busy, "processor_time", np.median),
         memory(a, b),
         loss(a, b),
     ]
@@ -79,9 +81,9 @@ def p95(values: Array, axis: int | None = None) -> Array:
     return np.asarray(np.quantile(values, 0.95, axis=axis))
 
 
-def step_time(a: Steps, b: Steps, measure: str, statistic: Statistic) -> Contrast | None:
-    """Of the plain steps, each the median over ranks."""
-    x, y = (thinned(plain_times(steps)) for steps in (a, b))
+def seconds(times: tuple[Array, Array], measure: str, statistic: Statistic) -> Contrast | None:
+    """A measure of the plain steps of both runs, by their times."""
+    x, y = map(thinned, times)
     if not len(x) or not len(y) or not statistic(x):
         return None
     samples, rng = min(len(x), len(y)), np.random.default_rng(SEED)
@@ -121,7 +123,15 @@ def chance(x: Array, y: Array, statistic: Statistic, order: Array) -> float:
 
 
 def plain_times(steps: Steps) -> Array:
+    """Seconds of each plain step, the median over ranks."""
     return steps.grid(steps.table["dur_s"], steps.plain).median(axis=1).dropna().to_numpy()
+
+
+def processor_times(steps: Steps) -> Array:
+    """The same of the processor time in all phases, which other jobs on the machine hardly change; maybe none."""
+    if steps.cpu.empty:
+        return np.array([])
+    return steps.grid(steps.cpu.sum(axis=1), steps.plain).median(axis=1).dropna().to_numpy()
 
 
 def thinned(values: Array) -> Array:

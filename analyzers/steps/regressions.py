@@ -8,7 +8,8 @@ from analyzers.wording import mebibytes, seconds
 
 LIMITS: Mapping[str, float] = {"step_time": 0.05, "step_time_mean": 0.05, "memory": 0.05, "loss": 0.02}
 """Relative changes for the worse that are worth a finding, where even the lower end of the interval lies above them."""
-CAUTIOUS = {"step_time": 0.8, "step_time_mean": 0.7, "step_time_p95": 0.7, "memory": 0.9, "loss": 0.7}
+CAUTIOUS = {"step_time": 0.8, "processor_time": 0.8, "memory": 0.9}
+CAUTIOUS_ELSE = 0.7
 """How sure a finding is: two runs on one machine differ for reasons that no interval within a run knows."""
 
 
@@ -20,7 +21,14 @@ def worsened(found: Sequence[Contrast], gated: Mapping[str, float], grown: list[
     worse = [c for c in found if c.enough and c.measure in limits and c.low > limits[c.measure]]
     if any(c.measure == "step_time" for c in worse):
         worse = [c for c in worse if c.measure != "step_time_mean"]
+    grown = [*only_waiting(found), *grown]
     return [regression(c, limits[c.measure], grown if "step_time" in c.measure else []) for c in worse]
+
+
+def only_waiting(found: Sequence[Contrast]) -> list[Evidence]:
+    """That the work of a step did not grow with its time."""
+    busy = [c for c in found if c.measure == "processor_time" and c.enough and c.change < LIMITS["step_time"]]
+    return [Evidence(text=f"waiting grew, not work: processor time {c.change:+.1%} a step") for c in busy]
 
 
 def regression(found: Contrast, limit: float, evidence: list[Evidence]) -> Finding:
@@ -32,7 +40,7 @@ def regression(found: Contrast, limit: float, evidence: list[Evidence]) -> Findi
         f" {found.high:+.1%} by {found.samples} steps, and up to {limit:.1%} is borne",
         next="look at the phases and settings that differ below; where others use the machine, run both again",
         evidence=evidence,
-        confidence=CAUTIOUS[found.measure],
+        confidence=CAUTIOUS.get(found.measure, CAUTIOUS_ELSE),
     )
 
 

@@ -97,4 +97,5 @@ def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -
     text = f"{len(data.ranks)} {verb(steps.ranks, 'rank', 'ranks')}, "
     text += "no step is timed" if median is None else f"{seconds(median)} a step"
     text += ", nobody is late" if late.told else ""
+    text += " as far as these logs tell" if late.told and not late.measured else ""
     return Verdict(status=Status.OK, kind="healthy", sentence=text, confidence=told.confidence(steps), missing=missing)
