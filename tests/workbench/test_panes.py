@@ -10,11 +10,12 @@ from textual.widgets import ContentSwitcher, DataTable
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
+from workbench.source import source_of
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.case import Comparison, RunCase
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
-from workbench.tui.source import SourceScreen, source_of
+from workbench.tui.source import SourceScreen
 from workbench.tui.widgets.gantt import Gantt
 from workbench.tui.widgets.phase_stack import LossLine, PhaseStack
 from workbench.tui.widgets.rows import Rows

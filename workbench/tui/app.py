@@ -9,7 +9,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import DataTable, Footer, Header, Input, LoadingIndicator, Static, Tree
+from textual.widgets import DataTable, Header, Input, LoadingIndicator, Static, Tree
 
 from analyzers.errors import WorkbenchError
 from analyzers.report import Report
@@ -21,6 +21,7 @@ from workbench.tui.children import end_children
 from workbench.tui.source import SourceScreen
 from workbench.tui.views import Views
 from workbench.tui.web import Dashboard
+from workbench.tui.widgets.key_line import KeyLine
 
 
 class Answered(Message):
@@ -71,7 +72,7 @@ class WorkbenchApp(App[None]):
             yield Static(id="loading-text")
             yield LoadingIndicator()
         yield Input(id="search", placeholder="enter: go there   n N: next, previous   esc: back", classes="hidden")
-        yield Footer()
+        yield KeyLine()
 
     def on_mount(self) -> None:
         self._tell_progress()

@@ -9,11 +9,12 @@ from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.widgets import Footer, Header, Static
+from textual.widgets import Header, Static
 
 from analyzers.steps.live import RankNow
 from workbench.console import clean
 from workbench.present.text import head
+from workbench.tui.widgets.key_line import KeyLine
 from workbench.tui.widgets.rows import Rows
 from workbench.watch.board import RANK_HEADS, alerts, charts, rank_line, summary, troubled_first
 from workbench.watch.scene import Scene, Watching
@@ -50,7 +51,7 @@ class WatchApp(App[bool]):
             yield Static(id="alerts")
             yield Static(id="verdict")
         yield Rows(Text(RANK_HEADS, style="dim"), rank_line, id="ranks")
-        yield Footer()
+        yield KeyLine()
 
     def on_mount(self) -> None:
         self.query_one("#ranks").focus()
