@@ -1,8 +1,9 @@
 """The numbers of one account: where its span goes, in all and by phase, stream and step."""
 
+import msgspec
 import numpy as np
 
-from analyzers.traces.answers import Part, RankTrace, StepTime
+from analyzers.traces.answers import Counter, Part, RankTrace, StepTime
 from analyzers.traces.collectives import Meetings, collectives
 from analyzers.traces.costs import Attribution
 from analyzers.traces.flops import Formulas
@@ -63,6 +64,7 @@ def describe(work: Work, formulas: Formulas) -> RankTrace:
         graphs=graphs(work),
         compiled=compiled(trace),
         sequences=sequences(work),
+        counters=msgspec.convert(trace.columns.meta["counters"], list[Counter]),
         flops=formulas.total,
         flops_per_s=round(formulas.total / timed * 1e9) if timed else 0,
         peak_flops_per_s=formulas.peaks[0] if formulas.peaks else None,

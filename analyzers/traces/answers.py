@@ -145,6 +145,15 @@ class Graphs(msgspec.Struct, frozen=True, kw_only=True):
     device_ns: int = 0
 
 
+class Counter(msgspec.Struct, frozen=True, kw_only=True):
+    """A performance counter of the device in all ranges of one name, such as `smsp__inst_executed.sum`."""
+
+    range: str
+    name: str
+    count: int
+    total: float
+
+
 class Sequence(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels that follow each other on a stream again and again; `total_ns` sums their times."""
 
@@ -201,6 +210,7 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     graphs: Graphs | None
     compiled: Compiled | None
     sequences: list[Sequence]
+    counters: list[Counter]
     flops: int
     flops_per_s: float
     peak_flops_per_s: float | None

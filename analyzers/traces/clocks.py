@@ -30,6 +30,11 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
     collectives: int = 0
     same_host: bool = False
 
+    @property
+    def agrees(self) -> bool:
+        """Whether there are bounds, and something between them."""
+        return self.low_ns is not None and self.high_ns is not None and self.low_ns <= self.high_ns
+
 
 @dataclass(frozen=True)
 class Pair:

@@ -16,6 +16,7 @@ from analyzers.traces.work import NO_STEP, Work
 
 SYMMETRIC = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
 """Ends on all ranks at nearly the same moment, and on none before the last has come."""
+GATHERS = re.compile(r"all_?gather", re.IGNORECASE)
 TWICE = re.compile(r"all_?reduce", re.IGNORECASE)
 ELEMENT_BYTES = {
     "double": 8, "float": 4, "half": 2, "bfloat16": 2, "long": 8, "int": 4, "short": 2, "byte": 1, "char": 1, "bool": 1,
@@ -84,10 +85,12 @@ class Meetings:
         """Elements of the larger buffer of one rank, UNKNOWN where nobody tells."""
         told = np.maximum(self.told("elements"), self.told("elements_out"))
         shapes = self.host_shapes
+        # A host's collective has only its input noted, of which an all_gather makes as many as there are ranks.
+        times = [m if GATHERS.search(name) else 1 for name, m in zip(self.names, self.members, strict=True)]
         return np.array(
             [
-                n if n > 0 else shapes.get(row, (UNKNOWN, ""))[0]
-                for n, row in zip(told.tolist(), self.rows.tolist(), strict=True)
+                n if n > 0 else max(shapes.get(row, (UNKNOWN, ""))[0] * m, UNKNOWN)
+                for n, row, m in zip(told.tolist(), self.rows.tolist(), times, strict=True)
             ],
             np.int64,
         )

@@ -6,12 +6,13 @@ Runs in the limited child of `analyzers.store`. Memory grows with the columns, n
 from pathlib import Path
 from typing import Any
 
-from analyzers.traces.stream import Reading, read_events
+from analyzers.traces.stream import CounterEvent, Reading, read_events
 from analyzers.traces.table import Column, Table, lines
 
 VERSION = 3
 
 MEMBERS_AT_MOST = 1 << 20
+COUNTER_AT_MOST = 1e18
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
@@ -31,8 +32,22 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
         "problems": reading.problems() + table.problems(),
         "truncated": reading.truncated,
         "header": header(reading.metadata),
+        "counters": counters(reading.counters),
     }
     return table.columns(), meta
+
+
+def counters(events: list[CounterEvent]) -> list[dict[str, Any]]:
+    """Each counter of each range of the device, summed: `range`, `name`, `count`, `total`."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for event in events:
+        for name, value in event.args.items():
+            if isinstance(value, int | float) and abs(value) < COUNTER_AT_MOST:
+                found.setdefault((event.name, name), []).append(value)
+    return [
+        {"range": part, "name": name, "count": len(values), "total": sum(values)}
+        for (part, name), values in found.items()
+    ]
 
 
 def header(metadata: dict[str, Any]) -> dict[str, Any]:

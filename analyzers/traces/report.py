@@ -16,6 +16,7 @@ from analyzers.traces.findings import findings_of, millis, percent
 from analyzers.traces.matching import Recording
 from analyzers.traces.model import Trace
 from analyzers.traces.stragglers import Straggler, straggler_findings, stragglers
+from analyzers.wording import who
 
 SCHEMA = "workbench.trace/1"
 READER = "analyzers.traces.digest"
@@ -58,7 +59,7 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
         schema=SCHEMA,
         version=tool_version(),
         inputs=[a.given() for a in chosen],
-        verdict=verdict(accounts, findings),
+        verdict=verdict(accounts, findings, last.clocks if last else []),
         findings=findings,
         data=TraceData(
             ranks=accounts,
@@ -117,10 +118,10 @@ def plus(one: RankWaits, other: RankWaits) -> RankWaits:
     return msgspec.structs.replace(one, **summed)
 
 
-def verdict(accounts: Sequence[RankTrace], findings: Sequence[Finding]) -> Verdict:
+def verdict(accounts: Sequence[RankTrace], findings: Sequence[Finding], clocks: Sequence[Clock]) -> Verdict:
     """A straggler first, else the largest loss of the longest account, else healthy."""
     named = {finding.id: finding for finding in findings}
-    missing = lacking(accounts)
+    missing = lacking(accounts, clocks)
     for name in ("straggler", "exposed_communication", "host_bound"):
         if found := named.get(f"trace.{name}"):
             return Verdict(
@@ -151,9 +152,11 @@ def division(accounts: Sequence[RankTrace]) -> str:
     )
 
 
-def lacking(accounts: Sequence[RankTrace]) -> list[str]:
+def lacking(accounts: Sequence[RankTrace], clocks: Sequence[Clock]) -> list[str]:
     """Evidence that would have made the verdict firmer."""
+    apart = [clock.rank for clock in clocks if not clock.agrees]
     wanted = {
+        f"collectives that tell the clock of {who(apart)}: those there are contradict each other or are none": apart,
         "step marks (call profiler.step() in the loop)": any(not account.steps for account in accounts),
         "device events": any(account.source == "cpu" for account in accounts),
         "the traces of the other ranks": len({account.rank for account in accounts})

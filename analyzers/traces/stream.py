@@ -6,6 +6,7 @@ text before it is unbalanced, the decoder refuses it, and the `},{` before is tr
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import islice
@@ -32,6 +33,7 @@ BARE = re.compile(rb"\s*\[")
 SEAM = re.compile(rb"\}(?=\s*,\s*\{)")
 CLOSE = re.compile(rb"\}(?=\s*\])")
 EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*\{|\]))")
+COUNTED = b"cuda_profiler_range"
 BETWEEN = b", \r\n\t"
 # Beyond 2**43 microseconds a float64 no longer holds every nanosecond.
 FINE_AND_LATE = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d*[1-9]')
@@ -121,9 +123,18 @@ class BareEvent(msgspec.Struct, gc=False):
     args: None = msgspec.field(default=None, name="arguments that no recorder writes")
 
 
+class CounterEvent(msgspec.Struct, gc=False):
+    """A range of the device's performance counters: its arguments are their values."""
+
+    name: str = ""
+    cat: str = ""
+    args: dict[str, Any] = {}
+
+
 Events = list[Any]
 FLOAT = msgspec.json.Decoder(list[Event], strict=False)
 EXACT = msgspec.json.Decoder(list[ExactEvent], strict=False)
+COUNTERS = msgspec.json.Decoder(list[CounterEvent])
 RAW = msgspec.json.Decoder(list[msgspec.Raw])
 BARE_EVENT = msgspec.json.Decoder(BareEvent, strict=False)
 
@@ -139,6 +150,7 @@ class Reading:
     repaired: bool = False
     truncated: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
+    counters: list["CounterEvent"] = field(default_factory=list)
 
     def problems(self) -> list[str]:
         told = {
@@ -234,6 +246,8 @@ def cut(buffer: bytes, ends: Iterable[int], reading: Reading) -> int | None:
         text = b"[" + buffer[:end] + b"]"
         try:
             reading.sink(reading.decoder.decode(text))
+            if COUNTED in text:
+                take_counters(text, reading)
         except msgspec.ValidationError:
             reading.sink(one_by_one(text, reading))
         except msgspec.DecodeError:
@@ -242,6 +256,12 @@ def cut(buffer: bytes, ends: Iterable[int], reading: Reading) -> int | None:
             return None
         return end
     return None
+
+
+def take_counters(text: bytes, reading: Reading) -> None:
+    """Keep the performance counters of a list of events, unless these are of odd types."""
+    with suppress(msgspec.DecodeError):
+        reading.counters += [event for event in COUNTERS.decode(text) if event.cat == COUNTED.decode()]
 
 
 def one_by_one(text: bytes, reading: Reading) -> Events:

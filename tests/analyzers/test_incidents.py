@@ -81,7 +81,7 @@ def test_only_the_rank_that_lacks_memory_is_told_to_save_some():
     report = incident.analyze(run.discover(FIXTURES / "oom_2ranks"))
     memory, gone = report.findings[:2]
     assert (memory.id, gone.id) == ("memory.oom", "hang.dead")
-    assert "activation checkpointing" in memory.next
+    assert "activation_checkpoint" in memory.next
     assert "read the log" not in gone.next
     oom = next(device.oom for device in report.data.memory.devices if device.oom)
     assert oom.device_free_bytes < oom.requested_bytes

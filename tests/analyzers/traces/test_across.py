@@ -106,3 +106,16 @@ def test_recordings_that_begin_at_different_collectives_are_matched(tmp_path, ma
     found = traces.analyze(files)
     assert [row.collectives for row in found.data.waits] == [16, 16]
     assert [row.wait_ns for row in found.data.waits] == [0, 16 * 300_000]
+
+
+def test_clocks_that_collectives_contradict_are_told(tmp_path, maker):
+    """Rank 1's clock jumps by 3 ms in the middle, so no offset fits all collectives."""
+    files = []
+    for rank in range(2):
+        made = maker.Tracing(rank=rank, world=2)
+        for i in range(10):
+            at = i * 10_000_000 + (3_000_000 if rank and i > 5 else 0)
+            told = {"Collective name": "allreduce", "Process Group Name": "0", "Seq": i}
+            made.kernel("nccl", at, 1_000_000, launch=(at, 9), **told)
+        files.append(maker.save(made.text(), f"rank{rank}_trace.json"))
+    assert any("the clock of rank 1" in lack for lack in traces.analyze(files).verdict.missing)

@@ -246,6 +246,22 @@ def test_own_time_leaves_out_what_is_called(maker, one):
     assert found == {"aten::a": (2, 100, 80), "aten::b": (1, 30, 20)}
 
 
+def test_performance_counters_are_added_up(maker, one):
+    made = maker.Tracing()
+    made.kernel(GEMM, 100, 50, launch=(10, 5))
+    for value in (7, 5):
+        made.event(
+            "gemm range", "cuda_profiler_range", 100, 50, **{"smsp__inst_executed.sum": value, "text": "no number"}
+        )
+    [counter] = one(made).counters
+    assert (counter.range, counter.name, counter.count, counter.total) == (
+        "gemm range",
+        "smsp__inst_executed.sum",
+        2,
+        12,
+    )
+
+
 def test_graphs_compilations_and_repeated_kernels_are_told(maker, one):
     made = maker.Tracing()
     for i in range(4):
