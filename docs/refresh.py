@@ -1,6 +1,6 @@
 """Writes what the documentation says of the program anew, from the program: `python docs/refresh.py`.
 
-That is: the reference of commands and settings, the skill, and what the commands shown in the tutorials print.
+That is: the reference of commands, settings and keys, the skill, and what the commands shown in the tutorials print.
 """
 
 import os
@@ -9,12 +9,37 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from trainer.config.schema import options
 from trainer.config.show import default, flag
 from workbench.capabilities import Command, Parameter, capabilities, skill
 from workbench.cli import app
+from workbench.tui.app import WorkbenchApp
+from workbench.tui.panes.hang import HangPane
+from workbench.tui.panes.memory import MemoryPane
+from workbench.tui.panes.steps import StepsPane
+from workbench.tui.panes.trace import TracePane
+from workbench.tui.watch import WatchApp
+from workbench.tui.widgets.gantt import Gantt
+from workbench.tui.widgets.keys import CURSOR, FOUND
+from workbench.tui.widgets.readings import TURNS
 
+KEYS: dict[str, list[Any]] = {
+    "Everywhere": WorkbenchApp.BINDINGS,
+    "Lists, tables and trees": [*CURSOR, *FOUND],
+    "What is read beside a picture": TURNS,
+    "Memory": MemoryPane.BINDINGS,
+    "Hang": HangPane.BINDINGS,
+    "Trace": TracePane.BINDINGS,
+    "Events of a trace": Gantt.BINDINGS,
+    "Steps": StepsPane.BINDINGS,
+    "workbench watch": WatchApp.BINDINGS,
+}
+CHARACTERS = {
+    "plus": "+", "equals_sign": "=", "minus": "-", "left_square_bracket": "[", "right_square_bracket": "]",
+    "comma": ",", "full_stop": ".", "slash": "/", "question_mark": "?",
+}  # fmt: skip
 DOCS = Path(__file__).parent
 CONSOLE = re.compile(r"```console\n\$ workbench ([^|\n]+?)(?: \| head -(\d+))?\n.*?```", re.DOTALL)
 GENERATED = "<!-- Made by docs/refresh.py. -->"
@@ -24,6 +49,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Each page that depends on the program, with what it should hold."""
     yield DOCS / "reference" / "commands.md", commands()
     yield DOCS / "reference" / "settings.md", settings()
+    yield DOCS / "reference" / "keys.md", keys()
     agents = DOCS / "reference" / "agents.md"
     body = re.sub(r"\A---.*?---\n", "", skill(), flags=re.DOTALL).strip()
     yield agents, agents.read_text().partition("<!-- skill -->")[0] + f"<!-- skill -->\n\n{body.replace('# ', '## ')}\n"
@@ -75,6 +101,20 @@ def settings() -> str:
             parts += [f"## {section}"]
         parts.append(f"`{flag(option)}`, default `{default(option)}`\n:   {option.help}")
     return "\n\n".join(parts) + "\n"
+
+
+def keys() -> str:
+    """Every key of the terminal apps, by where it works."""
+    parts = ["# Keys", GENERATED, "`?` shows those of the place that you are in."]
+    for place, bindings in KEYS.items():
+        rows = "\n".join(f"| {spelled(binding.key)} | {binding.description} |" for binding in bindings)
+        parts += [f"## {place}", f"| key | does |\n|---|---|\n{rows}"]
+    return "\n\n".join(parts) + "\n"
+
+
+def spelled(key: str) -> str:
+    """Names such as `plus` as the character on the key."""
+    return ", ".join(f"`{CHARACTERS.get(one, one)}`" for one in key.split(","))
 
 
 if __name__ == "__main__":
