@@ -211,10 +211,10 @@ def json_kind(text: bytes) -> Kind | None:
 
 def pickled_kind(head: bytes) -> Kind | None:
     """Snapshot or Flight Recorder dump, whichever's keys come first; the same keys name them in JSON."""
-    snapshot, flight = SNAPSHOT_SEGMENTS.search(head), FLIGHT_KEYS.search(head)
-    if flight and (not snapshot or flight.start() < snapshot.start()):
-        return Kind.FLIGHT
-    return Kind.SNAPSHOT if snapshot else None
+    flight = FLIGHT_KEYS.search(head)
+    if SNAPSHOT_SEGMENTS.search(head, 0, flight.start() if flight else len(head)):
+        return Kind.SNAPSHOT
+    return Kind.FLIGHT if flight else None
 
 
 def head_of(path: Path) -> bytes:
