@@ -80,6 +80,15 @@ def test_the_prefix_of_the_backend_does_not_matter(folder, recorder, backend):
     assert (report.verdict.kind, report.verdict.ranks) == ("host_stuck", [1])
 
 
+def test_a_name_without_a_backend_is_an_operation(folder, recorder):
+    """The official analyzer ends with an assertion there."""
+    bare = recorder.entry(PG, 1, done=False) | {"profiling_name": "all_reduce"}
+    groups = {"0": ("default_pg", [0, 1])}
+    report = folder.write({0: recorder.dump([bare], groups), 1: recorder.dump([], groups)}).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("host_stuck", [1])
+    assert "all_reduce" in report.verdict.sentence
+
+
 def test_names_of_sends_hold_ranks_within_the_group(folder, recorder):
     """Group {2, 5}: its rank 0 is the job's rank 2."""
     groups = {"9": ("pair", [2, 5])}
