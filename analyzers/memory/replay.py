@@ -7,6 +7,7 @@ import numpy as np
 
 from analyzers.memory.model import DeviceTrace
 from analyzers.memory.read import ACTION_OF, UNTAGGED
+from analyzers.memory.reserved import reserved
 from analyzers.memory.tables import Column
 
 ALLOC, FREE = ACTION_OF["alloc"], ACTION_OF["free_completed"]
@@ -58,7 +59,7 @@ class Replay:
             return self.trace.entry("live")
         return self.start + np.cumsum(self.changes)
 
-    @property
+    @cached_property
     def changes(self) -> Column:
         """The bytes that each entry adds or takes away."""
         action = self.trace.entry("action")
@@ -88,6 +89,11 @@ class Replay:
         # A recorder may leave the requests out: then nothing is known to wait.
         curve: Column = np.maximum(waiting + at_end - (waiting[-1] if len(waiting) else 0), 0)
         return np.minimum(curve, self.live) if (sign > 0).any() else np.zeros(len(action), np.int64)
+
+    @cached_property
+    def reserved(self) -> Column:
+        """Reserved bytes after each entry."""
+        return reserved(self.trace)
 
     @cached_property
     def active_bytes(self) -> int:

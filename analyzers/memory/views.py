@@ -12,11 +12,10 @@ from analyzers.memory.categories import categorise
 from analyzers.memory.groups import held
 from analyzers.memory.history import events_of, found, segment_lives
 from analyzers.memory.model import DeviceTrace, StepUse
-from analyzers.memory.opening import opened
+from analyzers.memory.opening import opened, replayed
 from analyzers.memory.places import Placed, used
 from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import BEFORE, PENDING, Replay
-from analyzers.memory.reserved import reserved
 from analyzers.memory.stacks import top_stacks as largest_stacks
 from analyzers.memory.state import blocks_at, free_at, life_of, named, segments_at
 from analyzers.memory.step_use import step_uses
@@ -41,7 +40,7 @@ def timeline(
     Each row is one instant that really was: of its bucket the one with the most allocated, so every peak survives.
     Without a trace the single row is the state at the snapshot, its entry -1.
     """
-    replay = Replay(opened(artefact, options).device(device))
+    replay = replayed(artefact, options, device)
     edges, instants = highest(replay, buckets, window)
     failed = np.diff(np.searchsorted(replay.trace.where("oom"), edges)) > 0
     return frame(replay, instants, failed)
@@ -75,7 +74,7 @@ def places(
     """
     if by not in ("pool", "stream"):
         raise InputError(f"cannot place by {by}", "choose one of pool, stream")
-    replay = Replay(opened(artefact, options).device(device))
+    replay = replayed(artefact, options, device)
     placed, instants = Placed(replay), highest(replay, buckets, window)[1]
     names = placed.named(by)
     parts = {name: placed.part(np.flatnonzero(names == name)) for name in dict.fromkeys(names[used(placed)])}
@@ -100,14 +99,14 @@ def events(
     artefact: Artefact, options: store.Options | None = None, device: int = 0, first: int = 0, count: int = 100
 ) -> pd.DataFrame:
     """Entries as the allocator wrote them; see `history.events_of`."""
-    return events_of(Replay(opened(artefact, options).device(device)), first, count)
+    return events_of(replayed(artefact, options, device), first, count)
 
 
 def search(
     artefact: Artefact, text: str, options: store.Options | None = None, device: int = 0, limit: int = 100
 ) -> pd.DataFrame:
     """Blocks by frame, label, category, address or size; see `history.found`."""
-    return found(Replay(opened(artefact, options).device(device)), text, limit)
+    return found(replayed(artefact, options, device), text, limit)
 
 
 def settings(artefact: Artefact, options: store.Options | None = None) -> pd.DataFrame:
@@ -124,7 +123,7 @@ def frame(replay: Replay, instants: Column, failed: Column) -> pd.DataFrame:
         "entry": instants,
         "time_us": time[np.maximum(instants, 0)] if len(time) else np.zeros(len(instants), np.int64),
         "allocated": live[instants + 1],
-        "reserved": reserved_at(replay.trace, instants),
+        "reserved": reserved_at(replay, instants),
         "pending": replay.pending[instants] if len(time) and instants[0] != BEFORE else pending_at_end(replay.trace),
     }
     layers = by_category(replay, instants)
@@ -135,10 +134,10 @@ def pending_at_end(trace: DeviceTrace) -> Column:
     return np.array([trace.block("requested")[trace.block("state") == PENDING].sum()])
 
 
-def reserved_at(trace: DeviceTrace, instants: Column) -> Column:
+def reserved_at(replay: Replay, instants: Column) -> Column:
     if instants[0] == BEFORE:
-        return np.array([trace.reserved_bytes])
-    found: Column = reserved(trace)[instants]
+        return np.array([replay.trace.reserved_bytes])
+    found: Column = replay.reserved[instants]
     return found
 
 
@@ -160,7 +159,7 @@ def steps(artefact: Artefact, options: store.Options | None = None, device: int 
     Columns: step, first_entry, last_entry, peak_bytes, peak_index, end_bytes, a column a category: the bytes at the
     step's end, which sum to end_bytes.
     """
-    replay = Replay(opened(artefact, options).device(device))
+    replay = replayed(artefact, options, device)
     uses = [msgspec.structs.asdict(use) for use in step_uses(replay, categorise(replay))]
     flat = [use | use.pop("end_categories") for use in uses]
     return pd.DataFrame(flat, columns=[*StepUse.__struct_fields__[:-1], *CATEGORIES])
@@ -170,7 +169,7 @@ def categories(
     artefact: Artefact, options: store.Options | None = None, device: int = 0, entry: int | None = None
 ) -> pd.DataFrame:
     """Bytes by category after `entry` (the peak by default). Columns: category, bytes, blocks."""
-    replay = Replay(opened(artefact, options).device(device))
+    replay = replayed(artefact, options, device)
     guess = categorise(replay)
     rows = replay.lifetimes.alive(replay.peak[1] if entry is None else entry)
     sums = guess.sums(replay.lifetimes, rows)
@@ -203,12 +202,12 @@ def tree(
     depth: int | None = None,
 ) -> pd.DataFrame:
     """What is alive after `entry` (the peak by default) by `category`, `module`, `line` or `stack`; see `tree.tree`."""
-    return tree_of(held(Replay(opened(artefact, options).device(device)), by, entry), depth)
+    return tree_of(held(replayed(artefact, options, device), by, entry), depth)
 
 
 def state(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
     """The blocks alive after any entry, and the segments around them; see `state.blocks_at`."""
-    return blocks_at(Replay(opened(artefact, options).device(device)), entry)
+    return blocks_at(replayed(artefact, options, device), entry)
 
 
 def segments(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
@@ -221,12 +220,12 @@ def free(
     artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0, limit: int = 500
 ) -> pd.DataFrame:
     """What was free after any entry, the largest piece first; see `state.free_at`."""
-    return free_at(Replay(opened(artefact, options).device(device)), entry).head(limit)
+    return free_at(replayed(artefact, options, device), entry).head(limit)
 
 
 def life(artefact: Artefact, address: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
     """Every block that ever held an address; see `state.life_of`."""
-    return life_of(Replay(opened(artefact, options).device(device)), address)
+    return life_of(replayed(artefact, options, device), address)
 
 
 def blocks(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
