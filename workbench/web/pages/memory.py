@@ -197,13 +197,20 @@ def install(app: Dash, view: View) -> None:
     )
     def look(clicked: Any, node: Any, find: str | None, search: str | None) -> Any:
         """What is clicked or sought goes to the address, so that it can be shared."""
-        change: dict[str, Any] = {}
-        if ctx.triggered_id == "timeline" and clicked:
-            change = {"entry": max(0, int(clicked["points"][0]["x"])), "under": WHOLE}
-        elif ctx.triggered_id == "tree" and node:
-            change = {"under": int(node["points"][0]["customdata"][0])}
-        elif ctx.triggered_id == "find":
-            change = {"find": find or ""}
+        change = sought(str(ctx.triggered_id), {"timeline": clicked, "tree": node, "find": find})
         query = asked(search)
         wanted = {name: str(value) for name, value in (query | change).items() if value not in ("", WHOLE)}
         return no_update if wanted == query else f"?{urlencode(wanted)}"
+
+
+def sought(part: str, values: dict[str, Any]) -> dict[str, Any]:
+    """What a gesture on a part of the page changes in the address."""
+    value = values.get(part)
+    if part == "find":
+        return {"find": value or ""}
+    if not value:
+        return {}
+    [point, *_] = value["points"]
+    return (
+        {"under": int(point["customdata"][0])} if part == "tree" else {"entry": max(0, int(point["x"])), "under": WHOLE}
+    )
