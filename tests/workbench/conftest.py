@@ -56,17 +56,15 @@ def serving():
 
 
 @contextmanager
-def served(run: Run, folder: Path, token: str | None = None) -> Iterator[str]:
-    """A dashboard as `workbench serve` puts it together."""
+def served(run, folder: Path, token: str | None = None) -> Iterator[str]:
+    """A dashboard as `workbench serve` puts it together, of a run or of a view."""
     from werkzeug.serving import make_server
 
-    from workbench.web.app import make_app
-    from workbench.web.drops import Drops
-    from workbench.web.gate import Gate
-    from workbench.web.view import view_of
+    from workbench.web.server import assembled
+    from workbench.web.view import View, view_of
 
-    main = make_app(view_of(run, room_for(run), Options())).server
-    server = make_server("127.0.0.1", 0, Gate(Drops(main, folder, Options()), token), threaded=True)
+    view = run if isinstance(run, View) else view_of(run, room_for(run), Options())
+    server = make_server("127.0.0.1", 0, assembled(view, folder, token), threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.port}"

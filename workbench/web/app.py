@@ -9,16 +9,18 @@ from workbench.console import clean
 from workbench.options import Format
 from workbench.present import render
 from workbench.web.components.text import navigation
-from workbench.web.pages import hang, memory, overview, source, steps, trace
+from workbench.web.pages import compare, hang, memory, overview, source, steps, trace
 from workbench.web.view import View, asked
 
-PAGES = {"": "Overview", "memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps"}
+PAGES = {"memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "compare": "Compare"}
+"""The page of each room, which has a link where the room has something to show."""
 LAYOUTS = {
     "": overview.layout,
     "memory": memory.layout,
     "hang": hang.layout,
     "trace": trace.layout,
     "steps": steps.layout,
+    "compare": compare.layout,
     "source": source.layout,
 }
 ZOOMED = ("timeline", "gantt")
@@ -37,7 +39,7 @@ def make_app(view: View, prefix: str = "/") -> Dash:
     """A Dash app that asks nothing of the network beyond itself. `prefix` is the path under which it is mounted."""
     app = Dash(
         __name__,
-        title=f"workbench {clean(view.run.root)}",
+        title=f"workbench {clean(view.name)}",
         update_title="",
         index_string=INDEX,
         suppress_callback_exceptions=True,
@@ -61,11 +63,12 @@ def make_app(view: View, prefix: str = "/") -> Dash:
 
 def frame(view: View) -> html.Div:
     """What stays while the pages turn. Links are relative, as the app may be mounted anywhere."""
-    links = [dcc.Link(title, href=name or "./") for name, title in PAGES.items()]
+    there = {"": "Overview", **{name: title for name, title in PAGES.items() if name in view.parts}}
+    links = [dcc.Link(title, href=name or "./") for name, title in there.items()]
     saved = [html.A(name, href=f"report.{name}", download=f"report.{name}") for name in DOCUMENTS]
     tools = [html.Button("copy link", id="copy"), html.Button("light / dark", id="theme"), html.Span("save:"), *saved]
     header = [
-        html.H1(f"workbench  {clean(view.run.root)}"),
+        html.H1(f"workbench  {clean(view.name)}"),
         navigation(links, "views"),
         html.Div(tools, className="tools"),
     ]

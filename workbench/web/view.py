@@ -21,6 +21,13 @@ class View:
     options: Options
     report: Report[Any]
     parts: dict[str, Any]
+    other: Run | None = None
+    """The second of two runs that are compared; `run` is the first."""
+
+    @property
+    def name(self) -> str:
+        """What is looked at, for titles."""
+        return f"{self.run.root}, {self.other.root}" if self.other else str(self.run.root)
 
     def snapshot(self, path: str) -> Artefact | None:
         """The snapshot that a page speaks of: one of the run's own, whatever the address bar says."""
