@@ -9,6 +9,9 @@ from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
 from workbench.ask import ask, parts
 
+WHOLE = -1
+GROUPINGS = ("module", "line", "stack", "category")
+COLOURS = ("category", "pool", "stream", "phase", "rank")
 DIGITS = 19
 """Of a number in the address: nanoseconds of a day in this century, and no longer."""
 
@@ -49,6 +52,29 @@ def number(query: dict[str, str], name: str, beyond: int, otherwise: int) -> int
     wanted = query.get(name, "")
     fits = wanted.isascii() and wanted.isdigit() and len(wanted) < DIGITS and int(wanted) < beyond
     return int(wanted) if fits else otherwise
+
+
+@dataclass(frozen=True)
+class Instant:
+    """Where the memory page looks: the instant, the grouping, the subtree, what is sought, and the colours."""
+
+    entry: int
+    by: str
+    under: int
+    find: str
+    colour: str
+
+
+def instant(query: dict[str, str], device: Any) -> Instant:
+    """The instant that the address names; what makes no sense there is passed over."""
+    by, colour = query.get("by", ""), query.get("colour", "")
+    return Instant(
+        number(query, "entry", device.entries, device.peak_index),
+        by if by in GROUPINGS else GROUPINGS[0],
+        number(query, "under", 1 << 40, WHOLE),
+        query.get("find", "")[:100],
+        colour if colour in COLOURS else COLOURS[0],
+    )
 
 
 def span_of(query: dict[str, str], beyond: int) -> tuple[int, int] | None:

@@ -1,17 +1,18 @@
 """Verdict, findings and tables. Dash escapes text; control characters are taken out here."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
-from dash import dcc, html
+from dash import html
 
 from analyzers.report import Finding, Report
 from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.table import Table
-from workbench.source import NAMED
+from workbench.source import NAMED, source_of
 
 
 def verdict(report: Report[Any]) -> html.Section:
@@ -36,13 +37,19 @@ def choice(
     name: str, options: Sequence[tuple[str, str]], here: str, query: Mapping[str, str] | None = None
 ) -> html.Nav:
     """Links that set `name` in the address, each a (value, text); the rest of `query` stays as it is."""
-    links = [
-        dcc.Link(
-            clean(text), href=f"?{urlencode({**(query or {}), name: value})}", className="here" if value == here else ""
-        )
-        for value, text in options
-    ]
+    links = [go(text, address({**(query or {}), name: value}), here=value == here) for value, text in options]
     return navigation(links, f"choose {name}", "choice")
+
+
+def go(text: str, href: str, *, here: bool = False) -> html.A:
+    """A link to a page or state of this dashboard. The script follows it without loading the page anew."""
+    attributes: dict[str, Any] = {"data-go": "", **({"aria-current": "true"} if here else {})}
+    return html.A(clean(text), href=href, className="here" if here else "", **attributes)
+
+
+def address(query: Mapping[str, str]) -> str:
+    """A query as the address bar takes it."""
+    return f"?{urlencode(query)}"
 
 
 def labelled(label: str, text: str) -> html.P:
@@ -61,17 +68,27 @@ def finding(found: Finding) -> html.Details:
 
 
 def place(line: str) -> html.Code:
-    """A line of source, with a link to it where it has a name and a number."""
-    named = NAMED.search(line)
-    text = clean(line)
-    return html.Code(dcc.Link(text, href=f"source?{urlencode({'at': named[0]})}") if named else text)
+    """A line of source, with a link to it where it has a name and a number and its file is on this machine."""
+    return html.Code(sourced(line))
+
+
+def sourced(text: str) -> html.A | str:
+    """A text, as a link if it names a line of a file that is on this machine."""
+    named = NAMED.search(text)
+    return go(text, f"source{address({'at': named[0]})}") if named and there(text) else clean(text)
+
+
+@lru_cache(4096)
+def there(text: str) -> bool:
+    """Whether a text leads to a source: asked of the file system once, as tables repeat the same lines."""
+    return source_of(text) is not None
 
 
 def table(section: Table) -> html.Div:
     """A table with its title as caption."""
 
     def cells(row: tuple[str, ...], tag: Any) -> list[Any]:
-        return [tag(clean(cell), className="n" if i in section.numeric else "") for i, cell in enumerate(row)]
+        return [tag(sourced(cell), className="n" if i in section.numeric else "") for i, cell in enumerate(row)]
 
     rows = [html.Tr(cells(row, html.Td)) for row in section.rows]
     rest = [html.P(f"... and {section.left_out} more")] if section.left_out else []
