@@ -18,10 +18,12 @@ from workbench.present.units import size
 from workbench.source import source_of
 from workbench.tui.case import Case
 from workbench.tui.children import end_children
+from workbench.tui.panes.home import Looked
 from workbench.tui.source import SourceScreen
 from workbench.tui.views import Views
 from workbench.tui.web import Dashboard
 from workbench.tui.widgets.key_line import KeyLine
+from workbench.tui.widgets.parts import WIDE
 
 
 class Answered(Message):
@@ -45,6 +47,7 @@ class WorkbenchApp(App[None]):
 
     TITLE = "workbench"
     CSS_PATH = "workbench.tcss"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012  # Textual types it as of the instance
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(i), f"view({i})", f"View {i}", id=f"view.{i}", show=False) for i in range(1, 7)),
         Binding("slash", "search", "Search", id="search"),
@@ -111,6 +114,13 @@ class WorkbenchApp(App[None]):
         for views in self.query(Views):
             if number <= len(self._case.views):
                 await views.turn_to(self._case.views[number - 1])
+
+    async def on_looked(self, message: Looked) -> None:
+        """Turn to the evidence of a finding."""
+        views = self.query_one(Views)
+        await views.turn_to(message.at.room)
+        if hasattr(views.pane, "look"):
+            await views.pane.look(message.at)
 
     async def action_search(self) -> None:
         """Ask for a text to find in what is in sight."""

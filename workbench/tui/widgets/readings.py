@@ -92,8 +92,8 @@ class Readings(Vertical):
         self.app.call_from_thread(self._show, reading, found)
 
     def _show(self, reading: str, found: tuple[Any, ...] | None) -> None:
-        place = f"{list(self._titles).index(reading) + 1} of {len(self._titles)}"
-        told = Text.assemble((self.title(), "bold"), (f"   v: next reading ({place})", "dim"))
+        place = f"{list(self._titles).index(reading) + 1}/{len(self._titles)}"
+        told = Text.assemble((f"{place} ", "dim"), (self.title(), "bold"))
         self.query_one(".title", Static).update(told)
         if found is not None:
             widget: Any = self._widgets[reading]
