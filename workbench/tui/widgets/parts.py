@@ -9,7 +9,7 @@ from textual.widgets import Static
 from workbench.console import clean
 from workbench.present.units import bar, share
 
-WIDE = 100
+WIDE = 110
 """Columns of the screen from which on there is room for them beside the chart."""
 SLIGHT = 0.005
 
