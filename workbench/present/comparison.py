@@ -68,7 +68,7 @@ def holders(diff: Any, by: str, limit: int = 8) -> Table:
     rows = (
         (c.what, c.state, *ends(("", c.a_bytes, c.b_bytes, c.bytes), size)[1:]) for c in getattr(diff, by) if c.bytes
     )
-    return table(f"Memory at the peak that changed, by {by}", "what | state | a> | b> | change>", rows, limit)
+    return table(f"Memory that changed, by {by}", "what | state | a> | b> | change>", rows, limit)
 
 
 def ends(row: tuple[str, Any, Any, Any], told: Callable[[Any], str]) -> tuple[str, ...]:

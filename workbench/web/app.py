@@ -10,7 +10,7 @@ from workbench.console import clean
 from workbench.options import Format
 from workbench.present import render
 from workbench.web.components.text import go, navigation
-from workbench.web.pages import compare, hang, memory, overview, source, steps, trace
+from workbench.web.pages import compare, config, hang, memory, overview, source, steps, trace
 from workbench.web.view import View, asked
 from workbench.web.window import OWN, Window, read
 
@@ -23,6 +23,7 @@ LAYOUTS = {
     "trace": trace.layout,
     "steps": steps.layout,
     "compare": compare.layout,
+    "config": config.layout,
     "source": source.layout,
 }
 WINDOWS = {"memory": memory.window, "trace": trace.window, "steps": steps.window}
@@ -53,6 +54,8 @@ def make_app(view: View, prefix: str = "/") -> Dash:
     memory.install(app, view)
     trace.install(app, view)
     steps.install(app, view)
+    hang.install(app, view)
+    config.install(app, view)
     turning(app, view)
     carry, shown = ClientsideFunction("workbench", "carry"), Input("window", "data")
     app.clientside_callback(carry, shown, prevent_initial_call=True)  # type: ignore[no-untyped-call]
@@ -64,6 +67,7 @@ def make_app(view: View, prefix: str = "/") -> Dash:
 def frame(view: View) -> html.Div:
     """What stays while the pages turn. Links are relative, as the app may be mounted anywhere."""
     there = {"": "Overview", **{name: title for name, title in PAGES.items() if name in view.parts}}
+    there |= {"config": "Config"} if view.manifest else {}
     links = [go(title, name or "./") for name, title in there.items()]
     saved = [html.A(name, href=f"report.{name}", download=f"report.{name}") for name in DOCUMENTS]
     tools = [html.Button("copy link", id="copy"), html.Button("light / dark", id="theme"), html.Span("save:"), *saved]

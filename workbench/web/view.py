@@ -1,6 +1,7 @@
 """What a page draws from: one run, its report, and the part of it that each room found."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -26,6 +27,11 @@ class View:
     parts: dict[str, Any]
     other: Run | None = None
     """The second of two runs that are compared; `run` is the first."""
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What `run.json` says; empty where there is none."""
+        return self.run.manifest()
 
     @property
     def name(self) -> str:
@@ -56,13 +62,16 @@ def number(query: dict[str, str], name: str, beyond: int, otherwise: int) -> int
 
 @dataclass(frozen=True)
 class Instant:
-    """Where the memory page looks: the instant, the grouping, the subtree, what is sought, and the colours."""
+    """Where the memory page looks: the instant, the grouping, the subtree, what is sought, the colours, and the instant
+    to compare with.
+    """
 
     entry: int
     by: str
     under: int
     find: str
     colour: str
+    since: int | None = None
 
 
 def instant(query: dict[str, str], device: Any) -> Instant:
@@ -74,6 +83,7 @@ def instant(query: dict[str, str], device: Any) -> Instant:
         number(query, "under", 1 << 40, WHOLE),
         query.get("find", "")[:100],
         colour if colour in COLOURS else COLOURS[0],
+        number(query, "since", device.entries, 0) if "since" in query else None,
     )
 
 

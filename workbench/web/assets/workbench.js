@@ -1,6 +1,21 @@
 // What needs the browser itself: the window of a zoom in the address, the clipboard, themes, tables as CSV, dropped files.
 "use strict";
 
+// The part of the next page to scroll to; a zoom, which changes the address as well, scrolls nowhere.
+let sought = window.location.hash.slice(1);
+
+// Scrolls to the part of a page that its address names, again and again for a while: charts come late and move what is
+// below them. Whoever scrolls meanwhile is left alone.
+let scrolling = 0;
+for (const own of ["wheel", "keydown", "pointerdown"]) document.addEventListener(own, () => { scrolling = 0; });
+
+function show(name) {
+  const part = document.getElementById(name);
+  if (part) (part.closest("figure") || part).scrollIntoView({ block: "start" });
+  scrolling -= 1;
+  if (scrolling > 0) window.setTimeout(() => show(name), 150);
+}
+
 window.dash_clientside = Object.assign({}, window.dash_clientside, {
   workbench: {
     // The window that is in sight goes into the address and into the links that lead on. replaceState does not wake
@@ -16,6 +31,11 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
       for (const link of document.querySelectorAll("a[data-go='']")) {
         const stays = link.pathname === window.location.pathname;
         link.href = put(new URL(link.href), stays ? shown.own : shown.steps ? { steps: shown.steps } : {});
+      }
+      if (sought) {
+        scrolling = 20;
+        show(sought);
+        sought = "";
       }
       window.dash_clientside.set_props("steps", { value: shown.steps });
     },
@@ -73,6 +93,7 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     event.preventDefault();
     const turns = link.pathname !== window.location.pathname;
     window.history.pushState({}, "", link.href);
+    sought = link.hash.slice(1);
     window.dispatchEvent(new PopStateEvent("popstate"));
     if (turns) window.scrollTo(0, 0);
   }

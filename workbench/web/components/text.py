@@ -15,12 +15,13 @@ from workbench.present.table import Table
 from workbench.source import NAMED, source_of
 
 
-def verdict(report: Report[Any]) -> html.Section:
-    """The banner: verdict, why, next, and what was missing."""
+def verdict(report: Report[Any], evidence: str | None = None) -> html.Section:
+    """The banner: verdict, why, next, the way to the evidence, and what was missing."""
     found, first = report.verdict, report.lead()
     lines = [html.P(clean(found.sentence), className="sentence")]
     if first:
         lines += [labelled("Why", first.why), labelled("Next", first.next)]
+    lines += [html.P(go("show the evidence", evidence, fixed=True), className="evidence")] if evidence else []
     lines += [labelled("Missing", gap) for gap in found.missing]
     title = f"{STATUS_SIGNS[found.status]} {clean(found.kind).replace('_', ' ')}"
     colour = STATUSES[found.status]
@@ -41,9 +42,11 @@ def choice(
     return navigation(links, f"choose {name}", "choice")
 
 
-def go(text: str, href: str, *, here: bool = False) -> html.A:
-    """A link to a page or state of this dashboard. The script follows it without loading the page anew."""
-    attributes: dict[str, Any] = {"data-go": "", **({"aria-current": "true"} if here else {})}
+def go(text: str, href: str, *, here: bool = False, fixed: bool = False) -> html.A:
+    """A link to a page or state of this dashboard. The script follows it without loading the page anew, and keeps the
+    window that is in sight, unless the link is `fixed`.
+    """
+    attributes: dict[str, Any] = {"data-go": "fixed" if fixed else "", **({"aria-current": "true"} if here else {})}
     return html.A(clean(text), href=href, className="here" if here else "", **attributes)
 
 
@@ -56,14 +59,15 @@ def labelled(label: str, text: str) -> html.P:
     return html.P([html.Span(label, className="label"), clean(text)])
 
 
-def finding(found: Finding) -> html.Details:
-    """A finding; its evidence unfolds."""
+def finding(found: Finding, evidence: str | None = None) -> html.Details:
+    """A finding; its facts unfold, and a link leads to where they are seen."""
     about = f" (rank {ranges(found.ranks)})" if found.ranks else ""
     facts = [html.Li([clean(fact.text), " ", place(fact.line)]) for fact in found.evidence]
     summary = html.Summary(
         [f"{SEVERITY_SIGNS[found.severity]} {clean(found.title)}{about} ", html.Code(clean(found.id))]
     )
     body = [html.P(clean(found.why)), labelled("Next", found.next), html.Ul(facts)]
+    body += [html.P(go("show the evidence", evidence, fixed=True), className="evidence")] if evidence else []
     return html.Details([summary, *body], className="card", style={"borderColor": SEVERITIES[found.severity]})
 
 

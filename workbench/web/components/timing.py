@@ -1,6 +1,7 @@
 """Steps and traces: durations over steps, what a step is made of, and the events of a window."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -67,16 +68,16 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
     figure = go.Figure(layout=PLAIN)
     for i, name in enumerate(sorted(thin.columns, key=lambda column: -thin[column].sum())):
         if thin[name].any():
-            figure.add_trace(
-                go.Bar(x=thin.index, y=thin[name], name=plain(name).replace("_", " "), marker={"color": shade(name, i)})
-            )
+            title = plain(name).replace("_", " ")
+            figure.add_trace(go.Bar(x=thin.index, y=thin[name], name=title, marker=shade(name, i)))
     figure.update_layout(barmode="stack", bargap=0.05, height=320, xaxis={"title": "step"}, yaxis={"title": "seconds"})
     return figure
 
 
-def shade(phase: str, index: int) -> str:
-    """The colour that a phase has on every face, else one of its own."""
-    return PHASES.get(phase, qualitative(index))
+def shade(phase: str, index: int) -> dict[str, Any]:
+    """The colour that a phase has on every face; the others are hatched, as there are not that many colours."""
+    hatched = {} if phase in PHASES else {"pattern": {"shape": "/"}}
+    return {"color": PHASES.get(phase, qualitative(index)), **hatched}
 
 
 def shares(accounts: Sequence[RankTrace]) -> go.Figure:

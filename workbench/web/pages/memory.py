@@ -7,24 +7,18 @@ stands out, `from=` and `to=` the window of entries, `steps=` the same in steps,
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pandas as pd
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzers.memory import ranks, views
-from analyzers.memory.block_map import block_map
-from workbench.console import clean
-from workbench.present.memory import by_step, found
+from workbench.present.memory import by_step
 from workbench.present.sections import categories, device_name, stacks, worst_first
-from workbench.present.table import Table
-from workbench.present.table import table as table_of
-from workbench.present.units import size
 from workbench.web.clocks import memory_marks
 from workbench.web.components.figure import Span, drawn, zoomed
-from workbench.web.components.memory import block_chart, icicle
 from workbench.web.components.memory import ranks as rank_chart
-from workbench.web.components.text import address, choice, place, table
+from workbench.web.components.text import address, choice, table
+from workbench.web.pages.alive import alive, around, since
 from workbench.web.pages.timeline import COLOURS, chart, snapshot
-from workbench.web.view import GROUPINGS, WHOLE, Instant, View, asked, instant, number, span_of
+from workbench.web.view import WHOLE, View, asked, instant, number, span_of
 from workbench.web.window import OWN, Window, window_of
 
 CELLS, SEGMENTS = 200, 40
@@ -55,7 +49,8 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
             html.P("Drag to zoom in, click to look at another instant, double click for all.", className="hint"),
             dcc.Store(id="device", data=devices.index(device)),
             *steps_of(view, device, shown),
-            *around(device, at),
+            *around(device, at, query),
+            *since(view, device, at, query),
             *alive(view, device, at, query),
             table(categories(device)),
             table(stacks(device)),
@@ -89,73 +84,6 @@ def steps_of(view: View, device: Any, shown: Window) -> Iterator[Any]:
     first, last = shown.span or (0, device.entries)
     if len(frame := frame[(frame["first_entry"] < last) & (frame["last_entry"] >= first)]):
         yield table(by_step(frame))
-
-
-def around(device: Any, at: Instant) -> list[Any]:
-    """The instant, and the ways to another that need no mouse."""
-    which = " (the peak)" if at.entry == device.peak_index else ""
-    entry = dcc.Input(id="entry", type="number", value=at.entry, min=0, max=device.entries - 1, debounce=True)
-    find = dcc.Input(id="find", type="search", value=at.find, debounce=True)
-    return [
-        html.H2(f"Alive after entry {at.entry}{which}", id="instant"),
-        html.Div(
-            [html.Label(["at entry ", entry]), html.Label(["find a name, line, 0x address or >=64MiB ", find])],
-            className="tools",
-        ),
-    ]
-
-
-def alive(view: View, device: Any, at: Instant, query: dict[str, str]) -> list[Any]:
-    """The tree of what is alive, with the largest of its nodes as a table, and the segments that hold it."""
-    artefact, options, of = snapshot(view, device), view.options, device.device
-    tree = views.tree(artefact, options, of, by=at.by, entry=at.entry)
-    segments = views.segments(artefact, at.entry, options, of)
-    blocks = views.state(artefact, at.entry, options, of)
-    return [
-        choice("by", [(name, f"by {name}") for name in GROUPINGS], at.by, query),
-        drawn("tree", icicle(*below(tree, at.under), at.find), f"What is alive, by {at.by}"),
-        *path_of(tree, at.under),
-        table(holders(tree)),
-        *([table(found(views.search(artefact, at.find, options, of, FOUND), FOUND))] if at.find else []),
-        drawn("blocks", block_chart(block_map(segments, blocks, CELLS, SEGMENTS)), "Segments and what fills them"),
-    ]
-
-
-def path_of(tree: pd.DataFrame, under: int) -> list[Any]:
-    """What was clicked on, from the outermost to it: of a stack its frames, each a way to its source."""
-    known = tree[tree["node"] == under]
-    if not len(known):
-        return []
-    node = known.iloc[0]
-    title = f"{size(int(node['bytes']))} in {node['blocks']} blocks, reached by"
-    return [html.P(title, className="hint"), html.Ol([html.Li(place(clean(name))) for name in node["path"]], id="path")]
-
-
-def below(tree: pd.DataFrame, under: int) -> tuple[pd.DataFrame, int]:
-    """The largest nodes of the tree at and below `under`, at most `NODES`, and where a click on the first leads.
-
-    A parent holds at least what a child holds and comes before it, so none is taken without its parents.
-    """
-    if under not in set(tree["node"]):
-        return tree.nlargest(NODES, "bytes", keep="first"), WHOLE
-    parents = dict(zip(tree["node"], tree["parent"], strict=True))
-    inside = {under}
-    for node, parent in parents.items():
-        if parent in inside:
-            inside.add(node)
-    kept = tree[tree["node"].isin(inside)].nlargest(NODES, "bytes", keep="first")
-    return kept.assign(parent=kept["parent"].where(kept["node"] != under, WHOLE)), parents[under]
-
-
-def holders(tree: pd.DataFrame) -> Table:
-    """The first levels of a tree, largest first."""
-    columns = (tree[name] for name in ("path", "bytes", "blocks"))
-    rows = (
-        (" / ".join(path), size(held), blocks)
-        for path, held, blocks in zip(*columns, strict=True)
-        if len(path) <= LEVELS
-    )
-    return table_of("Largest holders", "what | bytes> | blocks>", rows)
 
 
 def install(app: Dash, view: View) -> None:
