@@ -14,6 +14,7 @@ all ranks lie on one clock, and `fleet` and `lateness` are on that common clock 
 | `axis(artefacts)` | rank: where its trace begins on the common clock |
 | `tree(artefact, by=)` | node of the tree of operators, modules or Python functions |
 | `critical_path(artefact, step=)` | piece of the chain of work and waiting that the time consists of |
+| `callers(artefact, row)` | event and what encloses it |
 | `lanes(artefact)` | stream or thread |
 | `phases(artefact, rows)` | event: the phase of the step that it belongs to |
 | `spans(artefact, window=, limit=)` | event, the longest ones |
@@ -33,6 +34,7 @@ from analyzers.traces.critical import critical_path as critical_path_of
 from analyzers.traces.fleet import PARTS, Window, axis, fleet, lateness
 from analyzers.traces.intervals import KIND_NAMES
 from analyzers.traces.model import DEVICE_LANE, Trace
+from analyzers.traces.nesting import NONE
 from analyzers.traces.phases import NAMES as PHASES
 from analyzers.traces.phases import OTHER
 from analyzers.traces.report import READER, TraceData
@@ -41,8 +43,8 @@ from analyzers.traces.tree import tree as tree_of
 from analyzers.traces.work import launches
 
 __all__ = [
-    "PARTS", "PHASES", "axis", "breakdown", "clock", "critical_path", "fleet", "kernels", "lanes", "lateness", "phases",
-    "spans", "steps", "timeline", "tree",
+    "PARTS", "PHASES", "axis", "breakdown", "callers", "clock", "critical_path", "fleet", "kernels", "lanes",
+    "lateness", "phases", "spans", "steps", "timeline", "tree",
 ]  # fmt: skip
 SPANS_AT_MOST = 5000
 BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_ns", "busy_ns", "count", "row")
@@ -205,6 +207,21 @@ def phases(artefact: Artefact, rows: Column, options: store.Options | None = Non
     on_device = np.isin(rows, trace.work)
     caller = np.where(on_device, launches(trace, trace.columns["correlation"][rows]), rows)
     return [PHASES[trace.columns["phase"][row]] if row >= 0 else OTHER for row in caller.tolist()]
+
+
+def callers(artefact: Artefact, row: int, options: store.Options | None = None) -> list[str]:
+    """An event (a `row` of `timeline`) and what encloses it, innermost first; of device work what encloses its launch.
+
+    Empty where there is no such event.
+    """
+    trace = opened(artefact, options)
+    c, found = trace.columns, list[str]()
+    at = row if 0 <= row < len(c["name"]) else NONE
+    while at != NONE:
+        found.append(trace.names[c["name"][at]])
+        launched = launches(trace, c["correlation"][[at]])[0] if at in trace.work else NONE
+        at = int(launched if launched != NONE else c["parent"][at])
+    return found
 
 
 def critical_path(

@@ -89,14 +89,26 @@ def browser():
 
 
 @pytest.fixture
-def page(site, browser):
-    """A page that fails its test at the end if it logged an error or asked for anything outside `site`."""
-    asked, errors = [], []
-    page = browser.new_page()
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    yield page
-    page.close()
+def page_of(browser):
+    """`page_of(address)`: a page that fails its test at the end if it logged an error or asked for anything outside."""
+    opened, asked, errors = [], [], []
+
+    def open_one(address, viewport=None):
+        page = browser.new_page(viewport=viewport or {"width": 1280, "height": 720})
+        page.on("request", lambda request: asked.append((address, request.url)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        opened.append(page)
+        return page
+
+    yield open_one
+    for page in opened:
+        page.close()
     assert not errors
-    assert not [url for url in asked if not url.startswith((site, "data:", "blob:"))]
+    assert not [url for address, url in asked if not url.startswith((address, "data:", "blob:"))]
+
+
+@pytest.fixture
+def page(site, page_of):
+    """Such a page of `site`."""
+    return page_of(site)

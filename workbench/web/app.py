@@ -82,20 +82,21 @@ def frame(view: View) -> html.Div:
             dcc.Location(id="address"),
             dcc.Store(id="window", data=Window().told()),
             html.Header(header),
-            *([linked()] if set(view.parts) & set(WINDOWS) else []),
+            linked(hidden=not set(view.parts) & set(WINDOWS)),
             html.P(id="said", **said),
             html.Main(id="page", tabIndex=-1),
         ]
     )
 
 
-def linked() -> html.Section:
-    """The window that all pages share, for the eye and the keyboard."""
+def linked(*, hidden: bool) -> html.Section:
+    """The window that all pages share, for eye and keyboard. Hidden where no page has one, as `turn` asks for it."""
     field = dcc.Input(id="steps", type="text", placeholder="all", debounce=True, maxLength=40)
     spoken: dict[str, Any] = {"aria-label": "steps in sight"}
     return html.Section(
         [html.Label(["steps in sight, on every page ", field]), html.Button("show all", id="reset")],
         className="linked",
+        hidden=hidden,
         **spoken,
     )
 

@@ -7,7 +7,7 @@ from analyzers.report import Finding
 from workbench.present.sections import worst_first
 from workbench.sight import Sight, sight
 from workbench.web.components.text import address
-from workbench.web.pages.trace import traces
+from workbench.web.pages.events import traces
 from workbench.web.view import View
 
 PARTS = {

@@ -83,6 +83,14 @@ def window_of(query: dict[str, str], span: tuple[int, int] | None, marks: Marks)
     return Window(marks.place(steps) if steps else None, steps)
 
 
+def kept(query: dict[str, str], shown: dict[str, Any]) -> dict[str, str]:
+    """A query with the window that is in sight: a zoom is written into the address bar behind the back of Dash, whose
+    own idea of the address is that of before.
+    """
+    own: dict[str, str] = shown["own"]
+    return {name: value for name, value in query.items() if name not in OWN} | own
+
+
 def read(text: str) -> Span | None:
     """`5`, `5-7` or `5.25-6.7`; None of anything else. An end without a fraction is that whole step's."""
     found = STEPS.fullmatch(text.strip())

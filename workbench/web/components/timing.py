@@ -108,7 +108,9 @@ def gantt(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[str, s
     """
     rows = lanes(blocks)
     figure = go.Figure(layout=PLAIN)
-    for value, some in blocks.assign(row=[rows[key] for key in keys_of(blocks)]).groupby("colour", sort=False):
+    for value, some in blocks.assign(event=blocks["row"], row=[rows[key] for key in keys_of(blocks)]).groupby(
+        "colour", sort=False
+    ):
         figure.add_trace(bars(str(value), colours[str(value)], some))
     firsts = {lane: row for (lane, depth), row in reversed(rows.items()) if depth == 0}
     figure.update_layout(
@@ -143,8 +145,8 @@ def bars(title: str, colour: str, blocks: pd.DataFrame) -> go.Bar:
         text=[plain(name) for name in blocks["name"]],
         textposition="inside",
         insidetextanchor="start",
-        customdata=[told(*map(int, fact)) for fact in facts],
-        hovertemplate="%{text}<br>%{customdata}<extra></extra>",
+        customdata=[(told(*map(int, fact)), row) for row, fact in zip(blocks["event"], facts, strict=True)],
+        hovertemplate="%{text}<br>%{customdata[0]}<extra></extra>",
     )
 
 

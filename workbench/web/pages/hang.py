@@ -64,7 +64,7 @@ def merged(stacks: pd.DataFrame, query: dict[str, str]) -> list[Any]:
         html.Li(
             [f"{clean(name)} ", place(line), f" rank {ranges(ranks)}"],
             style={"marginLeft": f"{min(depth, 40) / 2}rem"},
-            className="" if rank in (ALL, *ranks) else "dim",
+            className="" if rank == ALL else "here" if rank in ranks else "dim",
         )
         for depth, name, line, ranks in zip(*(stacks[c] for c in ("depth", "name", "place", "ranks")), strict=True)
     ]

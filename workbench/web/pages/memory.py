@@ -19,7 +19,7 @@ from workbench.web.components.text import address, choice, table
 from workbench.web.pages.alive import alive, around, since
 from workbench.web.pages.timeline import COLOURS, chart, snapshot
 from workbench.web.view import WHOLE, View, asked, instant, number, span_of
-from workbench.web.window import OWN, Window, window_of
+from workbench.web.window import OWN, Window, kept, window_of
 
 CELLS, SEGMENTS = 200, 40
 LEVELS = 2
@@ -121,9 +121,8 @@ def install(app: Dash, view: View) -> None:
         """What is clicked or sought goes to the address, so that it can be shared."""
         change = sought(str(ctx.triggered_id), {"timeline": clicked, "tree": node, "find": find, "entry": entry})
         query = asked(search)
-        # A zoom is written into the address bar behind the back of Dash, whose `search` is that of before.
-        kept = {name: value for name, value in query.items() if name not in OWN} | shown["own"]
-        wanted = {name: str(value) for name, value in (kept | change).items() if value not in ("", WHOLE, None)}
+        there = kept(query, shown) | change
+        wanted = {name: str(value) for name, value in there.items() if value not in ("", WHOLE, None)}
         return no_update if wanted == query or not change else address(wanted)
 
 
