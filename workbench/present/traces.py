@@ -16,6 +16,7 @@ def trace(data: Any) -> list[Table]:
         idle([r for r in data.ranks if r.device is not None]),
         waiting(data.waits),
         meetings(data.meetings),
+        clocks([c for c in data.clocks if not c.same_host]),
         *(build(r) for r in first for build in (phases, kernels, operators, modules, collectives, copies)),
     ]
 
@@ -88,6 +89,23 @@ def meetings(found: list[Any]) -> Table:
         if m.wait_ns
     )
     return table("Collectives with most waiting", heads, rows, 5)
+
+
+def clocks(found: list[Any]) -> Table:
+    """Of ranks on other hosts: the ends of collectives tell how far their clocks are apart."""
+    heads = "rank> | ahead by> | to within> | runs fast by> | ends scatter by> | collectives>"
+    rows = (
+        (
+            c.rank,
+            nanoseconds(c.offset_ns),
+            nanoseconds(max(c.high_ns - c.offset_ns, c.offset_ns - c.low_ns)) if c.agrees else "-",
+            f"{c.drift_ppm:.2f} ± {c.drift_error_ppm:.2g} ppm" if c.drift_ppm else "-",
+            "-" if c.residual_ns is None else nanoseconds(c.residual_ns),
+            c.collectives,
+        )
+        for c in found
+    )
+    return table("Clocks against that of the first rank", heads, rows, 8)
 
 
 def phases(rank: Any) -> Table:
