@@ -5,12 +5,13 @@ import numpy as np
 
 from analyzers.traces.answers import Counter, Part, RankTrace, StepTime
 from analyzers.traces.collectives import Meetings, collectives
+from analyzers.traces.compiled import compiled
 from analyzers.traces.costs import Attribution
 from analyzers.traces.flops import Formulas
 from analyzers.traces.idle import blocking, idle
 from analyzers.traces.intervals import account, covered
 from analyzers.traces.kernels import kernels, sequences
-from analyzers.traces.launches import compiled, copies, graphs, launch_times, synchronisations
+from analyzers.traces.launches import copies, graphs, launch_times, synchronisations
 from analyzers.traces.phases import NAMES, OTHER
 from analyzers.traces.table import Column
 from analyzers.traces.validity import problems

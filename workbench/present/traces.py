@@ -17,7 +17,7 @@ def trace(data: Any) -> list[Table]:
         waiting(data.waits),
         meetings(data.meetings),
         clocks([c for c in data.clocks if not c.same_host]),
-        *(build(r) for r in first for build in (phases, kernels, operators, modules, collectives, copies)),
+        *(build(r) for r in first for build in (phases, kernels, operators, modules, collectives, copies, compiled)),
     ]
 
 
@@ -177,6 +177,25 @@ def copies(rank: Any) -> Table:
         for c in rank.copies
     )
     return table(f"Memory copies{of(rank)}", "name | count> | total> | moved> | GB/s>", rows, 6)
+
+
+def compiled(rank: Any) -> Table:
+    """The frames that torch.compile compiled."""
+    heads = "function | calls> | versions> | breaks> | between graphs> | compiled> | took> | broken at"
+    rows = (
+        (
+            f.function or f"frame {f.frame}",
+            f.calls,
+            f.versions,
+            f.breaks,
+            nanoseconds(f.between_ns),
+            f.compilations,
+            nanoseconds(f.compile_ns),
+            f.broken_at,
+        )
+        for f in (rank.compiled.frames if rank.compiled else [])
+    )
+    return table(f"Compiled code{of(rank)}", heads, rows, 8)
 
 
 def of(rank: Any) -> str:
