@@ -239,6 +239,9 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     sequences: list[Sequence]
     counters: list[Counter]
     flops: int
+    recomputed_flops: int
     flops_per_s: float
     peak_flops_per_s: float | None
+    mfu: float | None = None
+    hfu: float | None = None
     problems: list[str]

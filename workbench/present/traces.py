@@ -14,6 +14,7 @@ def trace(data: Any) -> list[Table]:
     return [
         divided(data.ranks),
         idle([r for r in data.ranks if r.device is not None]),
+        arithmetic([r for r in data.ranks if r.flops]),
         waiting(data.waits),
         meetings(data.meetings),
         clocks([c for c in data.clocks if not c.same_host]),
@@ -55,6 +56,25 @@ def idle(ranks: list[Any]) -> Table:
         for r in ranks
     )
     return table("Why the device does not compute", heads, rows)
+
+
+def arithmetic(ranks: list[Any]) -> Table:
+    """What the steps did of what the device can do; only operators whose shapes were recorded count."""
+    heads = "rank> | device> | GFLOP> | done again> | GFLOP/s> | peak, dense 16 bit> | MFU> | with what is done again>"
+    rows = (
+        (
+            r.rank,
+            r.device,
+            f"{r.flops / 1e9:,.3g}",
+            share(r.recomputed_flops, r.flops),
+            f"{r.flops_per_s / 1e9:,.3g}",
+            "-" if r.peak_flops_per_s is None else f"{r.peak_flops_per_s / 1e9:,.3g}",
+            "-" if r.mfu is None else share(r.mfu, 1),
+            "-" if r.hfu is None else share(r.hfu, 1),
+        )
+        for r in ranks
+    )
+    return table("Arithmetic of products, convolutions and attention", heads, rows)
 
 
 def waiting(waits: list[Any]) -> Table:
