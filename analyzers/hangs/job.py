@@ -15,10 +15,10 @@ from analyzers.hangs.ends import is_victim
 from analyzers.hangs.files import Collection
 from analyzers.hangs.messages import add_messages
 from analyzers.hangs.model import Frame, Group, Job, Op, Position, RankState, Signature, ops_of
+from analyzers.hangs.pages import holds_many
 from analyzers.hangs.side import Side, base_of, gather
 
 READER = "analyzers.hangs.read"
-PAGES = (".html", ".htm")
 SET = re.compile(r"set_(\d+)")
 NODES_APART_S = 300.0
 """Nodes notice the same hang within a step's time of each other; sets of different hangs are a timeout apart."""
@@ -123,14 +123,18 @@ def set_number(base: Path) -> int:
 def one_a_rank(artefacts: Sequence[run.Artefact]) -> list[run.Artefact]:
     """One dump a rank, with a rank each: a pickle has frames, so it goes before JSON; the newest goes first.
 
-    Saved pages of PyTorch's debug server, which hold the dumps of many ranks, come as they are.
+    Pages of PyTorch's debug server, which hold the dumps of many ranks, come as they are, those of JSON last, as they
+    say more than tables; of the texts that it writes every minute only the newest.
     """
     best: dict[int, run.Artefact] = {}
     for artefact in sorted(artefacts, key=lambda a: (a.path.suffix != ".json", a.path.stat().st_mtime)):
         if (rank := rank_of(artefact)) is not None:
             best[rank] = artefact
-    pages = [a for a in artefacts if a.path.suffix in PAGES]
+    pages = [a for a in artefacts if holds_many(a.path)]
     own = {rank: a for rank, a in sorted(best.items()) if a not in pages}
+    texts = sorted((a for a in pages if a.path.suffix == ".txt"), key=lambda a: a.path.name)
+    pages = [a for a in pages if a not in texts[:-1]]
+    pages.sort(key=lambda a: ("json" in a.path.name, a.path.stat().st_mtime))
     return [*(run.Artefact(a.path, a.kind, rank, a.step, a.exit, a.bytes) for rank, a in own.items()), *pages]
 
 
@@ -199,7 +203,7 @@ def world_size(side: Side, parts: Sequence[Part]) -> int:
     listed = [max(members, default=-1) for part in parts for members in part.meta["members"]]
     rounds = side.collection.rounds if side.collection else []
     asked = [rank for look in rounds for rank in look.ranks]
-    return max([*ranks, *listed, *asked, *side.exit_codes, *side.exits], default=-1) + 1
+    return max([*ranks, *listed, *asked, *side.exit_codes, *side.exits, *side.stack_files], default=-1) + 1
 
 
 class Directory:
