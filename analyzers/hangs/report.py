@@ -7,10 +7,11 @@ from analyzers.errors import InputError
 from analyzers.hangs.classify import Scene, classify
 from analyzers.hangs.ends import Death, exception_text, is_victim
 from analyzers.hangs.graph import At, Graph, build, roots
-from analyzers.hangs.job import NO_STACKS, OVERWRITTEN, DumpSet, load_job, open_set
+from analyzers.hangs.job import NO_STACKS, OVERWRITTEN, load_job
 from analyzers.hangs.model import Culprit, HangData, Job, Wait, is_library, user_frame
 from analyzers.hangs.program import Programs
 from analyzers.hangs.rounds import moved
+from analyzers.hangs.sets import DumpSet, open_set
 from analyzers.hangs.side import Side
 from analyzers.hangs.standing import MOST_RANKS
 from analyzers.hangs.standing import crowds as places

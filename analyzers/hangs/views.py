@@ -6,8 +6,9 @@ from functools import lru_cache
 import pandas as pd
 
 from analyzers import run, store
-from analyzers.hangs.job import load_job, open_set
+from analyzers.hangs.job import load_job
 from analyzers.hangs.model import Frame, Job, Op, is_library
+from analyzers.hangs.sets import open_set
 from analyzers.hangs.side import Side
 from analyzers.hangs.signatures import comparable
 from analyzers.hangs.standing import crowds
