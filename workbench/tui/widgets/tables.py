@@ -1,11 +1,13 @@
 """The tables that every document shows, as they are."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
+from textual.widget import Widget
 from textual.widgets import DataTable, Label
 
 from workbench.console import clean
@@ -24,9 +26,7 @@ class Sections(VerticalScroll):
         self._tables = tables
 
     def compose(self) -> ComposeResult:
-        for section in self._tables:
-            yield Label(Text(clean(section.title), style="bold"))
-            yield grid(section)
+        yield from titled(self._tables)
 
 
 class Grid(DataTable[Text]):
@@ -73,6 +73,13 @@ class Grid(DataTable[Text]):
             return
         at = rows.index(self.cursor_row) + by if self.cursor_row in rows else 0
         self.move_cursor(row=rows[at % len(rows)])
+
+
+def titled(tables: Iterable[Table]) -> Iterator[Widget]:
+    """Each table below its title."""
+    for section in tables:
+        yield Label(Text(clean(section.title), style="bold"))
+        yield grid(section)
 
 
 def grid(section: Table) -> Grid:
