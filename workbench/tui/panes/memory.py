@@ -15,12 +15,13 @@ from analyzers.memory import views
 from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
 from workbench.console import clean
-from workbench.palette import CATEGORIES
+from workbench.palette import CATEGORIES, STATUSES
 from workbench.present.sections import device_name, worst_first
 from workbench.present.units import bar, share, size
 from workbench.tui.panes.evidence import Evidence, Instant
 from workbench.tui.widgets.area import Area
 from workbench.tui.widgets.readings import TURNS
+from workbench.tui.widgets.stacked import FAILURE
 
 RESTED_S = 0.1
 
@@ -160,9 +161,9 @@ class MemoryPane(Vertical):
 def held(row: dict[str, Any]) -> Text:
     """Categories at one instant, largest first, as bars with numbers."""
     total = int(row["allocated"])
-    lines = [
-        Text(f"entry {int(row['entry'])}   {size(total)}{'   allocation failed' if row['oom'] else ''}", style="bold")
-    ]
+    lines = [Text(f"entry {int(row['entry'])}   {size(total)} allocated", style="bold")]
+    if row["oom"]:
+        lines.append(Text(f"{FAILURE} asked for {size(int(row['oom']))} more", style=STATUSES["error"]))
     for name in sorted(CATEGORIES, key=lambda n: -float(row.get(n, 0))):
         if count := int(row.get(name, 0)):
             meter = (bar(count, total, 10).ljust(10), CATEGORIES[name])
