@@ -189,6 +189,7 @@ def test_a_step_is_told_as_the_chain_of_what_held_up_what():
     first, parts = document["data"]["ranks"][0], document["data"]["critical"]
     assert sum(part["path_ns"] for part in parts) == first["step_times"][-1]["dur_ns"]
     assert {"compute", "communication"} <= {part["kind"] for part in parts}
-    assert first["mfu"] == pytest.approx(first["flops_per_s"] / 0.1e12, rel=1e-2)
+    assert first["hfu"] == pytest.approx(first["flops_per_s"] / 0.1e12, rel=1e-2)
+    assert first["mfu"] < first["hfu"]
     told = run("trace", DATA, "--critical-path").stdout
     assert "Critical path of step" in told
