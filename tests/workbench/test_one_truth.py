@@ -44,7 +44,7 @@ def words(text):
 
 def parts(finding):
     """What every face must say of a finding."""
-    about = [f"rank {ranges(finding.ranks)}"] if finding.ranks else []
+    about = [ranges(finding.ranks)] if finding.ranks else []
     return [finding.id, *about, *map(words, (finding.title, finding.why, finding.next))]
 
 

@@ -87,9 +87,10 @@ def where(device: Any) -> str:
 
 
 def device_name(device: Any) -> str:
-    """`rank 1, device 0, step 5, out of memory`, as far as known."""
+    """`rank 1, device 0, after step 5, out of memory`, as far as known; what failed is a step never finished."""
     rank = [f"rank {device.rank}"] if device.rank is not None else []
-    step = [f"step {device.step}"] if device.step is not None else []
+    when = "after step" if device.oom else "step"
+    step = [f"{when} {device.step}"] if device.step is not None else []
     failed = ["out of memory"] if device.oom else []
     return ", ".join([*rank, f"device {device.device}", *step, *failed])
 
