@@ -203,6 +203,7 @@ class Rank:
     world: int
     out: IO[str]
     offset: int = 0
+    ppm: int = 0
     faults: Sequence[Fault] = ()
     host: int = BEGIN_NS
     free: dict[int, int] = field(default_factory=lambda: {COMPUTE: 0, COMMUNICATION: 0})
@@ -213,6 +214,10 @@ class Rank:
     work: list[tuple[int, int, str]] = field(default_factory=list)
     arrivals: list[int] = field(default_factory=list)
 
+    def shown(self, at: int) -> int:
+        """What this rank's clock shows: it is `offset` ahead, and runs fast by `ppm`."""
+        return at + self.offset + round((at - BEGIN_NS) * self.ppm / 1_000_000)
+
     def lost(self, name: str) -> int:
         return sum(fault.ns for fault in self.faults if fault.rank == self.rank and fault.host == name)
 
@@ -221,7 +226,8 @@ class Rank:
 
     def event(self, cat: str, name: str, start: int, ns: int, args: str, lane: tuple[int, int] | None = None) -> None:
         pid, tid = lane or (4000 + self.rank, 4000 + self.rank)
-        shown = start + self.offset
+        shown = self.shown(start)
+        ns = self.shown(start + ns) - shown
         self.out.write(EVENT % (cat, name, pid, tid, *divmod(shown, 1000), *divmod(ns, 1000), ARGS % args))
         self.events += 1
 
@@ -252,12 +258,12 @@ class Rank:
         lane = (4000 + self.rank, 4000 + self.rank)
         args = CALL_ARGS % (self.external, 211, self.correlation)
         self.event("cuda_runtime", "cudaLaunchKernel", at, LAUNCH_NS, args)
-        self.out.write(FLOW % ("s", self.correlation, *lane, *divmod(at + self.offset, 1000), ""))
+        self.out.write(FLOW % ("s", self.correlation, *lane, *divmod(self.shown(at), 1000), ""))
 
     def kernel(self, name: str, start: int, ns: int, stream: int, extra: str) -> None:
         args = KERNEL_ARGS % (self.external, stream, self.correlation) + extra
         self.event("kernel", name, start, ns, args, (0, stream))
-        flow = ("f", self.correlation, 0, stream, *divmod(start + self.offset, 1000), ', "bp": "e"')
+        flow = ("f", self.correlation, 0, stream, *divmod(self.shown(start), 1000), ', "bp": "e"')
         self.out.write(FLOW % flow)
         self.events += 2
 
@@ -343,20 +349,30 @@ def run(rank: Rank, part: Op | Host | Mark) -> None:
 
 
 def job(
-    folder: Path, world: int, steps: int, parts: Sequence[Part], *, faults: Sequence[Fault] = (), offset: int = 0
+    folder: Path,
+    world: int,
+    steps: int,
+    parts: Sequence[Part],
+    *,
+    faults: Sequence[Fault] = (),
+    offset: int = 0,
+    ppm: int = 0,
 ) -> list[Rank]:
-    """Write a trace a rank into `folder`; rank r's clock is r * `offset` ns fast. Returns what really happened."""
+    """Write a trace a rank into `folder`. Returns what really happened.
+
+    Rank r's clock is r * `offset` ns ahead at the beginning and gains r * `ppm` us a second.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as files:
         packed = (files.enter_context(gzip.open(folder / f"rank{r}_trace.json.gz", "wb", 1)) for r in range(world))
         texts = [files.enter_context(io.TextIOWrapper(file)) for file in packed]
-        ranks = [Rank(rank, world, text, offset=rank * offset, faults=faults) for rank, text in enumerate(texts)]
+        ranks = [Rank(r, world, text, offset=r * offset, ppm=r * ppm, faults=faults) for r, text in enumerate(texts)]
         for rank in ranks:
-            host = rank.rank if offset else 0
+            host = rank.rank if offset or ppm else 0
             rank.out.write(HEAD % (rank.rank, world, groups(rank.rank, world, parts), host, BASE_NS))
         simulate(ranks, steps, parts)
         for rank in ranks:
-            rank.out.write(TAIL % (*divmod(rank.host + rank.offset, 1000), rank.rank))
+            rank.out.write(TAIL % (*divmod(rank.shown(rank.host), 1000), rank.rank))
     return ranks
 
 

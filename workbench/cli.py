@@ -87,7 +87,7 @@ def hang(
 @spread
 def trace(
     paths: opt.Paths,
-    reading: opt.StepReading,
+    reading: opt.TraceReading,
     showing: opt.Showing,
     export: opt.Export = None,
     fail_on: opt.FailOnOption = None,

@@ -128,13 +128,40 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     bus_bytes_per_s: float
 
 
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python frame that torch.compile compiled, `versions` times since the job began.
+
+    `function` and `broken_at` (file:line) are known where stacks were recorded. Of its `calls` `breaks` went on behind
+    a graph break; `between_ns` is the host's time from leaving the graph before to entering this one.
+    """
+
+    frame: str
+    function: str
+    broken_at: str
+    versions: int
+    calls: int
+    breaks: int
+    between_ns: int
+    compilations: int
+    compile_ns: int
+
+
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch.compile left in the trace; a frame compiled again has a region `n/1` or higher."""
+    """What torch.compile left in the trace; a frame compiled again has a region `n/1` or higher.
+
+    `breaks` and `between_ns` are sums over `frames`; `lookups` are checks of the guards, one a call of a frame.
+    """
 
     regions: int = 0
     recompiled: int = 0
     compilations: int = 0
     compile_ns: int = 0
+    calls: int = 0
+    breaks: int = 0
+    between_ns: int = 0
+    lookups: int = 0
+    lookup_ns: int = 0
+    frames: list[Frame] = []
 
 
 class Graphs(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,6 +239,9 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     sequences: list[Sequence]
     counters: list[Counter]
     flops: int
+    recomputed_flops: int
     flops_per_s: float
     peak_flops_per_s: float | None
+    mfu: float | None = None
+    hfu: float | None = None
     problems: list[str]

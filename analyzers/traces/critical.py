@@ -3,7 +3,7 @@
 Every instant belongs to exactly one piece, so the pieces add up to the window. From an event of the device the path
 goes on at whatever held it up until it began: another event that ended just then, or the call that launched it. On the
 host it runs back to the last call that waited for the device, and from there over to what that call waited for. Where
-the host itself does the work, it goes on at whatever ended last.
+the host itself does the work, `critical_host` tells it.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from analyzers.traces.critical_host import HostPath, Piece
 from analyzers.traces.intervals import KIND_NAMES
 from analyzers.traces.launches import waiting_calls
 from analyzers.traces.model import Trace
@@ -22,18 +23,6 @@ from analyzers.traces.table import Column
 
 JUST_NS = 10_000
 """Work that ended so shortly before a kernel began may have held it up, if the kernel had been launched by then."""
-
-
-class Piece(NamedTuple):
-    """A stretch of the path; `kind` is that of the work, else `dependency`, `launch latency`, `unexplained` or `host`.
-
-    `row` is the event of the trace, NONE for what is none.
-    """
-
-    start: int
-    end: int
-    kind: str
-    row: int = NONE
 
 
 class State(NamedTuple):
@@ -96,9 +85,9 @@ class Path:
         before = self.last_ended(start, state.place)
         ended = max(int(self.ends[before]), self.start) if before != NONE else self.start
         launch = int(c["launch"][row])
-        called = min(int(c["end"][launch]), start) if launch not in (NONE, row) else NONE
+        called = min(int(c["end"][launch]), start) if launch != NONE else NONE
         if called == NONE or (called <= ended and start - ended <= JUST_NS):
-            kind = "host" if launch == row else "unexplained" if launch == NONE else "dependency"
+            kind = "unexplained" if launch == NONE else "dependency"
             return State(ended, before, state.place), [*found, Piece(ended, start, kind)]
         called = max(called, self.start)
         return State(called, NONE, state.place), [*found, Piece(called, start, "launch latency")]
@@ -125,7 +114,8 @@ def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None
     c = trace.columns
     last = int(np.max(c["end"][c["account"] == account], initial=trace.origin))
     start, end = (trace.origin + edge for edge in window) if window else (trace.origin, last)
-    pieces = sorted(Path(trace, account, start, end).pieces())
+    on_host = trace.columns.meta["accounts"][account]["device"] is None
+    pieces = sorted((HostPath if on_host else Path)(trace, account, start, end).pieces())
     return pd.DataFrame(
         {
             "start_ns": np.array([piece.start - trace.origin for piece in pieces], np.int64),

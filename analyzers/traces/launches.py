@@ -1,10 +1,10 @@
-"""The host's side of a device's work: launch delays, queues, calls that wait, copies, graphs, compilations."""
+"""The host's side of a device's work: launch delays, queues, calls that wait, copies, graphs."""
 
 import re
 
 import numpy as np
 
-from analyzers.traces.answers import Call, Compiled, Copy, Graphs, Launches
+from analyzers.traces.answers import Call, Copy, Graphs, Launches
 from analyzers.traces.intervals import MEMORY
 from analyzers.traces.model import LAUNCHES, Trace
 from analyzers.traces.nesting import NONE
@@ -13,8 +13,6 @@ from analyzers.traces.work import Work
 
 WAITING = re.compile(r"Synchronize$|^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|MemcpyWithStream|Memcpy)\b")
 GRAPH_LAUNCH = re.compile(r"GraphLaunch")
-REGION = re.compile(r"^Torch-Compiled Region: (\d+)/(\d+)")
-COMPILATION = re.compile(r"^_compile\.compile_inner|^compile_inner\b|dynamo_timed")
 BLOCKED = 10
 
 
@@ -106,19 +104,3 @@ def graphs(work: Work) -> Graphs | None:
         return None
     launched = work.launch[inside & (work.launch != NONE)]
     return Graphs(launches=len(np.unique(launched)), kernels=int(inside.sum()), device_ns=int(work.own[inside].sum()))
-
-
-def compiled(trace: Trace) -> Compiled | None:
-    """Regions that torch.compile made, and compilations during the recording; None without any of these."""
-    used = {trace.names[i] for i in np.unique(trace.columns["name"])}
-    regions = {(found[1], found[2]) for name in used if (found := REGION.match(name))}
-    rows = np.flatnonzero(trace.is_named(COMPILATION))
-    if not regions and not len(rows):
-        return None
-    lasting = trace.columns["end"][rows] - trace.columns["start"][rows]
-    return Compiled(
-        regions=len(regions),
-        recompiled=sum(again != "0" for _, again in regions),
-        compilations=len(rows),
-        compile_ns=int(lasting.sum()),
-    )

@@ -82,19 +82,29 @@ def load(
         if isinstance(columns, WorkbenchError):
             bad.append((artefact, columns))
         else:
-            good += recordings(artefact, Trace(columns))
+            good += recordings(artefact, Trace(columns), options.peak_flops)
     return good, bad
 
 
-def recordings(artefact: Artefact, trace: Trace) -> list[Recording]:
-    """One a device; the rank is what the file says, else what its name says."""
-    accounts = msgspec.convert(trace.columns.meta["accounts"], list[RankTrace])
+def recordings(artefact: Artefact, trace: Trace, peak: float | None = None) -> list[Recording]:
+    """One a device; the rank is what the file says, else what its name says. `peak` is used before the table's."""
+    accounts = [utilised(one, peak) for one in msgspec.convert(trace.columns.meta["accounts"], list[RankTrace])]
     told = [artefact.rank if account.rank is None else account.rank for account in accounts]
     filled = [
         msgspec.structs.replace(account, path=str(artefact.path), rank=rank)
         for account, rank in zip(accounts, told, strict=True)
     ]
     return [Recording(artefact, trace, account, number) for number, account in enumerate(filled)]
+
+
+def utilised(account: RankTrace, peak: float | None) -> RankTrace:
+    """The account with the shares of the peak that it reached."""
+    peak = peak or account.peak_flops_per_s
+    if not peak or not account.flops:
+        return account
+    hfu = account.flops_per_s / peak
+    mfu = hfu * (1 - account.recomputed_flops / account.flops)
+    return msgspec.structs.replace(account, peak_flops_per_s=peak, mfu=round(mfu, 6), hfu=round(hfu, 6))
 
 
 def by_step(good: Sequence[Recording]) -> list[Across]:

@@ -14,9 +14,11 @@ def trace(data: Any) -> list[Table]:
     return [
         divided(data.ranks),
         idle([r for r in data.ranks if r.device is not None]),
+        arithmetic([r for r in data.ranks if r.flops]),
         waiting(data.waits),
         meetings(data.meetings),
-        *(build(r) for r in first for build in (phases, kernels, operators, modules, collectives, copies)),
+        clocks([c for c in data.clocks if not c.same_host]),
+        *(build(r) for r in first for build in (phases, kernels, operators, modules, collectives, copies, compiled)),
     ]
 
 
@@ -56,6 +58,25 @@ def idle(ranks: list[Any]) -> Table:
     return table("Why the device does not compute", heads, rows)
 
 
+def arithmetic(ranks: list[Any]) -> Table:
+    """What the steps did of what the device can do; only operators whose shapes were recorded count."""
+    heads = "rank> | device> | GFLOP> | done again> | GFLOP/s> | peak, dense 16 bit> | MFU> | with what is done again>"
+    rows = (
+        (
+            r.rank,
+            r.device,
+            f"{r.flops / 1e9:,.3g}",
+            share(r.recomputed_flops, r.flops),
+            f"{r.flops_per_s / 1e9:,.3g}",
+            "-" if r.peak_flops_per_s is None else f"{r.peak_flops_per_s / 1e9:,.3g}",
+            "-" if r.mfu is None else share(r.mfu, 1),
+            "-" if r.hfu is None else share(r.hfu, 1),
+        )
+        for r in ranks
+    )
+    return table("Arithmetic of products, convolutions and attention", heads, rows)
+
+
 def waiting(waits: list[Any]) -> Table:
     heads = "rank> | waits> | others wait for it> | comes last> | more to do than others> | saved without that>"
     rows = (
@@ -88,6 +109,23 @@ def meetings(found: list[Any]) -> Table:
         if m.wait_ns
     )
     return table("Collectives with most waiting", heads, rows, 5)
+
+
+def clocks(found: list[Any]) -> Table:
+    """Of ranks on other hosts: the ends of collectives tell how far their clocks are apart."""
+    heads = "rank> | ahead by> | to within> | runs fast by> | ends scatter by> | collectives>"
+    rows = (
+        (
+            c.rank,
+            nanoseconds(c.offset_ns),
+            nanoseconds(max(c.high_ns - c.offset_ns, c.offset_ns - c.low_ns)) if c.agrees else "-",
+            f"{c.drift_ppm:.2f} ± {c.drift_error_ppm:.2g} ppm" if c.drift_ppm else "-",
+            "-" if c.residual_ns is None else nanoseconds(c.residual_ns),
+            c.collectives,
+        )
+        for c in found
+    )
+    return table("Clocks against that of the first rank", heads, rows, 8)
 
 
 def phases(rank: Any) -> Table:
@@ -159,6 +197,25 @@ def copies(rank: Any) -> Table:
         for c in rank.copies
     )
     return table(f"Memory copies{of(rank)}", "name | count> | total> | moved> | GB/s>", rows, 6)
+
+
+def compiled(rank: Any) -> Table:
+    """The frames that torch.compile compiled."""
+    heads = "function | calls> | versions> | breaks> | between graphs> | compiled> | took> | broken at"
+    rows = (
+        (
+            f.function or f"frame {f.frame}",
+            f.calls,
+            f.versions,
+            f.breaks,
+            nanoseconds(f.between_ns),
+            f.compilations,
+            nanoseconds(f.compile_ns),
+            f.broken_at,
+        )
+        for f in (rank.compiled.frames if rank.compiled else [])
+    )
+    return table(f"Compiled code{of(rank)}", heads, rows, 8)
 
 
 def of(rank: Any) -> str:

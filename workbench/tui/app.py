@@ -1,14 +1,16 @@
 """The terminal app: the answer first, the evidence one key away."""
 
 import time
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from rich.text import Text
 from textual import work
-from textual.app import App, ComposeResult
+from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
+from textual.screen import Screen
 from textual.widgets import DataTable, Header, Input, LoadingIndicator, Static, Tree
 
 from analyzers.errors import WorkbenchError
@@ -18,10 +20,14 @@ from workbench.present.units import size
 from workbench.source import source_of
 from workbench.tui.case import Case
 from workbench.tui.children import end_children
+from workbench.tui.commands import commands
+from workbench.tui.panes.home import Looked
 from workbench.tui.source import SourceScreen
 from workbench.tui.views import Views
 from workbench.tui.web import Dashboard
 from workbench.tui.widgets.key_line import KeyLine
+from workbench.tui.widgets.parts import WIDE
+from workbench.tui.widgets.readings import Readings
 
 
 class Answered(Message):
@@ -45,6 +51,9 @@ class WorkbenchApp(App[None]):
 
     TITLE = "workbench"
     CSS_PATH = "workbench.tcss"
+    AUTO_FOCUS = ""
+    """Nothing: the search, else, would take the keys as long as nothing but it is there."""
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012  # Textual types it as of the instance
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(i), f"view({i})", f"View {i}", id=f"view.{i}", show=False) for i in range(1, 7)),
         Binding("slash", "search", "Search", id="search"),
@@ -107,10 +116,22 @@ class WorkbenchApp(App[None]):
         self._clock.stop()
         self.query_one("#loading-text", Static).update(Text(text))
 
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        in_sight = [w for views in self.query(Views) for w in views.in_sight if isinstance(w, Readings)]
+        yield from commands(self, self._case.views, in_sight)
+        yield from super().get_system_commands(screen)
+
     async def action_view(self, number: int) -> None:
         for views in self.query(Views):
             if number <= len(self._case.views):
                 await views.turn_to(self._case.views[number - 1])
+
+    async def on_looked(self, message: Looked) -> None:
+        """Turn to the evidence of a finding."""
+        views = self.query_one(Views)
+        await views.turn_to(message.at.room)
+        if hasattr(views.pane, "look"):
+            await views.pane.look(message.at)
 
     async def action_search(self) -> None:
         """Ask for a text to find in what is in sight."""

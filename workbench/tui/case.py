@@ -87,7 +87,7 @@ class RunCase:
         found = {name: ROOM_PANES[name](data, self.run, self.options) for name, data in parts(report).items()}
         manifest = self.run.manifest()
         settings = {"config": ConfigPane(manifest)} if manifest else {}
-        return {"home": HomePane(report), **found, **settings}
+        return {"home": HomePane(report, self.runs), **found, **settings}
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,10 @@ class Comparison:
         return compare.analyze(self.a, self.b, self.options)
 
     def panes(self, report: Report[Any]) -> Mapping[str, Widget]:
-        return {"home": HomePane(report), "compare": ComparePane(report.data, (self.a, self.b), self.options)}
+        return {
+            "home": HomePane(report, self.runs),
+            "compare": ComparePane(report.data, (self.a, self.b), self.options),
+        }
 
 
 def quoted(path: Path) -> str:

@@ -4,11 +4,16 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
+from typing import IO
 
 from workbench.launch.plan import PACKAGE_ROOT
 
-ADDRESS = re.compile(r"https?://\S+")
+ADDRESS = re.compile(r"https?://\S+(?=\s)")
+LOOKED_S = 0.1
+MOST_BYTES = 1 << 16
 
 
 class Dashboard:
@@ -16,7 +21,7 @@ class Dashboard:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._told = ""
 
     def open(self) -> str:
@@ -33,17 +38,22 @@ class Dashboard:
 
     def _start(self) -> str:
         paths = os.pathsep.join([str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "workbench", "serve", str(self._path), "--port", "0", "--open"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": paths},
-        )
-        assert self._process.stderr is not None, "it is a pipe"
-        told = ""
-        for told in self._process.stderr:
-            if found := ADDRESS.search(told):
-                return f"the dashboard is at {found[0]} until you leave"
-        return f"no dashboard: {told.strip()}"
+        # A file and not a pipe: nobody reads on once the address is known, and a full pipe would halt the server.
+        with tempfile.TemporaryFile() as told:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "workbench", "serve", str(self._path), "--port", "0", "--open"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=told,
+                env=os.environ | {"PYTHONPATH": paths},
+            )
+            while self._process.poll() is None:
+                if found := ADDRESS.search(text_of(told)):
+                    return f"the dashboard is at {found[0]} until you leave"
+                time.sleep(LOOKED_S)
+            return f"no dashboard: {text_of(told).strip()}"
+
+
+def text_of(file: IO[bytes]) -> str:
+    """All that has been written; the place where its writer stands stays what it is."""
+    return os.pread(file.fileno(), MOST_BYTES, 0).decode(errors="replace")

@@ -20,6 +20,7 @@ from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.present.hang import operations, standing
 from workbench.present.sections import hang
+from workbench.sight import Sight
 from workbench.tui.widgets.matrix import Matrix, legend
 from workbench.tui.widgets.readings import TURNS, Readings
 from workbench.tui.widgets.stack_tree import StackTree
@@ -30,6 +31,8 @@ UNFOLDED = 32
 """Up to so many ranks have a row each; of more, those that read the same are put together."""
 LINES_AROUND = 4
 """Title, legend, and the matrix's own head and scroll bar."""
+PARTED = ("hang.mismatch", "hang.skipped", "hang.order_cycle")
+"""Findings that two programs side by side show best."""
 TITLES = {
     "chain": "culprits, and who waits for whom",
     "stacks": "stacks of all ranks, merged",
@@ -66,6 +69,14 @@ class HangPane(Vertical):
 
     def on_mount(self) -> None:
         self._turn()
+
+    async def look(self, at: Sight) -> None:
+        """Show the group that the rank's fault broke; where ranks part, side by side."""
+        names = [group.name for group in self._data.groups]
+        broken = [c.group for c in self._data.culprits if at.rank in c.ranks and c.group in names]
+        self._at = names.index(broken[0]) if broken else self._at
+        self._turn()
+        await self.query_one(Explained).turn_to("operations" if at.is_about(*PARTED) else "chain")
 
     def action_group(self, by: int) -> None:
         self._at = (self._at + by) % max(1, len(self._data.groups))

@@ -14,15 +14,26 @@ from analyzers.errors import WorkbenchError
 from analyzers.memory import views
 from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
+from analyzers.wording import counted
 from workbench.console import clean
 from workbench.palette import CATEGORIES
 from workbench.present.sections import device_name, worst_first
-from workbench.present.units import bar, share, size
+from workbench.present.units import size
+from workbench.sight import Sight
 from workbench.tui.panes.evidence import Evidence, Instant
 from workbench.tui.widgets.area import Area
+from workbench.tui.widgets.parts import Part, Parts
 from workbench.tui.widgets.readings import TURNS
+from workbench.tui.widgets.stacked import FAILURE
 
 RESTED_S = 0.1
+SHOWN_BY = {
+    "blocks": ("memory.fragmentation", "memory.reserved", "memory.dead_pool"),
+    "changes": ("memory.leak",),
+    "ranks": ("memory.uneven",),
+}
+"""Which reading shows what a finding is about; of the others `FIRST` does."""
+FIRST = "stacks"
 
 
 class MemoryPane(Vertical):
@@ -57,16 +68,28 @@ class MemoryPane(Vertical):
         self._rank, self._snapshot = 0, 0
         self._window: tuple[int, int] | None = None
         self._rest: Timer | None = None
+        self._at_end = False
 
     def compose(self) -> ComposeResult:
         yield Static(id="memory-title")
         with Horizontal(id="memory-top", classes="top"):
             yield Area(id="area")
-            yield Static(id="categories")
+            yield Parts(id="categories")
         yield Evidence([d for of_rank in self._by_rank.values() for d in of_rank], self._options)
 
     def on_mount(self) -> None:
         self._show_device()
+
+    async def look(self, at: Sight) -> None:
+        """Show the rank's snapshot of the step, else its gravest, and the reading that shows why."""
+        of_rank = list(self._by_rank)
+        if at.rank in of_rank:
+            self._rank = of_rank.index(at.rank)
+        steps = [device.step for device in self._by_rank[of_rank[self._rank]]]
+        self._snapshot = steps.index(at.step) if at.step in steps and not at.is_about("memory.oom") else 0
+        self._at_end = at.is_about("memory.leak")
+        self._show_device()
+        await self.query_one(Evidence).turn_to(next((name for name in SHOWN_BY if at.is_about(*SHOWN_BY[name])), FIRST))
 
     def on_resize(self) -> None:
         self._load()
@@ -78,7 +101,7 @@ class MemoryPane(Vertical):
 
     def _show_device(self) -> None:
         device = self._device
-        where = f"{device_name(device)}  (rank {self._rank + 1} of {len(self._by_rank)})  {device.path}"
+        where = f"{device_name(device)}  ({self._rank + 1} of {counted(len(self._by_rank), 'rank')})  {device.path}"
         self.query_one("#memory-title", Static).update(Text(clean(where)))
         self._window = None
         self._load()
@@ -94,7 +117,14 @@ class MemoryPane(Vertical):
         except WorkbenchError as error:
             self.app.call_from_thread(self.notify, error.message, severity="error", markup=False)
             return
-        self.app.call_from_thread(area.show, frame)
+        self.app.call_from_thread(self._show, frame)
+
+    def _show(self, frame: Any) -> None:
+        """Draw the timeline. What leaked is seen best where all else has been freed: at the end."""
+        area = self.query_one(Area)
+        area.show(frame)
+        if self._at_end:
+            area.move(len(frame))
 
     def _timeline(self, artefact: Artefact, width: int) -> Any:
         return views.timeline(artefact, self._options, device=self._device.device, buckets=width, window=self._window)
@@ -103,7 +133,8 @@ class MemoryPane(Vertical):
         """What is alive is asked for once the cursor rests, as a key held down passes many instants."""
         if not isinstance(event.area, Area):
             return
-        self.query_one("#categories", Static).update(held(event.row))
+        parts = [Part(name, float(event.row.get(name, 0)), colour) for name, colour in CATEGORIES.items()]
+        self.query_one(Parts).show(head(event.row), parts, lambda count: size(int(count)))
         artefact = self._artefacts[self._device.path]
         instant = Instant(artefact, self._device.device, int(event.row["entry"]))
         if self._rest is not None:
@@ -157,14 +188,7 @@ class MemoryPane(Vertical):
             await evidence.turn_to("tree")
 
 
-def held(row: dict[str, Any]) -> Text:
-    """Categories at one instant, largest first, as bars with numbers."""
-    total = int(row["allocated"])
-    lines = [
-        Text(f"entry {int(row['entry'])}   {size(total)}{'   allocation failed' if row['oom'] else ''}", style="bold")
-    ]
-    for name in sorted(CATEGORIES, key=lambda n: -float(row.get(n, 0))):
-        if count := int(row.get(name, 0)):
-            meter = (bar(count, total, 10).ljust(10), CATEGORIES[name])
-            lines.append(Text.assemble(f"{name:<16}", meter, f" {size(count):>10} {share(count, total):>7}"))
-    return Text("\n").join(lines)
+def head(row: dict[str, Any]) -> str:
+    """Which entry, what is allocated after it, and what was asked for in vain."""
+    told = f"entry {int(row['entry'])}   {size(int(row['allocated']))} allocated"
+    return f"{told}\n{FAILURE} asked for {size(int(row['oom']))} more" if row["oom"] else told

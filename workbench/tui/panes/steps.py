@@ -17,11 +17,12 @@ from analyzers.run import Run
 from analyzers.steps import views
 from analyzers.store import Options
 from workbench.ask import ROOMS
-from workbench.console import clean
 from workbench.palette import PHASES
 from workbench.present.sections import steps as tables_of
 from workbench.present.spark import spark
-from workbench.present.units import bar, duration, share
+from workbench.present.units import duration
+from workbench.sight import Sight
+from workbench.tui.widgets.parts import Part, Parts
 from workbench.tui.widgets.phase_stack import LossLine, PhaseStack
 from workbench.tui.widgets.readings import TURNS, Readings
 from workbench.tui.widgets.rows import Rows
@@ -32,6 +33,11 @@ TITLES = {
     "times": "duration of the steps, a line a rank",
     "loss": "loss",
 }
+SHOWN_BY = {
+    "loss": ("steps.nonfinite_loss", "steps.loss_spike", "steps.loss_rise", "steps.plateau", "steps.grad_norm_jump"),
+    "times": ("steps.slowdown", "steps.global_stall"),
+}
+"""Which reading shows what a finding is about; of the others the tables do."""
 SPARK = 60
 HEAD = f"{'rank':>6} {'fastest':>9} {'median':>9} {'slowest':>9}  steps"
 
@@ -58,7 +64,7 @@ class StepsPane(Vertical):
         yield Static(id="steps-title")
         with Horizontal(id="steps-top", classes="top"):
             yield PhaseStack(id="phases")
-            yield Static(id="step")
+            yield Parts(id="step")
         yield Compared(self._data, self._logs, self._options)
 
     def on_mount(self) -> None:
@@ -98,7 +104,17 @@ class StepsPane(Vertical):
     def on_stacked_moved(self, event: PhaseStack.Moved) -> None:
         """Tell the step under the cursor."""
         if isinstance(event.area, PhaseStack):
-            self.query_one("#step", Static).update(made_of(event.row))
+            phases = (name for name in event.row if name not in ("step", "dur_s"))
+            parts = [Part(name, float(event.row[name]), PHASES.get(name, PHASES["other"])) for name in phases]
+            head = f"step {int(event.row['step'])}   {duration(float(event.row['dur_s']))}"
+            self.query_one(Parts).show(head, parts, duration)
+
+    async def look(self, at: Sight) -> None:
+        """Show the rank, and its times or the loss."""
+        self._at = self._ranks.index(at.rank) if at.rank in self._ranks else self._at
+        self._turn()
+        shown = next((name for name in SHOWN_BY if at.is_about(*SHOWN_BY[name])), "tables")
+        await self.query_one(Compared).turn_to(shown)
 
     def action_move(self, rows: int) -> None:
         self.query_one(PhaseStack).move(rows)
@@ -151,16 +167,3 @@ def times_line(item: tuple[int, list[float]]) -> Text:
     middle = sorted(times)[len(times) // 2]
     told = "".join(f" {duration(value):>9}" for value in (min(times), middle, max(times)))
     return Text(f"{rank:>6}{told}  {spark(times, SPARK)}")
-
-
-def made_of(row: dict[str, Any]) -> Text:
-    """The phases of one step, longest first, as bars with numbers."""
-    total = float(row["dur_s"])
-    lines = [Text(f"step {int(row['step'])}   {duration(total)}", style="bold")]
-    phases = {name: float(seconds) for name, seconds in row.items() if name not in ("step", "dur_s") and seconds > 0}
-    for name, seconds in sorted(phases.items(), key=lambda item: -item[1]):
-        meter = (bar(seconds, total, 10).ljust(10), PHASES.get(name, PHASES["other"]))
-        lines.append(
-            Text.assemble(f"{clean(name)[:12]:<13}", meter, f" {duration(seconds):>8} {share(seconds, total):>7}")
-        )
-    return Text("\n").join(lines)

@@ -16,6 +16,7 @@ from analyzers.traces import views
 from workbench.palette import KIND_SIGNS, KINDS, ink
 from workbench.present.table import Table, table
 from workbench.present.units import nanoseconds, share
+from workbench.sight import Sight
 from workbench.tui.widgets.calls import Calls
 from workbench.tui.widgets.gantt import Gantt
 from workbench.tui.widgets.readings import TURNS, Readings
@@ -37,6 +38,8 @@ TITLES = {
     "steps": "profiled steps",
 }
 CALLS_BY = ("operator", "module", "function")
+BETWEEN_RANKS = ("trace.straggler", "trace.exposed_communication")
+"""Findings that the waits of all ranks show."""
 BARS_AT_MOST = 8
 
 
@@ -69,6 +72,11 @@ class TracePane(Vertical):
 
     def action_rank(self, by: int) -> None:
         self._looked.turn_rank(by)
+
+    async def look(self, at: Sight) -> None:
+        """Show the rank, and who waits for it or what it did."""
+        self._looked.turn_to_rank(at.rank)
+        await self._looked.turn_to("waits" if at.is_about(*BETWEEN_RANKS) else "kernels")
 
     async def action_group(self) -> None:
         await self._looked.regroup()
@@ -125,6 +133,12 @@ class Looked(Readings):
         """Speak of another rank."""
         self._at, self._window = (self._at + by) % len(self._data.ranks), None
         self.load()
+
+    def turn_to_rank(self, rank: int | None) -> None:
+        """Speak of a certain rank, if it was traced."""
+        ranks = [one.rank for one in self._data.ranks]
+        if rank in ranks:
+            self.turn_rank(ranks.index(rank) - self._at)
 
     async def regroup(self) -> None:
         """Group calls by something else."""

@@ -32,7 +32,7 @@ class Readings(Vertical):
 
     def __init__(self, titles: Mapping[str, str], **options: Any) -> None:
         super().__init__(**options)
-        self._titles = dict(titles)
+        self.titles = dict(titles)
         self._widgets: dict[str, Widget] = {}
         self.reading = next(iter(titles))
 
@@ -46,7 +46,7 @@ class Readings(Vertical):
 
     def title(self) -> str:
         """What is in sight."""
-        return self._titles[self.reading]
+        return self.titles[self.reading]
 
     @property
     def shown(self) -> Widget:
@@ -64,7 +64,7 @@ class Readings(Vertical):
 
     async def action_reading(self, by: int) -> None:
         """Show the next reading, or the one before."""
-        names = list(self._titles)
+        names = list(self.titles)
         await self.turn_to(names[(names.index(self.reading) + by) % len(names)])
 
     async def turn_to(self, reading: str) -> None:
@@ -92,8 +92,8 @@ class Readings(Vertical):
         self.app.call_from_thread(self._show, reading, found)
 
     def _show(self, reading: str, found: tuple[Any, ...] | None) -> None:
-        place = f"{list(self._titles).index(reading) + 1} of {len(self._titles)}"
-        told = Text.assemble((self.title(), "bold"), (f"   v: next reading ({place})", "dim"))
+        place = f"{list(self.titles).index(reading) + 1}/{len(self.titles)}"
+        told = Text.assemble((f"{place} ", "dim"), (self.title(), "bold"))
         self.query_one(".title", Static).update(told)
         if found is not None:
             widget: Any = self._widgets[reading]

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from rich.segment import Segment
 from rich.style import Style
+from textual.events import Click
 from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
@@ -107,9 +108,11 @@ class Stacked(Widget, can_focus=True):
         if len(self.instants):
             self.cursor = min(max(0, self.cursor + rows), len(self.instants) - 1)
 
-    def on_click(self, event: Any) -> None:
-        if event.x // self.wide < len(self.instants):
-            self.cursor = event.x // self.wide
+    def on_click(self, event: Click) -> None:
+        """The cursor goes where the mouse is; the line that shows the focus is no part of the chart."""
+        at = event.get_content_offset(self)
+        if at is not None and at.x // self.wide < len(self.instants):
+            self.cursor = at.x // self.wide
 
     def render_line(self, y: int) -> Strip:
         """A line on the theme's own background."""

@@ -32,7 +32,7 @@ def timeline(frame: pd.DataFrame, parts: Mapping[str, str], cursor: int | None =
         hovermode="x unified",
         uirevision="timeline",
         shapes=[
-            *(mark(entry, STATUSES["error"]) for entry in frame["entry"][frame["oom"]]),
+            *(mark(entry, STATUSES["error"]) for entry in frame["entry"][frame["oom"] > 0]),
             *([] if cursor is None else [mark(cursor, "#7a7a7a") | {"line": {"color": "#7a7a7a", "dash": "dot"}}]),
         ],
         annotations=[peak(frame)] if len(frame) else [],

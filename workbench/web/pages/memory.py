@@ -17,7 +17,7 @@ from analyzers.memory import ranks, views
 from analyzers.memory.block_map import block_map
 from analyzers.run import Artefact
 from workbench.palette import CATEGORIES, qualitative
-from workbench.present.sections import categories, device_name, stacks, worst_first
+from workbench.present.sections import device_name, kinds_held, stacks, worst_first
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.units import size
@@ -54,7 +54,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
             drawn("timeline", chart(view, device, place, span), f"Allocated memory by {place.colour} over time"),
             html.P("Drag to zoom in, click to look at another instant, double click for all.", className="hint"),
             dcc.Store(id="device", data=at),
-            html.H2(f"Alive after entry {entry}{' (the peak)' if entry == device.peak_index else ''}", id="instant"),
+            html.H2(f"Alive after entry {entry}{remark(device, entry)}", id="instant"),
             choice("by", [(name, f"by {name}") for name in GROUPINGS], place.by, query),
             html.Label(
                 [
@@ -63,10 +63,17 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
                 ]
             ),
             *alive(view, device, place),
-            table(categories(device)),
+            *map(table, kinds_held(device)),
             table(stacks(device)),
         ]
     )
+
+
+def remark(device: Any, entry: int) -> str:
+    """What is special about an instant."""
+    failed = device.oom if device.oom and device.oom.index == entry else None
+    peak = " (the peak)" if entry == device.peak_index else ""
+    return peak + (f" ({size(failed.requested_bytes)} more were asked for, which failed)" if failed else "")
 
 
 def together(devices: Sequence[Any]) -> list[Any]:
@@ -92,7 +99,7 @@ def instant(query: dict[str, str], device: Any) -> Place:
     """The place that the address names; what makes no sense there is passed over."""
     by, colour = query.get("by", ""), query.get("colour", "")
     return Place(
-        number(query, "entry", device.entries, device.peak_index),
+        number(query, "entry", device.entries, device.oom.index if device.oom else device.peak_index),
         by if by in GROUPINGS else GROUPINGS[0],
         number(query, "under", 1 << 40, WHOLE),
         query.get("find", "")[:100],

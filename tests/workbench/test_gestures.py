@@ -1,0 +1,159 @@
+"""The terminal app by mouse, in every theme, beside a browser, and left while it still reads."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from textual.widgets import TabbedContent
+
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import room_for
+from workbench.tui.app import WorkbenchApp
+from workbench.tui.case import RunCase
+from workbench.tui.panes.evidence import Evidence
+from workbench.tui.widgets.area import Area
+from workbench.tui.widgets.gantt import Gantt
+from workbench.tui.widgets.key_line import KeyLine
+
+ROOT = Path(__file__).parents[2]
+
+
+def app_on(path):
+    run = discover(path)
+    return WorkbenchApp(RunCase(run, room_for(run), Options()))
+
+
+async def settle(app, pilot):
+    for _ in range(3):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+
+
+def shown(app):
+    width, height = app.size
+    return "\n".join(strip.text[:width].rstrip() for strip in app.screen._compositor.render_strips()[:height])
+
+
+async def test_a_click_does_what_a_key_does(fixtures):
+    """On a tab, on the chart, on the line of keys."""
+    app = app_on(fixtures / "oom_4ranks")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        await pilot.click("#--content-tab-memory")
+        await settle(app, pilot)
+        assert app.query_one(TabbedContent).active == "memory"
+        area = app.query_one(Area)
+        await pilot.click(Area, offset=(11, 5))
+        await settle(app, pilot)
+        assert area.cursor == 10 // area.wide
+        line = str(app.query_one(KeyLine).render())
+        await pilot.click(KeyLine, offset=(line.index("Next reading"), 0))
+        await settle(app, pilot)
+        assert app.query_one(Evidence).reading == "tree"
+
+
+async def test_the_wheel_scrolls_what_is_under_it(fixtures):
+    app = app_on(fixtures / "straggler_data_4ranks")
+    async with app.run_test(size=(100, 24)) as pilot:
+        await settle(app, pilot)
+        await pilot.press("4", "v")
+        await settle(app, pilot)
+        gantt = app.query_one(Gantt)
+        assert gantt.max_scroll_y > 0
+        await pilot._post_mouse_events([scroll_down()], Gantt, offset=(20, 3))
+        await settle(app, pilot)
+        assert gantt.scroll_y > 0
+
+
+def scroll_down():
+    from textual.events import MouseScrollDown
+
+    return MouseScrollDown
+
+
+@pytest.mark.parametrize("size", [(80, 24)])
+async def test_every_theme_shows_the_same_text(fixtures, size):
+    app = app_on(fixtures / "stuck_2ranks")
+    async with app.run_test(size=size) as pilot:
+        await settle(app, pilot)
+        await pilot.press("3")
+        await settle(app, pilot)
+        first = shown(app)
+        assert "✗" in first
+        for name in sorted(app.available_themes):
+            app.theme = name
+            await pilot.pause()
+            assert shown(app) == first, name
+
+
+async def test_w_serves_the_same_run_until_one_leaves(fixtures, monkeypatch):
+    monkeypatch.setenv("BROWSER", "true")
+    app = app_on(fixtures / "oom_2ranks")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(app, pilot)
+        await pilot.press("w")
+        await settle(app, pilot)
+        told = [note.message for note in app._notifications]
+        address = re.search(r"http://\S+", " ".join(told))
+        assert address, told
+        assert status_of(address[0]) == 200
+        process = app._dashboard._process
+        await pilot.press("q")
+    assert process.poll() is not None
+
+
+def status_of(address):
+    with urllib.request.urlopen(address, timeout=20) as page:
+        return page.status
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A snapshot that takes seconds to read."""
+    path = tmp_path_factory.mktemp("large") / "rank0_memory_snapshot.pickle"
+    subprocess.run([sys.executable, "benchmarks/snapshots.py", str(path), "200000"], cwd=ROOT, check=True)
+    return path
+
+
+@pytest.mark.slow
+def test_q_gives_up_what_is_still_being_read(large, tmp_path):
+    """In a real terminal: the app tells what it reads, `q` ends it and the processes that read."""
+    session = f"workbench-{os.getpid()}"
+    tmux = ["tmux", "-L", session]
+    command = shlex.join([sys.executable, "-m", "workbench", "inspect", str(large)])
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "WORKBENCH_CACHE": str(tmp_path), "TERM": "xterm-256color"}
+    subprocess.run([*tmux, "-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", command],
+                   env=environment, check=True)  # fmt: skip
+    try:
+        seen = until(lambda: "gives up" in screen(tmux), 30)
+        assert seen
+        subprocess.run([*tmux, "send-keys", "q"], check=True)
+        assert until(lambda: not alive(large), 10)
+    finally:
+        subprocess.run([*tmux, "kill-server"], check=False, capture_output=True)
+
+
+def screen(tmux):
+    return subprocess.run([*tmux, "capture-pane", "-p"], capture_output=True, text=True, check=False).stdout
+
+
+def alive(path):
+    """Whether any Python has the file in its command line."""
+    found = subprocess.run(["pgrep", "-f", rf"^\S*python\S* .*{path}"], capture_output=True, text=True, check=False)
+    return bool(found.stdout.strip())
+
+
+def until(happened, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if happened():
+            return True
+        time.sleep(0.1)
+    return False

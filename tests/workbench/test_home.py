@@ -1,0 +1,93 @@
+"""From the answer to its evidence with one key, on each recorded incident."""
+
+import pytest
+from textual.widgets import TabbedContent
+
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import room_for
+from workbench.tui.app import WorkbenchApp
+from workbench.tui.case import RunCase
+from workbench.tui.panes.home import Findings
+
+EVIDENCE = {
+    "oom_4ranks": ("memory", ["rank 3", "out of memory", "✗", "largest stacks"]),
+    "leak_4ranks": ("memory", ["rank 3", "what changed", "output.activations"]),
+    "stuck_4ranks": ("hang", ["✗", "host stuck", "loop_in_python"]),
+    "stuck_gil_4ranks": ("hang", ["host stuck", "hold_gil"]),
+    "kill_4ranks": ("hang", ["dead"]),
+    "mismatch_shape_4ranks": ("hang", ["≠", "operations side by side", "all_reduce 0 Float"]),
+    "skip_4ranks": ("hang", ["operations side by side"]),
+    "straggler_4ranks": ("steps", ["rank 3", "late by", "compute"]),
+    "straggler_data_4ranks": ("steps", ["rank 3", "late by", "data_wait"]),
+    "nan_4ranks": ("steps", ["rank 3", "loss", "✗ not finite"]),
+}
+
+PATIENCE = 40
+"""Quarters of a second."""
+
+
+def app_on(path):
+    run = discover(path)
+    return WorkbenchApp(RunCase(run, room_for(run), Options()))
+
+
+async def settle(app, pilot):
+    for _ in range(3):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+
+
+def shown(app):
+    width, height = app.size
+    lines = (strip.text[:width] for strip in app.screen._compositor.render_strips()[:height])
+    return " ".join("\n".join(lines).split())
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+async def test_enter_leads_from_the_verdict_to_its_evidence(fixtures, name):
+    room, told = EVIDENCE[name]
+    app = app_on(fixtures / name)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        assert "Next" in shown(app)
+        await pilot.press("enter")
+        for _ in range(PATIENCE):
+            lacking = [piece for piece in told if piece not in shown(app)]
+            if not lacking:
+                break
+            await pilot.pause(0.25)
+        assert lacking == []
+        assert app.query_one(TabbedContent).active == room
+
+
+async def test_the_ranks_and_the_files_of_the_run_are_told(fixtures):
+    """On a small screen they take the room of the findings, and give it back."""
+    app = app_on(fixtures / "oom_4ranks")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(app, pilot)
+        await pilot.press("v")
+        await settle(app, pilot)
+        text = shown(app)
+        assert "waits for" in text
+        assert text.index("154.5 MiB - ✗ memory.oom") < text.index("0 5 ")
+        assert app.query_one(Findings).has_class("hidden")
+        await pilot.press("v")
+        await settle(app, pilot)
+        assert "flight record - 0-3 4" in shown(app)
+        await pilot.press("v")
+        await settle(app, pilot)
+        assert not app.query_one(Findings).has_class("hidden")
+        assert app.query_one(Findings).has_focus
+
+
+async def test_enter_on_a_rank_shows_what_names_it(fixtures):
+    app = app_on(fixtures / "straggler_data_4ranks")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        await pilot.press("v")
+        await settle(app, pilot)
+        await pilot.press("down", "enter")
+        await settle(app, pilot)
+        assert app.query_one(TabbedContent).active == "trace"
+        assert "came last" in shown(app)
