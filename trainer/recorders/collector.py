@@ -44,7 +44,7 @@ class Cause:
 
     @property
     def second_after_s(self) -> float | None:
-        """Seconds until the second look, which tells slow from stuck; None where time is short, as ranks wait to end."""
+        """Seconds until the second look, which tells slow from stuck; None where ranks wait to end."""
         if self.reason == "stalled":
             return min(SECOND_ROUND_AFTER * self.timeout_s, SECOND_ROUND_AT_MOST_S)
         if self.reason == "died":
