@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -181,24 +181,28 @@ def official(case: Case, limit_s: float = 120.0) -> bool:
 
 def score(asked: argparse.Namespace) -> bool:
     """Print a table of exact answers by scenario. True if the aim is reached."""
-    tools: dict[str, Callable[[Case], bool]] = {
-        "ours": lambda case: told(case, asked.verbose),
-        "its group": lambda case: answer(case.folder).groups.items() >= case.groups.items(),
-    }
-    if asked.official:
-        tools["torchfrtrace"] = official
     right: dict[str, Counter[str]] = defaultdict(Counter)
     total: Counter[str] = Counter()
     for scenario in asked.only or SCENARIOS:
         for case in cases(scenario, asked):
             total[scenario] += 1
-            for tool, answers in tools.items():
-                right[tool][scenario] += answers(case)
-        exact = (f"{tool} {right[tool][scenario]:4}" for tool in tools)
+            for tool, hit in hits(case, asked).items():
+                right[tool][scenario] += hit
+        exact = (f"{tool} {count[scenario]:4}" for tool, count in right.items())
         print(f"{scenario:18}", *exact, f"of {total[scenario]}", flush=True)
-    for tool in tools:
-        print(f"{tool}: {right[tool].total()} of {total.total()}, {right[tool].total() / total.total():.1%}")
+    for tool, count in right.items():
+        print(f"{tool}: {count.total()} of {total.total()}, {count.total() / total.total():.1%}")
     return right["ours"].total() >= 0.99 * total.total()
+
+
+def hits(case: Case, asked: argparse.Namespace) -> dict[str, bool]:
+    """By tool whether its answer is exact; also whether the group of each culprit is the one that the fault struck."""
+    said = answer(case.folder)
+    found = {"ours": said.found == case.truth, "its group": said.groups.items() >= case.groups.items()}
+    if asked.verbose and not all(found.values()):
+        print(f"  {case.folder.name}: planted {sorted(case.truth)} in {case.groups}\n     answered {said.groups}")
+        print(f"     {said.sentence[:300]}")
+    return found | ({"torchfrtrace": official(case)} if asked.official else {})
 
 
 def cases(scenario: str, asked: argparse.Namespace) -> "itertools.islice[Case]":
@@ -238,16 +242,6 @@ def zoo(asked: argparse.Namespace) -> bool:
     for tool in exact:
         print(f"{tool}: {right[tool]} of {len(jobs)}")
     return right["ours"] == len(jobs)
-
-
-def told(case: Case, verbose: bool) -> bool:
-    """Whether the answer is exact."""
-    said = answer(case.folder)
-    exact = said.found == case.truth
-    if verbose and not (exact and said.groups.items() >= case.groups.items()):
-        print(f"  {case.folder.name}: planted {sorted(case.truth)} in {case.groups}\n     answered {said.groups}")
-        print(f"     {said.sentence[:300]}")
-    return exact
 
 
 def speed(asked: argparse.Namespace) -> bool:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import msgspec
 
+from analyzers.hangs.absent import first_missed
 from analyzers.hangs.ends import Death, is_victim
 from analyzers.hangs.graph import At, Graph, Node, has_come, victims
 from analyzers.hangs.messages import in_message
@@ -102,6 +103,8 @@ def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit | None:
     missed = scene.programs.first_missed(rank)
     # A stage waits in its recv for most of a step, so of two places that tell no more a collective is the nearer one.
     at = min(places, key=lambda p: (not is_at(scene.job, missed, p), p.sender >= 0, begun_ns(scene, p)))
+    if rank not in scene.job.ranks:
+        at = first_missed(scene.job, rank, places) or at
     if death := scene.side.death(rank):
         return died(scene, death, at, hurt)
     if at.sender < 0 and (parted := first_divergence(scene.job, at.group, at.seq)):

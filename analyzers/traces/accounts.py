@@ -5,13 +5,15 @@ import numpy as np
 
 from analyzers.traces.answers import Counter, Part, RankTrace, StepTime
 from analyzers.traces.collectives import Meetings, collectives
+from analyzers.traces.compiled import compiled
 from analyzers.traces.costs import Attribution
 from analyzers.traces.flops import Formulas
 from analyzers.traces.idle import blocking, idle
 from analyzers.traces.intervals import account, covered
 from analyzers.traces.kernels import kernels, sequences
-from analyzers.traces.launches import compiled, copies, graphs, launch_times, synchronisations
+from analyzers.traces.launches import copies, copy_sizes, graphs, launch_times, queues, synchronisations
 from analyzers.traces.phases import NAMES, OTHER
+from analyzers.traces.shapes import by_shape
 from analyzers.traces.table import Column
 from analyzers.traces.validity import problems
 from analyzers.traces.work import Work
@@ -20,8 +22,10 @@ KERNELS_AT_MOST = 100
 
 
 def describe(work: Work, formulas: Formulas) -> RankTrace:
-    """All answers about one account; path and rank are the caller's to fill in."""
+    """All answers about one account; path, rank and utilisation are the caller's to fill in."""
     trace, whole, gaps, due = work.trace, part(work, "", np.ones(len(work.rows), bool)), idle(work), Attribution(work)
+    # Of several devices each has done what it was launched for; of one also what was launched unseen.
+    done, again = formulas.total(due.inside[1] > 0 if len(np.unique(trace.devices)) > 1 else None)
     timed = sum(end - start for _, start, end in trace.steps) or whole.span_ns
     devices = trace.header.get("devices", [])
     return RankTrace(
@@ -57,16 +61,21 @@ def describe(work: Work, formulas: Formulas) -> RankTrace:
         modules=due.modules(),
         annotations=due.annotations(),
         lines=due.lines(),
+        shapes=by_shape(due, formulas),
+        launched=due.launched(),
         launches=launch_times(work),
+        queues=queues(work),
         synchronisations=synchronisations(trace),
         copies=copies(work),
+        copy_sizes=copy_sizes(work),
         collectives=collectives(Meetings(work)),
         graphs=graphs(work),
         compiled=compiled(trace),
         sequences=sequences(work),
         counters=msgspec.convert(trace.columns.meta["counters"], list[Counter]),
-        flops=formulas.total,
-        flops_per_s=round(formulas.total / timed * 1e9) if timed else 0,
+        flops=done,
+        recomputed_flops=again,
+        flops_per_s=round(done / timed * 1e9) if timed else 0,
         peak_flops_per_s=formulas.peaks[0] if formulas.peaks else None,
         problems=problems(work),
     )

@@ -7,7 +7,7 @@ holds what was found: the collectives in which ranks waited, and for whom.
 import gzip
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,6 +26,13 @@ FINDINGS_PID = 0
 PIDS_A_RANK = 1000
 ENCODER = msgspec.json.Encoder()
 Event = dict[str, Any]
+
+
+class Times(NamedTuple):
+    """The beginning and the end of each event of a trace, in ns of the common clock."""
+
+    start: Column
+    end: Column
 
 
 def export(
@@ -59,10 +66,11 @@ def events(all_of: Together, window: Window | None, limit: int) -> Iterator[Even
     for number, path in enumerate(files, 1):
         place = next(i for i, one in enumerate(all_of.recordings) if one.artefact.path == path)
         trace, rank = all_of.recordings[place].trace, all_of.recordings[place].rank
-        shift = all_of.shifts[place] - trace.origin
+        bounds = (all_of.common(place, np.asarray(trace.columns[edge])) for edge in ("start", "end"))
         name = path.name if rank is None else f"rank {rank}"
-        rows = rows_of(trace, window, shift, limit // len(files))
-        yield from of_trace(trace, pids(trace, number * PIDS_A_RANK, name), shift, rows)
+        times = Times(*bounds)
+        rows = rows_of(trace, times, window, limit // len(files))
+        yield from of_trace(trace, pids(trace, number * PIDS_A_RANK, name), times, rows)
 
 
 def pids(trace: Trace, base: int, name: str) -> dict[int, tuple[int, str]]:
@@ -76,20 +84,19 @@ def pids(trace: Trace, base: int, name: str) -> dict[int, tuple[int, str]]:
     return found
 
 
-def rows_of(trace: Trace, window: Window | None, shift: int, limit: int) -> Column:
+def rows_of(trace: Trace, times: Times, window: Window | None, limit: int) -> Column:
     """The rows to write: of those in the window the longest, in order of time."""
-    c = trace.columns
-    start, end = np.asarray(c["start"]), np.asarray(c["end"])
+    c, (start, end) = trace.columns, times
     kinds = np.array([one["kind"] for one in c.meta["lanes"]] or [HOST_LANE])[c["lane"]]
     chosen = (kinds == HOST_LANE) | (kinds == DEVICE_LANE)
     if window:
-        chosen &= (start + shift < window[1]) & (end + shift > window[0])
+        chosen &= (start < window[1]) & (end > window[0])
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(start[rows] - end[rows], kind="stable")[:limit]]
     return rows[np.lexsort((-end[rows], start[rows]))]
 
 
-def of_trace(trace: Trace, processes: dict[int, tuple[int, str]], shift: int, rows: Column) -> Iterator[Event]:
+def of_trace(trace: Trace, processes: dict[int, tuple[int, str]], times: Times, rows: Column) -> Iterator[Event]:
     """The names of processes and lanes, the events, and an arrow from each launch to its kernel."""
     c, lanes = trace.columns, trace.columns.meta["lanes"]
     for pid, name in sorted(set(processes.values())):
@@ -100,16 +107,16 @@ def of_trace(trace: Trace, processes: dict[int, tuple[int, str]], shift: int, ro
     there = set(rows.tolist())
     for row in rows.tolist():
         pid, lane = processes[int(c["lane"][row])][0], int(c["lane"][row])
-        start = int(c["start"][row]) + shift
-        yield span(trace, row, (pid, lane), start)
+        start, end = int(times.start[row]), int(times.end[row])
+        yield span(trace, row, (pid, lane), (start, end))
         launch = int(c["launch"][row])
         if launch in there and launch != row:
             source = processes[int(c["lane"][launch])][0], int(c["lane"][launch])
             flow = pid * (1 << 32) + row
-            yield from arrow("launch", flow, (*source, int(c["start"][launch]) + shift), (pid, lane, start))
+            yield from arrow("launch", flow, (*source, int(times.start[launch])), (pid, lane, start))
 
 
-def span(trace: Trace, row: int, place: tuple[int, int], start: int) -> Event:
+def span(trace: Trace, row: int, place: tuple[int, int], bounds: tuple[int, int]) -> Event:
     c = trace.columns
     event = {
         "ph": "X",
@@ -117,8 +124,8 @@ def span(trace: Trace, row: int, place: tuple[int, int], start: int) -> Event:
         "cat": trace.names[c["cat"][row]],
         "pid": place[0],
         "tid": place[1],
-        "ts": start / 1000,
-        "dur": int(c["end"][row] - c["start"][row]) / 1000,
+        "ts": bounds[0] / 1000,
+        "dur": (bounds[1] - bounds[0]) / 1000,
     }
     if c["correlation"][row] >= 0:
         event["args"] = {"correlation": int(c["correlation"][row])}

@@ -52,10 +52,14 @@ def phases(trace: Trace, depth: Column, parent: Column, lane: Column) -> Column:
 
 def marks(trace: Trace, names: Sequence[str]) -> tuple[Column, Column]:
     """(start, end) of the annotations that stand for one of these phases."""
-    wanted = {NAMES.index(name) for name in names}
-    chosen = np.array([phase_of(name) in wanted for name in trace.names] or [False])[trace.columns["name"]]
-    rows = np.flatnonzero(chosen & trace.of_cat(ANNOTATIONS))
+    rows = np.flatnonzero(phase_of_names(trace, names)[trace.columns["name"]] & trace.of_cat(ANNOTATIONS))
     return trace.columns["start"][rows], trace.columns["end"][rows]
+
+
+def phase_of_names(trace: Trace, names: Sequence[str]) -> Column:
+    """A flag for each text of the trace: does it stand for one of these phases?"""
+    wanted = {NAMES.index(name) for name in names}
+    return np.array([phase_of(name) in wanted for name in trace.names] or [False])
 
 
 @lru_cache(maxsize=1 << 14)

@@ -1,6 +1,6 @@
 """The numbers behind a verdict as small tables of text, which every document and face lays out in its own way."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from analyzers.hangs.model import user_frame
@@ -44,7 +44,7 @@ def memory(data: Any) -> list[Table]:
                 for d in devices
             ),
         ),
-        *(categories(d) for d in worst_first(latest(devices))[:2]),
+        *(held for d in worst_first(latest(devices))[:2] for held in kinds_held(d)),
         *(stacks(d) for d in worst_first(latest(devices))[:1]),
     ]
 
@@ -54,11 +54,25 @@ def worst_first(devices: list[Any]) -> list[Any]:
     return sorted(devices, key=lambda d: (d.oom is None, -d.peak_allocated_bytes))
 
 
-def categories(device: Any) -> Table:
-    total = device.peak_allocated_bytes
-    held = sorted(device.categories.items(), key=lambda item: -item[1])
-    rows = ((name, size(count), share(count, total)) for name, count in held if count)
-    return table(f"Who holds the peak{where(device)}", "category | bytes> | share>", rows)
+def kinds_held(device: Any) -> Iterator[Table]:
+    """Who holds what at the peak; where an allocation failed at another instant, at that one first."""
+    if device.oom and device.oom.index != device.peak_index:
+        yield categories(
+            device.oom.categories, f"Who held what when it failed{where(device)}, {after(device.oom.index)}"
+        )
+    yield categories(device.categories, f"Who holds the peak{where(device)}, {after(device.peak_index)}")
+
+
+def after(entry: int) -> str:
+    return f"after entry {entry}" if entry >= 0 else "before the first entry"
+
+
+def categories(held: dict[str, int], title: str) -> Table:
+    """Allocated bytes by category, and their sum."""
+    total = sum(held.values())
+    largest = sorted(held.items(), key=lambda item: -item[1])
+    rows = [(name, size(count), share(count, total)) for name, count in [*largest, ("allocated", total)] if count]
+    return table(title, "category | bytes> | share>", rows)
 
 
 def stacks(device: Any) -> Table:
@@ -74,9 +88,10 @@ def where(device: Any) -> str:
 
 
 def device_name(device: Any) -> str:
-    """`rank 1, device 0, step 5, out of memory`, as far as known."""
+    """`rank 1, device 0, after step 5, out of memory`, as far as known; what failed is a step never finished."""
     rank = [f"rank {device.rank}"] if device.rank is not None else []
-    step = [f"step {device.step}"] if device.step is not None else []
+    when = "after step" if device.oom else "step"
+    step = [f"{when} {device.step}"] if device.step is not None else []
     failed = ["out of memory"] if device.oom else []
     return ", ".join([*rank, f"device {device.device}", *step, *failed])
 

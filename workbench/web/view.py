@@ -78,7 +78,7 @@ def instant(query: dict[str, str], device: Any) -> Instant:
     """The instant that the address names; what makes no sense there is passed over."""
     by, colour = query.get("by", ""), query.get("colour", "")
     return Instant(
-        number(query, "entry", device.entries, device.peak_index),
+        number(query, "entry", device.entries, device.oom.index if device.oom else device.peak_index),
         by if by in GROUPINGS else GROUPINGS[0],
         number(query, "under", 1 << 40, WHOLE),
         query.get("find", "")[:100],

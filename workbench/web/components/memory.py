@@ -55,7 +55,7 @@ def over_entries(figure: go.Figure, frame: pd.DataFrame, begins: Begins, cursor:
         hovermode="x unified",
         uirevision="timeline",
         shapes=[
-            *(mark(entry, STATUSES["error"]) for entry in frame["entry"][frame["oom"]]),
+            *(mark(entry, STATUSES["error"]) for entry in frame["entry"][frame["oom"] > 0]),
             mark(cursor, "#7a7a7a") | {"line": {"color": "#7a7a7a", "dash": "dot"}},
             *(mark(entry, "rgba(128,128,128,0.4)") for _, entry in begins),
         ],

@@ -29,17 +29,23 @@ FOUND = 40
 
 def around(device: Any, at: Instant, query: Mapping[str, str]) -> list[Any]:
     """The instant, and the ways to another that need no mouse."""
-    which = " (the peak)" if at.entry == device.peak_index else ""
     entry = dcc.Input(id="entry", type="number", value=at.entry, min=0, max=device.entries - 1, debounce=True)
     find = dcc.Input(id="find", type="search", value=at.find, debounce=True)
     return [
-        html.H2(f"Alive after entry {at.entry}{which}", id="instant"),
+        html.H2(f"Alive after entry {at.entry}{remark(device, at.entry)}", id="instant"),
         html.Div(
             [html.Label(["at entry ", entry]), html.Label(["find a name, line, 0x address or >=64MiB ", find])],
             className="fields",
         ),
         go("compare other instants with this one", address({**query, "since": str(at.entry)})),
     ]
+
+
+def remark(device: Any, entry: int) -> str:
+    """What is special about an instant."""
+    failed = device.oom if device.oom and device.oom.index == entry else None
+    peak = " (the peak)" if entry == device.peak_index else ""
+    return peak + (f" ({size(failed.requested_bytes)} more were asked for, which failed)" if failed else "")
 
 
 def since(view: View, device: Any, at: Instant, query: Mapping[str, str]) -> Iterator[Any]:

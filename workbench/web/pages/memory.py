@@ -11,7 +11,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzers.memory import ranks, views
 from workbench.present.memory import by_step
-from workbench.present.sections import categories, device_name, stacks, worst_first
+from workbench.present.sections import device_name, kinds_held, stacks, worst_first
 from workbench.web.clocks import memory_marks
 from workbench.web.components.figure import Span, drawn, zoomed
 from workbench.web.components.memory import ranks as rank_chart
@@ -20,11 +20,6 @@ from workbench.web.pages.alive import alive, around, since
 from workbench.web.pages.timeline import COLOURS, chart, snapshot
 from workbench.web.view import WHOLE, View, asked, instant, number, span_of
 from workbench.web.window import OWN, Window, kept, window_of
-
-CELLS, SEGMENTS = 200, 40
-LEVELS = 2
-NODES = 500
-FOUND = 40
 
 
 def layout(view: View, query: dict[str, str]) -> html.Div:
@@ -52,7 +47,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
             *around(device, at, query),
             *since(view, device, at, query),
             *alive(view, device, at, query),
-            table(categories(device)),
+            *map(table, kinds_held(device)),
             table(stacks(device)),
         ]
     )
