@@ -14,6 +14,9 @@ from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.table import Table
 from workbench.source import NAMED, source_of
 
+LONGEST = 1000
+"""Characters of a cell: names of kernels are long, those of a hostile file longer."""
+
 
 def verdict(report: Report[Any], evidence: str | None = None) -> html.Section:
     """The banner: verdict, why, next, the way to the evidence, and what was missing."""
@@ -79,7 +82,8 @@ def place(line: str) -> html.Code:
 def sourced(text: str) -> html.A | str:
     """A text, as a link if it names a line of a file that is on this machine."""
     named = NAMED.search(text)
-    return go(text, f"source{address({'at': named[0]})}") if named and there(text) else clean(text)
+    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+    return go(shown, f"source{address({'at': named[0]})}") if named and there(text) else clean(shown)
 
 
 @lru_cache(4096)
