@@ -7,8 +7,9 @@ from functools import cached_property
 import numpy as np
 
 from analyzers.traces.answers import Cost
+from analyzers.traces.distinct import coded, distinct, numbered
 from analyzers.traces.flops import Formulas
-from analyzers.traces.model import OPS, PROFILER_STEP, Trace, numbered
+from analyzers.traces.model import OPS, PROFILER_STEP, Trace
 from analyzers.traces.nesting import NONE, innermost, outermost, own_time, summed_up
 from analyzers.traces.table import Column
 from analyzers.traces.work import Work
@@ -71,7 +72,7 @@ class Attribution:
                 kernels=int(sums[2][name]),
                 **(formulas.of_name(name) if formulas else {}),
             )
-            for name in np.unique(c["name"][rows]).tolist()
+            for name in distinct(c["name"][rows]).tolist()
         ]
         return sorted(found, key=lambda cost: (-cost.device_ns, -cost.own_ns, cost.name))[:COSTS_AT_MOST]
 
@@ -99,12 +100,12 @@ class Attribution:
             return {}
         around = innermost(chosen, c["depth"], c["parent"])[self.work.launch]
         known = self.work.linked & (around >= 0)
-        pair = np.stack([c["name"][self.work.rows[known]], c["name"][around[known]]]).astype(np.int64)
-        pairs, which = np.unique(pair, axis=1, return_inverse=True)
-        spent = np.zeros(pairs.shape[1], np.int64)
-        np.add.at(spent, which.reshape(-1), self.work.own[known])
-        order = np.argsort(spent, kind="stable")
-        return {kernel: self.trace.names[source] for kernel, source in pairs[:, order].T.tolist()}
+        names = len(self.trace.names)
+        pairs, which = coded(c["name"][self.work.rows[known]] * np.int64(names) + c["name"][around[known]])
+        spent = np.zeros(len(pairs), np.int64)
+        np.add.at(spent, which, self.work.own[known])
+        longest_last = pairs[np.argsort(spent, kind="stable")].tolist()
+        return {pair // names: self.trace.names[pair % names] for pair in longest_last}
 
     def operators(self, formulas: Formulas) -> list[Cost]:
         return self.by_name(self.chosen("operator"), formulas)
