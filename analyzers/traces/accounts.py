@@ -12,8 +12,9 @@ from analyzers.traces.flops import Formulas
 from analyzers.traces.idle import blocking, idle
 from analyzers.traces.intervals import account, covered
 from analyzers.traces.kernels import kernels, sequences
-from analyzers.traces.launches import copies, graphs, launch_times, synchronisations
+from analyzers.traces.launches import copies, copy_sizes, graphs, launch_times, queues, synchronisations
 from analyzers.traces.phases import NAMES, OTHER
+from analyzers.traces.shapes import by_shape
 from analyzers.traces.table import Column
 from analyzers.traces.validity import problems
 from analyzers.traces.work import Work
@@ -61,9 +62,13 @@ def describe(work: Work, formulas: Formulas) -> RankTrace:
         modules=due.modules(),
         annotations=due.annotations(),
         lines=due.lines(),
+        shapes=by_shape(due, formulas),
+        launched=due.launched(),
         launches=launch_times(work),
+        queues=queues(work),
         synchronisations=synchronisations(trace),
         copies=copies(work),
+        copy_sizes=copy_sizes(work),
         collectives=collectives(Meetings(work)),
         graphs=graphs(work),
         compiled=compiled(trace),

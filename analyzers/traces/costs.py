@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from analyzers.traces.answers import Cost
+from analyzers.traces.answers import Cost, Launched
 from analyzers.traces.distinct import coded, distinct, numbered
 from analyzers.traces.flops import Formulas
 from analyzers.traces.model import OPS, PROFILER_STEP, Trace
@@ -93,19 +93,35 @@ class Attribution:
         found: Column = functions & own[self.trace.columns["name"]]
         return found
 
-    def sources(self, what: str) -> dict[int, str]:
-        """For the number of each kernel's name the operator, module or line that launched most of its time."""
+    def pairs(self, what: str) -> tuple[Column, Column, Column, Column]:
+        """(number of the kernel's name, of its source's name, ns, times), the longest last; sources as in `chosen`."""
         c, chosen = self.trace.columns, self.chosen(what)
         if self.work.device is None or not chosen.any():
-            return {}
+            return (np.zeros(0, np.int64),) * 4
         around = innermost(chosen, c["depth"], c["parent"])[self.work.launch]
         known = self.work.linked & (around >= 0)
-        names = len(self.trace.names)
-        pairs, which = coded(c["name"][self.work.rows[known]] * np.int64(names) + c["name"][around[known]])
-        spent = np.zeros(len(pairs), np.int64)
+        key = c["name"][self.work.rows[known]].astype(np.int64) * len(self.trace.names) + c["name"][around[known]]
+        keys, which = coded(key)
+        times = np.bincount(which, minlength=len(keys))
+        spent = np.zeros(len(keys), np.int64)
         np.add.at(spent, which, self.work.own[known])
-        longest_last = pairs[np.argsort(spent, kind="stable")].tolist()
-        return {pair // names: self.trace.names[pair % names] for pair in longest_last}
+        order = np.argsort(spent, kind="stable")
+        kernel, source = np.divmod(keys[order], max(1, len(self.trace.names)))
+        return kernel, source, spent[order], times[order]
+
+    def sources(self, what: str) -> dict[int, str]:
+        """For the number of each kernel's name the operator, module or line that launched most of its time."""
+        kernel, source, _, _ = self.pairs(what)
+        return {one: self.trace.names[by] for one, by in zip(kernel.tolist(), source.tolist(), strict=True)}
+
+    def launched(self) -> list[Launched]:
+        """Which kernels each operator launched, those of most time first."""
+        longest = [column[::-1][:COSTS_AT_MOST].tolist() for column in self.pairs("operator")]
+        names = self.trace.names
+        return [
+            Launched(operator=names[by], kernel=names[one], count=times, total_ns=spent)
+            for one, by, spent, times in zip(*longest, strict=True)
+        ]
 
     def operators(self, formulas: Formulas) -> list[Cost]:
         return self.by_name(self.chosen("operator"), formulas)
