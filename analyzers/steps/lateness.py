@@ -49,6 +49,7 @@ class Lateness:
 
     `excess`: how much later than the others a rank is. `by_cause`: how much longer it takes for each cause.
     `usual`: what the others need, a step. `spent`: how long the step took. `measured`: whether by processor time.
+    `apart`: whether all ranks did more than train in the step.
     """
 
     excess: pd.DataFrame
@@ -56,6 +57,7 @@ class Lateness:
     usual: "pd.Series[float]"
     spent: "pd.Series[float]"
     measured: bool
+    apart: "pd.Series[bool]"
 
     def __len__(self) -> int:
         return len(self.excess)
@@ -75,7 +77,8 @@ def lateness(steps: Steps) -> Lateness:
     by_cause = {cause: beyond_others(grid.loc[spent.index]) for cause, grid in work.items()}
     total = sum_of(list(work.values()), spent)
     excess = beyond_others(total) if measured else behind(steps, usable, spent)
-    return Lateness(excess, by_cause, others(total), spent.median(axis=1), measured)
+    apart = steps.grid(steps.table["apart"], usable).loc[spent.index].min(axis=1) > 0
+    return Lateness(excess, by_cause, others(total), spent.median(axis=1), measured, apart)
 
 
 def by_processor(steps: Steps, usable: Array) -> dict[str, pd.DataFrame]:
