@@ -30,6 +30,10 @@ CONSOLE = re.compile(rb"^[^{\n]{0,40}\[(?:titan|trainer)\] \d{4}-\d\d-\d\d |step
 FLIGHT_KEYS = re.compile(rb"pg_config|record_id|pg_status|nccl_comm_state")
 
 
+DEBUG_SERVER = re.compile(rb"Torch Distributed Debug Server|^=== Rank \d+: http|Exception: KeyError\(\('")
+"""Any page of PyTorch's debug server, texts that it writes by itself, and its page of a failed table."""
+
+
 class Kind(StrEnum):
     """What a file is."""
 
@@ -49,6 +53,12 @@ class Kind(StrEnum):
     TENSORBOARD = "tensorboard"
 
 
+DEBUG_PAGES = (
+    (re.compile(rb"/handler/(?:dump_traceback|pyspy_dump)\b"), Kind.STACKS),
+    (re.compile(rb"<h2>Groups</h2>|^=== FR Trace", re.MULTILINE), Kind.FLIGHT),
+    (re.compile(rb"/handler/\w*trace_json\b.*(?:pg_config|record_id|pg_status)", re.DOTALL), Kind.FLIGHT),
+)
+"""What tells pages of the debug server that hold something of each rank."""
 ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_LOG)
 """The kinds that answer a question on their own; the others help."""
 TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.TENSORBOARD, Kind.LOG)
@@ -105,12 +115,16 @@ def discover(path: Path) -> Run:
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}", "check the permissions") from error
     if not found:
-        raise InputError(f"{path}: nothing of a known kind", known_kinds())
+        raise InputError(f"{path}: nothing of a known kind", hint_for(path))
     found.sort(key=lambda a: (a.step or 0, -1 if a.rank is None else a.rank, str(a.path)))
     return Run(path, tuple(found))
 
 
-def known_kinds() -> str:
+def hint_for(path: Path) -> str:
+    """What to give instead of a file, or of files in a folder, of no known kind."""
+    texts = (file for file in files_below(path) if file.suffix in (".html", ".htm", ".txt"))
+    if any(DEBUG_SERVER.search(head_of(file)) for file in texts):
+        return "of PyTorch's debug server save /fr_trace_json, /stacks and /pyspy_dump: only these tell who waits where"
     return "known are memory snapshots, profiler traces, Flight Recorder dumps, step logs and consoles (.gz of each)"
 
 
@@ -192,8 +206,8 @@ def kind_by_content(head: bytes) -> Kind | None:
     if head.startswith(b"\x80"):
         return pickled_kind(head)
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if text.startswith(b"<") and b"<h2>Rank " in text:  # a page of PyTorch's debug server
-        return Kind.FLIGHT if FLIGHT_KEYS.search(text) else None
+    if text.startswith((b"<", b"=== ", b"PARTIAL DATA")):
+        return next((kind for pattern, kind in DEBUG_PAGES if pattern.search(text)), None)
     if not text.startswith(b"{") and CONSOLE.search(text):
         return Kind.LOG
     return json_kind(text) if text.startswith((b"{", b"[")) else None

@@ -41,19 +41,29 @@ class Mesh:
     def stage(self, rank: int) -> int:
         return rank // (self.tp * self.dp)
 
+    @cache  # noqa: B019 - the members of thousands of ranks must not be listed for each of them
+    def members(self, kind: str, first: int) -> tuple[int, ...]:
+        """The ranks of the group of a kind that `first` leads."""
+        match kind:
+            case "tp":
+                return tuple(range(first, first + self.tp))
+            case "dp":
+                return tuple(range(first, first + self.dp * self.tp, self.tp))
+            case "pp":
+                return tuple(range(first, self.size, self.dp * self.tp))
+        return tuple(range(self.size))
+
     def group(self, kind: str, rank: int) -> Group:
         t, d, p = rank % self.tp, rank // self.tp % self.dp, self.stage(rank)
         base = p * self.dp * self.tp
         match kind:
             case "tp":
-                return str(100 + rank // self.tp), "mesh_tp", tuple(range(rank - t, rank - t + self.tp))
+                return str(100 + rank // self.tp), "mesh_tp", self.members(kind, rank - t)
             case "dp":
-                ranks = tuple(range(base + t, base + self.dp * self.tp, self.tp))
-                return str(10_000 + p * self.tp + t), "mesh_dp", ranks
+                return str(10_000 + p * self.tp + t), "mesh_dp", self.members(kind, base + t)
             case "pp":
-                ranks = tuple(range(d * self.tp + t, self.size, self.dp * self.tp))
-                return str(100_000 + d * self.tp + t), "mesh_pp", ranks
-        return "0", "default_pg", tuple(range(self.size))
+                return str(100_000 + d * self.tp + t), "mesh_pp", self.members(kind, d * self.tp + t)
+        return "0", "default_pg", self.members(kind, 0)
 
 
 @dataclass(frozen=True)
@@ -350,6 +360,11 @@ def status(issued: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
     return found
 
 
+@cache
+def listed(ranks: tuple[int, ...]) -> str:
+    return str(list(ranks))
+
+
 def dump(simulation: Simulation, rank: int, now: int) -> dict[str, Any]:
     """A whole dump, schema 2.10."""
     style, issued = simulation.style, entries(simulation, rank, now)
@@ -357,7 +372,7 @@ def dump(simulation: Simulation, rank: int, now: int) -> dict[str, Any]:
     return {
         "version": "2.10",
         "pg_config": {
-            name: {"name": name, "desc": desc, "ranks": str(list(ranks))}
+            name: {"name": name, "desc": desc, "ranks": listed(ranks)}
             for name, desc, ranks in simulation.groups[rank].values()
             if name in used
         },

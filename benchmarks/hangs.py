@@ -2,6 +2,7 @@
 
     python benchmarks/hangs.py score [--seeds 10] [--ranks 1024] [--official]      sets with planted causes
     python benchmarks/hangs.py zoo [--official]                     real gloo jobs of 4 to 8 processes
+    python benchmarks/hangs.py states                               what the collector gets of a rank in each state
     python benchmarks/hangs.py speed [--ranks 1024] [--entries 2000] [--official]
 
 A verdict counts only if classes and culprit ranks are exactly the planted ones. torchfrtrace prints a report for each
@@ -19,10 +20,12 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from hang_jobs import TIMEOUT_NS, Fault, Mesh, Simulation, Style, dump, places, program, with_past, write
 
 from analyzers import run, store
@@ -181,24 +184,28 @@ def official(case: Case, limit_s: float = 120.0) -> bool:
 
 def score(asked: argparse.Namespace) -> bool:
     """Print a table of exact answers by scenario. True if the aim is reached."""
-    tools: dict[str, Callable[[Case], bool]] = {
-        "ours": lambda case: told(case, asked.verbose),
-        "its group": lambda case: answer(case.folder).groups.items() >= case.groups.items(),
-    }
-    if asked.official:
-        tools["torchfrtrace"] = official
     right: dict[str, Counter[str]] = defaultdict(Counter)
     total: Counter[str] = Counter()
     for scenario in asked.only or SCENARIOS:
         for case in cases(scenario, asked):
             total[scenario] += 1
-            for tool, answers in tools.items():
-                right[tool][scenario] += answers(case)
-        exact = (f"{tool} {right[tool][scenario]:4}" for tool in tools)
+            for tool, hit in hits(case, asked).items():
+                right[tool][scenario] += hit
+        exact = (f"{tool} {count[scenario]:4}" for tool, count in right.items())
         print(f"{scenario:18}", *exact, f"of {total[scenario]}", flush=True)
-    for tool in tools:
-        print(f"{tool}: {right[tool].total()} of {total.total()}, {right[tool].total() / total.total():.1%}")
+    for tool, count in right.items():
+        print(f"{tool}: {count.total()} of {total.total()}, {count.total() / total.total():.1%}")
     return right["ours"].total() >= 0.99 * total.total()
+
+
+def hits(case: Case, asked: argparse.Namespace) -> dict[str, bool]:
+    """By tool whether its answer is exact; also whether the group of each culprit is the one that the fault struck."""
+    said = answer(case.folder)
+    found = {"ours": said.found == case.truth, "its group": said.groups.items() >= case.groups.items()}
+    if asked.verbose and not all(found.values()):
+        print(f"  {case.folder.name}: planted {sorted(case.truth)} in {case.groups}\n     answered {said.groups}")
+        print(f"     {said.sentence[:300]}")
+    return found | ({"torchfrtrace": official(case)} if asked.official else {})
 
 
 def cases(scenario: str, asked: argparse.Namespace) -> "itertools.islice[Case]":
@@ -240,14 +247,38 @@ def zoo(asked: argparse.Namespace) -> bool:
     return right["ours"] == len(jobs)
 
 
-def told(case: Case, verbose: bool) -> bool:
-    """Whether the answer is exact."""
-    said = answer(case.folder)
-    exact = said.found == case.truth
-    if verbose and not (exact and said.groups.items() >= case.groups.items()):
-        print(f"  {case.folder.name}: planted {sorted(case.truth)} in {case.groups}\n     answered {said.groups}")
-        print(f"     {said.sentence[:300]}")
-    return exact
+def states(asked: argparse.Namespace) -> bool:
+    """Print what the collector gets of a rank in each state, as a table of Markdown. True if each one is told."""
+    import gloo_zoo
+
+    gloo_zoo.warm_up()
+    right = []
+    print("| a rank is in | first look | second look | after | verdict |")
+    print("|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as home:
+        for fault in asked.only or gloo_zoo.STATES:
+            job = gloo_zoo.Job(4, fault, "default", 2)
+            gloo_zoo.run(job, Path(home) / fault)
+            told = msgspec.json.decode((Path(home) / fault / "dumps/collection.json").read_bytes())
+            said = answer(Path(home) / fault)
+            right.append(said.found == job.truth)
+            row = (gloo_zoo.STATES[fault], *looks_at(told, "2"), said.sentence)
+            print(f"| {' | '.join(row)} |", flush=True)
+    return all(right)
+
+
+def looks_at(told: dict[str, Any], rank: str) -> tuple[str, str, str]:
+    """What the first and the second look brought from a rank, and when the last answer of any rank came."""
+    looks = [look["ranks"] for look in told["rounds"]]
+    answers = [one["answered_ns"] for look in looks for one in look.values() if one["answered_ns"]]
+    first, second, *_ = [*(channels(look[rank]) for look in looks), "none"]
+    return first, second, f"{(max(answers) - told['asked_ns']) / 1e9:.1f} s"
+
+
+def channels(rank: dict[str, Any]) -> str:
+    """What came back: `pickle, stacks by http`."""
+    stacks = f", stacks by {rank['stacks']}" if rank["stacks"] else ", no stacks"
+    return (rank["channel"] or f"no dump: {rank['status']}") + stacks
 
 
 def speed(asked: argparse.Namespace) -> bool:
@@ -335,6 +366,9 @@ def main() -> None:
     real = what.add_parser("zoo")
     real.add_argument("--only", nargs="*")
     real.set_defaults(ask=zoo)
+    every = what.add_parser("states")
+    every.add_argument("--only", nargs="*")
+    every.set_defaults(ask=states)
     timing = what.add_parser("speed")
     timing.add_argument("--ranks", type=int, default=1024)
     timing.add_argument("--entries", type=int, default=2000)

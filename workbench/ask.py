@@ -12,7 +12,7 @@ from analyzers.store import Options
 
 ROOMS = {
     "memory": (Kind.SNAPSHOT,),
-    "hang": (Kind.FLIGHT,),
+    "hang": (Kind.FLIGHT, Kind.STACKS),
     "trace": (Kind.TRACE,),
     "steps": TIMED,
 }

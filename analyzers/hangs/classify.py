@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import msgspec
 
+from analyzers.hangs.absent import first_missed
 from analyzers.hangs.ends import Death, is_victim
 from analyzers.hangs.graph import At, Graph, Node, has_come, victims
 from analyzers.hangs.messages import in_message
@@ -17,6 +18,10 @@ from analyzers.hangs.signatures import Divergence, first_divergence
 from analyzers.wording import who
 
 YOUNG_SAMPLES = 64
+HELD = {
+    "stopped": "its process is stopped: kill -CONT lets it go on",
+    "in the kernel": "its process waits in the kernel, as it does for storage that hangs",
+}
 OUTSIDE = ("", "step", "between")
 """Where a heartbeat is in no phase."""
 
@@ -102,6 +107,8 @@ def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit | None:
     missed = scene.programs.first_missed(rank)
     # A stage waits in its recv for most of a step, so of two places that tell no more a collective is the nearer one.
     at = min(places, key=lambda p: (not is_at(scene.job, missed, p), p.sender >= 0, begun_ns(scene, p)))
+    if rank not in scene.job.ranks:
+        at = first_missed(scene.job, rank, places) or at
     if death := scene.side.death(rank):
         return died(scene, death, at, hurt)
     if at.sender < 0 and (parted := first_divergence(scene.job, at.group, at.seq)):
@@ -159,7 +166,7 @@ def silent(scene: Scene, rank: int, at: At, hurt: list[int]) -> Culprit:
             [rank],
             at,
             hurt,
-            "it did not answer",
+            HELD.get(asked.process or "", "it did not answer"),
             frames=scene.side.main_stack(rank),
             confidence=0.7,
         )
@@ -174,7 +181,7 @@ def host_detail(scene: Scene, rank: int) -> str:
     beat = asked.heartbeat
     phase = f"in phase {beat.phase} of step {beat.step}" if beat and beat.step and beat.phase not in OUTSIDE else ""
     deaf = "it answers no Python request, so something holds the GIL" if is_deaf(scene.side, rank) else ""
-    return "; ".join(part for part in (phase, deaf) if part)
+    return "; ".join(part for part in (phase, deaf, HELD.get(asked.process or "", "")) if part)
 
 
 def is_deaf(side: Side, rank: int) -> bool:

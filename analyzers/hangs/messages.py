@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analyzers.hangs.model import Frame, Job, Op, RankState, Signature
-from analyzers.hangs.p2p import NAME
+from analyzers.hangs.p2p import NAME, OTHER_HALF
 from analyzers.hangs.side import Side
 
 ROW = struct.Struct("<qq48s64s")
@@ -64,9 +64,8 @@ def lacks(job: Job, rank: int, key: tuple[str, str], count: Count, known: dict[i
     found, number = NAME.fullmatch(key[1]), group_of(job, rank, key[0])
     if not found or number is None or int(found["peer"]) >= len(job.groups[number].ranks):
         return False
-    other = "recv {peer}<-{me}" if found["verb"] == "send" else "send {peer}->{me}"
     peer = job.groups[number].ranks[int(found["peer"])]
-    half = known.get(peer, {}).get((key[0], other.format(**found.groupdict())))
+    half = known.get(peer, {}).get((key[0], OTHER_HALF[found["verb"]].format(**found.groupdict())))
     return half is None or half.calls < count.calls
 
 

@@ -189,7 +189,8 @@ def user_frame(frames: list[Frame]) -> Frame | None:
 def is_library(frame: Frame) -> bool:
     """Whether a frame is PyTorch's, the standard library's, our recorders' or native code."""
     native = not frame.line or ".so." in frame.filename or frame.filename.endswith(NATIVE)
-    return native or any(part in frame.filename for part in INTERNAL)
+    path = frame.filename if frame.filename.startswith(("/", "<")) else f"/{frame.filename}"  # py-spy cuts paths
+    return native or any(part in path for part in INTERNAL)
 
 
 def ops_of(columns: "dict[str, np.ndarray[Any, Any]]", rows: slice, rank: int, groups: dict[int, int]) -> list[Op]:

@@ -6,6 +6,7 @@ from collections import Counter
 from analyzers.hangs.model import Job, Op, RankState
 
 NAME = re.compile(r"(?P<verb>send|recv) (?P<me>\d+)(?:->|<-)(?P<peer>\d+)")
+OTHER_HALF = {"send": "recv {peer}<-{me}", "recv": "send {peer}->{me}"}
 
 
 def peer_of(job: Job, op: Op) -> tuple[str, int] | None:

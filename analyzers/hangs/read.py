@@ -18,6 +18,7 @@ import numpy as np
 
 from analyzers import unpickle
 from analyzers.errors import InputError
+from analyzers.hangs import pages
 
 VERSION = 4
 TAIL_ROWS = 64_000
@@ -26,7 +27,6 @@ TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
 """Operations kept of one rank."""
 TEXT_AT_MOST = 500
 LARGEST = 1 << 62
-PAGE_RANK = re.compile(rb"<h2>Rank (\d{1,7}):[^<]*</h2>\s*<pre>(.*?)</pre>", re.DOTALL)
 
 OPS = (
     "dump", "group", "seq", "p2p_seq", "record", "signature", "stack", "started", "done", "retired",
@@ -65,12 +65,15 @@ def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
 def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
     """(rank, what reads it) of the dumps in a file: one, or on a page of PyTorch's debug server one a rank."""
     try:
-        with path.open("rb") as file:
-            page = file.read() if file.peek(1)[:1] in b"\n<" else b""
+        page = path.read_bytes() if pages.holds_many(path) else b""
     except OSError:
         page = b""  # reading it as a dump will say what is wrong
-    shown = [(int(found[1]), partial(decode, found[2])) for found in PAGE_RANK.finditer(page)]
-    return [*shown] or [(None, partial(parse, path))]
+    if pages.TABLES.search(page):
+        return [(rank, partial(dict, dump)) for rank, dump in pages.dumps_of_tables(page).items()]
+    shown: list[tuple[int | None, Callable[[], Any]]] = [
+        (one.rank, partial(decode, one.text)) for one in pages.sections(page)
+    ]
+    return shown or [(None, partial(parse, path))]
 
 
 def parse(path: Path) -> Any:

@@ -1,24 +1,27 @@
 """Answers -> `Report[HangData]`: one verdict, the chain below it, and what evidence was lacking."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 from analyzers import run, store
 from analyzers.errors import InputError
 from analyzers.hangs.classify import Scene, classify
 from analyzers.hangs.ends import Death, exception_text, is_victim
 from analyzers.hangs.graph import At, Graph, build, roots
-from analyzers.hangs.job import NO_STACKS, OVERWRITTEN, DumpSet, load_job, open_set
-from analyzers.hangs.model import Culprit, HangData, Job, Wait, is_library
+from analyzers.hangs.job import NO_STACKS, OVERWRITTEN, load_job
+from analyzers.hangs.model import Culprit, HangData, Job, Wait, is_library, user_frame
 from analyzers.hangs.program import Programs
 from analyzers.hangs.rounds import moved
+from analyzers.hangs.sets import DumpSet, open_set
 from analyzers.hangs.side import Side
+from analyzers.hangs.standing import MOST_RANKS
+from analyzers.hangs.standing import crowds as places
 from analyzers.hangs.timing import timing
 from analyzers.hangs.words import finding_of, sentence
 from analyzers.hangs.workers import last_lines
 from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, ranked, tool_version
 from analyzers.wording import verb, who
 
-MOST_RANKS = 1 << 20
 CROWDS_AT_MOST, CALLERS_AT_MOST = 4, 5
 COPY_WHOLE = "collect the dumps again, or copy them whole"
 SCHEMA = "workbench.hang/1"
@@ -46,7 +49,7 @@ def analyze(found: run.Run, options: store.Options | None = None) -> Report[Hang
     options = options or store.Options()
     dumps, side = open_set(found)
     job = load_job(dumps.rounds[0], side, options)
-    if not job.ranks and not (side.exits or side.exit_codes or side.collection):
+    if not job.ranks and not (side.exits or side.exit_codes or side.collection or side.stack_files):
         why = "; ".join(unreadable(job)[:3])
         raise InputError(f"{found.root}: no readable Flight Recorder dump" + (f": {why}" if why else ""), COPY_WHOLE)
     scene = Scene(job, side, build(job, side), Programs(job))
@@ -167,6 +170,9 @@ def without_culprit(scene: Scene, lacking: list[str]) -> Verdict:
     few = len(scene.job.ranks) * 2 <= scene.job.world_size
     hidden = bool(gave_up) or blind or few or not any(state.ops for state in scene.job.ranks.values())
     sentence = "the dumps do not show who waits for whom" if hidden else "no rank waits for another one"
+    if not scene.job.ranks and scene.side.stack_files:
+        standing = "; ".join(crowd.said() for crowd in places(scene.job, scene.side)[:CROWDS_AT_MOST])
+        sentence = f"{standing}; stacks alone do not tell who waits for whom"
     if gave_up:
         ends = exception_text(scene.side.exits[gave_up[0]])
         sentence = f"{who(gave_up)} gave up waiting ({ends}), and the dumps do not show for whom"
@@ -212,7 +218,8 @@ def absent(job: Job, side: Side) -> dict[str, list[int]]:
 
 def evidence(scene: Scene, culprit: Culprit) -> list[Evidence]:
     """What a finding rests on beside what its words say: stack, timing, log, and where the victims wait."""
-    return [*stack_of(scene.side, culprit), *last_words(scene.side, culprit), *crowds(scene.job, culprit.victims)]
+    own = (stack_of(scene.side, culprit), home_of(scene.side, culprit), last_words(scene.side, culprit))
+    return [*chain.from_iterable(own), *crowds(scene, culprit.victims)]
 
 
 def stack_of(side: Side, culprit: Culprit) -> list[Evidence]:
@@ -226,6 +233,15 @@ def stack_of(side: Side, culprit: Culprit) -> list[Evidence]:
     return [Evidence(text=text, line=f"{line.filename}:{line.line}", source=str(side.stack_files.get(rank, "")))]
 
 
+def home_of(side: Side, culprit: Culprit) -> list[Evidence]:
+    """Which process on which host it is: where to log in."""
+    known = [(r, side.groups[r]) for r in culprit.ranks[:CALLERS_AT_MOST] if r in side.groups and side.groups[r].host]
+    told = ", ".join(
+        f"rank {rank} {'was' if culprit.kind == 'dead' else 'is'} process {f.pid} on {f.host}" for rank, f in known
+    )
+    return [Evidence(text=told)] if told else []
+
+
 def last_words(side: Side, culprit: Culprit) -> list[Evidence]:
     """How long a living rank has been there; how the log of a dead one ends."""
     rank = culprit.ranks[0]
@@ -237,11 +253,11 @@ def last_words(side: Side, culprit: Culprit) -> list[Evidence]:
     return [Evidence(text=f"its log ends with: {said}", source=str(log))] if said else []
 
 
-def crowds(job: Job, victims: Sequence[int]) -> list[Evidence]:
+def crowds(scene: Scene, victims: Sequence[int]) -> list[Evidence]:
     """Where the victims wait, those in the same place together, most of them first."""
     together: dict[tuple[str, str], list[int]] = {}
     for rank in victims:
-        if place := waiting_line(job, rank):
+        if place := waiting_line(scene, rank):
             together.setdefault(place, []).append(rank)
     most = sorted(together.items(), key=lambda one: -len(one[1]))[:CROWDS_AT_MOST]
     return [
@@ -250,12 +266,12 @@ def crowds(job: Job, victims: Sequence[int]) -> list[Evidence]:
     ]
 
 
-def waiting_line(job: Job, rank: int) -> tuple[str, str] | None:
-    """What a rank stands in, and the line that issued it."""
-    state = job.ranks.get(rank)
+def waiting_line(scene: Scene, rank: int) -> tuple[str, str] | None:
+    """What a rank stands in, and the line that issued it, or where its dump has no stacks the one it stands at."""
+    job, state = scene.job, scene.job.ranks.get(rank)
     if state is None or state.front is None:
         return None
-    front, line = state.front, job.line(state.front)
+    front, line = state.front, job.line(state.front) or user_frame(scene.side.main_stack(rank))
     name = f"{job.operation(front)} of {job.groups[front.group].label}"
     return name, f"{line.filename}:{line.line}" if line else ""
 

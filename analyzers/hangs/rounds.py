@@ -7,8 +7,9 @@ import msgspec
 
 from analyzers import store
 from analyzers.hangs.files import Heartbeat
-from analyzers.hangs.job import DumpSet, load_job
+from analyzers.hangs.job import load_job
 from analyzers.hangs.model import Culprit, Job
+from analyzers.hangs.sets import DumpSet
 from analyzers.hangs.side import Side
 
 AFTER_LOOKING_TWICE = 0.05

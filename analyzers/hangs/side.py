@@ -13,6 +13,7 @@ from analyzers import run
 from analyzers.hangs.ends import ORDERLY, Death, exception_text, is_victim
 from analyzers.hangs.files import Asked, Collection, ExitFile, GroupsFile, Heartbeat, Round, Struct, read_side
 from analyzers.hangs.model import Frame
+from analyzers.hangs.pages import holds_many, stacks, unanswered
 from analyzers.hangs.threads import main_thread
 from analyzers.hangs.workers import last_errors, log_files
 from analyzers.wording import signal_of
@@ -57,7 +58,7 @@ class Side:
     def main_stack(self, rank: int) -> list[Frame]:
         """The main thread's frames, innermost first."""
         path = self.stack_files.get(rank)
-        return main_thread(path) if path else []
+        return main_thread(path, rank) if path else []
 
     def death(self, rank: int) -> Death | None:
         """How a rank ended, if it had ended when the dumps were taken."""
@@ -72,11 +73,18 @@ class Side:
         code = asked.exit_code if asked and asked.exit_code is not None else self.exit_codes.get(rank)
         if code:
             return Death(rank, signal_of(code), victim=code in ORDERLY)
+        if asked and asked.status == "exited" and (code == 0 or is_done(asked)):
+            return Death(rank, "it ended without an error", victim=False)
         if asked and asked.status in ("exited", "refused"):
             return Death(
                 rank, "its process was gone" if asked.status == "exited" else "refused connection", victim=False
             )
         return None
+
+
+def is_done(asked: Asked) -> bool:
+    """Whether a rank had marked a clean end."""
+    return asked.heartbeat is not None and asked.heartbeat.phase == "done"
 
 
 def gather(found: run.Run, folders: Sequence[Path], *, first_look: int = 1) -> Side:
@@ -91,7 +99,7 @@ def gather(found: run.Run, folders: Sequence[Path], *, first_look: int = 1) -> S
         groups=groups,
         # The end of another process than the one that speaks for the rank now is that of an earlier attempt.
         exits={r: f for r, f in exits.items() if r not in groups or f.pid in (0, groups[r].pid)},
-        stack_files=by_rank(found, run.Kind.STACKS, folders, first_look),
+        stack_files=stack_pages(found) | by_rank(found, run.Kind.STACKS, folders, first_look),
         message_files=by_rank(found, run.Kind.MESSAGES, folders, first_look),
         log_files=log_files(found),
         step_logs={a.rank: a.path for a in found.of(run.Kind.STEPS) if a.rank is not None},
@@ -99,9 +107,25 @@ def gather(found: run.Run, folders: Sequence[Path], *, first_look: int = 1) -> S
         world_size=manifest["world_size"] if isinstance(manifest.get("world_size"), int) else 0,
     )
     side.collection = joined([c for f in folders if (c := read_side(f / "collection.json", Collection))])
+    side.collection = side.collection or told_by_pages(found)
     if side.collection:
         side.collection.rounds = side.collection.rounds[first_look - 1 :]
     return side
+
+
+def stack_pages(found: run.Run) -> dict[int, Path]:
+    """The page that shows each rank's stack: the newest of `/stacks`, else of `/pyspy_dump`, which needs no GIL."""
+    many = [a.path for a in found.of(run.Kind.STACKS) if a.rank is None and holds_many(a.path)]
+    many.sort(key=lambda path: (path.stat().st_mtime, path.name))
+    newest = {"py" in path.name: path for path in many}
+    return {rank: newest[by_py_spy] for by_py_spy in sorted(newest, reverse=True) for rank in stacks(newest[by_py_spy])}
+
+
+def told_by_pages(found: run.Run) -> Collection | None:
+    """Which ranks PyTorch's debug server could not ask, as the collection that its pages are."""
+    many = [a.path for a in found.of(run.Kind.FLIGHT) if holds_many(a.path)]
+    lost = {rank: Asked(status=how) for path in many for rank, how in unanswered(path).items()}
+    return Collection(reason="asked", rounds=[Round(ranks=lost)]) if lost else None
 
 
 def joined(collections: Sequence[Collection]) -> Collection | None:

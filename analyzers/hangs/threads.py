@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from analyzers.hangs.model import Frame
+from analyzers.hangs.pages import holds_many, stacks
 
 TEXT_BYTES = 1 << 22
 FAULTHANDLER = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (?P<name>.+)$')
@@ -12,16 +13,21 @@ PY_SPY = re.compile(r"^\s+(?P<name>.+) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)$
 THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
 
 
-def main_thread(path: Path) -> list[Frame]:
-    """The stack of the thread that runs the script, innermost first."""
+def main_thread(path: Path, rank: int) -> list[Frame]:
+    """The stack of the thread that runs the script, innermost first; of a file of many ranks, that of `rank`."""
     try:
-        with path.open(errors="replace") as file:
-            lines = file.read(TEXT_BYTES).splitlines()
+        threads = split_threads(text_of(path, rank).splitlines())
     except OSError:
         return []
-    threads = split_threads(lines)
     whole = [t for t in threads if any(f.name.strip() == "<module>" for f in t)]
     return max(whole or threads, key=len, default=[])
+
+
+def text_of(path: Path, rank: int) -> str:
+    if holds_many(path):
+        return stacks(path).get(rank, "")
+    with path.open(errors="replace") as file:
+        return file.read(TEXT_BYTES)
 
 
 def split_threads(lines: list[str]) -> list[list[Frame]]:

@@ -6,13 +6,14 @@ from functools import lru_cache
 import pandas as pd
 
 from analyzers import run, store
-from analyzers.hangs.job import load_job, open_set
-from analyzers.hangs.model import Frame, Job, Op, is_library, user_frame
+from analyzers.hangs.job import load_job
+from analyzers.hangs.model import Frame, Job, Op, is_library
+from analyzers.hangs.sets import open_set
 from analyzers.hangs.side import Side
 from analyzers.hangs.signatures import comparable
+from analyzers.hangs.standing import crowds
 from analyzers.wording import place, ranges
 
-MOST_RANKS = 1 << 20
 STATES = ("done", "started", "scheduled", "missing", "mismatch", "no dump")
 
 
@@ -68,24 +69,8 @@ def places(found: run.Run, options: store.Options | None = None) -> pd.DataFrame
 
     `said` is a line such as `62 ranks in all_gather at job/model.py:212`.
     """
-    job, side = open_job(found, options)
-    standing: dict[tuple[str, str], list[int]] = {}
-    for rank in range(min(job.world_size, MOST_RANKS)):
-        state = job.ranks.get(rank)
-        front = state.front if state else None
-        line = user_frame(side.main_stack(rank)) or (job.line(front) if front else None)
-        name = job.operation(front) if front else line.name if line else "no recorded operation" if state else "no dump"
-        standing.setdefault((name, place(line.filename, line.line) if line else ""), []).append(rank)
-    rows = [
-        {"ranks": ranks, "name": name, "place": where, "said": stand(ranks, name, where)}
-        for (name, where), ranks in sorted(standing.items(), key=lambda one: (-len(one[1]), one[1]))
-    ]
+    rows = [{**crowd._asdict(), "said": crowd.said()} for crowd in crowds(*open_job(found, options))]
     return pd.DataFrame(rows, columns=["ranks", "name", "place", "said"])
-
-
-def stand(ranks: list[int], name: str, where: str) -> str:
-    them = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
-    return f"{them} in {name}" + (f" at {where}" if where else "")
 
 
 def stacks(found: run.Run, options: store.Options | None = None) -> pd.DataFrame:

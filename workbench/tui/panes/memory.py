@@ -24,6 +24,7 @@ from workbench.tui.panes.evidence import Evidence, Instant
 from workbench.tui.widgets.area import Area
 from workbench.tui.widgets.parts import Part, Parts
 from workbench.tui.widgets.readings import TURNS
+from workbench.tui.widgets.stacked import FAILURE
 
 RESTED_S = 0.1
 SHOWN_BY = {
@@ -188,6 +189,6 @@ class MemoryPane(Vertical):
 
 
 def head(row: dict[str, Any]) -> str:
-    """Which entry, and what is allocated after it."""
-    failed = "   allocation failed" if row["oom"] else ""
-    return f"entry {int(row['entry'])}   {size(int(row['allocated']))}{failed}"
+    """Which entry, what is allocated after it, and what was asked for in vain."""
+    told = f"entry {int(row['entry'])}   {size(int(row['allocated']))} allocated"
+    return f"{told}\n{FAILURE} asked for {size(int(row['oom']))} more" if row["oom"] else told

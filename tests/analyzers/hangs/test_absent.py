@@ -1,0 +1,55 @@
+"""A rank that left no dump: which operation it never came to, and in which group it was."""
+
+import pytest
+
+
+@pytest.mark.parametrize("group", ["tp", "dp", "default"])
+def test_the_operation_is_the_first_that_it_missed(folder, world, group):
+    """Others wait for it in several groups at once; the earliest in its sisters' program is the one."""
+    mesh = world(tp=2, dp=3, pp=2)
+    dumps = mesh.dumps("missing", 5, group)
+    program = mesh.program(4)
+    report = folder.write({rank: content for rank, content in dumps.items() if rank != 5}).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("dead", [5])
+    name, desc, _ = mesh.group(group, 5)
+    missed = max(i for i, (kind, _) in enumerate(program) if kind == group)
+    seq = sum(kind == group for kind, _ in program[: missed + 1])
+    assert (report.data.culprits[0].group, report.data.culprits[0].group_desc) == (name, desc)
+    assert report.data.culprits[0].seq == seq
+
+
+def gloo(recorder, rank, group, *, done):
+    entries = [
+        recorder.entry(("0", "default_pg"), 1, backend="gloo"),
+        recorder.entry(group, 1, backend="gloo", done=done, record=2),
+    ]
+    return recorder.dump(entries, {})
+
+
+def test_one_lost_rank_is_in_each_group_that_waits(folder, recorder):
+    """Without any map of groups: those that used the group all wait in it, so it lacks somebody."""
+    mesh = {0: "1", 2: "1", 1: "2"}
+    dumps = {rank: gloo(recorder, rank, (name, "mesh_dp"), done=name == "1") for rank, name in mesh.items()}
+    folder.side("run.json", {"world_size": 4}).write(dumps)
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("dead", [3])
+    assert {g.name: g.ranks for g in report.data.groups} == {"0": [0, 1, 2, 3], "1": [0, 2], "2": [1, 3]}
+
+
+def test_of_several_lost_ranks_the_spacing_of_the_mesh_tells(folder, recorder):
+    """Groups of every other rank: 4 belongs to 0 and 2, 7 to 1, 3 and 5; of three that may fit none is guessed."""
+    names = {0: "1", 2: "1", 6: "1", 1: "2", 3: "2", 5: "2"}
+    dumps = {rank: gloo(recorder, rank, (name, "mesh_dp"), done=False) for rank, name in names.items()}
+    folder.side("run.json", {"world_size": 8}).write(dumps)
+    report = folder.report()
+    assert {g.name: g.ranks for g in report.data.groups if g.desc == "mesh_dp"} == {
+        "1": [0, 2, 4, 6],
+        "2": [1, 3, 5, 7],
+    }
+    assert report.verdict.ranks == [4, 7]
+
+
+def test_what_several_lost_ranks_leave_open_is_told(folder, recorder):
+    dumps = {rank: gloo(recorder, rank, ("1", "mesh_dp"), done=False) for rank in (0, 2)}
+    folder.side("run.json", {"world_size": 7}).write(dumps | {rank: recorder.dump([], {}) for rank in (1, 3, 5)})
+    assert "no map of groups: mesh_dp may lack any of ranks 4, 6" in folder.report().verdict.missing

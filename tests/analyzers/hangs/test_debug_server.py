@@ -1,0 +1,69 @@
+"""Pages of PyTorch's debug server as they were saved, and the texts that it writes by itself.
+
+Those of `stuck_gil` and `native` come from torch 2.13 and four real gloo ranks. It cannot make its tables of gloo, so
+`tables` holds those that it makes of simulated dumps.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from analyzers import run
+from analyzers.errors import InputError
+from analyzers.hangs import analyze, views
+
+PAGES = Path(__file__).parents[2] / "fixtures/debug_server"
+
+
+def test_a_rank_that_holds_the_gil_answers_with_its_dump_and_to_py_spy():
+    report = analyze(run.discover(PAGES / "stuck_gil"))
+    assert (report.verdict.kind, report.verdict.ranks) == ("host_stuck", [2])
+    assert "load_batch (stuck_job.py:8)" in report.verdict.sentence
+    assert "never joined all_reduce #6 of mesh_tp" in report.verdict.sentence
+    waiting = {fact.text: fact.line for fact in report.findings[0].evidence}
+    assert waiting["ranks 0-1 wait in all_reduce of default_pg"] == "/job/stuck_job.py:11"
+
+
+@pytest.mark.parametrize("names", [["stacks.html", "pyspy_dump.html"], ["*.txt"]])
+def test_stacks_alone_tell_where_the_ranks_stand(tmp_path, names):
+    for path in (path for name in names for path in (PAGES / "stuck_gil").glob(name)):
+        shutil.copy(path, tmp_path)
+    report = analyze(run.discover(tmp_path))
+    assert report.verdict.kind == "unknown"
+    assert report.verdict.sentence == (
+        "2 ranks in all_reduce at job/stuck_job.py:11; rank 3 in all_reduce at job/stuck_job.py:15;"
+        " rank 2 in load_batch at stuck_job.py:8; stacks alone do not tell who waits for whom"
+    )
+
+
+def test_native_frames_of_a_page():
+    shown = views.stacks(run.discover(PAGES / "native.html"))
+    waiting = shown[shown["name"] == "c10d::Work::wait"]
+    assert sorted(rank for ranks in waiting["ranks"] for rank in ranks) == [0, 1, 3]
+    assert not waiting["own"].any()
+
+
+@pytest.mark.parametrize("name", ["shape.html", "shape.txt"])
+def test_tables_hold_what_each_rank_issued(name):
+    report = analyze(run.discover(PAGES / "tables" / name))
+    assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [3])
+    assert "_all_gather_base 6x1024 instead of _all_gather_base 4x1024" in report.verdict.sentence
+    assert {(g.desc, tuple(g.ranks)) for g in report.data.groups} == {
+        *(("mesh_tp", ranks) for ranks in ((0, 1), (2, 3))),
+        *(("mesh_dp", ranks) for ranks in ((0, 2), (1, 3))),
+        ("default_pg", (0, 1, 2, 3)),
+    }
+
+
+def test_a_rank_that_refused_the_server_is_dead():
+    report = analyze(run.discover(PAGES / "tables/dead.html"))
+    assert (report.verdict.kind, report.verdict.ranks) == ("dead", [3])
+    assert "no dump of rank 3: refused connection" in report.verdict.missing
+
+
+def test_other_pages_say_which_to_save():
+    for path in (PAGES / "failed.html", PAGES / "stuck_gil/wait_counters_20261121_191710.txt"):
+        with pytest.raises(InputError) as caught:
+            run.discover(path)
+        assert "/fr_trace_json" in caught.value.hint
