@@ -131,9 +131,13 @@ def make(scenario: str, seed: int, folder: Path, meshes: Sequence[Mesh] = MESHES
 
 
 def shows(job: Simulation, fault: Fault) -> bool:
-    """Whether a fault came to pass, and is not hidden: a host that also waits for its device keeps nobody waiting."""
+    """Whether a fault came to pass, and is not hidden: a host that also waits for its device keeps nobody waiting, and
+    of an operation that the ring has overwritten nothing tells.
+    """
     state = job.ranks[fault.rank]
     hidden = fault.kind == "host_stuck" and len(state.done_ns) < len(state.issued)
+    since = sum(1 if len(launch.ops) == 1 else len(launch.ops) + 1 for launch, *_ in state.issued[fault.place :])
+    hidden |= since > job.style.ring
     return (fault.rank, fault.place) in job.reached and not hidden
 
 
