@@ -50,7 +50,8 @@ def classify(scene: Scene, root: list[Node]) -> Culprit | None:
 
 def ring(scene: Scene, ranks: list[int], places: list[At], hurt: list[int]) -> Culprit | None:
     """Ranks that wait for each other; a skipped operation leaves the same picture as a different order."""
-    if all(young(scene, place) for place in places):
+    lost_front = any(scene.job.ranks[rank].overwritten for rank in ranks if rank in scene.job.ranks)
+    if lost_front or all(young(scene, place) for place in places):
         return None
     at = min(places)
     left = [d for rank in ranks if (d := scene.programs.departure(rank))]
@@ -107,7 +108,7 @@ def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit | None:
     missed = scene.programs.first_missed(rank)
     # A stage waits in its recv for most of a step, so of two places that tell no more a collective is the nearer one.
     at = min(places, key=lambda p: (not is_at(scene.job, missed, p), p.sender >= 0, begun_ns(scene, p)))
-    if rank not in scene.job.ranks:
+    if missed is None:
         at = first_missed(scene.job, rank, places) or at
     if death := scene.side.death(rank):
         return died(scene, death, at, hurt)
