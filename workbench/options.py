@@ -72,6 +72,9 @@ Export = Annotated[
         help="Write all ranks of the last recorded step to this .json[.gz], for Perfetto.", show_default=False
     ),
 ]
+CriticalPath = Annotated[
+    bool, typer.Option("--critical-path", help="What the last step consists of, along what held up what; what-if.")
+]
 PeakTflops = Annotated[
     float | None,
     typer.Option(

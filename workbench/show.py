@@ -97,6 +97,14 @@ def memory_further(
     return deliver(whole, document, run, fail_on)
 
 
+def trace_further(paths: Sequence[Path], reading: Reading, document: Document, fail_on: FailOn | None) -> Exit:
+    """The trace report with the critical path, as a document."""
+    from analyzers.traces import with_critical_path
+
+    options, run = options_of(reading), find(paths)
+    return deliver(with_critical_path(ask("trace", run, options), options), document, run, fail_on)
+
+
 def exported(paths: Sequence[Path], reading: Reading, target: Path, *, force: bool) -> Exit:
     """The traces of a run's last recorded step as one file for Perfetto."""
     from analyzers.traces.export import export
@@ -127,7 +135,7 @@ def compared(a: Path, b: Path, showing: Showing, fail_on: str | None) -> Exit:
         from workbench.web.server import serve_view
         from workbench.web.view import View
 
-        serve_view(View(runs[0], Options(), report, parts(report)))
+        serve_view(View(runs[0], Options(), report, parts(report), runs[1]), "compare")
         return Exit.OK
     delivered = deliver(report, showing, runs[0])
     return Exit.FINDINGS if limits.fails(report) else delivered

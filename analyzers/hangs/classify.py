@@ -18,6 +18,10 @@ from analyzers.hangs.signatures import Divergence, first_divergence
 from analyzers.wording import who
 
 YOUNG_SAMPLES = 64
+HELD = {
+    "stopped": "its process is stopped: kill -CONT lets it go on",
+    "in the kernel": "its process waits in the kernel, as it does for storage that hangs",
+}
 OUTSIDE = ("", "step", "between")
 """Where a heartbeat is in no phase."""
 
@@ -162,7 +166,7 @@ def silent(scene: Scene, rank: int, at: At, hurt: list[int]) -> Culprit:
             [rank],
             at,
             hurt,
-            "it did not answer",
+            HELD.get(asked.process or "", "it did not answer"),
             frames=scene.side.main_stack(rank),
             confidence=0.7,
         )
@@ -177,7 +181,7 @@ def host_detail(scene: Scene, rank: int) -> str:
     beat = asked.heartbeat
     phase = f"in phase {beat.phase} of step {beat.step}" if beat and beat.step and beat.phase not in OUTSIDE else ""
     deaf = "it answers no Python request, so something holds the GIL" if is_deaf(scene.side, rank) else ""
-    return "; ".join(part for part in (phase, deaf) if part)
+    return "; ".join(part for part in (phase, deaf, HELD.get(asked.process or "", "")) if part)
 
 
 def is_deaf(side: Side, rank: int) -> bool:

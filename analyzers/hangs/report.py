@@ -1,6 +1,7 @@
 """Answers -> `Report[HangData]`: one verdict, the chain below it, and what evidence was lacking."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 from analyzers import run, store
 from analyzers.errors import InputError
@@ -217,7 +218,8 @@ def absent(job: Job, side: Side) -> dict[str, list[int]]:
 
 def evidence(scene: Scene, culprit: Culprit) -> list[Evidence]:
     """What a finding rests on beside what its words say: stack, timing, log, and where the victims wait."""
-    return [*stack_of(scene.side, culprit), *last_words(scene.side, culprit), *crowds(scene, culprit.victims)]
+    own = (stack_of(scene.side, culprit), home_of(scene.side, culprit), last_words(scene.side, culprit))
+    return [*chain.from_iterable(own), *crowds(scene, culprit.victims)]
 
 
 def stack_of(side: Side, culprit: Culprit) -> list[Evidence]:
@@ -229,6 +231,15 @@ def stack_of(side: Side, culprit: Culprit) -> list[Evidence]:
     called = f", called by {', '.join(f.name for f in callers[:CALLERS_AT_MOST])}" if callers else ""
     text = f"{who(culprit.ranks)}: {line.name}{called}"
     return [Evidence(text=text, line=f"{line.filename}:{line.line}", source=str(side.stack_files.get(rank, "")))]
+
+
+def home_of(side: Side, culprit: Culprit) -> list[Evidence]:
+    """Which process on which host it is: where to log in."""
+    known = [(r, side.groups[r]) for r in culprit.ranks[:CALLERS_AT_MOST] if r in side.groups and side.groups[r].host]
+    told = ", ".join(
+        f"rank {rank} {'was' if culprit.kind == 'dead' else 'is'} process {f.pid} on {f.host}" for rank, f in known
+    )
+    return [Evidence(text=told)] if told else []
 
 
 def last_words(side: Side, culprit: Culprit) -> list[Evidence]:

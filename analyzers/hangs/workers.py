@@ -33,10 +33,22 @@ def workers(found: run.Run, kind: run.Kind) -> Iterator[Worker]:
     sides = [(a.path, side) for a in groups if (side := read_side(a.path, GroupsFile))]
     launches = {part["launch"] for part, _ in parts}
     ranks = {launch: ranks_of(Path(launch), launches, sides) for launch in launches}
+    first = first_ranks(found.manifest())
     for part, path in parts:
-        local_rank = int(part["local_rank"])
+        local_rank, launch = int(part["local_rank"]), Path(part["launch"]).name
+        if launch in first:
+            yield Worker(path, int(part["attempt"]), first[launch] + local_rank)
+            continue
         known = ranks[part["launch"]]
         yield Worker(path, int(part["attempt"]), local_rank if known is None else known.get(local_rank))
+
+
+def first_ranks(manifest: dict[str, Any]) -> dict[str, int]:
+    """The rank of each launch's first worker, as its launcher has written it down."""
+    launches = manifest.get("launches")
+    told = launches.items() if isinstance(launches, dict) else ()
+    first = {name: one.get("first_rank") for name, one in told if isinstance(one, dict)}
+    return {name: rank for name, rank in first.items() if isinstance(rank, int)}
 
 
 def ranks_of(launch: Path, launches: set[str], sides: list[tuple[Path, GroupsFile]]) -> dict[int, int] | None:

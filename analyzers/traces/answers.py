@@ -71,6 +71,42 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     bound: str = ""
 
 
+class Shaped(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator with inputs of certain sizes.
+
+    `total_ns` is the time of the kernels that it launched itself, on a host its own; `flops_per_s` is over that time.
+    """
+
+    name: str
+    shapes: str
+    count: int
+    total_ns: int
+    flops: int
+    flops_per_s: float
+    bound: str
+
+
+class Launched(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel and the operator that launched it, the innermost one."""
+
+    operator: str
+    kernel: str
+    count: int
+    total_ns: int
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """How many kernels of one stream were launched and had not begun; `full_ns`: that was over 1000 of them, at about
+    which a launching call has to wait.
+    """
+
+    name: str
+    count: int
+    mean: float
+    max: int
+    full_ns: int
+
+
 class Launches(msgspec.Struct, frozen=True, kw_only=True):
     """From the end of a launching call to its kernel's beginning (`early`: negative), and how many kernels queue.
 
@@ -102,6 +138,17 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
     """Copies of one kind; the bandwidth is that of all of them together, in bytes a second."""
 
     name: str
+    count: int
+    total_ns: int
+    bytes: int
+    bytes_per_s: float
+
+
+class CopySize(msgspec.Struct, frozen=True, kw_only=True):
+    """Copies of one kind whose size is `at_least` so many bytes and less than 16 times that."""
+
+    name: str
+    at_least: int
     count: int
     total_ns: int
     bytes: int
@@ -189,6 +236,23 @@ class Sequence(msgspec.Struct, frozen=True, kw_only=True):
     total_ns: int
 
 
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What has a share of the critical path of a step.
+
+    The shares add up to the step; if this took half as long the step would be shorter by `saved_ns` at most, as another
+    path may take over.
+    """
+
+    rank: int | None
+    device: int | None
+    step: int | None
+    kind: str
+    name: str
+    count: int
+    path_ns: int
+    saved_ns: int
+
+
 class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     """One device of one file; `device` is null and `source` "cpu" where the work is that of the host itself.
 
@@ -230,9 +294,13 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     modules: list[Cost]
     annotations: list[Cost]
     lines: list[Cost]
+    shapes: list[Shaped]
+    launched: list[Launched]
     launches: Launches | None
+    queues: list[Queue]
     synchronisations: list[Call]
     copies: list[Copy]
+    copy_sizes: list[CopySize]
     collectives: list[Collective]
     graphs: Graphs | None
     compiled: Compiled | None

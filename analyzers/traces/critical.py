@@ -9,7 +9,7 @@ the host itself does the work, `critical_host` tells it.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ JUST_NS = 10_000
 
 
 class State(NamedTuple):
-    """Where the walk is: a moment, and the place in the work of an event that ends there, or NONE on the host.
+    """Where the walk is: a moment, and the place in the work of an event that ends there, or NONE on the host (`lane`).
 
     Only work before the place `below` comes into question any more, so the walk ends.
     """
@@ -34,6 +34,7 @@ class State(NamedTuple):
     at: int
     place: int
     below: int
+    lane: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,10 @@ class Path:
         order = np.argsort(end, kind="stable")
         return rows[order], end[order]
 
+    @cached_property
+    def host(self) -> HostPath:
+        return HostPath(self.trace, None, self.start, self.end)
+
     def last_ended(self, at: int, below: int) -> int:
         """The place of the work that ended last until a moment; NONE before all."""
         return min(int(np.searchsorted(self.ends, at, side="right")), below) - 1
@@ -73,8 +78,10 @@ class Path:
         last = self.last_ended(self.end, len(self.work))
         state = State(self.end, last, len(self.work))
         while state.at > self.start:
+            lane = state.lane
             state, found = (self.on_host if state.place == NONE else self.on_device)(state)
-            yield from (piece for piece in found if piece.end > piece.start)
+            for piece in (one for one in found if one.end > one.start):
+                yield from self.host.between(piece.start, piece.end, lane) if piece.kind == "host" else [piece]
 
     def on_device(self, state: State) -> tuple[State, list[Piece]]:
         """An event, the pause behind it, and what held it up before it began."""
@@ -90,7 +97,10 @@ class Path:
             kind = "unexplained" if launch == NONE else "dependency"
             return State(ended, before, state.place), [*found, Piece(ended, start, kind)]
         called = max(called, self.start)
-        return State(called, NONE, state.place), [*found, Piece(called, start, "launch latency")]
+        return State(called, NONE, state.place, int(c["lane"][launch])), [
+            *found,
+            Piece(called, start, "launch latency"),
+        ]
 
     def on_host(self, state: State) -> tuple[State, list[Piece]]:
         """The host's time back to the last call that waited for the device, and what that waited for."""
@@ -103,8 +113,8 @@ class Path:
         before = self.last_ended(until, state.below)
         if before != NONE and self.ends[before] > began:
             return State(until, before, state.below), [Piece(until, state.at, "host")]
-        found = [Piece(until, state.at, "host"), Piece(began, until, "host", row)]
-        return State(min(began, state.at - 1), NONE, state.below), found
+        back = min(began, state.at - 1)
+        return State(back, NONE, state.below, int(self.trace.columns["lane"][row])), [Piece(back, state.at, "host")]
 
 
 def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None = None) -> pd.DataFrame:
@@ -125,6 +135,15 @@ def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None
             "row": np.array([piece.row for piece in pieces], np.int64),
         }
     )
+
+
+def held(path: pd.DataFrame) -> list[dict[str, Any]]:
+    """What the path consists of, by kind and name, the longest first: the fields of `answers.Held` but whose it is."""
+    sums = path.groupby(["kind", "name"], sort=False)["dur_ns"].agg(["sum", "count"]).reset_index()
+    return [
+        {"kind": kind, "name": name, "count": count, "path_ns": spent, "saved_ns": spent - spent // 2}
+        for kind, name, spent, count in sums.sort_values("sum", ascending=False, kind="stable").itertuples(index=False)
+    ]
 
 
 def if_faster(path: pd.DataFrame, name: str, factor: float) -> int:

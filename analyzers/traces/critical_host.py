@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analyzers.traces.intervals import COMMUNICATION, KIND_NAMES
-from analyzers.traces.model import ANNOTATIONS, HOST_LANE, PROFILER_STEP, Trace
+from analyzers.traces.model import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
 from analyzers.traces.nesting import NONE, nest
 from analyzers.traces.phases import phase_of_names
 from analyzers.traces.table import Column
@@ -83,10 +83,13 @@ class Thread:
 
 @dataclass(frozen=True)
 class HostPath:
-    """A walk through the threads of a host from `end` back to `start`, in ns of the trace."""
+    """A walk through the threads of a host from `end` back to `start`, in ns of the trace.
+
+    Without an account whatever runs on the host is its work: it only launches what a device does.
+    """
 
     trace: Trace
-    account: int
+    account: int | None
     start: int
     end: int
 
@@ -94,6 +97,8 @@ class HostPath:
     def working(self) -> Column:
         """A flag for each event: is it an operator that computes, or a phase of the host's own?"""
         c = self.trace.columns
+        if self.account is None:
+            return self.trace.of_cat(OPS) | self.trace.of_cat(LAUNCHES)
         found: Column = phase_of_names(self.trace, OWN)[c["name"]] & self.trace.of_cat(ANNOTATIONS)
         found |= (c["account"] == self.account) & (c["kind"] != COMMUNICATION)
         return found
@@ -102,7 +107,8 @@ class HostPath:
     def collectives(self) -> Column:
         """Rows of the collectives that last, in order of their end."""
         c = self.trace.columns
-        rows = np.flatnonzero((c["account"] == self.account) & (c["kind"] == COMMUNICATION) & (c["end"] > c["start"]))
+        mine = (c["account"] == self.account) & (self.account is not None)
+        rows = np.flatnonzero(mine & (c["kind"] == COMMUNICATION) & (c["end"] > c["start"]))
         return rows[np.argsort(c["end"][rows], kind="stable")]
 
     @cached_property
@@ -123,7 +129,11 @@ class HostPath:
     @cached_property
     def threads(self) -> list[Thread]:
         c = self.trace.columns
-        told = self.trace.of_cat(ANNOTATIONS) & ~self.trace.is_named(PROFILER_STEP) & (c["end"] > c["start"])
+        told = (
+            (self.trace.of_cat(ANNOTATIONS) | self.trace.of_cat(LAUNCHES))
+            & ~self.trace.is_named(PROFILER_STEP)
+            & (c["end"] > c["start"])
+        )
         told &= (c["start"] < self.end) & (c["end"] > self.start)
         chosen = [np.flatnonzero(told & (c["lane"] == lane)) for lane in self.lanes.tolist()]
         return [Thread(self.trace, rows, self.working[rows]) for rows in chosen]
@@ -144,22 +154,33 @@ class HostPath:
 
     def pieces(self) -> Iterator[Piece]:
         """From the end to the start, without gaps."""
-        state = State(self.end, 0)
-        while state.at > self.start and self.threads:
-            state, found = (self.on_thread if state.collective == NONE else self.in_collective)(state)
-            yield from (piece for piece in found if piece.end > piece.start)
-        if state.at > self.start:
-            yield Piece(self.start, state.at, "host")
+        return self.between(self.start, self.end)
 
-    def on_thread(self, state: State) -> tuple[State, list[Piece]]:
+    def between(self, start: int, end: int, lane: int | None = None) -> Iterator[Piece]:
+        """The same from a moment back to another one, beginning on the thread of a lane."""
+        state = State(end, self.number(lane))
+        while state.at > start and self.threads:
+            state, found = self.in_collective(state) if state.collective != NONE else self.on_thread(state, start)
+            for piece in found:
+                if piece.end > max(piece.start, start):
+                    yield piece._replace(start=max(piece.start, start))
+        if state.at > start:
+            yield Piece(start, state.at, "host")
+
+    def number(self, lane: int | None) -> int:
+        """The place of a lane's thread; that of the busiest one where it has none."""
+        return self.lanes.tolist().index(lane) if lane in self.lanes.tolist() else 0
+
+    def on_thread(self, state: State, start: int) -> tuple[State, list[Piece]]:
         """What the thread runs, or what it waits for."""
         thread = self.threads[state.thread]
         if thread.works(state.at):
-            piece = self.stretch(thread, state.at, self.start)
+            piece = self.stretch(thread, state.at, start)
             return State(piece.start, state.thread), [piece]
         before = thread.last_busy(state.at)
-        since = max(before[1], self.start) if before else self.start
+        since = max(before[1], start) if before else start
         other = self.ended(state, since)
+        other = other if other and other.at > start else None
         until = other.at if other else since
         found, at = [], state.at
         while at > until:
@@ -203,8 +224,8 @@ class HostPath:
         if before != NONE and issued <= self.ends[before]:
             ended = max(int(self.ends[before]), self.start)
             return State(ended, state.thread, before), [*found, Piece(ended, begun, "dependency")]
-        thread = self.lanes.tolist().index(int(c["lane"][call])) if call != NONE else 0
-        return State(issued, thread), [*found, Piece(issued, begun, "launch latency")]
+        lane = int(c["lane"][call]) if call != NONE else None
+        return State(issued, self.number(lane)), [*found, Piece(issued, begun, "launch latency")]
 
     def queued_behind(self, row: int, begun: int) -> int:
         """The place of the collective of the same thread that ended just before; NONE where none did."""

@@ -6,6 +6,7 @@ Runs in the limited child of `analyzers.store`. Memory grows with the columns, n
 from pathlib import Path
 from typing import Any
 
+from analyzers.traces.alike import Shortcut
 from analyzers.traces.stream import CounterEvent, Reading, read_events
 from analyzers.traces.table import Column, Table, lines
 
@@ -22,7 +23,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
         InputError: It is no trace.
     """
     table = Table()
-    reading = Reading(table.add)
+    reading = Reading(table.add, Shortcut(table).take)
     with paths[0].open("rb") as file:
         read_events(file, reading)
     meta = {

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -10,8 +11,9 @@ from analyzers.errors import WorkbenchError
 from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
 from analyzers.run import Artefact, selected, unreadable
 from analyzers.traces.across import Across, Group, Meeting, RankWaits, across
-from analyzers.traces.answers import RankTrace
+from analyzers.traces.answers import Held, RankTrace
 from analyzers.traces.clocks import Clock
+from analyzers.traces.critical import critical_path, held
 from analyzers.traces.findings import findings_of, millis, percent
 from analyzers.traces.matching import Recording
 from analyzers.traces.model import Trace
@@ -26,7 +28,8 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     """`data` of a trace report.
 
     What follows `ranks` needs collectives that several ranks recorded, and is empty without; `groups`, `meetings` and
-    `clocks` are of the recordings at the last step, `waits` and `stragglers` of all.
+    `clocks` are of the recordings at the last step, `waits` and `stragglers` of all. `critical` is of the last
+    profiled step of the first of `ranks`, and empty unless it was asked for.
     """
 
     ranks: list[RankTrace]
@@ -35,6 +38,7 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[Group]
     meetings: list[Meeting]
     clocks: list[Clock]
+    critical: list[Held] = []
 
 
 def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None) -> Report[TraceData]:
@@ -70,6 +74,24 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
             clocks=last.clocks if last else [],
         ),
     )
+
+
+def with_critical_path(report: Report[TraceData], options: store.Options | None = None) -> Report[TraceData]:
+    """The same report with `data.critical`."""
+    parts = critical_parts(report.data.ranks[0], options)
+    return msgspec.structs.replace(report, data=msgspec.structs.replace(report.data, critical=parts))
+
+
+def critical_parts(account: RankTrace, options: store.Options | None = None) -> list[Held]:
+    """What the last step of an account consists of along its critical path; of the whole recording without steps."""
+    trace = Trace(store.load([Path(account.path)], READER, options))
+    number = [one["device"] for one in trace.columns.meta["accounts"]].index(account.device)
+    step, window = None, None
+    if trace.steps:
+        step, start, end = trace.steps[-1]
+        window = start - trace.origin, end - trace.origin
+    path = critical_path(trace, number, window)
+    return [Held(rank=account.rank, device=account.device, step=step, **part) for part in held(path)]
 
 
 def load(

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "workbench", "launch", "--module", "llama3", "--config", "llama3_debugmodel"]
 
 
@@ -109,3 +111,41 @@ def test_a_demo_ends_with_its_diagnosis(tmp_path, incident):
     verdict = json.loads(ended.stdout)["verdict"]
     expected = {"oom": "oom", "straggler_gc": "straggler"}[incident]
     assert (verdict["class"], verdict["ranks"]) == (expected, [1])
+
+
+FAILING = """
+import os, time
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    if os.environ["RANK"] == "1":
+        raise ValueError("a batch of no tokens")
+    time.sleep(60)
+
+main()
+"""
+
+
+def test_two_nodes_agree_on_the_rank_that_failed(tmp_path):
+    """Each launcher sees the folders of its own workers, which count from 0; the second node's 0 is rank 1."""
+    (tmp_path / "failing.py").write_text(FAILING)
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "workbench", "launch", "--trainer", "failing", "--nnodes", "2", "--nproc", "1"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    nodes = [
+        subprocess.Popen(
+            [*command, "--rdzv-endpoint", f"localhost:{port}"], cwd=tmp_path, env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    said = [node.communicate(timeout=200)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [1, 1], said
+    assert not any("Traceback" in text for text in said), said
+    written = manifest(tmp_path / "outputs")
+    assert (written["cause"]["rank"], written["cause"]["message"]) == (1, "a batch of no tokens")
+    assert written["cause"]["node"] == socket.gethostname()
+    assert written["launches"][Path(written["cause"]["log"]).parents[2].name]["first_rank"] == 1

@@ -108,6 +108,10 @@ async def test_a_trace_as_bars_kernels_and_events(fixtures, size):
         await press(app, pilot, "0")
         assert gantt._window == whole
         assert "of rank 1 (2 of 2)" in await press(app, pilot, "]")
+        assert "Work by the phase that launched it, rank 1" in await press(app, pilot, "V", "V")
+        assert "gloo:" in await press(app, pilot, "V")
+        path = [row.split("\t") for row in app.query_one("#critical", Grid).lines]
+        assert {kind for _, kind, *_ in path} >= {"compute", "communication", "host"}
 
 
 async def test_the_life_of_a_block_and_what_changed(fixtures):
@@ -197,7 +201,7 @@ async def test_every_reading_says_which_it_is(fixtures):
     app = app_on(fixtures / "straggler_data_4ranks")
     async with app.run_test(size=(80, 24)) as pilot:
         await press(app, pilot, "")
-        for view, pane, count in (("4", TracePane, 5), ("5", StepsPane, 3)):
+        for view, pane, count in (("4", TracePane, 7), ("5", StepsPane, 3)):
             await press(app, pilot, view)
             switch = app.query_one(pane).query_one(ContentSwitcher)
             seen = [switch.current]

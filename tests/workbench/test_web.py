@@ -188,6 +188,26 @@ def test_traces_are_drawn_together_and_one_by_one(slow_site, browser):
     page.close()
 
 
+def test_events_are_sought_and_tell_their_callers(slow_site, page_of):
+    """What is not sought dims; a click on what is tells what called it."""
+    page = page_of(slow_site)
+    page.goto(f"{slow_site}/trace?file=0")
+    page.wait_for_selector("#gantt .barlayer .point")
+    page.fill("#event-name", "all_gather")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#gantt .legend >> text=not sought")
+    assert "find=all_gather" in page.url
+    page.wait_for_load_state("networkidle")
+    sought = page.locator("#gantt .barlayer .trace .point:has-text('FSDP::all_gather')").first
+    sought.scroll_into_view_if_needed()
+    box = sought.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector("#callers + ol li")
+    told = page.locator("#callers + ol li").all_inner_texts()
+    assert told[0] == "FSDP::all_gather"
+    assert "ProfilerStep#10" in told
+
+
 def test_steps_are_drawn_by_rank_and_phase(slow_site, browser):
     """The rank that is late is the one whose phases are shown first."""
     page = browser.new_page()

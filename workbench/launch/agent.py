@@ -8,7 +8,10 @@ import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from workbench.console import note
 from workbench.launch.plan import Plan
 
 NOTICE_SECONDS = 0.5
@@ -17,10 +20,15 @@ NOTICE_SECONDS = 0.5
 
 @dataclass
 class Outcome:
-    """How a job ended: exit status by rank where known, minus the signal for a rank that one killed."""
+    """How a job ended: exit status by rank where known, minus the signal for a rank that one killed.
+
+    `logs` is the folder of this launch, one a node; `first_rank` the global rank of its local rank 0, where known.
+    """
 
     status: str
     exit_codes: dict[int, int] = field(default_factory=dict)
+    logs: Path | None = None
+    first_rank: int | None = None
 
 
 def start(plan: Plan) -> Outcome:
@@ -62,11 +70,14 @@ def quieten(prefix: str) -> None:
 def elastic(plan: Plan) -> Outcome:
     """Our trainer, or another module, under the elastic agent."""
     warnings.filterwarnings("ignore")
+    from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     quieten("torch.distributed.elastic")
+    written = DefaultLogsSpecs(log_dir=str(plan.logs), redirects=Std.ALL, tee=Std.NONE)
     config = LaunchConfig(
         min_nodes=plan.nnodes,
         max_nodes=plan.nnodes,
@@ -76,12 +87,23 @@ def elastic(plan: Plan) -> Outcome:
         rdzv_endpoint=plan.rdzv_endpoint,
         max_restarts=plan.max_restarts,
         monitor_interval=NOTICE_SECONDS,
-        logs_specs=DefaultLogsSpecs(log_dir=str(plan.logs), redirects=Std.ALL, tee=Std.NONE),
+        logs_specs=written,
     )
     try:
         elastic_launch(config, sys.executable)("-u", "-m", str(plan.module), *plan.command)
     except ChildFailedError as error:
-        return Outcome("failed", {rank: failure.exitcode for rank, failure in error.failures.items()})
+        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        first = next((rank - failure.local_rank for rank, failure in error.failures.items()), None)
+        return Outcome("failed", codes, logs_of(written), first)
+    except (RendezvousError, DistError) as error:  # the node that kept the meeting place has ended, or never came
+        note(f"the launchers of the nodes cannot reach each other at {plan.rdzv_endpoint} ({type(error).__name__})")
+        return Outcome("failed", logs=logs_of(written))
     except (KeyboardInterrupt, SignalException):
         return Outcome("interrupted")
     return Outcome("completed")
+
+
+def logs_of(specs: Any) -> Path | None:
+    """The folder that the agent has made for this launch; it ends in random letters."""
+    made = getattr(specs, "_run_log_dir", None)
+    return Path(made) if made else None

@@ -1,5 +1,7 @@
 """`workbench launch`: plan, start, watch, and when the job fails say why."""
 
+import fcntl
+import socket
 import sys
 import time
 from pathlib import Path
@@ -13,7 +15,7 @@ from analyzers.store import Options
 from workbench.ask import JOINED, ask
 from workbench.console import complain, note
 from workbench.launch.agent import Outcome, start
-from workbench.launch.cause import first_error
+from workbench.launch.cause import earliest, first_error, first_rank_here
 from workbench.launch.plan import Plan, Request, plan
 from workbench.options import Format
 from workbench.present import render
@@ -50,19 +52,35 @@ def launched(planned: Plan) -> Outcome:
 
 def settle(folder: Path, began: float, outcome: Outcome) -> None:
     """Complete `run.json` by what only the launcher knows. One of an earlier run is not ours to touch."""
-    path = folder / "run.json"
+    with (folder / ".settling").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # launchers of several nodes end at the same time
+        write_end(folder / "run.json", began, outcome)
+
+
+def write_end(path: Path, began: float, outcome: Outcome) -> None:
+    """Add how this launch ended to what the trainer and other launchers wrote."""
     manifest = read_manifest(path)
-    if manifest.get("started_ns", 0) < began * 1e9:
+    # Not by when it was started: launchers of other nodes, begun before this one, may have written it already.
+    if not manifest or path.stat().st_mtime < began:
         manifest = {"schema": "workbench.run/1", "started_ns": int(began * 1e9), "argv": sys.argv}
     manifest |= {
         "status": outcome.status,
         "ended_ns": manifest.get("ended_ns") or time.time_ns(),
         "exit_codes": exit_codes(manifest, outcome),
-        "cause": first_error(folder / "logs", began),
     }
+    manifest |= of_this_node(path.parent, began, outcome, manifest)
     scratch = path.with_suffix(".json.tmp")
     scratch.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
     scratch.rename(path)
+
+
+def of_this_node(folder: Path, began: float, outcome: Outcome, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Which ranks this launch had, and the cause; each node's launcher adds its own, and the earliest error stays."""
+    first = first_rank_here(folder / "dumps") if outcome.first_rank is None else outcome.first_rank
+    cause = first_error(outcome.logs or folder / "logs", began, first or 0)
+    here = {"host": socket.gethostname(), "first_rank": first}
+    launches = (manifest.get("launches") or {}) | ({outcome.logs.name: here} if outcome.logs else {})
+    return {"launches": launches, "cause": earliest(cause, manifest.get("cause"))}
 
 
 def exit_codes(manifest: dict[str, Any], outcome: Outcome) -> dict[str, int]:

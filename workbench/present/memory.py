@@ -43,6 +43,20 @@ def life(frame: pd.DataFrame) -> Table:
     return table("", heads, rows, BLOCKS)
 
 
+def found(blocks: pd.DataFrame, limit: int) -> Table:
+    """The blocks that fit what is sought. An address finds all that were ever there: its life."""
+    columns = (blocks[name] for name in ("address", "requested", "born", "died", "category", "frame"))
+    rows = ((f"{at:#x}", size(requested), *rest) for at, requested, *rest in zip(*columns, strict=True))
+    return table("Blocks found", "address | bytes> | from entry> | to entry> | category | line", rows, limit)
+
+
+def by_step(frame: pd.DataFrame) -> Table:
+    """The peak and the end of each step (`memory.views.steps`)."""
+    columns = (frame[name] for name in ("step", "peak_bytes", "peak_index", "end_bytes"))
+    rows = ((step, size(peak), at, size(end)) for step, peak, at, end in zip(*columns, strict=True))
+    return table("Memory by step", "step> | peak> | at entry> | at the end>", rows)
+
+
 def changes(found: Diff) -> Table:
     """What changed between two instants, by module; without what stayed the same."""
     rows = (

@@ -30,6 +30,18 @@ class Sections(VerticalScroll):
         yield from titled(self._tables)
 
 
+class Listed(Sections):
+    """The same, of something else each time."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__([], **options)
+
+    def show(self, tables: list[Table]) -> None:
+        """Draw these instead."""
+        self._tables = tables
+        self.refresh(recompose=True)
+
+
 class Grid(DataTable[Text]):
     """A table whose rows can be changed, with a search."""
 
