@@ -123,10 +123,15 @@ def cached(
 
 
 def events(
-    artefact: Artefact, options: store.Options | None = None, device: int = 0, first: int = 0, count: int = 100
+    artefact: Artefact,
+    options: store.Options | None = None,
+    device: int = 0,
+    first: int = 0,
+    count: int = 100,
+    text: str = "",
 ) -> pd.DataFrame:
     """Entries as the allocator wrote them; see `history.events_of`."""
-    return events_of(replayed(artefact, options, device), first, count)
+    return events_of(replayed(artefact, options, device), first, count, text)
 
 
 def search(

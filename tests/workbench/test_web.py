@@ -270,3 +270,19 @@ def test_a_made_up_path_is_no_way_to_a_file(site):
     )
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(request, timeout=10)
+
+
+def test_what_the_allocator_did_is_told_entry_by_entry(site, page):
+    """Pages of entries from the failed one on; what is sought leaves those that fit."""
+    page.goto(f"{site}/memory?device=0")
+    page.wait_for_selector("#cached .barlayer .point")
+    entries = page.locator("table", has=page.locator("caption", has_text="Entries"))
+    assert "oom" in entries.inner_text()
+    first = entries.locator("td").first.inner_text()
+    page.get_by_role("link", name="earlier").click()
+    page.wait_for_function(
+        "first => ![...document.querySelectorAll('td')].some(cell => cell.innerText === first)", arg=first
+    )
+    page.goto(f"{site}/memory?device=0&find=oom")
+    page.wait_for_selector("#cached .barlayer .point")
+    assert entries.locator("tbody tr").count() == 1
