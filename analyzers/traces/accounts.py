@@ -7,6 +7,7 @@ from analyzers.traces.answers import Counter, Part, RankTrace, StepTime
 from analyzers.traces.collectives import Meetings, collectives
 from analyzers.traces.compiled import compiled
 from analyzers.traces.costs import Attribution
+from analyzers.traces.distinct import distinct, groups
 from analyzers.traces.flops import Formulas
 from analyzers.traces.idle import blocking, idle
 from analyzers.traces.intervals import account, covered
@@ -23,9 +24,9 @@ KERNELS_AT_MOST = 100
 
 def describe(work: Work, formulas: Formulas) -> RankTrace:
     """All answers about one account; path, rank and utilisation are the caller's to fill in."""
-    trace, whole, gaps, due = work.trace, part(work, "", np.ones(len(work.rows), bool)), idle(work), Attribution(work)
+    trace, whole, gaps, due = work.trace, part(work, "", np.arange(len(work.rows))), idle(work), Attribution(work)
     # Of several devices each has done what it was launched for; of one also what was launched unseen.
-    done, again = formulas.total(due.inside[1] > 0 if len(np.unique(trace.devices)) > 1 else None)
+    done, again = formulas.total(due.inside[1] > 0 if len(distinct(trace.devices)) > 1 else None)
     timed = sum(end - start for _, start, end in trace.steps) or whole.span_ns
     devices = trace.header.get("devices", [])
     return RankTrace(
@@ -81,13 +82,13 @@ def describe(work: Work, formulas: Formulas) -> RankTrace:
     )
 
 
-def part(work: Work, name: str, chosen: Column) -> Part:
-    """How the chosen events divide."""
-    start, end = work.start[chosen], work.end[chosen]
-    found = account(start, end, work.kind[chosen])
+def part(work: Work, name: str, rows: Column) -> Part:
+    """How some events divide, whose places in `work` are given."""
+    start, end = work.start[rows], work.end[rows]
+    found = account(start, end, work.kind[rows])
     return Part(
         name=name,
-        events=int(chosen.sum()),
+        events=len(rows),
         work_ns=int((end - start).sum()),
         span_ns=found.span,
         busy_ns=found.busy,
@@ -104,22 +105,22 @@ def part(work: Work, name: str, chosen: Column) -> Part:
 def phase_parts(work: Work) -> list[Part]:
     """By the phase that launched each event; `no launch` where the file does not tell."""
     phase = work.phase
-    found = [part(work, NAMES[i] if i >= 0 else "no launch", phase == i) for i in np.unique(phase).tolist()]
+    found = [part(work, NAMES[i] if i >= 0 else "no launch", rows) for i, rows in groups(phase)]
     return [] if [one.name for one in found] == [OTHER] else sorted(found, key=lambda one: -one.busy_ns)
 
 
 def stream_parts(work: Work) -> list[Part]:
     """By stream; on a host by thread."""
     lane = work.trace.columns["lane"][work.rows]
-    return [part(work, work.trace.columns.meta["lanes"][i]["name"], lane == i) for i in np.unique(lane).tolist()]
+    return [part(work, work.trace.columns.meta["lanes"][i]["name"], rows) for i, rows in groups(lane)]
 
 
 def step_times(work: Work) -> list[StepTime]:
     """The steps of the host with the work that each launched."""
-    step, base = work.step(), int(work.trace.header.get("base_ns", 0))
+    rows, base = dict(groups(work.step())), int(work.trace.header.get("base_ns", 0))
     found = []
     for place, (number, start, end) in enumerate(work.trace.steps):
-        one = part(work, f"step {number}", step == place)
+        one = part(work, f"step {number}", rows.get(place, np.zeros(0, np.int64)))
         fields = {name: getattr(one, name) for name in Part.__struct_fields__}
         found.append(StepTime(step=number, start_ns=start + base, dur_ns=end - start, **fields))
     return found

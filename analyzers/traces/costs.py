@@ -7,8 +7,9 @@ from functools import cached_property
 import numpy as np
 
 from analyzers.traces.answers import Cost, Launched
+from analyzers.traces.distinct import coded, distinct, numbered
 from analyzers.traces.flops import Formulas
-from analyzers.traces.model import OPS, PROFILER_STEP, Trace, numbered
+from analyzers.traces.model import OPS, PROFILER_STEP, Trace
 from analyzers.traces.nesting import NONE, innermost, outermost, own_time, summed_up
 from analyzers.traces.table import Column
 from analyzers.traces.work import Work
@@ -71,7 +72,7 @@ class Attribution:
                 kernels=int(sums[2][name]),
                 **(formulas.of_name(name) if formulas else {}),
             )
-            for name in np.unique(c["name"][rows]).tolist()
+            for name in distinct(c["name"][rows]).tolist()
         ]
         return sorted(found, key=lambda cost: (-cost.device_ns, -cost.own_ns, cost.name))[:COSTS_AT_MOST]
 
@@ -100,7 +101,8 @@ class Attribution:
         around = innermost(chosen, c["depth"], c["parent"])[self.work.launch]
         known = self.work.linked & (around >= 0)
         key = c["name"][self.work.rows[known]].astype(np.int64) * len(self.trace.names) + c["name"][around[known]]
-        keys, which, times = np.unique(key, return_inverse=True, return_counts=True)
+        keys, which = coded(key)
+        times = np.bincount(which, minlength=len(keys))
         spent = np.zeros(len(keys), np.int64)
         np.add.at(spent, which, self.work.own[known])
         order = np.argsort(spent, kind="stable")

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from analyzers.traces.distinct import groups
 from analyzers.traces.model import OPS, Trace
 from analyzers.traces.nesting import NONE, innermost
 from analyzers.traces.table import Column
@@ -169,8 +170,8 @@ class Formulas:
     @cached_property
     def by_name(self) -> dict[int, Counted]:
         rows, done, moved = self.rows
-        name = self.trace.columns["name"][rows]
-        return {int(i): (int(done[name == i].sum()), int(moved[name == i].sum())) for i in np.unique(name)}
+        named = groups(self.trace.columns["name"][rows])
+        return {name: (int(done[places].sum()), int(moved[places].sum())) for name, places in named}
 
     def of_name(self, name: int) -> dict[str, Any]:
         """`flops`, `bytes` and `bound` of the operators of one name."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from analyzers.traces.answers import Call, Copy, CopySize, Graphs, Launches, Queue
+from analyzers.traces.distinct import distinct
 from analyzers.traces.intervals import MEMORY
 from analyzers.traces.model import LAUNCHES, Trace
 from analyzers.traces.nesting import NONE
@@ -25,7 +26,7 @@ def launch_times(work: Work) -> Launches | None:
     if work.device is None or not len(linked):
         return None
     delay = np.sort(work.start[linked] - work.launch_end[linked])
-    calls = np.unique(work.launch[linked])
+    calls = distinct(work.launch[linked])
     lasting = work.trace.columns["end"][calls] - work.trace.columns["start"][calls]
     blocked = lasting[lasting > BLOCKED * max(1.0, float(np.median(lasting)))]
     mean, most = queue(work.launch_start[linked], work.start[linked])
@@ -88,7 +89,7 @@ def calls(trace: Trace, rows: Column) -> list[Call]:
     c = trace.columns
     lasting = c["end"][rows] - c["start"][rows]
     found = []
-    for name in np.unique(c["name"][rows]):
+    for name in distinct(c["name"][rows]):
         same = lasting[c["name"][rows] == name]
         found.append(Call(name=trace.names[name], count=len(same), total_ns=int(same.sum()), max_ns=int(same.max())))
     return sorted(found, key=lambda call: -call.total_ns)
@@ -149,4 +150,4 @@ def graphs(work: Work) -> Graphs | None:
     if not inside.any():
         return None
     launched = work.launch[inside & (work.launch != NONE)]
-    return Graphs(launches=len(np.unique(launched)), kernels=int(inside.sum()), device_ns=int(work.own[inside].sum()))
+    return Graphs(launches=len(distinct(launched)), kernels=int(inside.sum()), device_ns=int(work.own[inside].sum()))

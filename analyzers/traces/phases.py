@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from analyzers.traces.distinct import distinct
 from analyzers.traces.model import ANNOTATIONS, HOST_LANE, Trace
 from analyzers.traces.nesting import innermost
 from analyzers.traces.table import Column
@@ -68,7 +69,7 @@ def phase_of(name: str) -> int:
 
 
 def before_backward(trace: Trace, phase: Column) -> Column:
-    if FORWARD in {NAMES[i] for i in np.unique(phase)}:
+    if FORWARD in {NAMES[i] for i in distinct(phase)}:
         return phase
     start, backward = trace.columns["start"], NAMES.index(BACKWARD)
     first_backward = np.sort(start[phase == backward])

@@ -129,6 +129,9 @@ async def test_the_life_of_a_block_and_what_changed(fixtures):
         assert "layers.0.feed_forward" in "".join(app.query_one("#changes", Grid).lines)
         assert "allocated by pool" in await press(app, pilot, "v")
         assert "allocated by stream" in await press(app, pilot, "b")
+        text = await press(app, pilot, "b")
+        assert "allocated by phase" in text
+        assert "forward" in text
 
 
 async def test_two_runs_side_by_side(fixtures):
