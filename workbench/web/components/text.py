@@ -94,13 +94,16 @@ def there(text: str) -> bool:
 
 def table(section: Table) -> html.Div:
     """A table with its title as caption."""
-
-    def cells(row: tuple[str, ...], tag: Any) -> list[Any]:
-        return [tag(sourced(cell), className="n" if i in section.numeric else "") for i, cell in enumerate(row)]
-
-    rows = [html.Tr(cells(row, html.Td)) for row in section.rows]
+    styles = ["n" if i in section.numeric else "" for i in range(len(section.columns))]
+    columns = zip(section.columns, styles, strict=True)
+    rows = [
+        html.Tr([html.Td(sourced(cell), className=style) for cell, style in zip(row, styles, strict=True)])
+        for row in section.rows
+    ]
     rest = [html.P(f"... and {section.left_out} more")] if section.left_out else []
-    head = html.Thead(html.Tr(cells(section.columns, html.Th)))
+    # A column of signs has no name, and a head without one is no head to a screen reader.
+    heads = [(html.Th if name else html.Td)(clean(name), className=style) for name, style in columns]
+    head = html.Thead(html.Tr(heads))
     save: dict[str, Any] = {"data-save": "csv", "aria-label": f"save {clean(section.title)} as CSV"}
     caption = html.Caption([clean(section.title), html.Button("csv", **save)])
     return html.Div([html.Table([caption, head, html.Tbody(rows)]), *rest], className="wide", tabIndex=0)
