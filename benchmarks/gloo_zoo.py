@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
+from torch.utils.data import DataLoader, Dataset
 
 from trainer.recorders.collector import once
 from workbench import recorders
@@ -30,12 +32,36 @@ SLOW_S = 0.5 * TIMEOUT_S
 SHAPES = {4: (2, 2, 1), 6: (3, 2, 1), 8: (2, 2, 2)}
 """World size -> (tp, dp, pp)."""
 KINDS = ("default", "tp", "dp", "pp")
+STATES = {
+    "healthy": "its steps, nothing wrong",
+    "stuck_loop": "a Python loop",
+    "stuck_native": "a C++ loop, the GIL free",
+    "stuck_sleep": "asleep",
+    "stuck_gil": "a C call that holds the GIL",
+    "stuck_lock": "a deadlock of Python locks",
+    "stuck_loader": "a data loader whose worker hangs",
+    "stuck_write": "a checkpoint's write that never ends",
+    "stuck_backward": "a hook of the backward pass, on autograd's thread",
+    "stopped": "stopped by SIGSTOP",
+    "slow": "slow: it moves between the looks",
+    "error": "ended by an exception",
+    "memory": "out of memory",
+    "kill": "killed by SIGKILL",
+    "left": "left without an error",
+}
+"""What a rank may be doing while the others wait for it."""
 CLASSES = {
     "stuck_loop": "host_stuck",
     "stuck_sleep": "host_stuck",
     "stuck_gil": "host_stuck",
     "stopped": "host_stuck",
+    "stuck_native": "host_stuck",
+    "stuck_lock": "host_stuck",
+    "stuck_loader": "host_stuck",
+    "stuck_write": "host_stuck",
+    "stuck_backward": "host_stuck",
     "kill": "dead",
+    "left": "dead",
     "error": "dead",
     "memory": "dead",
     "skipped": "skipped",
@@ -69,6 +95,10 @@ class Job:
         return found == self.truth or (self.fault == "order" and found == {("skipped", (self.rank,))})
 
 
+EVERYWHERE = ("stuck_loop", "stuck_sleep", "stuck_gil", "stopped", "slow", "error", "memory", "kill")
+"""States that strike in every kind of group; of the others one place is enough."""
+
+
 def jobs() -> Iterator[Job]:
     """Every fault in every kind of group that it can strike, on 4 to 8 ranks."""
     count = 0
@@ -84,7 +114,8 @@ def jobs() -> Iterator[Job]:
 
 def places_of(fault: str) -> tuple[str, ...]:
     """Two ranks that disagree are a tie, so a mismatch needs a group of three or a habit; a ring needs two groups."""
-    return {"no_send": ("pp",), "order": ("tp", "dp", "pp")}.get(fault, KINDS)
+    anywhere = KINDS if fault not in STATES or fault in EVERYWHERE else ("default",)
+    return {"no_send": ("pp",), "order": ("tp", "dp", "pp")}.get(fault, anywhere)
 
 
 def groups_of(shape: tuple[int, int, int], rank: int) -> dict[str, tuple[dist.ProcessGroup, list[int]]]:
@@ -163,35 +194,67 @@ class Loop:
         elif fault == "empty":
             call(tensor[:0], group=group)
         else:
-            break_down(fault)
+            BREAKS.get(fault, lambda: None)()
             call(tensor, group=group)
 
 
-def break_down(fault: str) -> None:
-    """What keeps a rank from its operation."""
-    match fault:
-        case "stuck_loop":
-            spin()
-        case "stuck_sleep":
-            time.sleep(GIVE_UP_S)
-        case "stuck_gil":
-            ctypes.PyDLL(None).sleep(int(GIVE_UP_S))
-        case "stopped":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "error":
-            raise ValueError("a batch of no tokens")
-        case "memory":
-            torch.empty(1 << 58)
-        case "slow":
-            time.sleep(SLOW_S)
+def fail() -> None:
+    raise ValueError("a batch of no tokens")
+
+
+def lock_twice() -> None:
+    lock = threading.Lock()
+    with lock:
+        lock.acquire(timeout=GIVE_UP_S)
+
+
+class Endless(Dataset[torch.Tensor]):
+    """A data set whose first item never comes."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        spin()
+        return torch.ones(1)
+
+
+def write_to_nobody() -> None:
+    """A pipe whose other end nobody reads stands for storage that hangs."""
+    _read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "wb") as checkpoint:
+        torch.save(torch.ones(1 << 20), checkpoint)
+
+
+def stuck_in_backward() -> None:
+    weights = torch.ones(4, requires_grad=True)
+    weights.register_hook(lambda _: spin())
+    weights.sum().backward()
 
 
 def spin() -> None:
     until = time.monotonic() + GIVE_UP_S
     while time.monotonic() < until:
         sum(range(1000))
+
+
+BREAKS: dict[str, Callable[[], object]] = {
+    "stuck_loop": spin,
+    "stuck_native": lambda: torch.ones(1).expand(1 << 50).sum(),
+    "stuck_sleep": lambda: time.sleep(GIVE_UP_S),
+    "stuck_gil": lambda: ctypes.PyDLL(None).sleep(int(GIVE_UP_S)),
+    "stuck_lock": lock_twice,
+    "stuck_loader": lambda: next(iter(DataLoader(Endless(), num_workers=1))),
+    "stuck_write": write_to_nobody,
+    "stuck_backward": stuck_in_backward,
+    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "slow": lambda: time.sleep(SLOW_S),
+    "error": fail,
+    "memory": lambda: torch.empty(1 << 58),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "left": lambda: os._exit(0),
+}
+"""What keeps a rank from its operation."""
 
 
 def rank_main(job: Job, rank: int, folder: Path) -> None:
@@ -229,19 +292,20 @@ def run(job: Job, folder: Path) -> None:
             if ended:
                 codes[str(ranks.pop(pid))] = os.waitstatus_to_exitcode(status)
         time.sleep(0.1)
-    for pid in ranks:
+    for pid in ranks:  # all at once: who sees another one go has time to say so
         os.kill(pid, signal.SIGKILL)
+    for pid in ranks:
         os.waitpid(pid, 0)
     (folder / "run.json").write_text(json.dumps({"world_size": job.world, "exit_codes": codes}))
 
 
 def collected(folder: Path) -> bool:
-    """Whether the collector is through: with both looks at a stall, with one after a death."""
+    """Whether the collector is through: with both looks, or with the one that time leaves where a rank fails."""
     try:
         collection = json.loads((folder / "dumps/collection.json").read_text())
     except (OSError, ValueError):
         return False
-    return collection["reason"] != "stalled" or len(collection["rounds"]) == 2
+    return collection["reason"] == "failed" or len(collection["rounds"]) == 2
 
 
 def look_at_a_healthy_job(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
     python benchmarks/hangs.py score [--seeds 10] [--ranks 1024] [--official]      sets with planted causes
     python benchmarks/hangs.py zoo [--official]                     real gloo jobs of 4 to 8 processes
+    python benchmarks/hangs.py states                               what the collector gets of a rank in each state
     python benchmarks/hangs.py speed [--ranks 1024] [--entries 2000] [--official]
 
 A verdict counts only if classes and culprit ranks are exactly the planted ones. torchfrtrace prints a report for each
@@ -22,7 +23,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from hang_jobs import TIMEOUT_NS, Fault, Mesh, Simulation, Style, dump, places, program, with_past, write
 
 from analyzers import run, store
@@ -128,9 +131,13 @@ def make(scenario: str, seed: int, folder: Path, meshes: Sequence[Mesh] = MESHES
 
 
 def shows(job: Simulation, fault: Fault) -> bool:
-    """Whether a fault came to pass, and is not hidden: a host that also waits for its device keeps nobody waiting."""
+    """Whether a fault came to pass, and is not hidden: a host that also waits for its device keeps nobody waiting, and
+    of an operation that the ring has overwritten nothing tells.
+    """
     state = job.ranks[fault.rank]
     hidden = fault.kind == "host_stuck" and len(state.done_ns) < len(state.issued)
+    since = sum(1 if len(launch.ops) == 1 else len(launch.ops) + 1 for launch, *_ in state.issued[fault.place :])
+    hidden |= since > job.style.ring
     return (fault.rank, fault.place) in job.reached and not hidden
 
 
@@ -244,6 +251,40 @@ def zoo(asked: argparse.Namespace) -> bool:
     return right["ours"] == len(jobs)
 
 
+def states(asked: argparse.Namespace) -> bool:
+    """Print what the collector gets of a rank in each state, as a table of Markdown. True if each one is told."""
+    import gloo_zoo
+
+    gloo_zoo.warm_up()
+    right = []
+    print("| a rank is in | first look | second look | a rank that waits for it | after | verdict |")
+    print("|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as home:
+        for fault in asked.only or gloo_zoo.STATES:
+            job = gloo_zoo.Job(4, fault, "default", 2)
+            gloo_zoo.run(job, Path(home) / fault)
+            told = msgspec.json.decode((Path(home) / fault / "dumps/collection.json").read_bytes())
+            said = answer(Path(home) / fault)
+            right.append(said.found == job.truth)
+            row = (gloo_zoo.STATES[fault], *looks_at(told, "2"), said.sentence)
+            print(f"| {' | '.join(row)} |", flush=True)
+    return all(right)
+
+
+def looks_at(told: dict[str, Any], rank: str) -> tuple[str, str, str, str]:
+    """What the looks brought from a rank, the first from rank 0, and when the last answer of any rank came."""
+    looks = [look["ranks"] for look in told["rounds"]]
+    answers = [one["answered_ns"] for look in looks for one in look.values() if one["answered_ns"]]
+    first, second, *_ = [*(channels(look[rank]) for look in looks), "none"]
+    return first, second, channels(looks[0]["0"]), f"{(max(answers) - told['asked_ns']) / 1e9:.1f} s"
+
+
+def channels(rank: dict[str, Any]) -> str:
+    """What came back: `pickle, stacks by http`."""
+    stacks = f", stacks by {rank['stacks']}" if rank["stacks"] else ", no stacks"
+    return (rank["channel"] or f"no dump: {rank['status']}") + stacks
+
+
 def speed(asked: argparse.Namespace) -> bool:
     """Print what one big set costs. True if within the aim for 1024 ranks."""
     home = Path(tempfile.mkdtemp())
@@ -329,6 +370,9 @@ def main() -> None:
     real = what.add_parser("zoo")
     real.add_argument("--only", nargs="*")
     real.set_defaults(ask=zoo)
+    every = what.add_parser("states")
+    every.add_argument("--only", nargs="*")
+    every.set_defaults(ask=states)
     timing = what.add_parser("speed")
     timing.add_argument("--ranks", type=int, default=1024)
     timing.add_argument("--entries", type=int, default=2000)

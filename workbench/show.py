@@ -135,7 +135,7 @@ def compared(a: Path, b: Path, showing: Showing, fail_on: str | None) -> Exit:
         from workbench.web.server import serve_view
         from workbench.web.view import View
 
-        serve_view(View(runs[0], Options(), report, parts(report)))
+        serve_view(View(runs[0], Options(), report, parts(report), runs[1]), "compare")
         return Exit.OK
     delivered = deliver(report, showing, runs[0])
     return Exit.FINDINGS if limits.fails(report) else delivered

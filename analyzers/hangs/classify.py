@@ -18,6 +18,10 @@ from analyzers.hangs.signatures import Divergence, first_divergence
 from analyzers.wording import who
 
 YOUNG_SAMPLES = 64
+HELD = {
+    "stopped": "its process is stopped: kill -CONT lets it go on",
+    "in the kernel": "its process waits in the kernel, as it does for storage that hangs",
+}
 OUTSIDE = ("", "step", "between")
 """Where a heartbeat is in no phase."""
 
@@ -46,7 +50,8 @@ def classify(scene: Scene, root: list[Node]) -> Culprit | None:
 
 def ring(scene: Scene, ranks: list[int], places: list[At], hurt: list[int]) -> Culprit | None:
     """Ranks that wait for each other; a skipped operation leaves the same picture as a different order."""
-    if all(young(scene, place) for place in places):
+    lost_front = any(scene.job.ranks[rank].overwritten for rank in ranks if rank in scene.job.ranks)
+    if lost_front or all(young(scene, place) for place in places):
         return None
     at = min(places)
     left = [d for rank in ranks if (d := scene.programs.departure(rank))]
@@ -103,7 +108,7 @@ def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit | None:
     missed = scene.programs.first_missed(rank)
     # A stage waits in its recv for most of a step, so of two places that tell no more a collective is the nearer one.
     at = min(places, key=lambda p: (not is_at(scene.job, missed, p), p.sender >= 0, begun_ns(scene, p)))
-    if rank not in scene.job.ranks:
+    if missed is None:
         at = first_missed(scene.job, rank, places) or at
     if death := scene.side.death(rank):
         return died(scene, death, at, hurt)
@@ -162,7 +167,7 @@ def silent(scene: Scene, rank: int, at: At, hurt: list[int]) -> Culprit:
             [rank],
             at,
             hurt,
-            "it did not answer",
+            HELD.get(asked.process or "", "it did not answer"),
             frames=scene.side.main_stack(rank),
             confidence=0.7,
         )
@@ -177,7 +182,7 @@ def host_detail(scene: Scene, rank: int) -> str:
     beat = asked.heartbeat
     phase = f"in phase {beat.phase} of step {beat.step}" if beat and beat.step and beat.phase not in OUTSIDE else ""
     deaf = "it answers no Python request, so something holds the GIL" if is_deaf(scene.side, rank) else ""
-    return "; ".join(part for part in (phase, deaf) if part)
+    return "; ".join(part for part in (phase, deaf, HELD.get(asked.process or "", "")) if part)
 
 
 def is_deaf(side: Side, rank: int) -> bool:

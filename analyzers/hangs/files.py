@@ -42,6 +42,7 @@ class Asked(msgspec.Struct):
     file: str | None = None
     stacks: str | None = None
     exit_code: int | None = None
+    process: str | None = None
     heartbeat: Heartbeat | None = None
 
 

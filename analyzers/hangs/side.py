@@ -73,11 +73,18 @@ class Side:
         code = asked.exit_code if asked and asked.exit_code is not None else self.exit_codes.get(rank)
         if code:
             return Death(rank, signal_of(code), victim=code in ORDERLY)
+        if asked and asked.status == "exited" and (code == 0 or is_done(asked)):
+            return Death(rank, "it ended without an error", victim=False)
         if asked and asked.status in ("exited", "refused"):
             return Death(
                 rank, "its process was gone" if asked.status == "exited" else "refused connection", victim=False
             )
         return None
+
+
+def is_done(asked: Asked) -> bool:
+    """Whether a rank had marked a clean end."""
+    return asked.heartbeat is not None and asked.heartbeat.phase == "done"
 
 
 def gather(found: run.Run, folders: Sequence[Path], *, first_look: int = 1) -> Side:

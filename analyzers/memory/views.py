@@ -8,7 +8,9 @@ import pandas as pd
 
 from analyzers import store
 from analyzers.errors import InputError
+from analyzers.memory.birth import NAMES, phases_of
 from analyzers.memory.categories import categorise
+from analyzers.memory.clock import step_clock
 from analyzers.memory.groups import held
 from analyzers.memory.history import events_of, found, segment_lives
 from analyzers.memory.model import DeviceTrace, StepUse
@@ -18,7 +20,7 @@ from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import BEFORE, PENDING, Replay
 from analyzers.memory.stacks import top_stacks as largest_stacks
 from analyzers.memory.state import blocks_at, free_at, life_of, named, segments_at
-from analyzers.memory.step_use import step_uses
+from analyzers.memory.step_use import alive_after, step_uses
 from analyzers.memory.tables import Column
 from analyzers.memory.tree import tree as tree_of
 from analyzers.run import Artefact
@@ -68,16 +70,19 @@ def places(
     buckets: int = 200,
     window: tuple[int, int] | None = None,
 ) -> pd.DataFrame:
-    """Allocated bytes by `pool` or `stream` at the instants of `timeline`.
+    """Allocated bytes by `pool`, `stream` or `phase` at the instants of `timeline`.
 
     Columns: entry, time_us, allocated, and one a pool (`0.0` is the common one, `?` what no file before torch 2.12
-    tells) or stream (`stream 0`); they sum to allocated, with `others` where there are too many to name.
+    tells), stream (`stream 0`) or phase (see `phases`); they sum to allocated, with `others` where there are too many
+    to name.
 
     Raises:
         InputError: There is no such grouping.
     """
+    if by == "phase":
+        return phases(artefact, options, device, buckets, window)
     if by not in ("pool", "stream"):
-        raise InputError(f"cannot place by {by}", "choose one of pool, stream")
+        raise InputError(f"cannot place by {by}", "choose one of pool, stream, phase")
     replay = replayed(artefact, options, device)
     placed, instants = Placed(replay), highest(replay, buckets, window)
     names = placed.named(by)
@@ -86,6 +91,24 @@ def places(
     largest = {name: parts[name].after(instants) for name in sorted(parts, key=lambda name: -parts[name].peak[0])}
     others = table["allocated"] - sum(largest.values())
     return table.assign(**largest, **({"others": others} if others.any() else {}))
+
+
+def phases(
+    artefact: Artefact,
+    options: store.Options | None = None,
+    device: int = 0,
+    buckets: int = 200,
+    window: tuple[int, int] | None = None,
+) -> pd.DataFrame:
+    """Allocated bytes by the phase in which they were allocated, at the instants of `timeline`.
+
+    Columns: entry, time_us, allocated, forward, backward, optimizer, other, `before the trace`; they sum to allocated.
+    """
+    replay = replayed(artefact, options, device)
+    instants = highest(replay, buckets, window)
+    layers = alive_after(replay.lifetimes, phases_of(replay), len(NAMES), instants)
+    table = frame(replay, instants)[["entry", "time_us", "allocated"]]
+    return table.assign(**{NAMES[number]: layers[number] for number in NAMES})
 
 
 def cached(
@@ -100,10 +123,15 @@ def cached(
 
 
 def events(
-    artefact: Artefact, options: store.Options | None = None, device: int = 0, first: int = 0, count: int = 100
+    artefact: Artefact,
+    options: store.Options | None = None,
+    device: int = 0,
+    first: int = 0,
+    count: int = 100,
+    text: str = "",
 ) -> pd.DataFrame:
     """Entries as the allocator wrote them; see `history.events_of`."""
-    return events_of(replayed(artefact, options, device), first, count)
+    return events_of(replayed(artefact, options, device), first, count, text)
 
 
 def search(
@@ -173,6 +201,13 @@ def steps(artefact: Artefact, options: store.Options | None = None, device: int 
     uses = [msgspec.structs.asdict(use) for use in step_uses(replay, categorise(replay))]
     flat = [use | use.pop("end_categories") for use in uses]
     return pd.DataFrame(flat, columns=[*StepUse.__struct_fields__[:-1], *CATEGORIES])
+
+
+def clock(
+    artefact: Artefact, options: store.Options | None = None, device: int = 0, logged: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """Which entries lie in which step; see `clock.step_clock`."""
+    return step_clock(opened(artefact, options).device(device), logged)
 
 
 def categories(

@@ -44,7 +44,7 @@ class Cause:
 
     @property
     def second_after_s(self) -> float | None:
-        """Seconds until the second look, which tells slow from stuck; None where ranks wait to end."""
+        """Seconds until the second look, which tells slow from stuck; None where ranks only wait for us to end."""
         if self.reason == "stalled":
             return min(SECOND_ROUND_AFTER * self.timeout_s, SECOND_ROUND_AT_MOST_S)
         if self.reason == "died":
@@ -102,9 +102,8 @@ class Collector:
         write_json(home / "collection.json", account(cause, asked_ns, rounds))
         if cause.second_after_s is not None:
             time.sleep(max(0.0, cause.second_after_s - (time.time_ns() - asked_ns) / 1e9))
-            if any(worker.side and not worker.gone for worker in self.workers):
-                rounds.append(look(self.workers, home / "round_2", 2))
-                write_json(home / "collection.json", account(cause, asked_ns, rounds))
+            rounds.append(look(self.workers, home / "round_2", 2))
+            write_json(home / "collection.json", account(cause, asked_ns, rounds))
         self._looked_ns = asked_ns  # what has moved since the first look may be another stall
         self._sets += 1
         if cause.reason == "stalled" and self._all_moved():

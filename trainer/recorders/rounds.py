@@ -3,6 +3,9 @@
 Standard library only: this runs outside the ranks.
 """
 
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +20,7 @@ PICKLE_TIMEOUT_S = 2.5
 PICKLE_AGAIN_S = 0.5  # a second chance for a rank that was busy and does not hold the GIL
 JSON_TIMEOUT_S = 4.0
 STACKS_TIMEOUT_S = 2.0
+PY_SPY_TIMEOUT_S = 5.0
 Answer = dict[str, Any]
 
 
@@ -29,7 +33,7 @@ def look(workers: Sequence[Worker], folder: Path, number: int, *, last: bool = T
     for worker in workers:
         worker.holds_gil = worker.holds_gil and number > 1
     answers: dict[int, Answer] = {worker.rank: blank(worker) for worker in workers}
-    for question in (messages, recorder, stacks_by_http, *([stacks_by_signal] if last else [])):
+    for question in (messages, recorder, stacks_by_http, stacks_by_py_spy, *([stacks_by_signal] if last else [])):
         everywhere(question, workers, answers, folder)
     return {"round": number, "asked_ns": asked_ns, "ranks": {str(rank): answers[rank] for rank in sorted(answers)}}
 
@@ -56,6 +60,7 @@ def blank(worker: Worker) -> Answer:
         "file": None,
         "stacks": None,
         "exit_code": None,
+        "process": worker.process,
         "heartbeat": None if beat is None else {key: asdict(beat)[key] for key in ("step", "phase", "time_ns")},
     }
 
@@ -106,6 +111,20 @@ def stacks_by_http(worker: Worker, answer: Answer, folder: Path) -> None:
         return
     write_bytes(folder / f"stacks_{worker.rank}.txt", body)
     answer["stacks"] = "http"
+
+
+def stacks_by_py_spy(worker: Worker, answer: Answer, folder: Path) -> None:
+    """Python stacks from outside, where py-spy is there and may look: of a rank that holds the GIL or is stopped."""
+    tool = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    if answer["stacks"] or answer["status"] not in ("ok", "timeout") or worker.gone or worker.side is None or not tool:
+        return
+    command = [tool, "dump", "--nonblocking", "--full-filenames", "--pid", str(worker.side["pid"])]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=PY_SPY_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return
+    write_bytes(folder / f"stacks_{worker.rank}.txt", done.stdout)
+    answer["stacks"] = "py-spy"
 
 
 def stacks_by_signal(worker: Worker, answer: Answer, folder: Path) -> None:

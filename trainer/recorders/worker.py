@@ -14,6 +14,8 @@ from typing import Any
 from trainer.recorders.files import read_json
 from trainer.recorders.heartbeat import DONE, Beat, read_beat
 
+HELD = {"T": "stopped", "t": "stopped", "D": "in the kernel"}
+
 
 class UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
@@ -51,11 +53,17 @@ def post(server: str, handler: str, timeout: float) -> bytes:
 
 def is_running(pid: int) -> bool:
     """Whether the process lives; a zombie does not."""
+    if not Path("/proc/self").exists():
+        return responds(pid)
+    return state_of(pid) not in ("", "Z", "X")
+
+
+def state_of(pid: int) -> str:
+    """The letter by which Linux says what a process does; empty where there is none."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return not Path("/proc/self").exists() and responds(pid)
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+        return ""
 
 
 def responds(pid: int) -> bool:
@@ -106,6 +114,11 @@ class Worker:
                 return False
             self._begun = bool(lines) and '"schema"' not in lines[-1]
         return self._begun
+
+    @property
+    def process(self) -> str | None:
+        """What keeps the process from running at all, if anything does: "stopped", or "in the kernel" (storage)."""
+        return HELD.get(state_of(self.side["pid"])) if self.side else None
 
     @property
     def gone(self) -> bool:

@@ -8,6 +8,7 @@ from analyzers.memory.ranks import latest
 from analyzers.report import Report
 from analyzers.wording import place, ranges
 from workbench.present.breakdown import further
+from workbench.present.comparison import comparison
 from workbench.present.table import Table, table
 from workbench.present.traces import trace
 from workbench.present.units import duration, nanoseconds, share, size
@@ -207,24 +208,6 @@ def incident(data: Any) -> list[Table]:
         *(t for name, (build, part) in rooms.items() if part is not None and name in told for t in build(part)[:3]),
         *(t for build, part in rooms.values() if part is not None and not told for t in build(part)[:1]),
     ]
-
-
-def comparison(data: Any) -> list[Table]:
-    rows = ((row.what, row.a, row.b, row.change, row.interval) for row in data.rows)
-    return [table("Side by side", "what | a> | b> | change> | 95% interval>", rows, 40), *holders(data.memory)]
-
-
-def holders(diff: Any) -> Iterator[Table]:
-    """What the fullest devices hold at their peaks, the largest changes first."""
-    for by in ("categories", "modules", "lines") if diff else ():
-        rows = (
-            (c.what, c.state, size(c.a_bytes), size(c.b_bytes), signed(c.bytes)) for c in getattr(diff, by) if c.bytes
-        )
-        yield table(f"Memory at the peak that changed, by {by}", "what | state | a> | b> | change>", rows, 8)
-
-
-def signed(count: int) -> str:
-    return f"{'-' if count < 0 else '+'}{size(abs(count))}"
 
 
 def estimate(data: Any) -> list[Table]:

@@ -2,9 +2,13 @@
 
 from typing import Any
 
+import pandas as pd
+
 from workbench.present.table import Table, table
 from workbench.present.trace_details import cut, details
 from workbench.present.units import nanoseconds, share
+
+EVENTS = 12
 
 
 def trace(data: Any) -> list[Table]:
@@ -19,6 +23,29 @@ def trace(data: Any) -> list[Table]:
         critical(data.critical),
         *(section for rank in data.ranks[:1] for section in details(rank)),
     ]
+
+
+def events(blocks: pd.DataFrame) -> Table:
+    """What takes longest in a window (`traces.views.timeline`); short neighbours are told as one."""
+    most = blocks.nlargest(EVENTS, "busy_ns", keep="first")
+    columns = (most[name] for name in ("name", "lane", "kind", "count", "start_ns", "busy_ns"))
+    rows = (
+        (cut(name), lane, kind or "host", count, nanoseconds(start), nanoseconds(busy))
+        for name, lane, kind, count, start, busy in zip(*columns, strict=True)
+    )
+    heads = "longest of them | stream or thread | kind | events> | begins at> | take>"
+    return table("Longest events of the window", heads, rows, EVENTS)
+
+
+def latest(late: pd.DataFrame) -> Table:
+    """The collectives that a rank came latest to (`traces.views.lateness`)."""
+    last = late.loc[late.groupby("which")["late_ns"].idxmax()].nlargest(EVENTS, "late_ns", keep="first")
+    columns = (last[name] for name in ("which", "name", "rank", "late_ns", "start_ns"))
+    rows = (
+        (f"#{which}", name, rank, nanoseconds(late_ns), nanoseconds(start))
+        for which, name, rank, late_ns, start in zip(*columns, strict=True)
+    )
+    return table("Latest arrivals", "collective | name | last rank> | late by> | arrived at>", rows, EVENTS)
 
 
 def divided(ranks: list[Any]) -> Table:

@@ -43,8 +43,8 @@ def test_a_rank_that_holds_the_gil_still_answers(break_: Callable[..., Any]) -> 
         ranks = look["ranks"]
         assert (ranks["0"]["status"], ranks["0"]["channel"], ranks["0"]["stacks"]) == ("ok", "pickle", "http")
         assert (ranks["1"]["status"], ranks["1"]["channel"]) == ("ok", "json")
-        # The signal may wake what it looks at, so it comes when nothing else is left to be asked.
-        assert ranks["1"]["stacks"] == (None if look["round"] == 1 else "signal")
+        # Without py-spy by a signal: it may wake what it looks at, so it comes when nothing else is left to be asked.
+        assert ranks["1"]["stacks"] in ("py-spy", None if look["round"] == 1 else "signal")
         assert ranks["1"]["heartbeat"]["step"] == 3
         assert max(rank["answered_ns"] for rank in ranks.values()) - found["asked_ns"] < 8e9
     assert pending(home, 0)
