@@ -23,7 +23,7 @@ from analyzers.report import (
 )
 from analyzers.run import Kind, Run
 from analyzers.steps import RankSteps, contrast
-from analyzers.steps.contrast import Contrast, Parity, parity
+from analyzers.steps.contrast import Contrast, Parity, PhaseChange, attribution, parity
 from analyzers.steps.lateness import lateness
 from analyzers.steps.load import load
 from analyzers.steps.model import Steps, Straggler, summary
@@ -67,6 +67,7 @@ class CompareData(msgspec.Struct, frozen=True, kw_only=True):
     config: list[Row]
     contrasts: list[Contrast] = []
     parity: Parity | None = None
+    phases: list[PhaseChange] = []
     memory: diff.Diff | None = None
     traces: TraceDiff | None = None
 
@@ -108,6 +109,7 @@ def analyze(
     slower = trace_diff.finding(traced) if traced else None
     findings = ranked([*findings, *grown, *([slower] if slower else [])])
     same = parity(first.steps, second.steps) if first.steps and second.steps else None
+    phases = attribution(first.steps, second.steps) if first.steps and second.steps else []
     return Report(
         schema=SCHEMA,
         version=tool_version(),
@@ -121,6 +123,7 @@ def analyze(
             config=config,
             contrasts=found,
             parity=same,
+            phases=phases,
             memory=held,
             traces=traced,
         ),

@@ -38,7 +38,7 @@ class Options:
     """How to read: what every analyzer takes beside its files.
 
     `jobs` children run at once; `max_memory` bounds all of them together, in bytes. None picks a bound for each from
-    its file's size.
+    its file's size. `peak_flops` are the operations a second of a device that no table knows.
     """
 
     rank: int | None = None
@@ -46,6 +46,7 @@ class Options:
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
     cache: bool = True
     max_memory: int | None = None
+    peak_flops: float | None = None
 
 
 class Columns(Mapping[str, "np.ndarray[Any, Any]"]):

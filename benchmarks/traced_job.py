@@ -25,49 +25,76 @@ POINTWISE = (
     " 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
 )
 
-HEAD = """{
-  "schemaVersion": 1,
-  "deviceProperties": [
+# The text as of PyTorch 2.13: a key a line, blank ones for what an event lacks, and the arguments in one line.
+HEAD = """ {
+    "schemaVersion": 1,
+    "deviceProperties": [
     {"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85899345920, "computeMajor": 9, "computeMinor": 0, "numSms": 132}
   ],
-  "cupti_version": 26, "record_shapes": 1,
-  "distributedInfo": {"backend": "nccl", "rank": %d, "world_size": %d, "pg_config": [%s], "nccl_version": "2.27.3"},
-  "host_name": "node%d",
-  "displayTimeUnit": "ms",
-  "baseTimeNanoseconds": %d,
-  "traceEvents": [
-"""
+
+      "cupti_version": 26,
+      "record_shapes": 1,
+      "distributedInfo": {"backend": "nccl", "rank": %d, "world_size": %d, "pg_config": [%s], "nccl_version": "2.27.3"},
+      "host_name": "node%d",
+    "displayTimeUnit": "ms",
+    "baseTimeNanoseconds": %d,
+    "traceEvents": [
+    """
 GROUP = '{"pg_name": "%s", "pg_desc": "%s", "backend_config": "cuda:nccl", "pg_size": %d, "ranks": %s}'
-EVENT = """  {
-    "ph": "X", "cat": "%s", "name": "%s", "pid": %s, "tid": %s,
-    "ts": %d.%03d, "dur": %d.%03d%s
-  },
-"""
-FLOW = """  {
-    "ph": "%s", "id": %d, "pid": %s, "tid": %s, "ts": %d.%03d,
-    "cat": "ac2g", "name": "ac2g"%s
-  },
-"""
-TAIL = """  {
-    "ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": %d.%03d
+EVENT = """
+  {
+    "ph": "X",
+    "cat": "%s",
+    "name": "%s",
+    "pid": %s,
+    "tid": %s,
+    "ts": %d.%03d,
+    "dur": %d.%03d
+    %s
+  },"""
+ARGS = """,
+    "args": {
+      %s
+    }"""
+FLOW = """
+  {
+    "ph": "%s",
+    "id": %d,
+    "pid": %s,
+    "tid": %s,
+    "ts": %d.%03d,
+    "cat": "ac2g",
+    "name": "ac2g"
+    %s
+  },"""
+TAIL = """
+  {
+    "ph": "i",
+
+    "s": "g",
+    "name": "Record Window End",
+    "pid": "",
+    "tid": "",
+    "ts": %d.%03d
+
   }
-  ],
-  "traceName": "rank%d_trace.json"
-}
-"""
+  ],"traceName": "rank%d_trace.json" }"""
+OP_ARGS = '"External id": %d,"Record function id": 0, %s"Ev Idx": %d'
+CALL_ARGS = '"External id": %d,      "cbid": %d, "correlation": %d'
 KERNEL_ARGS = (
-    '"queued": 0, "device": 0, "context": 1, "stream": %d, "correlation": %d, "registers per thread": 168,'
-    ' "shared memory": 213504, "blocks per SM": 1.939394, "warps per SM": 23.272728, "grid": [16, 16, 1],'
-    ' "block": [384, 1, 1], "est. achieved occupancy %%": 18'
+    '"External id": %d,      "queued": 0, "device": 0, "context": 1,      "stream": %d, "correlation": %d,     '
+    ' "registers per thread": 168,      "shared memory": 213504,      "blocks per SM": 1.939394,      "warps per SM":'
+    ' 23.272728,      "grid": [16, 16, 1],      "block": [384, 1, 1],      "est. achieved occupancy %%": 18,     '
+    ' "graph id": 0, "graph node id": 0'
 )
 COLLECTIVE_ARGS = (
-    ', "Collective name": "%s", "In msg nelems": %d, "Out msg nelems": %d, "Group size": %d, "dtype": "BFloat16",'
+    '"Collective name": "%s", "In msg nelems": %d, "Out msg nelems": %d, "Group size": %d, "dtype": "BFloat16",'
     ' "In split size": "[]", "Out split size": "[]", "Process Group Name": "%s", "Process Group Description":'
     ' "%s", "Process Group Ranks": "%s", "Seq": %d'
 )
 SHAPES = (
-    ', "Concrete Inputs": ["", ""], "Input type": ["c10::BFloat16", "c10::BFloat16"],'
-    ' "Input Strides": [[%d, 1], [%d, 1]], "Input Dims": [[%d, %d], [%d, %d]]'
+    '"Concrete Inputs": ["", ""], "Input type": ["c10::BFloat16", "c10::BFloat16"],'
+    ' "Input Strides": [[%d, 1], [%d, 1]], "Input Dims": [[%d, %d], [%d, %d]], '
 )
 
 
@@ -176,6 +203,7 @@ class Rank:
     world: int
     out: IO[str]
     offset: int = 0
+    ppm: int = 0
     faults: Sequence[Fault] = ()
     host: int = BEGIN_NS
     free: dict[int, int] = field(default_factory=lambda: {COMPUTE: 0, COMMUNICATION: 0})
@@ -186,6 +214,10 @@ class Rank:
     work: list[tuple[int, int, str]] = field(default_factory=list)
     arrivals: list[int] = field(default_factory=list)
 
+    def shown(self, at: int) -> int:
+        """What this rank's clock shows: it is `offset` ahead, and runs fast by `ppm`."""
+        return at + self.offset + round((at - BEGIN_NS) * self.ppm / 1_000_000)
+
     def lost(self, name: str) -> int:
         return sum(fault.ns for fault in self.faults if fault.rank == self.rank and fault.host == name)
 
@@ -194,22 +226,24 @@ class Rank:
 
     def event(self, cat: str, name: str, start: int, ns: int, args: str, lane: tuple[int, int] | None = None) -> None:
         pid, tid = lane or (4000 + self.rank, 4000 + self.rank)
-        shown = start + self.offset
-        text = f',\n    "args": {{\n      {args}\n    }}' if args else ""
-        self.out.write(EVENT % (cat, name, pid, tid, *divmod(shown, 1000), *divmod(ns, 1000), text))
+        shown = self.shown(start)
+        ns = self.shown(start + ns) - shown
+        self.out.write(EVENT % (cat, name, pid, tid, *divmod(shown, 1000), *divmod(ns, 1000), ARGS % args))
         self.events += 1
 
     def op(self, op: Op) -> None:
         start = self.host
         self.external += 1
         inner = start + US
-        args = f'"External id": {self.external}, "Record function id": 0, "Ev Idx": {self.external}'
-        dims = op.dims and SHAPES % (op.dims[1], op.dims[2], *op.dims[:2], *op.dims[1:])
+        dims = SHAPES % (op.dims[1], op.dims[2], *op.dims[:2], *op.dims[1:]) if op.dims else ""
         self.host += OP_NS + self.lost(op.name)
         if op.outer:
-            self.event("cpu_op", op.outer, start, self.host - start, args)
-        self.event("cpu_op", op.name, inner, self.host - US // 2 - inner, args + (dims or ""))
+            self.event("cpu_op", op.outer, start, self.host - start, self.op_args(""))
+        self.event("cpu_op", op.name, inner, self.host - US // 2 - inner, self.op_args(dims))
         self.launch(op.kernel, round((op.ns + self.external * 7919 % 1000) * self.factor()), self.host - US - LAUNCH_NS)
+
+    def op_args(self, more: str) -> str:
+        return OP_ARGS % (self.external, more, self.external)
 
     def launch(self, name: str, ns: int, at: int) -> None:
         """The launching call, its kernel and the arrow between them."""
@@ -222,14 +256,14 @@ class Rank:
     def call(self, at: int) -> None:
         self.correlation += 1
         lane = (4000 + self.rank, 4000 + self.rank)
-        args = f'"External id": {self.external}, "cbid": 211, "correlation": {self.correlation}'
+        args = CALL_ARGS % (self.external, 211, self.correlation)
         self.event("cuda_runtime", "cudaLaunchKernel", at, LAUNCH_NS, args)
-        self.out.write(FLOW % ("s", self.correlation, *lane, *divmod(at + self.offset, 1000), ""))
+        self.out.write(FLOW % ("s", self.correlation, *lane, *divmod(self.shown(at), 1000), ""))
 
     def kernel(self, name: str, start: int, ns: int, stream: int, extra: str) -> None:
-        args = f'"External id": {self.external}, ' + KERNEL_ARGS % (stream, self.correlation) + extra
+        args = KERNEL_ARGS % (self.external, stream, self.correlation) + extra
         self.event("kernel", name, start, ns, args, (0, stream))
-        flow = ("f", self.correlation, 0, stream, *divmod(start + self.offset, 1000), ', "bp": "e"')
+        flow = ("f", self.correlation, 0, stream, *divmod(self.shown(start), 1000), ', "bp": "e"')
         self.out.write(FLOW % flow)
         self.events += 2
 
@@ -242,15 +276,14 @@ class Rank:
         """Take part in a collective that ends everywhere at `end`."""
         begins, launch = self.arrive(part), self.host + 5 * US
         self.external += 1
-        args = f'"External id": {self.external}, "Record function id": 0, "Ev Idx": {self.external}'
         ranks = part.members(self.rank, self.world)
         sizes = part.elements, part.elements * len(ranks), len(ranks)
         told = COLLECTIVE_ARGS % (part.name, *sizes, part.group(self.rank), part.desc, ranks, sequence)
-        self.event("cpu_op", f"c10d::{part.name}_", self.host, 11 * US, args)
-        self.event("cpu_op", "record_param_comms", self.host + US, 9 * US, args + told)
+        self.event("cpu_op", f"c10d::{part.name}_", self.host, 11 * US, self.op_args(""))
+        self.event("cpu_op", "record_param_comms", self.host + US, 9 * US, self.op_args(told + ", "))
         self.call(launch)
         kernel = f"ncclDevKernel_{part.name.title().replace('_', '')}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-        self.kernel(kernel, begins, end - begins, COMMUNICATION, told)
+        self.kernel(kernel, begins, end - begins, COMMUNICATION, ", " + told)
         self.host += 12 * US
         self.free[COMMUNICATION] = end
         self.free[COMPUTE] = max(self.free[COMPUTE], end if part.blocks else 0)
@@ -273,7 +306,7 @@ class Rank:
         """The step's end: the host waits for the device."""
         self.correlation += 1
         ready = max(self.host + 5 * US, *self.free.values())
-        args = f'"External id": 0, "cbid": 165, "correlation": {self.correlation}'
+        args = CALL_ARGS % (0, 165, self.correlation)
         self.event("cuda_runtime", "cudaDeviceSynchronize", self.host, ready - self.host, args)
         self.host = ready + 20 * US
         self.event("user_annotation", f"ProfilerStep#{number}", start, self.host - start, '"External id": 0')
@@ -316,20 +349,30 @@ def run(rank: Rank, part: Op | Host | Mark) -> None:
 
 
 def job(
-    folder: Path, world: int, steps: int, parts: Sequence[Part], *, faults: Sequence[Fault] = (), offset: int = 0
+    folder: Path,
+    world: int,
+    steps: int,
+    parts: Sequence[Part],
+    *,
+    faults: Sequence[Fault] = (),
+    offset: int = 0,
+    ppm: int = 0,
 ) -> list[Rank]:
-    """Write a trace a rank into `folder`; rank r's clock is r * `offset` ns fast. Returns what really happened."""
+    """Write a trace a rank into `folder`. Returns what really happened.
+
+    Rank r's clock is r * `offset` ns ahead at the beginning and gains r * `ppm` us a second.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as files:
         packed = (files.enter_context(gzip.open(folder / f"rank{r}_trace.json.gz", "wb", 1)) for r in range(world))
         texts = [files.enter_context(io.TextIOWrapper(file)) for file in packed]
-        ranks = [Rank(rank, world, text, offset=rank * offset, faults=faults) for rank, text in enumerate(texts)]
+        ranks = [Rank(r, world, text, offset=r * offset, ppm=r * ppm, faults=faults) for r, text in enumerate(texts)]
         for rank in ranks:
-            host = rank.rank if offset else 0
+            host = rank.rank if offset or ppm else 0
             rank.out.write(HEAD % (rank.rank, world, groups(rank.rank, world, parts), host, BASE_NS))
         simulate(ranks, steps, parts)
         for rank in ranks:
-            rank.out.write(TAIL % (*divmod(rank.host + rank.offset, 1000), rank.rank))
+            rank.out.write(TAIL % (*divmod(rank.shown(rank.host), 1000), rank.rank))
     return ranks
 
 

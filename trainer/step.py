@@ -6,14 +6,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trainer.config import ConfigError, JobConfig
 from trainer.config.sections import Compile, Training
-from trainer.models.decoder import Decoder
 from trainer.parallel.mesh import Degrees, World
 
 Batch = tuple[Tensor, Tensor]
@@ -26,7 +25,7 @@ class OptimizerStep:
 
     config: JobConfig
     world: World
-    model: Decoder
+    model: nn.Module
     optimizer: torch.optim.Optimizer
     phase: Callable[[str], AbstractContextManager[None]]
 

@@ -87,9 +87,10 @@ def hang(
 @spread
 def trace(
     paths: opt.Paths,
-    reading: opt.StepReading,
+    reading: opt.TraceReading,
     showing: opt.Showing,
     export: opt.Export = None,
+    critical_path: opt.CriticalPath = False,
     fail_on: opt.FailOnOption = None,
 ) -> None:
     """Profiler traces: where the time of a step goes, per rank and across ranks."""
@@ -97,6 +98,8 @@ def trace(
 
     if export:
         raise typer.Exit(show.exported(paths, reading, export, force=showing.force))
+    if critical_path:
+        raise typer.Exit(show.trace_further(paths, reading, showing, fail_on))
     raise typer.Exit(show.answer("trace", paths, reading, showing, fail_on))
 
 

@@ -72,6 +72,18 @@ Export = Annotated[
         help="Write all ranks of the last recorded step to this .json[.gz], for Perfetto.", show_default=False
     ),
 ]
+CriticalPath = Annotated[
+    bool, typer.Option("--critical-path", help="What the last step consists of, along what held up what; what-if.")
+]
+PeakTflops = Annotated[
+    float | None,
+    typer.Option(
+        help="What one device can do in 16 bits, dense, for the utilisation (MFU).",
+        rich_help_panel=READING,
+        show_default="by its name",
+        min=1e-6,
+    ),
+]
 WhatIf = Annotated[
     str | None,
     typer.Option(
@@ -113,6 +125,13 @@ class StepReading(Reading):
     """The same, of artefacts that belong to a step."""
 
     step: Step = None
+
+
+@dataclass(frozen=True)
+class TraceReading(StepReading):
+    """The same, of profiler traces."""
+
+    peak_tflops: PeakTflops = None
 
 
 @dataclass(frozen=True)

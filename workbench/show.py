@@ -15,7 +15,7 @@ from analyzers.store import Options
 from workbench.ask import ROOMS, ask, find, parts, require, room_for
 from workbench.console import note
 from workbench.errors import UsageProblem
-from workbench.options import Document, FailOn, Format, Reading, Showing, StepReading
+from workbench.options import Document, FailOn, Format, Reading, Showing, StepReading, TraceReading
 from workbench.present import render
 from workbench.present.anonymous import anonymised
 
@@ -35,8 +35,15 @@ def options_of(reading: Reading) -> Options:
     """How the analyzers are to read."""
     chosen: dict[str, Any] = {"jobs": reading.jobs} if reading.jobs else {}
     step = reading.step if isinstance(reading, StepReading) else None
-    limit = parsed_size(reading.max_memory)
-    return Options(rank=reading.rank, step=step, cache=not reading.no_cache, max_memory=limit, **chosen)
+    peak = reading.peak_tflops if isinstance(reading, TraceReading) else None
+    return Options(
+        rank=reading.rank,
+        step=step,
+        cache=not reading.no_cache,
+        max_memory=parsed_size(reading.max_memory),
+        peak_flops=peak and peak * 1e12,
+        **chosen,
+    )
 
 
 def parsed_size(text: str | None, option: str = "--max-memory") -> int | None:
@@ -90,6 +97,14 @@ def memory_further(
     return deliver(whole, document, run, fail_on)
 
 
+def trace_further(paths: Sequence[Path], reading: Reading, document: Document, fail_on: FailOn | None) -> Exit:
+    """The trace report with the critical path, as a document."""
+    from analyzers.traces import with_critical_path
+
+    options, run = options_of(reading), find(paths)
+    return deliver(with_critical_path(ask("trace", run, options), options), document, run, fail_on)
+
+
 def exported(paths: Sequence[Path], reading: Reading, target: Path, *, force: bool) -> Exit:
     """The traces of a run's last recorded step as one file for Perfetto."""
     from analyzers.traces.export import export
@@ -120,7 +135,7 @@ def compared(a: Path, b: Path, showing: Showing, fail_on: str | None) -> Exit:
         from workbench.web.server import serve_view
         from workbench.web.view import View
 
-        serve_view(View(runs[0], Options(), report, parts(report)))
+        serve_view(View(runs[0], Options(), report, parts(report), runs[1]), "compare")
         return Exit.OK
     delivered = deliver(report, showing, runs[0])
     return Exit.FINDINGS if limits.fails(report) else delivered

@@ -6,7 +6,7 @@ from analyzers.memory.categories import Guess
 from analyzers.memory.model import StepUse
 from analyzers.memory.phases import steps
 from analyzers.memory.read import CATEGORIES
-from analyzers.memory.replay import Replay
+from analyzers.memory.replay import Lifetimes, Replay
 from analyzers.memory.tables import Column
 
 STEPS_AT_MOST = 200
@@ -36,9 +36,14 @@ def step_uses(replay: Replay, guess: Guess) -> list[StepUse]:
 
 def held_after(replay: Replay, guess: Guess, instants: Column) -> Column:
     """Bytes alive after each of the ascending entries: (category, instant)."""
-    lives, columns = replay.lifetimes, len(instants) + 1
-    shape = (len(CATEGORIES), columns)
-    row = guess.category.astype(np.int64) * columns
+    return alive_after(replay.lifetimes, guess.category, len(CATEGORIES), instants)
+
+
+def alive_after(lives: Lifetimes, group: Column, groups: int, instants: Column) -> Column:
+    """The same of any grouping, (group, instant); `group` has the number of each block's."""
+    columns = len(instants) + 1
+    shape = (groups, columns)
+    row = group.astype(np.int64) * columns
     comes, goes = (
         np.bincount(row + np.searchsorted(instants, when), lives.size, shape[0] * columns).reshape(shape)
         for when in (lives.born, lives.died)

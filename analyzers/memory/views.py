@@ -8,7 +8,9 @@ import pandas as pd
 
 from analyzers import store
 from analyzers.errors import InputError
+from analyzers.memory.birth import NAMES, phases_of
 from analyzers.memory.categories import categorise
+from analyzers.memory.clock import step_clock
 from analyzers.memory.groups import held
 from analyzers.memory.history import events_of, found, segment_lives
 from analyzers.memory.model import DeviceTrace, StepUse
@@ -18,7 +20,7 @@ from analyzers.memory.read import CATEGORIES
 from analyzers.memory.replay import BEFORE, PENDING, Replay
 from analyzers.memory.stacks import top_stacks as largest_stacks
 from analyzers.memory.state import blocks_at, free_at, life_of, named, segments_at
-from analyzers.memory.step_use import step_uses
+from analyzers.memory.step_use import alive_after, step_uses
 from analyzers.memory.tables import Column
 from analyzers.memory.tree import tree as tree_of
 from analyzers.run import Artefact
@@ -36,24 +38,28 @@ def timeline(
     """Allocated bytes over the entries `window` (first, beyond last; all by default), at most `buckets` rows.
 
     Columns: entry, time_us, allocated, reserved, pending (the part of allocated whose release waits for a stream), a
-    column a category (they sum to allocated), oom (one failed there).
-    Each row is one instant that really was: of its bucket the one with the most allocated, so every peak survives.
+    column a category (they sum to allocated), oom (bytes of the request that failed at this very entry, else 0).
+    Each row is one instant that really was: of its bucket the one with the most allocated, so every peak survives. A
+    failed request has a row of its own, as far as these take no more than half of all: the last ones do.
     Without a trace the single row is the state at the snapshot, its entry -1.
     """
     replay = replayed(artefact, options, device)
-    edges, instants = highest(replay, buckets, window)
-    failed = np.diff(np.searchsorted(replay.trace.where("oom"), edges)) > 0
-    return frame(replay, instants, failed)
+    return frame(replay, highest(replay, buckets, window))
 
 
-def highest(replay: Replay, buckets: int, window: tuple[int, int] | None) -> tuple[Column, Column]:
-    """Edges of at most `buckets` equal stretches of entries, and of each the instant with the most allocated."""
+def highest(replay: Replay, buckets: int, window: tuple[int, int] | None) -> Column:
+    """Of each of at most `buckets` stretches of entries the instant with the most allocated."""
     first, last = window or (0, len(replay.trace))
     first, last = max(first, 0), min(last, len(replay.trace))
     if first >= last:
-        return np.array([BEFORE, 0]), np.array([BEFORE])
-    edges = np.unique(np.linspace(first, last, min(buckets, last - first) + 1).astype(np.int64))
-    return edges, np.array([low + int(replay.live[low:high].argmax()) for low, high in pairwise(edges)])
+        return np.array([BEFORE])
+    failed = replay.trace.where("oom")
+    failed = failed[(failed >= first) & (failed < last)]
+    # What was freed just before the request failed would otherwise stand in its place, being higher.
+    alone = failed[max(len(failed) - (buckets + 1) // 4, 0) :]
+    even = np.linspace(first, last, min(buckets - 2 * len(alone), last - first) + 1).astype(np.int64)
+    edges = np.unique(np.concatenate([even, alone, alone + 1]))
+    return np.array([low + int(replay.live[low:high].argmax()) for low, high in pairwise(edges)])
 
 
 def places(
@@ -64,24 +70,45 @@ def places(
     buckets: int = 200,
     window: tuple[int, int] | None = None,
 ) -> pd.DataFrame:
-    """Allocated bytes by `pool` or `stream` at the instants of `timeline`.
+    """Allocated bytes by `pool`, `stream` or `phase` at the instants of `timeline`.
 
     Columns: entry, time_us, allocated, and one a pool (`0.0` is the common one, `?` what no file before torch 2.12
-    tells) or stream (`stream 0`); they sum to allocated, with `others` where there are too many to name.
+    tells), stream (`stream 0`) or phase (see `phases`); they sum to allocated, with `others` where there are too many
+    to name.
 
     Raises:
         InputError: There is no such grouping.
     """
+    if by == "phase":
+        return phases(artefact, options, device, buckets, window)
     if by not in ("pool", "stream"):
-        raise InputError(f"cannot place by {by}", "choose one of pool, stream")
+        raise InputError(f"cannot place by {by}", "choose one of pool, stream, phase")
     replay = replayed(artefact, options, device)
-    placed, instants = Placed(replay), highest(replay, buckets, window)[1]
+    placed, instants = Placed(replay), highest(replay, buckets, window)
     names = placed.named(by)
     parts = {name: placed.part(np.flatnonzero(names == name)) for name in dict.fromkeys(names[used(placed)])}
-    table = frame(replay, instants, np.zeros(len(instants), bool))[["entry", "time_us", "allocated"]]
+    table = frame(replay, instants)[["entry", "time_us", "allocated"]]
     largest = {name: parts[name].after(instants) for name in sorted(parts, key=lambda name: -parts[name].peak[0])}
     others = table["allocated"] - sum(largest.values())
     return table.assign(**largest, **({"others": others} if others.any() else {}))
+
+
+def phases(
+    artefact: Artefact,
+    options: store.Options | None = None,
+    device: int = 0,
+    buckets: int = 200,
+    window: tuple[int, int] | None = None,
+) -> pd.DataFrame:
+    """Allocated bytes by the phase in which they were allocated, at the instants of `timeline`.
+
+    Columns: entry, time_us, allocated, forward, backward, optimizer, other, `before the trace`; they sum to allocated.
+    """
+    replay = replayed(artefact, options, device)
+    instants = highest(replay, buckets, window)
+    layers = alive_after(replay.lifetimes, phases_of(replay), len(NAMES), instants)
+    table = frame(replay, instants)[["entry", "time_us", "allocated"]]
+    return table.assign(**{NAMES[number]: layers[number] for number in NAMES})
 
 
 def cached(
@@ -96,10 +123,15 @@ def cached(
 
 
 def events(
-    artefact: Artefact, options: store.Options | None = None, device: int = 0, first: int = 0, count: int = 100
+    artefact: Artefact,
+    options: store.Options | None = None,
+    device: int = 0,
+    first: int = 0,
+    count: int = 100,
+    text: str = "",
 ) -> pd.DataFrame:
     """Entries as the allocator wrote them; see `history.events_of`."""
-    return events_of(replayed(artefact, options, device), first, count)
+    return events_of(replayed(artefact, options, device), first, count, text)
 
 
 def search(
@@ -115,7 +147,7 @@ def settings(artefact: Artefact, options: store.Options | None = None) -> pd.Dat
     return pd.DataFrame(list(told.items()), columns=["key", "value"])
 
 
-def frame(replay: Replay, instants: Column, failed: Column) -> pd.DataFrame:
+def frame(replay: Replay, instants: Column) -> pd.DataFrame:
     """The rows of a timeline at ascending instants."""
     time = replay.trace.entry("time")
     live = np.concatenate([[replay.start], replay.live])
@@ -127,7 +159,13 @@ def frame(replay: Replay, instants: Column, failed: Column) -> pd.DataFrame:
         "pending": replay.pending[instants] if len(time) and instants[0] != BEFORE else pending_at_end(replay.trace),
     }
     layers = by_category(replay, instants)
-    return pd.DataFrame(table | dict(zip(CATEGORIES, layers, strict=True)) | {"oom": failed})
+    return pd.DataFrame(table | dict(zip(CATEGORIES, layers, strict=True)) | {"oom": refused(replay.trace, instants)})
+
+
+def refused(trace: DeviceTrace, instants: Column) -> Column:
+    """Bytes of the request that failed at each instant, 0 where none did."""
+    failed = np.isin(instants, trace.where("oom"))
+    return np.where(failed, trace.entry("size")[np.maximum(instants, 0)], 0) if len(trace) else failed.astype(np.int64)
 
 
 def pending_at_end(trace: DeviceTrace) -> Column:
@@ -163,6 +201,13 @@ def steps(artefact: Artefact, options: store.Options | None = None, device: int 
     uses = [msgspec.structs.asdict(use) for use in step_uses(replay, categorise(replay))]
     flat = [use | use.pop("end_categories") for use in uses]
     return pd.DataFrame(flat, columns=[*StepUse.__struct_fields__[:-1], *CATEGORIES])
+
+
+def clock(
+    artefact: Artefact, options: store.Options | None = None, device: int = 0, logged: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """Which entries lie in which step; see `clock.step_clock`."""
+    return step_clock(opened(artefact, options).device(device), logged)
 
 
 def categories(

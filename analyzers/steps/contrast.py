@@ -26,6 +26,7 @@ SURE = (2.5, 97.5)
 LOSS_FROM = 0.75
 """The loss is compared over the steps after this share of the common ones."""
 TINY = 1e-9
+REST = "in no phase"
 APART = 1e-2
 """Losses have parted where they stay this far apart, relative to themselves."""
 
@@ -61,6 +62,35 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
     largest: float
     differs_from: int | None
     apart_from: int | None
+
+
+class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean seconds of a phase in a plain step of both; the changes of all phases add up to that of the mean step."""
+
+    what: str
+    a_s: float
+    b_s: float
+    change_s: float
+
+
+def attribution(a: Steps, b: Steps) -> list[PhaseChange]:
+    """What a mean step gained and lost, the largest change first and what no phase holds last; maybe nothing."""
+    before, after = mean_phases(a), mean_phases(b)
+    found = [
+        PhaseChange(what=name, a_s=x, b_s=y, change_s=y - x)
+        for name in before | after
+        for x, y in [(before.get(name, 0.0), after.get(name, 0.0))]
+    ]
+    return sorted(found, key=lambda one: (one.what == REST, -abs(one.change_s))) if before and after else []
+
+
+def mean_phases(steps: Steps) -> dict[str, float]:
+    """Of the plain steps of all ranks: seconds by phase, and the rest, which makes them add up to the mean step."""
+    rows = steps.plain.to_numpy()
+    if not rows.any():
+        return {}
+    spent = {str(name): float(steps.phases[name].to_numpy()[rows].mean()) for name in steps.phases}
+    return {**spent, REST: float(steps.table["dur_s"].to_numpy()[rows].mean()) - sum(spent.values())}
 
 
 def contrasts(a: Steps, b: Steps) -> list[Contrast]:

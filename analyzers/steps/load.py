@@ -20,6 +20,7 @@ SHARED_BYTES = 32 << 20
 NAMED = (("phase", "phases"), ("cpu", "phases"), ("device", "phases"), ("seq", "groups"))
 RANKS_AT_MOST = 1 << 20
 FILLED = ("loss", "grad_norm")
+SIZES = ("memory_bytes", "reserved_bytes")
 
 
 class Source:
@@ -158,7 +159,7 @@ def named_tags(bits: Array, names: Sequence[str]) -> Array:
 
 
 def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Take loss and gradient norm from another source where the first has none."""
+    """Take loss, gradient norm and memory from another source where the first has none."""
     known = other.drop_duplicates(["rank", "step"], keep="last").set_index(["rank", "step"])
     rows = known.index.get_indexer(pd.MultiIndex.from_frame(frame[["rank", "step"]]))
     frame = frame.copy()
@@ -166,6 +167,9 @@ def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
         lacking = (frame[f"{name}_state"].to_numpy() == ABSENT) & (rows >= 0)
         for column in (name, f"{name}_state"):
             frame.loc[lacking, column] = known[column].to_numpy()[rows[lacking]]
+    for name in SIZES:
+        lacking = (frame[name].to_numpy() == 0) & (rows >= 0)
+        frame.loc[lacking, name] = known[name].to_numpy()[rows[lacking]]
     return frame
 
 

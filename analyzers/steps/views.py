@@ -3,6 +3,7 @@
 | view | one row | columns |
 |---|---|---|
 | `series` | a rank and step | everything, unreduced |
+| `clock` | a step of one rank | when it began and ended, Unix ns |
 | `phases` | a rank and step | seconds by phase, unreduced |
 | `sparkline` | a bin of steps | step times over ranks and steps, loss, who was last and by how much |
 | `phase_stack` | a bin of steps | mean seconds by phase |
@@ -45,6 +46,18 @@ def series(artefacts: Sequence[run.Artefact], options: store.Options | None = No
     rate = (table["tokens"] / table["dur_s"]).where(table["dur_s"] > 0)
     columns = ["rank", "step", "dur_s", "loss", "grad_norm", "memory_bytes", "tokens_per_s", "tags", "apart"]
     return table.assign(tokens_per_s=rate)[columns]
+
+
+def clock(
+    artefacts: Sequence[run.Artefact], options: store.Options | None = None, rank: int | None = None
+) -> pd.DataFrame:
+    """When each step of a rank (by default of the first) was, by the wall clock. Columns: step, start_ns, end_ns."""
+    steps = opened(artefacts, options)
+    table = steps.table[steps.table["rank"] == (steps.ranks[0] if rank is None else rank)]
+    table = table[(table["start_ns"] > 0) & (table["dur_ns"] >= 0)]
+    return pd.DataFrame(
+        {"step": table["step"], "start_ns": table["start_ns"], "end_ns": table["start_ns"] + table["dur_ns"]}
+    )
 
 
 def phases(

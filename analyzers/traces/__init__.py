@@ -3,7 +3,7 @@
 from analyzers.traces.across import Group, Meeting, RankWaits
 from analyzers.traces.answers import Kernel, Part, RankTrace, StepTime
 from analyzers.traces.clocks import Clock
-from analyzers.traces.report import TraceData, analyze
+from analyzers.traces.report import TraceData, analyze, critical_parts, with_critical_path
 from analyzers.traces.stragglers import Straggler
 
 __all__ = [
@@ -18,4 +18,6 @@ __all__ = [
     "Straggler",
     "TraceData",
     "analyze",
+    "critical_parts",
+    "with_critical_path",
 ]

@@ -5,13 +5,16 @@ import numpy as np
 
 from analyzers.traces.answers import Counter, Part, RankTrace, StepTime
 from analyzers.traces.collectives import Meetings, collectives
+from analyzers.traces.compiled import compiled
 from analyzers.traces.costs import Attribution
+from analyzers.traces.distinct import distinct, groups
 from analyzers.traces.flops import Formulas
 from analyzers.traces.idle import blocking, idle
 from analyzers.traces.intervals import account, covered
 from analyzers.traces.kernels import kernels, sequences
-from analyzers.traces.launches import compiled, copies, graphs, launch_times, synchronisations
+from analyzers.traces.launches import copies, copy_sizes, graphs, launch_times, queues, synchronisations
 from analyzers.traces.phases import NAMES, OTHER
+from analyzers.traces.shapes import by_shape
 from analyzers.traces.table import Column
 from analyzers.traces.validity import problems
 from analyzers.traces.work import Work
@@ -20,8 +23,10 @@ KERNELS_AT_MOST = 100
 
 
 def describe(work: Work, formulas: Formulas) -> RankTrace:
-    """All answers about one account; path and rank are the caller's to fill in."""
-    trace, whole, gaps, due = work.trace, part(work, "", np.ones(len(work.rows), bool)), idle(work), Attribution(work)
+    """All answers about one account; path, rank and utilisation are the caller's to fill in."""
+    trace, whole, gaps, due = work.trace, part(work, "", np.arange(len(work.rows))), idle(work), Attribution(work)
+    # Of several devices each has done what it was launched for; of one also what was launched unseen.
+    done, again = formulas.total(due.inside[1] > 0 if len(distinct(trace.devices)) > 1 else None)
     timed = sum(end - start for _, start, end in trace.steps) or whole.span_ns
     devices = trace.header.get("devices", [])
     return RankTrace(
@@ -57,28 +62,33 @@ def describe(work: Work, formulas: Formulas) -> RankTrace:
         modules=due.modules(),
         annotations=due.annotations(),
         lines=due.lines(),
+        shapes=by_shape(due, formulas),
+        launched=due.launched(),
         launches=launch_times(work),
+        queues=queues(work),
         synchronisations=synchronisations(trace),
         copies=copies(work),
+        copy_sizes=copy_sizes(work),
         collectives=collectives(Meetings(work)),
         graphs=graphs(work),
         compiled=compiled(trace),
         sequences=sequences(work),
         counters=msgspec.convert(trace.columns.meta["counters"], list[Counter]),
-        flops=formulas.total,
-        flops_per_s=round(formulas.total / timed * 1e9) if timed else 0,
+        flops=done,
+        recomputed_flops=again,
+        flops_per_s=round(done / timed * 1e9) if timed else 0,
         peak_flops_per_s=formulas.peaks[0] if formulas.peaks else None,
         problems=problems(work),
     )
 
 
-def part(work: Work, name: str, chosen: Column) -> Part:
-    """How the chosen events divide."""
-    start, end = work.start[chosen], work.end[chosen]
-    found = account(start, end, work.kind[chosen])
+def part(work: Work, name: str, rows: Column) -> Part:
+    """How some events divide, whose places in `work` are given."""
+    start, end = work.start[rows], work.end[rows]
+    found = account(start, end, work.kind[rows])
     return Part(
         name=name,
-        events=int(chosen.sum()),
+        events=len(rows),
         work_ns=int((end - start).sum()),
         span_ns=found.span,
         busy_ns=found.busy,
@@ -95,22 +105,22 @@ def part(work: Work, name: str, chosen: Column) -> Part:
 def phase_parts(work: Work) -> list[Part]:
     """By the phase that launched each event; `no launch` where the file does not tell."""
     phase = work.phase
-    found = [part(work, NAMES[i] if i >= 0 else "no launch", phase == i) for i in np.unique(phase).tolist()]
+    found = [part(work, NAMES[i] if i >= 0 else "no launch", rows) for i, rows in groups(phase)]
     return [] if [one.name for one in found] == [OTHER] else sorted(found, key=lambda one: -one.busy_ns)
 
 
 def stream_parts(work: Work) -> list[Part]:
     """By stream; on a host by thread."""
     lane = work.trace.columns["lane"][work.rows]
-    return [part(work, work.trace.columns.meta["lanes"][i]["name"], lane == i) for i in np.unique(lane).tolist()]
+    return [part(work, work.trace.columns.meta["lanes"][i]["name"], rows) for i, rows in groups(lane)]
 
 
 def step_times(work: Work) -> list[StepTime]:
     """The steps of the host with the work that each launched."""
-    step, base = work.step(), int(work.trace.header.get("base_ns", 0))
+    rows, base = dict(groups(work.step())), int(work.trace.header.get("base_ns", 0))
     found = []
     for place, (number, start, end) in enumerate(work.trace.steps):
-        one = part(work, f"step {number}", step == place)
+        one = part(work, f"step {number}", rows.get(place, np.zeros(0, np.int64)))
         fields = {name: getattr(one, name) for name in Part.__struct_fields__}
         found.append(StepTime(step=number, start_ns=start + base, dur_ns=end - start, **fields))
     return found

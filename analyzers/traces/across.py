@@ -81,7 +81,7 @@ def across(recordings: Sequence[Recording]) -> Across | None:
     met = match(recordings)
     if met is None:
         return None
-    late = Lateness(met, clocks(met))
+    late = Lateness(met, clocks(met)).in_order()
     return Across(late, waits(late), groups(late), meetings(late), list(late.clocks))
 
 

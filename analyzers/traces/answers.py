@@ -71,6 +71,42 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     bound: str = ""
 
 
+class Shaped(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator with inputs of certain sizes.
+
+    `total_ns` is the time of the kernels that it launched itself, on a host its own; `flops_per_s` is over that time.
+    """
+
+    name: str
+    shapes: str
+    count: int
+    total_ns: int
+    flops: int
+    flops_per_s: float
+    bound: str
+
+
+class Launched(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel and the operator that launched it, the innermost one."""
+
+    operator: str
+    kernel: str
+    count: int
+    total_ns: int
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """How many kernels of one stream were launched and had not begun; `full_ns`: that was over 1000 of them, at about
+    which a launching call has to wait.
+    """
+
+    name: str
+    count: int
+    mean: float
+    max: int
+    full_ns: int
+
+
 class Launches(msgspec.Struct, frozen=True, kw_only=True):
     """From the end of a launching call to its kernel's beginning (`early`: negative), and how many kernels queue.
 
@@ -108,6 +144,17 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: float
 
 
+class CopySize(msgspec.Struct, frozen=True, kw_only=True):
+    """Copies of one kind whose size is `at_least` so many bytes and less than 16 times that."""
+
+    name: str
+    at_least: int
+    count: int
+    total_ns: int
+    bytes: int
+    bytes_per_s: float
+
+
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """Collectives of one kind, group and size on one rank.
 
@@ -128,13 +175,40 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     bus_bytes_per_s: float
 
 
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python frame that torch.compile compiled, `versions` times since the job began.
+
+    `function` and `broken_at` (file:line) are known where stacks were recorded. Of its `calls` `breaks` went on behind
+    a graph break; `between_ns` is the host's time from leaving the graph before to entering this one.
+    """
+
+    frame: str
+    function: str
+    broken_at: str
+    versions: int
+    calls: int
+    breaks: int
+    between_ns: int
+    compilations: int
+    compile_ns: int
+
+
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch.compile left in the trace; a frame compiled again has a region `n/1` or higher."""
+    """What torch.compile left in the trace; a frame compiled again has a region `n/1` or higher.
+
+    `breaks` and `between_ns` are sums over `frames`; `lookups` are checks of the guards, one a call of a frame.
+    """
 
     regions: int = 0
     recompiled: int = 0
     compilations: int = 0
     compile_ns: int = 0
+    calls: int = 0
+    breaks: int = 0
+    between_ns: int = 0
+    lookups: int = 0
+    lookup_ns: int = 0
+    frames: list[Frame] = []
 
 
 class Graphs(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +234,23 @@ class Sequence(msgspec.Struct, frozen=True, kw_only=True):
     names: list[str]
     count: int
     total_ns: int
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What has a share of the critical path of a step.
+
+    The shares add up to the step; if this took half as long the step would be shorter by `saved_ns` at most, as another
+    path may take over.
+    """
+
+    rank: int | None
+    device: int | None
+    step: int | None
+    kind: str
+    name: str
+    count: int
+    path_ns: int
+    saved_ns: int
 
 
 class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,15 +294,22 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     modules: list[Cost]
     annotations: list[Cost]
     lines: list[Cost]
+    shapes: list[Shaped]
+    launched: list[Launched]
     launches: Launches | None
+    queues: list[Queue]
     synchronisations: list[Call]
     copies: list[Copy]
+    copy_sizes: list[CopySize]
     collectives: list[Collective]
     graphs: Graphs | None
     compiled: Compiled | None
     sequences: list[Sequence]
     counters: list[Counter]
     flops: int
+    recomputed_flops: int
     flops_per_s: float
     peak_flops_per_s: float | None
+    mfu: float | None = None
+    hfu: float | None = None
     problems: list[str]

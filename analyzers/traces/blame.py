@@ -19,9 +19,17 @@ class Lateness:
     clocks: Sequence[Clock]
 
     def shifted(self, name: str) -> Column:
-        offset = np.array([clock.offset_ns for clock in self.clocks], np.int64)
-        found: Column = self.met.column(name) - offset[self.met.rank]
-        return found
+        """A column of moments on the first rank's clock."""
+        shown = self.met.column(name)
+        ahead = np.zeros(len(shown), np.int64)
+        for place, clock in enumerate(self.clocks):
+            mine = self.met.rank == place
+            ahead[mine] = clock.ahead(shown[mine])
+        return shown - ahead
+
+    def in_order(self) -> "Lateness":
+        """The same with the collectives in the order in which they ended, which only a common clock can tell."""
+        return Lateness(self.met.sorted_by(self.middle(self.end)), self.clocks)
 
     @cached_property
     def arrival(self) -> Column:

@@ -6,9 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from analyzers.traces.answers import Cost
+from analyzers.traces.answers import Cost, Launched
+from analyzers.traces.distinct import coded, distinct, numbered
 from analyzers.traces.flops import Formulas
-from analyzers.traces.model import OPS, PROFILER_STEP, Trace, numbered
+from analyzers.traces.model import OPS, PROFILER_STEP, Trace
 from analyzers.traces.nesting import NONE, innermost, outermost, own_time, summed_up
 from analyzers.traces.table import Column
 from analyzers.traces.work import Work
@@ -71,7 +72,7 @@ class Attribution:
                 kernels=int(sums[2][name]),
                 **(formulas.of_name(name) if formulas else {}),
             )
-            for name in np.unique(c["name"][rows]).tolist()
+            for name in distinct(c["name"][rows]).tolist()
         ]
         return sorted(found, key=lambda cost: (-cost.device_ns, -cost.own_ns, cost.name))[:COSTS_AT_MOST]
 
@@ -92,19 +93,35 @@ class Attribution:
         found: Column = functions & own[self.trace.columns["name"]]
         return found
 
-    def sources(self, what: str) -> dict[int, str]:
-        """For the number of each kernel's name the operator, module or line that launched most of its time."""
+    def pairs(self, what: str) -> tuple[Column, Column, Column, Column]:
+        """(number of the kernel's name, of its source's name, ns, times), the longest last; sources as in `chosen`."""
         c, chosen = self.trace.columns, self.chosen(what)
         if self.work.device is None or not chosen.any():
-            return {}
+            return (np.zeros(0, np.int64),) * 4
         around = innermost(chosen, c["depth"], c["parent"])[self.work.launch]
         known = self.work.linked & (around >= 0)
-        pair = np.stack([c["name"][self.work.rows[known]], c["name"][around[known]]]).astype(np.int64)
-        pairs, which = np.unique(pair, axis=1, return_inverse=True)
-        spent = np.zeros(pairs.shape[1], np.int64)
-        np.add.at(spent, which.reshape(-1), self.work.own[known])
+        key = c["name"][self.work.rows[known]].astype(np.int64) * len(self.trace.names) + c["name"][around[known]]
+        keys, which = coded(key)
+        times = np.bincount(which, minlength=len(keys))
+        spent = np.zeros(len(keys), np.int64)
+        np.add.at(spent, which, self.work.own[known])
         order = np.argsort(spent, kind="stable")
-        return {kernel: self.trace.names[source] for kernel, source in pairs[:, order].T.tolist()}
+        kernel, source = np.divmod(keys[order], max(1, len(self.trace.names)))
+        return kernel, source, spent[order], times[order]
+
+    def sources(self, what: str) -> dict[int, str]:
+        """For the number of each kernel's name the operator, module or line that launched most of its time."""
+        kernel, source, _, _ = self.pairs(what)
+        return {one: self.trace.names[by] for one, by in zip(kernel.tolist(), source.tolist(), strict=True)}
+
+    def launched(self) -> list[Launched]:
+        """Which kernels each operator launched, those of most time first."""
+        longest = [column[::-1][:COSTS_AT_MOST].tolist() for column in self.pairs("operator")]
+        names = self.trace.names
+        return [
+            Launched(operator=names[by], kernel=names[one], count=times, total_ns=spent)
+            for one, by, spent, times in zip(*longest, strict=True)
+        ]
 
     def operators(self, formulas: Formulas) -> list[Cost]:
         return self.by_name(self.chosen("operator"), formulas)

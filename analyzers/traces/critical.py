@@ -3,41 +3,32 @@
 Every instant belongs to exactly one piece, so the pieces add up to the window. From an event of the device the path
 goes on at whatever held it up until it began: another event that ended just then, or the call that launched it. On the
 host it runs back to the last call that waited for the device, and from there over to what that call waited for. Where
-the host itself does the work, it goes on at whatever ended last.
+the host itself does the work, `critical_host` tells it.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
+from analyzers.traces.critical_host import HostPath, Piece
 from analyzers.traces.intervals import KIND_NAMES
 from analyzers.traces.launches import waiting_calls
 from analyzers.traces.model import Trace
 from analyzers.traces.nesting import NONE
 from analyzers.traces.table import Column
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 JUST_NS = 10_000
 """Work that ended so shortly before a kernel began may have held it up, if the kernel had been launched by then."""
 
 
-class Piece(NamedTuple):
-    """A stretch of the path; `kind` is that of the work, else `dependency`, `launch latency`, `unexplained` or `host`.
-
-    `row` is the event of the trace, NONE for what is none.
-    """
-
-    start: int
-    end: int
-    kind: str
-    row: int = NONE
-
-
 class State(NamedTuple):
-    """Where the walk is: a moment, and the place in the work of an event that ends there, or NONE on the host.
+    """Where the walk is: a moment, and the place in the work of an event that ends there, or NONE on the host (`lane`).
 
     Only work before the place `below` comes into question any more, so the walk ends.
     """
@@ -45,6 +36,7 @@ class State(NamedTuple):
     at: int
     place: int
     below: int
+    lane: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +67,10 @@ class Path:
         order = np.argsort(end, kind="stable")
         return rows[order], end[order]
 
+    @cached_property
+    def host(self) -> HostPath:
+        return HostPath(self.trace, None, self.start, self.end)
+
     def last_ended(self, at: int, below: int) -> int:
         """The place of the work that ended last until a moment; NONE before all."""
         return min(int(np.searchsorted(self.ends, at, side="right")), below) - 1
@@ -84,8 +80,10 @@ class Path:
         last = self.last_ended(self.end, len(self.work))
         state = State(self.end, last, len(self.work))
         while state.at > self.start:
+            lane = state.lane
             state, found = (self.on_host if state.place == NONE else self.on_device)(state)
-            yield from (piece for piece in found if piece.end > piece.start)
+            for piece in (one for one in found if one.end > one.start):
+                yield from self.host.between(piece.start, piece.end, lane) if piece.kind == "host" else [piece]
 
     def on_device(self, state: State) -> tuple[State, list[Piece]]:
         """An event, the pause behind it, and what held it up before it began."""
@@ -96,12 +94,15 @@ class Path:
         before = self.last_ended(start, state.place)
         ended = max(int(self.ends[before]), self.start) if before != NONE else self.start
         launch = int(c["launch"][row])
-        called = min(int(c["end"][launch]), start) if launch not in (NONE, row) else NONE
+        called = min(int(c["end"][launch]), start) if launch != NONE else NONE
         if called == NONE or (called <= ended and start - ended <= JUST_NS):
-            kind = "host" if launch == row else "unexplained" if launch == NONE else "dependency"
+            kind = "unexplained" if launch == NONE else "dependency"
             return State(ended, before, state.place), [*found, Piece(ended, start, kind)]
         called = max(called, self.start)
-        return State(called, NONE, state.place), [*found, Piece(called, start, "launch latency")]
+        return State(called, NONE, state.place, int(c["lane"][launch])), [
+            *found,
+            Piece(called, start, "launch latency"),
+        ]
 
     def on_host(self, state: State) -> tuple[State, list[Piece]]:
         """The host's time back to the last call that waited for the device, and what that waited for."""
@@ -114,18 +115,21 @@ class Path:
         before = self.last_ended(until, state.below)
         if before != NONE and self.ends[before] > began:
             return State(until, before, state.below), [Piece(until, state.at, "host")]
-        found = [Piece(until, state.at, "host"), Piece(began, until, "host", row)]
-        return State(min(began, state.at - 1), NONE, state.below), found
+        back = min(began, state.at - 1)
+        return State(back, NONE, state.below, int(self.trace.columns["lane"][row])), [Piece(back, state.at, "host")]
 
 
-def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None = None) -> pd.DataFrame:
+def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None = None) -> "pd.DataFrame":
     """The path through a window (all by default; ns from the first event), in order of time: start_ns, dur_ns, kind,
     name, row. The durations add up to the window's.
     """
+    import pandas as pd  # a quarter of a second that readers of traces can do without
+
     c = trace.columns
     last = int(np.max(c["end"][c["account"] == account], initial=trace.origin))
     start, end = (trace.origin + edge for edge in window) if window else (trace.origin, last)
-    pieces = sorted(Path(trace, account, start, end).pieces())
+    on_host = trace.columns.meta["accounts"][account]["device"] is None
+    pieces = sorted((HostPath if on_host else Path)(trace, account, start, end).pieces())
     return pd.DataFrame(
         {
             "start_ns": np.array([piece.start - trace.origin for piece in pieces], np.int64),
@@ -137,7 +141,16 @@ def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None
     )
 
 
-def if_faster(path: pd.DataFrame, name: str, factor: float) -> int:
+def held(path: "pd.DataFrame") -> list[dict[str, Any]]:
+    """What the path consists of, by kind and name, the longest first: the fields of `answers.Held` but whose it is."""
+    sums = path.groupby(["kind", "name"], sort=False)["dur_ns"].agg(["sum", "count"]).reset_index()
+    return [
+        {"kind": kind, "name": name, "count": count, "path_ns": spent, "saved_ns": spent - spent // 2}
+        for kind, name, spent, count in sums.sort_values("sum", ascending=False, kind="stable").itertuples(index=False)
+    ]
+
+
+def if_faster(path: "pd.DataFrame", name: str, factor: float) -> int:
     """At most by how many ns the window would be shorter if everything of this name took 1 / `factor` of its time."""
     on_path = int(path.loc[path["name"] == name, "dur_ns"].sum())
     return round(on_path * (1 - 1 / factor))

@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.traces.answers import Call, Compiled, RankTrace
+from analyzers.traces.answers import Call, Compiled, Frame, RankTrace
 
-HOST_BOUND, MEMORY_CALLS = 0.2, 0.01
+HOST_BOUND, MEMORY_CALLS, BROKEN = 0.2, 0.01, 0.01
 """Parts of the time."""
+FACTS_AT_MOST = 5
 DRIVER_MEMORY = re.compile(r"^(cuda|hip)(Malloc|Free)")
 EXPOSED = {"device": 0.1, "cpu": 0.5}
 """On a CPU the processes take turns on the same cores, so much of the waiting is for a core."""
@@ -24,6 +25,8 @@ def findings_of(account: RankTrace) -> Iterator[Finding]:
         yield host_bound_finding(account)
     if account.compiled and account.compiled.compilations:
         yield compiled_finding(account, account.compiled)
+    if account.compiled and account.compiled.breaks:
+        yield breaks_finding(account, account.compiled)
     grown = [call for call in account.synchronisations if DRIVER_MEMORY.search(call.name)]
     if sum(call.total_ns for call in grown) > MEMORY_CALLS * account.span_ns:
         yield allocation_finding(account, grown)
@@ -73,16 +76,50 @@ def busy_host(account: RankTrace) -> list[str]:
 
 
 def compiled_finding(account: RankTrace, found: Compiled) -> Finding:
+    costly = sorted((one for one in found.frames if one.compilations), key=lambda one: -one.compile_ns)
     return finding(
         account,
         "trace.compiled_meanwhile",
-        f"torch.compile was at work during the recording ({found.compilations} times)",
+        f"torch.compile was at work during the recording ({times(found.compilations)})",
         f"{millis(found.compile_ns)} of compiling; {found.recompiled} of {found.regions} regions are of code that was"
         " compiled before for other inputs.",
         "TORCH_LOGS=recompiles says what changed; mark sizes that vary as dynamic, and record only after warm-up.",
         severity=Severity.WARNING,
         confidence=0.9,
+        facts=[
+            f"{named(one)}: compiled {times(one.compilations)}, {millis(one.compile_ns)}, version {one.versions} now"
+            for one in costly[:FACTS_AT_MOST]
+        ],
     )
+
+
+def breaks_finding(account: RankTrace, found: Compiled) -> Finding:
+    timed = sum(step.dur_ns for step in account.step_times) or account.span_ns
+    matters = found.between_ns > BROKEN * timed
+    broken = [one for one in found.frames if one.breaks]
+    return finding(
+        account,
+        "trace.graph_breaks",
+        f"Graphs of torch.compile break {times(found.breaks)}, {percent(found.between_ns, timed)} of the time",
+        f"From leaving a graph to entering the one behind the break the host takes {millis(found.between_ns)}: guards"
+        " are checked again, and what lies between is not compiled.",
+        "TORCH_LOGS=graph_breaks gives the reason of each, torch.compile(fullgraph=True) makes it an error; printing,"
+        " .item() and calls into C are the usual ones.",
+        severity=Severity.WARNING if matters else Severity.INFO,
+        confidence=0.9,
+        facts=[
+            f"{one.broken_at or named(one)}: breaks {times(one.breaks)}, {millis(one.between_ns)}"
+            for one in broken[:FACTS_AT_MOST]
+        ],
+    )
+
+
+def named(frame: Frame) -> str:
+    return frame.function or f"frame {frame.frame}"
+
+
+def times(count: int) -> str:
+    return f"{count} {'time' if count == 1 else 'times'}"
 
 
 def allocation_finding(account: RankTrace, calls: Sequence[Call]) -> Finding:

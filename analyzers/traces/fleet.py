@@ -10,6 +10,7 @@ import pandas as pd
 from analyzers import store
 from analyzers.run import Artefact
 from analyzers.traces.across import Across, across
+from analyzers.traces.clocks import Clock
 from analyzers.traces.intervals import COMMUNICATION, COMPUTE, Cover
 from analyzers.traces.matching import Recording
 from analyzers.traces.report import load
@@ -33,8 +34,27 @@ class Together:
     @cached_property
     def begins(self) -> list[int]:
         """When each begins by the clock of the first rank, in Unix ns."""
-        ahead = {clock.rank: clock.offset_ns for clock in self.joint.clocks} if self.joint else {}
-        return [one.trace.origin + one.base - ahead.get(one.rank or 0, 0) for one in self.recordings]
+        return [int(self.unix(place, np.array([one.trace.origin]))[0]) for place, one in enumerate(self.recordings)]
+
+    @cached_property
+    def clocks(self) -> list[Clock]:
+        """One a recording; where nothing tells, its clock is taken to be right."""
+        known = {clock.rank: clock for clock in self.joint.clocks} if self.joint else {}
+        ranks = [one.rank or 0 for one in self.recordings]
+        return [known.get(rank) or Clock(rank=rank) for rank in ranks]
+
+    def unix(self, place: int, at: Column) -> Column:
+        """Moments of a recording's columns by the clock of the first rank, in Unix ns."""
+        shown = at + self.recordings[place].base
+        return shown - self.clocks[place].ahead(shown)
+
+    def common(self, place: int, at: Column) -> Column:
+        """Moments of a recording's columns on the common clock."""
+        return self.unix(place, at) - self.origin
+
+    def local(self, place: int, at: Column) -> Column:
+        """Moments of the common clock as the columns of a recording have them."""
+        return self.clocks[place].shows(at + self.origin) - self.recordings[place].base
 
     @property
     def origin(self) -> int:
@@ -53,9 +73,9 @@ class Together:
         """[part, bin] how the work of one recording divides between moments of the common clock, in ns."""
         if place not in self._covers:
             self._covers[place] = covers(self.recordings[place])
-        at = edges - self.shifts[place] + self.recordings[place].trace.origin
-        c, n, w = (cover.between(at[:-1], at[1:]) for cover in self._covers[place])
-        return np.array([c, n - c, w - n, np.diff(edges) - w])
+        at, length = self.local(place, edges), np.diff(edges)
+        c, n, w = (np.minimum(cover.between(at[:-1], at[1:]), length) for cover in self._covers[place])
+        return np.array([c, n - c, w - n, length - w])
 
 
 def covers(one: Recording) -> tuple[Cover, Cover, Cover]:
@@ -82,7 +102,7 @@ def together(artefacts: tuple[Artefact, ...], options: store.Options) -> Togethe
 
 
 def axis(artefacts: Sequence[Artefact], options: store.Options | None = None) -> pd.DataFrame:
-    """A row an account: path, rank, `shift_ns` to add to its moments so that all lie on one clock, and `span_ns`.
+    """A row an account: path, rank, `shift_ns` to add to its moments so that all begin on one clock, and `span_ns`.
 
     The earliest trace has shift 0. Clocks are compared by the collectives that ranks share.
     """

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from analyzers.traces.distinct import groups
 from analyzers.traces.model import OPS, Trace
 from analyzers.traces.nesting import NONE, innermost
 from analyzers.traces.table import Column
@@ -19,21 +20,31 @@ Counted = tuple[int, int]
 
 PEAKS = {
     "B200": (2.25e15, 8.0e12),
+    "GB200": (2.25e15, 8.0e12),
     "H200": (989e12, 4.8e12),
+    "H100 PCIe": (756e12, 2.0e12),
+    "H100 NVL": (835e12, 3.9e12),
     "H100": (989e12, 3.35e12),
+    "H20": (148e12, 4.0e12),
     "A100": (312e12, 2.0e12),
+    "A10": (125e12, 0.6e12),
     "V100": (125e12, 0.9e12),
+    "T4": (65e12, 0.32e12),
     "L40S": (362e12, 0.86e12),
+    "L4": (121e12, 0.3e12),
+    "MI325X": (1307e12, 6.0e12),
     "MI300X": (1307e12, 5.3e12),
-    "MI250": (383e12, 3.2e12),
+    "MI250X": (191.5e12, 1.6e12),
 }
-"""Dense 16-bit operations and bytes of memory a second, by the maker's data sheet."""
+"""Dense 16-bit operations and bytes of memory a second of one device, by the maker's data sheet.
+
+An MI250X is two devices; of names that begin alike the longer one stands first.
+"""
 BYTES = {
     "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "long int": 8, "long": 8, "int": 4, "bool": 1,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "unsigned char": 1, "signed char": 1, "short int": 2,
 }  # fmt: skip
-
-
+SAVING = {"aten::detach"}
 AT_MOST = 1 << 50
 """Operations of one operator; more is no recording."""
 
@@ -131,7 +142,7 @@ class Formulas:
     def peaks(self) -> tuple[float, float] | None:
         """Operations and bytes a second that the device can do at best; None where it is not in the table."""
         names = " ".join(self.trace.header.get("devices", []))
-        return next((peaks for name, peaks in PEAKS.items() if name in names), None)
+        return next((peaks for name, peaks in PEAKS.items() if re.search(rf"\b{name}\b", names)), None)
 
     @cached_property
     def rows(self) -> tuple[Column, Column, Column]:
@@ -141,21 +152,26 @@ class Formulas:
         outermost = counted & ((c["parent"] < 0) | (inner[c["parent"]] == NONE))
         shaped = outermost[c["shape_row"]]
         rows, texts = c["shape_row"][shaped].astype(np.int64), c["shape_text"][shaped].astype(np.int64)
+        # Checkpointing stops once it has what backward wants: in an operator that has saved its inputs, no more.
+        ran = ~again(self.trace, rows) | np.isin(rows, c["parent"][~self.trace.is_named(SAVING)])
+        rows, texts = rows[ran], texts[ran]
         pairs = list(zip(c["name"][rows].tolist(), texts.tolist(), strict=True))
         for name, text in set(pairs):
             found[name, text] = count(self.trace.names[name], self.trace.columns.meta["shapes"][text])
         done = np.array([found[pair] for pair in pairs], np.int64).reshape(-1, 2)
         return rows, done[:, 0], done[:, 1]
 
-    @property
-    def total(self) -> int:
-        return int(self.rows[1].sum())
+    def total(self, of: Column | None = None) -> tuple[int, int]:
+        """Operations of the events in `of` (a flag for each of the trace; all by default), and those done again."""
+        rows, done, _ = self.rows
+        chosen = np.ones(len(rows), bool) if of is None else of[rows]
+        return int(done[chosen].sum()), int(done[chosen & again(self.trace, rows)].sum())
 
     @cached_property
     def by_name(self) -> dict[int, Counted]:
         rows, done, moved = self.rows
-        name = self.trace.columns["name"][rows]
-        return {int(i): (int(done[name == i].sum()), int(moved[name == i].sum())) for i in np.unique(name)}
+        named = groups(self.trace.columns["name"][rows])
+        return {name: (int(done[places].sum()), int(moved[places].sum())) for name, places in named}
 
     def of_name(self, name: int) -> dict[str, Any]:
         """`flops`, `bytes` and `bound` of the operators of one name."""
@@ -167,6 +183,17 @@ class Formulas:
         if not self.peaks or not done or not moved:
             return ""
         return "compute" if done / moved >= self.peaks[0] / self.peaks[1] else "memory"
+
+
+def again(trace: Trace, rows: Column) -> Column:
+    """Which of these ran a second time, for activation checkpointing: forward operators inside a backward one."""
+    c = trace.columns
+    # Operators of the backward itself have no sequence number of their own, as no gradient of theirs is wanted.
+    forward = np.isin(rows, c["autograd_row"][c["autograd_thread"] <= 0])
+    backward = np.zeros(len(c["start"]), bool)
+    backward[c["autograd_row"][c["autograd_thread"] > 0]] = True
+    found: Column = forward & (innermost(backward, c["depth"], c["parent"])[rows] != NONE)
+    return found
 
 
 def count(name: str, shapes: str) -> Counted:

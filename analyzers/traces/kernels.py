@@ -5,6 +5,7 @@ import numpy as np
 
 from analyzers.traces.answers import Kernel, Sequence
 from analyzers.traces.costs import Attribution
+from analyzers.traces.distinct import coded
 from analyzers.traces.intervals import KIND_NAMES
 from analyzers.traces.table import Column
 from analyzers.traces.work import Work
@@ -69,7 +70,7 @@ def repeated(work: Work, name: Column, lane: Column, spent: Column, length: int)
     """The runs of one length that occur often enough; of a run that overlaps itself every `length`-th counts."""
     if len(name) < length:
         return []
-    windows = np.lib.stride_tricks.sliding_window_view(np.unique(name, return_inverse=True)[1], length)
+    windows = np.lib.stride_tricks.sliding_window_view(coded(name)[1], length)
     places = np.flatnonzero(lane[: len(windows)] == lane[length - 1 :])
     digest = (windows * POWERS[:length]).sum(axis=1)[places]
     runs, first, which = np.unique(digest, return_index=True, return_inverse=True)

@@ -1,10 +1,12 @@
-"""The host's side of a device's work: launch delays, queues, calls that wait, copies, graphs, compilations."""
+"""The host's side of a device's work: launch delays, queues, calls that wait, copies, graphs."""
 
 import re
+from typing import Any
 
 import numpy as np
 
-from analyzers.traces.answers import Call, Compiled, Copy, Graphs, Launches
+from analyzers.traces.answers import Call, Copy, CopySize, Graphs, Launches, Queue
+from analyzers.traces.distinct import distinct
 from analyzers.traces.intervals import MEMORY
 from analyzers.traces.model import LAUNCHES, Trace
 from analyzers.traces.nesting import NONE
@@ -13,9 +15,9 @@ from analyzers.traces.work import Work
 
 WAITING = re.compile(r"Synchronize$|^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|MemcpyWithStream|Memcpy)\b")
 GRAPH_LAUNCH = re.compile(r"GraphLaunch")
-REGION = re.compile(r"^Torch-Compiled Region: (\d+)/(\d+)")
-COMPILATION = re.compile(r"^_compile\.compile_inner|^compile_inner\b|dynamo_timed")
 BLOCKED = 10
+FULL = 1000
+"""Kernels in a queue; a driver takes about so many before its launching calls wait."""
 
 
 def launch_times(work: Work) -> Launches | None:
@@ -24,7 +26,7 @@ def launch_times(work: Work) -> Launches | None:
     if work.device is None or not len(linked):
         return None
     delay = np.sort(work.start[linked] - work.launch_end[linked])
-    calls = np.unique(work.launch[linked])
+    calls = distinct(work.launch[linked])
     lasting = work.trace.columns["end"][calls] - work.trace.columns["start"][calls]
     blocked = lasting[lasting > BLOCKED * max(1.0, float(np.median(lasting)))]
     mean, most = queue(work.launch_start[linked], work.start[linked])
@@ -43,16 +45,34 @@ def launch_times(work: Work) -> Launches | None:
 
 def queue(launched: Column, begun: Column) -> tuple[float, int]:
     """How many kernels were launched and had not begun: the mean over time, and the most."""
-    late = begun > launched
-    launched, begun = launched[late], begun[late]
-    if not len(launched):
+    at, length = queue_length(launched, begun)
+    if not len(at):
         return 0.0, 0
-    at = np.concatenate([launched, begun])
-    change = np.repeat([1, -1], len(launched))
+    passed, most = np.diff(at), int(length.max())
+    return round(float((passed * length[:-1]).sum()) / int(at[-1] - at[0]), 3), most
+
+
+def queue_length(launched: Column, begun: Column) -> tuple[Column, Column]:
+    """(moment, length of the queue from then on) at each of its changes."""
+    late = begun > launched
+    at = np.concatenate([launched[late], begun[late]])
+    change = np.repeat([1, -1], int(late.sum()))
     order = np.lexsort((change, at))
-    length = np.cumsum(change[order])
-    window = int(at.max() - at.min())
-    return round(float((begun - launched).sum()) / window, 3), int(length.max())
+    return at[order], np.cumsum(change[order])
+
+
+def queues(work: Work) -> list[Queue]:
+    """The queue of each stream, those with most kernels first."""
+    c, found = work.trace.columns, []
+    lanes = c["lane"][work.rows]
+    for lane in np.unique(lanes[work.linked]).tolist() if work.device is not None else []:
+        mine = work.linked & (lanes == lane)
+        at, length = queue_length(work.launch_start[mine], work.start[mine])
+        mean, most = queue(work.launch_start[mine], work.start[mine])
+        full = int(np.diff(at)[length[:-1] > FULL].sum()) if len(at) else 0
+        name = c.meta["lanes"][lane]["name"]
+        found.append(Queue(name=name, count=int(mine.sum()), mean=mean, max=most, full_ns=full))
+    return sorted(found, key=lambda one: -one.count)
 
 
 def synchronisations(trace: Trace) -> list[Call]:
@@ -69,7 +89,7 @@ def calls(trace: Trace, rows: Column) -> list[Call]:
     c = trace.columns
     lasting = c["end"][rows] - c["start"][rows]
     found = []
-    for name in np.unique(c["name"][rows]):
+    for name in distinct(c["name"][rows]):
         same = lasting[c["name"][rows] == name]
         found.append(Call(name=trace.names[name], count=len(same), total_ns=int(same.sum()), max_ns=int(same.max())))
     return sorted(found, key=lambda call: -call.total_ns)
@@ -77,24 +97,49 @@ def calls(trace: Trace, rows: Column) -> list[Call]:
 
 def copies(work: Work) -> list[Copy]:
     """Copies and sets of memory by name; those without a size count no bytes."""
-    c = work.trace.columns
-    size = dict(zip(c["copy_row"].tolist(), c["copy_bytes"].tolist(), strict=True))
-    rows = work.rows[work.kind == MEMORY]
-    found = []
-    for name in np.unique(c["name"][rows]):
-        same = rows[c["name"][rows] == name]
-        total = int((c["end"][same] - c["start"][same]).sum())
-        moved = sum(size.get(row, 0) for row in same.tolist())
-        found.append(
-            Copy(
-                name=work.trace.names[name],
-                count=len(same),
-                total_ns=total,
-                bytes=moved,
-                bytes_per_s=round(moved / total * 1e9) if total else 0,
-            )
-        )
+    rows, size = moving(work)
+    found = [Copy(**copied(work, same, size)) for same in by_name(work, rows)]
     return sorted(found, key=lambda copy: -copy.total_ns)
+
+
+def copy_sizes(work: Work) -> list[CopySize]:
+    """The same, told apart by how much is moved at once: small ones do not reach the bandwidth of large ones."""
+    rows, size = moving(work)
+    rows = rows[size[rows] > 0]
+    # Classes begin at 1, 16, 256 B, 4 KiB and so on.
+    classes = 1 << 4 * (np.floor(np.log2(size[rows])).astype(np.int64) // 4)
+    found = [
+        CopySize(at_least=least, **copied(work, same, size))
+        for least in np.unique(classes).tolist()
+        for same in by_name(work, rows[classes == least])
+    ]
+    return sorted(found, key=lambda one: (one.name, one.at_least))
+
+
+def moving(work: Work) -> tuple[Column, Column]:
+    """(rows of the copies, bytes of every event of the trace, 0 where none are told)."""
+    c = work.trace.columns
+    size = np.zeros(len(c["start"]), np.int64)
+    size[c["copy_row"]] = c["copy_bytes"]
+    return work.rows[work.kind == MEMORY], size
+
+
+def by_name(work: Work, rows: Column) -> list[Column]:
+    names = work.trace.columns["name"][rows]
+    return [rows[names == name] for name in np.unique(names)]
+
+
+def copied(work: Work, rows: Column, size: Column) -> dict[str, Any]:
+    """What is told of copies of one name."""
+    c = work.trace.columns
+    total, moved = int((c["end"][rows] - c["start"][rows]).sum()), int(size[rows].sum())
+    return {
+        "name": work.trace.names[c["name"][rows[0]]],
+        "count": len(rows),
+        "total_ns": total,
+        "bytes": moved,
+        "bytes_per_s": round(moved / total * 1e9) if total else 0,
+    }
 
 
 def graphs(work: Work) -> Graphs | None:
@@ -105,20 +150,4 @@ def graphs(work: Work) -> Graphs | None:
     if not inside.any():
         return None
     launched = work.launch[inside & (work.launch != NONE)]
-    return Graphs(launches=len(np.unique(launched)), kernels=int(inside.sum()), device_ns=int(work.own[inside].sum()))
-
-
-def compiled(trace: Trace) -> Compiled | None:
-    """Regions that torch.compile made, and compilations during the recording; None without any of these."""
-    used = {trace.names[i] for i in np.unique(trace.columns["name"])}
-    regions = {(found[1], found[2]) for name in used if (found := REGION.match(name))}
-    rows = np.flatnonzero(trace.is_named(COMPILATION))
-    if not regions and not len(rows):
-        return None
-    lasting = trace.columns["end"][rows] - trace.columns["start"][rows]
-    return Compiled(
-        regions=len(regions),
-        recompiled=sum(again != "0" for _, again in regions),
-        compilations=len(rows),
-        compile_ns=int(lasting.sum()),
-    )
+    return Graphs(launches=len(distinct(launched)), kernels=int(inside.sum()), device_ns=int(work.own[inside].sum()))

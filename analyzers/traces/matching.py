@@ -100,6 +100,12 @@ class Met:
     def first(self) -> Column:
         return np.flatnonzero(np.diff(self.which, prepend=-1))
 
+    def sorted_by(self, moment: Column) -> "Met":
+        """The collectives in the order of a moment of each."""
+        number = np.argsort(np.argsort(moment, kind="stable"), kind="stable")[self.which]
+        order = np.lexsort((self.rank, number))
+        return Met(self.recordings, self.place[order], self.rank[order], number[order])
+
     @property
     def count(self) -> int:
         return len(self.first)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from analyzers.store import Columns
-from analyzers.traces.table import FIRST_NAME, Column, fitted
+from analyzers.traces.distinct import first_places, numbered
+from analyzers.traces.table import FIRST_NAME, Column
 
 DEVICE_WORK = {"kernel", "Kernel"}
 COPIES = {"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}
@@ -105,10 +106,9 @@ def lanes(trace: Trace) -> tuple[Column, list[dict[str, Any]]]:
     pid[trace.work] = trace.devices
     tid[trace.work] = np.where(stream == -1, tid[trace.work], stream)
     lane = numbered(kind, pid, tid)
-    _, first = np.unique(lane, return_index=True)
     named = {(process, thread): text for process, thread, text in c.meta["threads"] if text}
     found = []
-    for row in first.tolist():
+    for row in first_places(lane).tolist():
         place = int(pid[row]), int(tid[row])
         name = lane_name(written(trace, place[1]), int(kind[row]), named.get(place, ""))
         found.append({"kind": int(kind[row]), "pid": place[0], "tid": place[1], "name": name})
@@ -120,17 +120,6 @@ def lane_name(number: str, kind: int, known: str) -> str:
     if kind != HOST_LANE:
         return f"stream {number}"
     return known if number in known else f"thread {number} {known}".strip()
-
-
-def numbered(*columns: Column) -> Column:
-    """A number from 0 for each combination of values that occurs, in their order."""
-    combined = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        values, code = np.unique(column, return_inverse=True)
-        combined *= len(values)
-        combined += code
-        del code
-    return fitted(np.unique(combined, return_inverse=True)[1])
 
 
 def written(trace: Trace, number: int) -> str:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from analyzers.traces.table import Column
+from analyzers.traces.table import Column, fitted
 
 NONE = -1
 
@@ -24,6 +24,7 @@ def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
         rows = order[low:high]
         ended = np.searchsorted(np.sort(end[rows]), start[rows], side="right")
         depth[rows] = np.arange(high - low) - ended
+    depth = fitted(depth)  # 16 bits sort by radix
     place = np.argsort(depth[order], kind="stable").astype(np.int32)
     for outer, inner in levels(depth[order][place], place):
         parent[order[inner]] = order[outer[np.searchsorted(outer, inner) - 1]]

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from analyzers.traces.distinct import distinct
 from analyzers.traces.model import ANNOTATIONS, HOST_LANE, Trace
 from analyzers.traces.nesting import innermost
 from analyzers.traces.table import Column
@@ -52,10 +53,14 @@ def phases(trace: Trace, depth: Column, parent: Column, lane: Column) -> Column:
 
 def marks(trace: Trace, names: Sequence[str]) -> tuple[Column, Column]:
     """(start, end) of the annotations that stand for one of these phases."""
-    wanted = {NAMES.index(name) for name in names}
-    chosen = np.array([phase_of(name) in wanted for name in trace.names] or [False])[trace.columns["name"]]
-    rows = np.flatnonzero(chosen & trace.of_cat(ANNOTATIONS))
+    rows = np.flatnonzero(phase_of_names(trace, names)[trace.columns["name"]] & trace.of_cat(ANNOTATIONS))
     return trace.columns["start"][rows], trace.columns["end"][rows]
+
+
+def phase_of_names(trace: Trace, names: Sequence[str]) -> Column:
+    """A flag for each text of the trace: does it stand for one of these phases?"""
+    wanted = {NAMES.index(name) for name in names}
+    return np.array([phase_of(name) in wanted for name in trace.names] or [False])
 
 
 @lru_cache(maxsize=1 << 14)
@@ -64,7 +69,7 @@ def phase_of(name: str) -> int:
 
 
 def before_backward(trace: Trace, phase: Column) -> Column:
-    if FORWARD in {NAMES[i] for i in np.unique(phase)}:
+    if FORWARD in {NAMES[i] for i in distinct(phase)}:
         return phase
     start, backward = trace.columns["start"], NAMES.index(BACKWARD)
     first_backward = np.sort(start[phase == backward])

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -10,8 +11,9 @@ from analyzers.errors import WorkbenchError
 from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
 from analyzers.run import Artefact, selected, unreadable
 from analyzers.traces.across import Across, Group, Meeting, RankWaits, across
-from analyzers.traces.answers import RankTrace
+from analyzers.traces.answers import Held, RankTrace
 from analyzers.traces.clocks import Clock
+from analyzers.traces.critical import critical_path, held
 from analyzers.traces.findings import findings_of, millis, percent
 from analyzers.traces.matching import Recording
 from analyzers.traces.model import Trace
@@ -26,7 +28,8 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     """`data` of a trace report.
 
     What follows `ranks` needs collectives that several ranks recorded, and is empty without; `groups`, `meetings` and
-    `clocks` are of the recordings at the last step, `waits` and `stragglers` of all.
+    `clocks` are of the recordings at the last step, `waits` and `stragglers` of all. `critical` is of the last
+    profiled step of the first of `ranks`, and empty unless it was asked for.
     """
 
     ranks: list[RankTrace]
@@ -35,6 +38,7 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[Group]
     meetings: list[Meeting]
     clocks: list[Clock]
+    critical: list[Held] = []
 
 
 def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None) -> Report[TraceData]:
@@ -72,6 +76,24 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     )
 
 
+def with_critical_path(report: Report[TraceData], options: store.Options | None = None) -> Report[TraceData]:
+    """The same report with `data.critical`."""
+    parts = critical_parts(report.data.ranks[0], options)
+    return msgspec.structs.replace(report, data=msgspec.structs.replace(report.data, critical=parts))
+
+
+def critical_parts(account: RankTrace, options: store.Options | None = None) -> list[Held]:
+    """What the last step of an account consists of along its critical path; of the whole recording without steps."""
+    trace = Trace(store.load([Path(account.path)], READER, options))
+    number = [one["device"] for one in trace.columns.meta["accounts"]].index(account.device)
+    step, window = None, None
+    if trace.steps:
+        step, start, end = trace.steps[-1]
+        window = start - trace.origin, end - trace.origin
+    path = critical_path(trace, number, window)
+    return [Held(rank=account.rank, device=account.device, step=step, **part) for part in held(path)]
+
+
 def load(
     chosen: Sequence[Artefact], options: store.Options
 ) -> tuple[list[Recording], list[tuple[Artefact, WorkbenchError]]]:
@@ -82,19 +104,29 @@ def load(
         if isinstance(columns, WorkbenchError):
             bad.append((artefact, columns))
         else:
-            good += recordings(artefact, Trace(columns))
+            good += recordings(artefact, Trace(columns), options.peak_flops)
     return good, bad
 
 
-def recordings(artefact: Artefact, trace: Trace) -> list[Recording]:
-    """One a device; the rank is what the file says, else what its name says."""
-    accounts = msgspec.convert(trace.columns.meta["accounts"], list[RankTrace])
+def recordings(artefact: Artefact, trace: Trace, peak: float | None = None) -> list[Recording]:
+    """One a device; the rank is what the file says, else what its name says. `peak` is used before the table's."""
+    accounts = [utilised(one, peak) for one in msgspec.convert(trace.columns.meta["accounts"], list[RankTrace])]
     told = [artefact.rank if account.rank is None else account.rank for account in accounts]
     filled = [
         msgspec.structs.replace(account, path=str(artefact.path), rank=rank)
         for account, rank in zip(accounts, told, strict=True)
     ]
     return [Recording(artefact, trace, account, number) for number, account in enumerate(filled)]
+
+
+def utilised(account: RankTrace, peak: float | None) -> RankTrace:
+    """The account with the shares of the peak that it reached."""
+    peak = peak or account.peak_flops_per_s
+    if not peak or not account.flops:
+        return account
+    hfu = account.flops_per_s / peak
+    mfu = hfu * (1 - account.recomputed_flops / account.flops)
+    return msgspec.structs.replace(account, peak_flops_per_s=peak, mfu=round(mfu, 6), hfu=round(hfu, 6))
 
 
 def by_step(good: Sequence[Recording]) -> list[Across]:

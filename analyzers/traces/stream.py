@@ -18,7 +18,7 @@ from isal.igzip_lib import IsalError
 
 from analyzers.errors import InputError
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 4 << 20
 HEAD_AT_MOST = 64 << 20
 EVENT_AT_MOST = 32 << 20
 NEAR_END = 16 << 10
@@ -144,6 +144,7 @@ class Reading:
     """How far a file could be read: `metadata` holds its other keys, `problems` a line for each defect."""
 
     sink: Callable[[Events], None]
+    shortcut: Callable[[bytes, "Reading"], int | None] = lambda _text, _reading: None
     decoder: Any = FLOAT
     dropped: int = 0
     stripped: int = 0
@@ -209,7 +210,7 @@ def opening(source: Iterable[bytes]) -> tuple[bytes, bytes]:
     for block in source:
         buffer += block
         if found := ARRAY.search(buffer) or BARE.match(buffer):
-            return buffer[: found.end()], buffer[found.end() :]
+            return buffer[: found.end()], buffer[found.end() :].lstrip(BETWEEN)
         if len(buffer) > HEAD_AT_MOST:
             break
     raise InputError("no traceEvents: not a profiler trace", "give a file that torch.profiler wrote")
@@ -219,6 +220,8 @@ def take_block(buffer: bytes, reading: Reading) -> bytes:
     """Pass on the whole events at the buffer's beginning; returns the rest."""
     if len(buffer) < BLOCK_BYTES // 2:
         return buffer
+    if (taken := reading.shortcut(buffer, reading)) is not None:
+        return buffer[taken:].lstrip(BETWEEN)
     near = [match.end() for match in SEAM.finditer(buffer, max(0, len(buffer) - NEAR_END))]
     taken = cut(buffer, reversed(near), reading)
     if taken is None and len(buffer) > EVENT_AT_MOST:
@@ -243,19 +246,26 @@ def take_rest(buffer: bytes, reading: Reading) -> bytes:
 def cut(buffer: bytes, ends: Iterable[int], reading: Reading) -> int | None:
     """Decode up to the first of `ends` that leaves whole events; how far that was, or None."""
     for end in islice(ends, CUTS_AT_MOST):
-        text = b"[" + buffer[:end] + b"]"
         try:
-            reading.sink(reading.decoder.decode(text))
-            if COUNTED in text:
-                take_counters(text, reading)
-        except msgspec.ValidationError:
-            reading.sink(one_by_one(text, reading))
+            events = decoded(b"[" + buffer[:end] + b"]", reading)
         except msgspec.DecodeError:
             continue
         except UnicodeDecodeError:
             return None
+        reading.sink(events)
         return end
     return None
+
+
+def decoded(text: bytes, reading: Reading) -> Events:
+    """The events of a list."""
+    try:
+        events: Events = reading.decoder.decode(text)
+    except msgspec.ValidationError:
+        return one_by_one(text, reading)
+    if COUNTED in text:
+        take_counters(text, reading)
+    return events
 
 
 def take_counters(text: bytes, reading: Reading) -> None:

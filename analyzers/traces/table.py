@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -33,6 +34,18 @@ TIMES = ("start", "end")
 SIZES = (np.int8, np.int16, np.int32)
 
 
+@dataclass(frozen=True)
+class Rows:
+    """What a block's events gave: `columns` and `order`, by which they are told apart; and the rows of `rare` tables.
+
+    Those begin with the number of the event in `order`.
+    """
+
+    order: Column
+    columns: dict[str, Column]
+    rare: dict[str, Column]
+
+
 class Table:
     """Collects events; in `pid`, `tid` and `stream` -1 is none and what is below stands for a text.
 
@@ -50,70 +63,78 @@ class Table:
 
     def add(self, events: Events) -> None:
         """Take a block of events."""
+        self.join(self.decoded(events, np.arange(len(events))))
+
+    def join(self, *parts: Rows) -> None:
+        """Take what a block of events gave, part by part; the rows come in the order of all of them."""
+        order = np.concatenate([part.order for part in parts])
+        place = np.argsort(order, kind="stable")
+        row = np.empty(len(order), np.int64)
+        row[place] = np.arange(self.rows, self.rows + len(order))
+        for name in COLUMNS:
+            column = np.concatenate([part.columns[name] for part in parts])[place]
+            self.parts[name].append(column if name in TIMES else fitted(column))
+        before = 0
+        for part in parts:
+            for table, found in part.rare.items():
+                found[:, 0] = row[before + found[:, 0]]
+                self.rare[table].append(fitted(found))
+            before += len(part.order)
+        self.rows += len(order)
+
+    def decoded(self, events: Events, order: Column) -> Rows:
+        """The rows of events as the decoder gives them."""
         self.threads += [
             (self.place(event.pid), self.place(event.tid), event.args.name)
             for event in events
             if event.ph == "M" and event.name == "thread_name" and event.args
         ]
-        lasting = [event for event in events if event.ph == "X"]
-        if not lasting:
-            return
+        chosen = [i for i, event in enumerate(events) if event.ph == "X"]
+        lasting, order = [events[i] for i in chosen], order[chosen]
         ts, dur = [event.ts for event in lasting], [event.dur or 0 for event in lasting]
-        begin, length = floats(ts), floats(dur)
-        if (odd := impossible(begin, length)).any():
+        odd = impossible(floats(ts), floats(dur))
+        if odd.any():
             self.odd_times += int(odd.sum())
-            self.add([event for event, is_odd in zip(lasting, odd, strict=True) if not is_odd])
-        else:
-            self.add_lasting(lasting, nanoseconds(ts, begin), nanoseconds(dur, length))
+            return self.decoded([lasting[i] for i in np.flatnonzero(~odd)], order[~odd])
+        start = nanoseconds(ts)
+        return Rows(order, self.plain_columns(lasting, start, start + nanoseconds(dur)), self.rare_columns(lasting))
 
-    def add_lasting(self, events: Events, start: Column, dur: Column) -> None:
+    def plain_columns(self, events: Events, start: Column, end: Column) -> dict[str, Column]:
         args = [event.args or NO_ARGS for event in events]
         found = (
             self.numbers([event.name for event in events]),
             self.numbers([event.cat for event in events]),
             start,
-            start + dur,
+            end,
             self.places([event.pid for event in events]),
             self.places([event.tid for event in events]),
             integers([a.correlation for a in args]),
             integers([a.device for a in args], DEVICE_AT_MOST),
             self.places([a.stream for a in args]),
         )
-        for name, column in zip(COLUMNS, found, strict=True):
-            self.parts[name].append(column if name in TIMES else fitted(column))
-        self.note_shapes([(row, a) for row, a in enumerate(args, self.rows) if a.dims])
-        noted = []
-        for row, a in enumerate(args, self.rows):
-            if a.autograd >= 0 or a.collective or a.bytes >= 0 or a.graph > 0 or not a.finished:
-                noted.append((row, a))
-        self.note(noted)
-        self.rows += len(events)
+        return dict(zip(COLUMNS, found, strict=True))
 
-    def note_shapes(self, shaped: Sequence[tuple[int, Args]]) -> None:
+    def rare_columns(self, events: Events) -> dict[str, Column]:
+        """The rare arguments of events, behind the numbers of those that have them."""
+        args = [(i, event.args) for i, event in enumerate(events) if event.args]
+        found = {
+            "shape": [(i, self.shape(a)) for i, a in args if a.dims],
+            "autograd": [(i, bounded(a.autograd), bounded(a.forward_thread)) for i, a in args if a.autograd >= 0],
+            "copy": [(i, bounded(a.bytes)) for i, a in args if a.bytes >= 0],
+            "graph": [(i, bounded(a.graph)) for i, a in args if a.graph > 0],
+            "unfinished": [(i,) for i, a in args if not a.finished],
+            "collective": [self.collective(i, a) for i, a in args if a.collective],
+        }
+        return {table: np.array(rows, np.int64) for table, rows in found.items() if rows}
+
+    def shape(self, a: Args) -> int:
         """Most operators have shapes where these are recorded, but only few different ones."""
-        known = self.shapes
-        texts = [b"%b\0%b\0%b" % (a.dims, a.types, a.concrete) for _, a in shaped]
-        numbers = [known.setdefault(text, len(known)) for text in texts]
-        self.keep("shape", list(zip([row for row, _ in shaped], numbers, strict=True)))
-
-    def note(self, noted: Sequence[tuple[int, Args]]) -> None:
-        """Keep the rare arguments of events."""
-        self.keep(
-            "autograd", [(i, bounded(a.autograd), bounded(a.forward_thread)) for i, a in noted if a.autograd >= 0]
-        )
-        self.keep("copy", [(i, bounded(a.bytes)) for i, a in noted if a.bytes >= 0])
-        self.keep("graph", [(i, bounded(a.graph)) for i, a in noted if a.graph > 0])
-        self.keep("unfinished", [(i,) for i, a in noted if not a.finished])
-        self.keep("collective", [self.collective(i, a) for i, a in noted if a.collective])
+        return self.shapes.setdefault(b"%b\0%b\0%b" % (a.dims, a.types, a.concrete), len(self.shapes))
 
     def collective(self, row: int, a: Args) -> tuple[int, ...]:
         sizes = bounded(a.elements), bounded(a.elements_out)
         texts = self.text(a.collective), self.text(str(a.group))
         return (row, *texts, *sizes, self.text(a.dtype), bounded(a.members), bounded(a.sequence))
-
-    def keep(self, table: str, rows: list[tuple[int, ...]]) -> None:
-        if rows:
-            self.rare[table].append(fitted(np.array(rows, np.int64)))
 
     def text(self, text: str) -> int:
         return self.texts.setdefault(text, len(self.texts))
@@ -141,6 +162,7 @@ class Table:
         made = {name: joined(self.parts.pop(name)) for name in COLUMNS}
         for table, names in RARE.items():
             rows = np.concatenate([np.zeros((0, len(names)), np.int8), *self.rare.pop(table)])
+            rows = rows[np.argsort(rows[:, 0], kind="stable")]
             made |= {f"{table}_{name}": fitted(rows[:, i]) for i, name in enumerate(names)}
         return made
 
@@ -186,10 +208,11 @@ def integers(values: Sequence[int], limit: int = NUMBER_AT_MOST) -> Column:
     return np.where((numbers >= -1) & (numbers < limit), numbers, -1)
 
 
-def nanoseconds(microseconds: Sequence[Any], values: Column) -> Column:
-    """Decimal microseconds as integer nanoseconds, exact for decimals, and for floats (`values`) below 2**43."""
-    if isinstance(microseconds[0], Decimal):
+def nanoseconds(microseconds: Sequence[Any]) -> Column:
+    """Decimal microseconds as integer nanoseconds, exact for decimals, and for floats below 2**43."""
+    if microseconds and isinstance(microseconds[0], Decimal):
         return np.array([int(value * 1000) for value in microseconds], np.int64)
+    values = floats(microseconds)
     whole = np.floor(values)
     found: Column = whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
     return found

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from analyzers.traces.distinct import distinct
 from analyzers.traces.model import Trace
 from analyzers.traces.table import Column
 from analyzers.traces.work import Work
@@ -25,7 +26,7 @@ def device_problems(work: Work) -> Iterator[tuple[str, object]]:
     linked, total = work.linked, len(work.rows)
     unlinked = int((~linked).sum())
     early = work.launch_start[linked] - work.start[linked]
-    overlapping, repeated = overlaps(work), total - len(np.unique(work.trace.columns["correlation"][work.rows]))
+    overlapping, repeated = overlaps(work), total - len(distinct(work.trace.columns["correlation"][work.rows]))
     yield f"{unlinked} of {total} device events have no launch in the file", unlinked
     by = f"by up to {int(early.max(initial=0)) / 1e3:.1f} us: the clocks of host and device disagree"
     yield f"{int((early > 0).sum())} kernels start before their launch, {by}", (early > 0).any()
@@ -38,7 +39,7 @@ def overlaps(work: Work) -> int:
     lane = work.trace.columns["lane"][work.rows]
     order = np.lexsort((work.start, lane))
     found = 0
-    for one in np.unique(lane):
+    for one in distinct(lane):
         rows = order[lane[order] == one]
         reach = np.maximum.accumulate(work.end[rows])
         found += int((work.start[rows][1:] < reach[:-1]).sum())

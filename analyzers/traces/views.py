@@ -10,9 +10,13 @@ all ranks lie on one clock, and `fleet` and `lateness` are on that common clock 
 | `timeline(artefact, window=, width=)` | span of one rank, those narrower than a column joined: nothing vanishes |
 | `fleet(artefacts, window=, bins=, rows=)` | rank (alike ones folded) and bin: how the bin's time divides |
 | `lateness(artefacts, limit=)` | rank and collective: how late it came, how long it waited |
+| `clock(artefact)` | moment of one rank: the step it lies in |
 | `axis(artefacts)` | rank: where its trace begins on the common clock |
 | `tree(artefact, by=)` | node of the tree of operators, modules or Python functions |
 | `critical_path(artefact, step=)` | piece of the chain of work and waiting that the time consists of |
+| `callers(artefact, row)` | event and what encloses it |
+| `lanes(artefact)` | stream or thread |
+| `phases(artefact, rows)` | event: the phase of the step that it belongs to |
 | `spans(artefact, window=, limit=)` | event, the longest ones |
 """
 
@@ -30,15 +34,20 @@ from analyzers.traces.critical import critical_path as critical_path_of
 from analyzers.traces.fleet import PARTS, Window, axis, fleet, lateness
 from analyzers.traces.intervals import KIND_NAMES
 from analyzers.traces.model import DEVICE_LANE, Trace
+from analyzers.traces.nesting import NONE
+from analyzers.traces.phases import NAMES as PHASES
+from analyzers.traces.phases import OTHER
 from analyzers.traces.report import READER, TraceData
 from analyzers.traces.table import Column
 from analyzers.traces.tree import tree as tree_of
+from analyzers.traces.work import launches
 
 __all__ = [
-    "PARTS", "axis", "breakdown", "critical_path", "fleet", "kernels", "lateness", "spans", "steps", "timeline", "tree",
+    "PARTS", "PHASES", "axis", "breakdown", "callers", "clock", "critical_path", "fleet", "kernels", "lanes",
+    "lateness", "phases", "spans", "steps", "timeline", "tree",
 ]  # fmt: skip
 SPANS_AT_MOST = 5000
-BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_ns", "busy_ns", "count")
+BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_ns", "busy_ns", "count", "row")
 
 
 def breakdown(report: Report[TraceData]) -> pd.DataFrame:
@@ -55,6 +64,20 @@ def steps(report: Report[TraceData]) -> pd.DataFrame:
         for step in account.step_times
     ]
     return pd.DataFrame(rows)
+
+
+def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Columns: at_ns, step (6.25: a quarter of the time of step 6 has gone); both ascend.
+
+    By the profiler's own marks, else by the wall clock of `logged` (step, start_ns, end_ns); empty where neither tells.
+    """
+    trace = opened(artefact, options)
+    begin = trace.origin if trace.steps or logged is None else trace.origin + int(trace.header.get("base_ns", 0))
+    marks = trace.steps or ([] if logged is None else logged[["step", "start_ns", "end_ns"]].to_numpy().tolist())
+    last = int(np.max(trace.columns["end"], initial=trace.origin)) - trace.origin
+    edges = [(number, start - begin, end - begin) for number, start, end in marks]
+    points = [p for step, start, end in edges if end > 0 and start < last for p in ((start, step), (end, step + 1))]
+    return pd.DataFrame(points, columns=["at_ns", "step"])
 
 
 def kernels(report: Report[TraceData]) -> pd.DataFrame:
@@ -124,7 +147,8 @@ def timeline(
     Events that are narrower than a column are joined with their neighbours of the same lane and depth, so that nothing
     vanishes and no more than `SPANS_AT_MOST` rows come back. Columns: lane, on_device, depth, name (of the longest
     event), kind (of most of the time: compute, communication, memory, or ""), start_ns, dur_ns (both of the whole
-    block), busy_ns (the sum of its events) and count (1: a single event). In order of lane, depth and time.
+    block), busy_ns (the sum of its events), count (1: a single event) and row (of the longest event in the trace). In
+    order of lane, depth and time.
     """
     trace = opened(artefact, options)
     c, rows = trace.columns, within(trace, window)
@@ -166,9 +190,38 @@ def joined(trace: Trace, rows: Column, first: Column) -> pd.DataFrame:
             "dur_ns": np.maximum.reduceat(end, first) - start[first],
             "busy_ns": np.add.reduceat(length, first),
             "count": np.diff(np.append(first, len(rows))),
+            "row": longest,
         }
     )
     return found.loc[sorted(found["busy_ns"].nlargest(SPANS_AT_MOST).index)].reset_index(drop=True)
+
+
+def lanes(artefact: Artefact, options: store.Options | None = None) -> list[str]:
+    """The names of all streams and threads, each once."""
+    return list(dict.fromkeys(lane["name"] for lane in opened(artefact, options).columns.meta["lanes"]))
+
+
+def phases(artefact: Artefact, rows: Column, options: store.Options | None = None) -> list[str]:
+    """The phase of the step that each event belongs to, of work on a device that of its launch; `other` if none."""
+    trace = opened(artefact, options)
+    on_device = np.isin(rows, trace.work)
+    caller = np.where(on_device, launches(trace, trace.columns["correlation"][rows]), rows)
+    return [PHASES[trace.columns["phase"][row]] if row >= 0 else OTHER for row in caller.tolist()]
+
+
+def callers(artefact: Artefact, row: int, options: store.Options | None = None) -> list[str]:
+    """An event (a `row` of `timeline`) and what encloses it, innermost first; of device work what encloses its launch.
+
+    Empty where there is no such event.
+    """
+    trace = opened(artefact, options)
+    c, found = trace.columns, list[str]()
+    at = row if 0 <= row < len(c["name"]) else NONE
+    while at != NONE:
+        found.append(trace.names[c["name"][at]])
+        launched = launches(trace, c["correlation"][[at]])[0] if at in trace.work else NONE
+        at = int(launched if launched != NONE else c["parent"][at])
+    return found
 
 
 def critical_path(

@@ -2,9 +2,11 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from analyzers.traces.distinct import distinct
 from analyzers.traces.intervals import COMMUNICATION as COMMUNICATING
 from analyzers.traces.intervals import COMPUTE, MEMORY
 from analyzers.traces.model import ANNOTATIONS, COMMUNICATION, COPIES, LAUNCHES, OPS, Trace
@@ -33,28 +35,28 @@ class Work:
     launch: Column
     own: Column
 
-    @property
+    @cached_property
     def start(self) -> Column:
         return self.trace.columns["start"][self.rows]
 
-    @property
+    @cached_property
     def end(self) -> Column:
         return self.trace.columns["end"][self.rows]
 
-    @property
+    @cached_property
     def linked(self) -> Column:
         found: Column = self.launch != NONE
         return found
 
-    @property
+    @cached_property
     def launch_start(self) -> Column:
         return np.where(self.linked, self.trace.columns["start"][self.launch], -1)
 
-    @property
+    @cached_property
     def launch_end(self) -> Column:
         return np.where(self.linked, self.trace.columns["end"][self.launch], -1)
 
-    @property
+    @cached_property
     def phase(self) -> Column:
         """The phase (a number in `phases.NAMES`) that each event was launched in; -1 where no launch is known."""
         return np.where(self.linked, self.trace.columns["phase"][self.launch], -1)
@@ -73,7 +75,7 @@ def works(trace: Trace) -> list[Work]:
     """An account for each device that worked; the host's where none did."""
     if not len(trace.work):
         return [host_work(trace)]
-    return [device_work(trace, int(device)) for device in np.unique(trace.devices)]
+    return [device_work(trace, int(device)) for device in distinct(trace.devices)]
 
 
 def device_work(trace: Trace, device: int) -> Work:
@@ -105,7 +107,7 @@ def host_work(trace: Trace) -> Work:
     """Operators outside the collectives' own threads, and the collectives that ran there."""
     c = trace.columns
     collective = trace.is_named(HOST_COLLECTIVE) & trace.of_cat(ANNOTATIONS)
-    busy_lanes = np.unique(c["lane"][collective])
+    busy_lanes = distinct(c["lane"][collective])
     operators = trace.of_cat(OPS) & trace.is_named(HOST_OPERATOR)
     chosen = collective | (operators & ~np.isin(c["lane"], busy_lanes))
     rows = np.flatnonzero(chosen)

@@ -56,17 +56,15 @@ def serving():
 
 
 @contextmanager
-def served(run: Run, folder: Path, token: str | None = None) -> Iterator[str]:
-    """A dashboard as `workbench serve` puts it together."""
+def served(run, folder: Path, token: str | None = None) -> Iterator[str]:
+    """A dashboard as `workbench serve` puts it together, of a run or of a view."""
     from werkzeug.serving import make_server
 
-    from workbench.web.app import make_app
-    from workbench.web.drops import Drops
-    from workbench.web.gate import Gate
-    from workbench.web.view import view_of
+    from workbench.web.server import assembled
+    from workbench.web.view import View, view_of
 
-    main = make_app(view_of(run, room_for(run), Options())).server
-    server = make_server("127.0.0.1", 0, Gate(Drops(main, folder, Options()), token), threaded=True)
+    view = run if isinstance(run, View) else view_of(run, room_for(run), Options())
+    server = make_server("127.0.0.1", 0, assembled(view, folder, token), threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.port}"
@@ -91,14 +89,26 @@ def browser():
 
 
 @pytest.fixture
-def page(site, browser):
-    """A page that fails its test at the end if it logged an error or asked for anything outside `site`."""
-    asked, errors = [], []
-    page = browser.new_page()
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    yield page
-    page.close()
+def page_of(browser):
+    """`page_of(address)`: a page that fails its test at the end if it logged an error or asked for anything outside."""
+    opened, asked, errors = [], [], []
+
+    def open_one(address, viewport=None):
+        page = browser.new_page(viewport=viewport or {"width": 1280, "height": 720})
+        page.on("request", lambda request: asked.append((address, request.url)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        opened.append(page)
+        return page
+
+    yield open_one
+    for page in opened:
+        page.close()
     assert not errors
-    assert not [url for url in asked if not url.startswith((site, "data:", "blob:"))]
+    assert not [url for address, url in asked if not url.startswith((address, "data:", "blob:"))]
+
+
+@pytest.fixture
+def page(site, page_of):
+    """Such a page of `site`."""
+    return page_of(site)

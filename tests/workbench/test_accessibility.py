@@ -1,29 +1,73 @@
 """The dashboard for those who do not see it, or have no mouse: axe-core's rules, the keyboard, contrast."""
 
+from contextlib import ExitStack
+from pathlib import Path
+
 import pytest
 
+from analyzers import compare
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import parts
 from workbench.palette import CATEGORIES, ink
+from workbench.web.view import View
 
 pytestmark = pytest.mark.browser
-PAGES = {
-    "": "#verdict",
-    "memory": "#blocks .heatmaplayer",
-    "hang": "#matrix .heatmaplayer",
-    "steps": "#loss .scatterlayer",
-}
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+LINE = "source?at=trainer/models/llama3/model.py:61"
+PAGES = [
+    ("oom_2ranks", "", "#verdict"),
+    ("oom_2ranks", "memory?find=layers&since=9000", "#blocks .heatmaplayer"),
+    ("oom_2ranks", "memory?colour=rank&under=1", "#blocks .heatmaplayer"),
+    ("oom_2ranks", "hang?rank=1", "#matrix .heatmaplayer"),
+    ("oom_2ranks", "steps?steps=2-5", "#loss .scatterlayer"),
+    ("oom_2ranks", "config?key=lr", "table"),
+    ("oom_2ranks", LINE, "ol.source"),
+    ("straggler_data_2ranks", "", "#verdict"),
+    ("straggler_data_2ranks", "trace?event=40&colour=phase", "#gantt .barlayer"),
+    ("both", "", "#verdict"),
+    ("both", "compare", "#both-loss .scatterlayer"),
+]
+"""Every page, with all that it can show."""
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_axe_finds_nothing(site, page, name):
+@pytest.fixture(scope="module")
+def sites(serving, tmp_path_factory):
+    """The addresses of dashboards of two runs, and of what changed between them."""
+    runs = {name: discover(FIXTURES / name) for name in ("oom_2ranks", "straggler_data_2ranks")}
+    compared = compare.analyze(*runs.values())
+    both = View(runs["oom_2ranks"], Options(), compared, parts(compared), runs["straggler_data_2ranks"])
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(serving(shown, tmp_path_factory.mktemp("dropped")))
+            for name, shown in {**runs, "both": both}.items()
+        }
+
+
+@pytest.mark.parametrize(("name", "address", "drawn"), PAGES)
+def test_axe_finds_nothing(sites, page_of, name, address, drawn):
     from axe_playwright_python.sync_playwright import Axe
 
-    page.goto(f"{site}/{name}")
-    page.wait_for_selector(PAGES[name])
+    page = page_of(sites[name])
+    page.goto(f"{sites[name]}/{address}")
+    page.wait_for_selector(drawn)
     page.wait_for_load_state("networkidle")
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         found = Axe().run(page)
         assert found.violations_count == 0, f"{scheme}: {found.generate_report()}"
+    unlabelled = page.locator("figure:not([aria-label])").count()
+    assert unlabelled == 0
+
+
+@pytest.mark.parametrize(("name", "address", "drawn"), PAGES)
+def test_pages_fit_a_telephone(sites, page_of, name, address, drawn):
+    """390 pixels wide nothing but a table or a source scrolls to the side."""
+    page = page_of(sites[name], {"width": 390, "height": 844})
+    page.goto(f"{sites[name]}/{address}")
+    page.wait_for_selector(drawn)
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_the_keyboard_reaches_every_page(site, page):

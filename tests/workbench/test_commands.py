@@ -181,3 +181,15 @@ def test_traces_are_exported_but_not_over_a_file(tmp_path):
     assert "rank 1 is late in gloo:all_gather" in names
     again = run("trace", DATA, "--export", target)
     assert (again.returncode, "exists" in again.stderr) == (2, True)
+
+
+def test_a_step_is_told_as_the_chain_of_what_held_up_what():
+    """With the operations of the device, which no table of CPUs has, as a share of what was said."""
+    document = json.loads(run("trace", DATA, "--critical-path", "--peak-tflops", "0.1", "--json").stdout)
+    first, parts = document["data"]["ranks"][0], document["data"]["critical"]
+    assert sum(part["path_ns"] for part in parts) == first["step_times"][-1]["dur_ns"]
+    assert {"compute", "communication"} <= {part["kind"] for part in parts}
+    assert first["hfu"] == pytest.approx(first["flops_per_s"] / 0.1e12, rel=1e-2)
+    assert first["mfu"] < first["hfu"]
+    told = run("trace", DATA, "--critical-path").stdout
+    assert "Critical path of step" in told

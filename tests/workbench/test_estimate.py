@@ -1,6 +1,7 @@
 """`workbench estimate` against real runs, and on meshes that no machine here has."""
 
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -10,14 +11,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from trainer.config.sections import Parallelism
 from trainer.estimate.depth import Shallow
+from trainer.estimate.pipeline import parts_of
 from workbench.errors import UsageProblem
 from workbench.estimate import EstimateData, estimate, limit_findings, verdict
 from workbench.launch.plan import Request
 
 ROOT = Path(__file__).parents[2]
 ERRORS = runpy.run_path(str(ROOT / "benchmarks" / "estimate.py"))
-TENSOR = runpy.run_path(str(ROOT / "benchmarks" / "tensor_parallel.py"))
+MESHES = runpy.run_path(str(ROOT / "benchmarks" / "parallelisms.py"))
 CASES = ERRORS["CASES"]
 LARGE = Request(config="llama3_8b", module="llama3", nproc=8, nnodes=8)
 
@@ -34,12 +37,79 @@ def test_the_peak_is_foreseen(case: tuple, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_of_tensor_parallelism_are_foreseen(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", [MESHES["CASES"][0], MESHES["CASES"][5], MESHES["CASES"][10]], ids=str)
+def test_ranks_that_the_trainer_cannot_train_are_foreseen(case: tuple, tmp_path: Path) -> None:
     """How long a rank waits for the others decides when gloo's copies go: the peak itself varies by 3 %."""
-    (real, held), (told, foreseen) = TENSOR["measured"](2, (), str(tmp_path)), TENSOR["estimated"](2, ())
-    assert told == pytest.approx(real, rel=0.06)
-    for name in ("parameters", "optimizer_state", "activations"):
-        assert foreseen[name] == pytest.approx(held[name], rel=0.03), name
+    real = MESHES["measured"](case, str(tmp_path))
+    for rank, told, foreseen in MESHES["estimated"](case):
+        peak, held = real[rank]
+        assert told == pytest.approx(peak, rel=0.06)
+        for name in ("parameters", "optimizer_state", "gradients"):
+            assert foreseen.get(name, 0) == pytest.approx(held[name], rel=0.01), name
+
+
+RING = """
+import torch, torch.distributed as dist
+from torch.nn.functional import scaled_dot_product_attention as usual
+from torch.nn import functional
+from trainer.estimate.context_parallel import ring_over
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(1)
+whole = [torch.randn(2, 3, 8 * size, 4, requires_grad=True) for _ in range(4)]
+mine = [tensor.detach().chunk(size, dim=2)[rank].clone().requires_grad_() for tensor in whole]
+usual(*whole[:3], is_causal=True).backward(whole[3])
+with ring_over(dist.group.WORLD):
+    functional.scaled_dot_product_attention(*mine[:3], is_causal=True).backward(mine[3])
+for one, part in zip(whole[:3], mine[:3]):
+    torch.testing.assert_close(part.grad, one.grad.chunk(size, dim=2)[rank])
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_a_ring_attends_like_one_rank(tmp_path: Path) -> None:
+    """Also the gradients are the same, which a wrong forward pass would not give."""
+    (tmp_path / "ring.py").write_text(RING)
+    agent = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "3", str(tmp_path / "ring.py")]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run(agent, env=env, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "layers", "rank", "expected"),
+    [
+        ("1F1B", 32, 0, [range(8)]),
+        ("1F1B", 32, 3, [range(25, 32)]),
+        ("1F1B", 2, 3, [range(2, 2)]),
+        ("Interleaved1F1B", 32, 1, [range(4, 9), range(21, 25)]),
+        ("ZBVZeroBubble", 32, 0, [range(4), range(29, 32)]),
+    ],
+)
+def test_layers_are_dealt_out(schedule: str, layers: int, rank: int, expected: list[range]) -> None:
+    """The embedding and the output stand for a layer each, so that the ends have fewer."""
+    config = Parallelism(pipeline_parallel_degree=4, pipeline_parallel_schedule=schedule)
+    assert [part.layers for part in parts_of(rank, layers, config)] == expected
+    every = [number for each in range(4) for part in parts_of(each, layers, config) for number in part.layers]
+    assert sorted(every) == list(range(layers))
+
+
+def test_a_pipeline_keeps_what_its_schedule_has_under_way() -> None:
+    """Under 1F1B stage i has (stages - i) microbatches under way, under GPipe all of them."""
+    flags = (
+        "--parallelism.pipeline_parallel_degree",
+        "4",
+        "--training.local_batch_size",
+        "8",
+        "--model.flavor",
+        "debugmodel_large",
+    )
+    kept = {}
+    for schedule in ("1F1B", "GPipe"):
+        chosen = (*flags, "--parallelism.pipeline_parallel_schedule", schedule)
+        ranks = estimate(Request(config=str(ROOT / "configs/fsdp.toml"), nproc=4, overrides=chosen), None).data.ranks
+        kept[schedule] = [rank.categories["activations"] for rank in ranks]
+    assert [round(kept["1F1B"][stage] / kept["GPipe"][stage] * 8) for stage in (0, 1)] == [4, 3]
 
 
 def python(code: str) -> dict:
@@ -50,17 +120,20 @@ def python(code: str) -> dict:
 
 DEPTHS = """
 import json
+import os
 import runpy
 from dataclasses import replace
 from trainer.config import JobConfig
 from trainer.estimate.depth import windows
+from trainer.estimate.mesh import Local
+from trainer.estimate.pipeline import Part
 from trainer.estimate.rehearsal import join_fake, rehearse
 from trainer.models.decoder import model_args
 config = JobConfig()
 config.activation_checkpoint.mode, config.activation_checkpoint.selective_ac_option = {mode!r}, "2"
 config.training.seq_len = 64
-world, args = join_fake(config, 0, {ranks}), replace(model_args(config), n_layers={layers})
-found = [windows(config, world, args), rehearse(config, world, args, 2)]
+world, args = join_fake(Local(config, {ranks}), 0), replace(model_args(config), n_layers={layers})
+found = [windows(config, world, args), rehearse(config, world, args, [Part(0, 1, range({layers}))])]
 print(json.dumps([{{name: peak.total for name, peak in part.items() if "middle" not in name}} for part in found]))
 """
 
@@ -117,11 +190,12 @@ def test_a_way_out_is_rehearsed(small: EstimateData) -> None:
 
 def test_what_is_divided_is_said() -> None:
     flags = [f"--parallelism.{kind}_parallel_degree 2" for kind in ("tensor", "pipeline", "context")]
-    report = estimate(replace(LARGE, overrides=tuple(" ".join(flags).split())), None)
+    words = " ".join([*flags, "--training.local_batch_size 2"])
+    report = estimate(replace(LARGE, overrides=tuple(words.split())), None)
     assert report.data.mesh == {"dp_replicate": 1, "dp_shard": 8, "cp": 2, "tp": 2, "pp": 2}
     assert len(report.data.assumptions) == 3
     assert set(report.data.assumptions) < set(report.verdict.missing)
-    # Whatever the dimension, the states are shared by all 64; of a pipeline both ends are counted.
+    # Whatever the dimension, the states are shared by all 64; a stage has an embedding or an output, which are large.
     shared = 2 * 4 * report.data.parameters / 64
     assert shared <= report.data.ranks[0].categories["optimizer_state"] < 1.5 * shared
 
@@ -132,6 +206,12 @@ def test_what_is_divided_is_said() -> None:
         ({"nproc": 3, "nnodes": 1, "overrides": ("--parallelism.tensor_parallel_degree", "2")}, "is not 3 ranks"),
         ({"overrides": ("--parallelism.expert_parallel_degree", "2")}, "expert"),
         ({"overrides": ("--model.flavor", "9B")}, "no flavor"),
+        ({"overrides": ("--parallelism.pipeline_parallel_degree", "64")}, "do not make 64 stages"),
+        ({"overrides": ("--parallelism.pipeline_parallel_degree", "2")}, "cannot take 1 microbatches"),
+        (
+            {"overrides": tuple(f"--parallelism.pipeline_parallel_{name}" for name in ("schedule=2F", "degree=2"))},
+            "2F",
+        ),
         ({"overrides": ("--training.seqlen", "9")}, "unknown key"),
     ],
 )

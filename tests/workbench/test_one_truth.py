@@ -1,12 +1,16 @@
 """Every face tells the same findings: the same ids, ranks, words and numbers, walked through each of them."""
 
+import gzip
 import html
 import json
+import pickle
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from textual.widgets import Static
 
 from analyzers.run import discover
 from analyzers.store import Options
@@ -15,9 +19,12 @@ from workbench.ask import ask, room_for
 from workbench.options import Format
 from workbench.present import render
 from workbench.present.sections import sections
+from workbench.present.units import size
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.case import RunCase
 from workbench.tui.panes.home import title, told
+from workbench.web.pages import memory
+from workbench.web.view import view_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NAMES = ["oom_2ranks", "stuck_4ranks", "straggler_data_2ranks", "nan_2ranks"]
@@ -103,3 +110,29 @@ def test_the_page_tells_every_finding(asked, serving, tmp_path):
             assert part in drawn
     for section in sections(report):
         assert {words(row[column]) for row in section.rows for column in section.numeric} <= cells
+
+
+async def test_the_failed_instant_has_one_number(oom):
+    """The blocks at the end, added up without the reader: nothing was freed after the failure."""
+    [failed] = [d for d in ask("memory", oom, Options()).data.devices if d.oom]
+    with gzip.open(failed.path) as file:
+        snapshot = pickle.load(file)
+    trace = snapshot["device_traces"][0]
+    [entry] = [number for number, each in enumerate(trace) if each["action"] == "oom"]
+    later = Counter(each["action"] for each in trace[entry:])
+    assert later == {"oom": 1}  # so that what is alive at the end was alive then
+    held = sum(b["requested_size"] for s in snapshot["segments"] for b in s["blocks"] if b["state"] != "inactive")
+    assert (failed.oom.index, failed.oom.allocated_bytes) == (entry, held)
+    amount = size(held)
+    text = words(render(ask("memory", oom, Options()), Format.TEXT, oom))
+    assert f"and {amount} were allocated" in text
+    assert f"Who held what when it failed, rank 1, after entry {entry}" in text
+    app = WorkbenchApp(RunCase(oom, "memory", Options()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        beside = str(app.query_one("#categories", Static).render())
+    assert beside.startswith(f"entry {entry}   {amount} allocated\n✗ asked for {size(failed.oom.requested_bytes)} more")
+    drawn = memory.chart(view_of(oom, "memory", Options()), failed, memory.instant({}, failed), None)
+    assert drawn.layout.shapes[0].x0 == entry
+    assert sum(int(layer.y[list(layer.x).index(entry)]) for layer in drawn.data) == held

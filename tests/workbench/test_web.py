@@ -59,7 +59,7 @@ def test_a_click_on_the_timeline_goes_to_that_instant(site, page):
     page.wait_for_selector("#timeline .scatterlayer .trace")
     page.wait_for_load_state("networkidle")
     before = page.locator("#instant").inner_text()
-    assert "(the peak)" in before
+    assert "(8.0 MiB more were asked for, which failed)" in before
     box = page.locator("#timeline .nsewdrag").bounding_box()
     page.mouse.move(box["x"] + box["width"] / 3, box["y"] + box["height"] / 2)
     page.wait_for_selector("#timeline .hoverlayer .legend, #timeline .hoverlayer .hovertext")
@@ -188,11 +188,31 @@ def test_traces_are_drawn_together_and_one_by_one(slow_site, browser):
     page.close()
 
 
+def test_events_are_sought_and_tell_their_callers(slow_site, page_of):
+    """What is not sought dims; a click on what is tells what called it."""
+    page = page_of(slow_site)
+    page.goto(f"{slow_site}/trace?file=0")
+    page.wait_for_selector("#gantt .barlayer .point")
+    page.fill("#event-name", "all_gather")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#gantt .legend >> text=not sought")
+    assert "find=all_gather" in page.url
+    page.wait_for_load_state("networkidle")
+    sought = page.locator("#gantt .barlayer .trace .point:has-text('FSDP::all_gather')").first
+    sought.scroll_into_view_if_needed()
+    box = sought.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector("#callers + ol li")
+    told = page.locator("#callers + ol li").all_inner_texts()
+    assert told[0] == "FSDP::all_gather"
+    assert "ProfilerStep#10" in told
+
+
 def test_steps_are_drawn_by_rank_and_phase(slow_site, browser):
     """The rank that is late is the one whose phases are shown first."""
     page = browser.new_page()
     page.goto(f"{slow_site}/steps")
-    for chart in ("#step-times .scatterlayer .trace", "#phases .barlayer .point", "#loss .scatterlayer .trace"):
+    for chart in ("#times .scatterlayer .trace", "#phases .barlayer .point", "#loss .scatterlayer .trace"):
         page.wait_for_selector(chart)
     assert "What the steps of rank 1 are made of" in page.locator("main").inner_text()
     assert page.locator("#phases .legend").text_content().count("data wait") == 1
@@ -250,3 +270,19 @@ def test_a_made_up_path_is_no_way_to_a_file(site):
     )
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(request, timeout=10)
+
+
+def test_what_the_allocator_did_is_told_entry_by_entry(site, page):
+    """Pages of entries from the failed one on; what is sought leaves those that fit."""
+    page.goto(f"{site}/memory?device=0")
+    page.wait_for_selector("#cached .barlayer .point")
+    entries = page.locator("table", has=page.locator("caption", has_text="Entries"))
+    assert "oom" in entries.inner_text()
+    first = entries.locator("td").first.inner_text()
+    page.get_by_role("link", name="earlier").click()
+    page.wait_for_function(
+        "first => ![...document.querySelectorAll('td')].some(cell => cell.innerText === first)", arg=first
+    )
+    page.goto(f"{site}/memory?device=0&find=oom")
+    page.wait_for_selector("#cached .barlayer .point")
+    assert entries.locator("tbody tr").count() == 1

@@ -135,6 +135,16 @@ class Parallelism:
     """Ranks that share one matrix multiplication."""
     pipeline_parallel_degree: int = 1
     """Ranks that share the layers."""
+    pipeline_parallel_schedule: str = "1F1B"
+    """In which order these take microbatches, by its name in torch.distributed.pipelining."""
+    pipeline_parallel_microbatch_size: int = 1
+    """Sequences of a microbatch."""
+    pipeline_parallel_layers_per_stage: int | None = None
+    """Layers of a stage; by default there is a stage a rank, or two where the schedule has several."""
+    pipeline_parallel_first_stage_less_layers: int = 1
+    """For how many layers the embedding stands."""
+    pipeline_parallel_last_stage_less_layers: int = 1
+    """For how many layers the output stands."""
     context_parallel_degree: int = 1
     """Ranks that share one sequence."""
     expert_parallel_degree: int = 1

@@ -1,19 +1,19 @@
 """Estimate: WORLD_SIZE=64 python -m trainer.estimate --config FILE [--section.key value ...]. Prints JSON."""
 
 import json
+import multiprocessing
 import os
 import sys
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any
-
-import torch.distributed as dist
-from torch import nn
 
 from trainer.config import JobConfig, load
 from trainer.errors import TrainerError
 from trainer.estimate.depth import windows
 from trainer.estimate.mesh import Local, local_problem
-from trainer.estimate.rehearsal import join_fake
+from trainer.estimate.pipeline import cut, parts_of
+from trainer.estimate.rehearsal import APART, join_fake
+from trainer.estimate.tracker import Peak
 from trainer.models.decoder import build_model, model_args
 
 
@@ -25,50 +25,68 @@ def estimate(config: JobConfig, world_size: int) -> dict[str, Any]:
     """
     local = local_problem(config, world_size)
     args = model_args(config)
-    model = build_model(config)
     return {
         "world_size": world_size,
         "mesh": local.mesh,
         "model": f"{config.model.name} {config.model.flavor}",
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": sum(parameter.numel() for parameter in build_model(config).parameters()),
         "layers": args.n_layers,
         "assumptions": list(local.notes),
-        "ranks": [held(local, args, first, count) for first, count in distinct(model, local)],
+        "ranks": apart((local, args, stage, *like) for stage in range(local.stages) for like in distinct(local, stage)),
     }
 
 
-def held(local: Local, args: Any, rank: int, count: int) -> dict[str, Any]:
-    """What `count` ranks that are like `rank` hold."""
-    world = join_fake(local.config, rank, local.ranks, local.tensor)
-    stage = replace(args, n_layers=-(-args.n_layers // local.stages))
-    found = {name: dict(peak.categories) for name, peak in windows(local.config, world, stage).items()}
-    dist.destroy_process_group()
-    highest = max(found, key=lambda name: sum(found[name].values()))
+def apart(cases: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """Each in a process of its own: DTensor goes on with what it knows of a group after that was destroyed."""
+    with multiprocessing.get_context("fork").Pool(maxtasksperchild=1) as pool:
+        return pool.starmap(held, cases, chunksize=1)
+
+
+def held(local: Local, args: Any, stage: int, rank: int, count: int) -> dict[str, Any]:
+    """What `count` ranks hold that are like rank `rank` of data parallelism in a stage."""
+    world = join_fake(local, rank, stage)
+    found = merged(windows(local.config, world, args))
+    highest = max(found, key=lambda name: found[name].total)
     return {
-        "first_rank": rank * local.tensor,
-        "count": count * local.tensor * local.stages,
-        "peak_bytes": sum(found[highest].values()),
+        "first_rank": (stage * local.ranks + rank) * local.tensor,
+        "count": count * local.tensor,
+        "peak_bytes": found[highest].total,
         "peak_window": highest,
-        "categories": found[highest],
-        "windows": {name: sum(categories.values()) for name, categories in found.items()},
+        "categories": found[highest].categories,
+        "windows": {name: peak.total for name, peak in found.items()},
     }
 
 
-def distinct(model: nn.Module, local: Local) -> list[tuple[int, int]]:
+def merged(found: dict[str, Peak]) -> dict[str, Peak]:
+    """The highest of the passes of a pipeline for each window."""
+    highest: dict[str, Peak] = {}
+    for name, peak in found.items():
+        window, *_ = name.partition(APART)
+        highest[window] = max(highest.get(window, peak), peak, key=lambda one: one.total)
+    return highest
+
+
+def distinct(local: Local, stage: int) -> list[tuple[int, int]]:
     """(first rank, how many are like it): the largest shards, and where rows do not divide the smallest.
 
-    Ranks between the two hold no more than the first.
+    Ranks between the two hold no more than the first. Of those that share a sequence the last attends to all of it.
     """
     shards = local.config.parallelism.data_parallel_shard_degree
-    copies = local.ranks // shards
+    copies, first = local.ranks // shards, local.context - 1
     rows = [
-        [min(max(len(p) - rank * -(-len(p) // shards), 0), -(-len(p) // shards)) for p in model.parameters()]
+        [min(max(size - rank * -(-size // shards), 0), -(-size // shards)) for size in sizes(local.config, stage)]
         for rank in range(shards)
     ]
     smallest = sum(row == rows[-1] for row in rows)
     if smallest == shards:
-        return [(0, shards * copies)]
-    return [(0, (shards - smallest) * copies), (shards - 1, smallest * copies)]
+        return [(first, shards * copies)]
+    return [(first, (shards - smallest) * copies), (shards - 1, smallest * copies)]
+
+
+def sizes(config: JobConfig, stage: int) -> list[int]:
+    """Rows of each parameter of a stage."""
+    parts = parts_of(stage, model_args(config).n_layers, config.parallelism)
+    return [len(parameter) for part in parts for parameter in cut(build_model(config), part).parameters()]
 
 
 def main() -> None:

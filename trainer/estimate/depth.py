@@ -1,15 +1,14 @@
 """Deep models from shallow ones: layers are alike, so that what a step holds grows evenly with their number."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.config import JobConfig
-from trainer.estimate.rehearsal import Pretended, rehearse
+from trainer.estimate.pipeline import Part, parts_of
+from trainer.estimate.rehearsal import ENDS, Pretended, rehearse
 from trainer.estimate.tracker import Peak
 from trainer.parallel.activation_checkpoint import interval
-
-ENDS = 2
-"""Layers at either end that differ from those between: FSDP gathers one ahead."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,17 @@ def windows(config: JobConfig, world: Pretended, args: Any) -> dict[str, Peak]:
 
     Every moment of a layer in the middle lies between those of the layers at the ends, which is why these suffice.
     """
+    parts = parts_of(world.stage, args.n_layers, config.parallelism)
     every, _ = interval(config.activation_checkpoint)
-    shallow = Shallow.of(args.n_layers, max(every, 1))
-    found = deepened(config, world, args, shallow) if shallow else {}
-    whole = {name: peak for name, peak in found.items() if peak}
-    return whole if whole and len(whole) == len(found) else rehearse(config, world, args, ENDS)
+    shallow = Shallow.of(min(len(part.layers) for part in parts), max(every, 1))
+    if shallow:
+        few, more = (rehearse(config, world, args, shortened(parts, shallow, to)) for to in (shallow.few, shallow.more))
+        found = {name: shallow.peak(peak, more[name]) for name, peak in few.items()}
+        if all(found.values()):
+            return {name: peak for name, peak in found.items() if peak}
+    return rehearse(config, world, args, parts)
 
 
-def deepened(config: JobConfig, world: Pretended, args: Any, shallow: Shallow) -> dict[str, Peak | None]:
-    few = rehearse(config, world, replace(args, n_layers=shallow.few), ENDS)
-    more = rehearse(config, world, replace(args, n_layers=shallow.more), ENDS)
-    return {name: shallow.peak(peak, more[name]) for name, peak in few.items()}
+def shortened(parts: Sequence[Part], shallow: Shallow, layers: int) -> list[Part]:
+    """The parts, as many layers left out of each as it takes for the smallest to have so many."""
+    return [replace(part, layers=part.layers[: len(part.layers) - shallow.layers + layers]) for part in parts]

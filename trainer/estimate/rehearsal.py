@@ -1,7 +1,8 @@
 """A training step without memory: fake tensors on a fake process group, the trainer's own model, sharding and step."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainer.config import JobConfig
+from trainer.estimate.context_parallel import ring_over
+from trainer.estimate.mesh import Local
+from trainer.estimate.pipeline import Part, Passed, PipelinedStep, build_schedule, cut
 from trainer.estimate.tensor_parallel import apply_tensor_parallel, loss_over
 from trainer.estimate.tracker import MemoryTracker, Peak, TrackedRoles
 from trainer.models.decoder import Decoder, build_model
@@ -23,72 +27,113 @@ from trainer.step import Batch, OptimizerStep
 
 STEPS = 2
 """The first step makes the optimizer's state, so that the second is like all that follow."""
-TENSOR = "tp"
+TENSOR, PIPELINE = "tp", "pp"
 MOST_BATCHES = 2
 """Batches of a step that are rehearsed: all after the first find the gradients of those before."""
+ENDS = 2
+"""Layers at either end of a model that differ from those between: FSDP gathers one ahead."""
+Phase = Callable[[str], AbstractContextManager[None]]
+APART = " #"
+"""Parts a window's name from the pass in a pipeline."""
 
 
 @dataclass(frozen=True)
 class Pretended(World):
-    """A place among ranks that do not exist, each of which is `tensor` ranks of tensor parallelism."""
+    """A place among ranks that do not exist: of tensor and context parallelism, and in a pipeline."""
 
     tensor: DeviceMesh | None
+    context: dist.ProcessGroup | None
+    pipeline: dist.ProcessGroup | None
+    stage: int = 0
 
 
-def join_fake(config: JobConfig, rank: int, size: int, tensor: int = 1) -> Pretended:
-    """Join a process group that exists in name only: rank `rank` of `size`, the first of its `tensor` parts."""
-    wanted = degrees(config.parallelism, size)
-    dist.init_process_group("fake", rank=rank * tensor, world_size=size * tensor)
-    sizes = {name: count for name, count in {**asdict(wanted), TENSOR: tensor}.items() if count > 1}
+def join_fake(local: Local, rank: int, stage: int = 0) -> Pretended:
+    """Join a process group that exists in name only: rank `rank` of data parallelism in stage `stage`."""
+    place = (stage * local.ranks + rank) * local.tensor
+    dist.init_process_group("fake", rank=place, world_size=local.stages * local.ranks * local.tensor)
+    return joined(local, place)
+
+
+def joined(local: Local, place: int) -> Pretended:
+    """What rank `place` of a process group is in the mesh: of a stage, a copy, a shard, a ring, a tensor."""
+    wanted = degrees(local.config.parallelism, local.ranks)
+    stage, rank = divmod(place // local.tensor, local.ranks)
+    sizes = {PIPELINE: local.stages, **asdict(wanted), TENSOR: local.tensor}
+    sizes = {name: count for name, count in sizes.items() if count > 1}
     whole = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes)) if sizes else None
-    data = tuple(name for name in sizes if name != TENSOR)
+    data = tuple(name for name in sizes if name not in (TENSOR, PIPELINE))
+    ring = [place + (number - rank % local.context) * local.tensor for number in range(local.context)]
     return Pretended(
-        rank, size, torch.device("cpu"), wanted, whole[data] if whole and data else None,
-        whole[TENSOR] if whole and tensor > 1 else None,
+        rank, local.ranks, torch.device("cpu"), wanted, whole[data] if whole and data else None,
+        whole[TENSOR] if whole and local.tensor > 1 else None,
+        dist.new_group(ring) if local.context > 1 else None,
+        whole[PIPELINE].get_group() if whole and local.stages > 1 else None, stage,
     )  # fmt: skip
 
 
-def rehearse(config: JobConfig, world: Pretended, args: Any, ends: int) -> dict[str, Peak]:
-    """The highest moment of each window of a step of a model of shape `args`.
+def rehearse(config: JobConfig, world: Pretended, args: Any, parts: Sequence[Part]) -> dict[str, Peak]:
+    """The highest moment of each window of a step of the `parts` of a model of shape `args`.
 
-    Windows are the phases; fwd and bwd are cut at the `ends` layers at either end of the model ("bwd +0" is the first
-    layer, "bwd -1" the last one), as these differ from those between.
+    Windows are the phases; fwd and bwd are cut at the `ENDS` layers at either end of a part ("bwd +0" is the first
+    layer, "bwd -1" the last one), as these differ from those between. In a pipeline each pass has windows of its own.
     """
-    model = build_model(config, args)
-    if world.tensor:
-        apply_tensor_parallel(model, world.tensor)
-    lay_out(model, config, world)
+    models = laid_out(config, world, args, parts)
     # The weights come from the meta device: FSDP shards there much faster than on fake tensors.
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        model.to_empty(device=world.device)
-        model.reset_buffers()
-        return Rehearsal(config, world, model, ends).peaks()
+    with FakeTensorMode(allow_non_fake_inputs=True), ring_over(world.context):
+        for model in models:
+            model.to_empty(device=world.device)
+            model.reset_buffers()
+        return Rehearsal(config, world, models, parts).peaks()
+
+
+def laid_out(config: JobConfig, world: Pretended, args: Any, parts: Sequence[Part]) -> list[Decoder]:
+    """The parts of a model on the meta device, each as this rank has it."""
+    models = [cut(build_model(config, args), part) for part in parts]
+    for model in models:
+        if world.tensor:
+            apply_tensor_parallel(model, world.tensor)
+        lay_out(model, config, world)
+    return models
+
+
+def step_of(
+    config: JobConfig, world: Pretended, models: Sequence[Decoder], parts: Sequence[Part], phase: Phase
+) -> OptimizerStep:
+    """The step that a rank with these parts takes."""
+    if not world.pipeline:
+        [model] = models
+        return OptimizerStep(config, world, model, build_optimizer(model, config.optimizer), phase)
+    whole = nn.ModuleList(models)
+    passed = microbatch(config, models[0], world.tensor.size() if world.tensor else 1)
+    schedule = build_schedule(models, parts, passed, config, world.pipeline)
+    return PipelinedStep(config, world, whole, build_optimizer(whole, config.optimizer), phase, schedule, parts)
 
 
 @dataclass
 class Rehearsal:
-    """The steps of one model, tracked. Made and used inside FakeTensorMode."""
+    """The steps of one rank's models (several only in a pipeline), tracked. Made and used inside FakeTensorMode."""
 
     config: JobConfig
     world: Pretended
-    model: Decoder
-    ends: int
+    models: Sequence[Decoder]
+    parts: Sequence[Part]
 
     def __post_init__(self) -> None:
         self.tracker = MemoryTracker()
-        self.optimizer = build_optimizer(self.model, self.config.optimizer)
-        self.compute = OptimizerStep(self.config, self.world, self.model, self.optimizer, self.phase)
-        self.roles = TrackedRoles(self.model, self.optimizer, self.tracker)
+        self.compute = step_of(self.config, self.world, self.models, self.parts, self.phase)
+        self.roles = TrackedRoles(self.compute.model, self.compute.optimizer, self.tracker)
+        self.passes: Counter[int] = Counter()
 
     def peaks(self) -> dict[str, Peak]:
         """The highest moments of the last of `STEPS` steps."""
         buckets = self.buckets()
         for storage in buckets:
             self.tracker.see(storage.untyped_storage(), COMMUNICATION)
-        handles = list(self.mark_layers())
+        handles = [handle for number in range(len(self.models)) for handle in self.mark_layers(number)]
         with self.roles.noting(), self.tracker:
             for _ in range(STEPS):
                 self.tracker.peaks.clear()
+                self.passes.clear()
                 self.step()
         for handle in handles:
             handle.remove()
@@ -121,33 +166,52 @@ class Rehearsal:
         """DDP's copies of all gradients; its reducer itself needs real memory."""
         if self.world.size == 1 or self.world.degrees.dp_shard > 1:
             return []
-        return [torch.empty_like(parameter) for parameter in self.model.parameters()]
+        return [torch.empty_like(parameter) for parameter in self.compute.model.parameters()]
 
-    def mark_layers(self) -> Iterator[Any]:
+    def mark_layers(self, number: int) -> Iterator[Any]:
         """Hooks that name a window at the begin of each layer's forward and backward pass."""
-        count = len(self.model.layers)
-        for place, layer in enumerate(self.model.layers.values()):
-            name = place_of(place, count, self.ends)
-            yield layer.register_forward_pre_hook(self.begins(f"fwd {name}"))
-            yield layer.register_forward_hook(self.ends_forward(name, last=place == count - 1))
+        layers = list(self.models[number].layers.values())
+        for place, layer in enumerate(layers):
+            name = place_of(place, len(layers))
+            yield layer.register_forward_pre_hook(self.begins(number, name, first=place == 0))
+            yield layer.register_forward_hook(self.ends_forward(number, name, last=layer is layers[-1]))
 
-    def begins(self, window: str) -> Callable[[nn.Module, Any], None]:
-        return lambda *_: self.tracker.window(window)
+    def of_pass(self, number: int) -> str:
+        """What tells a pass through a part from the others; they are alike where there is no pipeline."""
+        return f"{APART}{number}.{self.passes[number]}" if self.world.pipeline else ""
 
-    def ends_forward(self, name: str, *, last: bool) -> Callable[[nn.Module, Any, Tensor], None]:
+    def begins(self, number: int, name: str, *, first: bool) -> Callable[[nn.Module, Any], None]:
+        def begin(*_: Any) -> None:
+            self.passes[number] += first
+            self.tracker.window(f"fwd {name}{self.of_pass(number)}")
+
+        return begin
+
+    def ends_forward(self, number: int, name: str, *, last: bool) -> Callable[[nn.Module, Any, Tensor], None]:
         """The gradient of a layer's output comes when its backward pass begins."""
 
         def end(_: nn.Module, __: Any, output: Tensor) -> None:
+            its_pass = self.of_pass(number)
             if last:
-                self.tracker.window("fwd head")
+                self.tracker.window(f"fwd head{its_pass}")
             if output.requires_grad:
-                output.register_hook(lambda _: self.tracker.window(f"bwd {name}"))  # type: ignore[no-untyped-call]
+                output.register_hook(lambda _: self.tracker.window(f"bwd {name}{its_pass}"))  # type: ignore[no-untyped-call]
 
         return end
 
 
-def place_of(place: int, count: int, ends: int) -> str:
+def microbatch(config: JobConfig, model: Decoder, tensor: int) -> Passed:
+    """What goes through a pipeline; FSDP casts what its modules are given, autocast only what they multiply."""
+    training, parallelism = config.training, config.parallelism
+    mixed, kept = getattr(torch, training.mixed_precision_param), getattr(torch, training.dtype)
+    return Passed(
+        rows=parallelism.pipeline_parallel_microbatch_size, length=training.seq_len, split=tensor, args=model.args,
+        hidden=mixed if parallelism.data_parallel_shard_degree > 1 else kept, logits=mixed,
+    )  # fmt: skip
+
+
+def place_of(place: int, count: int) -> str:
     """`+0` for the first layer, `-1` for the last, `middle` for those not near an end."""
-    if place < ends:
+    if place < ENDS:
         return f"+{place}"
-    return f"-{count - place}" if count - place <= ends else "middle"
+    return f"-{count - place}" if count - place <= ENDS else "middle"

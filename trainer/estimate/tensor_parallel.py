@@ -28,7 +28,10 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
         "norm": SequenceParallel(),
         "output": ColwiseParallel(input_layouts=SEQUENCE, output_layouts=VOCABULARY, use_local_output=False),
     }
-    parallelize_module(model, mesh, ends)
+    # In a pipeline other parts may have the embedding or the output.
+    parallelize_module(
+        model, mesh, {name: style for name, style in ends.items() if list(model.get_submodule(name).parameters())}
+    )
 
 
 def block_plan() -> dict[str, ParallelStyle]:

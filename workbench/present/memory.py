@@ -43,6 +43,20 @@ def life(frame: pd.DataFrame) -> Table:
     return table("", heads, rows, BLOCKS)
 
 
+def found(blocks: pd.DataFrame, limit: int) -> Table:
+    """The blocks that fit what is sought. An address finds all that were ever there: its life."""
+    columns = (blocks[name] for name in ("address", "requested", "born", "died", "category", "frame"))
+    rows = ((f"{at:#x}", size(requested), *rest) for at, requested, *rest in zip(*columns, strict=True))
+    return table("Blocks found", "address | bytes> | from entry> | to entry> | category | line", rows, limit)
+
+
+def by_step(frame: pd.DataFrame) -> Table:
+    """The peak and the end of each step (`memory.views.steps`)."""
+    columns = (frame[name] for name in ("step", "peak_bytes", "peak_index", "end_bytes"))
+    rows = ((step, size(peak), at, size(end)) for step, peak, at, end in zip(*columns, strict=True))
+    return table("Memory by step", "step> | peak> | at entry> | at the end>", rows)
+
+
 def changes(found: Diff) -> Table:
     """What changed between two instants, by module; without what stayed the same."""
     rows = (
@@ -55,3 +69,16 @@ def changes(found: Diff) -> Table:
 
 def signed(count: int) -> str:
     return f"{'+' if count > 0 else '-'}{size(abs(count))}"
+
+
+def entries(events: pd.DataFrame) -> Table:
+    """Entries as the allocator wrote them (`memory.views.events`); of a failed request the address is what was left."""
+    columns = ("entry", "action", "bytes", "address", "stream", "pool", "category", "label", "frame")
+    rows = (
+        (entry, action, size(held), f"{address:#x}", stream, pool, category or "-", label or "-", frame or NO_STACK)
+        for entry, action, held, address, stream, pool, category, label, frame in events[list(columns)].itertuples(
+            index=False
+        )
+    )
+    heads = "entry> | action | bytes> | address | stream> | pool | category | of | innermost line"
+    return table("Entries", heads, rows, BLOCKS)

@@ -8,6 +8,7 @@ from analyzers.memory.ranks import latest
 from analyzers.report import Report
 from analyzers.wording import place, ranges
 from workbench.present.breakdown import further
+from workbench.present.comparison import comparison
 from workbench.present.table import Table, table
 from workbench.present.traces import trace
 from workbench.present.units import duration, nanoseconds, share, size
@@ -43,7 +44,7 @@ def memory(data: Any) -> list[Table]:
                 for d in devices
             ),
         ),
-        *(categories(d) for d in worst_first(latest(devices))[:2]),
+        *(held for d in worst_first(latest(devices))[:2] for held in kinds_held(d)),
         *(stacks(d) for d in worst_first(latest(devices))[:1]),
     ]
 
@@ -53,11 +54,25 @@ def worst_first(devices: list[Any]) -> list[Any]:
     return sorted(devices, key=lambda d: (d.oom is None, -d.peak_allocated_bytes))
 
 
-def categories(device: Any) -> Table:
-    total = device.peak_allocated_bytes
-    held = sorted(device.categories.items(), key=lambda item: -item[1])
-    rows = ((name, size(count), share(count, total)) for name, count in held if count)
-    return table(f"Who holds the peak{where(device)}", "category | bytes> | share>", rows)
+def kinds_held(device: Any) -> Iterator[Table]:
+    """Who holds what at the peak; where an allocation failed at another instant, at that one first."""
+    if device.oom and device.oom.index != device.peak_index:
+        yield categories(
+            device.oom.categories, f"Who held what when it failed{where(device)}, {after(device.oom.index)}"
+        )
+    yield categories(device.categories, f"Who holds the peak{where(device)}, {after(device.peak_index)}")
+
+
+def after(entry: int) -> str:
+    return f"after entry {entry}" if entry >= 0 else "before the first entry"
+
+
+def categories(held: dict[str, int], title: str) -> Table:
+    """Allocated bytes by category, and their sum."""
+    total = sum(held.values())
+    largest = sorted(held.items(), key=lambda item: -item[1])
+    rows = [(name, size(count), share(count, total)) for name, count in [*largest, ("allocated", total)] if count]
+    return table(title, "category | bytes> | share>", rows)
 
 
 def stacks(device: Any) -> Table:
@@ -73,9 +88,10 @@ def where(device: Any) -> str:
 
 
 def device_name(device: Any) -> str:
-    """`rank 1, device 0, step 5, out of memory`, as far as known."""
+    """`rank 1, device 0, after step 5, out of memory`, as far as known; what failed is a step never finished."""
     rank = [f"rank {device.rank}"] if device.rank is not None else []
-    step = [f"step {device.step}"] if device.step is not None else []
+    when = "after step" if device.oom else "step"
+    step = [f"{when} {device.step}"] if device.step is not None else []
     failed = ["out of memory"] if device.oom else []
     return ", ".join([*rank, f"device {device.device}", *step, *failed])
 
@@ -192,24 +208,6 @@ def incident(data: Any) -> list[Table]:
         *(t for name, (build, part) in rooms.items() if part is not None and name in told for t in build(part)[:3]),
         *(t for build, part in rooms.values() if part is not None and not told for t in build(part)[:1]),
     ]
-
-
-def comparison(data: Any) -> list[Table]:
-    rows = ((row.what, row.a, row.b, row.change, row.interval) for row in data.rows)
-    return [table("Side by side", "what | a> | b> | change> | 95% interval>", rows, 40), *holders(data.memory)]
-
-
-def holders(diff: Any) -> Iterator[Table]:
-    """What the fullest devices hold at their peaks, the largest changes first."""
-    for by in ("categories", "modules", "lines") if diff else ():
-        rows = (
-            (c.what, c.state, size(c.a_bytes), size(c.b_bytes), signed(c.bytes)) for c in getattr(diff, by) if c.bytes
-        )
-        yield table(f"Memory at the peak that changed, by {by}", "what | state | a> | b> | change>", rows, 8)
-
-
-def signed(count: int) -> str:
-    return f"{'-' if count < 0 else '+'}{size(abs(count))}"
 
 
 def estimate(data: Any) -> list[Table]:

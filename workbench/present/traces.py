@@ -1,23 +1,51 @@
-"""The tables of a trace report."""
+"""The tables of a trace report: all ranks side by side, then the details of one."""
 
 from typing import Any
 
-from workbench.present.table import Table, table
-from workbench.present.units import nanoseconds, share, size
+import pandas as pd
 
-NAME_AT_MOST = 70
+from workbench.present.table import Table, table
+from workbench.present.trace_details import cut, details
+from workbench.present.units import nanoseconds, share
+
+EVENTS = 12
 
 
 def trace(data: Any) -> list[Table]:
     """Where the time of all ranks goes, who waits for whom, then the details of the first account."""
-    first = data.ranks[:1]
     return [
         divided(data.ranks),
         idle([r for r in data.ranks if r.device is not None]),
         waiting(data.waits),
         meetings(data.meetings),
-        *(build(r) for r in first for build in (phases, kernels, operators, modules, collectives, copies)),
+        clocks([c for c in data.clocks if not c.same_host]),
+        arithmetic([r for r in data.ranks if r.flops]),
+        critical(data.critical),
+        *(section for rank in data.ranks[:1] for section in details(rank)),
     ]
+
+
+def events(blocks: pd.DataFrame) -> Table:
+    """What takes longest in a window (`traces.views.timeline`); short neighbours are told as one."""
+    most = blocks.nlargest(EVENTS, "busy_ns", keep="first")
+    columns = (most[name] for name in ("name", "lane", "kind", "count", "start_ns", "busy_ns"))
+    rows = (
+        (cut(name), lane, kind or "host", count, nanoseconds(start), nanoseconds(busy))
+        for name, lane, kind, count, start, busy in zip(*columns, strict=True)
+    )
+    heads = "longest of them | stream or thread | kind | events> | begins at> | take>"
+    return table("Longest events of the window", heads, rows, EVENTS)
+
+
+def latest(late: pd.DataFrame) -> Table:
+    """The collectives that a rank came latest to (`traces.views.lateness`)."""
+    last = late.loc[late.groupby("which")["late_ns"].idxmax()].nlargest(EVENTS, "late_ns", keep="first")
+    columns = (last[name] for name in ("which", "name", "rank", "late_ns", "start_ns"))
+    rows = (
+        (f"#{which}", name, rank, nanoseconds(late_ns), nanoseconds(start))
+        for which, name, rank, late_ns, start in zip(*columns, strict=True)
+    )
+    return table("Latest arrivals", "collective | name | last rank> | late by> | arrived at>", rows, EVENTS)
 
 
 def divided(ranks: list[Any]) -> Table:
@@ -56,6 +84,25 @@ def idle(ranks: list[Any]) -> Table:
     return table("Why the device does not compute", heads, rows)
 
 
+def arithmetic(ranks: list[Any]) -> Table:
+    """What the steps did of what the device can do; only operators whose shapes were recorded count."""
+    heads = "rank> | device> | GFLOP> | done again> | GFLOP/s> | peak, dense 16 bit> | MFU> | with what is done again>"
+    rows = (
+        (
+            r.rank,
+            r.device,
+            f"{r.flops / 1e9:,.3g}",
+            share(r.recomputed_flops, r.flops),
+            f"{r.flops_per_s / 1e9:,.3g}",
+            "-" if r.peak_flops_per_s is None else f"{r.peak_flops_per_s / 1e9:,.3g}",
+            "-" if r.mfu is None else share(r.mfu, 1),
+            "-" if r.hfu is None else share(r.hfu, 1),
+        )
+        for r in ranks
+    )
+    return table("Arithmetic of products, convolutions and attention", heads, rows)
+
+
 def waiting(waits: list[Any]) -> Table:
     heads = "rank> | waits> | others wait for it> | comes last> | more to do than others> | saved without that>"
     rows = (
@@ -90,76 +137,38 @@ def meetings(found: list[Any]) -> Table:
     return table("Collectives with most waiting", heads, rows, 5)
 
 
-def phases(rank: Any) -> Table:
-    heads = "phase | events> | busy> | compute> | exposed communication> | share>"
+def clocks(found: list[Any]) -> Table:
+    """Of ranks on other hosts: the ends of collectives tell how far their clocks are apart."""
+    heads = "rank> | ahead by> | to within> | runs fast by> | ends scatter by> | collectives>"
     rows = (
         (
-            p.name,
-            p.events,
-            nanoseconds(p.busy_ns),
-            nanoseconds(p.compute_ns),
-            nanoseconds(p.exposed_communication_ns),
-            share(p.busy_ns, rank.span_ns),
+            c.rank,
+            nanoseconds(c.offset_ns),
+            nanoseconds(max(c.high_ns - c.offset_ns, c.offset_ns - c.low_ns)) if c.agrees else "-",
+            f"{c.drift_ppm:.2f} ± {c.drift_error_ppm:.2g} ppm" if c.drift_ppm else "-",
+            "-" if c.residual_ns is None else nanoseconds(c.residual_ns),
+            c.collectives,
         )
-        for p in rank.phases
+        for c in found
     )
-    return table(f"Work by the phase that launched it{of(rank)}", heads, rows, 8)
+    return table("Clocks against that of the first rank", heads, rows, 8)
 
 
-def kernels(rank: Any) -> Table:
-    rows = (
-        (k.name[:NAME_AT_MOST], k.kind, k.count, nanoseconds(k.total_ns), nanoseconds(k.mean_ns)) for k in rank.kernels
-    )
-    return table(f"Longest work{of(rank)}", "name | kind | count> | total> | mean>", rows, 8)
-
-
-def operators(rank: Any) -> Table:
-    """Only of a device: on a host they are the longest work already."""
+def critical(parts: list[Any]) -> Table:
+    """What a step consists of, along the chain of what held up what."""
+    whole = sum(part.path_ns for part in parts)
     rows = (
         (
-            o.name[:NAME_AT_MOST],
-            o.count,
-            nanoseconds(o.own_ns),
-            nanoseconds(o.device_ns),
-            f"{o.flops / o.device_ns / 1e3:.1f}" if o.flops and o.device_ns else "",
-            o.bound,
+            cut(part.name) or "-",
+            part.kind,
+            part.count,
+            nanoseconds(part.path_ns),
+            share(part.path_ns, whole),
+            nanoseconds(part.saved_ns),
         )
-        for o in (rank.operators if rank.device is not None else [])
-        if o.device_ns
+        for part in parts
     )
-    return table(f"Operators{of(rank)}", "name | count> | host, own> | device> | TFLOP/s> | bound by", rows, 8)
-
-
-def modules(rank: Any) -> Table:
-    rows = ((m.name, m.count, nanoseconds(m.host_ns), nanoseconds(m.device_ns), m.kernels) for m in rank.modules)
-    return table(f"Modules{of(rank)}", "name | calls> | host> | device> | kernels>", rows, 8)
-
-
-def collectives(rank: Any) -> Table:
-    rows = (
-        (
-            c.name,
-            c.group,
-            c.group_size,
-            size(c.bytes) if c.bytes else "-",
-            c.count,
-            nanoseconds(c.median_ns),
-            nanoseconds(c.min_ns),
-            f"{c.bus_bytes_per_s / 1e9:.2f}" if c.bytes else "-",
-        )
-        for c in rank.collectives
-    )
-    heads = "name | group | ranks> | size> | count> | median> | shortest> | bus GB/s at best>"
-    return table(f"Collectives{of(rank)}", heads, rows, 6)
-
-
-def copies(rank: Any) -> Table:
-    rows = (
-        (c.name, c.count, nanoseconds(c.total_ns), size(c.bytes), f"{c.bytes_per_s / 1e9:.2f}" if c.bytes else "-")
-        for c in rank.copies
-    )
-    return table(f"Memory copies{of(rank)}", "name | count> | total> | moved> | GB/s>", rows, 6)
-
-
-def of(rank: Any) -> str:
-    return "" if rank.rank is None else f", rank {rank.rank}"
+    heads = "name | kind | pieces> | on the path> | share> | saved at most, if twice as fast>"
+    of = f" of step {parts[0].step}" if parts and parts[0].step is not None else ""
+    who = f", rank {parts[0].rank}" if parts and parts[0].rank is not None else ""
+    return table(f"Critical path{of}{who}", heads, rows)

@@ -2,26 +2,32 @@
 
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, dcc, html
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html
+from dash.exceptions import PreventUpdate
 from flask import Response
 
 from workbench.console import clean
 from workbench.options import Format
 from workbench.present import render
-from workbench.web.components.text import navigation
-from workbench.web.pages import hang, memory, overview, source, steps, trace
+from workbench.web.components.text import go, navigation
+from workbench.web.pages import compare, config, hang, memory, overview, source, steps, trace
 from workbench.web.view import View, asked
+from workbench.web.window import OWN, Window, read
 
-PAGES = {"": "Overview", "memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps"}
+PAGES = {"memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "compare": "Compare"}
+"""The page of each room, which has a link where the room has something to show."""
 LAYOUTS = {
     "": overview.layout,
     "memory": memory.layout,
     "hang": hang.layout,
     "trace": trace.layout,
     "steps": steps.layout,
+    "compare": compare.layout,
+    "config": config.layout,
     "source": source.layout,
 }
-ZOOMED = ("timeline", "gantt")
+WINDOWS = {"memory": memory.window, "trace": trace.window, "steps": steps.window}
+"""Pages with an axis of their own; the others hand the window on as it is."""
 INDEX = """<!doctype html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
 <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>"""
@@ -37,7 +43,7 @@ def make_app(view: View, prefix: str = "/") -> Dash:
     """A Dash app that asks nothing of the network beyond itself. `prefix` is the path under which it is mounted."""
     app = Dash(
         __name__,
-        title=f"workbench {clean(view.run.root)}",
+        title=f"workbench {clean(view.name)}",
         update_title="",
         index_string=INDEX,
         suppress_callback_exceptions=True,
@@ -47,13 +53,12 @@ def make_app(view: View, prefix: str = "/") -> Dash:
     app.layout = frame(view)
     memory.install(app, view)
     trace.install(app, view)
-    for name in ZOOMED:
-        remember(app, name)
-
-    @app.callback(Output("page", "children"), Input("address", "pathname"), Input("address", "search"))
-    def turn(pathname: str | None, search: str | None) -> Any:
-        return page(view, (pathname or "").rpartition("/")[2], asked(search))
-
+    steps.install(app, view)
+    hang.install(app, view)
+    config.install(app, view)
+    turning(app, view)
+    carry, shown = ClientsideFunction("workbench", "carry"), Input("window", "data")
+    app.clientside_callback(carry, shown, prevent_initial_call=True)  # type: ignore[no-untyped-call]
     serve_documents(app, view)
     guard(app)
     return app
@@ -61,18 +66,83 @@ def make_app(view: View, prefix: str = "/") -> Dash:
 
 def frame(view: View) -> html.Div:
     """What stays while the pages turn. Links are relative, as the app may be mounted anywhere."""
-    links = [dcc.Link(title, href=name or "./") for name, title in PAGES.items()]
+    there = {"": "Overview", **{name: title for name, title in PAGES.items() if name in view.parts}}
+    there |= {"config": "Config"} if view.manifest else {}
+    links = [go(title, name or "./") for name, title in there.items()]
     saved = [html.A(name, href=f"report.{name}", download=f"report.{name}") for name in DOCUMENTS]
     tools = [html.Button("copy link", id="copy"), html.Button("light / dark", id="theme"), html.Span("save:"), *saved]
     header = [
-        html.H1(f"workbench  {clean(view.run.root)}"),
+        html.H1(f"workbench  {clean(view.name)}"),
         navigation(links, "views"),
         html.Div(tools, className="tools"),
     ]
     said: dict[str, Any] = {"role": "status", "aria-live": "polite"}
     return html.Div(
-        [dcc.Location(id="address"), html.Header(header), html.P(id="said", **said), html.Main(id="page", tabIndex=-1)]
+        [
+            # Else it would load the page anew whenever the address bar holds a zoom that Dash has not heard of.
+            dcc.Location(id="address", refresh="callback-nav"),
+            dcc.Store(id="window", data=Window().told()),
+            dcc.Store(id="shown"),
+            html.Header(header),
+            linked(hidden=not set(view.parts) & set(WINDOWS)),
+            html.P(id="said", **said),
+            html.Main(id="page", tabIndex=-1),
+        ]
     )
+
+
+def linked(*, hidden: bool) -> html.Section:
+    """The window that all pages share, for eye and keyboard. Hidden where no page has one, as `turn` asks for it."""
+    field = dcc.Input(id="steps", type="text", placeholder="all", debounce=True, maxLength=40)
+    spoken: dict[str, Any] = {"aria-label": "steps in sight"}
+    return html.Section(
+        [html.Label(["steps in sight, on every page ", field]), html.Button("show all", id="reset")],
+        className="linked",
+        hidden=hidden,
+        **spoken,
+    )
+
+
+def turning(app: Dash, view: View) -> None:
+    """The page follows the address; a window that is typed or reset is a page as well."""
+
+    @app.callback(
+        Output("page", "children"),
+        Output("window", "data"),
+        Output("shown", "data"),
+        Input("address", "pathname"),
+        Input("address", "search"),
+        Input("reset", "n_clicks"),
+        Input("steps", "value"),
+        State("window", "data"),
+        State("shown", "data"),
+    )
+    def turn(pathname: str | None, search: str | None, _clicks: Any, typed: str | None, *states: Any) -> Any:
+        (sight, shown), name, query = states, (pathname or "").rpartition("/")[2], asked(search)
+        here = [name, without_window(query)]
+        # Dash reads the address bar now and then, and the field when `carry` fills it: neither is news.
+        if ctx.triggered_id == "address" and shown == here and sight["own"] == own_of(query):
+            raise PreventUpdate
+        if ctx.triggered_id == "steps" and (typed or "").strip() == sight["steps"]:
+            raise PreventUpdate
+        if ctx.triggered_id in ("steps", "reset"):
+            query = without_window(query) | ({"steps": typed or ""} if ctx.triggered_id == "steps" else {})
+        return page(view, name, query), window(view, name, query).told(), here
+
+
+def without_window(query: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in query.items() if name not in OWN}
+
+
+def own_of(query: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in query.items() if name in OWN}
+
+
+def window(view: View, name: str, query: dict[str, str]) -> Window:
+    """The window that a page shows, or hands on."""
+    if name in WINDOWS and name in view.parts:
+        return WINDOWS[name](view, query)
+    return Window(None, read(query.get("steps", "")))
 
 
 def page(view: View, name: str, query: dict[str, str]) -> Any:
@@ -80,13 +150,6 @@ def page(view: View, name: str, query: dict[str, str]) -> Any:
     if name in LAYOUTS:
         return LAYOUTS[name](view, query)
     return html.P(f"There is no page {clean(name)}.")
-
-
-def remember(app: Dash, name: str) -> None:
-    """Put the window that a figure shows into the address, without asking for the page again."""
-    function = ClientsideFunction("workbench", "remember")
-    zoomed = Input(name, "relayoutData")
-    app.clientside_callback(function, zoomed, prevent_initial_call=True)  # type: ignore[no-untyped-call]
 
 
 def serve_documents(app: Dash, view: View) -> None:

@@ -5,7 +5,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +28,18 @@ HEADER = ("HTTP_X_WORKBENCH", "drop")
 
 
 class Drops:
-    """A WSGI application: `main`, and beside it whatever is dropped onto it. Files are kept in `folder`."""
+    """A WSGI application: `main`, and beside it whatever is dropped onto it. Files are kept in `folder`.
 
-    def __init__(self, main: WSGI, folder: Path, options: Options) -> None:
+    `beside` are applications that are open from the start, under names that no dropped set can have.
+    """
+
+    def __init__(self, main: WSGI, folder: Path, options: Options, beside: Mapping[str, WSGI] | None = None) -> None:
         self._main, self._folder, self._options = main, folder, options
-        self._opened: dict[str, WSGI] = {}
+        self._opened: dict[str, WSGI] = {**(beside or {})}
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
-        if found := re.match(r"/open/(\d{1,40})(/.*)", path):
+        if found := re.match(r"/open/(\d{1,40}|[ab])(/.*)", path):
             return self._enter(found[1], found[2], environ, start_response)
         if found := re.fullmatch(r"/drop/(\d{1,40})(?:/([^/]{1,200}))?", path):
             return self._answer(found[1], found[2], environ, start_response)

@@ -6,8 +6,12 @@ import platform
 import secrets
 import tempfile
 import webbrowser
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 from werkzeug.serving import BaseWSGIServer, make_server
 
@@ -18,7 +22,7 @@ from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.web.app import make_app
 from workbench.web.drops import Drops
-from workbench.web.gate import Gate
+from workbench.web.gate import WSGI, Gate
 from workbench.web.view import View, view_of
 
 LOOPBACK = "127.0.0.1"
@@ -54,12 +58,38 @@ def serve_view(view: View, page: str = "", place: Place | None = None) -> None:
     """Serve a view, and what is dropped onto its page."""
     place = place or Place()
     token = None if place.is_private else secrets.token_urlsafe(TOKEN_BYTES)
-    main = make_app(view).server
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="workbench-") as folder:
-        server = listening(place, Gate(Drops(main, Path(folder), view.options), token))
+        server = listening(place, assembled(view, Path(folder), token))
         announce(view.run, page, server, place, token)
         server.serve_forever()
+
+
+def assembled(view: View, folder: Path, token: str | None = None) -> Gate:
+    """The whole that is served: the dashboard of `view`, what is dropped onto it, and the door before both."""
+    runs = zip("ab", (view.run, view.other), strict=True) if view.other else ()
+    beside = {name: Later(partial(dashboard, run, name, view.options)) for name, run in runs if run}
+    return Gate(Drops(make_app(view).server, folder, view.options, beside), token)
+
+
+def dashboard(run: Run, name: str, options: Options) -> WSGI:
+    """One run of a comparison, under an address of its own."""
+    app: WSGI = make_app(view_of(run, room_for(run), options), f"/open/{name}/").server
+    return app
+
+
+class Later:
+    """A WSGI application that is made when it is first asked for: reading a run takes its time."""
+
+    def __init__(self, make: Callable[[], WSGI]) -> None:
+        self._make, self._lock = make, Lock()
+        self._made: WSGI | None = None
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+        return self._made(environ, start_response)
 
 
 def listening(place: Place, app: Gate) -> BaseWSGIServer:

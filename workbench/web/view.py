@@ -1,6 +1,7 @@
 """What a page draws from: one run, its report, and the part of it that each room found."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -9,6 +10,9 @@ from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
 from workbench.ask import ask, parts
 
+WHOLE = -1
+GROUPINGS = ("module", "line", "stack", "category")
+COLOURS = ("category", "pool", "stream", "phase", "rank")
 DIGITS = 19
 """Of a number in the address: nanoseconds of a day in this century, and no longer."""
 
@@ -21,6 +25,18 @@ class View:
     options: Options
     report: Report[Any]
     parts: dict[str, Any]
+    other: Run | None = None
+    """The second of two runs that are compared; `run` is the first."""
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What `run.json` says; empty where there is none."""
+        return self.run.manifest()
+
+    @property
+    def name(self) -> str:
+        """What is looked at, for titles."""
+        return f"{self.run.root}, {self.other.root}" if self.other else str(self.run.root)
 
     def snapshot(self, path: str) -> Artefact | None:
         """The snapshot that a page speaks of: one of the run's own, whatever the address bar says."""
@@ -42,6 +58,33 @@ def number(query: dict[str, str], name: str, beyond: int, otherwise: int) -> int
     wanted = query.get(name, "")
     fits = wanted.isascii() and wanted.isdigit() and len(wanted) < DIGITS and int(wanted) < beyond
     return int(wanted) if fits else otherwise
+
+
+@dataclass(frozen=True)
+class Instant:
+    """Where the memory page looks: the instant, the grouping, the subtree, what is sought, the colours, and the instant
+    to compare with.
+    """
+
+    entry: int
+    by: str
+    under: int
+    find: str
+    colour: str
+    since: int | None = None
+
+
+def instant(query: dict[str, str], device: Any) -> Instant:
+    """The instant that the address names; what makes no sense there is passed over."""
+    by, colour = query.get("by", ""), query.get("colour", "")
+    return Instant(
+        number(query, "entry", device.entries, device.oom.index if device.oom else device.peak_index),
+        by if by in GROUPINGS else GROUPINGS[0],
+        number(query, "under", 1 << 40, WHOLE),
+        query.get("find", "")[:100],
+        colour if colour in COLOURS else COLOURS[0],
+        number(query, "since", device.entries, 0) if "since" in query else None,
+    )
 
 
 def span_of(query: dict[str, str], beyond: int) -> tuple[int, int] | None:

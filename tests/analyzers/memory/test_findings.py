@@ -90,7 +90,7 @@ def test_the_step_comes_from_the_folder_where_no_note_tells_it(maker, failed):
 def test_views_of_a_failure(maker, failed):
     artefact = maker.save(failed)
     table = views.timeline(artefact, buckets=3)
-    assert table["oom"].tolist() == [False, False, True]
+    assert table["oom"].tolist() == [0, 64 * MIB]
     assert table["activations"].max() == 160 * MIB
     assert views.categories(artefact).set_index("category").loc["activations", "blocks"] == 4
     assert views.top_stacks(artefact, limit=1)["bytes"].tolist() == [160 * MIB]

@@ -203,3 +203,15 @@ def test_loss_parity(pair):
     report = compare.analyze(runs[0], runs[0])
     assert report.data.parity.identical
     assert "losses of all 40 common steps are identical" in report.verdict.sentence
+
+
+def test_what_a_step_gained_adds_up(pair):
+    """To the change of the mean step, also of runs whose phases are not the same; what was made slower leads."""
+    a, b = (load(r.artefacts, store.Options()) for r in pair(b=lambda _, step: {"bwd": 10.0}, steps=40))
+    found = contrast.attribution(a, b)
+    means = [float(one.table["dur_s"].to_numpy()[one.plain.to_numpy()].mean()) for one in (a, b)]
+    assert sum(one.a_s for one in found) == pytest.approx(means[0])
+    assert sum(one.change_s for one in found) == pytest.approx(means[1] - means[0])
+    assert found[0].what == "bwd"
+    assert found[0].change_s == pytest.approx(0.01, rel=0.2)
+    assert found[-1].what == contrast.REST

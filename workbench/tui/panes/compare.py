@@ -11,8 +11,8 @@ from analyzers.run import Kind, Run
 from analyzers.steps import views
 from analyzers.store import Options
 from workbench.ask import ROOMS
+from workbench.present.comparison import comparison
 from workbench.present.memory import changes
-from workbench.present.sections import comparison
 from workbench.present.spark import spark
 from workbench.present.table import table
 from workbench.tui.widgets.readings import Readings

@@ -1,6 +1,6 @@
 """Where the time of the traced ranks goes: a bar a rank, and below it kernels, waits, steps and events."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -12,16 +12,18 @@ from textual.widgets import Static
 
 from analyzers.run import Kind, Run
 from analyzers.store import Options
-from analyzers.traces import views
+from analyzers.traces import critical_parts, views
 from workbench.palette import KIND_SIGNS, KINDS, ink
 from workbench.present.table import Table, table
+from workbench.present.trace_details import details
+from workbench.present.traces import critical
 from workbench.present.units import nanoseconds, share
 from workbench.sight import Sight
 from workbench.tui.widgets.calls import Calls
 from workbench.tui.widgets.gantt import Gantt
 from workbench.tui.widgets.readings import TURNS, Readings
 from workbench.tui.widgets.rows import Rows
-from workbench.tui.widgets.tables import Grid
+from workbench.tui.widgets.tables import Grid, Listed
 
 PARTS = {
     "compute": "compute_ns",
@@ -36,10 +38,10 @@ TITLES = {
     "calls": "calls by",
     "waits": "who waits in collectives, and who comes last",
     "steps": "profiled steps",
+    "critical": "what the last step consists of, along what held up what",
+    "tables": "all that is known",
 }
 CALLS_BY = ("operator", "module", "function")
-BETWEEN_RANKS = ("trace.straggler", "trace.exposed_communication")
-"""Findings that the waits of all ranks show."""
 BARS_AT_MOST = 8
 
 
@@ -76,7 +78,7 @@ class TracePane(Vertical):
     async def look(self, at: Sight) -> None:
         """Show the rank, and who waits for it or what it did."""
         self._looked.turn_to_rank(at.rank)
-        await self._looked.turn_to("waits" if at.is_about(*BETWEEN_RANKS) else "kernels")
+        await self._looked.turn_to(at.part or "kernels")
 
     async def action_group(self) -> None:
         await self._looked.regroup()
@@ -97,12 +99,14 @@ class Looked(Readings):
         self._by = CALLS_BY[0]
 
     def widgets(self) -> Iterable[Widget]:
-        """Kernels, events, waits, steps."""
+        """A widget for each of `TITLES`."""
         yield Grid(id="kernels")
         yield Gantt(id="events")
         yield Calls(id="calls")
         yield Grid(id="waits")
         yield Grid(id="steps")
+        yield Grid(id="critical")
+        yield Listed(id="tables")
 
     def title(self) -> str:
         """What is in sight, and of which rank."""
@@ -117,17 +121,18 @@ class Looked(Readings):
 
     def ask(self, reading: str) -> tuple[Any, ...] | None:
         """Look up what a reading shows of the rank."""
-        one = self._data.ranks[self._at]
-        if reading == "kernels":
-            return (kernels(one),)
-        if reading == "steps":
-            return (steps(one),)
-        if reading == "waits":
-            return (waits(self._data.waits),)
-        artefact = self._artefacts[one.path]
-        if reading == "calls":
-            return (views.tree(artefact, self._options, self._by),)
-        return views.timeline(artefact, self._options, self._window, max(1, self.size.width)), self._window
+        one, options, width = self._data.ranks[self._at], self._options, max(1, self.size.width)
+        artefact, window, by = self._artefacts[one.path], self._window, self._by
+        answers: dict[str, Callable[[], tuple[Any, ...]]] = {
+            "kernels": lambda: (kernels(one),),
+            "events": lambda: (views.timeline(artefact, options, window, width), window),
+            "calls": lambda: (views.tree(artefact, options, by),),
+            "waits": lambda: (waits(self._data.waits),),
+            "steps": lambda: (steps(one),),
+            "critical": lambda: (critical(critical_parts(one, options)),),
+            "tables": lambda: ([section for section in details(one) if section.rows],),
+        }
+        return answers[reading]()
 
     def turn_rank(self, by: int) -> None:
         """Speak of another rank."""

@@ -13,8 +13,15 @@ class Area(Stacked):
     """A timeline as `memory.views.timeline` gives it."""
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw another timeline; the cursor goes to its peak."""
+        """Draw another timeline; the cursor goes to its last failed allocation, else to its peak."""
         self.draw(frame, CATEGORIES, "allocated")
+        self.cursor = max(self.failed, default=self.cursor)
+
+    @property
+    def failed(self) -> list[int]:
+        """The rows of failed allocations."""
+        rows: list[int] = np.flatnonzero(self.instants["oom"].to_numpy()).tolist()
+        return rows
 
     def entry_at_cursor(self) -> int | None:
         """The trace entry under the cursor; None before there is a timeline."""
@@ -22,8 +29,7 @@ class Area(Stacked):
 
     def signs(self) -> dict[int, str]:
         """`▼` over the peak, `✗` over a failed allocation."""
-        failed = np.flatnonzero(self.instants["oom"].to_numpy(bool)).tolist()
-        return {self.highest: "▼"} | dict.fromkeys(failed, FAILURE)
+        return {self.highest: "▼"} | dict.fromkeys(self.failed, FAILURE)
 
     def ruler(self) -> str:
         """Which entries, and how high."""

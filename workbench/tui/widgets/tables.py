@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -29,6 +30,18 @@ class Sections(VerticalScroll):
         yield from titled(self._tables)
 
 
+class Listed(Sections):
+    """The same, of something else each time."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__([], **options)
+
+    def show(self, tables: list[Table]) -> None:
+        """Draw these instead."""
+        self._tables = tables
+        self.refresh(recompose=True)
+
+
 class Grid(DataTable[Text]):
     """A table whose rows can be changed, with a search."""
 
@@ -47,10 +60,14 @@ class Grid(DataTable[Text]):
         """Draw other rows; the cursor goes to the first."""
         self._section = section
         self.clear(columns=True)
-        self.add_columns(*(Text(clean(head)) for head in section.columns))
-        for row in section.rows[:ROWS_AT_MOST]:
+        rows = [[clean(cell) for cell in row] for row in section.rows[:ROWS_AT_MOST]]
+        heads = [clean(head) for head in section.columns]
+        # Measured here: what Textual measures later leaves lines that were drawn before as narrow as their heads.
+        for head, *cells in zip(heads, *rows, strict=True):
+            self.add_column(Text(head), width=max(map(cell_len, [head, *cells])))
+        for row in rows:
             justified = ((cell, "right" if i in section.numeric else "left") for i, cell in enumerate(row))
-            self.add_row(*(Text(clean(cell), justify=side) for cell, side in justified))  # type: ignore[arg-type]  # the two sides are literals
+            self.add_row(*(Text(cell, justify=side) for cell, side in justified))  # type: ignore[arg-type]  # the two sides are literals
 
     @property
     def lines(self) -> list[str]:

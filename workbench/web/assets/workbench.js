@@ -1,23 +1,43 @@
 // What needs the browser itself: the window of a zoom in the address, the clipboard, themes, tables as CSV, dropped files.
 "use strict";
 
+// The part of the next page to scroll to; a zoom, which changes the address as well, scrolls nowhere.
+let sought = window.location.hash.slice(1);
+
+// Scrolls to the part of a page that its address names, again and again for a while: charts come late and move what is
+// below them. Whoever scrolls meanwhile is left alone.
+let scrolling = 0;
+for (const own of ["wheel", "keydown", "pointerdown"]) document.addEventListener(own, () => { scrolling = 0; });
+
+function show(name) {
+  const part = document.getElementById(name);
+  if (part) (part.closest("figure") || part).scrollIntoView({ block: "start" });
+  scrolling -= 1;
+  if (scrolling > 0) window.setTimeout(() => show(name), 150);
+}
+
 window.dash_clientside = Object.assign({}, window.dash_clientside, {
   workbench: {
-    // Plotly spells a zoom in three ways; replaceState does not wake Dash, so the page is not asked for again.
-    remember(relayout) {
-      const change = relayout || {};
-      const [low, high] = change["xaxis.range"] || [change["xaxis.range[0]"], change["xaxis.range[1]"]];
-      const address = new URL(window.location);
-      if (low !== undefined) {
-        address.searchParams.set("from", Math.max(0, Math.floor(low)));
-        address.searchParams.set("to", Math.ceil(high));
-      } else if (change["xaxis.autorange"]) {
-        address.searchParams.delete("from");
-        address.searchParams.delete("to");
-      } else {
-        return;
+    // The window that is in sight goes into the address and into the links that lead on. replaceState does not wake
+    // Dash, so that the page is not asked for again. The field for steps is set by hand: as an output of this callback
+    // it would close a circle, which Dash leaves out without a word.
+    carry(shown) {
+      const put = (url, values) => {
+        for (const name of ["from", "to", "steps"]) url.searchParams.delete(name);
+        for (const [name, value] of Object.entries(values)) url.searchParams.set(name, value);
+        return url;
+      };
+      window.history.replaceState(window.history.state, "", put(new URL(window.location), shown.own));
+      for (const link of document.querySelectorAll("a[data-go='']")) {
+        const stays = link.pathname === window.location.pathname;
+        link.href = put(new URL(link.href), stays ? shown.own : shown.steps ? { steps: shown.steps } : {});
       }
-      window.history.replaceState(window.history.state, "", address);
+      if (sought) {
+        scrolling = 20;
+        show(sought);
+        sought = "";
+      }
+      window.dash_clientside.set_props("steps", { value: shown.steps });
     },
   },
 });
@@ -37,6 +57,23 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     window.localStorage.setItem("workbench-theme", root.dataset.theme);
   }
 
+  // A chart that has the focus is moved and zoomed by keys, as by a mouse: Plotly then tells Dash of either alike.
+  function zoomByKey(event) {
+    const figure = event.target.closest && event.target.closest("figure[data-zooms]");
+    const graph = figure && figure.querySelector(".js-plotly-plot");
+    const by = { ArrowLeft: [-0.25, -0.25], ArrowRight: [0.25, 0.25], "+": [0.25, -0.25], "=": [0.25, -0.25], "-": [-0.5, 0.5] };
+    if (!graph || event.ctrlKey || event.metaKey || !(event.key in by || event.key === "0")) return;
+    event.preventDefault();
+    if (event.key === "0") {
+      window.Plotly.relayout(graph, { "xaxis.autorange": true });
+      return;
+    }
+    const [low, high] = graph._fullLayout.xaxis.range.map(Number);
+    const [left, right] = by[event.key].map((part) => part * (high - low));
+    window.Plotly.relayout(graph, { "xaxis.range": [low + left, high + right] });
+  }
+  document.addEventListener("keydown", zoomByKey);
+
   function saveTable(button) {
     const rows = [...button.closest("table").querySelectorAll("tr")];
     // A cell that a spreadsheet would take for a formula is kept as text by a leading quote.
@@ -49,6 +86,19 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     URL.revokeObjectURL(link.href);
   }
 
+  // Within the dashboard a link changes the address only. Dash listens to what a browser says when one goes back.
+  function follow(event) {
+    const link = event.target.closest && event.target.closest("a[data-go]");
+    if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    const turns = link.pathname !== window.location.pathname;
+    window.history.pushState({}, "", link.href);
+    sought = link.hash.slice(1);
+    window.dispatchEvent(new PopStateEvent("popstate"));
+    if (turns) window.scrollTo(0, 0);
+  }
+
+  document.addEventListener("click", follow);
   document.addEventListener("click", (event) => {
     if (event.target.id === "copy") {
       navigator.clipboard.writeText(window.location.href).then(() => say("link copied"), () => say(window.location.href));

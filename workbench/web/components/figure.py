@@ -1,6 +1,7 @@
 """What all figures share. They carry reduced data only: a few thousand points, each a real instant."""
 
 from html import escape
+from math import inf
 from typing import Any
 
 import plotly.graph_objects as go
@@ -17,6 +18,7 @@ PLAIN = {
     "margin": {"l": 70, "r": 10, "t": 30, "b": 40},
 }
 
+KEYS = "left and right move it, plus and minus zoom, 0 shows all"
 BAR: dcc.Graph.Config = {"displaylogo": False}
 
 
@@ -25,19 +27,27 @@ def plain(text: object) -> str:
     return escape(clean(text), quote=False)
 
 
-def drawn(name: str, figure: go.Figure, label: str) -> html.Figure:
-    """A figure under `id=name`. A screen reader tells the label; the numbers stand in a table beside it."""
+def drawn(name: str, figure: go.Figure, label: str, *, zooms: bool = False) -> html.Figure:
+    """A figure under `id=name`. A screen reader tells the label; the numbers stand in a table beside it.
+
+    One that `zooms` also does so by keys, once it has the focus.
+    """
     spoken: dict[str, Any] = {"role": "group", "aria-label": label}
+    if zooms:
+        spoken |= {"aria-label": f"{label}; {KEYS}", "data-zooms": "", "tabIndex": 0}
     return html.Figure(dcc.Graph(id=name, figure=figure, config=BAR), **spoken)
 
 
-def visible(relayout: dict[str, Any], full: tuple[int, int]) -> tuple[int, int] | None:
-    """The entries that a zoom shows. Plotly spells one dragged, set by code and reset in three ways."""
-    if "xaxis.range[0]" in relayout:
-        low, high = float(relayout["xaxis.range[0]"]), float(relayout["xaxis.range[1]"])
-    elif "xaxis.range" in relayout:
-        low, high = map(float, relayout["xaxis.range"])
-    else:
-        return full if "xaxis.autorange" in relayout else None
-    low, high = max(full[0], int(low)), min(full[1], int(high) + 1)
-    return (low, high) if low < high else None
+Span = tuple[float, float]
+ALL = (-inf, inf)
+
+
+def zoomed(relayout: dict[str, Any] | None) -> Span | None:
+    """The stretch of the axis that a zoom shows. Plotly spells one dragged, set by code and reset in three ways."""
+    change = relayout or {}
+    if "xaxis.range[0]" in change:
+        return float(change["xaxis.range[0]"]), float(change["xaxis.range[1]"])
+    if "xaxis.range" in change:
+        low, high = map(float, change["xaxis.range"])
+        return low, high
+    return ALL if "xaxis.autorange" in change else None

@@ -6,17 +6,24 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.palette import CATEGORIES, STATUSES
+from workbench.palette import CATEGORIES, STATUSES, qualitative
 from workbench.present.units import size
 from workbench.web.components.figure import PLAIN, plain
 
 UNSAID, DIMMED = "#c9ced6", "#eceef1"
+STEPS = 40
+"""So many steps are marked; more would be a wall of lines."""
+DASHES = ("solid", "dash", "dot", "dashdot")
 STACK, LINE = 16, 110
 """Lines and columns of a stack that a hover shows."""
 
 
-def timeline(frame: pd.DataFrame, parts: Mapping[str, str], cursor: int | None = None) -> go.Figure:
-    """Stacked memory over trace entries; the peak, each failed allocation and the cursor are marked.
+Begins = Sequence[tuple[int, float]]
+"""Steps, and the entries with which they begin."""
+
+
+def timeline(frame: pd.DataFrame, parts: Mapping[str, str], begins: Begins, cursor: int) -> go.Figure:
+    """Stacked memory over trace entries, marked as `over_entries` does.
 
     `parts` are the columns to stack, each with its colour.
     """
@@ -24,6 +31,22 @@ def timeline(frame: pd.DataFrame, parts: Mapping[str, str], cursor: int | None =
     for name, colour in parts.items():
         if frame[name].any():
             figure.add_trace(layer(name, frame, colour))
+    return over_entries(figure, frame, begins, cursor)
+
+
+def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], begins: Begins, cursor: int) -> go.Figure:
+    """What each rank had allocated, a line a rank: the one that is looked at in front and filled."""
+    figure = go.Figure(layout=PLAIN)
+    for i, (name, other) in enumerate(others.items()):
+        line = {"shape": "hv", "width": 1.5, "color": qualitative(i + 1), "dash": DASHES[i % len(DASHES)]}
+        figure.add_trace(go.Scatter(x=other["entry"], y=other["allocated"], name=name, mode="lines", line=line))
+    figure.add_trace(layer("this rank", frame.assign(**{"this rank": frame["allocated"]}), qualitative(0)))
+    return over_entries(figure, frame, begins, cursor)
+
+
+def over_entries(figure: go.Figure, frame: pd.DataFrame, begins: Begins, cursor: int) -> go.Figure:
+    """The axes of a timeline; the peak, each failed allocation, the cursor and the begin of each step are marked."""
+    begins = begins[:: -(-len(begins) // STEPS) or 1]
     figure.update_layout(
         xaxis={"title": "trace entry"},
         yaxis={"title": "bytes", "tickformat": ".3s", "rangemode": "tozero"},
@@ -32,10 +55,11 @@ def timeline(frame: pd.DataFrame, parts: Mapping[str, str], cursor: int | None =
         hovermode="x unified",
         uirevision="timeline",
         shapes=[
-            *(mark(entry, STATUSES["error"]) for entry in frame["entry"][frame["oom"]]),
-            *([] if cursor is None else [mark(cursor, "#7a7a7a") | {"line": {"color": "#7a7a7a", "dash": "dot"}}]),
+            *(mark(entry, STATUSES["error"]) for entry in frame["entry"][frame["oom"] > 0]),
+            mark(cursor, "#7a7a7a") | {"line": {"color": "#7a7a7a", "dash": "dot"}},
+            *(mark(entry, "rgba(128,128,128,0.4)") for _, entry in begins),
         ],
-        annotations=[peak(frame)] if len(frame) else [],
+        annotations=[*([peak(frame)] if len(frame) else []), *(begin(*step) for step in begins)],
     )
     return figure
 
@@ -51,7 +75,12 @@ def layer(name: str, frame: pd.DataFrame, colour: str) -> go.Scatter:
     )
 
 
-def mark(entry: int, colour: str) -> dict[str, Any]:
+def begin(step: int, entry: float) -> dict[str, Any]:
+    text = {"text": f"step {step}", "showarrow": False, "xanchor": "left", "font": {"size": 10}}
+    return {"x": entry, "y": 1, "yref": "paper", "yanchor": "top"} | text
+
+
+def mark(entry: float, colour: str) -> dict[str, Any]:
     return {"type": "line", "x0": entry, "x1": entry, "y0": 0, "y1": 1, "yref": "paper", "line": {"color": colour}}
 
 

@@ -1,25 +1,27 @@
 """Verdict, findings and tables. Dash escapes text; control characters are taken out here."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
-from dash import dcc, html
+from dash import html
 
 from analyzers.report import Finding, Report
 from analyzers.wording import ranges
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.table import Table
-from workbench.source import NAMED
+from workbench.source import NAMED, source_of
 
 
-def verdict(report: Report[Any]) -> html.Section:
-    """The banner: verdict, why, next, and what was missing."""
+def verdict(report: Report[Any], evidence: str | None = None) -> html.Section:
+    """The banner: verdict, why, next, the way to the evidence, and what was missing."""
     found, first = report.verdict, report.lead()
     lines = [html.P(clean(found.sentence), className="sentence")]
     if first:
         lines += [labelled("Why", first.why), labelled("Next", first.next)]
+    lines += [html.P(go("show the evidence", evidence, fixed=True), className="evidence")] if evidence else []
     lines += [labelled("Missing", gap) for gap in found.missing]
     title = f"{STATUS_SIGNS[found.status]} {clean(found.kind).replace('_', ' ')}"
     colour = STATUSES[found.status]
@@ -36,42 +38,61 @@ def choice(
     name: str, options: Sequence[tuple[str, str]], here: str, query: Mapping[str, str] | None = None
 ) -> html.Nav:
     """Links that set `name` in the address, each a (value, text); the rest of `query` stays as it is."""
-    links = [
-        dcc.Link(
-            clean(text), href=f"?{urlencode({**(query or {}), name: value})}", className="here" if value == here else ""
-        )
-        for value, text in options
-    ]
+    links = [go(text, address({**(query or {}), name: value}), here=value == here) for value, text in options]
     return navigation(links, f"choose {name}", "choice")
+
+
+def go(text: str, href: str, *, here: bool = False, fixed: bool = False) -> html.A:
+    """A link to a page or state of this dashboard. The script follows it without loading the page anew, and keeps the
+    window that is in sight, unless the link is `fixed`.
+    """
+    attributes: dict[str, Any] = {"data-go": "fixed" if fixed else "", **({"aria-current": "true"} if here else {})}
+    return html.A(clean(text), href=href, className="here" if here else "", **attributes)
+
+
+def address(query: Mapping[str, str]) -> str:
+    """A query as the address bar takes it."""
+    return f"?{urlencode(query)}"
 
 
 def labelled(label: str, text: str) -> html.P:
     return html.P([html.Span(label, className="label"), clean(text)])
 
 
-def finding(found: Finding) -> html.Details:
-    """A finding; its evidence unfolds."""
+def finding(found: Finding, evidence: str | None = None) -> html.Details:
+    """A finding; its facts unfold, and a link leads to where they are seen."""
     about = f" (rank {ranges(found.ranks)})" if found.ranks else ""
     facts = [html.Li([clean(fact.text), " ", place(fact.line)]) for fact in found.evidence]
     summary = html.Summary(
         [f"{SEVERITY_SIGNS[found.severity]} {clean(found.title)}{about} ", html.Code(clean(found.id))]
     )
     body = [html.P(clean(found.why)), labelled("Next", found.next), html.Ul(facts)]
+    body += [html.P(go("show the evidence", evidence, fixed=True), className="evidence")] if evidence else []
     return html.Details([summary, *body], className="card", style={"borderColor": SEVERITIES[found.severity]})
 
 
 def place(line: str) -> html.Code:
-    """A line of source, with a link to it where it has a name and a number."""
-    named = NAMED.search(line)
-    text = clean(line)
-    return html.Code(dcc.Link(text, href=f"source?{urlencode({'at': named[0]})}") if named else text)
+    """A line of source, with a link to it where it has a name and a number and its file is on this machine."""
+    return html.Code(sourced(line))
+
+
+def sourced(text: str) -> html.A | str:
+    """A text, as a link if it names a line of a file that is on this machine."""
+    named = NAMED.search(text)
+    return go(text, f"source{address({'at': named[0]})}") if named and there(text) else clean(text)
+
+
+@lru_cache(4096)
+def there(text: str) -> bool:
+    """Whether a text leads to a source: asked of the file system once, as tables repeat the same lines."""
+    return source_of(text) is not None
 
 
 def table(section: Table) -> html.Div:
     """A table with its title as caption."""
 
     def cells(row: tuple[str, ...], tag: Any) -> list[Any]:
-        return [tag(clean(cell), className="n" if i in section.numeric else "") for i, cell in enumerate(row)]
+        return [tag(sourced(cell), className="n" if i in section.numeric else "") for i, cell in enumerate(row)]
 
     rows = [html.Tr(cells(row, html.Td)) for row in section.rows]
     rest = [html.P(f"... and {section.left_out} more")] if section.left_out else []

@@ -1,12 +1,13 @@
 """Steps and traces: durations over steps, what a step is made of, and the events of a window."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from analyzers.traces.answers import RankTrace
-from workbench.palette import KINDS, STATUSES, qualitative
+from workbench.palette import KINDS, PHASES, STATUSES, qualitative
 from workbench.present.units import nanoseconds
 from workbench.web.components.figure import PLAIN, plain
 
@@ -67,11 +68,16 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
     figure = go.Figure(layout=PLAIN)
     for i, name in enumerate(sorted(thin.columns, key=lambda column: -thin[column].sum())):
         if thin[name].any():
-            figure.add_trace(
-                go.Bar(x=thin.index, y=thin[name], name=plain(name).replace("_", " "), marker={"color": qualitative(i)})
-            )
+            title = plain(name).replace("_", " ")
+            figure.add_trace(go.Bar(x=thin.index, y=thin[name], name=title, marker=shade(name, i)))
     figure.update_layout(barmode="stack", bargap=0.05, height=320, xaxis={"title": "step"}, yaxis={"title": "seconds"})
     return figure
+
+
+def shade(phase: str, index: int) -> dict[str, Any]:
+    """The colour that a phase has on every face; the others are hatched, as there are not that many colours."""
+    hatched = {} if phase in PHASES else {"pattern": {"shape": "/"}}
+    return {"color": PHASES.get(phase, qualitative(index)), **hatched}
 
 
 def shares(accounts: Sequence[RankTrace]) -> go.Figure:
@@ -95,12 +101,17 @@ def shares(accounts: Sequence[RankTrace]) -> go.Figure:
     return figure.update_layout(yaxis={"autorange": "reversed"}, legend={"orientation": "h", "y": 1.2})
 
 
-def gantt(blocks: pd.DataFrame, window: tuple[int, int]) -> go.Figure:
-    """The blocks of `traces.views.timeline`, a row a lane and depth, in nanoseconds from the first event."""
+def gantt(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[str, str]) -> go.Figure:
+    """The blocks of `traces.views.timeline`, a row a lane and depth, in nanoseconds from the first event.
+
+    `blocks` has a column `colour` that says what is told by colour; `colours` has one for each of its values.
+    """
     rows = lanes(blocks)
     figure = go.Figure(layout=PLAIN)
-    for kind, some in blocks.assign(row=[rows[key] for key in keys_of(blocks)]).groupby("kind", sort=False):
-        figure.add_trace(bars(str(kind), some))
+    for value, some in blocks.assign(event=blocks["row"], row=[rows[key] for key in keys_of(blocks)]).groupby(
+        "colour", sort=False
+    ):
+        figure.add_trace(bars(str(value), colours[str(value)], some))
     firsts = {lane: row for (lane, depth), row in reversed(rows.items()) if depth == 0}
     figure.update_layout(
         barmode="overlay",
@@ -121,21 +132,21 @@ def gantt(blocks: pd.DataFrame, window: tuple[int, int]) -> go.Figure:
     return figure
 
 
-def bars(kind: str, blocks: pd.DataFrame) -> go.Bar:
-    """The blocks of one kind of work."""
+def bars(title: str, colour: str, blocks: pd.DataFrame) -> go.Bar:
+    """The blocks of one colour."""
     facts = zip(blocks["count"], blocks["busy_ns"], blocks["dur_ns"], strict=True)
     return go.Bar(
         base=blocks["start_ns"],
         x=blocks["dur_ns"].clip(lower=1),
         y=blocks["row"],
         orientation="h",
-        name=kind or "host",
-        marker={"color": KINDS[kind], "line": {"width": 0}},
+        name=plain(title or "host"),
+        marker={"color": colour, "line": {"width": 0}},
         text=[plain(name) for name in blocks["name"]],
         textposition="inside",
         insidetextanchor="start",
-        customdata=[told(*map(int, fact)) for fact in facts],
-        hovertemplate="%{text}<br>%{customdata}<extra></extra>",
+        customdata=[(told(*map(int, fact)), row) for row, fact in zip(blocks["event"], facts, strict=True)],
+        hovertemplate="%{text}<br>%{customdata[0]}<extra></extra>",
     )
 
 

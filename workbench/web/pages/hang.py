@@ -1,9 +1,10 @@
-"""Who waits for whom; `?group=NAME` chooses the process group."""
+"""Who waits for whom; `?group=NAME` chooses the process group, `rank=N` whose stack stands out."""
 
+import re
 from typing import Any
 
 import pandas as pd
-from dash import html
+from dash import Dash, Input, Output, State, html, no_update
 
 from analyzers.hangs import views
 from analyzers.wording import ranges
@@ -12,10 +13,11 @@ from workbench.present.hang import operations, standing
 from workbench.present.sections import hang
 from workbench.web.components.figure import drawn
 from workbench.web.components.hang import matrix
-from workbench.web.components.text import choice, table
-from workbench.web.view import View
+from workbench.web.components.text import address, choice, place, table
+from workbench.web.view import View, asked, number
 
 COLLECTIVES = 60
+ALL = -1
 UNFOLDED = 32
 """Up to so many ranks have a row each; of more, those that read the same are put together."""
 
@@ -29,7 +31,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
             *(group_of(view, query) if data.groups else []),
             *(table(section) for section in hang(data) if section.rows),
             table(standing(views.places(view.run, view.options))),
-            merged(views.stacks(view.run, view.options)),
+            *merged(views.stacks(view.run, view.options), query),
         ]
     )
 
@@ -42,21 +44,50 @@ def group_of(view: View, query: dict[str, str]) -> list[Any]:
     frame = views.matrix(view.run, group.name, COLLECTIVES, view.options)
     frame = frame if len(frame) <= UNFOLDED else views.folded(frame)
     names = [(g.name, g.desc or g.name) for g in data.groups]
+    told = table(operations(views.operations(view.run, group.name, options=view.options)))
     return [
-        choice("group", names, group.name),
+        choice("group", names, group.name, query),
         html.H2(f"Group {clean(group.name)} ({clean(group.desc)}), ranks {ranges(group.ranks)}"),
         drawn("matrix", matrix(frame), "Ranks down, collectives across, the state of each"),
-        table(operations(views.operations(view.run, group.name, options=view.options))),
+        html.P("Click a rank to see where it stands.", className="hint"),
+        html.Div(told, id="operations"),
     ]
 
 
-def merged(stacks: pd.DataFrame) -> html.Details:
+def merged(stacks: pd.DataFrame, query: dict[str, str]) -> list[Any]:
     """The stacks of all ranks as one tree; where they part, the ranks tell who went where."""
+    known = sorted({rank for ranks in stacks["ranks"] for rank in ranks})
+    if not known:
+        return []
+    rank = number(query, "rank", max(known) + 1, ALL)
     lines = [
         html.Li(
-            [f"{clean(name)} ", html.Code(clean(place)), f" rank {ranges(ranks)}"],
+            [f"{clean(name)} ", place(line), f" rank {ranges(ranks)}"],
             style={"marginLeft": f"{min(depth, 40) / 2}rem"},
+            className="" if rank == ALL else "here" if rank in ranks else "dim",
         )
-        for depth, name, place, ranks in zip(*(stacks[c] for c in ("depth", "name", "place", "ranks")), strict=True)
+        for depth, name, line, ranks in zip(*(stacks[c] for c in ("depth", "name", "place", "ranks")), strict=True)
     ]
-    return html.Details([html.Summary("Stacks, merged over ranks"), html.Ul(lines, className="stacks")], open=True)
+    names = [("", "all ranks"), *((str(one), f"rank {one}") for one in known[:UNFOLDED])]
+    return [
+        html.H2("Stacks, merged over ranks", id="stacks"),
+        choice("rank", names, "" if rank == ALL else str(rank), query),
+        html.Ul(lines, className="stacks"),
+    ]
+
+
+def install(app: Dash, view: View) -> None:
+    """A click on a rank of the matrix lets its stack stand out."""
+    if "hang" not in view.parts:
+        return
+
+    @app.callback(
+        Output("address", "search", allow_duplicate=True),
+        Input("matrix", "clickData"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
+    def choose(clicked: Any, search: str | None) -> Any:
+        """A row of many ranks stands for the first of them."""
+        found = re.search(r"\d+", str(clicked["points"][0]["y"])) if clicked else None
+        return address(asked(search) | {"rank": found[0]}) if found else no_update

@@ -1,12 +1,30 @@
-"""The answer and the findings behind it."""
+"""The answer and the findings behind it, each with a way to its evidence; then the run at a glance."""
+
+from dataclasses import replace
+from typing import Any
 
 from dash import html
 
+from workbench.present.run import artefacts, ranks
 from workbench.present.sections import sections
+from workbench.present.table import Table
 from workbench.web.components.text import finding, table, verdict
+from workbench.web.evidence import evidence
 from workbench.web.view import View
+
+ROWS = 64
 
 
 def layout(view: View, _query: dict[str, str]) -> html.Div:
-    found = [html.H2("Findings"), *(finding(f) for f in view.report.findings)] if view.report.findings else []
-    return html.Div([verdict(view.report), *found, *(table(section) for section in sections(view.report))])
+    report = view.report
+    found = [html.H2("Findings"), *(finding(f, evidence(view, f)) for f in report.findings)] if report.findings else []
+    lead = report.lead()
+    tables = [*sections(report), ranks(report), artefacts([view.run, *([view.other] if view.other else [])])]
+    return html.Div([verdict(report, evidence(view, lead) if lead else None), *found, *map(shown, tables)])
+
+
+def shown(one: Table) -> Any:
+    """A table, cut where a page would grow too long; `--json` has them all."""
+    if not one.rows:
+        return None
+    return table(replace(one, rows=one.rows[:ROWS], left_out=one.left_out + max(0, len(one.rows) - ROWS)))

@@ -1,64 +1,54 @@
-"""How the time divides by rank, and the events of a window; `?file=N&from=NS&to=NS` chooses it."""
+"""How the time divides by rank, and the events of a window.
+
+`?file=N` chooses the trace, `from=NS` and `to=NS` the window, `steps=` the same in steps, `colour=` what colour tells,
+`find=` what stands out, `event=N` the event whose callers are told.
+"""
 
 from typing import Any
 
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzers.run import Artefact
-from analyzers.traces import views
 from workbench.present.traces import trace as tables_of
-from workbench.web.components.figure import drawn, visible
-from workbench.web.components.text import choice, table
-from workbench.web.components.timing import fleet, gantt, lateness, shares
-from workbench.web.view import View, number, span_of
-
-WIDTH = 1200
-"""Columns of a picture; what is narrower than one is joined with its neighbours."""
-COLLECTIVES = 60
-LATEST_NS = 1 << 62
+from workbench.web.clocks import trace_marks
+from workbench.web.components.figure import ALL, Span, drawn, zoomed
+from workbench.web.components.text import address, choice, table
+from workbench.web.components.timing import shares
+from workbench.web.pages.events import COLOURS, LATEST_NS, callers, drawing, look_of, shift_of, traces
+from workbench.web.view import View, asked, number, span_of
+from workbench.web.window import Window, kept, read, window_of
 
 
 def layout(view: View, query: dict[str, str]) -> html.Div:
     if "trace" not in view.parts:
         return html.Div("This run holds no profiler traces.")
-    artefacts = traces(view)
-    at = number(query, "file", len(artefacts), 0)
+    artefacts, look = traces(view), look_of(query)
+    at, shown = chosen(view, query), window(view, query)
     files = [(str(i), name(artefact)) for i, artefact in enumerate(artefacts)]
+    figure, others, listed = drawing(view, at, look, shown.span)
+    field = dcc.Input(id="event-name", type="search", value=look.find, debounce=True)
+    along: dict[str, str] = {key: value for key, value in query.items() if key in ("steps", "colour", "find")}
     return html.Div(
         [
             html.H2("Where the time goes"),
             drawn("shares", shares(view.parts["trace"].ranks), "Share of each kind of work, a bar a rank"),
-            *(together(artefacts, view) if len(artefacts) > 1 else []),
+            *(table(section) for section in tables_of(view.parts["trace"])[:1]),
+            html.Div(others, id="together"),
             html.H2(f"Events of {name(artefacts[at])}"),
-            choice("file", files, str(at)),
-            html.P("Drag to zoom in, double click for all.", className="hint"),
-            dcc.Store(id="file", data=at),
-            drawn(
-                "gantt",
-                drawing(view, artefacts[at], span_of(query, LATEST_NS)),
-                "Events of a window, a row a stream or thread",
+            choice("file", files, str(at), along),
+            choice("colour", [(one, f"colour by {one}") for one in COLOURS], look.colour, query),
+            html.P(
+                "Drag to zoom in: short events come to sight. Click one for its callers, twice for all.",
+                className="hint",
             ),
-            *(table(section) for section in tables_of(view.parts["trace"]) if section.rows),
+            html.Label(["find events by name ", field], className="fields"),
+            dcc.Store(id="file", data=at),
+            drawn("gantt", figure, "Events of a window, a row a stream or thread", zooms=True),
+            *callers(artefacts[at], view, query),
+            html.Div(listed, id="events"),
+            *(table(section) for section in tables_of(view.parts["trace"])[1:] if section.rows),
         ]
     )
-
-
-def together(artefacts: list[Artefact], view: View) -> list[Any]:
-    """All ranks on one clock: what each does, and who comes late to which collective."""
-    late = views.lateness(artefacts, view.options, COLLECTIVES)
-    over_time = views.fleet(artefacts, view.options)
-    found = [html.H2("All ranks over time"), drawn("fleet", fleet(over_time), "What each rank does most of the time")]
-    if len(late):
-        label = "How late each rank comes to the collectives with most waiting"
-        found += [html.H2("Who comes late"), drawn("lateness", lateness(late), label)]
-    return found
-
-
-def traces(view: View) -> list[Artefact]:
-    """The files that were understood, in the order of the report."""
-    paths = dict.fromkeys(account.path for account in view.parts["trace"].ranks)
-    known = {str(artefact.path): artefact for artefact in view.run.artefacts}
-    return [known[path] for path in paths]
 
 
 def name(artefact: Artefact) -> str:
@@ -66,23 +56,68 @@ def name(artefact: Artefact) -> str:
     return rank if artefact.step is None else f"{rank}, step {artefact.step}"
 
 
-def drawing(view: View, artefact: Artefact, window: tuple[int, int] | None) -> Any:
-    blocks = views.timeline(artefact, view.options, window, WIDTH)
-    whole = (0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1)
-    return gantt(blocks, window or whole)
+def chosen(view: View, query: dict[str, str]) -> int:
+    """The number of the file that the address names, else of the first that holds some of the steps in sight."""
+    artefacts, steps = traces(view), read(query.get("steps", ""))
+    holds = (i for i, one in enumerate(artefacts) if steps and trace_marks(view, one).place(steps))
+    return number(query, "file", len(artefacts), next(holds, 0))
+
+
+def window(view: View, query: dict[str, str]) -> Window:
+    """The nanoseconds of the chosen file that are in sight, and the steps that these are."""
+    marks = trace_marks(view, traces(view)[chosen(view, query)])
+    return window_of(query, span_of(query, LATEST_NS), marks)
 
 
 def install(app: Dash, view: View) -> None:
     """Zooming: the events of the window are asked for anew, so that short ones come to sight."""
     if "trace" not in view.parts:
         return
-    artefacts = traces(view)
+
+    # The chart of all ranks is not on every page, and Dash asks that all inputs of a callback are: hence two.
+    for chart in ("gantt", "fleet"):
+
+        @app.callback(
+            Output("gantt", "figure", allow_duplicate=True),
+            Output("together", "children", allow_duplicate=True),
+            Output("events", "children", allow_duplicate=True),
+            Output("window", "data", allow_duplicate=True),
+            Input(chart, "relayoutData"),
+            State("file", "data"),
+            State("address", "search"),
+            prevent_initial_call=True,
+        )
+        def zoom(relayout: dict[str, Any] | None, at: int, search: str | None) -> Any:
+            if (wanted := zoomed(relayout)) is None:
+                return (no_update,) * 4
+            shown = narrowed(view, at, wanted, common=ctx.triggered_id == "fleet")
+            return *drawing(view, at, look_of(asked(search)), shown.span), shown.told()
 
     @app.callback(
-        Output("gantt", "figure"), Input("gantt", "relayoutData"), State("file", "data"), prevent_initial_call=True
+        Output("address", "search", allow_duplicate=True),
+        Input("gantt", "clickData"),
+        Input("event-name", "value"),
+        State("address", "search"),
+        State("window", "data"),
+        prevent_initial_call=True,
     )
-    def zoom(relayout: dict[str, Any] | None, at: int) -> Any:
-        span = visible(relayout or {}, (0, LATEST_NS))
-        if span is None:
+    def look(clicked: Any, find: str | None, search: str | None, shown: dict[str, Any]) -> Any:
+        """What is clicked or sought goes to the address, so that it can be shared."""
+        if ctx.triggered_id == "gantt" and clicked:
+            change = {"event": str(clicked["points"][0]["customdata"][1])}
+        elif ctx.triggered_id == "event-name":
+            change = {"find": find or ""}
+        else:
             return no_update
-        return drawing(view, artefacts[at], None if span == (0, LATEST_NS) else span)
+        query = asked(search)
+        wanted = {name: value for name, value in (kept(query, shown) | change).items() if value}
+        return no_update if wanted == query else address(wanted)
+
+
+def narrowed(view: View, at: int, wanted: Span, *, common: bool) -> Window:
+    """The window of a zoom: in ns of the file, or in ms of the common clock."""
+    if wanted == ALL:
+        return Window()
+    low, high = (edge * 1e6 - shift_of(view, at) for edge in wanted) if common else wanted
+    span = max(0, int(low)), int(high) + 1
+    return Window(span, trace_marks(view, traces(view)[at]).within(span)) if span[0] < span[1] else Window()

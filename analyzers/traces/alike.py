@@ -1,0 +1,179 @@
+"""Events that differ in their digits alone, read a block at a time without decoding each.
+
+A block of text is cut where the recorder's seam between events stands. A piece whose masked text was met before (see
+`templates`) is an event that was decoded before, but for its numbers, and numpy reads these from where they stand: a
+field of all events at once. The pieces that nothing is known of go through the decoder.
+
+The result is that of decoding them all. Masked texts are compared as a whole, and so are the digits of names and
+shapes. The only thing left that digits can do wrong in JSON is to begin a number with a zero; such a piece is decoded.
+Where the decoder refuses one, the seam was none or the text is broken, and the block is not taken. Otherwise each piece
+is an event by itself, and pieces that are events by themselves are no parts of something else.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from analyzers.traces.digits import MARGIN, values
+from analyzers.traces.kinds import CONSTANT, FIELDS, LENGTH, UNMET, Block, Kinds
+from analyzers.traces.stream import COUNTED, EXACT, Events, Reading
+from analyzers.traces.table import DEVICE_AT_MOST, MICROSECONDS_AT_MOST, Column, Rows, Table
+from analyzers.traces.templates import DECIMALS, PLACES
+
+SEAM = re.compile(rb"\},\s{0,64}\{")
+BEGINNING = 64 << 10
+"""Of the events, where their seam is looked for."""
+MASK = bytes.maketrans(b"123456789", b"0" * 9)
+VAIN_AT_MOST = 4
+"""Blocks in a row of which little was known, before no more is tried."""
+LATE = 1 << 43
+"""Microseconds, from which on a float64 does not hold each nanosecond."""
+RARE_FIELDS = {
+    "collective": ("collective", "group", "elements", "elements_out", "dtype", "members", "sequence"),
+    "shape": ("shape",),
+    "autograd": ("autograd", "forward_thread"),
+    "copy": ("bytes",),
+    "graph": ("graph",),
+    "unfinished": ("unfinished",),
+}
+"""The columns of `table.RARE`; an event has a row where the first of them is not negative."""
+
+
+def block_of(text: bytes, seam: bytes) -> Block:
+    """The events of a text, which is given without the first brace and the last."""
+    masked = text.translate(MASK).split(seam)
+    length = np.fromiter(map(len, masked), np.int64, len(masked))
+    stop = MARGIN + np.cumsum(length + len(seam)) - len(seam)
+    return Block(bytes(MARGIN) + text, masked, stop - length, stop)
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Events by their kinds, from `start` in the text; `order` are the numbers of their pieces."""
+
+    layout: Column
+    text: bytes
+    start: Column
+    kind: Column
+    order: Column
+    read: dict[str, Column] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Column:
+        """A field of all events."""
+        if name not in self.read:
+            self.read[name] = self.values(name)
+        return self.read[name]
+
+    def values(self, name: str) -> Column:
+        """The constant of the kind, or what the digits say."""
+        constant, end, length, sign = self.layout[FIELDS[name]]
+        found: Column = constant[self.kind]
+        if length.any():
+            length = length[self.kind]
+            rows = slice(None) if length.all() else np.flatnonzero(length)
+            kind = self.kind[rows]
+            found[rows] = sign[kind] * values(self.text, self.start[rows] + end[kind], length[rows])
+        return found
+
+    def chosen(self, rows: Column) -> "Alike":
+        return Alike(self.layout, self.text, self.start[rows], self.kind[rows], self.order[rows])
+
+    def plain(self, latest: float) -> Column:
+        """Which events have times below `latest` microseconds, and places that need not be taken for texts."""
+        found: Column = np.maximum(self["ts"], self["dur"]) < latest
+        for name in PLACES:
+            found &= (self[name] >= -1) | (self.layout[FIELDS[name], LENGTH][self.kind] == 0)
+        return found
+
+    def rows(self) -> Rows:
+        start = self.nanoseconds("ts")
+        columns = {name: self[name] for name in ("name", "cat", *PLACES)}
+        columns |= {"start": start, "end": start + self.nanoseconds("dur")}
+        columns["correlation"] = np.maximum(self["correlation"], -1)
+        columns["device"] = np.where(self["device"] < DEVICE_AT_MOST, np.maximum(self["device"], -1), -1)
+        rare = {table: self.rare(*names) for table, names in RARE_FIELDS.items()}
+        return Rows(self.order, columns, {table: rows for table, rows in rare.items() if len(rows)})
+
+    def nanoseconds(self, name: str) -> Column:
+        decimals = DECIMALS[name]
+        scale = 10 ** (3 - self.layout[FIELDS[decimals], LENGTH])
+        found: Column = self[name] * 1000 + self[decimals] * scale[self.kind]
+        return found
+
+    def rare(self, first: str, *others: str) -> Column:
+        """A table of the arguments that few events carry: the number of the event, then these fields."""
+        carried = self[first]
+        rows = np.flatnonzero(carried >= (1 if first == "graph" else 0))  # no graph has the number 0
+        carriers = self.chosen(rows)
+        columns = [np.maximum(column, -1) for column in (carried[rows], *(carriers[field] for field in others))]
+        table: Column = np.column_stack([rows, *columns][: 1 if first == "unfinished" else None])
+        return table
+
+
+class Shortcut:
+    """Takes the blocks of which enough is known."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.kinds = Kinds(table)
+        self.seam = b""
+        self.in_vain = 0
+
+    def take(self, buffer: bytes, reading: Reading) -> int | None:
+        """Pass on the events that the buffer begins with; how far they went, or None where they must be decoded."""
+        if not self.seam:  # learning would not pay for a file of one block
+            self.seam = usual_seam(buffer)
+            return None
+        end = buffer.rfind(self.seam)
+        if end < 0 or not buffer.startswith(b"{") or self.in_vain > VAIN_AT_MOST:
+            return None
+        rows = self.rows(block_of(buffer[1:end], self.seam), reading)
+        if rows is None:
+            self.in_vain += 1
+            return None
+        self.in_vain = 0
+        self.table.join(*rows)
+        return end + 1
+
+    def rows(self, block: Block, reading: Reading) -> tuple[Rows, Rows] | None:
+        kinds = self.kinds.of(block)
+        kinds[self.kinds.with_superfluous_zeros(block, kinds)] = UNMET
+        known = kinds >= 0
+        known[known] = self.kinds.layout[FIELDS["lasting"], CONSTANT][kinds[known]] == 1
+        order = np.flatnonzero(known)
+        alike = Alike(self.kinds.layout, block.text, block.start[order], kinds[order], order)
+        plain = alike.plain(MICROSECONDS_AT_MOST if reading.decoder is EXACT else LATE)
+        if not plain.all():
+            kinds[order[~plain]] = UNMET
+            alike = alike.chosen(np.flatnonzero(plain))
+        others = decoded(block, np.flatnonzero(kinds < 0), reading)
+        return None if others is None else (alike.rows(), self.table.decoded(*others))
+
+
+def usual_seam(text: bytes) -> bytes:
+    """What stands between most events."""
+    seams = Counter(SEAM.findall(text, 0, BEGINNING))
+    return max(seams, key=seams.__getitem__, default=b"")
+
+
+def decoded(block: Block, pieces: Column, reading: Reading) -> tuple[Events, Column] | None:
+    """The events of the pieces and for each the number of its piece, or of one before; None where one is no event."""
+    if 2 * len(pieces) > len(block.start):
+        return None
+    runs = np.split(pieces, np.flatnonzero(np.diff(pieces) > 1) + 1) if len(pieces) else []
+    found: Events = []
+    order: list[int] = []
+    for run in runs:
+        text = block.text[block.start[run[0]] : block.stop[run[-1]]]
+        try:
+            events = reading.decoder.decode(b"[{%b}]" % text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        found += events
+        order += [run[0]] * len(events)
+    if any(event.cat == COUNTED.decode() for event in found):
+        return None
+    return found, np.array(order, np.int64)

@@ -1,0 +1,143 @@
+"""The kinds of events that were met, and where the digits of each have their meaning."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from analyzers.traces.stream import ExactEvent
+from analyzers.traces.table import NO_ARGS, Column, Table, bounded
+from analyzers.traces.templates import DECIMALS, NUMBERS, ONE, PLACES, STRETCHES_AT_MOST, Template, field_of, understood
+
+CONSTANTS = ("lasting", "name", "cat", "shape", "collective", "group", "dtype", "unfinished")
+FIELDS = {field: i for i, field in enumerate((*CONSTANTS, *NUMBERS, *DECIMALS, *DECIMALS.values()))}
+CONSTANT, END, LENGTH, SIGN = range(4)
+UNMET, REFUSED, FIRST_TOLD = -1, -2, -3
+"""Beside the numbers of kinds. `FIRST_TOLD - n` is template n, of which the digits of texts tell the kind."""
+WORTH_LEARNING = 4
+"""Times that a text is met in a block."""
+KIND_BYTES, BYTES_AT_MOST = 2000, 32 << 20
+"""What a kind takes beside its text, and what all may take: those of a hostile file may be long, and many."""
+
+ZERO = ord("0")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A text of events; the inside of the braces of each is `text[start[i] : stop[i]]`, and `masked[i]`."""
+
+    text: bytes
+    masked: Sequence[bytes]
+    start: Column
+    stop: Column
+
+    def piece(self, number: int) -> bytes:
+        return self.text[self.start[number] : self.stop[number]]
+
+
+class Kinds:
+    """Learns kinds of events from the texts that are met often.
+
+    `known` tells what a masked text stands for, or a template's number with the digits that its texts have.
+
+    `layout[field, :, kind]` is the field's constant and where its digits end, how many they are and their sign; where
+    there are any, the constant is zero.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.known: dict[Hashable, int] = {}
+        self.bytes = 0
+        self.templates: list[Template] = []
+        self.stretches = np.zeros((0, STRETCHES_AT_MOST, 2), np.int64)
+        self.rows: list[Column] = []
+        self.leading: list[list[int]] = []
+        self.layout = np.zeros((len(FIELDS), 4, 0), np.int64)
+
+    def of(self, block: Block) -> Column:
+        """The kind of each event, a negative number where it is not known."""
+        kinds = self.look_up(block.masked, block.piece)
+        told = np.flatnonzero(kinds <= FIRST_TOLD)
+        kinds[told] = self.look_up(self.digits(block, FIRST_TOLD - kinds[told], told), lambda i: block.piece(told[i]))
+        if len(self.rows) > self.layout.shape[-1]:
+            self.layout = np.stack(self.rows, axis=-1)
+        return kinds
+
+    def digits(self, block: Block, template: Column, pieces: Column) -> list[Hashable]:
+        """The number of each piece's template with the digits that its texts have."""
+        found = [template.tolist()]
+        most = max((len(one.told) for one in self.templates), default=0)
+        for stretch in self.stretches[template, :most].transpose(1, 2, 0):
+            begins, ends = (stretch + block.start[pieces]).tolist()
+            found.append([block.text[begin:end] for begin, end in zip(begins, ends, strict=True)])
+        return list(zip(*found, strict=True))
+
+    def look_up(self, keys: Sequence[Hashable], text_of: Callable[[int], bytes]) -> Column:
+        """What is known by each key, after those that are met often were learnt; `text_of` gives the event's text."""
+        found = np.fromiter(map(self.known.get, keys, repeat(UNMET)), np.int64, len(keys))
+        unmet = np.flatnonzero(found == UNMET).tolist()
+        times = Counter([keys[i] for i in unmet])
+        for i in unmet:
+            key = keys[i]
+            if times[key] >= WORTH_LEARNING and key not in self.known and self.bytes < BYTES_AT_MOST:
+                self.known[key] = self.learn(key, text_of(i))
+        found[unmet] = [self.known.get(keys[i], UNMET) for i in unmet]
+        return found
+
+    def with_superfluous_zeros(self, block: Block, kinds: Column) -> Column:
+        """The events of which a number of several digits begins with a zero: they are no JSON."""
+        known = np.flatnonzero(kinds >= 0)
+        leading = np.concatenate([[], *self.leading]).astype(np.int64)
+        counts = np.array([len(places) for places in self.leading], np.int64)
+        count = counts[kinds[known]]
+        first = (np.cumsum(counts) - counts)[kinds[known]] - (np.cumsum(count) - count)
+        places = np.repeat(block.start[known], count) + leading[np.arange(count.sum()) + np.repeat(first, count)]
+        found = np.flatnonzero(np.frombuffer(block.text, np.uint8)[places] == ZERO)
+        return known[np.searchsorted(np.cumsum(count), found, side="right")]
+
+    def learn(self, key: Hashable, text: bytes) -> int:
+        """What shall be known by a key, from the text of an event that has it."""
+        self.bytes += len(text) + KIND_BYTES
+        template = self.templates[key[0]] if isinstance(key, tuple) else understood(text)
+        if template is None:
+            return REFUSED
+        if template.told and not isinstance(key, tuple):
+            self.templates.append(template)
+            told = np.zeros((1, STRETCHES_AT_MOST, 2), np.int64)
+            told[0, : len(template.told)] = template.told
+            self.stretches = np.concatenate([self.stretches, told])
+            return FIRST_TOLD + 1 - len(self.templates)
+        try:
+            event = ONE.decode(b"{%b}" % text)
+        except msgspec.DecodeError:
+            return REFUSED
+        self.rows.append(self.row(event, template))
+        self.leading.append(template.leading)
+        return len(self.rows) - 1
+
+    def row(self, event: ExactEvent, template: Template) -> Column:
+        """The layout of a kind, of which this is an event."""
+        row = np.zeros((len(FIELDS), 4), np.int64)
+        if not template.lasting:
+            return row
+        for field in NUMBERS:
+            value = field_of(event, field)
+            row[FIELDS[field], CONSTANT] = self.table.place(value) if field in PLACES else bounded(value)
+        for field, constant in self.constants(event).items():
+            row[FIELDS[field], CONSTANT] = constant
+        for field, number in template.numbers.items():
+            row[FIELDS[field]] = 0, number.end, number.length, number.sign
+        return row
+
+    def constants(self, event: ExactEvent) -> dict[str, int]:
+        """What has no digits of its own; UNMET where the event has none."""
+        args, text = event.args or NO_ARGS, self.table.text
+        known: dict[str, Any] = {"lasting": True, "name": text(event.name), "cat": text(event.cat)}
+        known |= {"shape": self.table.shape(args) if args.dims else UNMET, "unfinished": UNMET if args.finished else 0}
+        names = (args.collective, str(args.group), args.dtype)
+        told = [text(name) for name in names] if args.collective else [UNMET] * 3
+        return known | dict(zip(("collective", "group", "dtype"), told, strict=True))

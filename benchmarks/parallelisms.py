@@ -1,0 +1,129 @@
+"""How far `workbench estimate` is from real ranks of what the trainer cannot train: python -m benchmarks.parallelisms.
+
+Tensor, context and pipeline parallelism: each rank here trains its part of the model, laid out as the estimate takes it
+to be. Attention of a ring is given no positions, which no byte depends on.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from analyzers.memory import analyze
+from analyzers.run import Kind, discover
+from trainer.config import load
+from trainer.estimate.context_parallel import ring_over
+from trainer.estimate.mesh import local_problem
+from trainer.estimate.pipeline import parts_of
+from trainer.estimate.rehearsal import joined, laid_out, step_of
+from trainer.estimate.tensor_parallel import loss_over
+from trainer.models.decoder import init_weights, model_args
+from trainer.recorders.memory import MemoryRecorder
+from workbench.estimate import estimate
+from workbench.launch.plan import Request
+
+ROOT = Path(__file__).parents[1]
+STEPS = 3
+LARGE, FULL = ("--model.flavor", "debugmodel_large"), ("--activation_checkpoint.mode", "full")
+EIGHT = ("--training.local_batch_size", "8")
+LOOPED = ("--parallelism.pipeline_parallel_schedule", "Interleaved1F1B")
+GPIPE = ("--parallelism.pipeline_parallel_schedule", "GPipe")
+ZERO_BUBBLE = ("--parallelism.pipeline_parallel_schedule", "ZBVZeroBubble")
+
+
+class Case(NamedTuple):
+    """Ranks of one kind of parallelism, beside `copies` that shard the weights, and what else is changed."""
+
+    kind: str
+    degree: int
+    flags: tuple[str, ...] = ()
+    copies: int = 1
+
+    def __str__(self) -> str:
+        shards = [f"fsdp {self.copies}"] if self.copies > 1 else []
+        return ", ".join([f"{self.kind} {self.degree}", *shards, *self.flags[1::2]])
+
+    @property
+    def ranks(self) -> int:
+        return self.degree * self.copies
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        name = {"tp": "tensor", "cp": "context", "pp": "pipeline"}[self.kind]
+        return (*self.flags, f"--parallelism.{name}_parallel_degree", str(self.degree))
+
+
+CASES = [
+    *(Case("tp", *rest) for rest in [(2,), (2, EIGHT), (2, FULL), (2, LARGE), (4, LARGE)]),
+    *(Case("cp", *rest) for rest in [(2,), (2, FULL), (2, LARGE), (4, LARGE)]),
+    *(Case("pp", *rest) for rest in [(2,), (2, EIGHT), (2, (*EIGHT, *FULL)), (2, (*EIGHT, *LARGE))]),
+    *(Case("pp", 2, (*EIGHT, *LARGE, *schedule)) for schedule in (GPIPE, LOOPED, ZERO_BUBBLE)),
+    Case("pp", 4, (*EIGHT, *LARGE)),
+    Case("pp", 2, (*EIGHT, *LARGE), copies=2),
+]
+
+
+def train(folder: str, *arguments: str) -> None:
+    """One rank, which leaves a snapshot of its last step."""
+    config = load(None, arguments)
+    dist.init_process_group("gloo")
+    local = local_problem(config, dist.get_world_size())
+    world, args = joined(local, dist.get_rank()), model_args(config)
+    parts = parts_of(world.stage, args.n_layers, local.config.parallelism)
+    models = laid_out(local.config, world, args, parts)
+    for model in models:
+        model.to_empty(device="cpu")
+        init_weights(model, 1)
+    compute = step_of(local.config, world, models, parts, lambda name: memory.phase(name))  # noqa: PLW0108 - made below
+    memory = MemoryRecorder(folder, compute.model, compute.optimizer, freq=STEPS)
+    training = local.config.training
+    for number in range(1, STEPS + 1):
+        with memory.step(number), loss_over(world.tensor), ring_over(world.context):
+            with memory.phase("data_wait"):
+                rows = torch.randint(256, (training.local_batch_size, training.seq_len + 1))
+            compute.forward_backward((rows[:, :-1], rows[:, 1:]))
+            compute.update()
+    memory.close()
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # a schedule's groups may abort when Python takes them down
+
+
+def measured(case: Case, folder: str) -> list[tuple[int, dict[str, int]]]:
+    """(peak, its bytes by category) of each rank."""
+    agent = ["-m", "torch.distributed.run", "--nproc_per_node", str(case.ranks), __file__, folder]
+    subprocess.run(
+        [sys.executable, *agent, "--job.config_file", str(ROOT / "configs/fsdp.toml"), *case.overrides],
+        check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    devices = analyze(discover(Path(folder)).of(Kind.SNAPSHOT)).data.devices
+    return [(d.peak_allocated_bytes, d.categories) for d in sorted(devices, key=lambda d: d.rank)]
+
+
+def estimated(case: Case) -> list[tuple[int, int, dict[str, int]]]:
+    """(rank, peak, its bytes by category) of the ranks that are told, without running."""
+    told = estimate(Request(config=str(ROOT / "configs/fsdp.toml"), nproc=case.ranks, overrides=case.overrides), None)
+    return [(rank.first_rank, rank.peak_bytes, rank.categories) for rank in told.data.ranks]
+
+
+def main() -> None:
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            real = measured(case, folder)
+        for rank, told, foreseen in estimated(case):
+            peak, held = real[rank]
+            print(f"| {case} | {rank} | {peak:,} | {told:,} | {told / peak - 1:+.1%} |", flush=True)
+            if "--categories" in sys.argv:
+                print({name: (size, foreseen.get(name, 0)) for name, size in held.items() if size})
+
+
+if __name__ == "__main__":
+    if "LOCAL_RANK" in os.environ:
+        train(*sys.argv[1:])
+    else:
+        main()

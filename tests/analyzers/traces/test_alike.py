@@ -1,0 +1,139 @@
+"""Reading events by the places of their digits gives what decoding each of them gives."""
+
+import gzip
+import io
+import random
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from analyzers.traces import stream
+from analyzers.traces.alike import Shortcut
+from analyzers.traces.table import FIRST_NAME, Table, lines
+
+ROOT = Path(__file__).parents[3]
+SIMULATED = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "traced_job.py")))
+RECORDED = ROOT / "tests/fixtures/straggler_data_2ranks/profile_traces/iteration_10/rank0_trace.json.gz"
+TEXTS = ("name", "cat", "collective_name", "collective_group", "collective_dtype")
+ODDITIES = [
+    b"0", b"1", b"9", b"-", b".", b"e", b'"', b"\\", b"{", b"}", b",", b"[", b"]", b" ", b"", b"null", b"\xff",
+    b"\x01", b"00", b"1e5", b"-1", b"-7", b"NaN", b"99999999999999999999", b'"ts": 3', b"},\n  {", b"\\u0030",
+]  # fmt: skip
+
+
+def read(text, *, shortcut):
+    """The columns with their texts, all else that is told, and how many blocks were not decoded."""
+    table, taken = Table(), []
+    short = Shortcut(table)
+
+    def take(buffer, reading):
+        short.in_vain = 0
+        end = short.take(buffer, reading)
+        taken.append(end is not None)
+        return end
+
+    reading = stream.Reading(table.add, take) if shortcut else stream.Reading(table.add)
+    stream.read_events(io.BytesIO(text), reading)
+    columns, names, shapes = table.columns(), list(table.texts), lines(table.shapes)
+
+    def place(number):
+        return number if number > FIRST_NAME else names[FIRST_NAME - number]
+
+    columns |= {key: [names[i] for i in columns[key]] for key in TEXTS}
+    columns |= {key: [place(i) for i in columns[key].tolist()] for key in ("pid", "tid", "stream")}
+    columns["shape_text"] = [shapes[i] for i in columns["shape_text"]]
+    told = (reading.problems(), table.problems(), reading.metadata, reading.counters)
+    threads = [(place(pid), place(tid), name) for pid, tid, name in table.threads]
+    return {key: list(column) for key, column in columns.items()}, told, threads, sum(taken)
+
+
+def assert_same(text):
+    *expected, _ = read(text, shortcut=False)
+    *found, taken = read(text, shortcut=True)
+    assert found == expected
+    return taken
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("job")
+    parts = [*SIMULATED.llama(layers=2, small=4), SIMULATED.Host("gc", 5_000_000)]
+    SIMULATED.job(folder, 2, 6, parts)
+    return gzip.decompress((folder / "rank0_trace.json.gz").read_bytes())
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(stream, "BLOCK_BYTES", 30_000)
+
+
+def compact(text):
+    """The same in the other layout that PyTorch writes."""
+    document = stream.msgspec.json.decode(text)
+    events = b",\n".join(stream.msgspec.json.encode(event) for event in document.pop("traceEvents"))
+    return stream.msgspec.json.encode(document)[:-1] + b',"traceEvents": [\n' + events + b"\n]}"
+
+
+@pytest.mark.parametrize("layout", [bytes, compact])
+def test_both_layouts_are_taken_and_read_the_same(simulated, layout):
+    text = layout(simulated)
+    assert assert_same(text) > 0.5 * len(text) / 60_000
+
+
+def test_a_recorded_trace_is_read_the_same():
+    assert assert_same(gzip.decompress(RECORDED.read_bytes())) > 5
+
+
+def test_changed_digits_are_read_as_they_stand(simulated):
+    """Digits are what is not compared: each that is changed must be found changed, or be told."""
+    dice, text = random.Random(1), bytearray(simulated)
+    digits = [i for i, character in enumerate(text) if 48 <= character < 58 and i > 2000]
+    for i in dice.sample(digits, 3000):
+        text[i] = dice.choice(b"123456789")
+    assert assert_same(bytes(text)) > 0
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_damaged_text_is_read_the_same(simulated, seed):
+    dice, text = random.Random(seed), simulated[:200_000]
+    for _ in range(dice.randrange(1, 6)):
+        at, cut = dice.randrange(1500, len(text)), dice.choice([0, 0, 1, 1, 2, 200])
+        text = text[:at] + dice.choice(ODDITIES) + text[at + cut :]
+    assert_same(text)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        '"ph": "X", "name": "a%d", "ts": 01, "dur": 2',
+        '"ph": "X", "name": "a", "ts": %d, "dur": 2, "args": {"Input Dims": [[%d, 3]], "Input type": ["f%d"]}',
+        '"ph": "X", "name": "a", "ts": 9007199254740993.5%d, "dur": 2',
+        '"ph": "X", "name": "a", "ts": 4503599627370496%d, "dur": 2',
+        '"ph": "X", "name": "a", "ts": -%d.5, "dur": 2, "pid": -%d, "tid": "t%d"',
+        '"ph": "X", "name": "a", "ts": %d, "dur": 2.0001, "args": {"correlation": "%d", "stream": "%d"}',
+        '"ph": "X", "name": "a", "ts": %d, "dur": 2, "args": {"device": 99999999%d, "graph id": %d, "bytes": 0}',
+        '"ph": "X", "name": "a", "ts": %d, "dur": null, "args": {"correlation": -%d, "stream": 1e%d}',
+        '"ph": "X", "name": "a", "ts": %d, "args": {"Collective name": "b%d", "Process Group Name": %d, "Seq": 4}',
+        '"ph": "X", "name": "\\u006%d", "ts": 1, "dur": 2, "args": {"finished": false, "x": [{}, {"y": 0%d}]}',
+        '"ph": "X", "name": "a", "ts": 1, "dur": 2, "args": {"x": [{"a": %d},\n  {"ph": "X", "ts": %d},\n  {"a": 1}]}',
+        '"ph": "M", "name": "thread_name", "pid": %d, "tid": %d, "args": {"name": "t%d"}',
+        '"ph": "X", "cat": "cuda_profiler_range", "name": "a", "ts": %d, "args": {"c": %d, "d": %d}',
+    ],
+)
+def test_odd_events_are_read_the_same(event):
+    for wide in (1, 7):
+        rows = [event % tuple(i * wide % 100 for _ in range(event.count("%d"))) for i in range(3000)]
+        plain = [f'"ph": "X", "name": "b", "ts": {i}, "dur": 5' for i in range(3000)]
+        mixed = [row for pair in zip(rows, plain, plain, strict=True) for row in pair]
+        assert_same(('{"traceEvents": [{' + "},\n  {".join(mixed) + "}]}").encode())
+
+
+@pytest.mark.real
+def test_recorded_traces_of_others_are_read_the_same(real_traces, monkeypatch):
+    monkeypatch.setattr(stream, "BLOCK_BYTES", 400_000)
+    for artefact in real_traces:
+        if artefact.bytes < 2_000_000:
+            data = artefact.path.read_bytes()
+            assert_same(gzip.decompress(data) if data.startswith(b"\x1f") else data)

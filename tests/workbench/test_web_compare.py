@@ -1,0 +1,80 @@
+"""Two runs side by side in a real browser."""
+
+from pathlib import Path
+
+import pytest
+
+from analyzers import compare
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import parts
+from workbench.web.view import View
+
+pytestmark = pytest.mark.browser
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+DRAWN = "name => { const d = document.querySelector(`#${name} .js-plotly-plot`)._fullData[0]; return [...d.x]; }"
+
+
+def view_of(a, b):
+    runs = discover(a), discover(b)
+    report = compare.analyze(*runs)
+    return View(runs[0], Options(), report, parts(report), runs[1])
+
+
+@pytest.fixture(scope="module")
+def site(serving, tmp_path_factory):
+    """The address of a dashboard of two runs with traces."""
+    view = view_of(FIXTURES / "straggler_data_2ranks", FIXTURES / "straggler_data_4ranks")
+    with serving(view, tmp_path_factory.mktemp("dropped")) as address:
+        yield address
+
+
+@pytest.mark.parametrize("chart", ["step-change", "trace-change"])
+def test_what_changed_adds_up(site, page, chart):
+    """From the step of one run, part by part, to that of the other; the table below says the same."""
+    page.goto(f"{site}/compare")
+    page.wait_for_selector(f"#{chart} .waterfalllayer")
+    first, *changes, _ = page.evaluate(DRAWN, chart)
+    text = page.locator(f"#{chart} .waterfalllayer .point text").all_text_contents()
+    assert first + sum(changes) == pytest.approx(milliseconds(text[-1]), rel=0.01)
+    last = page.locator(f"figure:has(#{chart}) + div.wide tr:last-child td").all_text_contents()
+    assert last[0] == "the whole step"
+    assert [milliseconds(cell) for cell in last[1:3]] == [milliseconds(text[0]), milliseconds(text[-1])]
+
+
+def milliseconds(text):
+    number, unit = text.split()
+    return float(number) * {"ms": 1e-3, "s": 1}[unit]
+
+
+def test_kernels_are_charted_and_listed(site, page):
+    """The collectives of four ranks take longest; the address chooses another kind."""
+    page.goto(f"{site}/compare?kind=kernel")
+    page.wait_for_selector("#kernel-change .barlayer .point")
+    assert "1. gloo:all_gather" in page.locator("#kernel-change .ytick").all_text_contents()
+    page.click("nav[aria-label='choose kind'] >> text=by phase")
+    page.wait_for_selector("caption:has-text('Each phase that changed')")
+    assert "kind=phase" in page.url
+
+
+def test_each_run_is_one_click_away(site, page):
+    page.goto(f"{site}/compare")
+    page.click("main .hint a >> nth=1")
+    page.wait_for_url("**/open/b/")
+    page.wait_for_selector("#verdict")
+    assert "straggler_data_4ranks" in page.locator("h1").inner_text()
+
+
+def test_the_memory_of_two_snapshots(serving, browser, tmp_path):
+    """By category, module or line, from the peak of one to the peak of the other; the address says which."""
+    held = FIXTURES / "oom_2ranks" / "memory_snapshot"
+    view = view_of(held / "iteration_5", held / "iteration_5_exit")
+    with serving(view, tmp_path) as address:
+        page = browser.new_page()
+        for by in ("categories", "modules", "lines"):
+            page.goto(f"{address}/compare?by={by}")
+            page.wait_for_selector("#memory-change .waterfalllayer")
+            first, *changes, _ = page.evaluate(DRAWN, "memory-change")
+            found = view.parts["compare"].memory
+            assert (first, first + sum(changes)) == (found.a_bytes, found.b_bytes)
+        page.close()

@@ -1,0 +1,111 @@
+"""From the first page to the evidence, on recorded incidents, as somebody who has never seen the page would go."""
+
+from pathlib import Path
+
+import pytest
+
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import ask, room_for
+
+pytestmark = pytest.mark.browser
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+HEIGHT = 800
+SEEN = {
+    "oom": ("#timeline .scatterlayer", "out of memory"),
+    "leak": ("#since .waterfalllayer", "What changed between entries"),
+    "order_cycle": ("#operations table", "rank 3"),
+    "mismatch": ("#operations table", "rank 3"),
+    "skipped": ("#operations table", "rank 3"),
+    "dead": ("#matrix .heatmaplayer", "rank 3"),
+    "host_stuck": (".stacks li:not(.dim)", "rank 3"),
+    "nonfinite_loss": ("#loss .scatterlayer", "not finite"),
+    "straggler": ("#phases .barlayer", "What the steps of rank 3 are made of"),
+}
+"""By class: what one click on the evidence must bring into sight, and what is to be read there."""
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.glob("*_4ranks")))
+def test_one_click_from_the_verdict_to_the_evidence(name, serving, page_of, tmp_path):
+    run = discover(FIXTURES / name)
+    verdict = ask(room_for(run), run, Options()).verdict
+    with serving(run, tmp_path) as address:
+        page = page_of(address, {"width": 1280, "height": HEIGHT})
+        page.goto(address)
+        page.wait_for_selector("#verdict")
+        assert verdict.sentence in page.locator("#verdict").inner_text()
+        if verdict.kind == "healthy":
+            assert page.locator("#verdict a").count() == 0
+            return
+        assert page.locator("#verdict >> text=Next").is_visible()
+        assert bottom(page, "#verdict .evidence") < HEIGHT
+        page.click("#verdict .evidence a")
+        part, text = SEEN[verdict.kind]
+        page.wait_for_selector(part)
+        page.wait_for_function("part => document.querySelector(part).getBoundingClientRect().top >= 0", arg=part)
+        page.wait_for_function(f"part => document.querySelector(part).getBoundingClientRect().top < {HEIGHT}", arg=part)
+        assert text in page.locator("main").text_content()
+
+
+def bottom(page, selector):
+    box = page.locator(selector).bounding_box()
+    return box["y"] + box["height"]
+
+
+def test_the_instant_of_an_out_of_memory_is_the_one_in_sight(serving, page_of, tmp_path):
+    """The evidence opens on the snapshot of the rank that failed, with the failed entry and its step in the window."""
+    with serving(discover(FIXTURES / "oom_4ranks"), tmp_path) as address:
+        page = page_of(address)
+        page.goto(address)
+        page.click("#verdict .evidence a")
+        page.wait_for_selector("#timeline .scatterlayer .trace")
+        assert "Rank 3, device 0, after step 5, out of memory" in page.locator("main h2").all_inner_texts()
+        assert "(the peak)" in page.locator("#instant").inner_text()
+        assert "step 6" in page.locator("#timeline .annotation").all_text_contents()
+
+
+def test_two_instants_are_compared(serving, page_of, tmp_path):
+    """A mark and another instant: the bars lead from the bytes of one to those of the other."""
+    with serving(discover(FIXTURES / "leak_4ranks"), tmp_path) as address:
+        page = page_of(address)
+        page.goto(f"{address}/memory?entry=3000")
+        page.click("text=compare other instants with this one")
+        page.wait_for_selector("#changes")
+        page.fill("#entry", "13000")
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => document.querySelector('#changes')?.innerText.includes('3000 and 13000')")
+        page.wait_for_selector("#since .waterfalllayer")
+        assert "since=3000" in page.url
+        page.click("main >> text=no more")
+        page.wait_for_function("() => !document.querySelector('#changes')")
+
+
+def test_a_click_on_a_rank_leads_to_its_stack(serving, page_of, tmp_path):
+    with serving(discover(FIXTURES / "stuck_4ranks"), tmp_path) as address:
+        page = page_of(address)
+        page.goto(f"{address}/hang")
+        page.wait_for_selector("#matrix .heatmaplayer")
+        page.wait_for_load_state("networkidle")
+        box = page.locator("#matrix .nsewdrag").bounding_box()
+        page.mouse.click(box["x"] + 40, box["y"] + box["height"] - 8)
+        page.wait_for_function("() => location.search.includes('rank=3')")
+        page.wait_for_selector(".stacks .dim")
+        assert "loop_in_python" in page.locator(".stacks li:not(.dim)").last.inner_text()
+
+
+def test_the_configuration_says_where_it_came_from(site, page):
+    """As `config explain` does: a flag, the function of the registry, or the default; and it can be searched."""
+    page.goto(f"{site}/config")
+    page.wait_for_selector("table")
+    assert row(page, "faults.name") == ["faults.name", "oom", "flag --faults.name", "✓ honoured", ""]
+    assert row(page, "training.seq_len")[2] == "llama3 llama3_debugmodel"
+    assert row(page, "optimizer.beta2")[2] == "default"
+    page.fill("#key", "timeout")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**key=timeout*")
+    page.wait_for_function("() => document.querySelectorAll('tbody tr').length < 10")
+    assert row(page, "comm.train_timeout_seconds")[1] == "12"
+
+
+def row(page, key):
+    return page.locator(f"tr:has(td:text-is('{key}')) td").all_text_contents()

@@ -1,0 +1,202 @@
+"""A window that is chosen in one chart narrows the others, on its page and on the next."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analyzers.memory import views as memory
+from analyzers.run import TIMED, Kind, discover
+from analyzers.steps import views as steps
+from analyzers.traces import views as traces
+from workbench.web.window import Marks, Window, read, written
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ZOOM = "([name, span]) => Plotly.relayout(document.querySelector(`#${name} .js-plotly-plot`), {'xaxis.range': span})"
+SHOWN = "name => document.querySelector(`#${name} .js-plotly-plot`)._fullLayout.xaxis.range"
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [("5", (5, 6)), ("5-7", (5, 8)), ("5 to 7", (5, 8)), ("5.25-6.7", (5.25, 6.7)), ("5.5-6", (5.5, 7))],
+)
+def test_steps_are_read_as_they_are_written(text, steps):
+    assert read(text) == steps
+    assert read(written(steps)) == steps
+
+
+@pytest.mark.parametrize("text", ["", "all", "7-5", "5-", "-5", "1e3", "5-7-9", "9" * 40, "<b>"])
+def test_whatever_else_stands_there_is_no_window(text):
+    assert read(text) is None
+
+
+def test_marks_lead_there_and_back():
+    """Over an axis with a gap between steps 2 and 5, and beyond its ends."""
+    marks = Marks(np.array([0.0, 50, 100, 200, 300]), np.array([1.0, 2, 3, 5, 6]))
+    assert marks.within((50, 100)) == (2, 3)
+    assert marks.place((2, 3)) == (50, 100)
+    assert marks.place((5, 6)) == (200, 300)
+    assert marks.place((5.5, 90)) == (250, 300)
+    assert (marks.place((6, 9)), marks.within((300, 400)), marks.place((0, 1))) == (None, None, None)
+    assert [step for step, _ in marks.begins()] == [1, 2, 3, 5]
+
+
+def test_the_marks_of_a_snapshot_are_those_of_its_log(oom):
+    """Annotated entries and the clock of the log tell the same steps; the failed one is among them."""
+    artefact = next(one for one in oom.of(Kind.SNAPSHOT) if one.exit)
+    own = memory.clock(artefact)
+    logged = steps.clock(oom.of(*TIMED), None, artefact.rank)
+    assert own["step"].is_monotonic_increasing
+    assert own["step"].iloc[-1] > 6
+    blind = memory_without_marks(artefact, logged)
+    both = np.linspace(own["entry"].iloc[0], own["entry"].iloc[-1] * 0.9, 50)
+    known, guessed = (np.interp(both, one["entry"], one["step"]) for one in (own, blind))
+    assert np.abs(known - guessed).max() < 0.5
+
+
+def memory_without_marks(artefact, logged):
+    """As of a snapshot that nobody annotated."""
+    from analyzers.memory import clock, opening
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(clock, "steps", lambda _trace: [])
+    found = clock.step_clock(opening.opened(artefact).device(0), logged)
+    patch.undo()
+    return found
+
+
+def test_the_marks_of_a_trace_are_those_of_its_log():
+    run = discover(FIXTURES / "straggler_data_2ranks")
+    artefact = run.of(Kind.TRACE)[1]
+    logged = steps.clock(run.of(*TIMED), None, artefact.rank)
+    marks = traces.clock(artefact)
+    assert marks["step"].tolist() == [10, 11]
+    log = logged[logged["step"] == 10].iloc[0]
+    assert np.diff(marks["at_ns"])[0] == pytest.approx(log["end_ns"] - log["start_ns"], rel=0.2)
+
+
+def test_what_a_window_tells_the_browser():
+    assert Window((3, 9), (5, 8)).told() == {"own": {"from": "3", "to": "9", "steps": "5-7"}, "steps": "5-7"}
+    assert Window().told() == {"own": {}, "steps": ""}
+
+
+pytest_browser = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def traced(serving, tmp_path_factory):
+    """The address of a dashboard of a run with traces and step logs."""
+    with serving(discover(FIXTURES / "straggler_data_2ranks"), tmp_path_factory.mktemp("dropped")) as address:
+        yield address
+
+
+def zoom(page, chart, span):
+    page.wait_for_selector(f"#{chart} .js-plotly-plot .xy")
+    page.wait_for_load_state("networkidle")
+    until_heard(page, lambda attempt: page.evaluate(ZOOM, [chart, [span[0] + attempt * 1e-3, span[1]]]))
+
+
+def until_heard(page, zoom):
+    """Do it until the address tells of it: what is done before Dash listens to a chart is lost."""
+    before = page.url
+    for attempt in range(10):
+        zoom(attempt)
+        page.wait_for_timeout(500)
+        if page.url != before:
+            return
+    pytest.fail("a zoom changed nothing")
+
+
+@pytest_browser
+def test_a_window_of_memory_narrows_the_steps_and_back(site, page):
+    """Entries of the last two steps, then the page of steps, then a single step, and the entries of that one."""
+    page.goto(f"{site}/memory?device=0")
+    zoom(page, "timeline", [9000, 11100])
+    assert page.input_value("#steps") == "5.3-6" or page.input_value("#steps").startswith("5.")
+    page.click("header nav >> text=Steps")
+    page.wait_for_selector("#loss .scatterlayer .trace")
+    assert page.evaluate(SHOWN, "phases") == [4.5, 6.5]
+    page.fill("#steps", "6")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => new URL(location).searchParams.get('steps') === '6'")
+    page.wait_for_timeout(300)
+    assert page.evaluate(SHOWN, "times") == [5.5, 6.5]
+    page.click("header nav >> text=Memory")
+    page.wait_for_selector("#timeline .scatterlayer .trace")
+    low, high = page.evaluate(SHOWN, "timeline")
+    assert 10000 < low < high < 12000
+    page.click("#reset")
+    page.wait_for_function("() => !new URL(location).search.includes('steps')")
+    page.wait_for_function(
+        "() => document.querySelector('#timeline .js-plotly-plot')._fullLayout.xaxis.range[0] < 5000"
+    )
+
+
+@pytest_browser
+def test_a_window_survives_a_click_and_other_colours(site, page):
+    """The address of a zoom is not lost when something else of the page is chosen."""
+    page.goto(f"{site}/memory?device=0")
+    zoom(page, "timeline", [9000, 11100])
+    page.click("nav[aria-label='choose colour'] >> text=colour by phase")
+    page.wait_for_function("() => location.search.includes('colour=phase') && location.search.includes('from=9000')")
+    page.wait_for_selector("#timeline .legend >> text=backward")
+    page.fill("#find", "feed_forward")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("caption:has-text('Blocks found')")
+    assert "from=9000" in page.url
+    low, _ = page.evaluate(SHOWN, "timeline")
+    assert low >= 8900
+
+
+@pytest_browser
+def test_charts_of_one_page_move_together(traced, browser):
+    """All ranks on the common clock follow the events of one, and these follow them; as do the charts of steps."""
+    page = browser.new_page()
+    page.goto(f"{traced}/trace?file=1")
+    zoom(page, "gantt", [100e6, 300e6])
+    page.wait_for_function("() => document.querySelector('#fleet .js-plotly-plot')._fullData[0].x[0] > 90")
+    zoom(page, "fleet", [450, 500])
+    page.wait_for_function("() => document.querySelector('#gantt .js-plotly-plot')._fullLayout.xaxis.range[0] > 300e6")
+    assert "steps=10." in page.url
+    page.goto(f"{traced}/steps")
+    zoom(page, "loss", [5.8, 8.4])
+    for chart in ("times", "phases", "loss"):
+        page.wait_for_function(f"() => String(({SHOWN})('{chart}')) === '5.5,8.5'")
+    page.close()
+
+
+@pytest_browser
+def test_keys_zoom_as_a_mouse_does(site, page):
+    page.goto(f"{site}/memory?device=0")
+    page.wait_for_selector("#timeline .scatterlayer .trace")
+    page.wait_for_load_state("networkidle")
+    page.focus("figure:has(#timeline)")
+    until_heard(page, lambda _: page.keyboard.press("+"))
+    low, high = page.evaluate(SHOWN, "timeline")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function(f"low => ({SHOWN})('timeline')[0] > low + 500", arg=low)
+    page.keyboard.press("0")
+    page.wait_for_function("() => !location.search.includes('from')")
+    assert page.evaluate(SHOWN, "timeline")[1] > high
+
+
+@pytest_browser
+@pytest.mark.parametrize("colour", ["phase", "stream", "kind"])
+def test_events_take_the_colours_that_are_asked_for(traced, browser, colour):
+    page = browser.new_page()
+    page.goto(f"{traced}/trace?colour={colour}")
+    page.wait_for_selector("#gantt .barlayer .point")
+    legend = page.locator("#gantt .legend").text_content()
+    assert {"phase": "backward", "stream": "thread", "kind": "communication"}[colour] in legend
+    page.close()
+
+
+@pytest_browser
+def test_ranks_share_a_timeline(serving, browser, tmp_path):
+    """Four ranks with a snapshot each: a line for each of the others, at the same steps."""
+    with serving(discover(FIXTURES / "leak_4ranks"), tmp_path) as address:
+        page = browser.new_page()
+        page.goto(f"{address}/memory?colour=rank&steps=8-9")
+        page.wait_for_selector("#timeline .scatterlayer .trace")
+        assert page.locator("#timeline .scatterlayer .trace").count() == 4
+        page.close()

@@ -1,0 +1,172 @@
+"""Pipeline parallelism as PyTorch lays it out: the model in parts, through which microbatches follow one another."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+
+from trainer.config import ConfigError, JobConfig
+from trainer.config.sections import Parallelism
+from trainer.models.decoder import Decoder
+from trainer.step import Batch, OptimizerStep, mean_loss
+
+V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of `count` parts of a model, and the numbers of its layers."""
+
+    number: int
+    count: int
+    layers: range
+
+    @property
+    def first(self) -> bool:
+        return self.number == 0
+
+    @property
+    def last(self) -> bool:
+        return self.number == self.count - 1
+
+
+def parts_of(rank: int, layers: int, config: Parallelism) -> list[Part]:
+    """The parts that rank `rank` of the pipeline has of a model of `layers`.
+
+    Raises:
+        ConfigError: There is no such schedule, or the layers do not make its parts.
+    """
+    ranks, looped = config.pipeline_parallel_degree, several(config.pipeline_parallel_schedule)
+    count = ranks * (2 if looped else 1)
+    ends = config.pipeline_parallel_first_stage_less_layers, config.pipeline_parallel_last_stage_less_layers
+    if config.pipeline_parallel_layers_per_stage:
+        count = -(-(layers + sum(ends)) // config.pipeline_parallel_layers_per_stage)
+    cuts = divide(layers, count, *ends)
+    if count % ranks or (count > ranks) != looped or any(start > stop for start, stop in cuts):
+        raise ConfigError(
+            f"{layers} layers do not make {count} stages for {ranks} ranks of {config.pipeline_parallel_schedule}",
+            "change pipeline_parallel_layers_per_stage, the degree or the schedule",
+        )
+    return [Part(number, count, range(*cuts[number])) for number in held_by(rank, ranks, count, config)]
+
+
+def divide(layers: int, count: int, first_less: int, last_less: int) -> list[tuple[int, int]]:
+    """(first, beyond last) layer of each part: even, the embedding and the output standing for some, more in front."""
+    each, excess = divmod(layers + first_less + last_less, count)
+    sizes = [each + (number < excess) for number in range(count)]
+    sizes[0] -= first_less
+    sizes[-1] -= last_less
+    ends = [sum(sizes[: number + 1]) for number in range(count)]
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def held_by(rank: int, ranks: int, count: int, config: Parallelism) -> Sequence[int]:
+    """The numbers of a rank's parts."""
+    if config.pipeline_parallel_schedule in V_SHAPED:
+        return rank, count - 1 - rank
+    return range(rank, count, ranks)
+
+
+def several(schedule: str) -> bool:
+    """Whether each rank has several parts.
+
+    Raises:
+        ConfigError: There is no such schedule.
+    """
+    try:
+        return issubclass(get_schedule_class(schedule), PipelineScheduleMulti)
+    except ValueError as error:
+        raise ConfigError(f"pipeline_parallel_schedule = {schedule!r}", str(error)) from error
+
+
+def cut(model: Decoder, part: Part) -> Decoder:
+    """Take from a model what belongs to other parts."""
+    for number in range(len(model.layers)):
+        if number not in part.layers:
+            del model.layers[str(number)]
+    if not part.first:
+        model.tok_embeddings = nn.Identity()  # type: ignore[assignment]
+    if not part.last:
+        model.norm = model.output = nn.Identity()
+    return model
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What a microbatch is on its way: tokens (rows, length), then (rows, length / split, dim), at last logits."""
+
+    rows: int
+    length: int
+    split: int
+    args: Any
+    hidden: torch.dtype
+    logits: torch.dtype
+
+    def into(self, part: Part) -> Tensor:
+        return torch.empty(self.rows, self.length, dtype=torch.int64) if part.first else self.between()
+
+    def out_of(self, part: Part) -> Tensor:
+        vocabulary: int = self.args.vocab_size
+        return torch.empty(self.rows, self.length, vocabulary, dtype=self.logits) if part.last else self.between()
+
+    def between(self) -> Tensor:
+        return torch.empty(self.rows, self.length // self.split, self.args.dim, dtype=self.hidden, requires_grad=True)
+
+
+class Stage(PipelineStage):
+    """A stage that does not ask the other ranks whether they know their shapes: here all do."""
+
+    def _warmup_forward_vote(self, *_: Any, **__: Any) -> Tensor:
+        return torch.tensor([1])
+
+    def _warmup_backward_result(self, *_: Any, **__: Any) -> Tensor:
+        return torch.tensor([1])
+
+
+def build_schedule(
+    models: Sequence[Decoder], parts: Sequence[Part], passed: Passed, config: JobConfig, group: dist.ProcessGroup
+) -> Any:  # fmt: skip
+    """The schedule of a rank's parts.
+
+    Raises:
+        ConfigError: It does not go with the number of microbatches.
+    """
+    stages = [
+        Stage(
+            model, part.number, part.count, torch.device("cpu"), group=group,
+            input_args=(passed.into(part),), output_args=(passed.out_of(part),),
+        )
+        for model, part in zip(models, parts, strict=True)
+    ]  # fmt: skip
+    name = config.parallelism.pipeline_parallel_schedule
+    microbatches = config.training.local_batch_size // passed.rows
+    try:
+        return get_schedule_class(name)(
+            stages if several(name) else stages[0], n_microbatches=microbatches, loss_fn=mean_loss, scale_grads=True
+        )
+    except ValueError as error:
+        wrong = f"{name} cannot take {microbatches} microbatches: {error}"
+        raise ConfigError(wrong, "change local_batch_size or pipeline_parallel_microbatch_size") from error
+
+
+@dataclass
+class PipelinedStep(OptimizerStep):
+    """A step whose passes a schedule orders; `model` has the rank's parts."""
+
+    schedule: Any
+    parts: Sequence[Part]
+
+    def forward_backward(self, batch: Batch) -> Tensor:
+        """Add the gradients of all microbatches of a batch; the loss is known at the end of the pipeline only."""
+        inputs, labels = batch
+        losses: list[Tensor] = []
+        given = (inputs,) if any(part.first for part in self.parts) else ()
+        wanted = {"target": labels, "losses": losses} if any(part.last for part in self.parts) else {}
+        with self.phase("passes"), self.autocast():
+            self.schedule.step(*given, **wanted)
+        return torch.stack(losses).mean() if losses else torch.zeros(())

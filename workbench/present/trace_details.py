@@ -1,0 +1,254 @@
+"""The tables of one rank's trace."""
+
+from typing import Any
+
+from workbench.present.table import Table, table
+from workbench.present.units import nanoseconds, share, size
+
+LONG, MIDDLE, SHORT = 70, 44, 36
+
+
+def details(rank: Any) -> list[Table]:
+    """All that is known of one rank, the longest of each kind."""
+    tables = (
+        phases, kernels, operators, pairs, shapes, modules, lines, annotations, streams, collectives, launches,
+        queues, synchronisations, copies, copy_sizes, graphs, sequences, compiled, counters,
+    )  # fmt: skip
+    return [build(rank) for build in tables]
+
+
+def cut(name: str, length: int = LONG) -> str:
+    """A name without what says nothing, no longer than there is room for."""
+    name = name.removeprefix("void ")
+    return name if len(name) <= length else f"{name[: length - 1]}…"
+
+
+def phases(rank: Any) -> Table:
+    heads = "phase | events> | busy> | compute> | exposed communication> | share>"
+    rows = (
+        (
+            p.name,
+            p.events,
+            nanoseconds(p.busy_ns),
+            nanoseconds(p.compute_ns),
+            nanoseconds(p.exposed_communication_ns),
+            share(p.busy_ns, rank.span_ns),
+        )
+        for p in rank.phases
+    )
+    return table(f"Work by the phase that launched it{of(rank)}", heads, rows, 8)
+
+
+def kernels(rank: Any) -> Table:
+    heads = "name | kind | count> | total> | of span> | mean> | median> | deviation> | longest>"
+    rows = (
+        (
+            cut(k.name, SHORT),
+            k.kind,
+            k.count,
+            nanoseconds(k.total_ns),
+            share(k.total_ns, rank.span_ns),
+            *(nanoseconds(ns) for ns in (k.mean_ns, k.median_ns, k.std_ns, k.max_ns)),
+        )
+        for k in rank.kernels
+    )
+    return table(f"Longest work{of(rank)}", heads, rows, 8)
+
+
+def operators(rank: Any) -> Table:
+    """Only of a device: on a host they are the longest work already."""
+    rows = (
+        (
+            cut(o.name),
+            o.count,
+            nanoseconds(o.own_ns),
+            nanoseconds(o.device_ns),
+            f"{o.flops / o.device_ns / 1e3:.1f}" if o.flops and o.device_ns else "",
+            o.bound,
+        )
+        for o in (rank.operators if rank.device is not None else [])
+        if o.device_ns
+    )
+    return table(f"Operators{of(rank)}", "name | count> | host, own> | device> | TFLOP/s> | bound by", rows, 8)
+
+
+def modules(rank: Any) -> Table:
+    rows = ((m.name, m.count, nanoseconds(m.host_ns), nanoseconds(m.device_ns), m.kernels) for m in rank.modules)
+    return table(f"Modules{of(rank)}", "name | calls> | host> | device> | kernels>", rows, 8)
+
+
+def collectives(rank: Any) -> Table:
+    rows = (
+        (
+            c.name,
+            c.group,
+            c.group_size,
+            size(c.bytes) if c.bytes else "-",
+            c.count,
+            nanoseconds(c.median_ns),
+            nanoseconds(c.min_ns),
+            f"{c.bus_bytes_per_s / 1e9:.2f}" if c.bytes else "-",
+        )
+        for c in rank.collectives
+    )
+    heads = "name | group | ranks> | size> | count> | median> | shortest> | bus GB/s at best>"
+    return table(f"Collectives{of(rank)}", heads, rows, 6)
+
+
+def copies(rank: Any) -> Table:
+    rows = (
+        (c.name, c.count, nanoseconds(c.total_ns), size(c.bytes), f"{c.bytes_per_s / 1e9:.2f}" if c.bytes else "-")
+        for c in rank.copies
+    )
+    return table(f"Memory copies{of(rank)}", "name | count> | total> | moved> | GB/s>", rows, 6)
+
+
+def pairs(rank: Any) -> Table:
+    """Which kernels an operator launches."""
+    rows = (
+        (cut(one.operator, SHORT), cut(one.kernel, MIDDLE), one.count, nanoseconds(one.total_ns))
+        for one in rank.launched
+    )
+    return table(f"Kernels by operator{of(rank)}", "operator | kernel | count> | total>", rows, 8)
+
+
+def shapes(rank: Any) -> Table:
+    rows = (
+        (
+            cut(one.name, SHORT),
+            cut(one.shapes, MIDDLE),
+            one.count,
+            nanoseconds(one.total_ns),
+            f"{one.flops_per_s / 1e9:,.3g}" if one.flops else "",
+            one.bound,
+        )
+        for one in rank.shapes
+    )
+    heads = "name | inputs | count> | total> | GFLOP/s> | bound by"
+    return table(f"Operators by the sizes of their inputs{of(rank)}", heads, rows, 8)
+
+
+def lines(rank: Any) -> Table:
+    return costs(rank, rank.lines, "Functions of the user's own")
+
+
+def annotations(rank: Any) -> Table:
+    return costs(rank, rank.annotations, "Annotations")
+
+
+def costs(rank: Any, found: list[Any], title: str) -> Table:
+    rows = (
+        (
+            cut(one.name),
+            one.count,
+            nanoseconds(one.host_ns),
+            nanoseconds(one.own_ns),
+            nanoseconds(one.device_ns),
+            one.kernels,
+        )
+        for one in found
+    )
+    return table(f"{title}{of(rank)}", "name | count> | host> | own> | device> | kernels>", rows, 8)
+
+
+def streams(rank: Any) -> Table:
+    """How the time of each stream divides; on a host that of each thread."""
+    rows = (
+        (
+            one.name,
+            one.events,
+            nanoseconds(one.busy_ns),
+            nanoseconds(one.compute_ns),
+            nanoseconds(one.communication_ns),
+            nanoseconds(one.memory_ns),
+            nanoseconds(one.idle_ns),
+        )
+        for one in rank.streams
+    )
+    heads = "name | events> | busy> | compute> | communication> | memory> | idle>"
+    return table(f"{'Streams' if rank.device is not None else 'Threads'}{of(rank)}", heads, rows, 8)
+
+
+def launches(rank: Any) -> Table:
+    """From the end of a launching call to the kernel's beginning, and how many kernels wait in between."""
+    rows = (
+        (
+            one.count,
+            one.early,
+            *(nanoseconds(ns) for ns in (one.delay_median_ns, one.delay_p95_ns, one.delay_max_ns)),
+            f"{one.queue_mean:.3g}",
+            one.queue_max,
+            f"{one.blocked}, {nanoseconds(one.blocked_ns)}",
+        )
+        for one in ([rank.launches] if rank.launches else [])
+    )
+    heads = "launches> | call outlasted> | delay, median> | p95> | longest> | queue, mean> | most> | slow calls>"
+    return table(f"Launches{of(rank)}", heads, rows)
+
+
+def queues(rank: Any) -> Table:
+    rows = ((one.name, one.count, f"{one.mean:.3g}", one.max, nanoseconds(one.full_ns)) for one in rank.queues)
+    return table(f"Queues{of(rank)}", "name | launches> | mean length> | most> | over 1000 for>", rows, 8)
+
+
+def synchronisations(rank: Any) -> Table:
+    rows = ((one.name, one.count, nanoseconds(one.total_ns), nanoseconds(one.max_ns)) for one in rank.synchronisations)
+    return table(f"Calls in which the host waits{of(rank)}", "name | count> | total> | longest>", rows, 8)
+
+
+def copy_sizes(rank: Any) -> Table:
+    rows = (
+        (
+            one.name,
+            f"{size(one.at_least)} to {size(16 * one.at_least)}",
+            one.count,
+            nanoseconds(one.total_ns),
+            size(one.bytes),
+            f"{one.bytes_per_s / 1e9:.2f}",
+        )
+        for one in rank.copy_sizes
+    )
+    heads = "name | size of each> | count> | total> | moved> | GB/s>"
+    return table(f"Memory copies by size{of(rank)}", heads, rows)
+
+
+def graphs(rank: Any) -> Table:
+    rows = ((one.launches, one.kernels, nanoseconds(one.device_ns)) for one in ([rank.graphs] if rank.graphs else []))
+    return table(f"CUDA graphs{of(rank)}", "launches> | kernels> | device>", rows)
+
+
+def sequences(rank: Any) -> Table:
+    rows = (
+        (" > ".join(cut(name, SHORT) for name in one.names[:3]), len(one.names), one.count, nanoseconds(one.total_ns))
+        for one in rank.sequences
+    )
+    heads = "begins with | kernels> | count> | total>"
+    return table(f"Kernels that follow each other again and again{of(rank)}", heads, rows)
+
+
+def counters(rank: Any) -> Table:
+    rows = ((cut(one.range, MIDDLE), one.name, one.count, f"{one.total:,.6g}") for one in rank.counters)
+    return table(f"Performance counters{of(rank)}", "range | counter | count> | total>", rows)
+
+
+def compiled(rank: Any) -> Table:
+    """The frames that torch.compile compiled."""
+    heads = "function | calls> | versions> | breaks> | between graphs> | compiled> | took> | broken at"
+    rows = (
+        (
+            f.function or f"frame {f.frame}",
+            f.calls,
+            f.versions,
+            f.breaks,
+            nanoseconds(f.between_ns),
+            f.compilations,
+            nanoseconds(f.compile_ns),
+            f.broken_at,
+        )
+        for f in (rank.compiled.frames if rank.compiled else [])
+    )
+    return table(f"Compiled code{of(rank)}", heads, rows, 8)
+
+
+def of(rank: Any) -> str:
+    return "" if rank.rank is None else f", rank {rank.rank}"

@@ -1,0 +1,47 @@
+"""Where the steps of training lie on the axes of the pages, asked once for each file."""
+
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
+
+from analyzers.memory import views as memory
+from analyzers.run import TIMED, Artefact
+from analyzers.steps import views as steps
+from analyzers.store import Options
+from analyzers.traces import views as traces
+from workbench.web.view import View
+from workbench.web.window import Marks
+
+KEPT = 256
+
+
+def memory_marks(view: View, device: Any) -> Marks:
+    """Over the entries of a device's trace."""
+    artefact = view.snapshot(device.path)
+    assert artefact is not None, "a device of the report comes from a file of the run"
+    return of_memory(artefact, view.options, device.device, logs_of(view))
+
+
+def trace_marks(view: View, artefact: Artefact) -> Marks:
+    """Over the nanoseconds of a trace."""
+    return of_trace(artefact, view.options, logs_of(view))
+
+
+def logs_of(view: View) -> tuple[Artefact, ...]:
+    """The logs that tell when steps were, for files without marks of their own."""
+    return tuple(view.run.of(*TIMED)) if "steps" in view.parts else ()
+
+
+@lru_cache(KEPT)
+def of_memory(artefact: Artefact, options: Options, device: int, logs: tuple[Artefact, ...]) -> Marks:
+    return Marks.of(memory.clock(artefact, options, device, logged(logs, options, artefact.rank)))
+
+
+@lru_cache(KEPT)
+def of_trace(artefact: Artefact, options: Options, logs: tuple[Artefact, ...]) -> Marks:
+    return Marks.of(traces.clock(artefact, options, logged(logs, options, artefact.rank)))
+
+
+def logged(logs: tuple[Artefact, ...], options: Options, rank: int | None) -> pd.DataFrame | None:
+    return steps.clock(logs, options, rank) if logs else None

@@ -1,0 +1,51 @@
+"""Where on the page the evidence of a finding is to be seen: one link leads there."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from analyzers.report import Finding
+from workbench.present.sections import worst_first
+from workbench.sight import Sight, sight
+from workbench.web.components.text import address
+from workbench.web.pages.events import traces
+from workbench.web.view import View
+
+
+def evidence(view: View, finding: Finding) -> str | None:
+    """The address of what a finding rests on: page, rank, instant and part of the page."""
+    at = sight(finding)
+    if at is None or at.room not in view.parts:
+        return None
+    query = QUERIES[at.room](view, at) if at.room in QUERIES else {}
+    return f"{at.room}{address(query) if query else ''}{f'#{at.part}' if at.part else ''}"
+
+
+def of_memory(view: View, at: Sight) -> Mapping[str, str]:
+    """The device, and of a leak the instants between which it grew."""
+    devices = worst_first(view.parts["memory"].devices)
+    mine = [i for i, one in enumerate(devices) if at.rank in (None, one.rank)] or [0]
+    which = next((i for i in mine if devices[i].step == at.step), mine[0])
+    query = {"device": str(which)}
+    if at.part != "changes" or not (steps := devices[which].steps):
+        return query
+    return query | {"entry": str(steps[-1].last_entry), "since": str(steps[0].last_entry)}
+
+
+def of_hang(view: View, at: Sight) -> Mapping[str, str]:
+    """The group that broke, and the rank that broke it."""
+    culprits = [one for one in view.parts["hang"].culprits if at.rank in (None, *one.ranks)]
+    named = next((one.group for one in culprits if one.group), None)
+    group = {"group": named} if named else {}
+    return group | ({} if at.rank is None else {"rank": str(at.rank)})
+
+
+def of_trace(view: View, at: Sight) -> Mapping[str, str]:
+    ranks = [one.rank for one in traces(view)]
+    return {"file": str(ranks.index(at.rank))} if at.rank in ranks else {}
+
+
+def of_steps(_view: View, at: Sight) -> Mapping[str, str]:
+    return {} if at.rank is None else {"rank": str(at.rank)}
+
+
+QUERIES: Mapping[str, Any] = {"memory": of_memory, "hang": of_hang, "trace": of_trace, "steps": of_steps}

@@ -1,0 +1,111 @@
+"""The events of a window of one trace, and beside them what all ranks did meanwhile."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from dash import html
+
+from analyzers.run import Artefact
+from analyzers.traces import views
+from workbench.console import clean
+from workbench.palette import KINDS, qualitative
+from workbench.present.traces import events, latest
+from workbench.web.components.figure import drawn
+from workbench.web.components.memory import DIMMED
+from workbench.web.components.text import place, table
+from workbench.web.components.timing import fleet, gantt, lateness
+from workbench.web.view import View, number
+
+WIDTH = 1200
+"""Columns of a picture; what is narrower than one is joined with its neighbours."""
+COLLECTIVES = 60
+LATEST_NS = 1 << 62
+COLOURS = ("kind", "stream", "phase")
+REST = "not sought"
+
+Nanoseconds = tuple[int, int]
+
+
+def traces(view: View) -> list[Artefact]:
+    """The files that were understood, in the order of the report."""
+    paths = dict.fromkeys(account.path for account in view.parts["trace"].ranks)
+    known = {str(artefact.path): artefact for artefact in view.run.artefacts}
+    return [known[path] for path in paths]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What colour tells of the events, and what is sought among them."""
+
+    colour: str
+    find: str
+
+
+def look_of(query: dict[str, str]) -> Look:
+    return Look(query["colour"] if query.get("colour") in COLOURS else COLOURS[0], query.get("find", "")[:100])
+
+
+def drawing(view: View, at: int, look: Look, span: Nanoseconds | None) -> tuple[Any, list[Any], list[Any]]:
+    """What follows the window: the events of one file, all ranks beside each other, and the longest events."""
+    artefact = traces(view)[at]
+    blocks = views.timeline(artefact, view.options, span, WIDTH)
+    whole = (0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1)
+    told, colours = coloured(artefact, view, blocks, look)
+    return gantt(blocks.assign(colour=told), span or whole, colours), together(view, at, span), [table(events(blocks))]
+
+
+def coloured(artefact: Artefact, view: View, blocks: pd.DataFrame, look: Look) -> tuple[list[str], dict[str, str]]:
+    """What colour tells of each block, and the colour of each such thing, the same in every window."""
+    told, colours = told_by(artefact, view, blocks, look.colour)
+    if not look.find:
+        return told, colours
+    sought = blocks["name"].str.contains(look.find, case=False, regex=False)
+    kept = [title if fits else REST for title, fits in zip(told, sought, strict=True)]
+    return kept, {**colours, REST: DIMMED}
+
+
+def told_by(artefact: Artefact, view: View, blocks: pd.DataFrame, colour: str) -> tuple[list[str], dict[str, str]]:
+    """The same before anything is sought."""
+    if colour == "kind":
+        return blocks["kind"].tolist(), KINDS
+    known = views.lanes(artefact, view.options) if colour == "stream" else views.PHASES
+    colours = {title: qualitative(i) for i, title in enumerate(known)} | {"other": KINDS[""]}
+    if colour == "stream":
+        return blocks["lane"].tolist(), colours
+    return views.phases(artefact, blocks["row"].to_numpy(), view.options), colours
+
+
+def together(view: View, at: int, span: Nanoseconds | None) -> list[Any]:
+    """All ranks on one clock: what each does, and who comes late to which collective."""
+    artefacts = traces(view)
+    if len(artefacts) == 1:
+        return []
+    shift = shift_of(view, at)
+    common = (span[0] + shift, span[1] + shift) if span else None
+    over_time = views.fleet(artefacts, view.options, common)
+    late = views.lateness(artefacts, view.options, COLLECTIVES)
+    if common:
+        late = late[(late["start_ns"] < common[1]) & (late["end_ns"] > common[0])]
+    found = [
+        html.H2("All ranks over time"),
+        drawn("fleet", fleet(over_time), "What each rank does most of the time", zooms=True),
+    ]
+    if len(late):
+        label = "How late each rank comes to the collectives with most waiting"
+        found += [html.H2("Who comes late", id="waits"), drawn("lateness", lateness(late), label), table(latest(late))]
+    return found
+
+
+def shift_of(view: View, at: int) -> int:
+    """From the clock of a file to the common one, in ns."""
+    shifts = views.axis(traces(view), view.options).set_index("path")["shift_ns"]
+    return int(shifts[str(traces(view)[at].path)])
+
+
+def callers(artefact: Artefact, view: View, query: dict[str, str]) -> list[Any]:
+    """The event that was clicked and what encloses it, each a way to its source if it names one."""
+    found = views.callers(artefact, number(query, "event", LATEST_NS, -1), view.options) if "event" in query else []
+    if not found:
+        return []
+    return [html.H2(f"Callers of {clean(found[0])}", id="callers"), html.Ol([html.Li(place(name)) for name in found])]
