@@ -35,4 +35,4 @@ def test_a_report_opens_from_a_file(name, page_of, tmp_path):
     assert page.evaluate(INK) == inks["light"], "white letters on white paper"
     assert len(page.pdf()) > 5000
     page.emulate_media(media="screen")
-    assert all(box["height"] > 100 for box in map(lambda svg: svg.bounding_box(), page.locator("svg").all()))
+    assert all(box["height"] > 100 for box in (svg.bounding_box() for svg in page.locator("svg").all()))
