@@ -9,18 +9,20 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 from werkzeug.serving import make_server
 
+from analyzers import compare
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import room_for
+from workbench.ask import parts, room_for
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.case import RunCase
 from workbench.web.app import make_app
-from workbench.web.view import view_of
+from workbench.web.view import View, view_of
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 FIXTURES = (ROOT / "tests" / "fixtures").relative_to(Path.cwd())
 OOM, STUCK, SLOW = (FIXTURES / name for name in ("oom_2ranks", "stuck_4ranks", "straggler_data_4ranks"))
+HEALTHY, LATE = FIXTURES / "healthy_2ranks", FIXTURES / "straggler_2ranks"
 FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 """Textual's pictures load a font from the network; a system font will do."""
 
@@ -39,13 +41,23 @@ async def terminal(folder: Path, keys: str, name: str) -> None:
         (PICTURES / f"{name}.svg").write_text(FONT.sub("", app.export_screenshot(title="workbench inspect outputs/")))
 
 
-def page(folder: Path, path: str, name: str) -> None:
+def one(folder: Path) -> View:
     run = discover(folder)
-    server = make_server("127.0.0.1", 0, make_app(view_of(run, room_for(run), Options())).server, threaded=True)
+    return view_of(run, room_for(run), Options())
+
+
+def both(a: Path, b: Path) -> View:
+    runs = discover(a), discover(b)
+    report = compare.analyze(*runs)
+    return View(runs[0], Options(), report, parts(report), runs[1])
+
+
+def page(view: View, path: str, name: str) -> None:
+    server = make_server("127.0.0.1", 0, make_app(view).server, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
-        shown = browser.new_page(viewport={"width": 1100, "height": 760})
+        shown = browser.new_page(viewport={"width": 1100, "height": 960})
         shown.goto(f"http://127.0.0.1:{server.port}{path}")
         shown.wait_for_load_state("networkidle")
         shown.wait_for_timeout(1000)
@@ -59,5 +71,6 @@ if __name__ == "__main__":
     asyncio.run(terminal(OOM, "2", "memory"))
     asyncio.run(terminal(STUCK, "3", "hang"))
     asyncio.run(terminal(SLOW, "5", "steps"))
-    page(OOM, "/memory", "web")
-    page(SLOW, "/trace", "web-trace")
+    page(one(OOM), "/memory", "web")
+    page(one(SLOW), "/trace", "web-trace")
+    page(both(HEALTHY, LATE), "/compare", "web-compare")
