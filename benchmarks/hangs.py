@@ -131,9 +131,13 @@ def make(scenario: str, seed: int, folder: Path, meshes: Sequence[Mesh] = MESHES
 
 
 def shows(job: Simulation, fault: Fault) -> bool:
-    """Whether a fault came to pass, and is not hidden: a host that also waits for its device keeps nobody waiting."""
+    """Whether a fault came to pass, and is not hidden: a host that also waits for its device keeps nobody waiting, and
+    of an operation that the ring has overwritten nothing tells.
+    """
     state = job.ranks[fault.rank]
     hidden = fault.kind == "host_stuck" and len(state.done_ns) < len(state.issued)
+    since = sum(1 if len(launch.ops) == 1 else len(launch.ops) + 1 for launch, *_ in state.issued[fault.place :])
+    hidden |= since > job.style.ring
     return (fault.rank, fault.place) in job.reached and not hidden
 
 
@@ -253,8 +257,8 @@ def states(asked: argparse.Namespace) -> bool:
 
     gloo_zoo.warm_up()
     right = []
-    print("| a rank is in | first look | second look | after | verdict |")
-    print("|---|---|---|---|---|")
+    print("| a rank is in | first look | second look | a rank that waits for it | after | verdict |")
+    print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as home:
         for fault in asked.only or gloo_zoo.STATES:
             job = gloo_zoo.Job(4, fault, "default", 2)
@@ -267,12 +271,12 @@ def states(asked: argparse.Namespace) -> bool:
     return all(right)
 
 
-def looks_at(told: dict[str, Any], rank: str) -> tuple[str, str, str]:
-    """What the first and the second look brought from a rank, and when the last answer of any rank came."""
+def looks_at(told: dict[str, Any], rank: str) -> tuple[str, str, str, str]:
+    """What the looks brought from a rank, the first from rank 0, and when the last answer of any rank came."""
     looks = [look["ranks"] for look in told["rounds"]]
     answers = [one["answered_ns"] for look in looks for one in look.values() if one["answered_ns"]]
     first, second, *_ = [*(channels(look[rank]) for look in looks), "none"]
-    return first, second, f"{(max(answers) - told['asked_ns']) / 1e9:.1f} s"
+    return first, second, channels(looks[0]["0"]), f"{(max(answers) - told['asked_ns']) / 1e9:.1f} s"
 
 
 def channels(rank: dict[str, Any]) -> str:

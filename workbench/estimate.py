@@ -36,7 +36,7 @@ class Option(msgspec.Struct, frozen=True):
 
 
 class Rehearsed(msgspec.Struct, frozen=True):
-    """What `python -m trainer.estimate` prints. `assumptions` name what was divided and not rehearsed."""
+    """What `python -m trainer.estimate` prints. `assumptions` name what the trainer itself does not have."""
 
     world_size: int
     mesh: dict[str, int]

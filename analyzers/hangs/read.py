@@ -20,7 +20,7 @@ from analyzers import unpickle
 from analyzers.errors import InputError
 from analyzers.hangs import pages
 
-VERSION = 4
+VERSION = 5
 TAIL_ROWS = 64_000
 """Operations kept over all dumps of a set, beside those that are not done."""
 TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
@@ -135,7 +135,7 @@ class Tables:
             "frames": any("frames" in e for e in entries[-1:]),
             "done": len(old) + sum(map(is_done, recent)),
             "active_only": whole(entries[0].get("collective_seq_id")) > 1 if entries else False,
-            "overwritten": overwritten(entries, statuses(dump.get("pg_status"))),
+            "overwritten": overwritten(entries, recent, statuses(dump.get("pg_status"))),
             "detail": bool(entries) and all(group_of(e) == ("", "") for e in entries[-8:]),
             "groups": self.configured(dump.get("pg_config")),
             "status": statuses(dump.get("pg_status")),
@@ -229,21 +229,23 @@ def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
     return old[:cut], entries[cut:]
 
 
-def overwritten(entries: list[Entry], status: dict[str, list[int]]) -> bool:
+def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, list[int]]) -> bool:
     """Whether the ring has lost operations that were not done, so that the oldest one it holds is not the front.
 
-    Statuses count operations, with or without those between two ranks, so only what exceeds both counts is lost.
+    A group whose oldest entry is not done must have completed all before that one. Statuses count operations, with or
+    without those between two ranks, so only what exceeds both counts is lost.
     """
-    if not entries or is_done(entries[0]) or whole(entries[0].get("record_id")) <= 0:
+    if not entries or whole(entries[0].get("record_id")) <= 0:
         return False
-    oldest: dict[str, Entry] = {}
-    for entry in entries:
-        oldest.setdefault(text(entry.get("pg_id")), entry)
-    return any(
-        min(whole(entry.get("op_id")), whole(entry.get("collective_seq_id"))) > status[pg_id][2] + 1
-        for pg_id, entry in oldest.items()
-        if pg_id in status
-    )
+    waiting = {text(entry.get("pg_id")) for entry in recent if not is_done(entry)}.intersection(status)
+    oldest = {pg_id: next(entry for entry in entries if text(entry.get("pg_id")) == pg_id) for pg_id in waiting}
+    return any(not is_done(one) and count_of(one) > status[pg_id][2] + 1 for pg_id, one in oldest.items())
+
+
+def count_of(entry: Entry) -> int:
+    """The number of an operation in its group, by whichever count is behind."""
+    own = whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"))
+    return min(whole(entry.get("op_id")), own)
 
 
 def newest(entries: list[Entry]) -> list[Entry]:

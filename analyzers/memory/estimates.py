@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from analyzers.memory.allocator import LARGE_SEGMENT, SMALL_SEGMENT, allocated
 from analyzers.memory.categories import ACTIVATIONS, Guess
 from analyzers.memory.model import DeviceTrace, Estimate
 from analyzers.memory.replay import Replay
@@ -9,8 +10,9 @@ from analyzers.memory.scene import Scene, most_frequent, recompute, scaling
 from analyzers.memory.tables import Column
 
 LAYERS_AT_LEAST = 2
-PAGE = 2 << 20
-"""Bytes of the pages that expandable segments are made of."""
+REPLAYED_AT_MOST = 50_000
+"""Entries; replaying them takes some microseconds each."""
+FAITHFUL = 0.05
 
 
 def checkpointing(replay: Replay, guess: Guess, entry: int) -> Estimate | None:
@@ -73,25 +75,41 @@ def half_batch(replay: Replay, guess: Guess, entry: int) -> Estimate | None:
     )
 
 
-def expandable(trace: DeviceTrace) -> Estimate | None:
-    """What expandable segments would make usable: the whole pages inside free blocks of segments in use."""
+def expandable(replay: Replay) -> Estimate | None:
+    """What expandable segments would make usable; None where that is nothing, or segments are made up.
+
+    The recorded requests are replayed on both kinds of segments, if on ordinary ones that reserves what was recorded.
+    It does not where memory was given back in between, or the trace begins late: then there is only a bound.
+    """
+    split, bound = whole_handles(replay.trace)
+    if replay.trace.snapshot.made_up_segments or not bound:
+        return None
+    frees, model = (
+        bound,
+        "at most the whole pieces (2 MiB of small blocks, 20 MiB of large ones) that can be mapped elsewhere",
+    )
+    if len(replay.trace) <= REPLAYED_AT_MOST:
+        plain = allocated(replay, expands=False)
+        if abs(plain.reserved - replay.trace.reserved_bytes) <= FAITHFUL * replay.trace.reserved_bytes:
+            grown = allocated(replay, expands=True)
+            frees = plain.reserved - plain.loose - (grown.reserved - grown.loose)
+            model = "the recorded requests on expandable segments, against the same on ordinary ones"
+    return Estimate(what="expandable_segments", frees_bytes=max(frees, 0), of_bytes=split, model=model)
+
+
+def whole_handles(trace: DeviceTrace) -> tuple[int, int]:
+    """Bytes of free blocks in segments in use, and what of them are whole handles, the units of mapping."""
     c = trace.snapshot.columns
     segment, free = trace.block("segment"), trace.block("state") == 0
     split = free & np.isin(segment, segment[~free]) & ~c["segment_expandable"][segment]
     start = trace.block("address")[split].astype(np.int64)
     stop = start + trace.block("size")[split]
-    pages = np.maximum(stop // PAGE - -(-start // PAGE), 0)
-    if trace.snapshot.made_up_segments or not pages.any():
-        return None
-    return Estimate(
-        what="expandable_segments",
-        frees_bytes=int(pages.sum()) * PAGE,
-        of_bytes=int(trace.block("size")[split].sum()),
-        model="whole pages of 2 MiB inside free blocks can be mapped elsewhere",
-    )
+    handle = np.where(c["segment_total"][segment[split]] <= SMALL_SEGMENT, SMALL_SEGMENT, LARGE_SEGMENT)
+    whole = np.maximum(stop // handle - -(-start // handle), 0) * handle
+    return int(trace.block("size")[split].sum()), int(whole.sum())
 
 
 def estimates(replay: Replay, guess: Guess, entry: int) -> list[Estimate]:
     """All that can be told of what is alive after `entry`."""
-    found = [checkpointing(replay, guess, entry), half_batch(replay, guess, entry), expandable(replay.trace)]
+    found = [checkpointing(replay, guess, entry), half_batch(replay, guess, entry), expandable(replay)]
     return [estimate for estimate in found if estimate]

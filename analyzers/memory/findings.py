@@ -142,7 +142,7 @@ def fragmentation_findings(device: Device) -> Iterator[Finding]:
         why=f"{size(free)} of the reserved {size(f.reserved_bytes)} are free, but the largest piece is"
         f" {size(f.largest_free_block_bytes)}"
         + (f" and {size(f.request_bytes or 0)} were asked for." if blocked else "."),
-        next=f"Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.{expanded(device)}",
+        next=against_pieces(device),
         ranks=ranks_of(device),
         step=device.step,
         evidence=[
@@ -153,9 +153,16 @@ def fragmentation_findings(device: Device) -> Iterator[Finding]:
     )
 
 
-def expanded(device: Device) -> str:
+def against_pieces(device: Device) -> str:
+    """Expandable segments, unless it is known that they would not help."""
+    known = next((estimate for estimate in device.estimates if estimate.what == "expandable_segments"), None)
+    if known and not known.frees_bytes:
+        return (
+            f"Use fewer different sizes, as by padding batches to a few lengths. Expandable segments would free nothing"
+            f" here ({known.model})."
+        )
     effect = would(device, "expandable_segments")
-    return f" That{effect}." if effect else ""
+    return "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True." + (f" That{effect}." if effect else "")
 
 
 def scattered(free: FreePieces) -> str:

@@ -19,14 +19,14 @@ SIZE = re.compile(r"(>=|<=)?\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB)?", re.IGNORECAS
 UNITS = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
-def events_of(replay: Replay, first: int, count: int) -> pd.DataFrame:
-    """The entries `first` to `first + count`.
+def events_of(replay: Replay, first: int, count: int, text: str = "") -> pd.DataFrame:
+    """The entries `first` to `first + count`, of those that fit `text` where there is one (`entries_like`).
 
     Columns: entry, time_us, action, address (an `oom`: bytes left on the device), bytes, stream, pool, category (of the
     block; empty where none is meant), label, frame.
     """
     trace, placed = replay.trace, Placed(replay)
-    rows = np.arange(max(first, 0), min(max(first, 0) + max(count, 0), len(trace)))
+    rows = entries_like(replay, text)[max(first, 0) : max(first, 0) + max(count, 0)]
     changes, resolved = replay.changes[rows] != 0, placed.of_entry[rows]
     place = np.where(resolved < 0, trace.entry("place")[rows], resolved)
     kinds = np.array(CATEGORIES, object)[trace.entry("kind")[rows]]
@@ -44,6 +44,16 @@ def events_of(replay: Replay, first: int, count: int) -> pd.DataFrame:
             "frame": named(trace.entry("stack")[rows], trace.snapshot.frames.line),
         }
     )
+
+
+def entries_like(replay: Replay, text: str) -> Column:
+    """The entries whose action is called so, and those that allocate or free a block which `found` would find."""
+    every, wanted = np.arange(len(replay.trace)), text.strip()
+    if not wanted:
+        return every
+    lives, block = replay.lifetimes, matching(replay, wanted)
+    named_so = np.array([wanted.casefold() in name for name in (*ACTIONS, "unknown")])[replay.trace.entry("action")]
+    return every[named_so | np.isin(every, lives.born[block]) | np.isin(every, lives.died[block])]
 
 
 def segment_lives(trace: DeviceTrace, window: tuple[int, int] | None, limit: int) -> pd.DataFrame:

@@ -26,6 +26,10 @@ PERIOD = {"full": 1, "selective": 2}
 """Every so many layers are computed again; of `selective` this is the trainer's default."""
 COUNTER_BYTES = 8
 """Of an optimizer's state what is no larger counts steps."""
+BLOCKED, LEAST_BLOCKED = "int8", 4096
+MOMENT_BYTES = BYTES_OF | {BLOCKED: 1 + 4 / 256}
+"""Of an element of a moment. bitsandbytes and torchao cut int8 into blocks of 256 with a scale in float32 each, and
+leave moments of fewer than `LEAST_BLOCKED` elements as they are."""
 
 
 def what_if(artefacts: Sequence[Artefact], asked: str, options: store.Options | None = None) -> list[WhatIf]:
@@ -172,11 +176,13 @@ def checkpointing(scene: Scene, value: str) -> str:
 
 
 def optim_dtype(scene: Scene, value: str) -> str:
-    """The moments in another type; the counters stay."""
-    if value not in BYTES_OF:
-        raise InputError(f"optim_dtype={value}", f"one of {', '.join(BYTES_OF)}")
-    factor = BYTES_OF[value] / (scene.job.state_bytes if scene.job else BYTES_OF["float32"])
-    moments = (scene.category == STATE) & (scene.size > COUNTER_BYTES)
+    """The moments in another type; the counters stay, and in blocks of int8 all that is small."""
+    if value not in MOMENT_BYTES:
+        raise InputError(f"optim_dtype={value}", f"one of {', '.join(MOMENT_BYTES)}")
+    now = scene.job.state_bytes if scene.job else BYTES_OF["float32"]
+    factor = MOMENT_BYTES[value] / now
+    least = LEAST_BLOCKED * now if value == BLOCKED else COUNTER_BYTES + 1
+    moments = (scene.category == STATE) & (scene.size >= least)
     scene.size[moments] = np.round(scene.size[moments] * factor)
     return f"the optimizer's moments x {factor:g}"
 

@@ -212,7 +212,7 @@ def test_steps_are_drawn_by_rank_and_phase(slow_site, browser):
     """The rank that is late is the one whose phases are shown first."""
     page = browser.new_page()
     page.goto(f"{slow_site}/steps")
-    for chart in ("#step-times .scatterlayer .trace", "#phases .barlayer .point", "#loss .scatterlayer .trace"):
+    for chart in ("#times .scatterlayer .trace", "#phases .barlayer .point", "#loss .scatterlayer .trace"):
         page.wait_for_selector(chart)
     assert "What the steps of rank 1 are made of" in page.locator("main").inner_text()
     assert page.locator("#phases .legend").text_content().count("data wait") == 1
@@ -270,3 +270,19 @@ def test_a_made_up_path_is_no_way_to_a_file(site):
     )
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(request, timeout=10)
+
+
+def test_what_the_allocator_did_is_told_entry_by_entry(site, page):
+    """Pages of entries from the failed one on; what is sought leaves those that fit."""
+    page.goto(f"{site}/memory?device=0")
+    page.wait_for_selector("#cached .barlayer .point")
+    entries = page.locator("table", has=page.locator("caption", has_text="Entries"))
+    assert "oom" in entries.inner_text()
+    first = entries.locator("td").first.inner_text()
+    page.get_by_role("link", name="earlier").click()
+    page.wait_for_function(
+        "first => ![...document.querySelectorAll('td')].some(cell => cell.innerText === first)", arg=first
+    )
+    page.goto(f"{site}/memory?device=0&find=oom")
+    page.wait_for_selector("#cached .barlayer .point")
+    assert entries.locator("tbody tr").count() == 1

@@ -69,3 +69,16 @@ def changes(found: Diff) -> Table:
 
 def signed(count: int) -> str:
     return f"{'+' if count > 0 else '-'}{size(abs(count))}"
+
+
+def entries(events: pd.DataFrame) -> Table:
+    """Entries as the allocator wrote them (`memory.views.events`); of a failed request the address is what was left."""
+    columns = ("entry", "action", "bytes", "address", "stream", "pool", "category", "label", "frame")
+    rows = (
+        (entry, action, size(held), f"{address:#x}", stream, pool, category or "-", label or "-", frame or NO_STACK)
+        for entry, action, held, address, stream, pool, category, label, frame in events[list(columns)].itertuples(
+            index=False
+        )
+    )
+    heads = "entry> | action | bytes> | address | stream> | pool | category | of | innermost line"
+    return table("Entries", heads, rows, BLOCKS)

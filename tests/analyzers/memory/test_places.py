@@ -114,6 +114,20 @@ def test_entries_as_they_were_written(maker):
     assert len(views.events(maker.save(snapshot), first=70, count=50)) == 10
 
 
+def test_entries_that_fit_a_text(maker):
+    snapshot, _ = history(maker, 2)
+    artefact, trace = maker.save(snapshot), snapshot["device_traces"][0]
+    named = views.events(artefact, count=1000, text="Segment_")
+    assert named["entry"].tolist() == [n for n, e in enumerate(trace) if e["action"].startswith("segment_")]
+    first = next(e for e in trace if e["action"] == "alloc" and e["size"])
+    around = views.events(artefact, count=1000, text=hex(first["addr"]))
+    expected = {
+        n for n, e in enumerate(trace) if e["addr"] == first["addr"] and e["action"] in ("alloc", "free_completed")
+    }
+    assert expected <= set(around["entry"])
+    assert set(around["action"]) <= {"alloc", "free_completed"}
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_reserved_ranges_cover_what_was_reserved(maker, seed):
     """An expandable segment: pages of it are mapped and unmapped one by one and several at once."""

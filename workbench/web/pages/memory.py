@@ -17,6 +17,7 @@ from workbench.web.components.figure import Span, drawn, zoomed
 from workbench.web.components.memory import ranks as rank_chart
 from workbench.web.components.text import address, choice, table
 from workbench.web.pages.alive import alive, around, since
+from workbench.web.pages.allocator import allocator
 from workbench.web.pages.timeline import COLOURS, chart, snapshot
 from workbench.web.view import WHOLE, View, asked, instant, number, span_of
 from workbench.web.window import OWN, Window, kept, window_of
@@ -47,6 +48,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
             *around(device, at, query),
             *since(view, device, at, query),
             *alive(view, device, at, query),
+            *allocator(view, device, at, query, shown.span),
             *map(table, kinds_held(device)),
             table(stacks(device)),
         ]
