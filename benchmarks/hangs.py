@@ -121,7 +121,10 @@ def make(scenario: str, seed: int, folder: Path, meshes: Sequence[Mesh] = MESHES
     lost = {f.rank for f in faults if f.kind == "dead"}
     if scenario == "lost_dumps":
         guilty = {rank for fault in faults if shows(job, fault) for rank in planted(job, fault)[1]}
-        lost |= set(dice.sample([r for r in range(mesh.size) if r not in guilty], 2))
+        innocent = [rank for rank in range(mesh.size) if rank not in guilty]
+        if not innocent:
+            return None
+        lost |= set(dice.sample(innocent, 2))
     start = min(state.issued[0][3] for state in job.ranks)
     at = end + TIMEOUT_NS if faults else dice.randrange(start + (end - start) // 4, end)
     instants = {rank: at + dice.randrange(max(1, style.skew_ns)) for rank in range(mesh.size)}
