@@ -70,7 +70,7 @@ def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
 def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
     """(rank, what reads it) of the dumps in a file: one, or on a page of PyTorch's debug server one a rank."""
     try:
-        page = path.read_bytes() if pages.holds_many(path) else b""
+        page = pages.content_of(path) if pages.holds_many(path) else b""
     except OSError:
         page = b""  # reading it as a dump will say what is wrong
     if pages.TABLES.search(page):
