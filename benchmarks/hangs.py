@@ -234,7 +234,7 @@ def zoo(asked: argparse.Namespace) -> bool:
     gloo_zoo.warm_up()
     right: Counter[str] = Counter()
     jobs = [job for job in gloo_zoo.jobs() if not asked.only or job.fault in asked.only]
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         for number, job in enumerate(jobs):
             folder = Path(home) / str(number)
             gloo_zoo.run(job, folder)
@@ -262,7 +262,7 @@ def states(asked: argparse.Namespace) -> bool:
     right = []
     print("| a rank is in | first look | second look | a rank that waits for it | after | verdict |")
     print("|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         for fault in asked.only or gloo_zoo.STATES:
             job = gloo_zoo.Job(4, fault, "default", 2)
             gloo_zoo.run(job, Path(home) / fault)
