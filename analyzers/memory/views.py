@@ -268,6 +268,12 @@ def free(
     return free_at(replayed(artefact, options, device), entry).head(limit)
 
 
+def files(artefact: Artefact, options: store.Options | None = None) -> set[str]:
+    """The source files that the stacks of a snapshot name."""
+    snapshot = opened(artefact, options)
+    return {snapshot.text(int(number)) for number in np.unique(snapshot.columns["frame_file"])}
+
+
 def life(artefact: Artefact, address: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
     """Every block that ever held an address; see `state.life_of`."""
     return life_of(replayed(artefact, options, device), address)

@@ -18,13 +18,14 @@ PLAIN = {
     "margin": {"l": 70, "r": 10, "t": 30, "b": 40},
 }
 
+LONGEST = 400
 KEYS = "left and right move it, plus and minus zoom, 0 shows all"
 BAR: dcc.Graph.Config = {"displaylogo": False}
 
 
 def plain(text: object) -> str:
-    """Text of an artefact as text: Plotly would take tags in it for markup."""
-    return escape(clean(text), quote=False)
+    """Text of an artefact as text, and not too much of it: Plotly would take tags in it for markup."""
+    return escape(clean(text)[:LONGEST], quote=False)
 
 
 def drawn(name: str, figure: go.Figure, label: str, *, zooms: bool = False) -> html.Figure:

@@ -14,6 +14,9 @@ from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.table import Table
 from workbench.source import NAMED, source_of
 
+LONGEST = 1000
+"""Characters of a cell: names of kernels are long, those of a hostile file longer."""
+
 
 def verdict(report: Report[Any], evidence: str | None = None) -> html.Section:
     """The banner: verdict, why, next, the way to the evidence, and what was missing."""
@@ -79,7 +82,8 @@ def place(line: str) -> html.Code:
 def sourced(text: str) -> html.A | str:
     """A text, as a link if it names a line of a file that is on this machine."""
     named = NAMED.search(text)
-    return go(text, f"source{address({'at': named[0]})}") if named and there(text) else clean(text)
+    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+    return go(shown, f"source{address({'at': named[0]})}") if named and there(text) else clean(shown)
 
 
 @lru_cache(4096)
@@ -90,13 +94,16 @@ def there(text: str) -> bool:
 
 def table(section: Table) -> html.Div:
     """A table with its title as caption."""
-
-    def cells(row: tuple[str, ...], tag: Any) -> list[Any]:
-        return [tag(sourced(cell), className="n" if i in section.numeric else "") for i, cell in enumerate(row)]
-
-    rows = [html.Tr(cells(row, html.Td)) for row in section.rows]
+    styles = ["n" if i in section.numeric else "" for i in range(len(section.columns))]
+    columns = zip(section.columns, styles, strict=True)
+    rows = [
+        html.Tr([html.Td(sourced(cell), className=style) for cell, style in zip(row, styles, strict=True)])
+        for row in section.rows
+    ]
     rest = [html.P(f"... and {section.left_out} more")] if section.left_out else []
-    head = html.Thead(html.Tr(cells(section.columns, html.Th)))
+    # A column of signs has no name, and a head without one is no head to a screen reader.
+    heads = [(html.Th if name else html.Td)(clean(name), className=style) for name, style in columns]
+    head = html.Thead(html.Tr(heads))
     save: dict[str, Any] = {"data-save": "csv", "aria-label": f"save {clean(section.title)} as CSV"}
     caption = html.Caption([clean(section.title), html.Button("csv", **save)])
     return html.Div([html.Table([caption, head, html.Tbody(rows)]), *rest], className="wide", tabIndex=0)
