@@ -13,6 +13,9 @@ from workbench.present.table import Table, table
 from workbench.present.traces import trace
 from workbench.present.units import duration, nanoseconds, share, size
 
+BAR, BROKEN = "|", "¦"
+"""What parts the heads of a table, and what stands for it in a name that comes from a file."""
+
 
 def sections(report: Report[Any]) -> list[Table]:
     """The tables of a report, most telling first, without empty ones."""
@@ -143,7 +146,7 @@ def steps(data: Any) -> list[Table]:
     rows = (
         (r.rank, r.steps, duration(r.median_step_s), *(duration(r.phases.get(n)) for n in shown)) for r in data.ranks
     )
-    heads = " | ".join(["rank>", "steps>", "step>", *(f"{n}>" for n in shown)])
+    heads = " | ".join(["rank>", "steps>", "step>", *(f"{n.replace(BAR, BROKEN)}>" for n in shown)])
     return [
         table(
             "Stragglers",
