@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from workbench.config import SIGNS, of_run, words_of
+from workbench.console import clean
 from workbench.present.table import table as table_of
 from workbench.web.components.text import choice, table
 from workbench.web.view import View, asked
@@ -29,7 +30,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
     return html.Div(
         [
             html.H2("How the run was configured"),
-            *([html.P(["started as ", html.Code(words)])] if words else []),
+            *([html.P(["started as ", html.Code(clean(words))])] if words else []),
             html.Label(["find a key, value or origin ", field], className="fields"),
             choice("show", [(one, one) for one in KINDS], kind, query),
             table(told),
