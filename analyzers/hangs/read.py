@@ -242,12 +242,18 @@ def with_closed_launches(entries: list[Entry]) -> list[Entry]:
     """
     closing = {launch(e): is_done(e) for e in entries if e.get("profiling_name") == COALESCED}
     closed = {one for one, done in closing.items() if done}
-    if not closed and not any(map(is_done, (*entries[:LOOKED_AT], *entries[-LOOKED_AT:]))):
+    if not closed and only_unfinished(entries):
         together = Counter(launch(e) for e in entries if e.get("is_p2p"))
         closed = {one for one, count in together.items() if count > 1 and one not in closing}
     if not closed:
         return entries
     return [e | {"state": "completed"} if not is_done(e) and launch(e) in closed else e for e in entries]
+
+
+def only_unfinished(entries: list[Entry]) -> bool:
+    """Whether the recorder left entries out: their numbers have gaps, and none is done."""
+    gaps = bool(entries) and whole(entries[-1].get("record_id")) >= len(entries)
+    return gaps and not any(map(is_done, (*entries[:LOOKED_AT], *entries[-LOOKED_AT:])))
 
 
 def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
