@@ -41,6 +41,7 @@ RUNS_AT_MOST = 10_000
 """Then all marks have five digits, and no text is a mark by chance: each digit of the marked text is one's."""
 DECIMALS_AT_MOST = 3
 STRETCHES_AT_MOST = 4
+TEXT_AT_MOST = 1 << 16
 RUN = re.compile(rb"\d+")
 LEADING = re.compile(rb"(?<![\d.])\d(?=\d)")
 STRING = re.compile(rb'"[^"]*"')
@@ -80,6 +81,8 @@ def understood(text: bytes) -> Template | None:
 
     They could where they stand behind a backslash, belong to an exponent, or make a number longer than any recorded.
     """
+    if len(text) > TEXT_AT_MOST:
+        return None
     runs = [match.span() for match in RUN.finditer(text)]
     bare = STRING.sub(b"", text)
     if b"\\" in text or len(runs) > RUNS_AT_MOST or EXPONENT.search(bare) or TOO_LONG.search(bare):
