@@ -7,7 +7,7 @@ as late as it is behind the others at the end of the phase where that is most, a
 in the step. What profiler and snapshots take is left out: it is the observer's own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,8 +74,8 @@ def lateness(steps: Steps) -> Lateness:
     measured = bool(len(steps.cpu.columns)) and steps.on != "cuda"
     spent = steps.grid(steps.table["dur_s"] - steps.observed, usable).dropna()
     work = by_processor(steps, usable) if measured else by_wall(steps, usable)
-    by_cause = {cause: beyond_others(grid.loc[spent.index]) for cause, grid in work.items()}
-    total = sum_of(list(work.values()), spent)
+    total = sum_of(work.values(), spent)
+    by_cause = {cause: beyond_others(rows_of(work.pop(cause), spent)) for cause in list(work)}
     excess = beyond_others(total) if measured else behind(steps, usable, spent)
     apart = steps.grid(steps.table["apart"], usable).loc[spent.index].min(axis=1) > 0
     return Lateness(excess, by_cause, others(total), spent.median(axis=1), measured, apart)
@@ -95,7 +95,8 @@ def by_wall(steps: Steps, usable: Array) -> dict[str, pd.DataFrame]:
     found = {}
     for cause, names in CAUSES.items():
         known = [clock(steps, name) for name in names if name in BEFORE_MEETING and name in steps.phases]
-        found[cause] = steps.grid(sum(known, pd.Series(0.0, index=steps.table.index)), usable)
+        if known or cause == "compute":
+            found[cause] = steps.grid(sum(known, pd.Series(0.0, index=steps.table.index)), usable)
     return found
 
 
@@ -115,8 +116,13 @@ def behind(steps: Steps, usable: Array, spent: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(late, index=spent.index, columns=spent.columns)
 
 
-def sum_of(grids: Sequence[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
-    return sum((grid.loc[like.index] for grid in grids), like * 0.0)
+def sum_of(grids: Iterable[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
+    return sum((rows_of(grid, like) for grid in grids), like * 0.0)
+
+
+def rows_of(grid: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
+    """The steps that another table has; without a copy where it has all."""
+    return grid if len(grid) == len(like) else grid.loc[like.index]
 
 
 def beyond_others(grid: pd.DataFrame) -> pd.DataFrame:

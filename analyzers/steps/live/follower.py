@@ -16,7 +16,7 @@ from analyzers.steps.lines import Line, Table, content_of, number
 from analyzers.steps.live.now import ENDED, TIMING_STEPS, Now, StepNow
 from analyzers.steps.live.rank_log import Board, RankLog, StepLog
 from analyzers.steps.live.standing import ended, manifest_of, rank_now, setting, stall, status, whole
-from analyzers.steps.load import Source, frame_of, steps_of
+from analyzers.steps.load import Chunk, Source, combined, steps_of
 from analyzers.steps.model import Steps
 from analyzers.steps.report import examined, grave
 from analyzers.steps.series import memory_growth
@@ -136,8 +136,8 @@ def table_of(logs: Sequence[RankLog]) -> Steps | None:
         source.headers.append(log.header)
     if not table.rows:
         return None
-    frame = frame_of(table.columns(), table.meta(), [log.rank for log in logs])
-    return steps_of(source, frame, [], [])
+    chunk = Chunk(table.columns(), table.meta(), [log.rank for log in logs], 0)
+    return steps_of(source, combined([chunk]), [], [])
 
 
 def recent_steps(logs: Sequence[RankLog]) -> list[StepNow]:

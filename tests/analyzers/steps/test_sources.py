@@ -13,7 +13,8 @@ import pytest
 
 from analyzers import run, steps, store
 from analyzers.errors import InputError
-from analyzers.steps import events, views
+from analyzers.steps import events, jsonl, views
+from analyzers.steps.lines import content_of
 from analyzers.steps.load import load
 from trainer.recorders.structured_log import export
 
@@ -357,3 +358,38 @@ def test_all_that_torchtitan_wrote_together(happened):
     assert [key[1] for key in known.index if key[0] == 0] == [1, 4, 8, 12, 16, 20, 24]
     assert known["loss"].tolist() == pytest.approx([happened[key]["loss"] for key in known.index], abs=1e-6)
     assert (known["memory_bytes"] == 1.5 * GIB).all()
+
+
+LINE = {
+    "start_ns": 5,
+    "dur_ns": 7,
+    "phases": {"fwd": 3},
+    "cpu_ns": {},
+    "loss": 1.5,
+    "tags": ["first"],
+    "seqs": {"0": 4},
+}
+ODD = [
+    {"phases": {"fwd": 1, "eval": 2}, "seqs": {"pp": 9}},
+    {"loss": "nan", "local_loss": None, "grad_norm": 2},
+    {"limit_bytes": 1 << 40, "tokens": 1 << 70},
+]
+
+
+@pytest.mark.parametrize("also", [[], *([odd] for odd in ODD), [{"rank": 3}], [{"dur_ns": True}], [{"phases": 7}]])
+def test_lines_of_one_kind_are_read_at_once_and_tell_the_same(tmp_path, also):
+    """Names that come late are learnt; what no recorder writes goes the long way."""
+    rows = [{"step": i} | LINE | extra for i, extra in enumerate([{}, *also, {}], 1)]
+    log = tmp_path / "rank_0.jsonl"
+    log.write_text("\n".join(json.dumps(row) for row in [{"schema": "workbench.steps/1", "rank": 0}, *rows]) + "\n")
+    at_once = jsonl.read(log)
+    one_by_one = content_of(jsonl.own(log.read_bytes().splitlines()).lines)
+    assert (at_once.content is not None) == (also in ([], *([odd] for odd in ODD)))
+    found = at_once.content or content_of(at_once.lines)
+    assert found.fixed.keys() == one_by_one.fixed.keys()
+    for name, column in found.fixed.items():
+        np.testing.assert_array_equal(column, one_by_one.fixed[name])
+    assert {k: {n: c.tolist() for n, c in v.items()} for k, v in found.named.items()} == {
+        k: {n: c.tolist() for n, c in v.items()} for k, v in one_by_one.named.items()
+    }
+    assert found.tags == one_by_one.tags
