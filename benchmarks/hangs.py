@@ -121,7 +121,10 @@ def make(scenario: str, seed: int, folder: Path, meshes: Sequence[Mesh] = MESHES
     lost = {f.rank for f in faults if f.kind == "dead"}
     if scenario == "lost_dumps":
         guilty = {rank for fault in faults if shows(job, fault) for rank in planted(job, fault)[1]}
-        lost |= set(dice.sample([r for r in range(mesh.size) if r not in guilty], 2))
+        innocent = [rank for rank in range(mesh.size) if rank not in guilty]
+        if not innocent:
+            return None
+        lost |= set(dice.sample(innocent, 2))
     start = min(state.issued[0][3] for state in job.ranks)
     at = end + TIMEOUT_NS if faults else dice.randrange(start + (end - start) // 4, end)
     instants = {rank: at + dice.randrange(max(1, style.skew_ns)) for rank in range(mesh.size)}
@@ -231,7 +234,7 @@ def zoo(asked: argparse.Namespace) -> bool:
     gloo_zoo.warm_up()
     right: Counter[str] = Counter()
     jobs = [job for job in gloo_zoo.jobs() if not asked.only or job.fault in asked.only]
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         for number, job in enumerate(jobs):
             folder = Path(home) / str(number)
             gloo_zoo.run(job, folder)
@@ -259,7 +262,7 @@ def states(asked: argparse.Namespace) -> bool:
     right = []
     print("| a rank is in | first look | second look | a rank that waits for it | after | verdict |")
     print("|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         for fault in asked.only or gloo_zoo.STATES:
             job = gloo_zoo.Job(4, fault, "default", 2)
             gloo_zoo.run(job, Path(home) / fault)

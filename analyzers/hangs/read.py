@@ -8,6 +8,7 @@ import gzip
 import io
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,10 @@ TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
 """Operations kept of one rank."""
 TEXT_AT_MOST = 500
 LARGEST = 1 << 62
+LOOKED_AT = 256
+"""Entries at either end among which one is done, unless only unfinished ones were dumped."""
+COALESCED = "nccl:coalesced"
+"""The entry that closes a launch of several operations."""
 
 OPS = (
     "dump", "group", "seq", "p2p_seq", "record", "signature", "stack", "started", "done", "retired",
@@ -65,7 +70,7 @@ def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
 def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
     """(rank, what reads it) of the dumps in a file: one, or on a page of PyTorch's debug server one a rank."""
     try:
-        page = path.read_bytes() if pages.holds_many(path) else b""
+        page = pages.content_of(path) if pages.holds_many(path) else b""
     except OSError:
         page = b""  # reading it as a dump will say what is wrong
     if pages.TABLES.search(page):
@@ -122,7 +127,7 @@ class Tables:
         self.groups, self.signatures, self.stacks, self.members = Interned(), Interned(), Interned(), Interned()
 
     def add(self, index: int, dump: dict[str, Any]) -> dict[str, Any]:
-        entries = [e for e in dump.get("entries", []) if isinstance(e, dict)]
+        entries = with_closed_launches([e for e in dump.get("entries", []) if isinstance(e, dict)])
         old, recent = split(entries, self.tail)
         stacks: dict[tuple[int, ...], int] = {}
         for entry in recent:
@@ -219,6 +224,27 @@ class Tables:
             "stacks": self.stacks.values(),
             "members": [integers(value) for value in self.members.values()],
         }
+
+
+def with_closed_launches(entries: list[Entry]) -> list[Entry]:
+    """Entries, of which those inside a coalesced launch are done when its closing entry is.
+
+    NCCL puts the end of a launch on that closing entry only: what it holds stays `scheduled` for ever. Where only
+    unfinished operations were dumped the closing entry of a finished launch is missing.
+    """
+    closing = {launch(e): is_done(e) for e in entries if e.get("profiling_name") == COALESCED}
+    closed = {one for one, done in closing.items() if done}
+    if not closed and not any(map(is_done, (*entries[:LOOKED_AT], *entries[-LOOKED_AT:]))):
+        together = Counter(launch(e) for e in entries if e.get("is_p2p"))
+        closed = {one for one, count in together.items() if count > 1 and one not in closing}
+    if not closed:
+        return entries
+    return [e | {"state": "completed"} if not is_done(e) and launch(e) in closed else e for e in entries]
+
+
+def launch(entry: Entry) -> tuple[str, int, int]:
+    """What the entries of one launch have in common."""
+    return text(entry.get("pg_id")), whole(entry.get("collective_seq_id")), whole(entry.get("p2p_seq_id"))
 
 
 def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:

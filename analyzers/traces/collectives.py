@@ -50,7 +50,7 @@ class Meetings:
         place[rows] = np.arange(len(rows))
         telling = place >= 0
         telling &= self.work.trace.of_cat(OPS)
-        around = innermost(telling, c["depth"], c["parent"])
+        around = innermost(telling, c["parent"])
         launch = self.work.launch[self.places]
         operator = np.where(launch >= 0, around[launch], NONE)
         return np.where(place[self.rows] >= 0, place[self.rows], np.where(operator >= 0, place[operator], NONE))

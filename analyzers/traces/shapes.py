@@ -56,7 +56,7 @@ def time_of(due: Attribution) -> Column:
     if work.device is None:
         spent[work.rows] = work.own
         return spent
-    around = innermost(due.chosen("operator"), c["depth"], c["parent"])[work.launch]
+    around = innermost(due.chosen("operator"), c["parent"])[work.launch]
     known = work.linked & (around != NONE)
     np.add.at(spent, around[known], work.own[known])
     return spent

@@ -39,8 +39,13 @@ def navigation(links: list[Any], label: str, style: str = "") -> html.Nav:
 
 def choice(
     name: str, options: Sequence[tuple[str, str]], here: str, query: Mapping[str, str] | None = None
-) -> html.Nav:
-    """Links that set `name` in the address, each a (value, text); the rest of `query` stays as it is."""
+) -> html.Nav | None:
+    """Links that set `name` in the address, each a (value, text); the rest of `query` stays as it is.
+
+    None where there is nothing to choose from.
+    """
+    if len(options) < 2:
+        return None
     links = [go(text, address({**(query or {}), name: value}), here=value == here) for value, text in options]
     return navigation(links, f"choose {name}", "choice")
 
@@ -79,11 +84,14 @@ def place(line: str) -> html.Code:
     return html.Code(sourced(line))
 
 
-def sourced(text: str) -> html.A | str:
-    """A text, as a link if it names a line of a file that is on this machine."""
-    named = NAMED.search(text)
+def sourced(text: str) -> list[Any] | str:
+    """A text; what in it names a line of a file that is on this machine leads there."""
     shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
-    return go(shown, f"source{address({'at': named[0]})}") if named and there(text) else clean(shown)
+    named = NAMED.search(shown)
+    if not named or not there(named[0]):
+        return clean(shown)
+    link = go(named[0], f"source{address({'at': named[0]})}")
+    return [clean(shown[: named.start()]), link, clean(shown[named.end() :])]
 
 
 @lru_cache(4096)
