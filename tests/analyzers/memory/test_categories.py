@@ -131,3 +131,13 @@ def test_operations_show_a_pass_that_no_python_frame_does(maker):
     artefact = maker.save(made.snapshot())
     assert held_after(artefact, 1) == {4: "activations", 2: "temporary"}
     assert held_after(artefact, 4)[1] == "temporary"
+
+
+def test_a_stack_of_cpp_frames_is_told_by_its_operation(maker):
+    """Not by what took the stack, which is innermost in all of them."""
+    made = maker.Recording()
+    taking = [("torch::unwind::unwind()", "??"), ("c10::cuda::CUDACachingAllocator::malloc()", "??")]
+    made.alloc(KIB, frames(maker, *taking, ("at::native::bmm_out()", "??"), ("at::_ops::bmm::call()", "??")))
+    artefact = maker.save(made.snapshot())
+    assert views.state(artefact, 0)["frame"].tolist() == ["??:1 at::native::bmm_out()"]
+    assert views.top_stacks(artefact)["frames"].iloc[0][0] == "??:1 at::native::bmm_out()"
