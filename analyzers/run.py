@@ -122,7 +122,7 @@ def discover(path: Path) -> Run:
 
 def hint_for(path: Path) -> str:
     """What to give instead of a file, or of files in a folder, of no known kind."""
-    texts = (file for file in files_below(path) if file.suffix in (".html", ".htm", ".txt"))
+    texts = (file for file in files_below(path) if file.name.removesuffix(".gz").endswith((".html", ".htm", ".txt")))
     if any(DEBUG_SERVER.search(head_of(file)) for file in texts):
         return "of PyTorch's debug server save /fr_trace_json, /stacks and /pyspy_dump: only these tell who waits where"
     return "known are memory snapshots, profiler traces, Flight Recorder dumps, step logs and consoles (.gz of each)"

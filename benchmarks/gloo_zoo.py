@@ -33,7 +33,7 @@ SHAPES = {4: (2, 2, 1), 6: (3, 2, 1), 8: (2, 2, 2)}
 """World size -> (tp, dp, pp)."""
 KINDS = ("default", "tp", "dp", "pp")
 STATES = {
-    "healthy": "blocked in a collective",
+    "healthy": "its steps, nothing wrong",
     "stuck_loop": "a Python loop",
     "stuck_native": "a C++ loop, the GIL free",
     "stuck_sleep": "asleep",
@@ -292,8 +292,9 @@ def run(job: Job, folder: Path) -> None:
             if ended:
                 codes[str(ranks.pop(pid))] = os.waitstatus_to_exitcode(status)
         time.sleep(0.1)
-    for pid in ranks:
+    for pid in ranks:  # all at once: who sees another one go has time to say so
         os.kill(pid, signal.SIGKILL)
+    for pid in ranks:
         os.waitpid(pid, 0)
     (folder / "run.json").write_text(json.dumps({"world_size": job.world, "exit_codes": codes}))
 

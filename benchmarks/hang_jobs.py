@@ -302,10 +302,12 @@ def entries(simulation: Simulation, rank: int, now: int) -> list[dict[str, Any]]
         if created > now:
             break
         seqs[name] += not launch.p2p
-        done = state.done_ns.get(index, now + 1)
+        ended = state.done_ns.get(index, now + 1)
         desc = simulation.groups[rank][launch.kind][1]
         for op in launch.ops if len(launch.ops) == 1 else (*launch.ops, "coalesced"):
             op_ids[name] += 1
+            # Of a coalesced launch NCCL marks only the closing entry as done.
+            done = ended if len(launch.ops) == 1 or op == "coalesced" else now + 1
             found.append(
                 {
                     "frames": frames(launch),

@@ -18,7 +18,7 @@ BASE_NS = 1_790_857_026_000_000_000
 US = 1_000
 COMPUTE, COMMUNICATION = 7, 20
 OP_NS, LAUNCH_NS, LATENCY_NS = 9 * US, 4 * US, 3 * US
-"""Of the host for one operator, of its launching call, and from the call's beginning to the kernel's."""
+"""Of the host for one operator, of its launching call at least, and from the call's beginning to the kernel's."""
 BEGIN_NS = 4_402_712_162_817_961
 POINTWISE = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*,"
@@ -236,28 +236,30 @@ class Rank:
         self.external += 1
         inner = start + US
         dims = SHAPES % (op.dims[1], op.dims[2], *op.dims[:2], *op.dims[1:]) if op.dims else ""
-        self.host += OP_NS + self.lost(op.name)
+        launching = LAUNCH_NS + self.external * 7919 % LAUNCH_NS  # never twice the same
+        self.host += OP_NS - LAUNCH_NS + launching + self.lost(op.name)
         if op.outer:
             self.event("cpu_op", op.outer, start, self.host - start, self.op_args(""))
         self.event("cpu_op", op.name, inner, self.host - US // 2 - inner, self.op_args(dims))
-        self.launch(op.kernel, round((op.ns + self.external * 7919 % 1000) * self.factor()), self.host - US - LAUNCH_NS)
+        ns = round((op.ns + self.external * 7919 % 1000) * self.factor())
+        self.launch(op.kernel, ns, self.host - US - launching, launching)
 
     def op_args(self, more: str) -> str:
         return OP_ARGS % (self.external, more, self.external)
 
-    def launch(self, name: str, ns: int, at: int) -> None:
+    def launch(self, name: str, ns: int, at: int, launching: int) -> None:
         """The launching call, its kernel and the arrow between them."""
         start = max(at + LATENCY_NS, self.free[COMPUTE])
-        self.call(at)
+        self.call(at, launching)
         self.kernel(name, start, ns, COMPUTE, "")
         self.free[COMPUTE] = start + ns
         self.work.append((start, start + ns, "compute"))
 
-    def call(self, at: int) -> None:
+    def call(self, at: int, ns: int = LAUNCH_NS) -> None:
         self.correlation += 1
         lane = (4000 + self.rank, 4000 + self.rank)
         args = CALL_ARGS % (self.external, 211, self.correlation)
-        self.event("cuda_runtime", "cudaLaunchKernel", at, LAUNCH_NS, args)
+        self.event("cuda_runtime", "cudaLaunchKernel", at, ns, args)
         self.out.write(FLOW % ("s", self.correlation, *lane, *divmod(self.shown(at), 1000), ""))
 
     def kernel(self, name: str, start: int, ns: int, stream: int, extra: str) -> None:

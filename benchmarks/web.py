@@ -1,6 +1,6 @@
-"""How long the dashboard takes, in a headless Chromium: the first page, a zoom, another instant.
+"""How long the dashboard takes, in a headless Chromium: the first page, a zoom, another instant; pages of a trace.
 
-    python benchmarks/web.py [--entries 1000000] [--times 5] [SNAPSHOT]
+    python benchmarks/web.py [--entries 1000000] [--events 1000000] [--times 5] [SNAPSHOT]
 
 Wall time from the request, or from the gesture, until the new picture is in the page; the cache is warm, as it is after
 the first opening. Prints the median and the worst of several times, and what the page asked of the network.
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import traced_job
 from playwright.sync_api import Page, sync_playwright
 from snapshots import write
 from werkzeug.serving import make_server
@@ -27,6 +28,15 @@ from workbench.ask import room_for
 from workbench.web.app import make_app
 from workbench.web.view import view_of
 
+GANTT = "#gantt .barlayer .point"
+ZOOM_TRACE = """([low, high]) => {
+    const graph = document.querySelector('#gantt .js-plotly-plot');
+    window.before = graph._fullData;
+    Plotly.relayout(graph, {'xaxis.range': [low, high]});
+}"""
+REDRAWN = "() => document.querySelector('#gantt .js-plotly-plot')._fullData !== window.before"
+SETTLED_MS = 1500
+"""Until Dash listens to a chart that is drawn already: a zoom before that is lost."""
 DRAWN = "#timeline .scatterlayer .trace"
 ZOOM = """([low, high]) => {
     const graph = document.querySelector('#timeline .js-plotly-plot');
@@ -40,12 +50,14 @@ INSIDE = """([low, high]) => {
 
 @contextmanager
 def served(path: Path) -> Iterator[tuple[str, int]]:
-    """The address of a dashboard of a snapshot, and how many entries it has."""
+    """The address of a dashboard of a snapshot or trace, and how many entries, or nanoseconds, it has."""
     run = discover(path)
     view = view_of(run, room_for(run), Options())
     server = make_server("127.0.0.1", 0, make_app(view).server, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.port}", max(device.entries for device in view.parts["memory"].devices)
+    memory, trace = view.parts.get("memory"), view.parts.get("trace")
+    ends = [device.entries for device in memory.devices] if memory else [rank.span_ns for rank in trace.ranks]
+    yield f"http://127.0.0.1:{server.port}", max(ends)
     server.shutdown()
 
 
@@ -88,36 +100,66 @@ def told(what: str, seconds: list[float], limit: float) -> None:
     print(f"{what:28} median {1e3 * median:7.0f} ms   worst {1e3 * worst:7.0f} ms   (aim {1e3 * limit:.0f} ms)")
 
 
-def measure(path: Path, times: int) -> None:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    with served(path) as (address, entries), sync_playwright() as p:
+@contextmanager
+def watched(address: str) -> Iterator[Page]:
+    """A page; tells at the end what it asked of the network, and what it complained of."""
+    asked: list[str] = []
+    errors: list[str] = []
+    with sync_playwright() as p:
         options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         page = p.chromium.launch(executable_path=shutil.which("chromium"), args=options).new_page()
-        asked: list[str] = []
-        errors: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        yield page
+    outside = [url for url in asked if not url.startswith((address, "data:", "blob:"))]
+    print(f"{len(asked)} requests, {len(outside)} outside; {len(errors)} console errors")
+
+
+def of_snapshot(path: Path, times: int) -> None:
+    with served(path) as (address, entries), watched(address) as page:
         told("first page (overview)", [open_page(page, address, "#verdict") for _ in range(times)], 2.0)
         told("memory page", [open_page(page, f"{address}/memory", DRAWN) for _ in range(times)], 2.0)
-        page.wait_for_load_state("networkidle")
+        page.wait_for_timeout(SETTLED_MS)
         windows = [(entries * i // (2 * times), entries * (i + times) // (2 * times)) for i in range(times)]
         told(f"zoom on {entries:,} entries", [zoom(page, *window) for window in windows], 0.3)
         told("another instant", [look(page, address, entries * i // (times + 1)) for i in range(1, times + 1)], 2.0)
-        outside = [url for url in asked if not url.startswith((address, "data:", "blob:"))]
-        print(f"{len(asked)} requests, {len(outside)} outside; {len(errors)} console errors")
+
+
+def of_trace(path: Path, times: int) -> None:
+    with served(path) as (address, span), watched(address) as page:
+        told("first page (overview)", [open_page(page, address, "#verdict") for _ in range(times)], 2.0)
+        told("trace page", [open_page(page, f"{address}/trace", GANTT) for _ in range(times)], 2.0)
+        page.wait_for_timeout(SETTLED_MS)
+        windows = [(span * i // (2 * times), span * (i + 1) // (2 * times)) for i in range(times)]
+        told("zoom on its events", [zoom_trace(page, *window) for window in windows], 0.3)
+
+
+def zoom_trace(page: Page, low: int, high: int) -> float:
+    """From the gesture until the events of the window are drawn."""
+
+    def go() -> None:
+        page.evaluate(ZOOM_TRACE, [low, high])
+        page.wait_for_function(REDRAWN, polling=5)
+
+    return timed(go)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("snapshot", type=Path, nargs="?")
     parser.add_argument("--entries", type=int, default=1_000_000)
+    parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--times", type=int, default=5)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = asked.snapshot or Path(folder) / "rank0_memory_snapshot.pickle"
         if asked.snapshot is None:
             write(path, asked.entries)
-        measure(path, asked.times)
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        of_snapshot(path, asked.times)
+        traced = Path(folder) / "rank0_trace.json.gz"
+        traced_job.large(traced, asked.events)
+        of_trace(traced, asked.times)
 
 
 if __name__ == "__main__":

@@ -7,41 +7,54 @@ import threading
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
+from textual.app import App
+from textual.pilot import Pilot
 from werkzeug.serving import make_server
 
+from analyzers import compare
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import room_for
+from workbench.ask import parts, room_for
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.case import RunCase
+from workbench.tui.watch import WatchApp
 from workbench.web.app import make_app
-from workbench.web.view import view_of
+from workbench.web.view import View, view_of
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 FIXTURES = (ROOT / "tests" / "fixtures").relative_to(Path.cwd())
 OOM, STUCK, SLOW = (FIXTURES / name for name in ("oom_2ranks", "stuck_4ranks", "straggler_data_4ranks"))
+HEALTHY, GARBAGE = (FIXTURES / name for name in ("healthy_4ranks", "straggler_gc_4ranks"))
 FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 """Textual's pictures load a font from the network; a system font will do."""
 
 
-async def terminal(folder: Path, keys: str, name: str) -> None:
-    run = discover(folder)
-    app = WorkbenchApp(RunCase(run, room_for(run), Options()))
+async def terminal(app: App[object], keys: str, name: str, title: str) -> None:
     async with app.run_test(size=(118, 34)) as pilot:
         for key in ("", *keys):
-            await app.workers.wait_for_complete()
-            await pilot.pause(0.5)
+            await settled(app, pilot)
             if key:
                 await pilot.press(key)
-        await app.workers.wait_for_complete()
-        await pilot.pause(0.5)
-        (PICTURES / f"{name}.svg").write_text(FONT.sub("", app.export_screenshot(title="workbench inspect outputs/")))
+        await settled(app, pilot)
+        (PICTURES / f"{name}.svg").write_text(FONT.sub("", app.export_screenshot(title=title)))
 
 
-def page(folder: Path, path: str, name: str) -> None:
+async def settled(app: App[object], pilot: Pilot[object]) -> None:
+    """Wait until all that was asked for is drawn."""
+    await app.workers.wait_for_complete()
+    await pilot.pause(1.5)
+    await app.workers.wait_for_complete()
+    await pilot.pause(0.5)
+
+
+def inspecting(folder: Path) -> WorkbenchApp:
     run = discover(folder)
-    server = make_server("127.0.0.1", 0, make_app(view_of(run, room_for(run), Options())).server, threaded=True)
+    return WorkbenchApp(RunCase(run, room_for(run), Options()))
+
+
+def page(view: View, path: str, name: str) -> None:
+    server = make_server("127.0.0.1", 0, make_app(view).server, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
@@ -54,10 +67,21 @@ def page(folder: Path, path: str, name: str) -> None:
     server.shutdown()
 
 
+def of_run(folder: Path) -> View:
+    run = discover(folder)
+    return view_of(run, room_for(run), Options())
+
+
+def of_two(a: Path, b: Path) -> View:
+    runs = discover(a), discover(b)
+    report = compare.analyze(*runs, Options())
+    return View(runs[0], Options(), report, parts(report), runs[1])
+
+
 if __name__ == "__main__":
-    asyncio.run(terminal(OOM, "1", "home"))
-    asyncio.run(terminal(OOM, "2", "memory"))
-    asyncio.run(terminal(STUCK, "3", "hang"))
-    asyncio.run(terminal(SLOW, "5", "steps"))
-    page(OOM, "/memory", "web")
-    page(SLOW, "/trace", "web-trace")
+    for folder, key, name in ((OOM, "1", "home"), (OOM, "2", "memory"), (STUCK, "3", "hang"), (SLOW, "5", "steps")):
+        asyncio.run(terminal(inspecting(folder), key, name, "workbench inspect outputs/"))
+    asyncio.run(terminal(WatchApp(STUCK), "", "watch", "workbench watch outputs/"))
+    page(of_run(OOM), "/memory", "web")
+    page(of_run(SLOW), "/trace", "web-trace")
+    page(of_two(HEALTHY, GARBAGE), "/compare", "web-compare")

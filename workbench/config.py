@@ -121,13 +121,17 @@ def setting(
 
 def flagged(manifest: Mapping[str, Any]) -> list[trainer_config.KeyReport]:
     """What became of the flags in `argv`; nothing where they are not this trainer's."""
-    words = manifest.get("argv")
-    told = [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
-    groups = [found for found in grouped(told) if "." in found[0] and found[0].lstrip("-") not in NO_FLAG]
+    groups = [found for found in grouped(words_of(manifest)) if "." in found[0] and found[0].lstrip("-") not in NO_FLAG]
     try:
         return trainer_config.explain(None, [word for group in groups for word in group])
     except trainer_config.ConfigError:
         return []
+
+
+def words_of(manifest: Mapping[str, Any]) -> list[str]:
+    """The command line of a run, as far as it is one."""
+    words = manifest.get("argv")
+    return [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
 
 
 def grouped(words: Sequence[str]) -> list[list[str]]:
@@ -143,7 +147,6 @@ def grouped(words: Sequence[str]) -> list[list[str]]:
 
 def started_with(manifest: Mapping[str, Any]) -> str:
     """The file or function whose configuration the flags changed."""
-    words = manifest.get("argv")
-    named = {flag.lstrip("-"): rest for flag, *rest in grouped([str(word) for word in words])} if words else {}
+    named = {flag.lstrip("-"): rest for flag, *rest in grouped(words_of(manifest))}
     given = [*named.get("job.config_file", []), *named.get("module", []), *named.get("config", [])]
     return " ".join(given[:2]) or "set by the run"

@@ -8,11 +8,16 @@ from contextlib import contextmanager
 
 from analyzers.errors import Exit, WorkbenchError
 
-UNSAFE = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+TURNING = "\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
+"""Characters without a width that let text read as another: told by their number."""
+UNSAFE: dict[int, str | None] = {
+    **{code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"},
+    **{ord(sign): f"\\u{ord(sign):04x}" for sign in TURNING},
+}
 
 
 def clean(text: object) -> str:
-    """Text out of an artefact without the control characters that could steer a terminal."""
+    """Text out of an artefact, without the control characters that could steer a terminal or a reader's eye."""
     return str(text).translate(UNSAFE)
 
 

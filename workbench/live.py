@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from analyzers.errors import InputError
@@ -51,20 +51,37 @@ def collect(folder: Path) -> None:
 
 
 def folder_of(pid: int) -> Path:
-    """The run folder of a process that has a recorder, found by the file that it holds open."""
+    """The run folder of a process that has a recorder, or has started one that does, as a launcher has its ranks."""
     if not Path("/proc/self/fd").is_dir():
         raise UsageProblem("--pid needs Linux", "give the folder of the job with --run")
     try:
-        links = list(Path(f"/proc/{pid}/fd").iterdir())
+        list(Path(f"/proc/{pid}/fd").iterdir())
     except FileNotFoundError as error:
         raise InputError(f"no process {pid} on this machine", "ranks of other machines are asked there") from error
     except PermissionError as error:
         raise InputError(f"process {pid} belongs to somebody else", "ask as the user who runs the job") from error
-    for link in links:
-        target = Path(os.path.realpath(link))
-        if target.name.startswith(STACKS_FILE) and target.parent.name == "dumps":
-            return target.parent.parent
-    raise InputError(f"process {pid} ({command_of(pid)}) has no recorder that could be asked", without_recorder(pid))
+    folder = next((found for one in family(pid) if (found := held_folder(one))), None)
+    if folder is None:
+        what = f"process {pid} ({command_of(pid)}) has no recorder that could be asked"
+        raise InputError(what, without_recorder(pid))
+    return folder
+
+
+def family(pid: int) -> Iterator[int]:
+    """A process, and all that it has started."""
+    yield pid
+    for child in read(pid, f"task/{pid}/children").split():
+        yield from family(int(child))
+
+
+def held_folder(pid: int) -> Path | None:
+    """The run folder of a rank, by the file that its recorder holds open."""
+    try:
+        targets = [Path(os.path.realpath(link)) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return None
+    held = (t for t in targets if t.name.startswith(STACKS_FILE) and t.parent.name == "dumps")
+    return next((target.parent.parent for target in held), None)
 
 
 def command_of(pid: int) -> str:

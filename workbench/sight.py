@@ -7,20 +7,32 @@ from workbench.ask import ROOMS
 
 ELSEWHERE = {"incident.crashed": "hang", "compare": "compare"}
 """Findings that are not called after the room in which they are seen."""
+PARTS = {
+    "timeline": ("memory.oom", "memory.near_limit", "memory.activation_peak"),
+    "changes": ("memory.leak",),
+    "blocks": ("memory.fragmentation", "memory.reserved", "memory.dead_pool"),
+    "ranks": ("memory.uneven",),
+    "operations": ("hang.mismatch", "hang.skipped", "hang.order_cycle"),
+    "stacks": ("hang.host_stuck",),
+    "waits": ("trace.straggler", "trace.exposed_communication"),
+    "phases": ("steps.straggler",),
+    "times": ("steps.slowdown", "steps.global_stall"),
+    "loss": ("steps.nonfinite_loss", "steps.loss_spike", "steps.loss_rise", "steps.plateau", "steps.grad_norm_jump"),
+}
+"""The part of a view that a finding is about, also of the findings below it (`memory.oom.spike`)."""
 
 
 @dataclass(frozen=True)
 class Sight:
-    """`room`: the view to turn to. `rank` and `step`: what to look at there, None where it is of all of them."""
+    """`room`: the view to turn to; `part`: what to look at there, empty where all of it counts.
+
+    `rank` and `step` are None where the finding is about all of them.
+    """
 
     room: str
-    finding: str
+    part: str
     rank: int | None = None
     step: int | None = None
-
-    def is_about(self, *names: str) -> bool:
-        """Whether the finding is one of these, or of a kind below one of them."""
-        return any(self.finding == name or self.finding.startswith(f"{name}.") for name in names)
 
 
 def sight(finding: Finding) -> Sight | None:
@@ -29,4 +41,10 @@ def sight(finding: Finding) -> Sight | None:
     room = ELSEWHERE.get(finding.id) or ELSEWHERE.get(named) or named
     if room not in (*ROOMS, *ELSEWHERE.values()):
         return None
-    return Sight(room, finding.id, finding.ranks[0] if finding.ranks else None, finding.step)
+    part = next((part for part, findings in PARTS.items() if is_about(finding.id, *findings)), "")
+    return Sight(room, part, finding.ranks[0] if finding.ranks else None, finding.step)
+
+
+def is_about(finding: str, *names: str) -> bool:
+    """Whether a finding's id is one of these, or below one of them."""
+    return any(finding == name or finding.startswith(f"{name}.") for name in names)

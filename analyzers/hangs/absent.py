@@ -1,4 +1,4 @@
-"""Which of the operations that wait for a rank without a dump is the one that it never came to.
+"""Which of the operations that wait for a rank is the one that it never came to, where its own dump does not tell.
 
 Its members wait for it in several groups at once, as each stands in the first operation that needs it. Sisters run
 the same program, so the operation that comes first in theirs is the one; all others wait because of that.
@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 
 from analyzers.hangs.graph import At
 from analyzers.hangs.model import Job, Op
-from analyzers.hangs.p2p import NAME, OTHER_HALF
+from analyzers.hangs.p2p import NAME, OTHER_HALF, batch_of, peer_of
 
 SISTERS_ASKED = 16
-NOT_YET = 1 << 62
-"""The position of an operation that a sister has still to issue."""
+NOT_YET, LONG_AGO = 1 << 62, -1
+"""Positions of operations that a sister has still to issue, or that its dump no longer holds."""
 
 
 def first_missed(job: Job, rank: int, places: Sequence[At]) -> At | None:
@@ -53,9 +53,10 @@ def position_of(job: Job, rank: int, sister: int, place: At) -> int | None:
     ops = job.ranks[sister].ops
     if place.sender < 0:
         here = (i for i, op in enumerate(ops) if op.group == own and op.seq == place.seq and not op.p2p)
-        return next(here, NOT_YET if place.seq > job.ranks[sister].enqueued(own) else None)
+        return next(here, NOT_YET if place.seq > job.ranks[sister].enqueued(own) else LONG_AGO)
     partner = job.groups[own].ranks[job.groups[place.group].ranks.index(place.sender)]
-    return other_half(job, sister, partner, own, job.ranks[place.sender].front)
+    waits_in = next((op for op in stands_in(job, place.sender) if (peer_of(job, op) or ("", -1))[1] == rank), None)
+    return other_half(job, sister, partner, own, waits_in)
 
 
 def own_group(job: Job, rank: int, sister: int, place: At) -> int | None:
@@ -69,22 +70,28 @@ def own_group(job: Job, rank: int, sister: int, place: At) -> int | None:
     return own[0] if len(own) == 1 else None
 
 
+def stands_in(job: Job, rank: int) -> list[Op]:
+    """The messages of the launch that a rank stands in."""
+    state = job.ranks[rank]
+    return batch_of(state, state.front) if state.front else []
+
+
 def is_alike(job: Job, number: int, other: int) -> bool:
     here, there = job.groups[number], job.groups[other]
     return (here.desc, len(here.ranks)) == (there.desc, len(there.ranks))
 
 
-def other_half(job: Job, sister: int, partner: int, group: int, front: Op | None) -> int | None:
+def other_half(job: Job, sister: int, partner: int, group: int, waits_in: Op | None) -> int | None:
     """Where a sister has its half of the message that its partner issued where the rank's partner stands.
 
     Halves complete together, so from the last completed pair on they can be counted without knowing the first one.
     """
-    found = NAME.fullmatch(job.operation(front)) if front and partner in job.ranks else None
-    if front is None or found is None:
+    found = NAME.fullmatch(job.operation(waits_in)) if waits_in and partner in job.ranks else None
+    if waits_in is None or found is None:
         return None
     theirs = named(job, partner, group, found[0])
     mine = named(job, sister, group, OTHER_HALF[found["verb"]].format(**found.groupdict()))
-    at = next((i for i, op in enumerate(theirs) if op.p2p_seq == front.p2p_seq), len(theirs))
+    at = next((i for i, op in enumerate(theirs) if op.p2p_seq == waits_in.p2p_seq), len(theirs))
     index = at - completed(theirs) + completed(mine)
     if index >= len(mine):
         return NOT_YET

@@ -1,39 +1,28 @@
 """What kind of cause each root of the wait-for graph is, and who is to blame."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import pairwise
 
 import msgspec
 
 from analyzers.hangs.absent import first_missed
+from analyzers.hangs.age import too_young, young
 from analyzers.hangs.ends import Death, is_victim
-from analyzers.hangs.graph import At, Graph, Node, has_come, victims
+from analyzers.hangs.graph import At, Node, has_come, victims
 from analyzers.hangs.messages import in_message
-from analyzers.hangs.model import Culprit, Frame, Job, Op
+from analyzers.hangs.model import Culprit, Job, Op
 from analyzers.hangs.p2p import one_sided, peer_of, unlike_halves
-from analyzers.hangs.program import Departure, Programs
+from analyzers.hangs.program import Departure
+from analyzers.hangs.scene import Scene, begun_ns, culprit, describe
 from analyzers.hangs.side import Side
 from analyzers.hangs.signatures import Divergence, first_divergence
 from analyzers.wording import who
 
-YOUNG_SAMPLES = 64
 HELD = {
     "stopped": "its process is stopped: kill -CONT lets it go on",
     "in the kernel": "its process waits in the kernel, as it does for storage that hangs",
 }
 OUTSIDE = ("", "step", "between")
 """Where a heartbeat is in no phase."""
-
-
-@dataclass(frozen=True)
-class Scene:
-    """All that a verdict may rest on."""
-
-    job: Job
-    side: Side
-    graph: Graph
-    programs: Programs
 
 
 def classify(scene: Scene, root: list[Node]) -> Culprit | None:
@@ -50,9 +39,11 @@ def classify(scene: Scene, root: list[Node]) -> Culprit | None:
 
 def ring(scene: Scene, ranks: list[int], places: list[At], hurt: list[int]) -> Culprit | None:
     """Ranks that wait for each other; a skipped operation leaves the same picture as a different order."""
-    if all(young(scene, place) for place in places):
+    lost_front = any(scene.job.ranks[rank].overwritten for rank in ranks if rank in scene.job.ranks)
+    if lost_front or all(young(scene, place) for place in places):
         return None
     at = min(places)
+    # Whoever left the program of its sisters closed the ring; without such a one the order of groups did.
     left = [d for rank in ranks if (d := scene.programs.departure(rank))]
     # Another operation in the same place is a mismatch; the same one in another group's place is the order.
     if left := [d for d in left if d.kind != "mismatch" or d.op.group == d.expected.group]:
@@ -107,7 +98,7 @@ def lone(scene: Scene, rank: int, hurt: list[int]) -> Culprit | None:
     missed = scene.programs.first_missed(rank)
     # A stage waits in its recv for most of a step, so of two places that tell no more a collective is the nearer one.
     at = min(places, key=lambda p: (not is_at(scene.job, missed, p), p.sender >= 0, begun_ns(scene, p)))
-    if rank not in scene.job.ranks:
+    if missed is None:
         at = first_missed(scene.job, rank, places) or at
     if death := scene.side.death(rank):
         return died(scene, death, at, hurt)
@@ -141,12 +132,6 @@ def died(scene: Scene, death: Death, at: At, hurt: list[int]) -> Culprit:
         return msgspec.structs.replace(found, frames=[])
     error = {"frames": death.exit.traceback, "error": death.exit.error, "out_of_memory": death.exit.out_of_memory}
     return msgspec.structs.replace(found, **error, step=death.exit.step or found.step or None)
-
-
-def begun_ns(scene: Scene, at: At) -> int:
-    """When the first rank came to an operation."""
-    fronts = (scene.job.ranks[rank].front for rank in scene.graph.arrived(at))
-    return min((op.created_ns for op in fronts if op), default=0)
 
 
 def is_at(job: Job, op: Op | None, at: At) -> bool:
@@ -240,37 +225,6 @@ def both_halves(scene: Scene, at: At, hurt: list[int]) -> Culprit | None:
     return culprit(scene, "all_arrived", pair, at, hurt, "both halves were issued")
 
 
-def too_young(scene: Scene, at: At) -> bool:
-    """Whether the newest arrival is no older than the dumps are apart: then it was in flight, not hung."""
-    asked = [t for rank in scene.job.ranks if (t := scene.side.answered_ns(rank)) is not None]
-    fronts = [op for rank in scene.graph.arrived(at) if (op := scene.job.ranks[rank].front)]
-    if not asked or any(op.retired for op in fronts):
-        return False
-    skew = max(asked) - min(asked)
-    return min(asked) - max(op.created_ns for op in fronts) <= max(skew, 1_000_000_000)
-
-
-def young(scene: Scene, at: At) -> bool:
-    """Whether an operation was begun no longer before the dumps than this job's operations take.
-
-    Only the files' times tell that, and they are believed where they follow all that the dumps report.
-    """
-    job = scene.job
-    fronts = [op for rank in scene.graph.arrived(at) if (op := job.ranks[rank].front)]
-    if not job.taken or scene.side.collection or not fronts or any(op.retired for op in fronts):
-        return False
-    usual = max(longest_pause(job, op.rank) for op in fronts[:YOUNG_SAMPLES])
-    skew = max(job.taken.values()) - min(job.taken.values())
-    return min(job.taken.values()) - min(op.created_ns for op in fronts) <= 2 * usual + skew
-
-
-def longest_pause(job: Job, rank: int) -> int:
-    """The longest time that a rank took from one operation to the next, or one took from its issue to its end."""
-    ops = job.ranks[rank].ops
-    pauses = (after.created_ns - before.created_ns for before, after in pairwise(ops))
-    return max([*pauses, *(op.completed_ns - op.created_ns for op in ops if op.done)], default=0)
-
-
 def from_divergence(scene: Scene, parted: Divergence, involved: Iterable[int]) -> Culprit:
     """The culprits of a mismatch; where nothing tells the sides apart both are named."""
     job = scene.job
@@ -298,46 +252,3 @@ def contrast(job: Job, parted: Divergence) -> str:
         return f"sides of {' and '.join(shown)} ranks; {parted.why}"
     mine, theirs = job.signature(parted.op), job.signature(parted.expected)
     return f"{mine.operation} {mine.shape} instead of {theirs.operation} {theirs.shape} ({parted.why})"
-
-
-def operation_at(scene: Scene, at: At) -> Op | None:
-    arrived = scene.graph.arrived(at)
-    return scene.job.ranks[arrived[0]].front if arrived else None
-
-
-def describe(scene: Scene, at: At) -> str:
-    op = operation_at(scene, at)
-    return f"{scene.job.operation(op) if op else 'operation'} #{at.seq} of {scene.job.groups[at.group].label}"
-
-
-def culprit(
-    scene: Scene,
-    kind: str,
-    ranks: list[int],
-    at: At,
-    hurt: list[int],
-    detail: str,
-    *,
-    frames: list[Frame] | None = None,
-    op: Op | None = None,
-    step: int | None = None,
-    confidence: float = 0.9,
-) -> Culprit:
-    group = scene.job.groups[at.group]
-    op = op or operation_at(scene, at)
-    beat = scene.side.heartbeat(ranks[0])
-    own = [scene.job.ranks[r].front for r in ranks if r in scene.job.ranks]
-    shown = frames or scene.side.main_stack(ranks[0]) or next((scene.job.frames(o) for o in own if o), [])
-    return Culprit(
-        ranks=ranks,
-        kind=kind,
-        group=group.name,
-        group_desc=group.label,
-        seq=op.seq if op else at.seq,
-        operation=scene.job.operation(op) if op else None,
-        frames=shown,
-        victims=[rank for rank in hurt if rank not in ranks],
-        step=(step if step is not None else (beat.step if beat else None)) or None,
-        detail=detail,
-        confidence=confidence,
-    )

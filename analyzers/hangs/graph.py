@@ -125,7 +125,11 @@ def has_come(state: RankState | None, at: At) -> bool:
 
 
 def roots(graph: Graph) -> list[list[Node]]:
-    """Components nobody leads out of, to which someone leads or in which someone stands."""
+    """Components nobody leads out of, to which someone leads or in which someone stands.
+
+    Whoever waits for somebody is a victim of that one, so only where all ways end can a cause be; a ring of waiting
+    ranks is one component, as none of them comes before the others.
+    """
     found = components(graph.nodes(), graph.next)
     home = {node: index for index, members in enumerate(found) for node in members}
     return [

@@ -5,8 +5,8 @@ hold neither times nor types nor stacks, and a row that some members did not iss
 """
 
 import html
-import mmap
 import re
+import zlib
 from collections import defaultdict
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +16,10 @@ import msgspec
 import numpy as np
 
 SUFFIXES = (".html", ".htm", ".txt")
-"""Of files that may hold many ranks."""
+"""Of files that may hold many ranks; `.gz` may follow."""
+PAGE_BYTES = 1 << 28
+TABLES_BYTES = 1 << 12
+"""What gzip's own tables may take before the first byte comes."""
 PAGE_SECTION = re.compile(rb"<h2>Rank (\d{1,7}):[^<]*</h2>\s*(<p>Failed[^<]*</p>\s*)?<pre>(.*?)</pre>", re.DOTALL)
 TEXT_SECTION = re.compile(rb"^=== Rank (\d{1,7}): \S* ===\n(Error: \d+)?(.*?)(?=^===|\Z)", re.DOTALL | re.MULTILINE)
 TABLES = re.compile(rb"<h2>Groups</h2>|^--- Groups ---$", re.MULTILINE)
@@ -48,11 +51,20 @@ class Section(NamedTuple):
 
 def holds_many(path: Path) -> bool:
     """Whether a file speaks of many ranks, by its suffix and its beginning."""
-    if path.suffix not in SUFFIXES:
+    if not path.name.removesuffix(".gz").endswith(SUFFIXES):
         return False
+    return content_of(path, 64).lstrip().startswith((b"<", b"=== ", b"PARTIAL DATA"))
+
+
+def content_of(path: Path, limit: int = PAGE_BYTES) -> bytes:
+    """The first bytes of a page, inflated if it was gzipped."""
     with path.open("rb") as file:
-        head = file.read(64).lstrip()
-    return head.startswith((b"<", b"=== ", b"PARTIAL DATA"))
+        if file.peek(2)[:2] != b"\x1f\x8b":
+            return file.read(limit)
+        try:
+            return zlib.decompressobj(wbits=31).decompress(file.read(max(limit, TABLES_BYTES)), limit)
+        except zlib.error:
+            return b""
 
 
 def sections(content: bytes) -> list[Section]:
@@ -63,8 +75,7 @@ def sections(content: bytes) -> list[Section]:
 
 def unanswered(path: Path) -> dict[int, str]:
     """The ranks whose servers did not answer, and how: "refused" or "timeout"."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        found = [(one[1] or one[3], one[2] or one[4]) for one in FAILED.finditer(content)]
+    found = [(one[1] or one[3], one[2] or one[4]) for one in FAILED.finditer(content_of(path))]
     return {int(rank): SAID[why] for rank, why in found if why in SAID}
 
 
@@ -72,7 +83,7 @@ def unanswered(path: Path) -> dict[int, str]:
 def stacks(path: Path) -> dict[int, str]:
     """What a page or text of stacks holds of each rank."""
     try:
-        return {one.rank: html.unescape(one.text.decode(errors="replace")) for one in sections(path.read_bytes())}
+        return {one.rank: html.unescape(one.text.decode(errors="replace")) for one in sections(content_of(path))}
     except OSError:
         return {}
 

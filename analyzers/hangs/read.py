@@ -8,6 +8,7 @@ import gzip
 import io
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,13 +21,17 @@ from analyzers import unpickle
 from analyzers.errors import InputError
 from analyzers.hangs import pages
 
-VERSION = 4
+VERSION = 5
 TAIL_ROWS = 64_000
 """Operations kept over all dumps of a set, beside those that are not done."""
 TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
 """Operations kept of one rank."""
 TEXT_AT_MOST = 500
 LARGEST = 1 << 62
+LOOKED_AT = 256
+"""Entries at either end among which one is done, unless only unfinished ones were dumped."""
+COALESCED = "nccl:coalesced"
+"""The entry that closes a launch of several operations."""
 
 OPS = (
     "dump", "group", "seq", "p2p_seq", "record", "signature", "stack", "started", "done", "retired",
@@ -65,7 +70,7 @@ def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
 def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
     """(rank, what reads it) of the dumps in a file: one, or on a page of PyTorch's debug server one a rank."""
     try:
-        page = path.read_bytes() if pages.holds_many(path) else b""
+        page = pages.content_of(path) if pages.holds_many(path) else b""
     except OSError:
         page = b""  # reading it as a dump will say what is wrong
     if pages.TABLES.search(page):
@@ -122,7 +127,7 @@ class Tables:
         self.groups, self.signatures, self.stacks, self.members = Interned(), Interned(), Interned(), Interned()
 
     def add(self, index: int, dump: dict[str, Any]) -> dict[str, Any]:
-        entries = [e for e in dump.get("entries", []) if isinstance(e, dict)]
+        entries = with_closed_launches([e for e in dump.get("entries", []) if isinstance(e, dict)])
         old, recent = split(entries, self.tail)
         stacks: dict[tuple[int, ...], int] = {}
         for entry in recent:
@@ -135,7 +140,7 @@ class Tables:
             "frames": any("frames" in e for e in entries[-1:]),
             "done": len(old) + sum(map(is_done, recent)),
             "active_only": whole(entries[0].get("collective_seq_id")) > 1 if entries else False,
-            "overwritten": overwritten(entries, statuses(dump.get("pg_status"))),
+            "overwritten": overwritten(entries, recent, statuses(dump.get("pg_status"))),
             "detail": bool(entries) and all(group_of(e) == ("", "") for e in entries[-8:]),
             "groups": self.configured(dump.get("pg_config")),
             "status": statuses(dump.get("pg_status")),
@@ -221,6 +226,27 @@ class Tables:
         }
 
 
+def with_closed_launches(entries: list[Entry]) -> list[Entry]:
+    """Entries, of which those inside a coalesced launch are done when its closing entry is.
+
+    NCCL puts the end of a launch on that closing entry only: what it holds stays `scheduled` for ever. Where only
+    unfinished operations were dumped the closing entry of a finished launch is missing.
+    """
+    closing = {launch(e): is_done(e) for e in entries if e.get("profiling_name") == COALESCED}
+    closed = {one for one, done in closing.items() if done}
+    if not closed and not any(map(is_done, (*entries[:LOOKED_AT], *entries[-LOOKED_AT:]))):
+        together = Counter(launch(e) for e in entries if e.get("is_p2p"))
+        closed = {one for one, count in together.items() if count > 1 and one not in closing}
+    if not closed:
+        return entries
+    return [e | {"state": "completed"} if not is_done(e) and launch(e) in closed else e for e in entries]
+
+
+def launch(entry: Entry) -> tuple[str, int, int]:
+    """What the entries of one launch have in common."""
+    return text(entry.get("pg_id")), whole(entry.get("collective_seq_id")), whole(entry.get("p2p_seq_id"))
+
+
 def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
     """Old operations, all done, and recent ones: the last `tail`, or more from the first one that is not done."""
     old = entries[:-tail]
@@ -229,21 +255,23 @@ def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
     return old[:cut], entries[cut:]
 
 
-def overwritten(entries: list[Entry], status: dict[str, list[int]]) -> bool:
+def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, list[int]]) -> bool:
     """Whether the ring has lost operations that were not done, so that the oldest one it holds is not the front.
 
-    Statuses count operations, with or without those between two ranks, so only what exceeds both counts is lost.
+    A group whose oldest entry is not done must have completed all before that one. Statuses count operations, with or
+    without those between two ranks, so only what exceeds both counts is lost.
     """
-    if not entries or is_done(entries[0]) or whole(entries[0].get("record_id")) <= 0:
+    if not entries or whole(entries[0].get("record_id")) <= 0:
         return False
-    oldest: dict[str, Entry] = {}
-    for entry in entries:
-        oldest.setdefault(text(entry.get("pg_id")), entry)
-    return any(
-        min(whole(entry.get("op_id")), whole(entry.get("collective_seq_id"))) > status[pg_id][2] + 1
-        for pg_id, entry in oldest.items()
-        if pg_id in status
-    )
+    waiting = {text(entry.get("pg_id")) for entry in recent if not is_done(entry)}.intersection(status)
+    oldest = {pg_id: next(entry for entry in entries if text(entry.get("pg_id")) == pg_id) for pg_id in waiting}
+    return any(not is_done(one) and count_of(one) > status[pg_id][2] + 1 for pg_id, one in oldest.items())
+
+
+def count_of(entry: Entry) -> int:
+    """The number of an operation in its group, by whichever count is behind."""
+    own = whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"))
+    return min(whole(entry.get("op_id")), own)
 
 
 def newest(entries: list[Entry]) -> list[Entry]:

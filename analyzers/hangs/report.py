@@ -5,13 +5,14 @@ from itertools import chain
 
 from analyzers import run, store
 from analyzers.errors import InputError
-from analyzers.hangs.classify import Scene, classify
+from analyzers.hangs.classify import classify
 from analyzers.hangs.ends import Death, exception_text, is_victim
 from analyzers.hangs.graph import At, Graph, build, roots
 from analyzers.hangs.job import NO_STACKS, OVERWRITTEN, load_job
 from analyzers.hangs.model import Culprit, HangData, Job, Wait, is_library, user_frame
 from analyzers.hangs.program import Programs
 from analyzers.hangs.rounds import moved
+from analyzers.hangs.scene import Scene
 from analyzers.hangs.sets import DumpSet, open_set
 from analyzers.hangs.side import Side
 from analyzers.hangs.standing import MOST_RANKS

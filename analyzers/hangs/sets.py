@@ -118,7 +118,7 @@ def one_a_rank(artefacts: Sequence[run.Artefact]) -> list[run.Artefact]:
             best[rank] = artefact
     pages = [a for a in artefacts if holds_many(a.path)]
     own = {rank: a for rank, a in sorted(best.items()) if a not in pages}
-    texts = sorted((a for a in pages if a.path.suffix == ".txt"), key=lambda a: a.path.name)
+    texts = sorted((a for a in pages if ".txt" in a.path.suffixes), key=lambda a: a.path.name)
     pages = [a for a in pages if a not in texts[:-1]]
     pages.sort(key=lambda a: ("json" in a.path.name, a.path.stat().st_mtime))
     return [*(run.Artefact(a.path, a.kind, rank, a.step, a.exit, a.bytes) for rank, a in own.items()), *pages]

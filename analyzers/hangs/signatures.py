@@ -124,6 +124,7 @@ def departed(
     job: Job, group: int, seq: int, tables: Mapping[int, Mapping[int, Op]], sides: Sequence[list[int]]
 ) -> tuple[list[int], str]:
     """The culprits and the evidence against them; the first kind of evidence that tells sides apart decides."""
+    # One rank errs more often than most of a group at once, so the majority is right, whichever rank is lowest.
     if len(sides[0]) > len(sides[1]):
         return sorted(m for side in sides[1:] for m in side), f"{len(sides[0])} of the others issued the same"
     members = len(job.groups[group].ranks)
@@ -194,6 +195,8 @@ def against_habit(job: Job, seq: int, table: Mapping[int, Op]) -> bool:
 
 def has_skipped(job: Job, seq: int, mine: Mapping[int, Op], theirs: Mapping[int, Op]) -> bool:
     """Whether my operations from `seq` on are theirs one number later."""
+    # Who leaves one operation out gives each later one the number before: one shift explains all that follows, where
+    # a mismatch would need an error in each.
     later = [s for s in mine if s >= seq and s + 1 in theirs]
     if later:
         return all(key(job, mine[s])[:2] == key(job, theirs[s + 1])[:2] for s in later)

@@ -70,16 +70,19 @@ def places(
     buckets: int = 200,
     window: tuple[int, int] | None = None,
 ) -> pd.DataFrame:
-    """Allocated bytes by `pool` or `stream` at the instants of `timeline`.
+    """Allocated bytes by `pool`, `stream` or `phase` at the instants of `timeline`.
 
     Columns: entry, time_us, allocated, and one a pool (`0.0` is the common one, `?` what no file before torch 2.12
-    tells) or stream (`stream 0`); they sum to allocated, with `others` where there are too many to name.
+    tells), stream (`stream 0`) or phase (see `phases`); they sum to allocated, with `others` where there are too many
+    to name.
 
     Raises:
         InputError: There is no such grouping.
     """
+    if by == "phase":
+        return phases(artefact, options, device, buckets, window)
     if by not in ("pool", "stream"):
-        raise InputError(f"cannot place by {by}", "choose one of pool, stream")
+        raise InputError(f"cannot place by {by}", "choose one of pool, stream, phase")
     replay = replayed(artefact, options, device)
     placed, instants = Placed(replay), highest(replay, buckets, window)
     names = placed.named(by)
@@ -263,6 +266,12 @@ def free(
 ) -> pd.DataFrame:
     """What was free after any entry, the largest piece first; see `state.free_at`."""
     return free_at(replayed(artefact, options, device), entry).head(limit)
+
+
+def files(artefact: Artefact, options: store.Options | None = None) -> set[str]:
+    """The source files that the stacks of a snapshot name."""
+    snapshot = opened(artefact, options)
+    return {snapshot.text(int(number)) for number in np.unique(snapshot.columns["frame_file"])}
 
 
 def life(artefact: Artefact, address: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:

@@ -25,20 +25,23 @@ from the last step before it to the first one after it. `ending`: ranks that sto
 """
 LATEST_NS, LONGEST_NS = 1 << 62, 1 << 55
 """The year 2116 and a step of a year: rows beyond are no record of anything."""
+TOGETHER = 64
+"""Ranks whose rows are looked at together; more take more memory than time."""
+ALL = slice(None)
 OUTLIER = 6.0
 """Robust deviations beyond which a step that only trains was stalled."""
 
 
 def goodput(steps: Steps, late: Lateness) -> Goodput | None:
     """The mean over ranks; None where the logs do not tell when steps were."""
-    table = by_rank(steps, late)
-    if table.empty:
+    table, bounds = by_rank(steps, late), extent(steps)
+    if bounds is None:
         return None
     wall = int(table.iloc[0].sum())
     parts = shared([sum(table[name].tolist()) for name in PARTS], len(table))
     named = {name: ns for name, ns in zip(PARTS, parts, strict=True) if ns}
     return Goodput(
-        started_ns=beginning(steps, timeline(steps)),
+        started_ns=bounds[0],
         wall_ns=wall,
         parts=named,
         productive=named.get("productive", 0) / wall if wall else 0.0,
@@ -54,31 +57,56 @@ def shared(sums: Sequence[int], count: int) -> list[int]:
 
 def by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
     """Ns of each part, a row a rank; each row adds up to the wall time of the run. Empty where no time is told."""
-    rows = timeline(steps)
-    if rows.empty:
+    bounds = extent(steps)
+    if bounds is None:
         return pd.DataFrame()
-    begin, end = beginning(steps, rows), int((rows["start_ns"] + rows["dur_ns"]).max())
+    stall_ns = stalled(steps, late)
+    ranks = (steps.ranks[at : at + TOGETHER] for at in range(0, len(steps.ranks), TOGETHER))
+    tables = [of_ranks(steps, rows, stall_ns, bounds) for few in ranks if len(rows := timeline(steps, few))]
+    return pd.concat(tables).rename_axis("rank").astype(np.int64)[list(PARTS)]
+
+
+def of_ranks(steps: Steps, rows: pd.DataFrame, stall_ns: Array, bounds: tuple[int, int]) -> pd.DataFrame:
+    """The same of the ranks in some rows of a timeline."""
+    begin, end = bounds
     rows["dur_ns"] = np.minimum(rows["dur_ns"], following(rows, end) - rows["start_ns"])
-    parts = inside(steps, rows, stalled(steps, late)) | outside(rows, begin, end)
-    table = pd.DataFrame(parts).groupby(rows["rank"].to_numpy()).sum()
-    return table.rename_axis("rank").astype(np.int64)[list(PARTS)]
+    parts = inside(steps, rows, stall_ns) | outside(rows, begin, end)
+    return pd.DataFrame(parts).groupby(rows["rank"].to_numpy()).sum()
 
 
-def timeline(steps: Steps) -> pd.DataFrame:
-    """All rows with a time in order of rank and time; `row` is that of the table, -1 for those that were redone."""
+def extent(steps: Steps) -> tuple[int, int] | None:
+    """When the first rank started, else its first step, and when the last step ended; None where no time is told."""
+    starts, ends = [], []
+    for table in (steps.table, steps.redone):
+        start, length = (table[name].to_numpy() for name in ("start_ns", "dur_ns"))
+        known = timed(table)
+        starts += [int(start[known].min())] if known.any() else []
+        ends += [int((start + length * table["covers"].to_numpy())[known].max())] if known.any() else []
+    first = (start.started_ns for start in steps.starts if start.started_ns > 0)
+    return (min([*starts, *first]), max(ends)) if starts else None
+
+
+def timed(table: pd.DataFrame) -> Array:
+    """Rows that tell when they were and how long, and can be true."""
+    length = table["dur_ns"].to_numpy().astype(float) * table["covers"].to_numpy()
+    start = table["start_ns"].to_numpy()
+    found: Array = (start >= 1) & (start <= LATEST_NS) & (length >= 0) & (length <= LONGEST_NS)
+    return found
+
+
+def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
+    """The rows of some ranks, which follow each other, with a time, in order of rank and time.
+
+    `row` is that of the table, -1 for those that were redone.
+    """
     columns = ["rank", "session", "start_ns", "dur_ns", "covers"]
-    kept = steps.table[columns].assign(row=np.arange(len(steps.table)))
-    rows = pd.concat([kept, steps.redone[columns].assign(row=-1)], ignore_index=True)
-    length = rows["dur_ns"].astype(float) * rows["covers"]
-    rows = rows[rows["start_ns"].between(1, LATEST_NS) & length.between(0, LONGEST_NS)]
+    first, last = np.searchsorted(steps.table["rank"].to_numpy(), [ranks[0], ranks[-1] + 1])
+    kept = steps.table.iloc[first:last][columns].assign(row=np.arange(first, last))
+    again = steps.redone[steps.redone["rank"].between(ranks[0], ranks[-1])]
+    rows = pd.concat([kept, again[columns].assign(row=-1)], ignore_index=True)
+    rows = rows[timed(rows)]
     rows["dur_ns"] *= rows["covers"]
     return rows.sort_values(["rank", "start_ns"], kind="stable", ignore_index=True)
-
-
-def beginning(steps: Steps, rows: pd.DataFrame) -> int:
-    """When the first rank started, else when its first step did."""
-    first = int(rows["start_ns"].min())
-    return min([first, *(start.started_ns for start in steps.starts if start.started_ns > 0)])
 
 
 def following(rows: pd.DataFrame, end: int) -> Array:
@@ -100,17 +128,18 @@ def inside(steps: Steps, rows: pd.DataFrame, stall_ns: Array) -> dict[str, Array
     again = row < 0
     parts = {"redone": np.where(again, left, 0)}
     left[again] = 0
-    wanted = {part: phase_ns(steps, names) for part, names in PHASES.items()} | {"stall": stall_ns}
+    wanted = {part: phase_ns(steps, names, row) for part, names in PHASES.items()} | {"stall": stall_ns[row]}
     for part, ns in wanted.items():
-        taken = np.where(again, 0, np.minimum(left, ns[row] * rows["covers"].to_numpy()))
+        taken = np.where(again, 0, np.minimum(left, ns * rows["covers"].to_numpy()))
         parts[part] = np.maximum(taken, 0)
         left = left - parts[part]
     return parts | {"productive": left}
 
 
-def phase_ns(steps: Steps, names: tuple[str, ...]) -> Array:
-    known = [name for name in names if name in steps.phases]
-    return np.rint(steps.phases[known].sum(axis=1).to_numpy() * 1e9).astype(np.int64)
+def phase_ns(steps: Steps, names: tuple[str, ...], rows: Array | slice = ALL) -> Array:
+    """What phases took together, in rows of the table."""
+    known = [steps.phases[name].to_numpy()[rows] for name in names if name in steps.phases]
+    return np.rint(sum(known, np.zeros(len(steps.table))[rows]) * 1e9).astype(np.int64)
 
 
 def stalled(steps: Steps, late: Lateness) -> Array:

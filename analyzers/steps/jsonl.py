@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from analyzers.steps.lines import Header, Line, Log, is_whole, line_of, number
+from analyzers.steps.typed import content_of as typed_content
 
 SPANS = {
     "fetching_batch": "data_wait",
@@ -41,8 +42,22 @@ def content_of(path: Path) -> bytes:
 
 def read(path: Path) -> Log:
     """The steps of a JSONL file of either kind."""
-    texts = content_of(path).splitlines()
+    content = content_of(path)
+    head, _, rest = content.partition(b"\n")
+    if rest and (typed := typed_content(rest)) and (header := header_in(head)):
+        return Log([header], [], content=typed)
+    texts = content.splitlines()
     return structured(texts) if any(b'"log_type_name"' in text for text in texts[:3]) else own(texts)
+
+
+def header_in(text: bytes) -> Header | None:
+    """What a first line tells of its job; None where it is no header."""
+    row = decoded(text, Log([], []), last=False)
+    return told_in(row) if "schema" in row else None
+
+
+def told_in(row: Row) -> Header:
+    return {k: v for k in HEADER if isinstance(v := row.get(k), (int, str))}
 
 
 def decoded(text: bytes, log: Log, *, last: bool) -> Row:
@@ -65,7 +80,7 @@ def own(texts: list[bytes]) -> Log:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             row = decoded(text, log, last=position == len(texts))
             if "schema" in row and len(log.headers) < STARTS_AT_MOST:
-                log.headers.append({k: v for k in HEADER if isinstance(v := row.get(k), (int, str))})
+                log.headers.append(told_in(row))
             line = line_of(row)
         if line:
             line.rank, line.attempt, line.covers = -1, max(0, len(log.headers) - 1), 1

@@ -7,7 +7,7 @@ as late as it is behind the others at the end of the phase where that is most, a
 in the step. What profiler and snapshots take is left out: it is the observer's own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +49,7 @@ class Lateness:
 
     `excess`: how much later than the others a rank is. `by_cause`: how much longer it takes for each cause.
     `usual`: what the others need, a step. `spent`: how long the step took. `measured`: whether by processor time.
+    `apart`: whether all ranks did more than train in the step.
     """
 
     excess: pd.DataFrame
@@ -56,6 +57,7 @@ class Lateness:
     usual: "pd.Series[float]"
     spent: "pd.Series[float]"
     measured: bool
+    apart: "pd.Series[bool]"
 
     def __len__(self) -> int:
         return len(self.excess)
@@ -72,10 +74,11 @@ def lateness(steps: Steps) -> Lateness:
     measured = bool(len(steps.cpu.columns)) and steps.on != "cuda"
     spent = steps.grid(steps.table["dur_s"] - steps.observed, usable).dropna()
     work = by_processor(steps, usable) if measured else by_wall(steps, usable)
-    by_cause = {cause: beyond_others(grid.loc[spent.index]) for cause, grid in work.items()}
-    total = sum_of(list(work.values()), spent)
+    total = sum_of(work.values(), spent)
+    by_cause = {cause: beyond_others(rows_of(work.pop(cause), spent)) for cause in list(work)}
     excess = beyond_others(total) if measured else behind(steps, usable, spent)
-    return Lateness(excess, by_cause, others(total), spent.median(axis=1), measured)
+    apart = steps.grid(steps.table["apart"], usable).loc[spent.index].min(axis=1) > 0
+    return Lateness(excess, by_cause, others(total), spent.median(axis=1), measured, apart)
 
 
 def by_processor(steps: Steps, usable: Array) -> dict[str, pd.DataFrame]:
@@ -92,7 +95,8 @@ def by_wall(steps: Steps, usable: Array) -> dict[str, pd.DataFrame]:
     found = {}
     for cause, names in CAUSES.items():
         known = [clock(steps, name) for name in names if name in BEFORE_MEETING and name in steps.phases]
-        found[cause] = steps.grid(sum(known, pd.Series(0.0, index=steps.table.index)), usable)
+        if known or cause == "compute":
+            found[cause] = steps.grid(sum(known, pd.Series(0.0, index=steps.table.index)), usable)
     return found
 
 
@@ -103,17 +107,22 @@ def clock(steps: Steps, phase: str) -> "pd.Series[float]":
 
 def behind(steps: Steps, usable: Array, spent: pd.DataFrame) -> pd.DataFrame:
     """How far a rank is behind the others at the end of the phase where that is most."""
-    reached = pd.DataFrame(0.0, index=spent.index, columns=spent.columns)
-    late = reached
+    reached = late = np.zeros(spent.shape)
+    rows = steps.places_of(spent.index)
     for phase in IN_ORDER:
         if phase in steps.phases:
-            reached = reached + steps.grid(clock(steps, phase), usable).loc[spent.index]
-            late = late.combine(beyond_others(reached), np.maximum)
-    return late
+            reached = reached + steps.cells(clock(steps, phase), usable)[rows]
+            late = np.maximum(late, reached - middle_of_others(reached)[:, None])
+    return pd.DataFrame(late, index=spent.index, columns=spent.columns)
 
 
-def sum_of(grids: Sequence[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
-    return sum((grid.loc[like.index] for grid in grids), like * 0.0)
+def sum_of(grids: Iterable[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
+    return sum((rows_of(grid, like) for grid in grids), like * 0.0)
+
+
+def rows_of(grid: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
+    """The steps that another table has; without a copy where it has all."""
+    return grid if len(grid) == len(like) else grid.loc[like.index]
 
 
 def beyond_others(grid: pd.DataFrame) -> pd.DataFrame:
@@ -123,5 +132,11 @@ def beyond_others(grid: pd.DataFrame) -> pd.DataFrame:
 
 def others(grid: pd.DataFrame) -> "pd.Series[float]":
     """What the others have: the lower median over ranks, with two ranks the smaller."""
-    middle = (len(grid.columns) - 1) // 2
-    return pd.Series(np.partition(grid.to_numpy(), middle, axis=1)[:, middle], index=grid.index)
+    return pd.Series(middle_of_others(grid.to_numpy()), index=grid.index)
+
+
+def middle_of_others(values: Array) -> Array:
+    """The same of a table without its names."""
+    middle = (values.shape[1] - 1) // 2
+    found: Array = np.partition(values, middle, axis=1)[:, middle]
+    return found

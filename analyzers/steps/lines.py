@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -49,13 +49,25 @@ class Line(msgspec.Struct):
     covers: int = 1
 
 
+class Content(NamedTuple):
+    """Lines as columns: the `fixed` ones, those of each field of `NAMED` by name, and the tags of each line."""
+
+    fixed: Arrays
+    named: dict[str, Arrays]
+    tags: list[list[str]]
+
+
 class Log(msgspec.Struct):
-    """What a file holds: a header for each start of the rank, and the steps in the order they were written."""
+    """What a file holds: a header for each start of the rank, and the steps in the order they were written.
+
+    `content` are the same steps, where they were read as columns at once; `lines` is empty then.
+    """
 
     headers: list[Header]
     lines: list[Line]
     torn: bool = False
     damaged: int = 0
+    content: Content | None = None
 
 
 INTEGERS = (
@@ -88,22 +100,18 @@ class Table:
         self.names = {"phases": Names(), "seqs": Names(), "tags": Names()}
         self.names["cpu_ns"] = self.names["device_ns"] = self.names["phases"]
 
-    def add(self, number: int, lines: Sequence[Line]) -> None:
-        """Append the lines of file `number`."""
-        columns = {"file": np.full(len(lines), number)} | fixed(lines)
-        for field, prefix, absent in NAMED:
-            columns |= self.named(lines, field, prefix, absent)
-        columns["tags"] = np.array([self.bits(line.tags) for line in lines], dtype=np.int64)
+    def add(self, number: int, content: Content) -> None:
+        """Append the steps of file `number`."""
+        count = len(content.tags)
+        columns = {"file": np.full(count, number), **content.fixed}
+        for field, prefix, _ in NAMED:
+            for name, column in content.named[field].items():
+                if (place := self.names[field](name)) is not None:
+                    columns[f"{prefix}.{place}"] = column
+        columns["tags"] = np.array([self.bits(tags) for tags in content.tags], dtype=np.int64)
         for name, column in columns.items():
             self.parts[name].append((self.rows, column))
-        self.rows += len(lines)
-
-    def named(self, lines: Sequence[Line], field: str, prefix: str, absent: int) -> Arrays:
-        """A column for each name that occurs in a field."""
-        contents: list[Mapping[str, int]] = [getattr(line, field) for line in lines]
-        found = dict.fromkeys(name for content in contents for name in content)
-        numbers = {name: number for name in found if (number := self.names[field](name)) is not None}
-        return {f"{prefix}.{n}": integers([c.get(name, absent) for c in contents]) for name, n in numbers.items()}
+        self.rows += count
 
     def bits(self, tags: Iterable[str]) -> int:
         """A bit for each tag."""
@@ -118,7 +126,7 @@ class Table:
             whole = np.full(self.rows, absent_in(name), dtype=self.parts[name][0][1].dtype)
             for begin, part in self.parts.pop(name):
                 whole[begin : begin + len(part)] = part
-            columns[name] = whole
+            columns[name] = narrowed(whole) if "." in name or name in SMALL else whole
         return columns
 
     def meta(self) -> dict[str, Any]:
@@ -126,21 +134,44 @@ class Table:
         return {name: list(self.names[field].known) for name, field in META}
 
 
+SMALL = ("file", "step", "tokens", "alloc_retries", "rank", "attempt", "covers", "tags")
+"""Columns that are multiplied with wider ones at most, so that they need no room to grow."""
 META = (("phases", "phases"), ("tags", "tags"), ("groups", "seqs"))
+
+
+def narrowed(column: Array) -> Array:
+    """In half the bytes, where all values fit: no phase of most jobs takes two seconds."""
+    limit = np.iinfo(np.int32)
+    fits = len(column) and limit.min <= column.min() and column.max() <= limit.max
+    return column.astype(np.int32) if fits else column
 
 
 def absent_in(column: str) -> int:
     return UNKNOWN if column.startswith("seq.") else 0
 
 
-def fixed(lines: Sequence[Line]) -> Arrays:
-    """The columns that every line has."""
-    columns = {name: integers([getattr(line, name) for line in lines]) for name in INTEGERS}
+def content_of(lines: Sequence[Line]) -> Content:
+    """Lines of any kind as columns."""
+    fixed = {name: integers([getattr(line, name) for line in lines]) for name in INTEGERS}
     for name in NUMBERS:
-        values = [getattr(line, name) for line in lines]
-        columns[name] = np.array([number(value) for value in values], dtype=np.float64)
-        columns[f"{name}_state"] = states(values, columns[name])
-    return columns
+        fixed |= numbers(name, [getattr(line, name) for line in lines])
+    named = {field: by_names([getattr(line, field) for line in lines], absent) for field, _, absent in NAMED}
+    return Content(fixed, named, [line.tags for line in lines])
+
+
+def by_names(contents: Sequence[Mapping[str, int]], absent: int) -> Arrays:
+    """A column for each name that occurs."""
+    found = dict.fromkeys(name for content in contents for name in content)
+    return {name: integers([content.get(name, absent) for content in contents]) for name in found}
+
+
+def numbers(name: str, values: Sequence[Any]) -> Arrays:
+    """The column of a number, NaN where there is none, and its state."""
+    try:
+        column = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        column = np.array([number(value) for value in values], dtype=np.float64)
+    return {name: column, f"{name}_state": states(values, column)}
 
 
 def integers(values: list[int]) -> Array:
@@ -163,7 +194,7 @@ def number(value: Any) -> float:
 
 def states(values: Sequence[Any], numbers: Array) -> Array:
     """ABSENT, FINITE or BROKEN for each value."""
-    given = np.array([value is not None for value in values], dtype=bool)
+    given = np.array([value is not None for value in values], dtype=bool) if None in values else True
     return np.where(given, np.where(np.isfinite(numbers), FINITE, BROKEN), ABSENT).astype(np.int8)
 
 

@@ -1,7 +1,9 @@
 """Logs of one run -> `Steps`: the most telling source counts, the others fill in what it lacks."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeGuard
 
@@ -20,13 +22,66 @@ SHARED_BYTES = 32 << 20
 NAMED = (("phase", "phases"), ("cpu", "phases"), ("device", "phases"), ("seq", "groups"))
 RANKS_AT_MOST = 1 << 20
 FILLED = ("loss", "grad_norm")
+SIZES = ("memory_bytes", "reserved_bytes")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Logs that one child has read: columns of a `lines.Table`, the rank of each file, the first session's number."""
+
+    columns: dict[str, Array]
+    meta: Mapping[str, Any]
+    ranks: Sequence[int]
+    before: int
+
+    @property
+    def files(self) -> Array:
+        return self.columns["file"]
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """What each column is called in the whole table, and here."""
+        named = {f"{prefix}.{i}": f"{prefix}.{name}" for prefix, key in NAMED for i, name in enumerate(self.meta[key])}
+        return {named.get(name, name): name for name in self.columns if name not in ("file", "attempt")}
+
+    def column(self, name: str) -> Array:
+        """A column by its name in the whole table; what these logs lack took no time."""
+        if name in MADE:
+            return MADE[name](self)
+        if name in self.names:
+            return self.columns[self.names[name]]
+        return np.full(len(self.files), -1 if name.startswith("seq.") else 0, dtype=np.int32)
+
+    def rank(self) -> Array:
+        told = self.columns["rank"]
+        return np.where(told >= 0, told, np.asarray(self.ranks, dtype=np.int32)[self.files]) if self.ranks else told
+
+    def session(self) -> Array:
+        found: Array = self.before + self.files.astype(np.int64) * STARTS_AT_MOST + self.columns["attempt"]
+        return found
+
+    def tagged(self, *names: str) -> Array:
+        """Which steps have one of these tags."""
+        bits = {tag: 1 << i for i, tag in enumerate(self.meta["tags"])}
+        found: Array = (self.columns["tags"] & sum(bits.get(tag, 0) for tag in names)) != 0
+        return found
+
+
+MADE: Mapping[str, Callable[[Chunk], Array]] = {
+    "rank": Chunk.rank,
+    "session": Chunk.session,
+    "apart": lambda chunk: chunk.tagged(*APART),
+    "warmup": lambda chunk: chunk.tagged("first", "compile"),
+    "tags": lambda chunk: named_tags(chunk.columns["tags"], chunk.meta["tags"]),
+}
+"""Columns that are made of what the child has read."""
 
 
 class Source:
     """What the files of one kind hold."""
 
     def __init__(self) -> None:
-        self.frames: list[pd.DataFrame] = []
+        self.chunks: list[Chunk] = []
         self.starts: list[Start] = []
         self.headers: list[Header] = []
         self.read: list[run.Artefact] = []
@@ -36,14 +91,14 @@ class Source:
     @property
     def empty(self) -> bool:
         """Whether no step came of it."""
-        return not any(len(frame) for frame in self.frames)
+        return not any(len(chunk.files) for chunk in self.chunks)
 
     def add(self, logs: Sequence[run.Artefact], columns: store.Columns) -> None:
         """Take in a chunk of logs."""
         files = columns.meta["files"]
         ranks = ranks_of(logs, files)
         before = len(self.read) * STARTS_AT_MOST
-        self.frames.append(frame_of(columns, columns.meta, ranks, before))
+        self.chunks.append(Chunk(dict(columns), columns.meta, ranks, before))
         self.read += logs
         for number, (log, rank, file) in enumerate(zip(logs, ranks, files, strict=True)):
             first = before + number * STARTS_AT_MOST
@@ -53,12 +108,24 @@ class Source:
             self.problems += problems_of(log, file)
 
     def whole(self) -> pd.DataFrame:
-        """All rows; phases that a chunk lacks took no time."""
-        frame = self.frames[0] if len(self.frames) == 1 else pd.concat(self.frames, ignore_index=True)
-        named = [c for c in map(str, frame) if "." in c]
-        if len(self.frames) > 1 and frame[named].isna().to_numpy().any():
-            frame = frame.fillna({c: -1 if c.startswith("seq.") else 0 for c in named})
-        return frame
+        """All rows; used up then."""
+        return combined(self.chunks)
+
+
+def combined(chunks: Sequence[Chunk]) -> pd.DataFrame:
+    """The rows of all chunks as one table, a column after the other, so that no more than one is in memory twice."""
+    known = [chunk.names for chunk in chunks]
+    data: dict[str, Array] = {}
+    for name in dict.fromkeys([*(name for names in known for name in names), *MADE]):
+        data[name] = joined([chunk.column(name) for chunk in chunks])
+        for chunk, names in zip(chunks, known, strict=True):
+            if name in names and name not in MADE:
+                del chunk.columns[names[name]]  # else its pages on the disk count as memory until the end
+    return pd.DataFrame(data, copy=False)
+
+
+def joined(parts: list[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def problems_of(log: run.Artefact, file: dict[str, Any]) -> list[str]:
@@ -93,7 +160,7 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
 
 def enough(sources: Sequence[Source]) -> bool:
     """Whether the sources so far tell of time and of loss; what comes after them is coarser."""
-    return any((frame["loss_state"] != ABSENT).any() for source in sources for frame in source.frames)
+    return any((chunk.columns["loss_state"] != ABSENT).any() for source in sources for chunk in source.chunks)
 
 
 def read(logs: Sequence[run.Artefact], options: store.Options) -> Source:
@@ -131,25 +198,6 @@ def is_rank(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and 0 <= value < RANKS_AT_MOST
 
 
-def frame_of(
-    columns: Mapping[str, Array], meta: Mapping[str, Any], ranks: Sequence[int], before: int = 0
-) -> pd.DataFrame:
-    """The columns of a `lines.Table` as a table: numbered columns get their names, times become seconds.
-
-    Sessions are numbered from `before` on.
-    """
-    names = {f"{prefix}.{i}": f"{prefix}.{name}" for prefix, key in NAMED for i, name in enumerate(meta[key])}
-    bits = {tag: 1 << i for i, tag in enumerate(meta["tags"])}
-    data = {names.get(name, name): np.asarray(columns[name]) for name in columns if name not in ("file", "attempt")}
-    data["session"] = before + np.asarray(columns["file"]) * STARTS_AT_MOST + columns["attempt"]
-    owners = np.asarray(ranks, dtype=np.int64)[columns["file"]] if ranks else data["rank"]
-    data["rank"] = np.where(data["rank"] >= 0, data["rank"], owners)
-    data["apart"] = (data["tags"] & sum(bits.get(tag, 0) for tag in APART)) != 0
-    data["warmup"] = (data["tags"] & (bits.get("first", 0) | bits.get("compile", 0))) != 0
-    data["tags"] = named_tags(data["tags"], meta["tags"])
-    return pd.DataFrame(data, copy=False)
-
-
 def named_tags(bits: Array, names: Sequence[str]) -> Array:
     """Each row's tags, joined by commas; there are few different sets."""
     sets, codes = np.unique(bits, return_inverse=True)
@@ -158,7 +206,7 @@ def named_tags(bits: Array, names: Sequence[str]) -> Array:
 
 
 def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Take loss and gradient norm from another source where the first has none."""
+    """Take loss, gradient norm and memory from another source where the first has none."""
     known = other.drop_duplicates(["rank", "step"], keep="last").set_index(["rank", "step"])
     rows = known.index.get_indexer(pd.MultiIndex.from_frame(frame[["rank", "step"]]))
     frame = frame.copy()
@@ -166,15 +214,19 @@ def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
         lacking = (frame[f"{name}_state"].to_numpy() == ABSENT) & (rows >= 0)
         for column in (name, f"{name}_state"):
             frame.loc[lacking, column] = known[column].to_numpy()[rows[lacking]]
+    for name in SIZES:
+        lacking = (frame[name].to_numpy() == 0) & (rows >= 0)
+        frame.loc[lacking, name] = known[name].to_numpy()[rows[lacking]]
     return frame
 
 
 def steps_of(source: Source, frame: pd.DataFrame, inputs: list[Any], problems: list[str]) -> Steps:
     """The rows in order, a later attempt's step in place of an earlier one's."""
     kept, redone = in_order(frame)
+    plain = {name: kept[name] for name in map(str, kept) if "." not in name}
     sizes = [h["world_size"] for h in source.headers if isinstance(h.get("world_size"), int)]
     return Steps(
-        table=kept[[c for c in map(str, kept) if "." not in c]].assign(dur_s=seconds(kept["dur_ns"])),
+        table=pd.DataFrame(plain | {"dur_s": seconds(kept["dur_ns"])}, copy=False),
         phases=part(kept, "phase."),
         cpu=part(kept, "cpu."),
         device=part(kept, "device."),
@@ -204,7 +256,7 @@ def seconds(ns: "pd.Series[int]") -> "pd.Series[float]":
 
 
 def part(frame: pd.DataFrame, prefix: str) -> pd.DataFrame:
-    """The columns behind a prefix, in seconds; sequence numbers as they are."""
-    chosen = frame[[c for c in map(str, frame) if c.startswith(prefix)]]
-    chosen = chosen.rename(columns=lambda name: name.removeprefix(prefix))
-    return chosen if prefix == "seq." else chosen / 1e9
+    """The columns behind a prefix, taken out of the frame, in seconds; sequence numbers as they are."""
+    taken = ((name, frame.pop(name)) for name in [c for c in map(str, frame) if c.startswith(prefix)])
+    data = {name.removeprefix(prefix): ns if prefix == "seq." else ns / 1e9 for name, ns in taken}
+    return pd.DataFrame(data, index=frame.index, copy=False)

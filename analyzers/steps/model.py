@@ -12,6 +12,7 @@ import pandas as pd
 from analyzers.errors import InputError
 from analyzers.report import Input
 from analyzers.steps.lines import Array, Header
+from analyzers.steps.robust import middles
 
 APART = ("first", "compile", "gc", "eval", "checkpoint", "profile", "snapshot")
 """Tags of steps that do more than train; medians leave them out."""
@@ -172,6 +173,11 @@ class Steps:
         """All that some rank finished, in order."""
         return [int(step) for step in self._places[1]]
 
+    @property
+    def codes(self) -> Array:
+        """The place of each row's rank in `ranks`."""
+        return self._places[2]
+
     @cached_property
     def _places(self) -> tuple[Array, Array, Array, Array]:
         """Ranks and steps, and the number of each row's rank and step among them."""
@@ -181,11 +187,26 @@ class Steps:
 
     def grid(self, values: Any, usable: Any = None) -> pd.DataFrame:
         """A row a step, a column a rank; NaN where a rank has no such row."""
+        ranks, steps, _, _ = self._places
+        index, columns = pd.Index(steps, name="step"), pd.Index(ranks, name="rank")
+        return pd.DataFrame(self.cells(values, usable), index=index, columns=columns)
+
+    def cells(self, values: Any, usable: Any = None) -> Array:
+        """The same without names."""
         ranks, steps, rank_codes, step_codes = self._places
-        chosen = np.ones(len(self.table), dtype=bool) if usable is None else np.asarray(usable)
         filled = np.full((len(steps), len(ranks)), np.nan)
-        filled[step_codes[chosen], rank_codes[chosen]] = np.asarray(values, dtype=float)[chosen]
-        return pd.DataFrame(filled, index=pd.Index(steps, name="step"), columns=pd.Index(ranks, name="rank"))
+        values = np.asarray(values, dtype=float)
+        chosen = slice(None) if usable is None else np.asarray(usable)
+        filled[step_codes[chosen], rank_codes[chosen]] = values[chosen]
+        return filled
+
+    def by_rank(self, values: Any, usable: Array) -> Array:
+        """The median of each rank's rows, NaN where it has none."""
+        return middles(self.cells(values, usable))
+
+    def places_of(self, steps: pd.Index) -> Array:
+        """The rows of a grid that are these steps."""
+        return np.searchsorted(self._places[1], steps.to_numpy())
 
     @cached_property
     def plain(self) -> "pd.Series[bool]":
@@ -204,49 +225,71 @@ def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> l
     Raises:
         InputError: There is no such rank or step.
     """
-    ranks = steps.table["rank"].to_numpy()
-    bounds = np.searchsorted(ranks, [*steps.ranks, steps.ranks[-1] + 1])
-    chosen = (np.arange(a, b) for a, b in pairwise(bounds) if rank in (None, ranks[a]))
-    if step is not None:
-        numbers = steps.table["step"].to_numpy()
-        chosen = (rows[numbers[rows] == step] for rows in chosen)
-    found = [rank_summary(steps, rows) for rows in chosen if len(rows)]
-    if not found:
+    chosen = np.ones(len(steps.table), dtype=bool)
+    for name, wanted in (("rank", rank), ("step", step)):
+        chosen &= True if wanted is None else steps.table[name].to_numpy() == wanted
+    if not chosen.any():
         raise InputError("nothing of this rank and step", "leave out --rank or --step to see what there is")
-    return found
+    middle = Middles.of(steps, typical(steps, chosen))
+    bounds = np.searchsorted(steps.table["rank"].to_numpy(), [*steps.ranks, steps.ranks[-1] + 1])
+    rows = ((place, a + np.flatnonzero(chosen[a:b])) for place, (a, b) in enumerate(pairwise(bounds)))
+    return [rank_summary(steps, middle, place, mine) for place, mine in rows if len(mine)]
 
 
-def rank_summary(steps: Steps, rows: Array) -> RankSteps:
-    """Of rows of one rank."""
-    mine = steps.table.iloc[rows]
-    plain = steps.plain.to_numpy()[rows]
-    typical = plain if plain.any() else mine["dur_s"].notna().to_numpy()
-    times = mine["dur_s"].to_numpy()[typical]
-    median = middle(times)
-    tokens = middle(mine["tokens"].to_numpy()[typical])
-    losses = mine["loss"].to_numpy()[mine["loss_state"].to_numpy() > 0]
+def typical(steps: Steps, chosen: Array) -> Array:
+    """Of the chosen rows those of plain steps; of a rank without any all whose time is known."""
+    plain, codes = chosen & steps.plain.to_numpy(), steps.codes
+    known = chosen & steps.table["dur_s"].notna().to_numpy()
+    has_plain = np.bincount(codes[plain], minlength=len(steps.ranks)) > 0
+    return np.where(has_plain[codes], plain, known)
+
+
+@dataclass(frozen=True)
+class Middles:
+    """Medians of typical rows, a value a rank in order: seconds, and tokens a step."""
+
+    rows: Array
+    step: Array
+    mad: Array
+    tokens: Array
+    phases: dict[str, dict[str, Array]]
+
+    @classmethod
+    def of(cls, steps: Steps, rows: Array) -> "Middles":
+        times = steps.table["dur_s"].to_numpy()
+        step = steps.by_rank(times, rows)
+        frames = {"phases": steps.phases, "cpu": steps.cpu, "device": steps.device}
+        return cls(
+            rows,
+            step,
+            steps.by_rank(np.abs(times - step[steps.codes]), rows),
+            steps.by_rank(steps.table["tokens"], rows),
+            {kind: {str(name): steps.by_rank(frame[name], rows) for name in frame} for kind, frame in frames.items()},
+        )
+
+
+def rank_summary(steps: Steps, middle: Middles, place: int, rows: Array) -> RankSteps:
+    """Of rows of one rank, the one at a place in order."""
+    column = {
+        name: steps.table[name].to_numpy()[rows] for name in ("rank", "step", "memory_bytes", "loss", "loss_state")
+    }
+    times = steps.table["dur_s"].to_numpy()[rows[middle.rows[rows]]]
+    losses = column["loss"][column["loss_state"] > 0]
+    median, tokens = (float(values[place]) if len(times) else None for values in (middle.step, middle.tokens))
+    parts = {
+        kind: {name: float(values[place]) for name, values in named.items()} if len(times) else {}
+        for kind, named in middle.phases.items()
+    }
     return RankSteps(
-        rank=int(mine["rank"].iloc[0]),
-        steps=len(mine),
-        first_step=int(mine["step"].iloc[0]),
-        last_step=int(mine["step"].iloc[-1]),
+        rank=int(column["rank"][0]),
+        steps=len(rows),
+        first_step=int(column["step"][0]),
+        last_step=int(column["step"][-1]),
         median_step_s=median,
-        mad_s=None if median is None else middle(np.abs(times - median)),
+        mad_s=float(middle.mad[place]) if len(times) else None,
         p95_step_s=float(np.quantile(times, 0.95)) if len(times) else None,
-        phases=medians(steps.phases, rows[typical]),
-        cpu=medians(steps.cpu, rows[typical]),
-        device=medians(steps.device, rows[typical]),
+        **parts,
         tokens_per_s=tokens / median if tokens and median else None,
-        peak_memory_bytes=int(mine["memory_bytes"].max()),
+        peak_memory_bytes=int(column["memory_bytes"].max()),
         last_loss=float(losses[-1]) if len(losses) and np.isfinite(losses[-1]) else None,
     )
-
-
-def middle(values: Array) -> float | None:
-    """The median, None of nothing."""
-    return float(np.median(values)) if len(values) else None
-
-
-def medians(frame: pd.DataFrame, rows: Array) -> dict[str, float]:
-    """Median seconds by phase."""
-    return {str(name): float(np.median(frame[name].to_numpy()[rows])) for name in frame} if len(rows) else {}

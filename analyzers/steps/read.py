@@ -9,9 +9,9 @@ from typing import Any
 
 from analyzers import run
 from analyzers.steps import console, jsonl, scalars
-from analyzers.steps.lines import Arrays, Log, Table
+from analyzers.steps.lines import Arrays, Log, Table, content_of
 
-VERSION = 3
+VERSION = 4
 READERS = {run.Kind.TENSORBOARD: scalars.read, run.Kind.LOG: console.read}
 """Of all other kinds the JSONL reader tells two apart itself."""
 
@@ -30,7 +30,7 @@ def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
         except (OSError, EOFError) as error:
             files.append({"headers": [], "problem": str(error)})
             continue
-        table.add(number, log.lines)
+        table.add(number, log.content or content_of(log.lines))
         files.append({"headers": log.headers, "torn": log.torn, "damaged": log.damaged})
     return table.columns(), table.meta() | {"files": files}
 

@@ -29,7 +29,8 @@ def memory_growth(steps: Steps) -> list[Moment]:
     """Ranks whose memory rises step after step, recorders aside; `value` is bytes a step."""
     found = []
     observed = steps.observed > 0  # their buffers count as the process's memory
-    for rank, mine in steps.table[~steps.table["warmup"] & ~observed].groupby("rank"):
+    rows = steps.table[["rank", "step", "memory_bytes"]][~steps.table["warmup"] & ~observed]
+    for rank, mine in rows.groupby("rank"):
         series = mine.set_index("step")["memory_bytes"].astype(float)
         if moment := growth(int(str(rank)), series[series > 0]):
             found.append(moment)

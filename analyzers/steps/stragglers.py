@@ -19,6 +19,8 @@ LASTING = 0.75
 """Who is late in this share of the steps since it began is so for good."""
 TURNS = 0.6
 """Where no rank is the last one in more than this share of the late steps, ranks take turns."""
+TOGETHER = 0.3
+"""Share of a step in which all ranks do more than train that one may take longer than the others."""
 NOISE = 4.0
 """Robust deviations that nobody is late by without cause."""
 
@@ -60,8 +62,11 @@ def late_from(late: Lateness) -> Array:
     typical = float((late.spent - late.excess.max(axis=1)).clip(lower=0).median())
     share = bars.late * (1 + bars.unsure / len(late)) * typical
     if late.measured:
-        return np.minimum(share, late.usual.to_numpy())
-    return np.full(len(late), max(share, NOISE * spread(late)))
+        plain = np.minimum(share, late.usual.to_numpy())
+    else:
+        plain = np.full(len(late), max(share, NOISE * spread(late)))
+    # Where all collect, save or evaluate in a step, no two take equally long over it.
+    return np.where(late.apart, np.maximum(plain, TOGETHER * late.spent.to_numpy()), plain)
 
 
 def spread(late: Lateness) -> float:

@@ -43,11 +43,11 @@ RARE_FIELDS = {
 
 
 def block_of(text: bytes, seam: bytes) -> Block:
-    """The events of a text, which is given without the first brace and the last."""
-    masked = text.translate(MASK).split(seam)
+    """The events of a text before its last seam; the first one is with its brace, and so will not be known."""
+    *masked, _ = text.translate(MASK).split(seam)
     length = np.fromiter(map(len, masked), np.int64, len(masked))
-    stop = MARGIN + np.cumsum(length + len(seam)) - len(seam)
-    return Block(bytes(MARGIN) + text, masked, stop - length, stop)
+    stop = np.cumsum(length + len(seam)) - len(seam)
+    return Block(text, masked, stop - length, stop)
 
 
 @dataclass(frozen=True)
@@ -127,19 +127,19 @@ class Shortcut:
         if not self.seam:  # learning would not pay for a file of one block
             self.seam = usual_seam(buffer)
             return None
-        end = buffer.rfind(self.seam)
-        if end < 0 or not buffer.startswith(b"{") or self.in_vain > VAIN_AT_MOST:
+        if self.in_vain > VAIN_AT_MOST or not buffer.startswith(b"{"):
             return None
-        rows = self.rows(block_of(buffer[1:end], self.seam), reading)
+        block = block_of(buffer, self.seam)
+        rows = self.rows(block, reading)
+        self.in_vain = 0 if rows else self.in_vain + 1
         if rows is None:
-            self.in_vain += 1
             return None
-        self.in_vain = 0
         self.table.join(*rows)
-        return end + 1
+        return int(block.stop[-1]) + 1
 
     def rows(self, block: Block, reading: Reading) -> tuple[Rows, Rows] | None:
         kinds = self.kinds.of(block)
+        kinds[block.start < MARGIN] = UNMET
         kinds[self.kinds.with_superfluous_zeros(block, kinds)] = UNMET
         known = kinds >= 0
         known[known] = self.kinds.layout[FIELDS["lasting"], CONSTANT][kinds[known]] == 1
@@ -161,15 +161,15 @@ def usual_seam(text: bytes) -> bytes:
 
 def decoded(block: Block, pieces: Column, reading: Reading) -> tuple[Events, Column] | None:
     """The events of the pieces and for each the number of its piece, or of one before; None where one is no event."""
-    if 2 * len(pieces) > len(block.start):
+    if 2 * len(pieces) >= len(block.start):
         return None
     runs = np.split(pieces, np.flatnonzero(np.diff(pieces) > 1) + 1) if len(pieces) else []
     found: Events = []
     order: list[int] = []
     for run in runs:
-        text = block.text[block.start[run[0]] : block.stop[run[-1]]]
+        text = block.text[max(0, block.start[run[0]] - 1) : block.stop[run[-1]] + 1]  # with the braces
         try:
-            events = reading.decoder.decode(b"[{%b}]" % text)
+            events = reading.decoder.decode(b"[%b]" % text)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         found += events

@@ -50,7 +50,7 @@ class Meetings:
         place[rows] = np.arange(len(rows))
         telling = place >= 0
         telling &= self.work.trace.of_cat(OPS)
-        around = innermost(telling, c["depth"], c["parent"])
+        around = innermost(telling, c["parent"])
         launch = self.work.launch[self.places]
         operator = np.where(launch >= 0, around[launch], NONE)
         return np.where(place[self.rows] >= 0, place[self.rows], np.where(operator >= 0, place[operator], NONE))
@@ -106,10 +106,11 @@ class Meetings:
     @cached_property
     def host_shapes(self) -> dict[int, tuple[int, str]]:
         """(elements, type) of the collectives that ran on the host, by row, where shapes were recorded."""
+        if self.work.device is not None:
+            return {}
         c = self.work.trace.columns
         known = dict(zip(c["shape_row"].tolist(), c["shape_text"].tolist(), strict=True))
-        mine = [row for row in self.rows.tolist() if row in known] if self.work.device is None else []
-        return {row: first_input(c.meta["shapes"][known[row]]) for row in mine}
+        return {row: first_input(c.meta["shapes"][known[row]]) for row in self.rows.tolist() if row in known}
 
     def step(self) -> Column:
         """The number of the step of each, NO_STEP outside."""

@@ -79,7 +79,7 @@ class Attribution:
     def above(self, chosen: Column) -> Column:
         """The innermost chosen event strictly around each event."""
         c = self.trace.columns
-        inner = innermost(chosen, c["depth"], c["parent"])
+        inner = innermost(chosen, c["parent"])
         return np.where(c["parent"] >= 0, inner[c["parent"]], NONE)
 
     def chosen(self, what: str) -> Column:
@@ -98,7 +98,7 @@ class Attribution:
         c, chosen = self.trace.columns, self.chosen(what)
         if self.work.device is None or not chosen.any():
             return (np.zeros(0, np.int64),) * 4
-        around = innermost(chosen, c["depth"], c["parent"])[self.work.launch]
+        around = innermost(chosen, c["parent"])[self.work.launch]
         known = self.work.linked & (around >= 0)
         key = c["name"][self.work.rows[known]].astype(np.int64) * len(self.trace.names) + c["name"][around[known]]
         keys, which = coded(key)
@@ -158,7 +158,7 @@ class Attribution:
         c = self.trace.columns
         rows, sequence, thread = (c[f"autograd_{name}"] for name in ("row", "sequence", "thread"))
         ahead, behind = rows[thread <= 0], rows[thread > 0]
-        module = innermost(chosen, c["depth"], c["parent"])
+        module = innermost(chosen, c["parent"])
         pairs = zip(sequence[thread <= 0].tolist(), ahead.tolist(), strict=True)
         of_sequence = {key: row for key, row in pairs if module[row] >= 0}
         spent, count = self.inside

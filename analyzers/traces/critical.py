@@ -9,10 +9,9 @@ the host itself does the work, `critical_host` tells it.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from analyzers.traces.critical_host import HostPath, Piece
 from analyzers.traces.intervals import KIND_NAMES
@@ -20,6 +19,9 @@ from analyzers.traces.launches import waiting_calls
 from analyzers.traces.model import Trace
 from analyzers.traces.nesting import NONE
 from analyzers.traces.table import Column
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 JUST_NS = 10_000
 """Work that ended so shortly before a kernel began may have held it up, if the kernel had been launched by then."""
@@ -117,10 +119,12 @@ class Path:
         return State(back, NONE, state.below, int(self.trace.columns["lane"][row])), [Piece(back, state.at, "host")]
 
 
-def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None = None) -> pd.DataFrame:
+def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None = None) -> "pd.DataFrame":
     """The path through a window (all by default; ns from the first event), in order of time: start_ns, dur_ns, kind,
     name, row. The durations add up to the window's.
     """
+    import pandas as pd  # a quarter of a second that readers of traces can do without
+
     c = trace.columns
     last = int(np.max(c["end"][c["account"] == account], initial=trace.origin))
     start, end = (trace.origin + edge for edge in window) if window else (trace.origin, last)
@@ -137,7 +141,7 @@ def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None
     )
 
 
-def held(path: pd.DataFrame) -> list[dict[str, Any]]:
+def held(path: "pd.DataFrame") -> list[dict[str, Any]]:
     """What the path consists of, by kind and name, the longest first: the fields of `answers.Held` but whose it is."""
     sums = path.groupby(["kind", "name"], sort=False)["dur_ns"].agg(["sum", "count"]).reset_index()
     return [
@@ -146,7 +150,7 @@ def held(path: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def if_faster(path: pd.DataFrame, name: str, factor: float) -> int:
+def if_faster(path: "pd.DataFrame", name: str, factor: float) -> int:
     """At most by how many ns the window would be shorter if everything of this name took 1 / `factor` of its time."""
     on_path = int(path.loc[path["name"] == name, "dur_ns"].sum())
     return round(on_path * (1 - 1 / factor))

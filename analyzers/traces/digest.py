@@ -48,7 +48,7 @@ def derived(columns: Fresh) -> Trace:
     lane, columns.meta["lanes"] = lanes(trace)
     depth, parent = nest(lane, columns["start"], columns["end"])
     columns |= {"lane": fitted(lane), "depth": fitted(depth), "parent": fitted(parent)}
-    columns["phase"] = phases(trace, depth, parent, lane)
+    columns["phase"] = phases(trace, parent, lane)
     return trace
 
 

@@ -24,7 +24,7 @@ def coded(column: Column) -> tuple[Column, Column]:
     place = column.astype(np.int64) - low
     occurs = np.zeros(high - low + 1, bool)
     occurs[place] = True
-    return np.flatnonzero(occurs) + low, (np.cumsum(occurs) - 1)[place]
+    return np.flatnonzero(occurs) + low, (np.cumsum(occurs, dtype=np.int32) - np.int32(1))[place]
 
 
 def numbered(*columns: Column) -> Column:

@@ -148,7 +148,7 @@ class Formulas:
     def rows(self) -> tuple[Column, Column, Column]:
         """(row, operations, bytes) of the events that count; none of them lies inside another."""
         c, counted, found = self.trace.columns, self.trace.is_named(set(FORMULAS)) & self.trace.of_cat(OPS), {}
-        inner = innermost(counted, c["depth"], c["parent"])
+        inner = innermost(counted, c["parent"])
         outermost = counted & ((c["parent"] < 0) | (inner[c["parent"]] == NONE))
         shaped = outermost[c["shape_row"]]
         rows, texts = c["shape_row"][shaped].astype(np.int64), c["shape_text"][shaped].astype(np.int64)
@@ -192,7 +192,7 @@ def again(trace: Trace, rows: Column) -> Column:
     forward = np.isin(rows, c["autograd_row"][c["autograd_thread"] <= 0])
     backward = np.zeros(len(c["start"]), bool)
     backward[c["autograd_row"][c["autograd_thread"] > 0]] = True
-    found: Column = forward & (innermost(backward, c["depth"], c["parent"])[rows] != NONE)
+    found: Column = forward & (innermost(backward, c["parent"])[rows] != NONE)
     return found
 
 

@@ -45,7 +45,8 @@ class Kinds:
     `known` tells what a masked text stands for, or a template's number with the digits that its texts have.
 
     `layout[field, :, kind]` is the field's constant and where its digits end, how many they are and their sign; where
-    there are any, the constant is zero.
+    there are any, the constant is zero. `leading` are the first digits of all kinds' numbers, so many of each as
+    `counts` says.
     """
 
     def __init__(self, table: Table) -> None:
@@ -55,8 +56,9 @@ class Kinds:
         self.templates: list[Template] = []
         self.stretches = np.zeros((0, STRETCHES_AT_MOST, 2), np.int64)
         self.rows: list[Column] = []
-        self.leading: list[list[int]] = []
+        self.leading_of: list[list[int]] = []
         self.layout = np.zeros((len(FIELDS), 4, 0), np.int64)
+        self.leading = self.counts = np.zeros(0, np.int64)
 
     def of(self, block: Block) -> Column:
         """The kind of each event, a negative number where it is not known."""
@@ -64,8 +66,13 @@ class Kinds:
         told = np.flatnonzero(kinds <= FIRST_TOLD)
         kinds[told] = self.look_up(self.digits(block, FIRST_TOLD - kinds[told], told), lambda i: block.piece(told[i]))
         if len(self.rows) > self.layout.shape[-1]:
-            self.layout = np.stack(self.rows, axis=-1)
+            self.lay_out()
         return kinds
+
+    def lay_out(self) -> None:
+        self.layout = np.stack(self.rows, axis=-1)
+        self.leading = np.array([place for places in self.leading_of for place in places], np.int64)
+        self.counts = np.array([len(places) for places in self.leading_of], np.int64)
 
     def digits(self, block: Block, template: Column, pieces: Column) -> list[Hashable]:
         """The number of each piece's template with the digits that its texts have."""
@@ -91,11 +98,10 @@ class Kinds:
     def with_superfluous_zeros(self, block: Block, kinds: Column) -> Column:
         """The events of which a number of several digits begins with a zero: they are no JSON."""
         known = np.flatnonzero(kinds >= 0)
-        leading = np.concatenate([[], *self.leading]).astype(np.int64)
-        counts = np.array([len(places) for places in self.leading], np.int64)
-        count = counts[kinds[known]]
-        first = (np.cumsum(counts) - counts)[kinds[known]] - (np.cumsum(count) - count)
-        places = np.repeat(block.start[known], count) + leading[np.arange(count.sum()) + np.repeat(first, count)]
+        count = self.counts[kinds[known]]
+        # Where each event's places are in `leading`, less where they are among those of all events.
+        shift = (np.cumsum(self.counts) - self.counts)[kinds[known]] - (np.cumsum(count) - count)
+        places = self.leading[np.arange(count.sum()) + np.repeat(shift, count)] + np.repeat(block.start[known], count)
         found = np.flatnonzero(np.frombuffer(block.text, np.uint8)[places] == ZERO)
         return known[np.searchsorted(np.cumsum(count), found, side="right")]
 
@@ -116,7 +122,7 @@ class Kinds:
         except msgspec.DecodeError:
             return REFUSED
         self.rows.append(self.row(event, template))
-        self.leading.append(template.leading)
+        self.leading_of.append(template.leading)
         return len(self.rows) - 1
 
     def row(self, event: ExactEvent, template: Template) -> Column:

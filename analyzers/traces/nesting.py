@@ -37,14 +37,15 @@ def levels(depth: Column, place: Column) -> Iterator[tuple[Column, Column]]:
     return pairwise([place[low:high] for low, high in pairwise(bounds)])
 
 
-def innermost(chosen: Column, depth: Column, parent: Column) -> Column:
+def innermost(chosen: Column, parent: Column) -> Column:
     """For each event the row of the innermost chosen one around it, itself included; NONE where there is none."""
-    found = np.where(chosen, np.arange(len(chosen)), NONE)
-    order = np.argsort(depth, kind="stable")
-    for _, rows in levels(depth[order], order):
-        above = parent[rows]
-        found[rows] = np.where((found[rows] < 0) & (above >= 0), found[above], found[rows])
-    return found
+    nowhere = len(chosen)
+    above = np.where(chosen, np.arange(nowhere, dtype=np.int32), np.where(parent < 0, np.int32(nowhere), parent))
+    above = np.append(above, np.int32(nowhere))
+    # Each round doubles how many parents are passed; those that are chosen, and the end, lead to themselves.
+    while ((further := above[above]) != above).any():
+        above = further
+    return np.where(above[:-1] == nowhere, np.int32(NONE), above[:-1])
 
 
 def outermost(group: Column, start: Column, end: Column) -> Column:

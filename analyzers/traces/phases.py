@@ -37,7 +37,7 @@ OF_HOST = [
 MATCHING = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PATTERNS.items()}
 
 
-def phases(trace: Trace, depth: Column, parent: Column, lane: Column) -> Column:
+def phases(trace: Trace, parent: Column, lane: Column) -> Column:
     """The number in NAMES of each event's phase: that of the innermost event around it whose name tells one.
 
     What no name tells, and came before its step's first backward operator, is taken for forward.
@@ -46,7 +46,7 @@ def phases(trace: Trace, depth: Column, parent: Column, lane: Column) -> Column:
     told = by_name[trace.columns["name"]]
     on_host = np.array([one["kind"] == HOST_LANE for one in trace.columns.meta["lanes"]] or [False])[lane]
     marking = (told < len(MATCHING)) & trace.of_cat(ANNOTATIONS) & on_host
-    around = innermost(marking, depth, parent)
+    around = innermost(marking, parent)
     found = np.where(around >= 0, told[around], len(MATCHING)).astype(np.int8)
     return before_backward(trace, found)
 

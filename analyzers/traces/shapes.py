@@ -4,6 +4,7 @@ import numpy as np
 
 from analyzers.traces.answers import Shaped
 from analyzers.traces.costs import Attribution
+from analyzers.traces.distinct import coded
 from analyzers.traces.flops import Formulas, decoded
 from analyzers.traces.nesting import NONE, innermost
 from analyzers.traces.table import Column
@@ -21,7 +22,8 @@ def by_shape(due: Attribution, formulas: Formulas) -> list[Shaped]:
     rows, texts, spent = rows[worth], texts[worth], spent[worth]
     if not len(rows):
         return []
-    keys, which, count = np.unique(texts * len(names) + c["name"][rows], return_inverse=True, return_counts=True)
+    keys, which = coded(texts * len(names) + c["name"][rows])
+    count = np.bincount(which)
     total, done, moved = (np.zeros(len(keys), np.int64) for _ in range(3))
     np.add.at(total, which, spent)
     counted, operations, sizes = formulas.rows
@@ -54,7 +56,7 @@ def time_of(due: Attribution) -> Column:
     if work.device is None:
         spent[work.rows] = work.own
         return spent
-    around = innermost(due.chosen("operator"), c["depth"], c["parent"])[work.launch]
+    around = innermost(due.chosen("operator"), c["parent"])[work.launch]
     known = work.linked & (around != NONE)
     np.add.at(spent, around[known], work.own[known])
     return spent

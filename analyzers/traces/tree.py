@@ -21,7 +21,7 @@ def tree(trace: Trace, by: str) -> pd.DataFrame:
     rows = np.flatnonzero(chosen)
     if not len(rows):
         return pd.DataFrame(columns=COLUMNS)
-    inner = innermost(chosen, c["depth"], c["parent"])
+    inner = innermost(chosen, c["parent"])
     above = np.where(chosen & (c["parent"] >= 0), inner[c["parent"]], NONE)
     node, parents, names = paths(trace, rows, above)
     spent, count = (summed_up(values, c["depth"], c["parent"]) for values in launched(trace))

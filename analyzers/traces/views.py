@@ -15,7 +15,7 @@ all ranks lie on one clock, and `fleet` and `lateness` are on that common clock 
 | `tree(artefact, by=)` | node of the tree of operators, modules or Python functions |
 | `critical_path(artefact, step=)` | piece of the chain of work and waiting that the time consists of |
 | `callers(artefact, row)` | event and what encloses it |
-| `lanes(artefact)` | stream or thread |
+| `lanes(artefact)`, `names(artefact)` | stream or thread, name of events |
 | `phases(artefact, rows)` | event: the phase of the step that it belongs to |
 | `spans(artefact, window=, limit=)` | event, the longest ones |
 """
@@ -44,7 +44,7 @@ from analyzers.traces.work import launches
 
 __all__ = [
     "PARTS", "PHASES", "axis", "breakdown", "callers", "clock", "critical_path", "fleet", "kernels", "lanes",
-    "lateness", "phases", "spans", "steps", "timeline", "tree",
+    "lateness", "names", "phases", "spans", "steps", "timeline", "tree",
 ]  # fmt: skip
 SPANS_AT_MOST = 5000
 BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_ns", "busy_ns", "count", "row")
@@ -194,6 +194,11 @@ def joined(trace: Trace, rows: Column, first: Column) -> pd.DataFrame:
         }
     )
     return found.loc[sorted(found["busy_ns"].nlargest(SPANS_AT_MOST).index)].reset_index(drop=True)
+
+
+def names(artefact: Artefact, options: store.Options | None = None) -> list[str]:
+    """The names of all events, each once."""
+    return list(opened(artefact, options).names)
 
 
 def lanes(artefact: Artefact, options: store.Options | None = None) -> list[str]:

@@ -111,7 +111,7 @@ def host_work(trace: Trace) -> Work:
     operators = trace.of_cat(OPS) & trace.is_named(HOST_OPERATOR)
     chosen = collective | (operators & ~np.isin(c["lane"], busy_lanes))
     rows = np.flatnonzero(chosen)
-    inner = innermost(chosen, c["depth"], c["parent"])
+    inner = innermost(chosen, c["parent"])
     above = np.where(c["parent"] >= 0, inner[c["parent"]], NONE)
     return Work(
         trace=trace,

@@ -104,7 +104,8 @@ def page_of(browser):
     yield open_one
     for page in opened:
         page.close()
-    assert not errors
+    # A dashboard that a test ends before its page cuts off what that page still asks for.
+    assert not [error for error in errors if "net::ERR_CONNECTION" not in error]
     assert not [url for address, url in asked if not url.startswith((address, "data:", "blob:"))]
 
 

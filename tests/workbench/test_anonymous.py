@@ -1,6 +1,8 @@
 """A report that tells what happened, and not to whom."""
 
+import gzip
 import json
+import pickle
 import shutil
 from pathlib import Path
 
@@ -66,3 +68,69 @@ def numbers(value):
     if isinstance(value, dict | list):
         return [n for inner in (value.values() if isinstance(value, dict) else value) for n in numbers(inner)]
     return [value] if isinstance(value, int | float) else []
+
+
+SECRETS = {"/job": "/home/alice/moonshot", '"vm"': '"gpu-secret-17.corp"'}
+PLANTED = ("alice", "moonshot", "secret", "corp", "hunter", "10.1.2.3")
+
+
+def planted(value):
+    """A tree of plain values with every path of the fixtures below somebody's home."""
+    if isinstance(value, str):
+        return value.replace("/job", "/home/alice/moonshot").replace("/venv/", "/home/alice/env/")
+    if isinstance(value, dict):
+        return {planted(key): planted(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(planted, value))
+    return value
+
+
+def plant(source, target):
+    """Copy a file of a run, with secrets in it."""
+    data = source.read_bytes()
+    packed = data[:2] == b"\x1f\x8b"
+    unpacked = gzip.decompress(data) if packed else data
+    if unpacked[:1] == b"\x80":
+        unpacked = pickle.dumps(planted(pickle.loads(unpacked)))
+    else:
+        text = unpacked.decode()
+        for plain, secret in SECRETS.items():
+            text = text.replace(plain, secret)
+        unpacked = text.encode()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(gzip.compress(unpacked) if packed else unpacked)
+
+
+@pytest.fixture(scope="module", params=["oom_2ranks", "stuck_2ranks", "straggler_data_2ranks"])
+def telling(request, tmp_path_factory):
+    """A run whose snapshots, traces, dumps, logs and manifest name a person, a project, hosts and addresses."""
+    home = tmp_path_factory.mktemp("alice") / "moonshot"
+    source = FIXTURES / request.param
+    for path in source.rglob("*"):
+        if path.is_file() and path.suffix != ".bin":
+            plant(path, home / path.relative_to(source))
+    manifest = json.loads((home / "run.json").read_text())
+    manifest["hosts"] = {"0": "gpu-secret-17.corp", "1": "10.1.2.3"}
+    manifest["argv"] += ["--job.description", "hunter of /home/alice"]
+    (home / "run.json").write_text(json.dumps(manifest))
+    run = discover(home)
+    return run, ask(room_for(run), run, Options())
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_planted_secrets_do_not_get_out(telling, form):
+    """Snapshots, traces, dumps and step logs: the plain document names them, the other has none of them."""
+    run, report = telling
+    plain = render(report, form, run)
+    assert "moonshot" in plain
+    hidden, nowhere = anonymised(report, run)
+    document = render(hidden, form, nowhere)
+    assert [name for name in PLANTED if name in document.casefold()] == []
+
+
+def test_an_anonymous_page_keeps_its_charts(telling):
+    """They show bytes and seconds, and nobody's names."""
+    run, report = telling
+    drawn = render(report, Format.HTML, run).count("<svg")
+    hidden, nowhere = anonymised(report, run)
+    assert render(hidden, Format.HTML, nowhere).count("<svg") == drawn > 0

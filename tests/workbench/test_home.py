@@ -13,8 +13,8 @@ from workbench.tui.panes.home import Findings
 EVIDENCE = {
     "oom_4ranks": ("memory", ["rank 3", "out of memory", "✗", "largest stacks"]),
     "leak_4ranks": ("memory", ["rank 3", "what changed", "output.activations"]),
-    "stuck_4ranks": ("hang", ["✗", "host stuck", "loop_in_python"]),
-    "stuck_gil_4ranks": ("hang", ["host stuck", "hold_gil"]),
+    "stuck_4ranks": ("hang", ["✗", "stacks of all ranks", "loop_in_python"]),
+    "stuck_gil_4ranks": ("hang", ["stacks of all ranks", "hold_gil"]),
     "kill_4ranks": ("hang", ["dead"]),
     "mismatch_shape_4ranks": ("hang", ["≠", "operations side by side", "all_reduce 0 Float"]),
     "skip_4ranks": ("hang", ["operations side by side"]),

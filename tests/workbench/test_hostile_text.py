@@ -1,6 +1,8 @@
 """Text of an artefact is text on every face, whatever it says: markup, HTML, terminal escapes, links."""
 
+import json
 import pickle
+import shutil
 
 import pytest
 
@@ -13,6 +15,8 @@ from workbench.tui.app import WorkbenchApp
 from workbench.tui.case import RunCase
 
 NAME = "<img src=x onerror=alert(1)>[bold red]red[/]\x1b]0;owned\x07\x1b[2J`*_|#"
+TURNED = "\u202egnp.exe\u200b"
+"""Reads as another name: from right to left, and with a space of no width."""
 FILE = "/job/<script>alert(2)</script>\x1b[31m.py"
 SAFE_NAME = NAME.translate({0x1B: None, 0x07: None})
 
@@ -71,17 +75,78 @@ async def test_the_terminal_app_shows_it_as_text(run, size):
     assert "<script>" in drawn or "<img src=x" in drawn
 
 
+@pytest.fixture(scope="module")
+def whole(run, tmp_path_factory):
+    """A run in which kernels, threads, phases, hosts, settings and arguments want to be more than text."""
+    home = tmp_path_factory.mktemp("hostile") / "<i>run"
+    shutil.copytree(run.root, home)
+    events = [
+        {
+            "ph": "X",
+            "cat": cat,
+            "name": NAME + TURNED + "x" * 100_000 * long,
+            "pid": 0,
+            "tid": 7,
+            "ts": 10 * i,
+            "dur": 9,
+        }
+        | {"args": {"device": 0, "stream": 7, "correlation": i}}
+        for i, (cat, long) in enumerate([("kernel", 0), ("kernel", 1), ("cpu_op", 0), ("user_annotation", 0)])
+    ]
+    thread = {"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "ts": 0, "args": {"name": NAME}}
+    (home / "rank0_trace.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": [*events, thread]}))
+    head = {"schema": "workbench.steps/1", "rank": 0, "world_size": 1, "host": NAME, "device": NAME, "started_ns": 1}
+    rows = [
+        {
+            "step": n,
+            "start_ns": n * 10**9,
+            "dur_ns": 10**8,
+            "phases": {NAME: 9**8, TURNED: 10},
+            "tags": [NAME],
+            "loss": 1.0,
+        }
+        for n in range(1, 9)
+    ]
+    (home / "steps").mkdir()
+    (home / "steps" / "rank_0.jsonl").write_text("\n".join(map(json.dumps, [head, *rows])))
+    manifest = {
+        "schema": "workbench.run/1", "argv": ["x", "--training.steps", NAME, "--job.description", TURNED],
+        "hosts": {"0": NAME}, "config": {NAME: {NAME: NAME}, "job": {"description": NAME + TURNED}},
+        "versions": {NAME: NAME}, "world_size": 1,
+    }  # fmt: skip
+    (home / "run.json").write_text(json.dumps(manifest))
+    return discover(home)
+
+
+PLACES = {
+    "": "#verdict",
+    "memory?by=stack": "#tree .icicle",
+    "memory?by=line&find=%3Cimg%20src%3Dx%3E&colour=phase": "#tree .icicle",
+    "trace?colour=stream": "#gantt .barlayer .point",
+    "trace?event=1&find=%3Cimg": "#gantt .barlayer .point",
+    "steps": "#phases .barlayer .point",
+    "config": "table",
+    "config?key=%3Cimg%20src=x%3E": "table",
+    "source?at=%3Cscript%3Ealert(3)%3C/script%3E.py:1": "#page > *",
+    "nowhere%3Cimg%20src=x%3E": "#page > *",
+}
+
+
 @pytest.mark.browser
-def test_the_page_shows_it_as_text(run, serving, browser, tmp_path):
-    with serving(run, tmp_path) as address:
-        page = browser.new_page()
-        opened = []
+def test_the_page_shows_it_as_text(whole, serving, page_of, tmp_path):
+    with serving(whole, tmp_path) as address:
+        page, opened, seen = page_of(address), [], ""
         page.on("dialog", lambda dialog: (opened.append(dialog.message), dialog.dismiss()))
-        for place in ("", "memory?by=stack", "memory?by=line&find=%3Cimg%20src%3Dx%3E"):
+        for place, drawn in PLACES.items():
             page.goto(f"{address}/{place}")
-            page.wait_for_selector("#tree .icicle" if place else "#verdict")
+            page.wait_for_selector(drawn)
             page.wait_for_load_state("networkidle")
-            assert page.locator("main img, main script").count() == 0
-        assert SAFE_NAME[:28] in page.locator("main").text_content()
-        page.close()
+            assert page.locator("main img, main script, main i, main b").count() == 0, place
+            assert page.evaluate("document.documentElement.scrollWidth") <= 1280, place
+            text = page.locator("body").text_content()
+            assert not {"\u202e", "\u200b", "\x1b"} & set(text), place
+            assert len(text) < 100_000, place
+            seen += text
+        assert SAFE_NAME[:28] in seen
+        assert "\\u202egnp.exe" in seen
     assert opened == []

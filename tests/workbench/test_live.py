@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from workbench.live import folder_of
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests/fixtures/foreign_job.py"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -144,6 +146,17 @@ def test_a_process_without_a_recorder_is_left_alone() -> None:
     assert "(sleep 60) has no recorder" in error
     assert "py-spy dump" in hint
     assert "recorders.start" in hint
+
+
+def test_a_launcher_stands_for_its_ranks(tmp_path: Path) -> None:
+    held = tmp_path / "dumps/.stacks_0.txt"
+    held.parent.mkdir()
+    with subprocess.Popen(["sh", "-c", f"sleep 60 3> {held} & wait"], start_new_session=True) as launcher:
+        deadline = time.monotonic() + 10
+        while not held.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert folder_of(launcher.pid) == tmp_path
+        os.killpg(launcher.pid, signal.SIGKILL)
 
 
 def test_what_cannot_be_asked_is_said(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from textual.widgets import ContentSwitcher, DataTable
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
-from workbench.source import source_of
+from workbench.source import below, source_of
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.case import Comparison, RunCase
 from workbench.tui.panes.steps import StepsPane
@@ -129,6 +129,9 @@ async def test_the_life_of_a_block_and_what_changed(fixtures):
         assert "layers.0.feed_forward" in "".join(app.query_one("#changes", Grid).lines)
         assert "allocated by pool" in await press(app, pilot, "v")
         assert "allocated by stream" in await press(app, pilot, "b")
+        text = await press(app, pilot, "b")
+        assert "allocated by phase" in text
+        assert "forward" in text
 
 
 async def test_two_runs_side_by_side(fixtures):
@@ -176,6 +179,15 @@ def test_a_place_is_found_in_the_words_of_stacks_and_traces(tmp_path, monkeypatc
     assert source_of("job/model.py(12): forward") == (path, 12)
     assert source_of("forward (/elsewhere/job/model.py:3)") == (path, 3)
     assert source_of("<frozen runpy>(88): _run_code") is None
+    deep = tmp_path / "package" / "models" / "llama3"
+    deep.mkdir(parents=True)
+    (deep / "model.py").write_text("x = 1\n")
+    below.cache_clear()
+    assert source_of("all_gather at llama3/model.py:104") == (deep / "model.py", 104)
+    (tmp_path / "other" / "llama3").mkdir(parents=True)
+    (tmp_path / "other" / "llama3" / "model.py").write_text("x = 2\n")
+    below.cache_clear()
+    assert source_of("all_gather at llama3/model.py:104") is None
     os.mkfifo(tmp_path / "pipe.py")
     assert source_of(f"{tmp_path}/pipe.py:1") is None
 

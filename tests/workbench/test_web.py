@@ -212,7 +212,7 @@ def test_steps_are_drawn_by_rank_and_phase(slow_site, browser):
     """The rank that is late is the one whose phases are shown first."""
     page = browser.new_page()
     page.goto(f"{slow_site}/steps")
-    for chart in ("#step-times .scatterlayer .trace", "#phases .barlayer .point", "#loss .scatterlayer .trace"):
+    for chart in ("#times .scatterlayer .trace", "#phases .barlayer .point", "#loss .scatterlayer .trace"):
         page.wait_for_selector(chart)
     assert "What the steps of rank 1 are made of" in page.locator("main").inner_text()
     assert page.locator("#phases .legend").text_content().count("data wait") == 1

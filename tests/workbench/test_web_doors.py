@@ -1,6 +1,8 @@
 """Who may come into the dashboard, and what may be dropped there."""
 
+import gzip
 import json
+import pickle
 import re
 from base64 import b64encode
 from pathlib import Path
@@ -8,9 +10,16 @@ from pathlib import Path
 import pytest
 from werkzeug.test import Client
 
+from analyzers.run import discover
 from analyzers.store import Options
+from workbench.ask import room_for
+from workbench.web import server
+from workbench.web.app import make_app
 from workbench.web.drops import MOST_BYTES, Drops
 from workbench.web.gate import Gate
+from workbench.web.pages import source
+from workbench.web.server import assembled
+from workbench.web.view import view_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SENT = {"X-Workbench": "drop"}
@@ -122,3 +131,111 @@ def test_a_file_is_dropped_in_a_browser(site, page):
     page.click("nav a:has-text('Memory')")
     page.wait_for_selector("#timeline .scatterlayer .trace")
     assert "/open/" in page.url
+
+
+@pytest.fixture
+def secret(tmp_path):
+    """A source of this machine that is nobody else's business."""
+    path = tmp_path / "home" / "secret.py"
+    path.parent.mkdir()
+    path.write_text("PASSWORD = 'hunter2'\n")
+    return path
+
+
+def sources(name, at, trusted):
+    """What the page of sources says of a line, in a run of the fixtures."""
+    run = discover(FIXTURES / name)
+    view = view_of(run, room_for(run), Options(), trusted=trusted)
+    return str(source.layout(view, {"at": at}))
+
+
+def test_lines_that_only_stacks_name_have_their_source():
+    """Not only what the report repeats: any frame of a dump or snapshot."""
+    assert "def main" in sources("stuck_2ranks", "trainer/__main__.py:28", trusted=True)
+    assert "is not on this machine" in sources("stuck_2ranks", "trainer/__main__.py:28", trusted=False)
+    assert "is not on this machine" in sources("stuck_2ranks", "trainer/config/load.py:1", trusted=True)
+
+
+def test_what_strangers_drop_is_no_way_to_a_source(secret, tmp_path):
+    """A snapshot may name any file as the place of an allocation. Beyond loopback nobody is shown it."""
+    recorded = FIXTURES / "oom_2ranks" / "memory_snapshot" / "iteration_5" / "rank0_memory_snapshot.pickle.gz"
+    snapshot = pickle.loads(gzip.decompress(recorded.read_bytes()))
+    for entry in snapshot["device_traces"][0]:
+        for frame in entry.get("frames", []):
+            frame["filename"] = str(secret)
+    shown = {}
+    for trusted in (True, False):
+        (tmp_path / str(trusted)).mkdir()
+        client = Client(Drops(inside, tmp_path / str(trusted), Options(), trusted=trusted))
+        drop(client, "1", {"rank0_memory_snapshot.pickle": pickle.dumps(snapshot)})
+        shown[trusted] = asked(client, "/open/1/", "source", f"?at={secret}:1")
+    assert "hunter2" in shown[True]
+    assert "hunter2" not in shown[False]
+
+
+def asked(client, prefix, page, search):
+    """What the server answers to a browser that turns to a page."""
+    [turn] = [one for one in client.get(f"{prefix}_dash-dependencies").json if "page.children" in one["output"]]
+    outputs = [
+        dict(zip(("id", "property"), one.split("."), strict=True)) for one in turn["output"].strip(".").split("...")
+    ]
+    values = {"pathname": f"{prefix}{page}", "search": search}
+    inputs = [one | {"value": values.get(one["property"])} for one in turn["inputs"]]
+    state = [one | {"value": {"own": {}, "steps": ""} if one["id"] == "window" else None} for one in turn["state"]]
+    body = {"output": turn["output"], "outputs": outputs, "inputs": inputs, "state": state}
+    return client.post(f"{prefix}_dash-update-component", json=body | {"changedPropIds": ["address.pathname"]}).text
+
+
+def test_a_token_guards_every_door(oom, tmp_path):
+    """Pages, callbacks, documents, assets, drops and what was opened: nothing answers without it."""
+    client = Client(assembled(view_of(oom, room_for(oom), Options()), tmp_path, "s3cret"))
+    for path in (
+        "/",
+        "/report.json",
+        "/_dash-layout",
+        "/_dash-dependencies",
+        "/assets/workbench.js",
+        "/open/a/",
+        "/drop/1",
+    ):
+        assert client.get(path).status_code == 403, path
+    assert client.post("/_dash-update-component", json={}).status_code == 403
+    assert client.put("/drop/1/a", data=b"x", headers=SENT).status_code == 403
+    assert client.get("/?token=s3cret").status_code == 303
+    assert client.get("/report.json").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.0.7", "node17"])
+def test_beyond_loopback_there_is_always_a_token(host, oom, tmp_path, monkeypatch, capsys):
+    """Whoever serves to others gets an address with one, and is told that it is not encrypted."""
+    seen = []
+    monkeypatch.setattr(server, "listening", lambda _place, app: seen.append(app) or FakeServer())
+    server.serve_view(view_of(oom, room_for(oom), Options()), "", server.Place(host=host))
+    assert len(seen[0].token) >= 24
+    told = capsys.readouterr().err
+    assert f"?token={seen[0].token}" in told
+    assert "not encrypted" in told
+    server.serve_view(view_of(oom, room_for(oom), Options()), "", server.Place())
+    assert seen[1].token is None
+
+
+class FakeServer:
+    """Listens to nobody."""
+
+    port = 1
+
+    def serve_forever(self):
+        pass
+
+
+def test_the_policy_allows_no_code_but_our_own(oom):
+    """Scripts are files of ours or known by their digest; styles may be inline, as Plotly writes them into elements."""
+    client = make_app(view_of(oom, room_for(oom), Options())).server.test_client()
+    policy = dict(part.strip().split(" ", 1) for part in client.get("/").headers["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == "'self'"
+    allowed = policy["script-src"].split()
+    assert allowed[0] == "'self'"
+    assert all(one.startswith("'sha256-") for one in allowed[1:])
+    assert policy["frame-ancestors"] == "'none'"
+    assert policy["base-uri"] == "'none'"
+    assert policy["form-action"] == "'none'"

@@ -120,7 +120,7 @@ def test_a_window_of_memory_narrows_the_steps_and_back(site, page):
     page.keyboard.press("Enter")
     page.wait_for_function("() => new URL(location).searchParams.get('steps') === '6'")
     page.wait_for_timeout(300)
-    assert page.evaluate(SHOWN, "step-times") == [5.5, 6.5]
+    assert page.evaluate(SHOWN, "times") == [5.5, 6.5]
     page.click("header nav >> text=Memory")
     page.wait_for_selector("#timeline .scatterlayer .trace")
     low, high = page.evaluate(SHOWN, "timeline")
@@ -160,7 +160,7 @@ def test_charts_of_one_page_move_together(traced, browser):
     assert "steps=10." in page.url
     page.goto(f"{traced}/steps")
     zoom(page, "loss", [5.8, 8.4])
-    for chart in ("step-times", "phases", "loss"):
+    for chart in ("times", "phases", "loss"):
         page.wait_for_function(f"() => String(({SHOWN})('{chart}')) === '5.5,8.5'")
     page.close()
 

@@ -73,7 +73,7 @@ def messages(worker: Worker, _answer: Answer, folder: Path) -> None:
 
 def recorder(worker: Worker, answer: Answer, folder: Path) -> None:
     """The rank's Flight Recorder: a pickle with frames, or JSON where something holds the GIL."""
-    if answer["status"] != "timeout":
+    if answer["status"] != "timeout" or answer["process"] == "stopped":  # it would keep the others waiting
         return
     answer["asked_ns"] = time.time_ns()
     patience = PICKLE_AGAIN_S if worker.holds_gil else PICKLE_TIMEOUT_S

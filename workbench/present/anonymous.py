@@ -45,7 +45,8 @@ def anonymised(report: Report[Any], run: Run) -> tuple[Report[Any], Run]:
     hidden = walked(plain, veil)
     data = msgspec.convert(hidden["data"], type(report.data))
     told = msgspec.structs.replace(msgspec.convert(hidden, Report[Any]), data=data)
-    return told, Run(Path(veil.path(str(run.root))), ())
+    # The files stay, as charts are drawn from them; their names stand in no document.
+    return told, Run(Path(veil.path(str(run.root))), run.artefacts)
 
 
 def hosts(run: Run) -> set[str]:

@@ -22,6 +22,11 @@ figure { margin: 2rem 0; } figcaption { font-weight: 600; } svg { width: 100%; b
 .keys span { margin-right: 1.2rem; }
 .keys i { display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem; }
 .n { text-align: right; } code, li { overflow-wrap: anywhere; }
+@media print {
+  :root { color-scheme: light; } body { max-width: none; margin: 0; }
+  .verdict, .finding, figure, tr { break-inside: avoid; } h2, figcaption { break-after: avoid; }
+  * { print-color-adjust: exact; }
+}
 """
 
 

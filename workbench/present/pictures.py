@@ -11,7 +11,7 @@ import pandas as pd
 from analyzers.errors import WorkbenchError
 from analyzers.memory import views as memory_views
 from analyzers.report import Report
-from analyzers.run import Run
+from analyzers.run import Artefact, Run
 from analyzers.steps import views as step_views
 from workbench.ask import ROOMS, parts
 from workbench.console import clean
@@ -29,22 +29,30 @@ def pictures(report: Report[Any], run: Run) -> Iterator[str]:
     found = parts(report)
     with suppress(WorkbenchError):  # the tables stand without it
         if "memory" in found:
-            yield from memory(found["memory"], run)
+            yield from memory(found["memory"], report, run)
     with suppress(WorkbenchError):
         if "steps" in found:
             yield from steps(found["steps"], run, report.verdict.ranks)
 
 
-def memory(data: Any, run: Run) -> Iterator[str]:
+def memory(data: Any, report: Report[Any], run: Run) -> Iterator[str]:
     """Memory over time of the device that ran out, or came nearest to it."""
     device = worst_first(data.devices)[0]
-    artefact = next((one for one in run.artefacts if str(one.path) == device.path), None)
+    artefact = behind(device.path, report, run)
     if artefact is None or not device.entries:
         return
     frame = memory_views.timeline(artefact, device=device.device, buckets=BUCKETS)
     rank = "" if device.rank is None else f", rank {device.rank}"
     title = f"Memory by category over the trace{rank}: {size(device.peak_allocated_bytes)} at the peak"
     yield chart(title, frame[[name for name in CATEGORIES if frame[name].any()]], CATEGORIES)
+
+
+def behind(path: str, report: Report[Any], run: Run) -> Artefact | None:
+    """The file that a report speaks of, also where the report bears a stand-in for its name."""
+    given = next((one for one in report.inputs if one.path == path), None)
+    told = given and (given.kind, given.rank, given.step, given.bytes)
+    alike = [one for one in run.artefacts if (str(one.kind), one.rank, one.step, one.bytes) == told]
+    return next((one for one in alike if str(one.path) == path), alike[0] if alike else None)
 
 
 def steps(data: Any, run: Run, spoken_of: Sequence[int]) -> Iterator[str]:

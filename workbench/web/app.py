@@ -79,8 +79,10 @@ def frame(view: View) -> html.Div:
     said: dict[str, Any] = {"role": "status", "aria-live": "polite"}
     return html.Div(
         [
-            dcc.Location(id="address"),
+            # Else it would load the page anew whenever the address bar holds a zoom that Dash has not heard of.
+            dcc.Location(id="address", refresh="callback-nav"),
             dcc.Store(id="window", data=Window().told()),
+            dcc.Store(id="shown"),
             html.Header(header),
             linked(hidden=not set(view.parts) & set(WINDOWS)),
             html.P(id="said", **said),
@@ -107,25 +109,33 @@ def turning(app: Dash, view: View) -> None:
     @app.callback(
         Output("page", "children"),
         Output("window", "data"),
+        Output("shown", "data"),
         Input("address", "pathname"),
         Input("address", "search"),
         Input("reset", "n_clicks"),
         Input("steps", "value"),
         State("window", "data"),
+        State("shown", "data"),
     )
-    def turn(pathname: str | None, search: str | None, _clicks: Any, typed: str | None, shown: dict[str, Any]) -> Any:
-        name, query = (pathname or "").rpartition("/")[2], asked(search)
-        if ctx.triggered_id == "steps":
-            if (typed or "").strip() == shown["steps"]:  # what `carry` wrote there itself
-                raise PreventUpdate
-            query = {**without_window(query), "steps": typed or ""}
-        elif ctx.triggered_id == "reset":
-            query = without_window(query)
-        return page(view, name, query), window(view, name, query).told()
+    def turn(pathname: str | None, search: str | None, _clicks: Any, typed: str | None, *states: Any) -> Any:
+        (sight, shown), name, query = states, (pathname or "").rpartition("/")[2], asked(search)
+        here = [name, without_window(query)]
+        # Dash reads the address bar now and then, and the field when `carry` fills it: neither is news.
+        if ctx.triggered_id == "address" and shown == here and sight["own"] == own_of(query):
+            raise PreventUpdate
+        if ctx.triggered_id == "steps" and (typed or "").strip() == sight["steps"]:
+            raise PreventUpdate
+        if ctx.triggered_id in ("steps", "reset"):
+            query = without_window(query) | ({"steps": typed or ""} if ctx.triggered_id == "steps" else {})
+        return page(view, name, query), window(view, name, query).told(), here
 
 
 def without_window(query: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in query.items() if name not in OWN}
+
+
+def own_of(query: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in query.items() if name in OWN}
 
 
 def window(view: View, name: str, query: dict[str, str]) -> Window:

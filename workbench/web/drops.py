@@ -30,11 +30,20 @@ HEADER = ("HTTP_X_WORKBENCH", "drop")
 class Drops:
     """A WSGI application: `main`, and beside it whatever is dropped onto it. Files are kept in `folder`.
 
-    `beside` are applications that are open from the start, under names that no dropped set can have.
+    `beside` are applications that are open from the start, under names that no dropped set can have. `trusted`: those
+    who drop may read the files of this machine anyway.
     """
 
-    def __init__(self, main: WSGI, folder: Path, options: Options, beside: Mapping[str, WSGI] | None = None) -> None:
-        self._main, self._folder, self._options = main, folder, options
+    def __init__(
+        self,
+        main: WSGI,
+        folder: Path,
+        options: Options,
+        beside: Mapping[str, WSGI] | None = None,
+        *,
+        trusted: bool = True,
+    ) -> None:
+        self._main, self._folder, self._options, self._trusted = main, folder, options, trusted
         self._opened: dict[str, WSGI] = {**(beside or {})}
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -71,7 +80,8 @@ class Drops:
             self._keep(name, file, environ)
             return {"kept": file}
         run = discover(self._folder / name)
-        self._opened[name] = make_app(view_of(run, room_for(run), self._options), f"/open/{name}/").server
+        view = view_of(run, room_for(run), self._options, trusted=self._trusted)
+        self._opened[name] = make_app(view, f"/open/{name}/").server
         return {"at": f"/open/{name}/"}
 
     def _keep(self, name: str, file: str, environ: dict[str, Any]) -> None:

@@ -10,28 +10,14 @@ from workbench.web.components.text import address
 from workbench.web.pages.events import traces
 from workbench.web.view import View
 
-PARTS = {
-    "changes": ("memory.leak",),
-    "blocks": ("memory.fragmentation", "memory.reserved", "memory.dead_pool"),
-    "ranks": ("memory.uneven",),
-    "operations": ("hang.mismatch", "hang.skipped", "hang.order_cycle"),
-    "merged": ("hang.host_stuck",),
-    "lateness": ("trace.straggler",),
-    "loss": ("steps.nonfinite_loss", "steps.loss_spike", "steps.loss_rise", "steps.plateau", "steps.grad_norm_jump"),
-    "timeline": ("memory.oom", "memory.near_limit", "memory.activation_peak"),
-    "phases": ("steps.straggler",),
-}
-"""The part of its page that a finding is about; of the others the page's beginning."""
-
 
 def evidence(view: View, finding: Finding) -> str | None:
     """The address of what a finding rests on: page, rank, instant and part of the page."""
     at = sight(finding)
     if at is None or at.room not in view.parts:
         return None
-    part = next((name for name, findings in PARTS.items() if at.is_about(*findings)), "")
     query = QUERIES[at.room](view, at) if at.room in QUERIES else {}
-    return f"{at.room}{address(query) if query else ''}{f'#{part}' if part else ''}"
+    return f"{at.room}{address(query) if query else ''}{f'#{at.part}' if at.part else ''}"
 
 
 def of_memory(view: View, at: Sight) -> Mapping[str, str]:
@@ -40,7 +26,7 @@ def of_memory(view: View, at: Sight) -> Mapping[str, str]:
     mine = [i for i, one in enumerate(devices) if at.rank in (None, one.rank)] or [0]
     which = next((i for i in mine if devices[i].step == at.step), mine[0])
     query = {"device": str(which)}
-    if not at.is_about("memory.leak") or not (steps := devices[which].steps):
+    if at.part != "changes" or not (steps := devices[which].steps):
         return query
     return query | {"entry": str(steps[-1].last_entry), "since": str(steps[0].last_entry)}
 
@@ -48,8 +34,8 @@ def of_memory(view: View, at: Sight) -> Mapping[str, str]:
 def of_hang(view: View, at: Sight) -> Mapping[str, str]:
     """The group that broke, and the rank that broke it."""
     culprits = [one for one in view.parts["hang"].culprits if at.rank in (None, *one.ranks)]
-    named = next((one for one in culprits if at.is_about(f"hang.{one.kind}")), None)
-    group = {"group": named.group} if named and named.group else {}
+    named = next((one.group for one in culprits if one.group), None)
+    group = {"group": named} if named else {}
     return group | ({} if at.rank is None else {"rank": str(at.rank)})
 
 

@@ -69,7 +69,7 @@ def assembled(view: View, folder: Path, token: str | None = None) -> Gate:
     """The whole that is served: the dashboard of `view`, what is dropped onto it, and the door before both."""
     runs = zip("ab", (view.run, view.other), strict=True) if view.other else ()
     beside = {name: Later(partial(dashboard, run, name, view.options)) for name, run in runs if run}
-    return Gate(Drops(make_app(view).server, folder, view.options, beside), token)
+    return Gate(Drops(make_app(view).server, folder, view.options, beside, trusted=token is None), token)
 
 
 def dashboard(run: Run, name: str, options: Options) -> WSGI:

@@ -27,6 +27,8 @@ class View:
     parts: dict[str, Any]
     other: Run | None = None
     """The second of two runs that are compared; `run` is the first."""
+    trusted: bool = True
+    """Whether sources may be shown that the run names: what strangers drop may name any file of this machine."""
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -43,9 +45,9 @@ class View:
         return next((artefact for artefact in self.run.of(Kind.SNAPSHOT) if str(artefact.path) == path), None)
 
 
-def view_of(run: Run, room: str, options: Options) -> View:
+def view_of(run: Run, room: str, options: Options, *, trusted: bool = True) -> View:
     report = ask(room, run, options)
-    return View(run, options, report, parts(report))
+    return View(run, options, report, parts(report), trusted=trusted)
 
 
 def asked(search: str | None) -> dict[str, str]:

@@ -70,9 +70,11 @@ class Marks:
         return int(low), max(int(low) + 1, int(np.ceil(high)))
 
     def begins(self) -> list[tuple[int, float]]:
-        """Each step that begins on the axis, and where."""
-        whole = np.unique(np.ceil(self.steps[:-1])) if len(self.steps) else ()
-        return [(int(step), float(self.to_axis(step))) for step in whole]
+        """Each step that begins on the axis, and where: one of which more than its begin is known."""
+        number, following = np.floor(self.steps[:-1]), self.steps[1:]
+        inside = np.flatnonzero((following > self.steps[:-1]) & (following <= number + 1))
+        _, first = np.unique(number[inside], return_index=True)
+        return [(int(number[i]), float(self.at[i])) for i in inside[first]]
 
 
 def window_of(query: dict[str, str], span: tuple[int, int] | None, marks: Marks) -> Window:

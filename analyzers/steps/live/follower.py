@@ -12,11 +12,11 @@ from typing import Any
 from analyzers import store
 from analyzers.report import Finding, ranked
 from analyzers.steps.lateness import lateness
-from analyzers.steps.lines import Line, Table, number
+from analyzers.steps.lines import Line, Table, content_of, number
 from analyzers.steps.live.now import ENDED, TIMING_STEPS, Now, StepNow
 from analyzers.steps.live.rank_log import Board, RankLog, StepLog
 from analyzers.steps.live.standing import ended, manifest_of, rank_now, setting, stall, status, whole
-from analyzers.steps.load import Source, frame_of, steps_of
+from analyzers.steps.load import Chunk, Source, combined, steps_of
 from analyzers.steps.model import Steps
 from analyzers.steps.report import examined, grave
 from analyzers.steps.series import memory_growth
@@ -132,12 +132,12 @@ def table_of(logs: Sequence[RankLog]) -> Steps | None:
     """The last steps of all ranks as the table that findings are made from; None before the first."""
     each, table, source = JUDGED // max(1, len(logs)), Table(), Source()
     for place, log in enumerate(logs):
-        table.add(place, log.latest(each))
+        table.add(place, content_of(log.latest(each)))
         source.headers.append(log.header)
     if not table.rows:
         return None
-    frame = frame_of(table.columns(), table.meta(), [log.rank for log in logs])
-    return steps_of(source, frame, [], [])
+    chunk = Chunk(table.columns(), table.meta(), [log.rank for log in logs], 0)
+    return steps_of(source, combined([chunk]), [], [])
 
 
 def recent_steps(logs: Sequence[RankLog]) -> list[StepNow]:

@@ -25,7 +25,7 @@ def test_a_rank_that_holds_the_gil_answers_with_its_dump_and_to_py_spy():
     assert waiting["ranks 0-1 wait in all_reduce of default_pg"] == "/job/stuck_job.py:11"
 
 
-@pytest.mark.parametrize("names", [["stacks.html", "pyspy_dump.html"], ["*.txt"]])
+@pytest.mark.parametrize("names", [["stacks.html.gz", "pyspy_dump.html.gz"], ["*.txt.gz"]])
 def test_stacks_alone_tell_where_the_ranks_stand(tmp_path, names):
     for path in (path for name in names for path in (PAGES / "stuck_gil").glob(name)):
         shutil.copy(path, tmp_path)
@@ -38,13 +38,13 @@ def test_stacks_alone_tell_where_the_ranks_stand(tmp_path, names):
 
 
 def test_native_frames_of_a_page():
-    shown = views.stacks(run.discover(PAGES / "native.html"))
+    shown = views.stacks(run.discover(PAGES / "native.html.gz"))
     waiting = shown[shown["name"] == "c10d::Work::wait"]
     assert sorted(rank for ranks in waiting["ranks"] for rank in ranks) == [0, 1, 3]
     assert not waiting["own"].any()
 
 
-@pytest.mark.parametrize("name", ["shape.html", "shape.txt"])
+@pytest.mark.parametrize("name", ["shape.html.gz", "shape.txt.gz"])
 def test_tables_hold_what_each_rank_issued(name):
     report = analyze(run.discover(PAGES / "tables" / name))
     assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [3])
@@ -57,13 +57,13 @@ def test_tables_hold_what_each_rank_issued(name):
 
 
 def test_a_rank_that_refused_the_server_is_dead():
-    report = analyze(run.discover(PAGES / "tables/dead.html"))
+    report = analyze(run.discover(PAGES / "tables/dead.html.gz"))
     assert (report.verdict.kind, report.verdict.ranks) == ("dead", [3])
     assert "no dump of rank 3: refused connection" in report.verdict.missing
 
 
 def test_other_pages_say_which_to_save():
-    for path in (PAGES / "failed.html", PAGES / "stuck_gil/wait_counters_20261121_191710.txt"):
+    for path in (PAGES / "failed.html.gz", PAGES / "stuck_gil/wait_counters_20261121_191710.txt.gz"):
         with pytest.raises(InputError) as caught:
             run.discover(path)
         assert "/fr_trace_json" in caught.value.hint

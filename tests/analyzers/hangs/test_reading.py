@@ -517,3 +517,19 @@ def test_the_dumps_of_one_node_leave_the_others_open(folder, recorder):
     assert report.verdict.sentence == "nothing is known of ranks 2-3: they left no dump; ranks 0-1 wait for them"
     assert report.verdict.missing == ["no dump of ranks 2-3"]
     assert "folders at once" in report.findings[0].next
+
+
+@pytest.mark.parametrize("state", ["completed", "scheduled"])
+def test_a_coalesced_launch_is_done_when_its_closing_entry_is(folder, recorder, state):
+    """NCCL leaves the sends and receives inside it `scheduled` for ever."""
+
+    def exchange(rank):
+        peer = 1 - rank
+        batch = [recorder.p2p(PG, 1, f"send {rank}->{peer}", 2), recorder.p2p(PG, 1, f"recv {rank}<-{peer}", 3)]
+        closing = recorder.p2p(PG, 1, "coalesced", 4) | {"state": state, "input_sizes": [], "output_sizes": []}
+        first = recorder.entry(PG, 1, record=1)
+        inside = [entry | {"collective_seq_id": 1} for entry in (*batch, closing)]
+        return recorder.dump([first, *inside], GROUPS)
+
+    verdict = folder.write({rank: exchange(rank) for rank in range(2)}).report().verdict
+    assert verdict.kind == ("healthy" if state == "completed" else "all_arrived")

@@ -13,7 +13,8 @@ import pytest
 
 from analyzers import run, steps, store
 from analyzers.errors import InputError
-from analyzers.steps import events, views
+from analyzers.steps import events, jsonl, views
+from analyzers.steps.lines import content_of
 from analyzers.steps.load import load
 from trainer.recorders.structured_log import export
 
@@ -311,3 +312,84 @@ def test_no_scalar_is_a_crash(tmp_path, here, seed):
 
     (tmp_path / "events.out.tfevents.1").write_bytes(b"".join(event() for _ in range(80)))
     answered(tmp_path)
+
+
+TITAN = FIXTURE.parent / "torchtitan_2ranks"
+"""Written by torchtitan 0.3.0 itself; see `torchtitan_job.py` beside it."""
+
+
+@pytest.fixture(scope="module")
+def happened():
+    """What the job that wrote these logs noted of its steps, by rank and step."""
+    return {
+        (rank, row["step"]): row for rank in (0, 1) for row in json.loads((TITAN / f"truth_{rank}.json").read_text())
+    }
+
+
+def test_structured_logs_that_torchtitan_wrote(happened):
+    told = series(TITAN / "structured_logs")
+    assert set(told.index) == set(happened)
+    for key, row in told.iterrows():
+        assert row["dur_s"] == pytest.approx(happened[key]["dur_ns"] / 1e9, abs=2e-3)
+        assert row["tokens_per_s"] == pytest.approx(512 / row["dur_s"])
+    assert {step: tags for (rank, step), tags in told["tags"].items() if tags and rank == 0} == {
+        10: "gc", 12: "eval", 20: "gc"
+    }  # fmt: skip
+    table = load(run.discover(TITAN / "structured_logs").artefacts, store.Options())
+    assert set(table.phases) == {"gc", "data_wait", "fwd_bwd", "optim", "loss_sync", "eval"}
+    assert table.phases["data_wait"].between(0.002, 0.02).all()
+
+
+@pytest.mark.parametrize(("folder", "digits"), [("tb", 1e-6), ("logs", 5e-5)])
+def test_scalars_and_console_that_torchtitan_wrote(happened, folder, digits):
+    told = series(TITAN / folder)
+    assert [step for rank, step in told.index if rank == 0] == [1, 4, 8, 12, 16, 20, 24]
+    for key, row in told.iterrows():
+        assert row["loss"] == pytest.approx(happened[key]["loss"], abs=digits)
+        assert row["grad_norm"] == pytest.approx(happened[key]["grad_norm"], abs=digits)
+    assert (told["memory_bytes"] / GIB).unique().tolist() == [1.5 if folder == "tb" else 2.25]
+
+
+def test_all_that_torchtitan_wrote_together(happened):
+    """The finest source counts, and what it lacks is filled in."""
+    told = series(TITAN)
+    assert set(told.index) == set(happened)
+    known = told[told["loss"].notna()]
+    assert [key[1] for key in known.index if key[0] == 0] == [1, 4, 8, 12, 16, 20, 24]
+    assert known["loss"].tolist() == pytest.approx([happened[key]["loss"] for key in known.index], abs=1e-6)
+    assert (known["memory_bytes"] == 1.5 * GIB).all()
+
+
+LINE = {
+    "start_ns": 5,
+    "dur_ns": 7,
+    "phases": {"fwd": 3},
+    "cpu_ns": {},
+    "loss": 1.5,
+    "tags": ["first"],
+    "seqs": {"0": 4},
+}
+ODD = [
+    {"phases": {"fwd": 1, "eval": 2}, "seqs": {"pp": 9}},
+    {"loss": "nan", "local_loss": None, "grad_norm": 2},
+    {"limit_bytes": 1 << 40, "tokens": 1 << 70},
+]
+
+
+@pytest.mark.parametrize("also", [[], *([odd] for odd in ODD), [{"rank": 3}], [{"dur_ns": True}], [{"phases": 7}]])
+def test_lines_of_one_kind_are_read_at_once_and_tell_the_same(tmp_path, also):
+    """Names that come late are learnt; what no recorder writes goes the long way."""
+    rows = [{"step": i} | LINE | extra for i, extra in enumerate([{}, *also, {}], 1)]
+    log = tmp_path / "rank_0.jsonl"
+    log.write_text("\n".join(json.dumps(row) for row in [{"schema": "workbench.steps/1", "rank": 0}, *rows]) + "\n")
+    at_once = jsonl.read(log)
+    one_by_one = content_of(jsonl.own(log.read_bytes().splitlines()).lines)
+    assert (at_once.content is not None) == (also in ([], *([odd] for odd in ODD)))
+    found = at_once.content or content_of(at_once.lines)
+    assert found.fixed.keys() == one_by_one.fixed.keys()
+    for name, column in found.fixed.items():
+        np.testing.assert_array_equal(column, one_by_one.fixed[name])
+    assert {k: {n: c.tolist() for n, c in v.items()} for k, v in found.named.items()} == {
+        k: {n: c.tolist() for n, c in v.items()} for k, v in one_by_one.named.items()
+    }
+    assert found.tags == one_by_one.tags

@@ -47,6 +47,18 @@ def test_nobody_is_late_in_a_healthy_run(job, device, seed):
     assert (report.verdict.kind, late) == ("healthy", {})
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("more_ms", "late"), [(40, False), (400, True)])
+def test_garbage_that_all_collect_at_once_takes_none_equally_long(job, device, more_ms, late):
+    """Every fifth step all collect for 400 ms, one of them a tenth longer, or twice as long."""
+    artefacts = job(device=device).run(
+        lambda rank, step: {"gc": 400.0 + more_ms * (rank == 2)} if step % 5 == 0 else {},
+        tags=lambda _, step: ["first"] if step == 1 else ["gc"] if step % 5 == 0 else [],
+    )
+    report, _ = found(artefacts)
+    assert [(slow.rank, slow.cause) for slow in report.data.stragglers] == ([(2, "gc")] if late else [])
+
+
 def test_the_lateness_against_a_slow_oracle(job):
     simulated = job(ranks=5, noise=0.3, seed=4)
     seen = lateness(load(simulated.run(), store.Options()))

@@ -45,7 +45,7 @@ def test_depth_parent_and_innermost(events):
     for i, outer in enumerate(around):
         assert parent[i] == (max(outer, key=lambda j: depth[j]) if outer else -1)
     chosen = np.arange(count) % 3 == 0
-    found = innermost(chosen, depth, parent)
+    found = innermost(chosen, parent)
     for i, outer in enumerate(around):
         candidates = [j for j in [*outer, i] if chosen[j]]
         assert found[i] == (max(candidates, key=lambda j: depth[j]) if candidates else -1)

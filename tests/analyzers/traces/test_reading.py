@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -174,3 +176,8 @@ def test_spans_nest_and_keep_the_longest(maker):
 def test_a_choice_that_leaves_nothing_is_told(maker, made):
     with pytest.raises(InputError, match="nothing of this rank"):
         traces.analyze([maker.save(made.text())], store.Options(rank=9))
+
+
+def test_reading_does_without_pandas():
+    code = "import sys, analyzers.traces.digest; sys.exit('pandas' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -36,7 +36,7 @@ TITLES = {
 TIMELESS = ("life", "places", "ranks")
 """Readings that are not of one instant."""
 GROUPINGS = ("module", "line", "stack", "category")
-PLACES = ("pool", "stream")
+PLACES = ("pool", "stream", "phase")
 CELL = 13
 
 
@@ -165,7 +165,7 @@ class Evidence(Readings):
             return " ?: choose a block in the list" if self._address is None else f" {self._address:#x}"
         if self.reading == "changes" and self._mark is not None:
             return f" at entry {self._mark.entry},"
-        return {"tree": f" {self._grouping}", "places": f" {self._place} (b: the other)"}.get(self.reading, "")
+        return {"tree": f" {self._grouping}", "places": f" {self._place} (b: by something else)"}.get(self.reading, "")
 
 
 def heat_head(categories: Sequence[str]) -> Text:

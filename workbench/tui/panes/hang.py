@@ -31,8 +31,6 @@ UNFOLDED = 32
 """Up to so many ranks have a row each; of more, those that read the same are put together."""
 LINES_AROUND = 4
 """Title, legend, and the matrix's own head and scroll bar."""
-PARTED = ("hang.mismatch", "hang.skipped", "hang.order_cycle")
-"""Findings that two programs side by side show best."""
 TITLES = {
     "chain": "culprits, and who waits for whom",
     "stacks": "stacks of all ranks, merged",
@@ -71,12 +69,12 @@ class HangPane(Vertical):
         self._turn()
 
     async def look(self, at: Sight) -> None:
-        """Show the group that the rank's fault broke; where ranks part, side by side."""
+        """Show the group that the rank's fault broke, and what is best seen of that."""
         names = [group.name for group in self._data.groups]
         broken = [c.group for c in self._data.culprits if at.rank in c.ranks and c.group in names]
         self._at = names.index(broken[0]) if broken else self._at
         self._turn()
-        await self.query_one(Explained).turn_to("operations" if at.is_about(*PARTED) else "chain")
+        await self.query_one(Explained).turn_to(at.part or "chain")
 
     def action_group(self, by: int) -> None:
         self._at = (self._at + by) % max(1, len(self._data.groups))

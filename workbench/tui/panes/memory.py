@@ -20,20 +20,15 @@ from workbench.palette import CATEGORIES
 from workbench.present.sections import device_name, worst_first
 from workbench.present.units import size
 from workbench.sight import Sight
-from workbench.tui.panes.evidence import Evidence, Instant
+from workbench.tui.panes.evidence import TITLES, Evidence, Instant
 from workbench.tui.widgets.area import Area
 from workbench.tui.widgets.parts import Part, Parts
 from workbench.tui.widgets.readings import TURNS
 from workbench.tui.widgets.stacked import FAILURE
 
 RESTED_S = 0.1
-SHOWN_BY = {
-    "blocks": ("memory.fragmentation", "memory.reserved", "memory.dead_pool"),
-    "changes": ("memory.leak",),
-    "ranks": ("memory.uneven",),
-}
-"""Which reading shows what a finding is about; of the others `FIRST` does."""
 FIRST = "stacks"
+"""What shows findings that no reading is about."""
 
 
 class MemoryPane(Vertical):
@@ -86,10 +81,10 @@ class MemoryPane(Vertical):
         if at.rank in of_rank:
             self._rank = of_rank.index(at.rank)
         steps = [device.step for device in self._by_rank[of_rank[self._rank]]]
-        self._snapshot = steps.index(at.step) if at.step in steps and not at.is_about("memory.oom") else 0
-        self._at_end = at.is_about("memory.leak")
+        self._snapshot = steps.index(at.step) if at.step in steps and at.part != "timeline" else 0
+        self._at_end = at.part == "changes"
         self._show_device()
-        await self.query_one(Evidence).turn_to(next((name for name in SHOWN_BY if at.is_about(*SHOWN_BY[name])), FIRST))
+        await self.query_one(Evidence).turn_to(at.part if at.part in TITLES else FIRST)
 
     def on_resize(self) -> None:
         self._load()

@@ -33,11 +33,6 @@ TITLES = {
     "times": "duration of the steps, a line a rank",
     "loss": "loss",
 }
-SHOWN_BY = {
-    "loss": ("steps.nonfinite_loss", "steps.loss_spike", "steps.loss_rise", "steps.plateau", "steps.grad_norm_jump"),
-    "times": ("steps.slowdown", "steps.global_stall"),
-}
-"""Which reading shows what a finding is about; of the others the tables do."""
 SPARK = 60
 HEAD = f"{'rank':>6} {'fastest':>9} {'median':>9} {'slowest':>9}  steps"
 
@@ -113,8 +108,7 @@ class StepsPane(Vertical):
         """Show the rank, and its times or the loss."""
         self._at = self._ranks.index(at.rank) if at.rank in self._ranks else self._at
         self._turn()
-        shown = next((name for name in SHOWN_BY if at.is_about(*SHOWN_BY[name])), "tables")
-        await self.query_one(Compared).turn_to(shown)
+        await self.query_one(Compared).turn_to(at.part if at.part in TITLES else "tables")
 
     def action_move(self, rows: int) -> None:
         self.query_one(PhaseStack).move(rows)

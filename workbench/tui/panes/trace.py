@@ -42,8 +42,6 @@ TITLES = {
     "tables": "all that is known",
 }
 CALLS_BY = ("operator", "module", "function")
-BETWEEN_RANKS = ("trace.straggler", "trace.exposed_communication")
-"""Findings that the waits of all ranks show."""
 BARS_AT_MOST = 8
 
 
@@ -80,7 +78,7 @@ class TracePane(Vertical):
     async def look(self, at: Sight) -> None:
         """Show the rank, and who waits for it or what it did."""
         self._looked.turn_to_rank(at.rank)
-        await self._looked.turn_to("waits" if at.is_about(*BETWEEN_RANKS) else "kernels")
+        await self._looked.turn_to(at.part or "kernels")
 
     async def action_group(self) -> None:
         await self._looked.regroup()

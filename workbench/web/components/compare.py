@@ -8,7 +8,8 @@ import plotly.graph_objects as go
 
 from workbench.palette import CATEGORIES
 from workbench.present.comparison import signed
-from workbench.web.components.figure import PLAIN, plain
+from workbench.present.units import duration, size
+from workbench.web.components.figure import PLAIN, byte_ticks, plain
 
 MORE, LESS, WHOLE = CATEGORIES["communication"], CATEGORIES["parameters"], CATEGORIES["workspace"]
 """More is worse in all that is compared here; the sign of the number tells the same as the colour."""
@@ -18,6 +19,16 @@ BARS, NAME = 20, 34
 ROW_PX = 26
 
 Told = Callable[[Any], str]
+
+
+def of_bytes(parts: Sequence[tuple[str, float]], ends: tuple[int, int]) -> go.Figure:
+    """A waterfall of bytes, with ticks in their units."""
+    return waterfall(parts, ends, size).update_xaxes(**byte_ticks(max(ends)))
+
+
+def of_time(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
+    """A waterfall of seconds."""
+    return waterfall(parts, ends, duration).update_xaxes(title="seconds")
 
 
 def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], told: Told) -> go.Figure:

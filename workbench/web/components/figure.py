@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from dash import dcc, html
 
 from workbench.console import clean
+from workbench.present.units import size
 
 GRID = {"gridcolor": "rgba(128,128,128,0.25)", "zerolinecolor": "rgba(128,128,128,0.5)"}
 PLAIN = {
@@ -18,13 +19,21 @@ PLAIN = {
     "margin": {"l": 70, "r": 10, "t": 30, "b": 40},
 }
 
+LONGEST = 400
 KEYS = "left and right move it, plus and minus zoom, 0 shows all"
 BAR: dcc.Graph.Config = {"displaylogo": False}
 
 
 def plain(text: object) -> str:
-    """Text of an artefact as text: Plotly would take tags in it for markup."""
-    return escape(clean(text), quote=False)
+    """Text of an artefact as text, and not too much of it: Plotly would take tags in it for markup."""
+    return escape(clean(text)[:LONGEST], quote=False)
+
+
+def byte_ticks(top: int) -> dict[str, Any]:
+    """Ticks of an axis from 0 to `top` bytes, in the binary units of all other numbers."""
+    every = 1 << max(0, (max(top, 1) - 1).bit_length() - 3)  # a power of two of which four to eight fit
+    at = range(0, top + every, every)
+    return {"tickvals": [*at], "ticktext": [size(count) for count in at]}
 
 
 def drawn(name: str, figure: go.Figure, label: str, *, zooms: bool = False) -> html.Figure:

@@ -8,11 +8,11 @@ import plotly.graph_objects as go
 
 from workbench.palette import CATEGORIES, STATUSES, qualitative
 from workbench.present.units import size
-from workbench.web.components.figure import PLAIN, plain
+from workbench.web.components.figure import PLAIN, byte_ticks, plain
 
 UNSAID, DIMMED = "#c9ced6", "#eceef1"
-STEPS = 40
-"""So many steps are marked; more would be a wall of lines."""
+ROOM = 0.06
+"""Of the width of a timeline, for the name of a step."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 STACK, LINE = 16, 110
 """Lines and columns of a stack that a hover shows."""
@@ -46,11 +46,11 @@ def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], begins: 
 
 def over_entries(figure: go.Figure, frame: pd.DataFrame, begins: Begins, cursor: int) -> go.Figure:
     """The axes of a timeline; the peak, each failed allocation, the cursor and the begin of each step are marked."""
-    begins = begins[:: -(-len(begins) // STEPS) or 1]
+    begins = apart(begins, float(frame["entry"].max() - frame["entry"].min()) if len(frame) else 0.0)
     figure.update_layout(
         xaxis={"title": "trace entry"},
-        yaxis={"title": "bytes", "tickformat": ".3s", "rangemode": "tozero"},
-        legend={"orientation": "h", "y": 1.12},
+        yaxis={"rangemode": "tozero", **byte_ticks(int(frame["allocated"].max()) if len(frame) else 0)},
+        legend={"orientation": "h", "y": 1.16},
         showlegend=True,
         hovermode="x unified",
         uirevision="timeline",
@@ -76,8 +76,18 @@ def layer(name: str, frame: pd.DataFrame, colour: str) -> go.Scatter:
 
 
 def begin(step: int, entry: float) -> dict[str, Any]:
+    """Above the picture, where nothing else is written."""
     text = {"text": f"step {step}", "showarrow": False, "xanchor": "left", "font": {"size": 10}}
-    return {"x": entry, "y": 1, "yref": "paper", "yanchor": "top"} | text
+    return {"x": entry, "y": 1, "yref": "paper", "yanchor": "bottom"} | text
+
+
+def apart(begins: Begins, span: float) -> Begins:
+    """Those that there is room to name: a step that begins close behind another is left out."""
+    kept: list[tuple[int, float]] = []
+    for step, entry in begins:
+        if not kept or entry - kept[-1][1] > ROOM * span:
+            kept.append((step, entry))
+    return kept
 
 
 def mark(entry: float, colour: str) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.table import Table
 from workbench.source import NAMED, source_of
 
+LONGEST = 1000
+"""Characters of a cell: names of kernels are long, those of a hostile file longer."""
+
 
 def verdict(report: Report[Any], evidence: str | None = None) -> html.Section:
     """The banner: verdict, why, next, the way to the evidence, and what was missing."""
@@ -36,8 +39,13 @@ def navigation(links: list[Any], label: str, style: str = "") -> html.Nav:
 
 def choice(
     name: str, options: Sequence[tuple[str, str]], here: str, query: Mapping[str, str] | None = None
-) -> html.Nav:
-    """Links that set `name` in the address, each a (value, text); the rest of `query` stays as it is."""
+) -> html.Nav | None:
+    """Links that set `name` in the address, each a (value, text); the rest of `query` stays as it is.
+
+    None where there is nothing to choose from.
+    """
+    if len(options) < 2:
+        return None
     links = [go(text, address({**(query or {}), name: value}), here=value == here) for value, text in options]
     return navigation(links, f"choose {name}", "choice")
 
@@ -76,10 +84,14 @@ def place(line: str) -> html.Code:
     return html.Code(sourced(line))
 
 
-def sourced(text: str) -> html.A | str:
-    """A text, as a link if it names a line of a file that is on this machine."""
-    named = NAMED.search(text)
-    return go(text, f"source{address({'at': named[0]})}") if named and there(text) else clean(text)
+def sourced(text: str) -> list[Any] | str:
+    """A text; what in it names a line of a file that is on this machine leads there."""
+    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+    named = NAMED.search(shown)
+    if not named or not there(named[0]):
+        return clean(shown)
+    link = go(named[0], f"source{address({'at': named[0]})}")
+    return [clean(shown[: named.start()]), link, clean(shown[named.end() :])]
 
 
 @lru_cache(4096)
@@ -90,13 +102,16 @@ def there(text: str) -> bool:
 
 def table(section: Table) -> html.Div:
     """A table with its title as caption."""
-
-    def cells(row: tuple[str, ...], tag: Any) -> list[Any]:
-        return [tag(sourced(cell), className="n" if i in section.numeric else "") for i, cell in enumerate(row)]
-
-    rows = [html.Tr(cells(row, html.Td)) for row in section.rows]
+    styles = ["n" if i in section.numeric else "" for i in range(len(section.columns))]
+    columns = zip(section.columns, styles, strict=True)
+    rows = [
+        html.Tr([html.Td(sourced(cell), className=style) for cell, style in zip(row, styles, strict=True)])
+        for row in section.rows
+    ]
     rest = [html.P(f"... and {section.left_out} more")] if section.left_out else []
-    head = html.Thead(html.Tr(cells(section.columns, html.Th)))
+    # A column of signs has no name, and a head without one is no head to a screen reader.
+    heads = [(html.Th if name else html.Td)(clean(name), className=style) for name, style in columns]
+    head = html.Thead(html.Tr(heads))
     save: dict[str, Any] = {"data-save": "csv", "aria-label": f"save {clean(section.title)} as CSV"}
     caption = html.Caption([clean(section.title), html.Button("csv", **save)])
     return html.Div([html.Table([caption, head, html.Tbody(rows)]), *rest], className="wide", tabIndex=0)

@@ -14,7 +14,7 @@ from workbench.present.memory import found
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.units import size
-from workbench.web.components.compare import waterfall
+from workbench.web.components.compare import of_bytes
 from workbench.web.components.figure import drawn
 from workbench.web.components.memory import block_chart, icicle
 from workbench.web.components.text import address, choice, go, place, table
@@ -60,7 +60,7 @@ def since(view: View, device: Any, at: Instant, query: Mapping[str, str]) -> Ite
     yield html.H2(f"What changed between entries {at.since} and {at.entry}", id="changes")
     yield go("no more", address(kept))
     label = "From the bytes at the first instant to those at the second, by category"
-    yield drawn("since", waterfall(rows, (changed.a_bytes, changed.b_bytes), size), label)
+    yield drawn("since", of_bytes(rows, (changed.a_bytes, changed.b_bytes)), label)
     yield table(comparison.holders(changed, "lines"))
 
 

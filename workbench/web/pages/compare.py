@@ -11,8 +11,8 @@ from analyzers.steps import views
 from workbench.ask import ROOMS
 from workbench.console import clean
 from workbench.present import comparison
-from workbench.present.units import duration, size
-from workbench.web.components.compare import changes, side_by_side, waterfall
+from workbench.present.units import duration
+from workbench.web.components.compare import changes, of_bytes, of_time, side_by_side
 from workbench.web.components.figure import drawn
 from workbench.web.components.text import choice, table, verdict
 from workbench.web.components.timing import thinned
@@ -50,7 +50,7 @@ def step_time(data: Any) -> Iterator[Any]:
     parts = [(one.what, one.change_s) for one in data.phases if one.change_s]
     whole = (sum(one.a_s for one in data.phases), sum(one.b_s for one in data.phases))
     yield html.H2("Where the time of a mean step changed")
-    yield drawn("step-change", waterfall(parts, whole, duration), "From the mean step of a to that of b, by phase")
+    yield drawn("step-change", of_time(parts, whole), "From the mean step of a to that of b, by phase")
     yield table(comparison.phases(data))
 
 
@@ -61,7 +61,7 @@ def traced(found: Any, query: dict[str, str]) -> Iterator[Any]:
     parts = [(one.what, one.change_ns / 1e9) for one in found.parts]
     whole = (found.step_a_ns / 1e9, found.step_b_ns / 1e9)
     yield html.H2("Where the time of a traced step changed")
-    yield drawn("trace-change", waterfall(parts, whole, duration), "From the traced step of a to that of b, by part")
+    yield drawn("trace-change", of_time(parts, whole), "From the traced step of a to that of b, by part")
     yield table(comparison.parts(found))
     if not (kinds := comparison.kinds(found)):
         return
@@ -80,7 +80,7 @@ def memory(found: Any, query: dict[str, str]) -> Iterator[Any]:
     rows = [(one.what, one.bytes) for one in getattr(found, by) if one.bytes]
     yield html.H2("Who holds more or less at the peak")
     yield choice("by", [(name, f"by {name}") for name in comparison.GROUPINGS], by, query)
-    yield drawn("memory-change", waterfall(rows, (found.a_bytes, found.b_bytes), size), f"The peak of a and b, by {by}")
+    yield drawn("memory-change", of_bytes(rows, (found.a_bytes, found.b_bytes)), f"The peak of a and b, by {by}")
     yield table(comparison.holders(found, by, LISTED))
 
 

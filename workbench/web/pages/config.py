@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
-from workbench.config import SIGNS, of_run
+from workbench.config import SIGNS, of_run, words_of
 from workbench.present.table import table as table_of
 from workbench.web.components.text import choice, table
 from workbench.web.view import View, asked
@@ -24,7 +24,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
     ]
     kept = [row for row in rows if any(sought.casefold() in cell.casefold() for cell in row)]
     field = dcc.Input(id="key", type="search", value=sought, debounce=True)
-    words = " ".join(str(word) for word in view.manifest.get("argv") or [])
+    words = " ".join(words_of(view.manifest))
     told = table_of(f"Settings ({len(kept)} of {len(rows)})", "key | value | from | class | why", kept, len(kept))
     return html.Div(
         [

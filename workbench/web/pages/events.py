@@ -93,7 +93,7 @@ def together(view: View, at: int, span: Nanoseconds | None) -> list[Any]:
     ]
     if len(late):
         label = "How late each rank comes to the collectives with most waiting"
-        found += [html.H2("Who comes late"), drawn("lateness", lateness(late), label), table(latest(late))]
+        found += [html.H2("Who comes late", id="waits"), drawn("lateness", lateness(late), label), table(latest(late))]
     return found
 
 

@@ -70,7 +70,7 @@ def merged(stacks: pd.DataFrame, query: dict[str, str]) -> list[Any]:
     ]
     names = [("", "all ranks"), *((str(one), f"rank {one}") for one in known[:UNFOLDED])]
     return [
-        html.H2("Stacks, merged over ranks", id="merged"),
+        html.H2("Stacks, merged over ranks", id="stacks"),
         choice("rank", names, "" if rank == ALL else str(rank), query),
         html.Ul(lines, className="stacks"),
     ]

@@ -19,7 +19,7 @@ def layout(view: View, _query: dict[str, str]) -> html.Div:
     report = view.report
     found = [html.H2("Findings"), *(finding(f, evidence(view, f)) for f in report.findings)] if report.findings else []
     lead = report.lead()
-    tables = [*sections(report), ranks(report), artefacts([view.run, *([view.other] if view.other else [])])]
+    tables = [ranks(report), *sections(report), artefacts([view.run, *([view.other] if view.other else [])])]
     return html.Div([verdict(report, evidence(view, lead) if lead else None), *found, *map(shown, tables)])
 
 

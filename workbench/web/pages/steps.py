@@ -14,7 +14,7 @@ from workbench.web.components.timing import losses, phase_stack, step_times
 from workbench.web.view import View, number
 from workbench.web.window import Window, read
 
-CHARTS = ("step-times", "phases", "loss")
+CHARTS = ("times", "phases", "loss")
 
 
 def layout(view: View, query: dict[str, str]) -> html.Div:
@@ -30,7 +30,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
         [
             html.H2("Duration of each step"),
             html.P("Drag to zoom in, double click for all: the three charts show the same steps.", className="hint"),
-            drawn("step-times", times, "Duration of each step, a line a rank", zooms=True),
+            drawn("times", times, "Duration of each step, a line a rank", zooms=True),
             html.H2(f"What the steps of rank {rank} are made of"),
             choice("rank", [(str(r), f"rank {r}") for r in ranks], str(rank), query),
             dcc.Store(id="rank", data=rank),

@@ -45,9 +45,7 @@ def chart(view: View, device: Any, at: Instant, span: Entries | None) -> go.Figu
 
 def coloured(view: View, device: Any, colour: str, span: Entries | None) -> Mapping[str, "pd.Series[int]"]:
     """What is stacked, by its title: the bytes of each pool, stream, or phase of the step that allocated them."""
-    asked = snapshot(view, device), view.options, device.device
-    by_phase = colour == "phase"
-    frame = views.phases(*asked, BUCKETS, span) if by_phase else views.places(*asked, colour, BUCKETS, span)
+    frame = views.places(snapshot(view, device), view.options, device.device, colour, BUCKETS, span)
     names = [str(name) for name in frame if name not in NUMBERS]
     return {f"{colour} {name}" if name[:1].isdigit() else name: frame[name] for name in names}
 
