@@ -6,7 +6,6 @@ import pickle
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
