@@ -58,7 +58,7 @@ def page(view: View, path: str, name: str) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
-        shown = browser.new_page(viewport={"width": 1100, "height": 760})
+        shown = browser.new_page(viewport={"width": 1100, "height": 960})
         shown.goto(f"http://127.0.0.1:{server.port}{path}")
         shown.wait_for_load_state("networkidle")
         shown.wait_for_timeout(1000)

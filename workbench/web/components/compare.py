@@ -47,6 +47,7 @@ def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], tol
             decreasing={"marker": {"color": LESS}},
             totals={"marker": {"color": WHOLE}},
             hovertemplate="%{y}: %{text}<extra></extra>",
+            cliponaxis=False,
             showlegend=False,
         ),
         layout=PLAIN,
@@ -67,6 +68,7 @@ def changes(rows: Sequence[tuple[str, float]], told: Told) -> go.Figure:
             customdata=[plain(name) for name, _ in shown],
             marker={"color": [MORE if change > 0 else LESS for _, change in shown]},
             hovertemplate="%{customdata}: %{text}<extra></extra>",
+            cliponaxis=False,
         ),
         layout=PLAIN,
     )
@@ -82,7 +84,7 @@ def short(name: str) -> str:
 def rows_of(figure: go.Figure, rows: int) -> go.Figure:
     return figure.update_layout(
         yaxis={"autorange": "reversed", "automargin": True},
-        margin={"l": 10},
+        margin={"l": 10, "r": 70},  # what is told beside a bar that ends at the edge
         height=80 + ROW_PX * rows,
         uniformtext={"minsize": 10, "mode": "show"},
     )
