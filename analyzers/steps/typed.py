@@ -88,7 +88,14 @@ def decoder(names: tuple[tuple[str, ...], ...]) -> "msgspec.json.Decoder[Any]":
 
 
 def named(known: Sequence[str], absent: int) -> type[Row]:
-    """A type with an integer for each name."""
+    """A type with an integer for each name.
+
+    Raises:
+        msgspec.MsgspecError: One of them cannot be a key of such a type, as it has quotes or control characters.
+    """
     fields = [(f"f{i}", int, absent) for i in range(len(known))]
     renamed = {f"f{i}": name for i, name in enumerate(known)}
-    return msgspec.defstruct("Named", fields, rename=renamed, forbid_unknown_fields=True, gc=False)
+    try:
+        return msgspec.defstruct("Named", fields, rename=renamed, forbid_unknown_fields=True, gc=False)
+    except ValueError as error:
+        raise msgspec.MsgspecError(str(error)) from error

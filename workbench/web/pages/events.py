@@ -23,6 +23,7 @@ COLLECTIVES = 60
 LATEST_NS = 1 << 62
 COLOURS = ("kind", "stream", "phase")
 REST = "not sought"
+NAME = 120
 
 Nanoseconds = tuple[int, int]
 
@@ -108,4 +109,7 @@ def callers(artefact: Artefact, view: View, query: dict[str, str]) -> list[Any]:
     found = views.callers(artefact, number(query, "event", LATEST_NS, -1), view.options) if "event" in query else []
     if not found:
         return []
-    return [html.H2(f"Callers of {clean(found[0])}", id="callers"), html.Ol([html.Li(place(name)) for name in found])]
+    return [
+        html.H2(f"Callers of {clean(found[0][:NAME])}", id="callers"),
+        html.Ol([html.Li(place(name)) for name in found]),
+    ]
