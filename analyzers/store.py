@@ -134,13 +134,20 @@ def load_set(
 ) -> list[tuple[list[int], Columns | WorkbenchError]]:
     """Many small files through one child: [(their numbers in `paths`, columns)].
 
-    Readers of sets report damaged files in `meta`. Should one take the child down, each is read by a child of its own.
+    Readers of sets report damaged files in `meta`. Should one take the child down, its half is read in halves again, so
+    that one of thousands costs a few children more.
     """
-    try:
-        return [(list(range(len(paths))), load(paths, reader, options))] if paths else []
-    except WorkbenchError:
-        loaded = load_many([[path] for path in paths], reader, options)
-        return [([number], columns) for number, columns in enumerate(loaded)]
+    return load_part(list(range(len(paths))), paths, reader, options) if paths else []
+
+
+def load_part(
+    numbers: list[int], paths: Sequence[Path], reader: str, options: Options | None
+) -> list[tuple[list[int], Columns | WorkbenchError]]:
+    found = attempt([paths[number] for number in numbers], reader, options or Options())
+    if len(numbers) == 1 or not isinstance(found, WorkbenchError):
+        return [(numbers, found)]
+    half = len(numbers) // 2
+    return [one for part in (numbers[:half], numbers[half:]) for one in load_part(part, paths, reader, options)]
 
 
 def cache_folder() -> Path:

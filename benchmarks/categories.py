@@ -46,11 +46,17 @@ def without_notes(raw: Raw) -> None:
 
 
 def with_python_stacks(raw: Raw) -> None:
+    """From the first Python frame on: our recorder has none in the step in which it begins, CUDA's does."""
     without_notes(raw)
+    raw["device_traces"] = [trace[first_in_python(trace) :] for trace in raw["device_traces"]]
     cut: dict[int, list[Raw]] = {}
     for entry in (*(e for trace in raw["device_traces"] for e in trace), *blocks(raw)):
         frames = entry["frames"]
         entry["frames"] = cut.setdefault(id(frames), python_part(frames))
+
+
+def first_in_python(trace: list[Raw]) -> int:
+    return next((k for k, entry in enumerate(trace) if python_part(entry["frames"])), 0)
 
 
 def without_beginning(raw: Raw) -> None:

@@ -28,13 +28,15 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True)
 class Cost:
-    """Processor seconds of a process and its children; the most bytes that they held together."""
+    """Processor seconds of a process and its children; the most bytes that they held together; seconds by the clock."""
 
     seconds: float
     bytes: int
+    elapsed: float = 0.0
 
 
 def measure(*command: str) -> Cost:
+    began = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         most = 0
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -44,7 +46,7 @@ def measure(*command: str) -> Cost:
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return Cost(usage.ru_utime + usage.ru_stime, max(most, usage.ru_maxrss * 1024))
+    return Cost(usage.ru_utime + usage.ru_stime, max(most, usage.ru_maxrss * 1024), time.monotonic() - began)
 
 
 def held(process: int) -> int:

@@ -6,7 +6,6 @@ group got; its process groups and statuses. The rest is dropped before the next 
 
 import gzip
 import io
-import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,14 +19,25 @@ import numpy as np
 from analyzers import unpickle
 from analyzers.errors import InputError
 from analyzers.hangs import pages
+from analyzers.hangs.entry import (
+    Entry,
+    count_of,
+    frames,
+    group_of,
+    integers,
+    is_done,
+    launch,
+    signature,
+    statuses,
+    text,
+    whole,
+)
 
 VERSION = 5
 TAIL_ROWS = 64_000
 """Operations kept over all dumps of a set, beside those that are not done."""
 TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
 """Operations kept of one rank."""
-TEXT_AT_MOST = 500
-LARGEST = 1 << 62
 LOOKED_AT = 256
 """Entries at either end among which one is done, unless only unfinished ones were dumped."""
 COALESCED = "nccl:coalesced"
@@ -39,8 +49,6 @@ OPS = (
 )  # fmt: skip
 SIGNED = ("profiling_name", "input_sizes", "input_dtypes", "output_sizes", "output_dtypes")
 POSITIONS = ("dump", "group", "first", "enqueued", "completed", "pg_id")
-
-Entry = dict[str, Any]
 
 
 def read(paths: list[Path]) -> tuple[dict[str, "np.ndarray[Any, Any]"], dict[str, Any]]:
@@ -234,7 +242,7 @@ def with_closed_launches(entries: list[Entry]) -> list[Entry]:
     """
     closing = {launch(e): is_done(e) for e in entries if e.get("profiling_name") == COALESCED}
     closed = {one for one, done in closing.items() if done}
-    if not closed and not any(map(is_done, (*entries[:LOOKED_AT], *entries[-LOOKED_AT:]))):
+    if not closed and only_unfinished(entries):
         together = Counter(launch(e) for e in entries if e.get("is_p2p"))
         closed = {one for one, count in together.items() if count > 1 and one not in closing}
     if not closed:
@@ -242,9 +250,10 @@ def with_closed_launches(entries: list[Entry]) -> list[Entry]:
     return [e | {"state": "completed"} if not is_done(e) and launch(e) in closed else e for e in entries]
 
 
-def launch(entry: Entry) -> tuple[str, int, int]:
-    """What the entries of one launch have in common."""
-    return text(entry.get("pg_id")), whole(entry.get("collective_seq_id")), whole(entry.get("p2p_seq_id"))
+def only_unfinished(entries: list[Entry]) -> bool:
+    """Whether the recorder left entries out: their numbers have gaps, and none is done."""
+    gaps = bool(entries) and whole(entries[-1].get("record_id")) >= len(entries)
+    return gaps and not any(map(is_done, (*entries[:LOOKED_AT], *entries[-LOOKED_AT:])))
 
 
 def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
@@ -268,12 +277,6 @@ def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, lis
     return any(not is_done(one) and count_of(one) > status[pg_id][2] + 1 for pg_id, one in oldest.items())
 
 
-def count_of(entry: Entry) -> int:
-    """The number of an operation in its group, by whichever count is behind."""
-    own = whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"))
-    return min(whole(entry.get("op_id")), own)
-
-
 def newest(entries: list[Entry]) -> list[Entry]:
     """The last collective and the last send or receive of each group."""
     try:
@@ -289,82 +292,3 @@ def columns(prefix: str, names: Sequence[str], rows: "array[int]") -> dict[str, 
         else np.zeros((0, len(names)), dtype=np.int64)
     )
     return {f"{prefix}.{name}": np.ascontiguousarray(matrix[:, i]) for i, name in enumerate(names)}
-
-
-def is_done(entry: Entry) -> bool:
-    """Completed. Gloo never says so: there `retired` is the only sign, which on NCCL means a timeout."""
-    if entry.get("state") == "completed":
-        return True
-    return bool(entry.get("retired")) and str(entry.get("profiling_name", "")).startswith("gloo:")
-
-
-def group_of(entry: Entry) -> tuple[str, str]:
-    """(name, description) of an entry's process group."""
-    group = entry.get("process_group")
-    if isinstance(group, (list, tuple)) and len(group) == 2:
-        return text(group[0]), text(group[1])
-    return "", ""
-
-
-def signature(entry: Entry) -> tuple[Any, ...]:
-    """(backend, operation, input sizes, input dtypes, output sizes, output dtypes)."""
-    backend, _, operation = text(entry.get("profiling_name", "")).rpartition(":")
-    return (
-        backend,
-        operation,
-        sizes(entry.get("input_sizes")),
-        dtypes(entry.get("input_dtypes")),
-        sizes(entry.get("output_sizes")),
-        dtypes(entry.get("output_dtypes")),
-    )
-
-
-def frames(value: Sequence[Any]) -> tuple[tuple[str, str, int], ...]:
-    return tuple(
-        (text(f.get("name", "")), text(f.get("filename", "")), whole(f.get("line"), 0))
-        for f in value
-        if isinstance(f, dict)
-    )
-
-
-def sizes(value: Any) -> tuple[tuple[int, ...], ...]:
-    """Shapes; a bare shape counts as a list of one."""
-    if not isinstance(value, (list, tuple)):
-        return ()
-    shapes = value if any(isinstance(item, (list, tuple)) for item in value) else [value] if value else []
-    return tuple(tuple(map(whole, shape)) for shape in shapes if isinstance(shape, (list, tuple)))
-
-
-def dtypes(value: Any) -> tuple[str, ...]:
-    items = value if isinstance(value, (list, tuple)) else [value] if value else []
-    return tuple(text(item) for item in items)
-
-
-def statuses(value: Any) -> dict[str, list[int]]:
-    """pg_status as {pg_id: [last enqueued, last started, last completed]}."""
-    if not isinstance(value, dict):
-        return {}
-    keys = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
-    return {text(name): [whole(s.get(key)) for key in keys] for name, s in value.items() if isinstance(s, dict)}
-
-
-def integers(value: str) -> list[int]:
-    """The numbers in a text such as "[0, 1, 2]"."""
-    return [int(number) for number in re.findall(r"\d{1,9}", value)]
-
-
-def whole(value: Any, default: int = -1) -> int:
-    """A number that fits a column; dumps hold strings and None too."""
-    if type(value) is int and -LARGEST < value < LARGEST:
-        return value
-    try:
-        return max(-LARGEST, min(LARGEST, int(value)))
-    except (TypeError, ValueError, OverflowError):
-        return default
-
-
-def text(value: Any) -> str:
-    """Cut, and free of what UTF-8 cannot hold."""
-    if type(value) is str and len(value) <= TEXT_AT_MOST and value.isascii():
-        return value
-    return str(value)[:TEXT_AT_MOST].encode("utf-8", "replace").decode() if not isinstance(value, (list, dict)) else ""

@@ -17,6 +17,9 @@ INTERNAL = re.compile(
     r"|^<|^\?\?$|^$|\.(cpp|cc|cu|cuh|h|hpp|c|so|o)\b|trainer/recorders/"
 )
 
+# What takes the stack or hands memory out, below the operation that asked for it: innermost where stacks="all".
+PLUMBING = re.compile(r"torch::(unwind|CapturedTraceback|cuda)::|c10::|at::(detail::|TensorBase )")
+
 
 def is_internal(file: str) -> bool:
     """Whether a file is none that the user may have written or chosen."""
@@ -53,17 +56,20 @@ class Frames:
         return self._frames[number]
 
     def user_stack(self, stack: int) -> list[Frame]:
-        """The user's own frames, innermost first; all frames where there are none."""
+        """The user's own frames, innermost first; where there are none all from the operation that allocates on."""
         start, end = self._span(stack)
         numbers = self._stack_frames[start:end]
         chosen = numbers[self._is_user[numbers]]
-        return [self.frame(number) for number in (chosen if len(chosen) else numbers).tolist()]
+        return [
+            self.frame(number) for number in (chosen if len(chosen) else numbers[self._told(start, end) :]).tolist()
+        ]
 
     def innermost(self, stack: int) -> Frame | None:
         """The first frame of `user_stack`; None where there is no frame."""
         start, end = self._span(stack)
         first = int(self._next_user[start])
-        return self.frame(int(self._stack_frames[first if first < end else start])) if start < end else None
+        first = first if first < end else start + self._told(start, end)
+        return self.frame(int(self._stack_frames[first])) if start < end else None
 
     def line(self, stack: int) -> str:
         """The innermost frame as text; empty where there is none."""
@@ -72,6 +78,11 @@ class Frames:
 
     def _span(self, stack: int) -> tuple[int, int]:
         return int(self._stack_end[stack - 1]) if stack else 0, int(self._stack_end[stack])
+
+    def _told(self, start: int, end: int) -> int:
+        """How many of the innermost frames only record or hand out memory; none where all do."""
+        names = (self.frame(number)[0] for number in self._stack_frames[start:end].tolist())
+        return next((count for count, name in enumerate(names) if not PLUMBING.match(name)), 0)
 
     @cached_property
     def _is_user(self) -> Column:

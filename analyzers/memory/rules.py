@@ -18,10 +18,11 @@ SIGNS = {
     "accumulate": r"AccumulateGrad",
     "collective": r"ProcessGroup(NCCL|Gloo|XCCL)|c10d(::|_functional::)|(^| )(nccl|gloo):",
     "unsharded": r"fsdp_param\.py (alloc_all_gather_outputs|init_all_gather_outputs|init_unsharded_param)$"
-    r"|_flat_param\.py _alloc_padded_unsharded_flat_param$",
-    "reduced": r" foreach_reduce$",
+    r"|_flat_param\.py _alloc_padded_unsharded_flat_param$|^ FSDP::all_gather_copy_out( |$)",
+    "reduced": r" foreach_reduce$|^ FSDP::post_backward_reduce",
     "buckets": r"parallel/distributed\.py (_pre_forward|_ddp_init_helper)$|c10d::Reducer::",
-    "communication": r"_fsdp_collectives|distributed/_functional_collectives|^ aten::flatten_dense_tensors$",
+    "communication": r"_fsdp_collectives|distributed/_functional_collectives|^ aten::flatten_dense_tensors$"
+    r"|^ FSDP::(all_gather \(|post_backward_reduce)",
     "optimizer": r"torch/optim/|\w*optim\w*\.py (step|_init_group|update)$|^ Optimizer\.step#",
     "optimizer_init": r" _init_group$|\w*optim\w*\.py __init__$",
     "zero_grad": r" zero_grad$",
@@ -30,7 +31,10 @@ SIGNS = {
     "built": r"(?i)(module|model|layer|block|linear|embed|norm|attention|transformer|net|lm)\w*\.py __init__$",
     "engine": r"autograd::(python::Python)?[Ee]ngine",
     "backward": r" (_?run_backward|_engine_run_backward)$|torch/utils/checkpoint\.py (recompute_fn|unpack_hook)$",
-    "forward": r" (forward|fwd|_call_impl)$|torch/nn/functional\.py (\w*loss\w*|cross_entropy)$",
+    "forward": r" (forward|fwd|_call_impl)$|torch/nn/functional\.py (\w*loss\w*|cross_entropy)$"
+    # What only models call, for stacks that end in C++; below the autograd engine it belongs to the backward pass.
+    r"|(^ aten|at::(_ops|native))::(linear|embedding|conv(olution|\dd)|matmul|\w+_norm|scaled_dot_product_attention"
+    r"|gelu|silu|relu|dropout|cross_entropy_loss)(::|$)",
     "input": r"dataloader\.py| (get_(batch|input)\w*|collate\w*|pin_memory|next_batch)$",
 }
 PHASE_SIGNS = {"forward": FORWARD, "engine": BACKWARD, "backward": BACKWARD, "optimizer": OPTIMIZER}
@@ -78,6 +82,12 @@ RULES = (
     Rule("consumed", "activations", 0.6, "freed by the backward pass"),
     Rule("sized_parameters", "parameters", 0.5, "older than the trace, as many and as large as the gradients"),
     Rule("sized_state", "optimizer_state", 0.5, "older than the trace, in further sets of the sizes of gradients"),
+    Rule(
+        "standing",
+        "parameters",
+        0.4,
+        "older than the trace, without a stack, and there after all passes: frozen weights",
+    ),
 )
 NUMBER_OF = {rule.name: number for number, rule in enumerate(RULES)}
 CATEGORY = np.array([CATEGORY_OF.get(rule.category, -1) for rule in RULES], np.int8)
@@ -91,6 +101,10 @@ def ruled(trace: DeviceTrace, lives: Lifetimes) -> Column:
     for name, mask in reversed(list(rules(trace, lives))):
         found[mask] = NUMBER_OF[name]
     match_sizes(lives, found)
+    # Unless some state is known, what is left may be just that.
+    if {CATEGORY_OF["gradients"], CATEGORY_OF["optimizer_state"]} <= set(CATEGORY[found].tolist()):
+        there = (lives.born == BEFORE) & (lives.died == len(trace)) & (lives.stack == 0)
+        found[there & (found == 0)] = NUMBER_OF["standing"]
     return found
 
 

@@ -20,6 +20,8 @@ from analyzers.traces.validity import problems
 from analyzers.traces.work import Work
 
 KERNELS_AT_MOST = 100
+DIVIDED = [name for name in Part.__struct_fields__ if name in RankTrace.__struct_fields__]
+"""How an account divides, as a part of it does."""
 
 
 def describe(work: Work, formulas: Formulas) -> RankTrace:
@@ -40,20 +42,12 @@ def describe(work: Work, formulas: Formulas) -> RankTrace:
         steps=len(trace.steps),
         device_events=len(work.rows),
         unlinked_events=int((~work.linked).sum()),
-        span_ns=whole.span_ns,
-        busy_ns=whole.busy_ns,
-        idle_ns=whole.idle_ns,
+        **{name: getattr(whole, name) for name in DIVIDED},
         idle_host_ns=gaps.host,
         idle_dependency_ns=gaps.dependency,
         idle_launch_ns=gaps.launch,
         idle_unexplained_ns=gaps.unexplained,
-        compute_ns=whole.compute_ns,
-        communication_ns=whole.communication_ns,
-        exposed_communication_ns=whole.exposed_communication_ns,
         blocking_communication_ns=covered(*blocking(work)),
-        overlapped_communication_ns=whole.overlapped_communication_ns,
-        memory_ns=whole.memory_ns,
-        exposed_memory_ns=whole.exposed_memory_ns,
         kernels=kernels(work)[:KERNELS_AT_MOST],
         step_times=step_times(work),
         phases=phase_parts(work),

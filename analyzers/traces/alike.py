@@ -138,8 +138,9 @@ class Shortcut:
         return int(block.stop[-1]) + 1
 
     def rows(self, block: Block, reading: Reading) -> tuple[Rows, Rows] | None:
+        """The rows of the events that are known, and those of the others; None where these cannot be decoded apart."""
         kinds = self.kinds.of(block)
-        kinds[block.start < MARGIN] = UNMET
+        kinds[block.start < MARGIN] = UNMET  # so near the beginning `digits` cannot read
         kinds[self.kinds.with_superfluous_zeros(block, kinds)] = UNMET
         known = kinds >= 0
         known[known] = self.kinds.layout[FIELDS["lasting"], CONSTANT][kinds[known]] == 1
@@ -149,7 +150,7 @@ class Shortcut:
         if not plain.all():
             kinds[order[~plain]] = UNMET
             alike = alike.chosen(np.flatnonzero(plain))
-        others = decoded(block, np.flatnonzero(kinds < 0), reading)
+        others = decoded_pieces(block, np.flatnonzero(kinds < 0), reading)
         return None if others is None else (alike.rows(), self.table.decoded(*others))
 
 
@@ -159,7 +160,7 @@ def usual_seam(text: bytes) -> bytes:
     return max(seams, key=seams.__getitem__, default=b"")
 
 
-def decoded(block: Block, pieces: Column, reading: Reading) -> tuple[Events, Column] | None:
+def decoded_pieces(block: Block, pieces: Column, reading: Reading) -> tuple[Events, Column] | None:
     """The events of the pieces and for each the number of its piece, or of one before; None where one is no event."""
     if 2 * len(pieces) >= len(block.start):
         return None

@@ -141,7 +141,10 @@ BARE_EVENT = msgspec.json.Decoder(BareEvent, strict=False)
 
 @dataclass
 class Reading:
-    """How far a file could be read: `metadata` holds its other keys, `problems` a line for each defect."""
+    """How far a file could be read: `metadata` holds its other keys, `problems` a line for each defect.
+
+    `shortcut` is offered each block first. It says how much of it is done, or None where the block is to be decoded.
+    """
 
     sink: Callable[[Events], None]
     shortcut: Callable[[bytes, "Reading"], int | None] = lambda _text, _reading: None

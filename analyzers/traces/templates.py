@@ -41,6 +41,7 @@ RUNS_AT_MOST = 10_000
 """Then all marks have five digits, and no text is a mark by chance: each digit of the marked text is one's."""
 DECIMALS_AT_MOST = 3
 STRETCHES_AT_MOST = 4
+TEXT_AT_MOST = 1 << 16
 RUN = re.compile(rb"\d+")
 LEADING = re.compile(rb"(?<![\d.])\d(?=\d)")
 STRING = re.compile(rb'"[^"]*"')
@@ -76,13 +77,9 @@ class Template:
 
 
 def understood(text: bytes) -> Template | None:
-    """The template of an event, whose text is given without the braces around it; None where digits could do more.
-
-    They could where they stand behind a backslash, belong to an exponent, or make a number longer than any recorded.
-    """
+    """The template of an event, whose text is given without the braces around it; None where there is none."""
     runs = [match.span() for match in RUN.finditer(text)]
-    bare = STRING.sub(b"", text)
-    if b"\\" in text or len(runs) > RUNS_AT_MOST or EXPONENT.search(bare) or TOO_LONG.search(bare):
+    if len(text) > TEXT_AT_MOST or len(runs) > RUNS_AT_MOST or may_break(text):
         return None
     try:
         event = ONE.decode(b"{%b}" % marked(text))
@@ -98,6 +95,15 @@ def understood(text: bytes) -> Template | None:
     if len(texts) > STRETCHES_AT_MOST or any(is_odd(field, number, text) for field, number in numbers.items()):
         return None
     return Template(lasting=True, numbers=numbers, told=texts, leading=leading)
+
+
+def may_break(text: bytes) -> bool:
+    """Could other digits make it no JSON, but for a zero in front?
+
+    They could behind a backslash, in an exponent, or in a number longer than any that a recorder writes.
+    """
+    bare = STRING.sub(b"", text)
+    return b"\\" in text or bool(EXPONENT.search(bare) or TOO_LONG.search(bare))
 
 
 def marked(text: bytes) -> bytes:

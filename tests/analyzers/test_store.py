@@ -133,6 +133,9 @@ def test_a_set_falls_apart_when_one_file_takes_the_child_down(reader, dump, tmp_
     assert [numbers for numbers, _ in apart] == [[0], [1]]
     assert isinstance(apart[1][1], InputError)
     assert store.load_set([], name) == []
+    among_many = store.load_set([*[dump] * 5, bad, *[dump] * 10], name)
+    assert [len(numbers) for numbers, _ in among_many] == [4, 1, 1, 2, 8]
+    assert [numbers for numbers, one in among_many if isinstance(one, InputError)] == [[5]]
 
 
 def test_many_at_once_share_an_entry(dump, cache):

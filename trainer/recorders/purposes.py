@@ -12,6 +12,9 @@ PURPOSES = {
 }
 
 
+GATHERED = "FSDP::all_gather_copy_out"
+RANGES = ("FSDP::all_gather", "FSDP::post_backward_reduce")
+"""What FSDP records by itself, with the module's name behind: it is known also where no Python frame is."""
 LIBRARIES = ("gloo:", "nccl:", "c10d::")
 """How what the collectives' libraries run is called."""
 
@@ -20,4 +23,6 @@ def purpose_of(filename: str, function: str) -> str | None:
     """What memory allocated in this function is for; None for the many that only compute."""
     if not filename and function.startswith(LIBRARIES):
         return COMMUNICATION
+    if not filename and function.startswith(RANGES):
+        return PARAMETERS if function.startswith(GATHERED) else COMMUNICATION
     return PURPOSES.get((filename.rpartition("/")[2], function))

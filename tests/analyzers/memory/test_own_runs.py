@@ -1,6 +1,8 @@
 """Estimates and category rules against what real runs of our own trainer recorded."""
 
 import importlib.util
+import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +50,18 @@ def test_the_rules_find_what_the_recorder_noted(recorded, hidden, right):
     for artefact in recorded.values():
         found, _ = benchmark.scores(artefact.path, benchmark.HIDING[hidden])
         assert found.trace() >= right * found.sum()
+
+
+def test_the_rules_hold_for_another_kind_of_job(tmp_path):
+    """Frozen weights with adapters, from a recording whose first step has no Python frames."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "foreign_jobs.py"), "lora", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    [artefact] = run.discover(tmp_path).of(run.Kind.SNAPSHOT)
+    benchmark = runpy.run_path(str(ROOT / "benchmarks" / "categories.py"))
+    for hidden in ("notes", "python", "late"):
+        found, at_peak = benchmark["scores"](artefact.path, benchmark["HIDING"][hidden])
+        assert found.trace() >= 0.98 * found.sum()
+        assert at_peak.trace() >= 0.98 * at_peak.sum()
 
 
 HEAD = """

@@ -1,0 +1,58 @@
+"""Four real ranks on gloo, of which one multiplies more slowly, comes to it late for no recorded reason, or none."""
+
+import subprocess
+import sys
+
+import pytest
+
+from analyzers import traces
+from analyzers.run import Kind, discover
+
+JOB = """
+import os, sys, time, torch, torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, schedule
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, steps, size = dist.get_rank(), 8, 160
+
+def train(fault):
+    slow = torch.randn(size * 2, size * 2) if fault == "slow" and rank == 2 else torch.randn(size, size)
+    grad = torch.ones(1000)
+    folder = f"{sys.argv[1]}/{fault}/profile_traces/iteration_{steps}"
+    os.makedirs(folder, exist_ok=True)
+    with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=0, warmup=1, active=steps)) as recorder:
+        for step in range(steps + 1):
+            dist.barrier()
+            if fault == "late" and rank == 2:
+                time.sleep(0.05)
+            for _ in range(12):
+                slow @ slow
+            dist.all_reduce(grad)
+            if step == steps:
+                break
+            recorder.step()
+    recorder.export_chrome_trace(f"{folder}/rank{rank}_trace.json")
+
+for fault in ("healthy", "slow", "late"):
+    train(fault)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stragglers")
+    (folder / "job.py").write_text(JOB)
+    launcher = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    subprocess.run([*launcher, "job.py", "."], check=True, capture_output=True, cwd=folder, timeout=300)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "expected"), [("slow", [(2, "compute")]), ("late", [(2, "host")]), ("healthy", [])])
+def test_the_rank_and_its_cause_are_named(job, fault, expected):
+    report = traces.analyze(discover(job / fault).of(Kind.TRACE))
+    assert [(slow.rank, slow.cause) for slow in report.data.stragglers] == expected
+    if fault == "slow":
+        assert "aten::mm" in report.data.stragglers[0].detail
