@@ -13,6 +13,7 @@ from workbench.ask import room_for
 from workbench.source import below, source_of
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.case import Comparison, RunCase
+from workbench.tui.panes.evidence import Evidence
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
 from workbench.tui.source import SourceScreen
@@ -132,6 +133,14 @@ async def test_the_life_of_a_block_and_what_changed(fixtures):
         text = await press(app, pilot, "b")
         assert "allocated by phase" in text
         assert "forward" in text
+        assert "what the allocator did" in await press(app, pilot, "v")
+        entry = str(app.query_one(Evidence)._instant.entry)
+        listed = [line.split("\t") for line in app.query_one("#entries", Grid).lines]
+        assert entry in [one[0].strip() for one in listed]
+        assert {one[1].strip() for one in listed} <= {"alloc", "free_completed", "free_requested", "oom"}
+        text = await press(app, pilot, "v")
+        assert "reserved ranges, the largest first" in text
+        assert "MiB      0 0.0   █" in text
 
 
 async def test_two_runs_side_by_side(fixtures):

@@ -12,8 +12,8 @@ from textual.widgets import DataTable
 from analyzers.memory import diff, ranks, views
 from analyzers.run import Artefact
 from analyzers.store import Options
-from workbench.palette import CATEGORIES, HEAT, ink
-from workbench.present.memory import block_list, changes, life, stacks
+from workbench.palette import CATEGORIES, HEAT, ink, qualitative
+from workbench.present.memory import block_list, changes, entries, life, stacks
 from workbench.present.spark import LEVELS
 from workbench.present.units import size
 from workbench.tui.widgets.area import PlaceArea
@@ -31,13 +31,19 @@ TITLES = {
     "life": "life of address",
     "changes": "what changed since the mark (space)",
     "places": "allocated by",
+    "entries": "what the allocator did, from shortly before",
+    "reserved": "reserved ranges, the largest first, from when to when",
     "ranks": "bytes at the peak of each rank's last snapshot",
 }
-TIMELESS = ("life", "places", "ranks")
+TIMELESS = ("life", "places", "reserved", "ranks")
 """Readings that are not of one instant."""
 GROUPINGS = ("module", "line", "stack", "category")
 PLACES = ("pool", "stream", "phase")
 CELL = 13
+EARLIER, LATER = 6, 60
+"""Entries told before the instant, and after it."""
+RANGES = 500
+RANGE_HEAD = Text(f"{'bytes':>10} {'stream':>6} pool", style="dim")
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,8 @@ class Evidence(Readings):
         yield Grid(id="life")
         yield Grid(id="changes")
         yield PlaceArea(id="places")
+        yield Grid(id="entries")
+        yield Rows(RANGE_HEAD, lambda one: range_line(one[0], one[1], self.size.width), id="reserved")
         yield Rows(heat_head(self._categories), lambda row: heat_line(row, self._categories), id="ranks")
 
     def look_at(self, instant: Instant) -> None:
@@ -123,6 +131,8 @@ class Evidence(Readings):
             "life": self._life,
             "changes": self._changes,
             "places": self._places,
+            "entries": self._entries,
+            "reserved": self._reserved,
         }
         return None if at is None else looks[reading](at)
 
@@ -151,6 +161,16 @@ class Evidence(Readings):
     def _places(self, at: Instant) -> tuple[Any, ...]:
         return (views.places(at.artefact, self._options, at.device, self._place, max(1, self.size.width)),)
 
+    def _entries(self, at: Instant) -> tuple[Any, ...]:
+        first = max(0, at.entry - EARLIER)
+        count = at.entry + LATER + 1 - first
+        return (entries(views.events(at.artefact, self._options, at.device, first, count)),)
+
+    def _reserved(self, at: Instant) -> tuple[Any, ...]:
+        frame = views.cached(at.artefact, self._options, at.device, limit=RANGES)
+        last = int(frame["died"].max()) if len(frame) else 0
+        return ([(one, last) for one in frame.itertuples(index=False)],)
+
     def _state(self, at: Instant) -> pd.DataFrame:
         return views.state(at.artefact, at.entry, self._options, at.device)
 
@@ -158,7 +178,8 @@ class Evidence(Readings):
         """What is in sight, and of when."""
         about = super().title() + self._of()
         timeless = self.reading in TIMELESS or self._instant is None
-        return about if timeless or self._instant is None else f"{about} after entry {self._instant.entry}"
+        when = "" if self.reading == "entries" else "after "
+        return about if timeless or self._instant is None else f"{about} {when}entry {self._instant.entry}"
 
     def _of(self) -> str:
         if self.reading == "life":
@@ -183,3 +204,11 @@ def heat_line(row: "pd.Series[Any]", categories: Sequence[str]) -> Text:
         shade = HEAT[level * (len(HEAT) - 1) // (len(LEVELS) - 1)]
         line.append(f" {LEVELS[level]}{size(int(row[name])):>{CELL - 2}}", f"{ink(shade)} on {shade}")
     return line
+
+
+def range_line(one: Any, last: int, width: int) -> Text:
+    """A reserved range as a bar from the entry that reserved it to the one that gave it back; `last` is the right."""
+    line = Text(f"{size(int(one.bytes)):>10} {one.stream:>6} {one.pool!s:<5} ")
+    room = max(1, width - line.cell_len)
+    begin, end = (max(0, entry) * room // max(1, last) for entry in (one.born, one.died))
+    return line.append(" " * begin).append("█" * max(1, end - begin), qualitative(int(one.stream)))
