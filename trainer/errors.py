@@ -5,7 +5,7 @@ class TrainerError(Exception):
     """Base of every error meant for the user; `hint` says what to do next."""
 
     def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
+        super().__init__(message, hint)
         self.message = message
         self.hint = hint
 

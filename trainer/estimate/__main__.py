@@ -5,7 +5,11 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Iterable
+from itertools import islice
+from multiprocessing.connection import Connection
 from typing import Any
+
+import torch
 
 from trainer.config import JobConfig, load
 from trainer.errors import TrainerError
@@ -15,6 +19,8 @@ from trainer.estimate.pipeline import cut, parts_of
 from trainer.estimate.rehearsal import APART, join_fake
 from trainer.estimate.tracker import Peak
 from trainer.models.decoder import build_model, model_args
+
+FORK = multiprocessing.get_context("fork")
 
 
 def estimate(config: JobConfig, world_size: int) -> dict[str, Any]:
@@ -37,9 +43,44 @@ def estimate(config: JobConfig, world_size: int) -> dict[str, Any]:
 
 
 def apart(cases: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """Each in a process of its own: DTensor goes on with what it knows of a group after that was destroyed."""
-    with multiprocessing.get_context("fork").Pool(maxtasksperchild=1) as pool:
-        return pool.starmap(held, cases, chunksize=1)
+    """Each in a process of its own: DTensor goes on with what it knows of a group after that was destroyed.
+
+    The processes are forked here, where no other thread of ours runs; a pool forks from its threads, and loses errors.
+    """
+    waiting, found = iter(cases), list[dict[str, Any]]()
+    while started := [start(case) for case in islice(waiting, os.cpu_count() or 1)]:
+        found += map(answer, started)
+    return found
+
+
+def start(case: tuple[Any, ...]) -> Connection:
+    receiving, sending = FORK.Pipe(duplex=False)
+    FORK.Process(target=send, args=(sending, case), daemon=True).start()
+    sending.close()
+    return receiving
+
+
+def send(sending: Connection, case: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork
+    try:
+        sending.send(held(*case))
+    except TrainerError as error:
+        sending.send(error)
+
+
+def answer(receiving: Connection) -> dict[str, Any]:
+    """What a process found.
+
+    Raises:
+        TrainerError: It cannot be estimated, or the process ended without an answer.
+    """
+    try:
+        found = receiving.recv()
+    except EOFError as error:
+        raise TrainerError("a rank's rehearsal broke off", "its last words stand above") from error
+    if isinstance(found, TrainerError):
+        raise found
+    return dict(found)
 
 
 def held(local: Local, args: Any, stage: int, rank: int, count: int) -> dict[str, Any]:
