@@ -58,12 +58,7 @@ def breakdown(report: Report[TraceData]) -> pd.DataFrame:
 
 def steps(report: Report[TraceData]) -> pd.DataFrame:
     """A row a step of an account: rank, device, and the fields of `StepTime`."""
-    rows = [
-        {"rank": account.rank, "device": account.device} | msgspec.to_builtins(step)
-        for account in report.data.ranks
-        for step in account.step_times
-    ]
-    return pd.DataFrame(rows)
+    return of_accounts(report, "step_times")
 
 
 def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -82,10 +77,15 @@ def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.D
 
 def kernels(report: Report[TraceData]) -> pd.DataFrame:
     """A row a kernel of an account: rank, device, and the fields of `Kernel`."""
+    return of_accounts(report, "kernels")
+
+
+def of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
+    """What a list of each account holds, behind the account's rank and device."""
     rows = [
-        {"rank": account.rank, "device": account.device} | msgspec.to_builtins(kernel)
+        {"rank": account.rank, "device": account.device} | msgspec.to_builtins(one)
         for account in report.data.ranks
-        for kernel in account.kernels
+        for one in getattr(account, name)
     ]
     return pd.DataFrame(rows)
 
