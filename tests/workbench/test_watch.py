@@ -10,6 +10,7 @@ from rich.console import Console
 from textual.widgets import Static
 
 from analyzers.steps.live import Now, RankNow, Stall
+from terminal import until
 from workbench.present.spark import spark
 from workbench.tui.watch import WatchApp
 from workbench.tui.widgets.rows import Rows
@@ -91,14 +92,6 @@ async def test_the_app_follows_what_is_written(job):
         assert "step 1/10" in shown(app)
         await pilot.press("space")
         await until(pilot, lambda: "step 5/10" in shown(app))
-
-
-async def until(pilot, happened):
-    for _ in range(100):
-        await pilot.pause(0.1)
-        if happened():
-            return
-    raise AssertionError("waited in vain")
 
 
 def rank(number, state="running", **more):
