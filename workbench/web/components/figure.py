@@ -48,6 +48,13 @@ def figure_of(traces: Sequence[Any], layout: Mapping[str, Any]) -> dict[str, Any
     return {"data": [*traces], "layout": {**PLAIN, **layout}}
 
 
+def key(name: str, colour: str) -> go.Scatter:
+    """An entry of the legend for what is told by colour in a heat map, which has no legend of its own."""
+    return go.Scatter(
+        x=[None], y=[None], mode="markers", name=name, marker={"color": colour, "symbol": "square", "size": 11}
+    )
+
+
 def drawn(name: str, figure: Figure, label: str, *, zooms: bool = False) -> html.Figure:
     """A figure under `id=name`. A screen reader tells the label; the numbers stand in a table beside it.
 

@@ -1,6 +1,7 @@
 """Steps and traces: durations over steps, what a step is made of, and the events of a window."""
 
 from collections.abc import Mapping, Sequence
+from math import ceil, floor, log10
 from typing import Any
 
 import pandas as pd
@@ -9,7 +10,7 @@ import plotly.graph_objects as go
 from analyzers.traces.answers import RankTrace
 from workbench.palette import KINDS, PHASES, STATUSES, qualitative
 from workbench.present.units import nanoseconds
-from workbench.web.components.figure import PLAIN, figure_of, plain
+from workbench.web.components.figure import PLAIN, figure_of, key, plain
 
 MOST_RANKS = 12
 MOST_STEPS = 1000
@@ -20,6 +21,9 @@ PARTS = {
     "idle": ("idle", "idle_ns"),
 }
 ROW_PX = 18
+LANE = 32
+"""Characters of a lane's name that there is room for."""
+UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1))
 ROOM = 1 / 60
 """Of the width of a picture, for the name of an event: laying names out that nobody can read takes most of the time."""
 
@@ -120,17 +124,32 @@ def gantt(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[str, s
         "height": 140 + ROW_PX * len(rows),
         "showlegend": True,
         "legend": {"orientation": "h", "y": 1.1},
-        "xaxis": {"title": {"text": "ns from the first event"}, "range": list(window), "tickformat": "~s"},
+        "xaxis": {"range": list(window), **time_ticks(*window)},
         "yaxis": {
             "autorange": "reversed",
             "tickvals": list(firsts.values()),
-            "ticktext": [plain(lane)[:28] for lane in firsts],
+            "ticktext": [plain(lane[:LANE]) for lane in firsts],
             "fixedrange": True,
         },
         "uniformtext": {"minsize": 9, "mode": "hide"},
-        "margin": {**PLAIN["margin"], "l": 170},
+        "margin": {**PLAIN["margin"], "l": 190},
     }
     return figure_of([bars(str(value), colours[str(value)], some) for value, some in parts], layout)
+
+
+def time_ticks(low: int, high: int) -> dict[str, Any]:
+    """Ticks of an axis in nanoseconds, in the unit that its length is best told in."""
+    unit, scale = next((one for one in UNITS if high - low >= 2 * one[1]), UNITS[-1])
+    step = 10 ** floor(log10((high - low) / scale))
+    step *= next(part for part in (0.2, 0.5, 1) if (high - low) / scale <= 6 * part * step or part == 1)
+    first, last = ceil(low / scale / step), floor(high / scale / step)
+    digits = max(0, -floor(log10(step)))
+    at = [number * step for number in range(first, last + 1)]
+    return {
+        "title": {"text": f"{unit} from the first event"},
+        "tickvals": [one * scale for one in at],
+        "ticktext": [f"{one:.{digits}f}" for one in at],
+    }
 
 
 def bars(title: str, colour: str, blocks: pd.DataFrame) -> dict[str, Any]:
@@ -141,6 +160,7 @@ def bars(title: str, colour: str, blocks: pd.DataFrame) -> dict[str, Any]:
         "base": blocks["start_ns"].tolist(),
         "x": blocks["dur_ns"].clip(lower=1).tolist(),
         "y": blocks["row"].tolist(),
+        "width": 0.9,  # else Plotly takes the least distance between two bars of one colour for it
         "orientation": "h",
         "name": plain(title or "host"),
         "marker": {"color": colour, "line": {"width": 0}},
@@ -190,6 +210,9 @@ def fleet(frame: pd.DataFrame) -> go.Figure:
         ),
         layout=PLAIN,
     )
+    for title, (kind, _) in PARTS.items():
+        figure.add_trace(key(title, KINDS[kind]))
+    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
     return rows_down(figure, len(wide)).update_layout(xaxis={"title": "ms on the common clock"})
 
 
@@ -211,7 +234,8 @@ def lateness(frame: pd.DataFrame) -> go.Figure:
         ),
         layout=PLAIN,
     )
-    return rows_down(figure, len(wide))
+    # Plotly would take #3 for a number.
+    return rows_down(figure, len(wide)).update_layout(xaxis={"type": "category"})
 
 
 def rows_down(figure: go.Figure, rows: int) -> go.Figure:

@@ -17,6 +17,7 @@ from workbench.web.components.figure import drawn
 from workbench.web.components.memory import DIMMED
 from workbench.web.components.text import place, table
 from workbench.web.components.timing import fleet, gantt, lateness
+from workbench.web.pages import critical
 from workbench.web.view import View, number
 
 WIDTH = 1200
@@ -44,10 +45,13 @@ class Look:
 
     colour: str
     find: str
+    path: bool
+    """Whether the critical path is drawn as well."""
 
 
 def look_of(query: dict[str, str]) -> Look:
-    return Look(query["colour"] if query.get("colour") in COLOURS else COLOURS[0], query.get("find", "")[:100])
+    colour = query["colour"] if query.get("colour") in COLOURS else COLOURS[0]
+    return Look(colour, query.get("find", "")[:100], query.get("path") == "1")
 
 
 def drawing(view: View, at: int, look: Look, span: Nanoseconds | None) -> tuple[Any, list[Any], list[Any]]:
@@ -56,7 +60,10 @@ def drawing(view: View, at: int, look: Look, span: Nanoseconds | None) -> tuple[
     blocks = blocks_in(artefact, view.options, span)
     whole = (0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1)
     told, colours = coloured(artefact, view, blocks, look)
-    return gantt(blocks.assign(colour=told), span or whole, colours), together(view, at, span), [table(events(blocks))]
+    drawn = blocks.assign(colour=told)
+    if look.path:
+        drawn = pd.concat([critical.row(view, artefact, span or whole, WIDTH), drawn], ignore_index=True)
+    return gantt(drawn, span or whole, KINDS | colours), together(view, at, span), [table(events(blocks))]
 
 
 @lru_cache(WINDOWS)
