@@ -4,7 +4,7 @@ import pandas as pd
 
 from analyzers.memory.diff import Diff
 from workbench.present.table import Table, table
-from workbench.present.units import size
+from workbench.present.units import share, size
 
 BLOCKS, CHANGES, STACKS = 500, 200, 50
 NO_STACK = "no stack recorded"
@@ -48,6 +48,15 @@ def found(blocks: pd.DataFrame, limit: int) -> Table:
     columns = (blocks[name] for name in ("address", "requested", "born", "died", "category", "frame"))
     rows = ((f"{at:#x}", size(requested), *rest) for at, requested, *rest in zip(*columns, strict=True))
     return table("Blocks found", "address | bytes> | from entry> | to entry> | category | line", rows, limit)
+
+
+def by_category(frame: pd.DataFrame) -> Table:
+    """What is alive at an instant (`memory.views.categories`), the largest first."""
+    some = frame[frame["bytes"] > 0].sort_values("bytes", ascending=False, kind="stable")
+    whole = some["bytes"].sum()
+    columns = (some[name].tolist() for name in ("category", "bytes", "blocks"))
+    rows = ((kind, size(held), share(held, whole), blocks) for kind, held, blocks in zip(*columns, strict=True))
+    return table("Alive by category", "category | bytes> | share> | blocks>", rows)
 
 
 def by_step(frame: pd.DataFrame) -> Table:
