@@ -192,7 +192,7 @@ def test_what_is_divided_is_said() -> None:
     flags = [f"--parallelism.{kind}_parallel_degree 2" for kind in ("tensor", "pipeline", "context")]
     words = " ".join([*flags, "--training.local_batch_size 2"])
     report = estimate(replace(LARGE, overrides=tuple(words.split())), None)
-    assert report.data.mesh == {"dp_replicate": 1, "dp_shard": 8, "cp": 2, "tp": 2, "pp": 2}
+    assert report.data.mesh == {"dp_replicate": 1, "dp_shard": 8, "cp": 2, "tp": 2, "pp": 2, "ep": 1}
     assert len(report.data.assumptions) == 3
     assert set(report.data.assumptions) < set(report.verdict.missing)
     # Whatever the dimension, the states are shared by all 64; a stage has an embedding or an output, which are large.

@@ -6,6 +6,7 @@ from typing import Literal
 
 from trainer.config import ConfigError, JobConfig
 from trainer.config.sections import Compile, Parallelism
+from trainer.models.decoder import model_args
 
 
 @dataclass(frozen=True)
@@ -28,21 +29,23 @@ class Local:
 def local_problem(config: JobConfig, world_size: int) -> Local:
     """The rehearsal for a job of `world_size` ranks.
 
-    Ranks that share a sequence have 1/cp of its positions, and shard the weights like data parallelism.
+    Ranks that share a sequence have 1/cp of its positions, and shard the weights like data parallelism; experts lie on
+    both.
 
     Raises:
-        ConfigError: The degrees do not multiply to the world size, or there is expert parallelism.
+        ConfigError: The degrees do not multiply to the world size.
     """
     parallelism = config.parallelism
-    if parallelism.expert_parallel_degree > 1:
-        raise ConfigError("expert parallelism cannot be estimated", "there are no mixture-of-experts models here")
     tensor, context, stages = (
         parallelism.tensor_parallel_degree,
         parallelism.context_parallel_degree,
         parallelism.pipeline_parallel_degree,
     )
     replicate, shard = data_parallel(config, world_size, tensor * context * stages)
-    mesh = {"dp_replicate": replicate, "dp_shard": shard, "cp": context, "tp": tensor, "pp": stages}
+    mesh = {
+        "dp_replicate": replicate, "dp_shard": shard, "cp": context, "tp": tensor, "pp": stages,
+        "ep": parallelism.expert_parallel_degree,
+    }  # fmt: skip
     if stages > 1:
         divided(config.training.local_batch_size, parallelism.pipeline_parallel_microbatch_size, "batch by microbatch")
     training = replace(config.training, seq_len=divided(config.training.seq_len, context, "seq_len by cp"))
@@ -96,6 +99,8 @@ def assumptions(config: JobConfig) -> list[str]:
             parallelism.context_parallel_degree > 1,
         "pipeline parallelism under PyTorch's own schedule, layers dealt out as torchtitan does; the trainer has none,"
         " but ranks that did so came within 3 %": parallelism.pipeline_parallel_degree > 1,
+        "experts get equal parts of the tokens; a run's router decides otherwise":
+            hasattr(model_args(config), "n_experts"),
         "no compilation: compiled code keeps less": config.compile.enable,
         f"no converters ({', '.join(config.model.converters)})": bool(config.model.converters),
     }  # fmt: skip
