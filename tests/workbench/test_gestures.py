@@ -12,33 +12,13 @@ from pathlib import Path
 import pytest
 from textual.widgets import TabbedContent
 
-from analyzers.run import discover
-from analyzers.store import Options
-from workbench.ask import room_for
-from workbench.tui.app import WorkbenchApp
-from workbench.tui.case import RunCase
+from terminal import app_on, settle, shown
 from workbench.tui.panes.evidence import Evidence
 from workbench.tui.widgets.area import Area
 from workbench.tui.widgets.gantt import Gantt
 from workbench.tui.widgets.key_line import KeyLine
 
 ROOT = Path(__file__).parents[2]
-
-
-def app_on(path):
-    run = discover(path)
-    return WorkbenchApp(RunCase(run, room_for(run), Options()))
-
-
-async def settle(app, pilot):
-    for _ in range(3):
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-
-
-def shown(app):
-    width, height = app.size
-    return "\n".join(strip.text[:width].rstrip() for strip in app.screen._compositor.render_strips()[:height])
 
 
 async def test_a_click_does_what_a_key_does(fixtures):

@@ -3,11 +3,7 @@
 import pytest
 from textual.widgets import TabbedContent
 
-from analyzers.run import discover
-from analyzers.store import Options
-from workbench.ask import room_for
-from workbench.tui.app import WorkbenchApp
-from workbench.tui.case import RunCase
+from terminal import app_on, settle, shown, until
 from workbench.tui.panes.home import Findings
 
 EVIDENCE = {
@@ -23,25 +19,10 @@ EVIDENCE = {
     "nan_4ranks": ("steps", ["rank 3", "loss", "✗ not finite"]),
 }
 
-PATIENCE = 40
-"""Quarters of a second."""
 
-
-def app_on(path):
-    run = discover(path)
-    return WorkbenchApp(RunCase(run, room_for(run), Options()))
-
-
-async def settle(app, pilot):
-    for _ in range(3):
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-
-
-def shown(app):
-    width, height = app.size
-    lines = (strip.text[:width] for strip in app.screen._compositor.render_strips()[:height])
-    return " ".join("\n".join(lines).split())
+def words(app):
+    """What the screen shows, its lines and gaps as single spaces."""
+    return " ".join(shown(app).split())
 
 
 @pytest.mark.parametrize("name", EVIDENCE)
@@ -50,14 +31,9 @@ async def test_enter_leads_from_the_verdict_to_its_evidence(fixtures, name):
     app = app_on(fixtures / name)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(app, pilot)
-        assert "Next" in shown(app)
+        assert "Next" in words(app)
         await pilot.press("enter")
-        for _ in range(PATIENCE):
-            lacking = [piece for piece in told if piece not in shown(app)]
-            if not lacking:
-                break
-            await pilot.pause(0.25)
-        assert lacking == []
+        await until(pilot, lambda: all(piece in words(app) for piece in told))
         assert app.query_one(TabbedContent).active == room
 
 
@@ -68,13 +44,13 @@ async def test_the_ranks_and_the_files_of_the_run_are_told(fixtures):
         await settle(app, pilot)
         await pilot.press("v")
         await settle(app, pilot)
-        text = shown(app)
+        text = words(app)
         assert "waits for" in text
         assert text.index("154.5 MiB - ✗ memory.oom") < text.index("0 5 ")
         assert app.query_one(Findings).has_class("hidden")
         await pilot.press("v")
         await settle(app, pilot)
-        assert "flight record - 0-3 4" in shown(app)
+        assert "flight record - 0-3 4" in words(app)
         await pilot.press("v")
         await settle(app, pilot)
         assert not app.query_one(Findings).has_class("hidden")
@@ -90,4 +66,4 @@ async def test_enter_on_a_rank_shows_what_names_it(fixtures):
         await pilot.press("down", "enter")
         await settle(app, pilot)
         assert app.query_one(TabbedContent).active == "trace"
-        assert "came last" in shown(app)
+        assert "came last" in words(app)

@@ -8,11 +8,10 @@ import pytest
 
 from analyzers.run import discover
 from analyzers.store import Options
+from terminal import app_on, press
 from workbench.ask import ask, room_for
 from workbench.options import Format
 from workbench.present import render
-from workbench.tui.app import WorkbenchApp
-from workbench.tui.case import RunCase
 
 NAME = "<img src=x onerror=alert(1)>[bold red]red[/]\x1b]0;owned\x07\x1b[2J`*_|#"
 TURNED = "\u202egnp.exe\u200b"
@@ -59,18 +58,11 @@ def test_documents_carry_no_escape_and_no_tag(run):
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
 async def test_the_terminal_app_shows_it_as_text(run, size):
-    app = WorkbenchApp(RunCase(run, room_for(run), Options()))
+    app = app_on(run)
     drawn = ""
     async with app.run_test(size=size) as pilot:
-        for key in ("1", "2", "v", "v"):
-            for _ in range(3):
-                await app.workers.wait_for_complete()
-                await pilot.pause()
-            await pilot.press(key)
-            for _ in range(3):
-                await app.workers.wait_for_complete()
-                await pilot.pause()
-            drawn += "".join(strip.text for strip in app.screen._compositor.render_strips())
+        for key in ("", "1", "2", "v", "v"):
+            drawn += await press(app, pilot, key)
     assert "\x1b" not in drawn
     assert "<script>" in drawn or "<img src=x" in drawn
 

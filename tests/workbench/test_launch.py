@@ -114,21 +114,26 @@ def test_a_demo_ends_with_its_diagnosis(tmp_path, incident):
 
 
 FAILING = """
-import os, time
+import os
+import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
 @record
 def main():
+    dist.init_process_group("gloo")
     if os.environ["RANK"] == "1":
         raise ValueError("a batch of no tokens")
-    time.sleep(60)
+    dist.barrier()
 
 main()
 """
 
 
 def test_two_nodes_agree_on_the_rank_that_failed(tmp_path):
-    """Each launcher sees the folders of its own workers, which count from 0; the second node's 0 is rank 1."""
+    """Each launcher sees the folders of its own workers, which count from 0; the second node's 0 is rank 1.
+
+    Either may keep the store where they meet, so either may see the other end first.
+    """
     (tmp_path / "failing.py").write_text(FAILING)
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
@@ -142,7 +147,11 @@ def test_two_nodes_agree_on_the_rank_that_failed(tmp_path):
         )
         for _ in range(2)
     ]  # fmt: skip
-    said = [node.communicate(timeout=200)[0] for node in nodes]
+    try:
+        said = [node.communicate(timeout=200)[0] for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
     assert [node.returncode for node in nodes] == [1, 1], said
     assert not any("Traceback" in text for text in said), said
     written = manifest(tmp_path / "outputs")

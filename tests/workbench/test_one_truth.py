@@ -15,13 +15,12 @@ from textual.widgets import Static
 from analyzers.run import discover
 from analyzers.store import Options
 from analyzers.wording import ranges
+from terminal import app_on, settle
 from workbench.ask import ask, room_for
 from workbench.options import Format
 from workbench.present import render
 from workbench.present.sections import sections
 from workbench.present.units import size
-from workbench.tui.app import WorkbenchApp
-from workbench.tui.case import RunCase
 from workbench.tui.panes.home import title, told
 from workbench.web.pages import memory
 from workbench.web.view import view_of
@@ -78,10 +77,9 @@ def test_numbers_of_the_tables_are_in_every_document(asked):
 
 async def test_the_terminal_app_tells_every_finding(asked):
     run, report = asked
-    app = WorkbenchApp(RunCase(run, room_for(run), Options()))
+    app = app_on(run)
     async with app.run_test(size=(200, 50)) as pilot:
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await settle(app, pilot)
         shown = app.report.findings
         assert [f.id for f in shown] == [f.id for f in report.findings]
         for finding in shown:
@@ -127,10 +125,9 @@ async def test_the_failed_instant_has_one_number(oom):
     text = words(render(ask("memory", oom, Options()), Format.TEXT, oom))
     assert f"and {amount} were allocated" in text
     assert f"Who held what when it failed, rank 1, after entry {entry}" in text
-    app = WorkbenchApp(RunCase(oom, "memory", Options()))
+    app = app_on(oom, "memory")
     async with app.run_test(size=(120, 40)) as pilot:
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await settle(app, pilot)
         beside = str(app.query_one("#categories", Static).render())
     assert beside.startswith(f"entry {entry}   {amount} allocated\n✗ asked for {size(failed.oom.requested_bytes)} more")
     drawn = memory.chart(view_of(oom, "memory", Options()), failed, memory.instant({}, failed), None)

@@ -9,10 +9,10 @@ from textual.widgets import ContentSwitcher, DataTable
 
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import room_for
+from terminal import app_on, press, shown
 from workbench.source import below, source_of
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.case import Comparison, RunCase
+from workbench.tui.case import Comparison
 from workbench.tui.panes.evidence import Evidence
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
@@ -22,30 +22,6 @@ from workbench.tui.widgets.phase_stack import LossLine, PhaseStack
 from workbench.tui.widgets.rows import Rows
 from workbench.tui.widgets.stack_tree import StackTree
 from workbench.tui.widgets.tables import Grid
-
-
-def app_on(path, room=None):
-    run = discover(path)
-    return WorkbenchApp(RunCase(run, room or room_for(run), Options()))
-
-
-async def press(app, pilot, *keys):
-    """Press keys; after each everything that was asked for is there."""
-    for key in keys:
-        await pilot.press(*([key] if key else []))
-        await settle(app, pilot)
-    return shown(app)
-
-
-async def settle(app, pilot):
-    for _ in range(2):
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-
-
-def shown(app):
-    width, height = app.size
-    return "\n".join(strip.text[:width].rstrip() for strip in app.screen._compositor.render_strips()[:height])
 
 
 async def test_a_hang_is_explained_below_its_matrix(fixtures):

@@ -7,16 +7,14 @@ import pytest
 
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import room_for
+from terminal import app_on, settle, shown, until
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.case import Comparison, RunCase
+from workbench.tui.case import Comparison
 from workbench.tui.watch import WatchApp
 
 SCREENS = Path(__file__).parent / "screens"
 UPDATE = "WORKBENCH_UPDATE_SCREENS"
 SIZES = [(80, 24), (200, 50)]
-PATIENCE = 60
-"""Quarters of a second."""
 VIEWS = {
     "home": ("oom_2ranks", []),
     "memory": ("oom_2ranks", ["2"]),
@@ -36,35 +34,17 @@ def elsewhere(monkeypatch, fixtures):
     monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
 
 
-def shown(app) -> str:
-    width, height = app.size
-    lines = (strip.text[:width].rstrip() for strip in app.screen._compositor.render_strips()[:height])
-    return "\n".join(lines) + "\n"
-
-
-async def settled(app, pilot) -> None:
-    """Everything that was asked for is there, also what is asked for once the cursor rests."""
-    for _ in range(3):
-        await app.workers.wait_for_complete()
-        await pilot.pause(0.12)
-
-
 async def matches(name: str, size: tuple[int, int], app, pilot) -> None:
     """The screen becomes the stored one; on a busy machine what was asked for may come late."""
     stored = SCREENS / f"{name}_{size[0]}x{size[1]}.txt"
     if os.environ.get(UPDATE):
         stored.parent.mkdir(exist_ok=True)
-        stored.write_text(shown(app))
-    for _ in range(PATIENCE):
-        if shown(app) == stored.read_text():
-            return
-        await pilot.pause(0.25)
-    assert shown(app) == stored.read_text(), f"if the new screen is right: {UPDATE}=1 pytest {Path(__file__).name}"
-
-
-def app_on(name: str) -> WorkbenchApp:
-    run = discover(Path(name))
-    return WorkbenchApp(RunCase(run, room_for(run), Options()))
+        stored.write_text(shown(app) + "\n")
+    try:
+        await until(pilot, lambda: shown(app) + "\n" == stored.read_text())
+    except AssertionError:
+        told = f"if the new screen is right: {UPDATE}=1 pytest {Path(__file__).name}"
+        assert shown(app) + "\n" == stored.read_text(), told
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -74,12 +54,12 @@ async def test_views(elsewhere, size):
     for view, (incident, _) in VIEWS.items():
         apps.setdefault(incident, []).append(view)
     for incident, views in apps.items():
-        app = app_on(incident)
+        app = app_on(Path(incident))
         async with app.run_test(size=size) as pilot:
-            await settled(app, pilot)
+            await settle(app, pilot, rest=0.12)
             for view in views:
                 await pilot.press("1", *VIEWS[view][1])
-                await settled(app, pilot)
+                await settle(app, pilot, rest=0.12)
                 await matches(view, size, app, pilot)
                 for _ in VIEWS[view][1][1:]:
                     await pilot.press("V")
@@ -91,7 +71,7 @@ async def test_comparison(elsewhere, size):
         Comparison(*(discover(Path(name)) for name in ("healthy_2ranks", "straggler_2ranks")), Options())
     )
     async with app.run_test(size=size) as pilot:
-        await settled(app, pilot)
+        await settle(app, pilot, rest=0.12)
         await matches("compare", size, app, pilot)
 
 

@@ -3,11 +3,8 @@
 import pytest
 from textual.widgets import Static, TabbedContent
 
-from analyzers.store import Options
-from workbench.ask import room_for
+from terminal import app_on, settle, shown
 from workbench.present import units
-from workbench.tui.app import WorkbenchApp
-from workbench.tui.case import RunCase
 from workbench.tui.views import Views
 from workbench.tui.widgets.area import Area
 from workbench.tui.widgets.blocks import BlockMap
@@ -17,31 +14,12 @@ from workbench.tui.widgets.matrix import Matrix
 SIZES = [(80, 24), (200, 50)]
 
 
-def screen_text(app) -> str:
-    """What the screen shows, line by line."""
-    width, height = app.size
-    strips = app.screen._compositor.render_strips()
-    return "\n".join(strip.text[:width] for strip in strips[:height])
-
-
-async def answered(app, pilot):
-    """Wait until the analyzers are done and the views are drawn."""
-    await app.workers.wait_for_complete()
-    await pilot.pause()
-    await app.workers.wait_for_complete()
-    await pilot.pause()
-
-
-def app_on(run, room=None):
-    return WorkbenchApp(RunCase(run, room or room_for(run), Options()))
-
-
 @pytest.mark.parametrize("size", SIZES)
 async def test_home_tells_verdict_why_and_next(oom, size):
     app = app_on(oom)
     async with app.run_test(size=size) as pilot:
-        await answered(app, pilot)
-        text = " ".join(screen_text(app).split())
+        await settle(app, pilot)
+        text = " ".join(shown(app).split())
         assert "rank 1 ran out of memory at step 6" in text
         assert "Next" in text
         assert app.report.verdict.ranks == [1]
@@ -52,9 +30,9 @@ async def test_the_timeline_marks_the_failure(oom, size):
     """The peak and the failed allocation stand above the area, and the cursor's categories beside it."""
     app = app_on(oom)
     async with app.run_test(size=size) as pilot:
-        await answered(app, pilot)
+        await settle(app, pilot)
         await pilot.press("2")
-        await answered(app, pilot)
+        await settle(app, pilot)
         area = app.query_one(Area)
         marks = area.render_line(0).text
         assert "✗" in marks
@@ -65,31 +43,31 @@ async def test_the_timeline_marks_the_failure(oom, size):
 async def test_the_cursor_moves_and_the_window_zooms(oom):
     app = app_on(oom)
     async with app.run_test(size=(120, 40)) as pilot:
-        await answered(app, pilot)
+        await settle(app, pilot)
         await pilot.press("2")
-        await answered(app, pilot)
+        await settle(app, pilot)
         area = app.query_one(Area)
         before, whole = area.cursor, area.render_line(area.size.height - 1).text
         await pilot.press("left", "left")
         assert area.cursor == before - 2
         await pilot.press("plus")
-        await answered(app, pilot)
+        await settle(app, pilot)
         zoomed = area.render_line(area.size.height - 1).text
         assert zoomed != whole
         await pilot.press("0")
-        await answered(app, pilot)
+        await settle(app, pilot)
         assert area.render_line(area.size.height - 1).text == whole
 
 
 async def test_brackets_change_the_rank(oom):
     app = app_on(oom)
     async with app.run_test(size=(120, 40)) as pilot:
-        await answered(app, pilot)
+        await settle(app, pilot)
         await pilot.press("2")
-        await answered(app, pilot)
+        await settle(app, pilot)
         first = str(app.query_one("#memory-title", Static).render())
         await pilot.press("]")
-        await answered(app, pilot)
+        await settle(app, pilot)
         second = str(app.query_one("#memory-title", Static).render())
         assert "rank 1" in first
         assert "rank 0" in second
@@ -99,7 +77,7 @@ async def test_brackets_change_the_rank(oom):
 async def test_the_matrix_has_a_hole_where_the_culprit_is_missing(stuck, size):
     app = app_on(stuck, "hang")
     async with app.run_test(size=size) as pilot:
-        await answered(app, pilot)
+        await settle(app, pilot)
         assert app.query_one(TabbedContent).active == "hang"
         matrix = app.query_one(Matrix)
         rows = [matrix.render_line(y).text for y in range(matrix.size.height)]
@@ -110,10 +88,10 @@ async def test_the_matrix_has_a_hole_where_the_culprit_is_missing(stuck, size):
 async def test_a_view_without_data_says_so(stuck):
     app = app_on(stuck, "hang")
     async with app.run_test(size=(80, 24)) as pilot:
-        await answered(app, pilot)
+        await settle(app, pilot)
         await pilot.press("2")
         await pilot.pause()
-        assert "no memory data" in screen_text(app)
+        assert "no memory data" in shown(app)
 
 
 async def test_a_run_that_cannot_be_read_is_told(tmp_path):
@@ -123,8 +101,8 @@ async def test_a_run_that_cannot_be_read_is_told(tmp_path):
     broken.write_bytes(b"\x80\x04}\x94(\x8c\x08segments\x94")
     app = app_on(discover(broken))
     async with app.run_test(size=(80, 24)) as pilot:
-        await answered(app, pilot)
-        text = screen_text(app)
+        await settle(app, pilot)
+        text = shown(app)
         assert "error:" in text
         assert "hint:" in text
         assert not app.query(Views)
@@ -142,7 +120,7 @@ async def test_hostile_text_is_shown_as_text(tmp_path):
     shutil.copytree(source, place)
     app = app_on(discover(place), "hang")
     async with app.run_test(size=(120, 30)) as pilot:
-        await answered(app, pilot)
+        await settle(app, pilot)
         await pilot.press("1")
         await pilot.pause()
         assert app.query(Views)
@@ -150,12 +128,12 @@ async def test_hostile_text_is_shown_as_text(tmp_path):
 
 async def evidence(app, pilot, *keys):
     """The memory view after some keys, everything loaded."""
-    await answered(app, pilot)
+    await settle(app, pilot)
     for key in ("2", *keys):
         await pilot.press(key)
         await pilot.pause(0.2)
-        await answered(app, pilot)
-    return screen_text(app)
+        await settle(app, pilot)
+    return shown(app)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -10,6 +10,7 @@ from rich.console import Console
 from textual.widgets import Static
 
 from analyzers.steps.live import Now, RankNow, Stall
+from terminal import until
 from workbench.present.spark import spark
 from workbench.tui.watch import WatchApp
 from workbench.tui.widgets.rows import Rows
@@ -38,7 +39,7 @@ def test_a_job_is_watched_to_its_death(tmp_path):
     assert [line.split()[1] for line in lines if line.startswith("step")] == [f"{n}/10" for n in range(1, 6)]
     told = "".join(lines)
     assert "have ended early" in told
-    assert "verdict: dead: rank 1 is gone at step 6 (killed by signal 9)" in told
+    assert "verdict: dead: rank 1 is gone at step 6 (killed by signal 9)" in told, told
     assert f"failed; look at it with: workbench inspect {tmp_path}" in told
 
 
@@ -91,14 +92,6 @@ async def test_the_app_follows_what_is_written(job):
         assert "step 1/10" in shown(app)
         await pilot.press("space")
         await until(pilot, lambda: "step 5/10" in shown(app))
-
-
-async def until(pilot, happened):
-    for _ in range(100):
-        await pilot.pause(0.1)
-        if happened():
-            return
-    raise AssertionError("waited in vain")
 
 
 def rank(number, state="running", **more):

@@ -159,7 +159,7 @@ class Evidence(Readings):
         return (changes(diff.between(before.side(), at.side(), self._options)),)
 
     def _places(self, at: Instant) -> tuple[Any, ...]:
-        return (views.places(at.artefact, self._options, at.device, self._place, max(1, self.size.width)),)
+        return (views.places(at.artefact, self._options, at.device, self._place, self.wide),)
 
     def _entries(self, at: Instant) -> tuple[Any, ...]:
         first = max(0, at.entry - EARLIER)

@@ -5,14 +5,12 @@ from typing import Any, ClassVar
 
 import pandas as pd
 from rich.text import Text
-from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Static
 
-from analyzers.errors import WorkbenchError
 from analyzers.hangs import views
 from analyzers.run import Run
 from analyzers.store import Options
@@ -21,6 +19,7 @@ from workbench.console import clean
 from workbench.present.hang import operations, standing
 from workbench.present.sections import hang
 from workbench.sight import Sight
+from workbench.tui.asking import ask_aside
 from workbench.tui.widgets.matrix import Matrix, legend
 from workbench.tui.widgets.readings import TURNS, Readings
 from workbench.tui.widgets.stack_tree import StackTree
@@ -89,17 +88,16 @@ class HangPane(Vertical):
             self.query_one(Explained).of_group(self._data.groups[self._at].name)
             self._load()
 
-    @work(thread=True, exclusive=True, group="matrix")
     def _load(self) -> None:
         group = self._data.groups[self._at]
-        try:
-            frame = views.matrix(self._run, group.name, COLLECTIVES, self._options)
-        except WorkbenchError as error:
-            self.app.call_from_thread(self.notify, error.message, severity="error", markup=False)
-            return
         place = f"{self._at + 1} of {len(self._data.groups)}"
         title = f"group {clean(group.name)} ({clean(group.desc)}), ranks {ranges(group.ranks)}   {place}"
-        self.app.call_from_thread(self._show, Text(title, style="bold"), frame)
+        ask_aside(
+            self,
+            "matrix",
+            lambda: views.matrix(self._run, group.name, COLLECTIVES, self._options),
+            lambda frame: self._show(Text(title, style="bold"), frame),
+        )
 
     def _show(self, title: Text, frame: pd.DataFrame) -> None:
         self.query_one("#hang-title", Static).update(title)

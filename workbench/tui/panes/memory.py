@@ -1,16 +1,16 @@
 """Memory over time of one rank's device, and who held it at the cursor."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
+import pandas as pd
 from rich.text import Text
-from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 from textual.widgets import Static
 
-from analyzers.errors import WorkbenchError
 from analyzers.memory import views
 from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
@@ -20,6 +20,7 @@ from workbench.palette import CATEGORIES
 from workbench.present.sections import device_name, worst_first
 from workbench.present.units import size
 from workbench.sight import Sight
+from workbench.tui.asking import ask_aside
 from workbench.tui.panes.evidence import TITLES, Evidence, Instant
 from workbench.tui.widgets.area import Area
 from workbench.tui.widgets.parts import Part, Parts
@@ -101,28 +102,22 @@ class MemoryPane(Vertical):
         self._window = None
         self._load()
 
-    @work(thread=True, exclusive=True, group="timeline")
     def _load(self) -> None:
         """The timeline at the chart's width, off the event loop: a first reading takes as long as the file is big."""
-        area, artefact = self.query_one(Area), self._artefacts.get(self._device.path)
-        if artefact is None or not area.size.width:
-            return
-        try:
-            frame = self._timeline(artefact, area.size.width)
-        except WorkbenchError as error:
-            self.app.call_from_thread(self.notify, error.message, severity="error", markup=False)
-            return
-        self.app.call_from_thread(self._show, frame)
+        wide, artefact = self.query_one(Area).size.width, self._artefacts.get(self._device.path)
+        if artefact is not None and wide:
+            ask_aside(self, "timeline", self._timeline(artefact, wide), self._show)
 
-    def _show(self, frame: Any) -> None:
+    def _show(self, frame: pd.DataFrame) -> None:
         """Draw the timeline. What leaked is seen best where all else has been freed: at the end."""
         area = self.query_one(Area)
         area.show(frame)
         if self._at_end:
             area.move(len(frame))
 
-    def _timeline(self, artefact: Artefact, width: int) -> Any:
-        return views.timeline(artefact, self._options, device=self._device.device, buckets=width, window=self._window)
+    def _timeline(self, artefact: Artefact, width: int) -> Callable[[], pd.DataFrame]:
+        window, device = self._window, self._device.device
+        return lambda: views.timeline(artefact, self._options, device=device, buckets=width, window=window)
 
     def on_stacked_moved(self, event: Area.Moved) -> None:
         """What is alive is asked for once the cursor rests, as a key held down passes many instants."""

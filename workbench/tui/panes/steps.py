@@ -5,14 +5,12 @@ from typing import Any, ClassVar
 
 import pandas as pd
 from rich.text import Text
-from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 from textual.widgets import Static
 
-from analyzers.errors import WorkbenchError
 from analyzers.run import Run
 from analyzers.steps import views
 from analyzers.store import Options
@@ -22,6 +20,7 @@ from workbench.present.sections import steps as tables_of
 from workbench.present.spark import spark
 from workbench.present.units import duration
 from workbench.sight import Sight
+from workbench.tui.asking import ask_aside
 from workbench.tui.widgets.parts import Part, Parts
 from workbench.tui.widgets.phase_stack import LossLine, PhaseStack
 from workbench.tui.widgets.readings import TURNS, Readings
@@ -76,15 +75,9 @@ class StepsPane(Vertical):
         self.query_one("#steps-title", Static).update(Text(told, style="bold"))
         self._load()
 
-    @work(thread=True, exclusive=True, group="phases")
     def _load(self) -> None:
         rank = self._ranks[self._at]
-        try:
-            frame = self._phases(rank)
-        except WorkbenchError as error:
-            self.app.call_from_thread(self.notify, error.message, severity="error", markup=False)
-            return
-        self.app.call_from_thread(self.query_one(PhaseStack).show, frame)
+        ask_aside(self, "phases", lambda: self._phases(rank), self.query_one(PhaseStack).show)
 
     def _phases(self, rank: int) -> pd.DataFrame:
         """Seconds by phase of a rank's steps, with step and `dur_s`."""

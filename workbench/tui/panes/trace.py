@@ -121,7 +121,7 @@ class Looked(Readings):
 
     def ask(self, reading: str) -> tuple[Any, ...] | None:
         """Look up what a reading shows of the rank."""
-        one, options, width = self._data.ranks[self._at], self._options, max(1, self.size.width)
+        one, options, width = self._data.ranks[self._at], self._options, self.wide
         artefact, window, by = self._artefacts[one.path], self._window, self._by
         answers: dict[str, Callable[[], tuple[Any, ...]]] = {
             "kernels": lambda: (kernels(one),),

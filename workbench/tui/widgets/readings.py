@@ -4,14 +4,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from rich.text import Text
-from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Static
 
-from analyzers.errors import WorkbenchError
+from workbench.tui.asking import ask_aside
 
 TURNS: list[BindingType] = [
     Binding("v", "reading(1)", "Next reading", id="reading.next"),
@@ -35,13 +34,15 @@ class Readings(Vertical):
         self.titles = dict(titles)
         self._widgets: dict[str, Widget] = {}
         self.reading = next(iter(titles))
+        self.wide = 1
+        """Columns there were when the reading in sight was asked for."""
 
     def widgets(self) -> Iterable[Widget]:
         """The widget of each reading."""
         raise NotImplementedError
 
     def ask(self, reading: str) -> tuple[Any, ...] | None:
-        """What the widget's `show` takes; None where it needs nothing more. Runs in a thread."""
+        """What the widget's `show` takes; None where it needs nothing more. Runs in a thread, so look at `wide`."""
         raise NotImplementedError
 
     def title(self) -> str:
@@ -80,16 +81,10 @@ class Readings(Vertical):
             next(able, self.shown).focus()
         self.load()
 
-    @work(thread=True, exclusive=True, group="reading")
     def load(self) -> None:
         """Ask for what the reading in sight shows."""
-        reading = self.reading
-        try:
-            found = self.ask(reading)
-        except WorkbenchError as error:
-            self.app.call_from_thread(self.notify, error.message, severity="error", markup=False)
-            return
-        self.app.call_from_thread(self._show, reading, found)
+        reading, self.wide = self.reading, max(1, self.size.width)
+        ask_aside(self, "reading", lambda: self.ask(reading), lambda found: self._show(reading, found))
 
     def _show(self, reading: str, found: tuple[Any, ...] | None) -> None:
         place = f"{list(self.titles).index(reading) + 1}/{len(self.titles)}"
