@@ -33,6 +33,9 @@ LARGE, FULL = ("--model.flavor", "debugmodel_large"), ("--activation_checkpoint.
 EIGHT = ("--training.local_batch_size", "8")
 LOOPED = ("--parallelism.pipeline_parallel_schedule", "Interleaved1F1B")
 GPIPE = ("--parallelism.pipeline_parallel_schedule", "GPipe")
+MIXED = ("--model.name", "llama4")
+EVEN = (*MIXED, "--debug.moe_force_load_balance")
+SHARED = ("--parallelism.expert_parallel_degree", "2")
 ZERO_BUBBLE = ("--parallelism.pipeline_parallel_schedule", "ZBVZeroBubble")
 
 
@@ -54,7 +57,7 @@ class Case(NamedTuple):
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        name = {"tp": "tensor", "cp": "context", "pp": "pipeline"}[self.kind]
+        name = {"tp": "tensor", "cp": "context", "pp": "pipeline", "ep": "expert"}[self.kind]
         return (*self.flags, f"--parallelism.{name}_parallel_degree", str(self.degree))
 
 
@@ -65,6 +68,11 @@ CASES = [
     *(Case("pp", 2, (*EIGHT, *LARGE, *schedule)) for schedule in (GPIPE, LOOPED, ZERO_BUBBLE)),
     Case("pp", 4, (*EIGHT, *LARGE)),
     Case("pp", 2, (*EIGHT, *LARGE), copies=2),
+    *(Case("ep", 2, flags) for flags in (EVEN, MIXED, (*MIXED, *FULL))),
+    Case("ep", 2, MIXED, copies=2),
+    *(Case("tp", 2, flags) for flags in (MIXED, (*MIXED, *SHARED))),
+    Case("cp", 2, (*MIXED, *SHARED)),
+    Case("pp", 2, (*EIGHT, *MIXED, *SHARED), copies=2),
 ]
 
 

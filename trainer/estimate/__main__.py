@@ -115,8 +115,8 @@ def distinct(local: Local, stage: int) -> list[tuple[int, int]]:
     """
     shards = local.config.parallelism.data_parallel_shard_degree
     copies, first = local.ranks // shards, local.context - 1
-    pieces = list(sharded(local.config, stage))
-    rows = [[rows_of(piece, rank) for piece in pieces] for rank in range(shards)]
+    pieces = list(sharded(local, stage))
+    rows = [[rows_of(piece, rank * local.tensor) for piece in pieces] for rank in range(shards)]
     smallest = sum(row == rows[-1] for row in rows)
     if smallest == shards:
         return [(first, shards * copies)]
@@ -131,15 +131,18 @@ class Cut(NamedTuple):
     each: int = 1
 
 
-def sharded(config: JobConfig, stage: int) -> Iterator[Cut]:
+def sharded(local: Local, stage: int) -> Iterator[Cut]:
     """How the parameters of a stage are cut."""
+    config, tensor = local.config, local.tensor
     shards, experts = config.parallelism.data_parallel_shard_degree, config.parallelism.expert_parallel_degree
     for part in parts_of(stage, model_args(config).n_layers, config.parallelism):
         for parameter in cut(build_model(config), part).parameters():
             if parameter.dim() < EXPERTS_DIM:
-                yield Cut(len(parameter), shards)
+                yield Cut(len(parameter), shards, tensor)
+            elif experts > 1 and len(parameter) >= shards * tensor:
+                yield Cut(len(parameter) // experts, shards * tensor // experts, experts)
             elif len(parameter) >= shards:
-                yield Cut(len(parameter) // experts, shards // experts, experts)
+                yield Cut(len(parameter), shards, tensor)
 
 
 def rows_of(piece: Cut, rank: int) -> int:

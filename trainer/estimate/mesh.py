@@ -29,11 +29,10 @@ class Local:
 def local_problem(config: JobConfig, world_size: int) -> Local:
     """The rehearsal for a job of `world_size` ranks.
 
-    Ranks that share a sequence have 1/cp of its positions, and shard the weights like data parallelism; experts lie on
-    both.
+    Ranks that share a sequence have 1/cp of its positions, and shard the weights like data parallelism.
 
     Raises:
-        ConfigError: The degrees do not multiply to the world size.
+        ConfigError: There is no such model, its parts do not divide, or the degrees do not multiply to the world size.
     """
     parallelism = config.parallelism
     tensor, context, stages = (
@@ -46,9 +45,12 @@ def local_problem(config: JobConfig, world_size: int) -> Local:
         "dp_replicate": replicate, "dp_shard": shard, "cp": context, "tp": tensor, "pp": stages,
         "ep": parallelism.expert_parallel_degree,
     }  # fmt: skip
+    divided(shard * context * tensor, parallelism.expert_parallel_degree, "ranks that share one copy by ep")
     if stages > 1:
         divided(config.training.local_batch_size, parallelism.pipeline_parallel_microbatch_size, "batch by microbatch")
+    divided(model_args(config).n_kv_heads, tensor, "key-value heads by tp")
     training = replace(config.training, seq_len=divided(config.training.seq_len, context, "seq_len by cp"))
+    divided(training.seq_len, tensor, "positions by tp")
     held = replace(
         parallelism, data_parallel_replicate_degree=replicate, data_parallel_shard_degree=shard * context,
         tensor_parallel_degree=1, context_parallel_degree=1,

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from trainer.estimate.tensor_parallel import apply_tensor_parallel, loss_over
 from trainer.estimate.tracker import MemoryTracker, Peak, TrackedRoles
 from trainer.models.decoder import Decoder, build_model
 from trainer.optim import build_optimizer
-from trainer.parallel.mesh import World, degrees, mesh_of
+from trainer.parallel.mesh import Degrees, World, degrees, mesh_of
 from trainer.parallel.plan import lay_out
 from trainer.recorders.notes import COMMUNICATION, INPUTS
 from trainer.step import Batch, OptimizerStep
@@ -57,14 +57,16 @@ def join_fake(local: Local, rank: int, stage: int = 0) -> Pretended:
 
 def joined(local: Local, place: int) -> Pretended:
     """What rank `place` of a process group is in the mesh: of a stage, a copy, a shard, a ring, a tensor."""
-    wanted = degrees(local.config.parallelism, local.ranks)
+    wanted = degrees(replace(local.config.parallelism, expert_parallel_degree=1), local.ranks)
+    experts = local.config.parallelism.expert_parallel_degree
     stage, rank = divmod(place // local.tensor, local.ranks)
     whole = mesh_of({PIPELINE: local.stages, **wanted.dense(), TENSOR: local.tensor}, "cpu")
-    sparse = {PIPELINE: local.stages, **wanted.sparse(), TENSOR: local.tensor}
-    experts = mesh_of(sparse, "cpu") if wanted.ep > 1 else None
+    # Experts lie on all ranks that have parts of one copy, those of tensor parallelism too.
+    sparse = Degrees(wanted.dp_replicate, wanted.dp_shard * local.tensor, experts).sparse()
+    shared = mesh_of({PIPELINE: local.stages, **sparse}, "cpu") if experts > 1 else None
     ring = [place + (number - rank % local.context) * local.tensor for number in range(local.context)]
     return Pretended(
-        rank, local.ranks, torch.device("cpu"), wanted, of_data(whole), of_data(experts),
+        rank, local.ranks, torch.device("cpu"), wanted, of_data(whole), of_data(shared),
         whole[TENSOR] if whole and local.tensor > 1 else None,
         dist.new_group(ring) if local.context > 1 else None,
         whole[PIPELINE].get_group() if whole and local.stages > 1 else None, stage,
@@ -85,19 +87,24 @@ def rehearse(config: JobConfig, world: Pretended, args: Any, parts: Sequence[Par
     """
     models = laid_out(config, world, args, parts)
     # The weights come from the meta device: FSDP shards there much faster than on fake tensors.
-    with FakeTensorMode(allow_non_fake_inputs=True), ring_over(world.context), evenly_routed(copies(config, args)):
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        ring_over(world.context),
+        evenly_routed(copies(config, args, world.tensor.size() if world.tensor else 1)),
+    ):
         for model in models:
             model.to_empty(device=world.device)
             model.reset_buffers()
         return Rehearsal(config, world, models, parts).peaks()
 
 
-def copies(config: JobConfig, args: Any) -> int:
+def copies(config: JobConfig, args: Any, tensor: int) -> int:
     """Of tokens that a rank sends to experts at once."""
     training, parallelism = config.training, config.parallelism
     piped = parallelism.pipeline_parallel_degree > 1
     rows = parallelism.pipeline_parallel_microbatch_size if piped else training.local_batch_size
-    return rows * training.seq_len * getattr(args, "top_k", 0)
+    # A rank of tensor parallelism sends its part of the sequence.
+    return rows * training.seq_len // tensor * getattr(args, "top_k", 0)
 
 
 def laid_out(config: JobConfig, world: Pretended, args: Any, parts: Sequence[Part]) -> list[Decoder]:
@@ -105,7 +112,7 @@ def laid_out(config: JobConfig, world: Pretended, args: Any, parts: Sequence[Par
     models = [cut(build_model(config, args), part) for part in parts]
     for model in models:
         if world.tensor:
-            apply_tensor_parallel(model, world.tensor)
+            apply_tensor_parallel(model, world.tensor, shared=world.experts is not None)
         lay_out(model, config, world)
     return models
 
