@@ -9,6 +9,7 @@ import numpy as np
 from analyzers.traces.clocks import Clock
 from analyzers.traces.matching import MEASURES, Met
 from analyzers.traces.table import Column
+from analyzers.traces.work import NO_STEP
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,15 @@ class Lateness:
         """The sum over all collectives of each rank."""
         found = np.zeros(len(self.met.ranks), np.int64)
         np.add.at(found, self.met.rank, values)
+        return found
+
+    def excess_by_step(self) -> Column:
+        """[rank, step] what each rank did more than the others in each recorded step."""
+        step = self.met.column("step")
+        inside = step != NO_STEP
+        numbers, place = np.unique(step[inside], return_inverse=True)
+        found = np.zeros((len(self.met.ranks), len(numbers)), np.int64)
+        np.add.at(found, (self.met.rank[inside], place), self.excess()[inside])
         return found
 
     def excess_by_rank(self) -> dict[str, Column]:

@@ -11,15 +11,15 @@ from analyzers.traces import views
 MS = 1_000_000
 
 
-def job(maker, backend, *, late=20 * MS, sequence=True, computes=True):
-    """Traces of ranks that meet in one collective a step, `slow` arriving `late`."""
-    files, ranks, slow, steps = [], 3, 2, 4
+def job(maker, backend, *, late=(20 * MS,) * 4, work=50 * MS, sequence=True, computes=True):
+    """Traces of ranks that meet in one collective a step, `slow` arriving `late` in each."""
+    files, ranks, slow = [], 3, 2
     for rank in range(ranks):
         made, clock = maker.Tracing(rank=rank, world=ranks, backend=backend), rank * 3 * MS
-        for number in range(steps):
-            begin, own = clock, 50 * MS + (late if rank == slow and computes else 0)
-            pause = late if rank == slow and not computes else 0
-            meet = begin + 50 * MS + late
+        for number, more in enumerate(late):
+            begin, own = clock, work + (more if rank == slow and computes else 0)
+            pause = more if rank == slow and not computes else 0
+            meet = begin + work + more
             arrive = begin + own + pause
             if backend == "gloo":
                 made.event("aten::mm", "cpu_op", begin, own)
@@ -53,8 +53,30 @@ def test_a_rank_late_for_another_reason_is_told_apart(maker):
     assert "no recorded operator or annotation accounts for it" in finding.why
 
 
+@pytest.mark.parametrize(
+    ("late", "named"),
+    [
+        ([0, 0, 250 * MS, 250 * MS, 0, 0, 0, 0], False),
+        ([250 * MS, 250 * MS, 0, 250 * MS, 250 * MS, 0, 250 * MS, 0], True),
+        ([250 * MS, 250 * MS], True),
+    ],
+    ids=["some of many steps", "most of many steps", "few steps"],
+)
+def test_a_rank_without_a_core_now_and_then_is_no_straggler(maker, late, named):
+    found = traces.analyze(job(maker, "gloo", late=late)).data.stragglers
+    assert [(slow.rank, slow.late_steps, slow.steps) for slow in found] == (
+        [(2, sum(map(bool, late)), len(late))] if named else []
+    )
+
+
+@pytest.mark.parametrize(("late", "named"), [(4 * MS, False), (6 * MS, True)])
+def test_a_turn_of_another_process_on_its_core_makes_no_rank_late(maker, late, named):
+    found = traces.analyze(job(maker, "gloo", late=[late] * 8, work=10 * MS)).data.stragglers
+    assert bool(found) == named
+
+
 def test_ranks_in_step_have_no_straggler(maker):
-    report = traces.analyze(job(maker, "nccl", late=0))
+    report = traces.analyze(job(maker, "nccl", late=[0] * 4))
     assert "trace.straggler" not in {finding.id for finding in report.findings}
     assert report.verdict.missing == []
 

@@ -21,7 +21,11 @@ PLAIN = {
 
 LONGEST = 400
 KEYS = "left and right move it, plus and minus zoom, 0 shows all"
-BAR: dcc.Graph.Config = {"displaylogo": False}
+BAR: dcc.Graph.Config = {
+    "displaylogo": False,
+    "modeBarButtonsToRemove": ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"],
+}
+"""Plotly offers to upload a chart, to select points, which leads nowhere here, and to reset the axes twice."""
 
 
 def plain(text: object) -> str:

@@ -1,4 +1,4 @@
-"""Memory: over time, as a tree, and as segments."""
+"""Memory: over time, as a tree, and by rank."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -144,29 +144,6 @@ def shade(name: str, path: Sequence[str], find: str) -> str:
     if find and not any(find.casefold() in part.casefold() for part in path):
         return DIMMED
     return CATEGORIES.get(name, UNSAID)
-
-
-def block_chart(frame: pd.DataFrame) -> go.Figure:
-    """Segments down, each cell in the colour of what fills it most, with its letter; free memory stays empty."""
-    names = ["", *CATEGORIES]
-    colours = ["rgba(128,128,128,0.15)", *CATEGORIES.values()]
-    owners = frame["owners"].tolist()
-    figure = go.Figure(
-        go.Heatmap(
-            z=[[names.index(name) for name in row] for row in owners],
-            y=[f"{i}: {size(total)}" for i, total in enumerate(frame["bytes"])],
-            customdata=[[name.replace("_", " ") or "free" for name in row] for row in owners],
-            hovertemplate="segment %{y}: %{customdata}<extra></extra>",
-            zmin=0,
-            zmax=len(names),
-            colorscale=[(edge / len(names), c) for i, c in enumerate(colours) for edge in (i, i + 1)],
-            showscale=False,
-            ygap=2,
-        ),
-        layout=PLAIN,
-    )
-    figure.update_layout(title="Segments and what fills them", margin={"l": 110, "t": 40}, height=120 + 22 * len(frame))
-    return figure.update_layout(xaxis={"visible": False}, yaxis={"autorange": "reversed"})
 
 
 def ranks(frame: pd.DataFrame) -> go.Figure:

@@ -34,7 +34,8 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
             html.Label(["find a key, value or origin ", field], className="fields"),
             choice("show", [(one, one) for one in KINDS], kind, query),
             table(told),
-        ]
+        ],
+        className="config",
     )
 
 
