@@ -75,7 +75,7 @@ def repeated(work: Work, name: Column, lane: Column, spent: Column, length: int)
     places = np.flatnonzero(lane[: len(windows)] == lane[length - 1 :])
     digest = (windows * POWERS[:length]).sum(axis=1)[places]
     runs, first, which = np.unique(digest, return_index=True, return_inverse=True)
-    often = np.argsort(-np.bincount(which, minlength=len(runs)), kind="stable")[: 4 * SEQUENCES_AT_MOST]
+    often = np.lexsort((first, -np.bincount(which, minlength=len(runs))))[: 4 * SEQUENCES_AT_MOST]
     ends = np.concatenate([[0], np.cumsum(spent)])
     found = []
     for run in often.tolist():
