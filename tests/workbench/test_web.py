@@ -317,7 +317,7 @@ def test_nothing_outside_is_served(site):
     """No path out of the assets leads to a file of the machine; at most the page itself answers."""
     for path in ("/assets/../app.py", "/assets/%2e%2e/%2e%2e/pyproject.toml", "/assets//etc/passwd"):
         try:
-            with urllib.request.urlopen(site + path, timeout=10) as response:
+            with urllib.request.urlopen(site + path, timeout=120) as response:
                 assert b"react-entry-point" in response.read()
         except urllib.error.HTTPError as error:
             assert error.code == 404  # noqa: PT017  # an answer is allowed as well
@@ -333,7 +333,7 @@ def test_no_chart_offers_to_leave_this_machine(site, page):
 
 
 def test_pages_carry_a_strict_policy(site):
-    with urllib.request.urlopen(site, timeout=10) as response:
+    with urllib.request.urlopen(site, timeout=120) as response:
         policy = response.headers["Content-Security-Policy"]
     assert "default-src 'self'" in policy
     assert "unsafe-eval" not in policy
@@ -352,7 +352,7 @@ def test_a_made_up_path_is_no_way_to_a_file(site):
         f"{site}/_dash-update-component", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     with pytest.raises(urllib.error.HTTPError):
-        urllib.request.urlopen(request, timeout=10)
+        urllib.request.urlopen(request, timeout=120)
 
 
 def test_what_the_allocator_did_is_told_entry_by_entry(site, page):
