@@ -145,7 +145,7 @@ def category_bars(frame: pd.DataFrame) -> dict[str, Any]:
         "x": some["bytes"].tolist(),
         "y": [name.replace("_", " ") for name in some["category"]],
         "text": [size(count) for count in some["bytes"].tolist()],
-        "textposition": "auto",
+        "textposition": "outside",
         "customdata": some["blocks"].tolist(),
         "hovertemplate": "%{y}: %{text} in %{customdata} blocks<extra></extra>",
         "marker": {"color": [CATEGORIES[name] for name in some["category"]]},
