@@ -359,6 +359,8 @@ def test_what_the_allocator_did_is_told_entry_by_entry(site, page):
     """Pages of entries from the failed one on; what is sought leaves those that fit."""
     page.goto(f"{site}/memory?device=0")
     page.wait_for_selector("#cached .barlayer .point")
+    ranges = page.locator("table", has=page.locator("caption", has_text="Reserved ranges")).locator("tbody tr")
+    assert ranges.count() == min(12, page.locator("#cached .barlayer .point").count())
     entries = page.locator("table", has=page.locator("caption", has_text="Entries"))
     assert "oom" in entries.inner_text()
     first = entries.locator("td").first.inner_text()

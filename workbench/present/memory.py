@@ -80,6 +80,16 @@ def signed(count: int) -> str:
     return f"{'+' if count > 0 else '-'}{size(abs(count))}"
 
 
+def reserved(ranges: pd.DataFrame) -> Table:
+    """When ranges were reserved and given back (`memory.views.cached`), the largest first."""
+    columns = ["address", "bytes", "stream", "pool", "expandable", "born", "died"]
+    rows = (
+        (f"{address:#x}", size(held), stream, pool, "yes" if expandable else "no", born, died)
+        for address, held, stream, pool, expandable, born, died in ranges[columns].itertuples(index=False)
+    )
+    return table("Reserved ranges", "address | bytes> | stream> | pool | expandable | from entry> | to entry>", rows)
+
+
 def entries(events: pd.DataFrame) -> Table:
     """Entries as the allocator wrote them (`memory.views.events`); of a failed request the address is what was left."""
     columns = ("entry", "action", "bytes", "address", "stream", "pool", "category", "label", "frame")

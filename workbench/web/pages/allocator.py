@@ -11,7 +11,7 @@ from dash import html
 
 from analyzers.memory import views
 from workbench.palette import qualitative
-from workbench.present.memory import entries
+from workbench.present.memory import entries, reserved
 from workbench.present.units import size
 from workbench.web.components.figure import ABOVE, PLAIN, drawn, plain
 from workbench.web.components.text import choice, table
@@ -33,6 +33,7 @@ def allocator(view: View, device: Any, at: Instant, query: dict[str, str], span:
         html.H2("What the allocator did"),
         html.P(f"{told}: each from the entry that reserved it to the one that gave it back.", className="hint"),
         drawn("cached", lives(ranges, span or (0, device.entries)), told),
+        table(reserved(ranges), leads(query)),
         turning(first // ROWS, len(found) == ROWS, query),
         table(entries(found), leads(query)),
     ]
