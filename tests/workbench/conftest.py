@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from dashboard import PATIENCE_MS
 
 from analyzers.run import Run, discover
 from analyzers.store import Options
@@ -90,10 +91,6 @@ def browser():
 
 CUT_OFF = ("net::ERR_CONNECTION", "the server did not respond")
 """What a page logs whose dashboard a test ends before it: what it still asked for is cut off."""
-
-
-PATIENCE_MS = 120_000
-"""What a page may take on a busy machine."""
 
 
 @pytest.fixture

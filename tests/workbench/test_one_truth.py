@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from dashboard import PATIENCE_MS
 from textual.widgets import Static
 
 from analyzers.run import discover
@@ -97,6 +98,7 @@ def test_the_page_tells_every_finding(asked, serving, tmp_path):
     with serving(run, tmp_path) as address, sync_playwright() as p:
         browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page()
+        page.set_default_timeout(PATIENCE_MS)
         page.goto(address)
         page.wait_for_selector("#verdict")
         drawn = words(page.locator("#page").text_content())

@@ -7,6 +7,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from dashboard import LISTENS, zoom
 
 from analyzers.run import discover
 
@@ -34,18 +35,11 @@ def test_zooming_asks_for_the_window(site, page):
     """After a zoom the chart holds entries of the window only."""
     page.goto(f"{site}/memory")
     page.wait_for_selector("#timeline .scatterlayer .trace")
-    page.wait_for_load_state("networkidle")
+    page.wait_for_function(LISTENS, arg="timeline")
     whole = entries(page)
     middle = (whole[0] + whole[1]) // 2
-    for attempt in range(10):  # a zoom before Dash listens to the chart is lost, as a user's would be
-        span = [middle - 50 - attempt, middle + 50]
-        page.evaluate(
-            "span => Plotly.relayout(document.querySelector('#timeline .js-plotly-plot'), {'xaxis.range': span})", span
-        )
-        page.wait_for_timeout(1000)
-        low, high = entries(page)
-        if low >= middle - 60:
-            break
+    zoom(page, "timeline", [middle - 50, middle + 50])
+    low, high = entries(page)
     assert middle - 60 <= low < high <= middle + 60
 
 
@@ -217,8 +211,8 @@ def slow_site(serving, tmp_path_factory):
         yield address
 
 
-def test_traces_are_drawn_together_and_one_by_one(slow_site, browser):
-    page = browser.new_page()
+def test_traces_are_drawn_together_and_one_by_one(slow_site, page_of):
+    page = page_of(slow_site)
     page.goto(f"{slow_site}/trace?file=1")
     for chart in (
         "#shares .barlayer .point",
@@ -231,7 +225,6 @@ def test_traces_are_drawn_together_and_one_by_one(slow_site, browser):
     page.goto(f"{slow_site}/trace?file=1&from=1000000&to=3000000")
     page.wait_for_selector("#gantt .barlayer .point")
     assert 0 < page.locator("#gantt .barlayer .point").count() != whole
-    page.close()
 
 
 def test_events_are_sought_and_tell_their_callers(slow_site, page_of):
@@ -282,15 +275,14 @@ def test_bars_of_all_colours_are_as_high_as_a_row(slow_site, page_of):
     assert max(heights) - min(heights) <= 1
 
 
-def test_steps_are_drawn_by_rank_and_phase(slow_site, browser):
+def test_steps_are_drawn_by_rank_and_phase(slow_site, page_of):
     """The rank that is late is the one whose phases are shown first."""
-    page = browser.new_page()
+    page = page_of(slow_site)
     page.goto(f"{slow_site}/steps")
     for chart in ("#times .scatterlayer .trace", "#phases .barlayer .point", "#loss .scatterlayer .trace"):
         page.wait_for_selector(chart)
     assert "What the steps of rank 1 are made of" in page.locator("main").inner_text()
     assert page.locator("#phases .legend").text_content().count("data wait") == 1
-    page.close()
 
 
 @pytest.mark.parametrize(

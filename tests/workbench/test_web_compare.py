@@ -65,16 +65,15 @@ def test_each_run_is_one_click_away(site, page):
     assert "straggler_data_4ranks" in page.locator("h1").inner_text()
 
 
-def test_the_memory_of_two_snapshots(serving, browser, tmp_path):
+def test_the_memory_of_two_snapshots(serving, page_of, tmp_path):
     """By category, module or line, from the peak of one to the peak of the other; the address says which."""
     held = FIXTURES / "oom_2ranks" / "memory_snapshot"
     view = view_of(held / "iteration_5", held / "iteration_5_exit")
     with serving(view, tmp_path) as address:
-        page = browser.new_page()
+        page = page_of(address)
         for by in ("categories", "modules", "lines"):
             page.goto(f"{address}/compare?by={by}")
             page.wait_for_selector("#memory-change .waterfalllayer")
             first, *changes, _ = page.evaluate(DRAWN, "memory-change")
             found = view.parts["compare"].memory
             assert (first, first + sum(changes)) == (found.a_bytes, found.b_bytes)
-        page.close()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dashboard import LISTENS, SHOWN, heard, shows, zoom
 
 from analyzers.memory import views as memory
 from analyzers.run import TIMED, Kind, discover
@@ -13,8 +14,6 @@ from workbench.web.components.timing import time_ticks
 from workbench.web.window import Marks, Window, read, written
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-ZOOM = "([name, span]) => Plotly.relayout(document.querySelector(`#${name} .js-plotly-plot`), {'xaxis.range': span})"
-SHOWN = "name => document.querySelector(`#${name} .js-plotly-plot`)._fullLayout.xaxis.range"
 
 
 @pytest.mark.parametrize(
@@ -91,23 +90,6 @@ def traced(serving, tmp_path_factory):
         yield address
 
 
-def zoom(page, chart, span):
-    page.wait_for_selector(f"#{chart} .js-plotly-plot .xy")
-    page.wait_for_load_state("networkidle")
-    until_heard(page, lambda attempt: page.evaluate(ZOOM, [chart, [span[0] + attempt * 1e-3, span[1]]]))
-
-
-def until_heard(page, zoom):
-    """Do it until the address tells of it: what is done before Dash listens to a chart is lost."""
-    before = page.url
-    for attempt in range(10):
-        zoom(attempt)
-        page.wait_for_timeout(500)
-        if page.url != before:
-            return
-    pytest.fail("a zoom changed nothing")
-
-
 @pytest_browser
 def test_a_window_of_memory_narrows_the_steps_and_back(site, page):
     """Entries of the last two steps, then the page of steps, then a single step, and the entries of that one."""
@@ -116,12 +98,11 @@ def test_a_window_of_memory_narrows_the_steps_and_back(site, page):
     assert page.input_value("#steps") == "5.3-6" or page.input_value("#steps").startswith("5.")
     page.click("header nav >> text=Steps")
     page.wait_for_selector("#loss .scatterlayer .trace")
-    assert page.evaluate(SHOWN, "phases") == [4.5, 6.5]
+    shows(page, "phases", 4.5, 6.5)
     page.fill("#steps", "6")
     page.keyboard.press("Enter")
     page.wait_for_function("() => new URL(location).searchParams.get('steps') === '6'")
-    page.wait_for_timeout(300)
-    assert page.evaluate(SHOWN, "times") == [5.5, 6.5]
+    shows(page, "times", 5.5, 6.5)
     page.click("header nav >> text=Memory")
     page.wait_for_selector("#timeline .scatterlayer .trace")
     low, high = page.evaluate(SHOWN, "timeline")
@@ -150,9 +131,9 @@ def test_a_window_survives_a_click_and_other_colours(site, page):
 
 
 @pytest_browser
-def test_charts_of_one_page_move_together(traced, browser):
+def test_charts_of_one_page_move_together(traced, page_of):
     """All ranks on the common clock follow the events of one, and these follow them; as do the charts of steps."""
-    page = browser.new_page()
+    page = page_of(traced)
     page.goto(f"{traced}/trace?file=1")
     zoom(page, "gantt", [100e6, 300e6])
     page.wait_for_function("() => document.querySelector('#fleet .js-plotly-plot')._fullData[0].x[0] > 90")
@@ -162,17 +143,15 @@ def test_charts_of_one_page_move_together(traced, browser):
     page.goto(f"{traced}/steps")
     zoom(page, "loss", [5.8, 8.4])
     for chart in ("times", "phases", "loss"):
-        page.wait_for_function(f"() => String(({SHOWN})('{chart}')) === '5.5,8.5'")
-    page.close()
+        shows(page, chart, 5.5, 8.5)
 
 
 @pytest_browser
 def test_keys_zoom_as_a_mouse_does(site, page):
     page.goto(f"{site}/memory?device=0")
     page.wait_for_selector("#timeline .scatterlayer .trace")
-    page.wait_for_load_state("networkidle")
     page.focus("figure:has(#timeline)")
-    until_heard(page, lambda _: page.keyboard.press("+"))
+    heard(page, "timeline", lambda: page.keyboard.press("+"))
     low, high = page.evaluate(SHOWN, "timeline")
     page.keyboard.press("ArrowRight")
     page.wait_for_function(f"low => ({SHOWN})('timeline')[0] > low + 500", arg=low)
@@ -185,9 +164,8 @@ def test_keys_zoom_as_a_mouse_does(site, page):
 def test_a_drag_asks_the_server_once_and_draws_its_answer(site, page):
     """What is dragged is drawn by Plotly itself, then as the server answers, and never in between."""
     page.goto(f"{site}/memory?device=0")
-    page.wait_for_selector("#timeline .scatterlayer .trace")
+    page.wait_for_function(LISTENS, arg="timeline")
     page.wait_for_load_state("networkidle")
-    page.wait_for_function("() => !document.querySelector('#timeline .dash-graph--pending')")
     page.evaluate(
         """() => { window.drawn = []; const react = Plotly.react;
                    Plotly.react = (graph, ...rest) => { window.drawn.push(graph.parentElement.id);
@@ -221,21 +199,19 @@ def test_ticks_of_time_are_in_the_unit_of_the_window(low, high, title, ticks):
 
 @pytest_browser
 @pytest.mark.parametrize("colour", ["phase", "stream", "kind"])
-def test_events_take_the_colours_that_are_asked_for(traced, browser, colour):
-    page = browser.new_page()
+def test_events_take_the_colours_that_are_asked_for(traced, page_of, colour):
+    page = page_of(traced)
     page.goto(f"{traced}/trace?colour={colour}")
     page.wait_for_selector("#gantt .barlayer .point")
     legend = page.locator("#gantt .legend").text_content()
     assert {"phase": "backward", "stream": "thread", "kind": "communication"}[colour] in legend
-    page.close()
 
 
 @pytest_browser
-def test_ranks_share_a_timeline(serving, browser, tmp_path):
+def test_ranks_share_a_timeline(serving, page_of, tmp_path):
     """Four ranks with a snapshot each: a line for each of the others, at the same steps."""
     with serving(discover(FIXTURES / "leak_4ranks"), tmp_path) as address:
-        page = browser.new_page()
+        page = page_of(address)
         page.goto(f"{address}/memory?colour=rank&steps=8-9")
         page.wait_for_selector("#timeline .scatterlayer .trace")
         assert page.locator("#timeline .scatterlayer .trace").count() == 4
-        page.close()

@@ -1,0 +1,26 @@
+"""A page of the dashboard as a test drives it: by its charts, and waited for."""
+
+PATIENCE_MS = 120_000
+"""What a page may take on a busy machine."""
+ZOOM = "([name, span]) => Plotly.relayout(document.querySelector(`#${name} .js-plotly-plot`), {'xaxis.range': span})"
+SHOWN = "name => document.querySelector(`#${name} .js-plotly-plot`)?._fullLayout?.xaxis?.range"
+LISTENS = "name => document.querySelector(`#${name} .js-plotly-plot:not(.dash-graph--pending) .xy`) !== null"
+
+
+def heard(page, chart, gesture):
+    """Do something to a chart and wait until the address tells of it; what is done before Dash listens is lost."""
+    page.wait_for_function(LISTENS, arg=chart)
+    page.wait_for_load_state("networkidle")
+    before = page.url
+    gesture()
+    page.wait_for_function("before => location.href !== before", arg=before)
+
+
+def zoom(page, chart, span):
+    """As a mouse would, between two places of the axis."""
+    heard(page, chart, lambda: page.evaluate(ZOOM, [chart, span]))
+
+
+def shows(page, chart, low, high):
+    """Wait until the axis of a chart reaches from `low` to `high`."""
+    page.wait_for_function(f"([name, span]) => String(({SHOWN})(name)) === String(span)", arg=[chart, [low, high]])
