@@ -133,5 +133,5 @@ async def test_the_failed_instant_has_one_number(oom):
         beside = str(app.query_one("#categories", Static).render())
     assert beside.startswith(f"entry {entry}   {amount} allocated\n✗ asked for {size(failed.oom.requested_bytes)} more")
     drawn = memory.chart(view_of(oom, "memory", Options()), failed, memory.instant({}, failed), None)
-    assert drawn.layout.shapes[0].x0 == entry
-    assert sum(int(layer.y[list(layer.x).index(entry)]) for layer in drawn.data) == held
+    assert drawn["layout"]["shapes"][0]["x0"] == entry
+    assert sum(layer["y"][layer["x"].index(entry)] for layer in drawn["data"]) == held
