@@ -24,9 +24,10 @@ DIVIDED = [name for name in Part.__struct_fields__ if name in RankTrace.__struct
 """How an account divides, as a part of it does."""
 
 
-def describe(work: Work, formulas: Formulas) -> RankTrace:
+def describe(met: Meetings, formulas: Formulas) -> RankTrace:
     """All answers about one account; path, rank and utilisation are the caller's to fill in."""
-    trace, whole, gaps, due = work.trace, part(work, "", np.arange(len(work.rows))), idle(work), Attribution(work)
+    work, trace, due = met.work, met.work.trace, Attribution(met.work)
+    whole, gaps = part(work, "", np.arange(len(work.rows))), idle(work)
     # Of several devices each has done what it was launched for; of one also what was launched unseen.
     done, again = formulas.total(due.inside[1] > 0 if len(distinct(trace.devices)) > 1 else None)
     timed = sum(end - start for _, start, end in trace.steps) or whole.span_ns
@@ -48,7 +49,7 @@ def describe(work: Work, formulas: Formulas) -> RankTrace:
         idle_launch_ns=gaps.launch,
         idle_unexplained_ns=gaps.unexplained,
         blocking_communication_ns=covered(*blocking(work)),
-        kernels=kernels(work)[:KERNELS_AT_MOST],
+        kernels=kernels(due)[:KERNELS_AT_MOST],
         step_times=step_times(work),
         phases=phase_parts(work),
         streams=stream_parts(work),
@@ -63,7 +64,7 @@ def describe(work: Work, formulas: Formulas) -> RankTrace:
         synchronisations=synchronisations(trace),
         copies=copies(work),
         copy_sizes=copy_sizes(work),
-        collectives=collectives(Meetings(work)),
+        collectives=collectives(met),
         graphs=graphs(work),
         compiled=compiled(trace),
         sequences=sequences(work),

@@ -18,10 +18,11 @@ import msgspec
 import numpy as np
 
 from analyzers.traces.digits import MARGIN, values
-from analyzers.traces.kinds import CONSTANT, FIELDS, LENGTH, UNMET, Block, Kinds
+from analyzers.traces.kinds import CONSTANT, FIELDS, LENGTH, Block, Kinds
 from analyzers.traces.stream import COUNTED, EXACT, Events, Reading
 from analyzers.traces.table import DEVICE_AT_MOST, MICROSECONDS_AT_MOST, Column, Rows, Table
 from analyzers.traces.templates import DECIMALS, PLACES
+from analyzers.traces.told import UNMET
 
 SEAM = re.compile(rb"\},\s{0,64}\{")
 BEGINNING = 64 << 10

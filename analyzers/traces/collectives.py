@@ -3,11 +3,13 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from analyzers.traces.answers import Collective
+from analyzers.traces.distinct import coded, groups, numbered
 from analyzers.traces.intervals import COMMUNICATION
 from analyzers.traces.model import OPS
 from analyzers.traces.nesting import NONE, innermost
@@ -23,6 +25,16 @@ ELEMENT_BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1, "long int": 8, "c10::bfloat16": 2, "c10::half": 2,
 }  # fmt: skip
 UNKNOWN = -1
+
+
+class Labels(NamedTuple):
+    """A text for each of many: the number of each one's in `texts`."""
+
+    code: Column
+    texts: list[str]
+
+    def each(self) -> list[str]:
+        return [self.texts[i] for i in self.code.tolist()]
 
 
 @dataclass(frozen=True)
@@ -61,47 +73,51 @@ class Meetings:
         return np.where(self.noted >= 0, values[self.noted], UNKNOWN) if len(values) else self.noted
 
     @cached_property
-    def names(self) -> list[str]:
+    def name(self) -> Labels:
         """What each is called: by the recorder, else the kernel's or annotation's own name."""
-        texts, own = self.work.trace.names, self.work.trace.columns["name"][self.rows]
         told = self.told("name")
-        return [texts[a if a >= 0 else b] for a, b in zip(told.tolist(), own.tolist(), strict=True)]
+        return self.labels(np.where(told >= 0, told, self.work.trace.columns["name"][self.rows]))
 
     @cached_property
-    def groups(self) -> list[str]:
+    def group(self) -> Labels:
         """The name of each one's process group; empty where nobody tells."""
-        return [self.work.trace.names[i] if i >= 0 else "" for i in self.told("group").tolist()]
+        return self.labels(self.told("group"))
 
     @cached_property
-    def members(self) -> list[int]:
+    def dtype(self) -> Labels:
+        """The type of the elements of each; empty where nobody tells."""
+        told = self.labels(self.told("dtype"))
+        if not self.host_shapes:
+            return told
+        noted = [self.host_shapes.get(row, (0, ""))[1] for row in self.rows.tolist()]
+        texts = [text or own for text, own in zip(told.each(), noted, strict=True)]
+        number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        return Labels(np.array([number[text] for text in texts], np.int64), list(number))
+
+    def labels(self, numbers: Column) -> Labels:
+        """Texts of the trace by their numbers; that of a negative one is empty."""
+        values, code = coded(numbers)
+        return Labels(code, [self.work.trace.names[i] if i >= 0 else "" for i in values.tolist()])
+
+    @cached_property
+    def members(self) -> Column:
         """How many ranks each has; that of the whole job where nobody tells."""
         size = {group["name"]: len(group["ranks"]) for group in self.work.trace.header.get("groups", [])}
-        world = self.work.trace.header.get("world_size") or 1
-        told = self.told("members").tolist()
-        return [size.get(group) or (n if n > 0 else world) for group, n in zip(self.groups, told, strict=True)]
+        listed = np.array([size.get(group, 0) for group in self.group.texts], np.int64)[self.group.code]
+        told = self.told("members")
+        return np.where(listed > 0, listed, np.where(told > 0, told, self.work.trace.header.get("world_size") or 1))
 
     @cached_property
     def sizes(self) -> Column:
         """Elements of the larger buffer of one rank, UNKNOWN where nobody tells."""
         told = np.maximum(self.told("elements"), self.told("elements_out"))
-        shapes = self.host_shapes
+        if not self.host_shapes:
+            return np.where(told > 0, told, UNKNOWN)
+        shaped = np.array([self.host_shapes.get(row, (UNKNOWN, ""))[0] for row in self.rows.tolist()], np.int64)
         # A host's collective has only its input noted, of which an all_gather makes as many as there are ranks.
-        times = [m if GATHERS.search(name) else 1 for name, m in zip(self.names, self.members, strict=True)]
-        return np.array(
-            [
-                n if n > 0 else max(shapes.get(row, (UNKNOWN, ""))[0] * m, UNKNOWN)
-                for n, row, m in zip(told.tolist(), self.rows.tolist(), times, strict=True)
-            ],
-            np.int64,
-        )
-
-    @cached_property
-    def types(self) -> list[str]:
-        texts, shapes = self.work.trace.names, self.host_shapes
-        told = self.told("dtype").tolist()
-        return [
-            texts[i] if i >= 0 else shapes.get(row, (0, ""))[1] for i, row in zip(told, self.rows.tolist(), strict=True)
-        ]
+        gathers = np.array([GATHERS.search(name) is not None for name in self.name.texts], bool)[self.name.code]
+        shaped *= np.where(gathers, self.members, 1)
+        return np.where(told > 0, told, np.maximum(shaped, UNKNOWN))
 
     @cached_property
     def host_shapes(self) -> dict[int, tuple[int, str]]:
@@ -131,18 +147,16 @@ def first_input(shapes: str) -> tuple[int, str]:
 
 def collectives(met: Meetings) -> list[Collective]:
     """By name, group and size: how often, how long, and how fast at best."""
-    keys = list(zip(met.names, met.groups, met.members, met.types, met.sizes.tolist(), strict=True))
-    places: dict[tuple[str, str, int, str, int], list[int]] = {}
-    for i, key in enumerate(keys):
-        places.setdefault(key, []).append(i)
+    kind = numbered(met.name.code, met.group.code, met.members, met.dtype.code, met.sizes)
     length = met.work.trace.columns["end"][met.rows] - met.work.trace.columns["start"][met.rows]
-    found = [describe(key, np.sort(length[mine])) for key, mine in places.items()]
+    found = [describe(met, int(mine[0]), np.sort(length[mine])) for _, mine in groups(kind)]
     return sorted(found, key=lambda one: (-one.total_ns, one.name, one.bytes))
 
 
-def describe(key: tuple[str, str, int, str, int], length: Column) -> Collective:
-    name, group, members, kind, elements = key
-    size = max(elements, 0) * ELEMENT_BYTES.get(kind.lower(), 0)
+def describe(met: Meetings, one: int, length: Column) -> Collective:
+    """All of a kind, of which one is given, by their lengths, which ascend."""
+    name, group, kind = (labels.texts[labels.code[one]] for labels in (met.name, met.group, met.dtype))
+    members, size = int(met.members[one]), max(int(met.sizes[one]), 0) * ELEMENT_BYTES.get(kind.lower(), 0)
     speed = size / int(length[0]) * 1e9 if length[0] else 0.0
     return Collective(
         name=name,

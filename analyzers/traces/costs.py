@@ -1,7 +1,7 @@
 """What operators, modules, annotations and lines of source cost: the kernels launched inside them are theirs."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +25,7 @@ class Attribution:
     """Which event of the host each piece of work is due to."""
 
     work: Work
+    _around: dict[str, Column] = field(default_factory=dict)
 
     @property
     def trace(self) -> Trace:
@@ -50,14 +51,14 @@ class Attribution:
         )
         return spent, count
 
-    def by_name(self, chosen: Column, formulas: Formulas | None = None) -> list[Cost]:
-        """The chosen events by their name; those inside one of the same name count once."""
-        c = self.trace.columns
+    def by_name(self, what: str, formulas: Formulas | None = None) -> list[Cost]:
+        """The events that `chosen` tells by their name; those inside one of the same name count once."""
+        c, chosen = self.trace.columns, self.chosen(what)
         rows = np.flatnonzero(chosen)
         if not len(rows):
             return []
         outer = rows[outermost(numbered(c["lane"][rows], c["name"][rows]), c["start"][rows], c["end"][rows])]
-        own = own_time(np.where(chosen, self.above(chosen), NONE), c["start"], c["end"])
+        own = own_time(np.where(chosen, above(self.around(what), c["parent"]), NONE), c["start"], c["end"])
         length = c["end"] - c["start"]
         spent, count = self.inside
         sums = [summed(c["name"], outer, values) for values in (length, spent, count)]
@@ -76,16 +77,12 @@ class Attribution:
         ]
         return sorted(found, key=lambda cost: (-cost.device_ns, -cost.own_ns, cost.name))[:COSTS_AT_MOST]
 
-    def above(self, chosen: Column) -> Column:
-        """The innermost chosen event strictly around each event."""
-        c = self.trace.columns
-        inner = innermost(chosen, c["parent"])
-        return np.where(c["parent"] >= 0, inner[c["parent"]], NONE)
-
     def chosen(self, what: str) -> Column:
-        """Which events are an `operator`, a `module`, or a function of the user's own (`line`)."""
+        """Which events are an `operator`, an `annotation`, a `module`, or a function of the user's own (`line`)."""
         if what == "operator":
             return self.trace.of_cat(OPS) & ~self.trace.is_named(PROFILER_STEP)
+        if what == "annotation":
+            return self.trace.of_cat({"user_annotation"})
         functions = self.trace.of_cat({"python_function"})
         if what == "module":
             return functions & self.trace.is_named(MODULE)
@@ -93,13 +90,21 @@ class Attribution:
         found: Column = functions & own[self.trace.columns["name"]]
         return found
 
+    def around(self, what: str) -> Column:
+        """The row of the innermost of what `chosen` tells around each event, itself included."""
+        if what not in self._around:
+            chosen = self.chosen(what)
+            nowhere = np.full(len(chosen), NONE, np.int32)
+            self._around[what] = innermost(chosen, self.trace.columns["parent"]) if chosen.any() else nowhere
+        return self._around[what]
+
     def pairs(self, what: str) -> tuple[Column, Column, Column, Column]:
         """(number of the kernel's name, of its source's name, ns, times), the longest last; sources as in `chosen`."""
-        c, chosen = self.trace.columns, self.chosen(what)
-        if self.work.device is None or not chosen.any():
+        c = self.trace.columns
+        if self.work.device is None:
             return (np.zeros(0, np.int64),) * 4
-        around = innermost(chosen, c["parent"])[self.work.launch]
-        known = self.work.linked & (around >= 0)
+        around = self.around(what)[self.work.launch]
+        known = self.work.linked & (around != NONE)
         key = c["name"][self.work.rows[known]].astype(np.int64) * len(self.trace.names) + c["name"][around[known]]
         keys, which = coded(key)
         times = np.bincount(which, minlength=len(keys))
@@ -124,20 +129,18 @@ class Attribution:
         ]
 
     def operators(self, formulas: Formulas) -> list[Cost]:
-        return self.by_name(self.chosen("operator"), formulas)
+        return self.by_name("operator", formulas)
 
     def annotations(self) -> list[Cost]:
-        return self.by_name(self.trace.of_cat({"user_annotation"}))
+        return self.by_name("annotation")
 
     def lines(self) -> list[Cost]:
         """Functions of the user's own files, each with the line that it begins at."""
-        return self.by_name(self.chosen("line"))
+        return self.by_name("line")
 
     def modules(self) -> list[Cost]:
         """Modules, with the kernels of their backward operators where sequence numbers tell whose these are."""
-        chosen = self.chosen("module")
-        forward = self.by_name(chosen)
-        extra = self.backward(chosen)
+        forward, extra = self.by_name("module"), self.backward()
         return sorted(
             [
                 Cost(
@@ -153,12 +156,12 @@ class Attribution:
             key=lambda cost: (-cost.device_ns, -cost.host_ns, cost.name),
         )
 
-    def backward(self, chosen: Column) -> dict[str, tuple[int, int]]:
+    def backward(self) -> dict[str, tuple[int, int]]:
         """(device ns, kernels) of the backward operators of each module and of those around it."""
         c = self.trace.columns
         rows, sequence, thread = (c[f"autograd_{name}"] for name in ("row", "sequence", "thread"))
         ahead, behind = rows[thread <= 0], rows[thread > 0]
-        module = innermost(chosen, c["parent"])
+        module = self.around("module")
         pairs = zip(sequence[thread <= 0].tolist(), ahead.tolist(), strict=True)
         of_sequence = {key: row for key, row in pairs if module[row] >= 0}
         spent, count = self.inside
@@ -174,7 +177,8 @@ class Attribution:
         """Which of the rows lie inside another of them."""
         chosen = np.zeros(len(self.trace.columns["start"]), bool)
         chosen[rows] = True
-        return self.above(chosen)[rows] >= 0
+        parent = self.trace.columns["parent"]
+        return above(innermost(chosen, parent), parent)[rows] >= 0
 
     def modules_around(self, module: Column, row: int) -> set[str]:
         """The names of all modules around a row."""
@@ -185,6 +189,11 @@ class Attribution:
             above = int(parent[at])
             at = int(module[above]) if above >= 0 else NONE
         return found
+
+
+def above(around: Column, parent: Column) -> Column:
+    """The row of what is strictly around each event, from what is around it or itself."""
+    return np.where(parent >= 0, around[parent], NONE)
 
 
 def summed(name: Column, rows: Column, values: Column) -> Column:

@@ -14,6 +14,7 @@ import numpy as np
 
 from analyzers.traces import read as parsing
 from analyzers.traces.accounts import describe
+from analyzers.traces.collectives import Meetings
 from analyzers.traces.flops import Formulas
 from analyzers.traces.meetings import meeting_columns
 from analyzers.traces.model import Fresh, Trace, lanes
@@ -36,9 +37,10 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     trace = derived(columns)
     found, formulas = works(trace), Formulas(trace)
     columns |= work_columns(trace, found)
-    answers = msgspec.to_builtins([describe(work, formulas) for work in found])
+    met = [Meetings(work) for work in found]
+    answers = msgspec.to_builtins([describe(one, formulas) for one in met])
     texts = {name: number for number, name in enumerate(columns.meta["names"])}
-    columns |= meeting_columns(found, texts)
+    columns |= meeting_columns(met, texts)
     return dict(columns), columns.meta | {"accounts": answers, "names": list(texts)}
 
 

@@ -20,9 +20,15 @@ JOINS = [
 ]
 
 
+def words_of(text: bytes) -> Words:
+    """The eight bytes at each place of a text, the first one lowest."""
+    words: Words = np.ndarray((len(text) - WORD + 1,), "<u8", buffer=text, strides=(1,))
+    return words
+
+
 def values(text: bytes, end: Column, length: Column) -> Column:
     """The numbers of `length` digits, 16 at most, that end at `end` in the text."""
-    words: Words = np.ndarray((len(text) - WORD + 1,), "<u8", buffer=text, strides=(1,))
+    words = words_of(text)
     found = joined(words[end - WORD], np.minimum(length, WORD))
     if (length > WORD).any():
         found += joined(words[end - MARGIN], np.maximum(length - WORD, 0)) * 10**WORD

@@ -17,11 +17,12 @@ POWERS = np.array([pow(0x9E3779B97F4A7C15, i, 1 << 64) for i in range(max(LENGTH
 """Of an odd number: the sums that they weigh tell runs apart as well as 64 bits can."""
 
 
-def kernels(work: Work) -> list[Kernel]:
+def kernels(due: Attribution) -> list[Kernel]:
     """Every kernel name with its statistics, the longest in total first; operators count their own time."""
+    work = due.work
     if not len(work.rows):
         return []
-    name, spent, due = work.trace.columns["name"][work.rows], work.own, Attribution(work)
+    name, spent = work.trace.columns["name"][work.rows], work.own
     sources = {what: due.sources(what) for what in ("operator", "module", "line")}
     order = np.lexsort((spent, name))
     _, first, count = np.unique(name[order], return_index=True, return_counts=True)
@@ -74,7 +75,7 @@ def repeated(work: Work, name: Column, lane: Column, spent: Column, length: int)
     places = np.flatnonzero(lane[: len(windows)] == lane[length - 1 :])
     digest = (windows * POWERS[:length]).sum(axis=1)[places]
     runs, first, which = np.unique(digest, return_index=True, return_inverse=True)
-    often = np.argsort(-np.bincount(which, minlength=len(runs)), kind="stable")[: 4 * SEQUENCES_AT_MOST]
+    often = np.lexsort((first, -np.bincount(which, minlength=len(runs))))[: 4 * SEQUENCES_AT_MOST]
     ends = np.concatenate([[0], np.cumsum(spent)])
     found = []
     for run in often.tolist():
@@ -90,12 +91,12 @@ def apart(places: Column, length: int) -> Column:
     """Those of the ascending places that lie at least `length` behind the last one taken."""
     if (np.diff(places) >= length).all():
         return places
-    taken, free = [], 0
-    for place in places.tolist():
-        if place >= free:
-            taken.append(place)
-            free = place + length
-    return np.array(taken, np.int64)
+    following = np.searchsorted(places, places + length).tolist()
+    taken, place = [], 0
+    while place < len(following):
+        taken.append(place)
+        place = following[place]
+    return places[taken]
 
 
 def contained(one: Sequence, others: list[Sequence]) -> bool:

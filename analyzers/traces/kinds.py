@@ -1,7 +1,7 @@
 """The kinds of events that were met, and where the digits of each have their meaning."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -11,15 +11,14 @@ import numpy as np
 
 from analyzers.traces.stream import ExactEvent
 from analyzers.traces.table import NO_ARGS, Column, Table, bounded
-from analyzers.traces.templates import DECIMALS, NUMBERS, ONE, PLACES, STRETCHES_AT_MOST, Template, field_of, understood
+from analyzers.traces.templates import DECIMALS, NUMBERS, ONE, PLACES, Template, field_of, understood
+from analyzers.traces.told import REFUSED, UNMET, WORTH_LEARNING, Told
 
 CONSTANTS = ("lasting", "name", "cat", "shape", "collective", "group", "dtype", "unfinished")
 FIELDS = {field: i for i, field in enumerate((*CONSTANTS, *NUMBERS, *DECIMALS, *DECIMALS.values()))}
 CONSTANT, END, LENGTH, SIGN = range(4)
-UNMET, REFUSED, FIRST_TOLD = -1, -2, -3
-"""Beside the numbers of kinds. `FIRST_TOLD - n` is template n, of which the digits of texts tell the kind."""
-WORTH_LEARNING = 4
-"""Times that a text is met in a block."""
+FIRST_TOLD = -3
+"""`FIRST_TOLD - n` is template n, of which the digits of texts tell the kind."""
 KIND_BYTES, BYTES_AT_MOST = 2000, 32 << 20
 """What a kind takes beside its text, and what all may take: those of a hostile file may be long, and many."""
 
@@ -42,7 +41,7 @@ class Block:
 class Kinds:
     """Learns kinds of events from the texts that are met often.
 
-    `known` tells what a masked text stands for, or a template's number with the digits that its texts have.
+    `known` tells what a masked text stands for; where digits of texts matter, `told` knows the kinds.
 
     `layout[field, :, kind]` is the field's constant and where its digits end, how many they are and their sign; where
     there are any, the constant is zero. `leading` are the first digits of all kinds' numbers, so many of each as
@@ -51,10 +50,9 @@ class Kinds:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.known: dict[Hashable, int] = {}
+        self.known: dict[bytes, int] = {}
+        self.told = Told()
         self.bytes = 0
-        self.templates: list[Template] = []
-        self.stretches = np.zeros((0, STRETCHES_AT_MOST, 2), np.int64)
         self.rows: list[Column] = []
         self.leading_of: list[list[int]] = []
         self.layout = np.zeros((len(FIELDS), 4, 0), np.int64)
@@ -62,9 +60,12 @@ class Kinds:
 
     def of(self, block: Block) -> Column:
         """The kind of each event, a negative number where it is not known."""
-        kinds = self.look_up(block.masked, block.piece)
+        kinds = self.look_up(block)
         told = np.flatnonzero(kinds <= FIRST_TOLD)
-        kinds[told] = self.look_up(self.digits(block, FIRST_TOLD - kinds[told], told), lambda i: block.piece(told[i]))
+        template, start = FIRST_TOLD - kinds[told], block.start[told]
+        kinds[told] = self.told.of(
+            block.text, start, template, lambda i: self.kind(self.told.templates[template[i]], block.piece(told[i]))
+        )
         if len(self.rows) > self.layout.shape[-1]:
             self.lay_out()
         return kinds
@@ -74,25 +75,16 @@ class Kinds:
         self.leading = np.array([place for places in self.leading_of for place in places], np.int64)
         self.counts = np.array([len(places) for places in self.leading_of], np.int64)
 
-    def digits(self, block: Block, template: Column, pieces: Column) -> list[Hashable]:
-        """The number of each piece's template with the digits that its texts have."""
-        found = [template.tolist()]
-        most = max((len(one.told) for one in self.templates), default=0)
-        for stretch in self.stretches[template, :most].transpose(1, 2, 0):
-            begins, ends = (stretch + block.start[pieces]).tolist()
-            found.append([block.text[begin:end] for begin, end in zip(begins, ends, strict=True)])
-        return list(zip(*found, strict=True))
-
-    def look_up(self, keys: Sequence[Hashable], text_of: Callable[[int], bytes]) -> Column:
-        """What is known by each key, after those that are met often were learnt; `text_of` gives the event's text."""
-        found = np.fromiter(map(self.known.get, keys, repeat(UNMET)), np.int64, len(keys))
+    def look_up(self, block: Block) -> Column:
+        """What is known by the masked text of each event, after those that are met often were learnt."""
+        masked = block.masked
+        found = np.fromiter(map(self.known.get, masked, repeat(UNMET)), np.int64, len(masked))
         unmet = np.flatnonzero(found == UNMET).tolist()
-        times = Counter([keys[i] for i in unmet])
+        times = Counter([masked[i] for i in unmet])
         for i in unmet:
-            key = keys[i]
-            if times[key] >= WORTH_LEARNING and key not in self.known and self.bytes < BYTES_AT_MOST:
-                self.known[key] = self.learn(key, text_of(i))
-        found[unmet] = [self.known.get(keys[i], UNMET) for i in unmet]
+            if times[masked[i]] >= WORTH_LEARNING and masked[i] not in self.known:
+                self.learn(masked[i], block.piece(i))
+        found[unmet] = [self.known.get(masked[i], UNMET) for i in unmet]
         return found
 
     def with_superfluous_zeros(self, block: Block, kinds: Column) -> Column:
@@ -105,18 +97,26 @@ class Kinds:
         found = np.flatnonzero(np.frombuffer(block.text, np.uint8)[places] == ZERO)
         return known[np.searchsorted(np.cumsum(count), found, side="right")]
 
-    def learn(self, key: Hashable, text: bytes) -> int:
-        """What shall be known by a key, from the text of an event that has it."""
+    def learn(self, masked: bytes, text: bytes) -> None:
+        """What a masked text stands for, from the text of an event that has it."""
+        if self.bytes >= BYTES_AT_MOST:
+            return
+        template = understood(text)
+        number = self.told.add(template) if template and template.told else None
+        if number is not None:
+            self.bytes += len(text) + KIND_BYTES
+            self.known[masked] = FIRST_TOLD - number
+        elif template is None or template.told:
+            self.bytes += len(text) + KIND_BYTES
+            self.known[masked] = REFUSED
+        elif (kind := self.kind(template, text)) is not None:
+            self.known[masked] = kind
+
+    def kind(self, template: Template, text: bytes) -> int | None:
+        """The number of a new kind, of which this is an event; None where there are too many already."""
+        if self.bytes >= BYTES_AT_MOST:
+            return None
         self.bytes += len(text) + KIND_BYTES
-        template = self.templates[key[0]] if isinstance(key, tuple) else understood(text)
-        if template is None:
-            return REFUSED
-        if template.told and not isinstance(key, tuple):
-            self.templates.append(template)
-            told = np.zeros((1, STRETCHES_AT_MOST, 2), np.int64)
-            told[0, : len(template.told)] = template.told
-            self.stretches = np.concatenate([self.stretches, told])
-            return FIRST_TOLD + 1 - len(self.templates)
         try:
             event = ONE.decode(b"{%b}" % text)
         except msgspec.DecodeError:

@@ -4,9 +4,11 @@ Collectives in order of time, each with the time since the previous arrival, les
 collective in between: that is its own work, and whoever has more of it than the others keeps them waiting.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from analyzers.traces.collectives import Meetings
+from analyzers.traces.collectives import Labels, Meetings
 from analyzers.traces.idle import standing, without
 from analyzers.traces.intervals import COMPUTE, MEMORY, Cover, merge
 from analyzers.traces.model import Trace
@@ -15,9 +17,9 @@ from analyzers.traces.table import Column, fitted
 from analyzers.traces.work import Work
 
 
-def meeting_columns(works: list[Work], table: dict[str, int]) -> dict[str, Column]:
+def meeting_columns(accounts: Sequence[Meetings], table: dict[str, int]) -> dict[str, Column]:
     """`meet_*`: a row a collective of an account; `table` numbers the texts and takes new ones."""
-    parts = [of_account(number, Meetings(work), table) for number, work in enumerate(works)]
+    parts = [of_account(number, met, table) for number, met in enumerate(accounts)]
     return {f"meet_{name}": fitted(np.concatenate([part[name] for part in parts])) for name in parts[0]}
 
 
@@ -36,9 +38,10 @@ def of_account(number: int, met: Meetings, table: dict[str, int]) -> dict[str, C
     host = np.where(work.launch[met.places] >= 0, work.launch_start[met.places], start)
     return {
         "account": np.full(len(start), number),
-        **{name: np.array([table.setdefault(text, len(table)) for text in texts], np.int64)
-           for name, texts in (("name", met.names), ("group", met.groups), ("dtype", met.types))},
-        "members": np.array(met.members, np.int64),
+        "name": numbers(met.name, table),
+        "group": numbers(met.group, table),
+        "dtype": numbers(met.dtype, table),
+        "members": met.members,
         "elements": met.sizes,
         "sequence": met.told("sequence"),
         "step": met.step(),
@@ -51,7 +54,12 @@ def of_account(number: int, met: Meetings, table: dict[str, int]) -> dict[str, C
         "compute_ns": of_kind(work, COMPUTE).between(since, start),
         "copy_ns": of_kind(work, MEMORY).between(since, start),
         **host_phases(work.trace, begun(work.trace, host), host),
-    }  # fmt: skip
+    }
+
+
+def numbers(labels: Labels, table: dict[str, int]) -> Column:
+    """The number of each one's text in a table, which takes those that it has not."""
+    return np.array([table.setdefault(text, len(table)) for text in labels.texts], np.int64)[labels.code]
 
 
 def begun(trace: Trace, arrival: Column) -> Column:

@@ -6,7 +6,7 @@ from analyzers.traces.answers import Shaped
 from analyzers.traces.costs import Attribution
 from analyzers.traces.distinct import coded
 from analyzers.traces.flops import Formulas, decoded
-from analyzers.traces.nesting import NONE, innermost
+from analyzers.traces.nesting import NONE
 from analyzers.traces.table import Column
 
 SHAPES_AT_MOST = 50
@@ -56,7 +56,7 @@ def time_of(due: Attribution) -> Column:
     if work.device is None:
         spent[work.rows] = work.own
         return spent
-    around = innermost(due.chosen("operator"), c["parent"])[work.launch]
+    around = due.around("operator")[work.launch]
     known = work.linked & (around != NONE)
     np.add.at(spent, around[known], work.own[known])
     return spent

@@ -7,8 +7,6 @@ field stands.
 """
 
 import re
-from bisect import bisect
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +38,6 @@ FIRST_MARK = 10_000
 RUNS_AT_MOST = 10_000
 """Then all marks have five digits, and no text is a mark by chance: each digit of the marked text is one's."""
 DECIMALS_AT_MOST = 3
-STRETCHES_AT_MOST = 4
 TEXT_AT_MOST = 1 << 16
 RUN = re.compile(rb"\d+")
 LEADING = re.compile(rb"(?<![\d.])\d(?=\d)")
@@ -66,7 +63,7 @@ class Number:
 class Template:
     """What the events of one masked text have in common; `lasting` is false for those that no column takes.
 
-    `told` are the stretches (start, end) with the digits of names and other texts, `leading` the first digits of
+    `told` are the runs (start, end) of digits of names and other texts, `leading` the first digits of
     numbers that have several, where a zero would be wrong.
     """
 
@@ -91,10 +88,9 @@ def understood(text: bytes) -> Template | None:
     if event.ph != "X":
         return Template(lasting=False, numbers={}, told=[], leading=leading)
     numbers = whole_numbers(event, runs) | times(event, runs)
-    texts = stretches(told(event), numbers.values(), runs)
-    if len(texts) > STRETCHES_AT_MOST or any(is_odd(field, number, text) for field, number in numbers.items()):
+    if any(is_odd(field, number, text) for field, number in numbers.items()):
         return None
-    return Template(lasting=True, numbers=numbers, told=texts, leading=leading)
+    return Template(lasting=True, numbers=numbers, told=[runs[run] for run in told(event)], leading=leading)
 
 
 def may_break(text: bytes) -> bool:
@@ -153,14 +149,3 @@ def told(event: ExactEvent) -> list[int]:
     values += [value for field in PLACES if isinstance(value := field_of(event, field), str)]
     texts = [bytes(value) if isinstance(value, msgspec.Raw) else str(value).encode() for value in values]
     return sorted({int(mark) - FIRST_MARK for text in texts for mark in RUN.findall(text)})
-
-
-def stretches(told: list[int], numbers: Collection[Number], runs: Runs) -> list[tuple[int, int]]:
-    """Runs and what is between them as one, as long as that is no number."""
-    ends = sorted(number.end for number in numbers)
-    found: dict[int, tuple[int, int]] = {}
-    for start, end in (runs[run] for run in told):
-        group = bisect(ends, start)
-        first, _ = found.get(group, (start, end))
-        found[group] = first, end
-    return list(found.values())

@@ -251,6 +251,34 @@ def test_events_are_sought_and_tell_their_callers(slow_site, page_of):
     assert "ProfilerStep#10" in told
 
 
+def test_the_critical_path_leads_to_its_windows(slow_site, page_of):
+    """A row above the events, the parts it consists of, and pieces, each of which leads to what is around it."""
+    page = page_of(slow_site)
+    page.goto(f"{slow_site}/trace?file=0&path=1")
+    page.wait_for_selector("#gantt .ytick >> text=critical path")
+    assert page.locator("caption:has-text('Critical path of step 10, rank 0')").count() == 1
+    pieces = page.locator("table", has=page.locator("caption", has_text="Its longest pieces"))
+    pieces.locator("tr:has-text('gloo:all_gather') a").first.press("Enter")
+    page.wait_for_function("() => new URL(location).searchParams.has('from')")
+    page.wait_for_function(
+        """() => { const query = new URL(location).searchParams;
+                   const axis = document.querySelector('#gantt .js-plotly-plot')?._fullLayout?.xaxis;
+                   return axis && axis.range[0] == query.get('from') && axis.range[1] == query.get('to'); }"""
+    )
+    assert "path=1" in page.url
+
+
+def test_bars_of_all_colours_are_as_high_as_a_row(slow_site, page_of):
+    """Plotly takes the height of a bar from the distances of its own colour: lanes overlapped."""
+    page = page_of(slow_site)
+    page.goto(f"{slow_site}/trace?file=0")
+    page.wait_for_selector("#gantt .barlayer .point")
+    heights = page.eval_on_selector_all(
+        "#gantt .barlayer .point path", "all => all.map(one => Math.round(one.getBBox().height))"
+    )
+    assert max(heights) - min(heights) <= 1
+
+
 def test_steps_are_drawn_by_rank_and_phase(slow_site, browser):
     """The rank that is late is the one whose phases are shown first."""
     page = browser.new_page()

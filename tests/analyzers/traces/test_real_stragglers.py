@@ -1,4 +1,8 @@
-"""Four real ranks on gloo, of which one multiplies more slowly, comes to it late for no recorded reason, or none."""
+"""Four real ranks on gloo, of which one multiplies more slowly, comes to it late for no recorded reason, or none.
+
+Their steps are long beside the turns that processes take on the cores: in a recording of a tenth of a second a rank
+that shares its core with something else is the slow one, and rightly called so.
+"""
 
 import subprocess
 import sys
@@ -14,10 +18,10 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-rank, steps, size = dist.get_rank(), 8, 160
+rank, steps, size = dist.get_rank(), 8, 320
 
 def train(fault):
-    slow = torch.randn(size * 2, size * 2) if fault == "slow" and rank == 2 else torch.randn(size, size)
+    slow = torch.randn(size * 3 // 2, size * 3 // 2) if fault == "slow" and rank == 2 else torch.randn(size, size)
     grad = torch.ones(1000)
     folder = f"{sys.argv[1]}/{fault}/profile_traces/iteration_{steps}"
     os.makedirs(folder, exist_ok=True)
@@ -25,8 +29,8 @@ def train(fault):
         for step in range(steps + 1):
             dist.barrier()
             if fault == "late" and rank == 2:
-                time.sleep(0.05)
-            for _ in range(12):
+                time.sleep(0.25)
+            for _ in range(25):
                 slow @ slow
             dist.all_reduce(grad)
             if step == steps:

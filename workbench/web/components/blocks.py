@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from workbench.palette import CATEGORIES, LETTERS, ink
 from workbench.present.units import size
-from workbench.web.components.figure import PLAIN, plain
+from workbench.web.components.figure import PLAIN, key, plain
 
 LINE = 80
 """Columns of a frame that a hover shows: its end, where the name is."""
@@ -91,8 +91,3 @@ def stretches(owners: Sequence[str]) -> Iterator[tuple[str, int, int]]:
         length = len(list(alike))
         yield name, first, length
         first += length
-
-
-def key(name: str, colour: str) -> go.Scatter:
-    """An entry of the legend for what is told by colour in a heat map, which has no legend of its own."""
-    return go.Scatter(x=[None], y=[None], mode="markers", name=name, marker={"color": colour, "symbol": "square"})

@@ -14,8 +14,8 @@ from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.table import Table
 from workbench.source import NAMED, source_of
 
-Leads = Callable[[str], str | None]
-"""Where a cell of a table leads, by its text."""
+Leads = Callable[[str], html.A | None]
+"""The link that a cell of a table is, by its text."""
 LONGEST = 1000
 """Characters of a cell: names of kernels are long, those of a hostile file longer."""
 
@@ -96,8 +96,8 @@ def sourced(text: str) -> list[Any] | str:
     return [clean(shown[: named.start()]), link, clean(shown[named.end() :])]
 
 
-def linked(cell: str, href: str | None) -> Any:
-    return html.Span(go(cell, href), className="whole") if href else sourced(cell)
+def linked(cell: str, link: html.A | None) -> Any:
+    return html.Span(link, className="whole") if link else sourced(cell)
 
 
 @lru_cache(4096)
@@ -107,7 +107,7 @@ def there(text: str) -> bool:
 
 
 def table(section: Table, leads: Leads = lambda _: None) -> html.Div:
-    """A table with its title as caption. A cell leads where `leads` says, else to the source that it names."""
+    """A table with its title as caption. A cell is the link that `leads` makes of it, else it may lead to a source."""
     styles = ["n" if i in section.numeric else "" for i in range(len(section.columns))]
     columns = zip(section.columns, styles, strict=True)
     rows = [

@@ -102,7 +102,7 @@ def lifetime(its: "pd.Series[Any]", device: Any, query: Query) -> Iterator[Any]:
 
 def leads(query: Query) -> Leads:
     """Of a cell that is an address: the way to what lies there."""
-    return lambda cell: address({**query, "block": cell}) if ADDRESS.fullmatch(cell) else None
+    return lambda cell: go(cell, address({**query, "block": cell})) if ADDRESS.fullmatch(cell) else None
 
 
 def segment_list(drawn: pd.DataFrame) -> Table:
