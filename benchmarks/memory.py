@@ -7,6 +7,7 @@ Compares processor time, as wall time depends on what else runs. Exits with 1 wh
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ COLD, SECOND, FACE = 1.3, 0.5, 0.1
 """Targets: times pickle.load, and twice processor seconds."""
 COLD_BYTES, SECOND_BYTES = 800e6, 150e6
 RANKS, RANK_ENTRIES, JOBS, FLEET_BYTES = 64, 100_000, 2, 1 << 30
-PAGE = os.sysconf("SC_PAGE_SIZE")
+SHARE = re.compile(r"^Pss: +(\d+) kB", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def measure(*command: str) -> Cost:
         most = 0
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             most = max(most, held(process.pid))
-            time.sleep(0.01)
+            time.sleep(0.02)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -50,10 +51,10 @@ def measure(*command: str) -> Cost:
 
 
 def held(process: int) -> int:
-    """Resident bytes of a process and its descendants, what they share counted twice."""
+    """Resident bytes of a process and its descendants; of what several share each holds its part."""
     folder = Path("/proc", str(process))
     try:
-        own = int((folder / "statm").read_text().split()[1]) * PAGE
+        own = sum(int(size) for size in SHARE.findall((folder / "smaps_rollup").read_text())) << 10
         children = " ".join(file.read_text() for file in folder.glob("task/*/children"))
     except OSError:
         return 0
