@@ -9,6 +9,7 @@ Paints are told in processor time, as wall time depends on what else runs. Exits
 import argparse
 import asyncio
 import contextlib
+import gc
 import inspect
 import os
 import sys
@@ -142,6 +143,7 @@ def main() -> int:
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--megabytes", type=int, default=500)
     asked = parser.parse_args()
+    gc.freeze()  # as `open_app` does
     with tempfile.TemporaryDirectory() as folder:
         os.environ["WORKBENCH_CACHE"] = folder
         large, many = Path(folder, "large.pickle"), Path(folder, "many.pickle")
@@ -156,7 +158,8 @@ def main() -> int:
         paints = zip(*(asyncio.run(first_paint(many)) for _ in range(TIMES)), strict=True)
         kept += [told(what, min(found), FIRST_PAINT_S) for what, found in zip(PAINTS, paints, strict=True)]
         for key, (answered, longest) in asyncio.run(keys(many)).items():
-            kept.append(told(f"key {key}: next paint (longest gap {longest * 1e3:.0f} ms)", answered, KEY_S))
+            kept.append(told(f"key {key}: next paint", answered, KEY_S))
+            kept.append(told(f"key {key}: longest gap of the loop after it", longest, KEY_S))
     return 0 if all(kept) else 1
 
 

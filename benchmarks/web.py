@@ -29,23 +29,16 @@ from workbench.web.app import make_app
 from workbench.web.view import view_of
 
 GANTT = "#gantt .barlayer .point"
-ZOOM_TRACE = """([low, high]) => {
-    const graph = document.querySelector('#gantt .js-plotly-plot');
-    window.before = graph._fullData;
-    Plotly.relayout(graph, {'xaxis.range': [low, high]});
-}"""
-REDRAWN = "() => document.querySelector('#gantt .js-plotly-plot')._fullData !== window.before"
+TIMELINE = "#timeline .scatterlayer .trace"
 SETTLED_MS = 1500
 """Until Dash listens to a chart that is drawn already: a zoom before that is lost."""
-DRAWN = "#timeline .scatterlayer .trace"
-ZOOM = """([low, high]) => {
-    const graph = document.querySelector('#timeline .js-plotly-plot');
-    Plotly.relayout(graph, {'xaxis.range': [low, high]});
+KEEP = "chart => { window.before = document.querySelector(`#${chart} .js-plotly-plot`).data; }"
+ANSWERED = """chart => {
+    const graph = document.querySelector(`#${chart} .js-plotly-plot`);
+    return graph.data !== window.before && !graph.classList.contains('dash-graph--pending');
 }"""
-INSIDE = """([low, high]) => {
-    const x = document.querySelector('#timeline .js-plotly-plot')._fullData[0].x;
-    return x[0] >= low - 1 && x[x.length - 1] <= high + 1;
-}"""
+ZOOMED = (0.2, 0.7)
+"""Parts of the picture between which the mouse is dragged."""
 
 
 @contextmanager
@@ -75,14 +68,35 @@ def open_page(page: Page, address: str, drawn: str) -> float:
     return timed(go)
 
 
-def zoom(page: Page, low: int, high: int) -> float:
-    """From the gesture until the chart holds entries of the window only."""
+def answered(page: Page, chart: str, gesture: Callable[[], object]) -> float:
+    """From the end of a gesture until what the server told of the new window is drawn."""
+    page.evaluate(KEEP, chart)
 
     def go() -> None:
-        page.evaluate(ZOOM, [low, high])
-        page.wait_for_function(INSIDE, arg=[low, high], polling=5)
+        gesture()
+        page.wait_for_function(ANSWERED, arg=chart, polling=5)
 
-    return timed(go)
+    took = timed(go)
+    page.wait_for_timeout(SETTLED_MS)
+    return took
+
+
+def zooms(page: Page, chart: str, times: int) -> tuple[list[float], list[float]]:
+    """By mouse into the picture, and by a key back to the whole of it."""
+    page.wait_for_timeout(SETTLED_MS)
+    page.locator(f"#{chart}").scroll_into_view_if_needed()
+    box = page.locator(f"#{chart} .nsewdrag").first.bounding_box()
+    assert box is not None
+    inwards, back = [], []
+    for _ in range(times):
+        left, right = (box["x"] + part * box["width"] for part in ZOOMED)
+        page.mouse.move(left, box["y"] + 20)
+        page.mouse.down()
+        page.mouse.move(right, box["y"] + 20, steps=3)
+        inwards.append(answered(page, chart, page.mouse.up))
+        page.focus(f"figure:has(#{chart})")
+        back.append(answered(page, chart, lambda: page.keyboard.press("0")))
+    return inwards, back
 
 
 def look(page: Page, address: str, entry: int) -> float:
@@ -118,30 +132,20 @@ def watched(address: str) -> Iterator[Page]:
 def of_snapshot(path: Path, times: int) -> None:
     with served(path) as (address, entries), watched(address) as page:
         told("first page (overview)", [open_page(page, address, "#verdict") for _ in range(times)], 2.0)
-        told("memory page", [open_page(page, f"{address}/memory", DRAWN) for _ in range(times)], 2.0)
-        page.wait_for_timeout(SETTLED_MS)
-        windows = [(entries * i // (2 * times), entries * (i + times) // (2 * times)) for i in range(times)]
-        told(f"zoom on {entries:,} entries", [zoom(page, *window) for window in windows], 0.3)
+        told("memory page", [open_page(page, f"{address}/memory", TIMELINE) for _ in range(times)], 2.0)
+        inwards, back = zooms(page, "timeline", times)
+        told(f"zoom on {entries:,} entries", inwards, 0.3)
+        told("back to all of them", back, 0.3)
         told("another instant", [look(page, address, entries * i // (times + 1)) for i in range(1, times + 1)], 2.0)
 
 
 def of_trace(path: Path, times: int) -> None:
-    with served(path) as (address, span), watched(address) as page:
+    with served(path) as (address, _), watched(address) as page:
         told("first page (overview)", [open_page(page, address, "#verdict") for _ in range(times)], 2.0)
         told("trace page", [open_page(page, f"{address}/trace", GANTT) for _ in range(times)], 2.0)
-        page.wait_for_timeout(SETTLED_MS)
-        windows = [(span * i // (2 * times), span * (i + 1) // (2 * times)) for i in range(times)]
-        told("zoom on its events", [zoom_trace(page, *window) for window in windows], 0.3)
-
-
-def zoom_trace(page: Page, low: int, high: int) -> float:
-    """From the gesture until the events of the window are drawn."""
-
-    def go() -> None:
-        page.evaluate(ZOOM_TRACE, [low, high])
-        page.wait_for_function(REDRAWN, polling=5)
-
-    return timed(go)
+        inwards, back = zooms(page, "gantt", times)
+        told("zoom on its events", inwards, 0.3)
+        told("back to all of them", back, 0.3)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ def modules_after(code: str) -> set[str]:
     """Top-level packages that are loaded once `code` has run in a fresh interpreter."""
     ending = "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules})"
     child = subprocess.run(
-        [sys.executable, "-c", code + ending], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
+        [sys.executable, "-c", code + ending], capture_output=True, text=True, check=True, cwd=ROOT, timeout=240
     )
     return set(child.stdout.split())
 

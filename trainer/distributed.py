@@ -12,7 +12,7 @@ from torch.distributed import distributed_c10d
 
 from trainer.config import JobConfig
 from trainer.config.sections import Debug
-from trainer.parallel.mesh import World, degrees
+from trainer.parallel.mesh import World, degrees, mesh_of
 
 CHECKPOINT_GROUP = "checkpoint"
 """What the group is called whose collectives save checkpoints beside the training steps."""
@@ -32,7 +32,8 @@ def join(config: JobConfig) -> World:
         timeout=timedelta(seconds=config.comm.init_timeout_seconds),
         device_id=device if device.type == "cuda" else None,
     )
-    return World(dist.get_rank(), size, device, wanted, wanted.mesh(device.type))
+    experts = mesh_of(wanted.sparse(), device.type) if wanted.ep > 1 else None
+    return World(dist.get_rank(), size, device, wanted, mesh_of(wanted.dense(), device.type), experts)
 
 
 def own_device() -> torch.device:

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from trainer.config.sections import LRScheduler, Optimizer
 
@@ -12,7 +13,7 @@ def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimize
     """Adam or AdamW over all parameters."""
     chosen = torch.optim.AdamW if config.name == "AdamW" else torch.optim.Adam
     return chosen(
-        model.parameters(),
+        [{"params": alike} for alike in by_mesh(model)],
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
@@ -20,6 +21,14 @@ def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimize
         fused=config.implementation == "fused",
         foreach=config.implementation == "foreach",
     )
+
+
+def by_mesh(model: nn.Module) -> list[list[nn.Parameter]]:
+    """The parameters, those of each device mesh apart: no one operation takes tensors of several meshes."""
+    found: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        found.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    return list(found.values())
 
 
 def lr_factor(step: int, steps: int, config: LRScheduler) -> float:

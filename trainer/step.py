@@ -1,18 +1,21 @@
 """One step of training: forward, backward, clipping, optimizer. A real run and a rehearsal without memory share it."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.linalg import vector_norm
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trainer.config import ConfigError, JobConfig
 from trainer.config.sections import Compile, Training
+from trainer.models.moe import balance
+from trainer.optim import by_mesh
 from trainer.parallel.mesh import Degrees, World
 
 Batch = tuple[Tensor, Tensor]
@@ -53,18 +56,23 @@ class OptimizerStep:
         with self.phase("grad_clip"):
             norm = self.clip_gradients()
         with self.phase("optim"):
+            balance(self.model, self.world.mesh)
             self.optimizer.step()
             self.optimizer.zero_grad()
         return norm
 
     def clip_gradients(self) -> Tensor:
         """Scale the gradients down to max_norm; returns their norm before."""
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = get_total_norm(gradients)
-        if isinstance(norm, DTensor):
-            norm = norm.full_tensor()
-        clip_grads_with_norm_(self.model.parameters(), self.config.training.max_norm, norm)
+        norm: Tensor = vector_norm(torch.stack([norm_of(alike) for alike in by_mesh(self.model)]))
+        for alike in by_mesh(self.model):
+            clip_grads_with_norm_(alike, self.config.training.max_norm, norm)
         return norm
+
+
+def norm_of(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """The norm of their gradients, over all ranks that have parts of them."""
+    norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 def accumulation(training: Training, degrees: Degrees) -> int:

@@ -163,6 +163,7 @@ def launch(
     rdzv_endpoint: Annotated[str, typer.Option(help="host:port where the nodes meet.")] = "localhost:0",
     max_restarts: Annotated[int, typer.Option(help="How often a failed job is started again.")] = 0,
     trainer: Annotated[str, typer.Option(help="`workbench`, or a Python module that trains.")] = "workbench",
+    scheduler: Annotated[opt.Scheduler, typer.Option(help="Who starts the processes.")] = opt.Scheduler.LOCAL,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and the configuration.")] = False,
     _debug: opt.Debug = False,
 ) -> None:
@@ -182,6 +183,7 @@ def launch(
         rdzv_endpoint=rdzv_endpoint,
         max_restarts=max_restarts,
         trainer=trainer,
+        scheduler=scheduler,
         overrides=tuple(ctx.args),
         dry_run=dry_run,
     )

@@ -25,6 +25,14 @@ class FailOn(StrEnum):
     ERROR = "error"
 
 
+class Scheduler(StrEnum):
+    """Who starts the processes of a job."""
+
+    LOCAL = "local"
+    SLURM = "slurm"
+    TORCHX = "torchx"
+
+
 READING, SHOWING = "Reading", "Showing"
 
 Paths = Annotated[list[Path], typer.Argument(help="Files, folders or runs.", show_default=False)]

@@ -15,6 +15,8 @@ CATEGORIES = {
     "workspace": "#8c8c8c",
     "unknown": "#5c6370",
 }
+LETTERS = {name: name[0].upper() for name in CATEGORIES} | {"unknown": "?"}
+"""Of each category, where there is room for no more; no two are alike."""
 SEVERITIES = {"info": "#56b4e9", "warning": "#e69f00", "error": "#d55e00"}
 SEVERITY_SIGNS = {"info": "·", "warning": "!", "error": "✗"}
 STATUSES = {"ok": "#009e73", "warning": "#e69f00", "error": "#d55e00", "unknown": "#8c8c8c"}

@@ -77,10 +77,10 @@ def explore(folder: Path) -> Exit:
 
 
 def open_app(run: Run, room: str, options: Options) -> Exit:
-    from workbench.tui.app import WorkbenchApp
+    from workbench.tui.app import open_app
     from workbench.tui.case import RunCase
 
-    WorkbenchApp(RunCase(run, room, options)).run()
+    open_app(RunCase(run, room, options))
     return Exit.OK
 
 
@@ -125,10 +125,10 @@ def compared(a: Path, b: Path, showing: Showing, fail_on: str | None) -> Exit:
     limits = gate(fail_on)
     runs = discover(a), discover(b)
     if showing.interactive and not fail_on:
-        from workbench.tui.app import WorkbenchApp
+        from workbench.tui.app import open_app
         from workbench.tui.case import Comparison
 
-        WorkbenchApp(Comparison(*runs, Options())).run()
+        open_app(Comparison(*runs, Options()))
         return Exit.OK
     report = compare.analyze(*runs, Options(), limits.limits)
     if showing.web:

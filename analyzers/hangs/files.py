@@ -23,6 +23,7 @@ class GroupsFile(msgspec.Struct):
     local_rank: int | None = None
     host: str = ""
     pid: int = 0
+    error_file: str | None = None
     groups: dict[str, GroupEntry] = {}
 
 

@@ -1,7 +1,7 @@
 """What torchrun keeps of its workers: `error.json` and logs, in folders that are named by the rank within a node."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,21 @@ def first_ranks(manifest: dict[str, Any]) -> dict[str, int]:
 
 def ranks_of(launch: Path, launches: set[str], sides: list[tuple[Path, GroupsFile]]) -> dict[int, int] | None:
     """The ranks of a launch by those within its node, from the side files of its run folder; None: the same."""
+    told = [side for _, side in sides if launch.name in Path(side.error_file or "").parts]
+    if told:
+        return by_local_rank(told)
     home = launch.parent.parent
     if sum(Path(other).parent.parent == home for other in launches) > 1:
         return {}
     here = [side for path, side in sides if path.is_relative_to(home) and side.local_rank is not None]
     if not here:
         return None if len(launches) == 1 else {}
-    known = {side.local_rank: side.rank for side in here if side.local_rank is not None}
+    known = by_local_rank(here)
     return known if len(known) == len(here) else {}
+
+
+def by_local_rank(sides: Sequence[GroupsFile]) -> dict[int, int]:
+    return {side.local_rank: side.rank for side in sides if side.local_rank is not None}
 
 
 def errors(found: run.Run) -> list[tuple[ExitFile, str]]:

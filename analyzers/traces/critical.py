@@ -154,3 +154,17 @@ def if_faster(path: "pd.DataFrame", name: str, factor: float) -> int:
     """At most by how many ns the window would be shorter if everything of this name took 1 / `factor` of its time."""
     on_path = int(path.loc[path["name"] == name, "dur_ns"].sum())
     return round(on_path * (1 - 1 / factor))
+
+
+def in_columns(path: "pd.DataFrame", column_ns: int) -> "pd.DataFrame":
+    """A path, ready to draw: neighbours that are narrower than a column, and begin in the same one, are put together.
+
+    Each is named after its longest piece; `count` tells how many it has.
+    """
+    wide = path["dur_ns"] >= column_ns
+    begins = wide | wide.shift(fill_value=True) | (path["start_ns"] // max(1, column_ns)).diff().ne(0)
+    parts = path.groupby(begins.cumsum())["dur_ns"]
+    longest = path.loc[parts.idxmax()]
+    starts = path["start_ns"][begins].to_numpy()
+    found = longest.assign(start_ns=starts, dur_ns=parts.sum().to_numpy(), count=parts.count().to_numpy())
+    return found.reset_index(drop=True)

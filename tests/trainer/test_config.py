@@ -1,7 +1,6 @@
 """The configuration: defaults, TOML, flags, and torchtitan's names of every age."""
 
 import json
-import os
 import subprocess
 import sys
 import tomllib
@@ -13,9 +12,9 @@ from trainer.config import ConfigError, JobConfig, KeyReport, as_dict, explain, 
 from trainer.config.given import flatten
 from trainer.config.load import known
 from trainer.config.show import help_text, toml
+from wild import DATA, SHARED
 
-SHARED = Path(os.environ.get("WORKBENCH_SHARED", Path(__file__).parents[3] / "shared"))
-TOMLS = sorted((SHARED / "data" / "titan_toml").glob("**/*.toml"))
+TOMLS = sorted((DATA / "titan_toml").glob("**/*.toml"))
 KEYS = SHARED / "reference" / "torchtitan-config-keys.json"
 
 
@@ -32,7 +31,7 @@ def only(reports: list[KeyReport]) -> KeyReport:
 
 @pytest.mark.real
 @pytest.mark.skipif(not TOMLS, reason="torchtitan's files are not here")
-@pytest.mark.parametrize("path", TOMLS, ids=lambda p: str(p.relative_to(SHARED / "data" / "titan_toml")))
+@pytest.mark.parametrize("path", TOMLS, ids=lambda p: str(p.relative_to(DATA / "titan_toml")))
 def test_each_key_of_a_real_file_has_one_class(path: Path) -> None:
     reports = explain(path)
     assert [r.source or r.key for r in reports] == [key for key, _ in flatten(tomllib.loads(path.read_text()))]

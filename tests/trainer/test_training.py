@@ -92,7 +92,7 @@ def test_run_json_says_what_was_run(fsdp: Run) -> None:
     manifest = fsdp.manifest()
     assert manifest["schema"] == "workbench.run/1"
     assert (manifest["status"], manifest["last_step"], manifest["world_size"]) == ("completed", 6, 2)
-    assert manifest["mesh"] == {"dp_replicate": 1, "dp_shard": 2, "cp": 1, "tp": 1, "pp": 1}
+    assert manifest["mesh"] == {"dp_replicate": 1, "dp_shard": 2, "cp": 1, "tp": 1, "pp": 1, "ep": 1}
     assert (manifest["backend"], manifest["device"], manifest["attempt"]) == ("gloo", "cpu", 0)
     assert manifest["config"]["training"]["seq_len"] == 64
     assert set(manifest["hosts"]) == {"0", "1"}

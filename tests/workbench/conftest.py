@@ -92,6 +92,10 @@ CUT_OFF = ("net::ERR_CONNECTION", "the server did not respond")
 """What a page logs whose dashboard a test ends before it: what it still asked for is cut off."""
 
 
+PATIENCE_MS = 120_000
+"""What a page may take on a busy machine."""
+
+
 @pytest.fixture
 def page_of(browser):
     """`page_of(address)`: a page that fails its test at the end if it logged an error or asked for anything outside."""
@@ -99,6 +103,7 @@ def page_of(browser):
 
     def open_one(address, viewport=None):
         page = browser.new_page(viewport=viewport or {"width": 1280, "height": 720})
+        page.set_default_timeout(PATIENCE_MS)
         page.on("request", lambda request: asked.append((address, request.url)))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))

@@ -26,7 +26,7 @@ BAD = {
 
 def hang(folder):
     command = [sys.executable, "-m", "workbench", "hang", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
 
 @pytest.mark.parametrize("kind", BAD)

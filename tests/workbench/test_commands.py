@@ -18,7 +18,7 @@ OOM, STUCK, DATA = FIXTURES / "oom_2ranks", FIXTURES / "stuck_2ranks", FIXTURES 
 def run(*arguments, **options):
     return subprocess.run(
         [sys.executable, "-m", "workbench", *map(str, arguments)],
-        capture_output=True, text=True, check=False, timeout=120, **options,
+        capture_output=True, text=True, check=False, timeout=240, **options,
     )  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def test_without_torch_analysing_works_and_launching_says_what_to_install(tmp_pa
 
     def without_torch(*arguments):
         command = [sys.executable, "-c", hide, *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
     assert "rank 1 ran out of memory" in " ".join(without_torch("inspect", OOM).stdout.split())
     ended = without_torch("launch", "--job.dump_folder", tmp_path / "outputs")

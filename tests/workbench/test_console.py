@@ -16,7 +16,7 @@ def run(*arguments, **options):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
         **options,
     )
 

@@ -70,7 +70,7 @@ def test_tables_have_as_many_cells_as_heads(report):
 
 def run(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "workbench", *arguments], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-m", "workbench", *arguments], capture_output=True, text=True, check=False, timeout=240
     )
 
 

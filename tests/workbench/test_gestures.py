@@ -90,7 +90,7 @@ async def test_w_serves_the_same_run_until_one_leaves(fixtures, monkeypatch):
 
 
 def status_of(address):
-    with urllib.request.urlopen(address, timeout=20) as page:
+    with urllib.request.urlopen(address, timeout=120) as page:
         return page.status
 
 
@@ -112,10 +112,10 @@ def test_q_gives_up_what_is_still_being_read(large, tmp_path):
     subprocess.run([*tmux, "-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", command],
                    env=environment, check=True)  # fmt: skip
     try:
-        seen = until(lambda: "gives up" in screen(tmux), 30)
+        seen = until(lambda: "gives up" in screen(tmux), 120)
         assert seen
         subprocess.run([*tmux, "send-keys", "q"], check=True)
-        assert until(lambda: not alive(large), 10)
+        assert until(lambda: not alive(large), 120)
     finally:
         subprocess.run([*tmux, "kill-server"], check=False, capture_output=True)
 

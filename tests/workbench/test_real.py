@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from wild import DATA
+
 ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("WORKBENCH_SHARED", ROOT.parent / "shared")) / "data"
 FILES = sorted(
     path
     for room in ("memory", "traces")

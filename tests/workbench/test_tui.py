@@ -1,10 +1,15 @@
 """The terminal app, driven by keys."""
 
+import gc
+
 import pytest
 from textual.widgets import Static, TabbedContent
 
+from analyzers.store import Options
 from terminal import app_on, settle, shown
 from workbench.present import units
+from workbench.tui.app import WorkbenchApp, open_app
+from workbench.tui.case import RunCase
 from workbench.tui.views import Views
 from workbench.tui.widgets.area import Area
 from workbench.tui.widgets.blocks import BlockMap
@@ -191,3 +196,15 @@ async def test_focus_gives_the_evidence_the_whole_height(oom):
         assert app.query_one(Holders).size.height > before
         await evidence(app, pilot, "escape")
         assert app.query_one(Holders).size.height == before
+
+
+def test_what_is_loaded_is_never_looked_through_for_garbage(oom, monkeypatch):
+    """A collection that begins while the app runs has little to look at: it would hold up a key."""
+    held = []
+    monkeypatch.setattr(WorkbenchApp, "run", lambda _app: held.append((gc.get_freeze_count(), len(gc.get_objects()))))
+    try:
+        open_app(RunCase(oom, "incident", Options()))
+    finally:
+        gc.unfreeze()
+    [(frozen, left)] = held
+    assert frozen > 10 * left

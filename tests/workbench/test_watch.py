@@ -34,12 +34,12 @@ def test_a_job_is_watched_to_its_death(tmp_path):
     broken = ["--incident", "kill", "--job.dump_folder", str(tmp_path)]
     with subprocess.Popen([*COMMAND, "watch", str(tmp_path)], stdout=subprocess.PIPE, text=True) as watching:
         subprocess.run([*job, *broken], capture_output=True, check=False, timeout=200)
-        lines = watching.communicate(timeout=60)[0].splitlines(keepends=True)
+        lines = watching.communicate(timeout=240)[0].splitlines(keepends=True)
     assert watching.returncode == 0
     assert [line.split()[1] for line in lines if line.startswith("step")] == [f"{n}/10" for n in range(1, 6)]
     told = "".join(lines)
     assert "have ended early" in told
-    assert "verdict: dead: rank 1 is gone at step 6 (killed by signal 9)" in told
+    assert "verdict: dead: rank 1 is gone at step 6 (killed by signal 9)" in told, told
     assert f"failed; look at it with: workbench inspect {tmp_path}" in told
 
 

@@ -1,6 +1,7 @@
 """The dashboard in a real browser."""
 
 import json
+import re
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -107,6 +108,46 @@ def test_a_click_on_the_tree_goes_below_it(site, page):
     )
 
 
+def test_a_click_on_a_block_tells_its_stack_and_its_life(site, page):
+    """By mouse from the map, by keyboard from the table of segments; the address alone brings it back."""
+    page.goto(f"{site}/memory?device=1")
+    page.wait_for_selector("#blocks .heatmaplayer")
+    page.wait_for_load_state("networkidle")
+    letter = page.locator("#blocks .textpoint:has-text('A')").first
+    letter.scroll_into_view_if_needed()
+    box = letter.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector("#blocks .hoverlayer .hovertext")
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector("#block-stack li")
+    block = re.search("block=0x[0-9a-f]+", page.url)[0]
+    title = page.locator("#block").inner_text()
+    assert block.partition("=")[2] in title
+    assert page.locator("#block-stack a[href*='source?at=']").count()
+    lives = page.locator("table", has=page.locator("caption", has_text="Life of the address"))
+    assert block.partition("=")[2] in lives.locator("tbody").inner_text()
+    page.goto(page.url)
+    page.wait_for_selector("#block-stack li")
+    assert page.locator("#block").inner_text() == title
+    page.get_by_role("link", name="block after").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("before => document.querySelector('#block')?.innerText !== before", arg=title)
+    page.go_back()
+    page.wait_for_function("before => document.querySelector('#block')?.innerText === before", arg=title)
+    page.locator("#block-stack a[href*='source?at=']").first.click()
+    page.wait_for_selector("ol.source [aria-current]")
+
+
+def test_free_memory_and_what_is_not_reserved_are_told(site, page):
+    page.goto(f"{site}/memory?device=1")
+    page.wait_for_selector("caption:has-text('Segments, largest first')")
+    segments = page.locator("table", has=page.locator("caption", has_text="Segments, largest first"))
+    segments.locator("tr:has(td:nth-child(6):text-is('0')) a").first.press("Enter")
+    page.wait_for_selector("#block:has-text('of free memory at 0x')")
+    page.goto(f"{site}/memory?device=1&block=0x7")
+    page.wait_for_selector("#block:has-text('Nothing is reserved at 0x7')")
+
+
 @pytest.mark.parametrize("colour", ["pool", "stream"])
 def test_the_timeline_takes_other_colours(site, page, colour):
     page.goto(f"{site}/memory?colour={colour}")
@@ -210,6 +251,34 @@ def test_events_are_sought_and_tell_their_callers(slow_site, page_of):
     assert "ProfilerStep#10" in told
 
 
+def test_the_critical_path_leads_to_its_windows(slow_site, page_of):
+    """A row above the events, the parts it consists of, and pieces, each of which leads to what is around it."""
+    page = page_of(slow_site)
+    page.goto(f"{slow_site}/trace?file=0&path=1")
+    page.wait_for_selector("#gantt .ytick >> text=critical path")
+    assert page.locator("caption:has-text('Critical path of step 10, rank 0')").count() == 1
+    pieces = page.locator("table", has=page.locator("caption", has_text="Its longest pieces"))
+    pieces.locator("tr:has-text('gloo:all_gather') a").first.press("Enter")
+    page.wait_for_function("() => new URL(location).searchParams.has('from')")
+    page.wait_for_function(
+        """() => { const query = new URL(location).searchParams;
+                   const axis = document.querySelector('#gantt .js-plotly-plot')?._fullLayout?.xaxis;
+                   return axis && axis.range[0] == query.get('from') && axis.range[1] == query.get('to'); }"""
+    )
+    assert "path=1" in page.url
+
+
+def test_bars_of_all_colours_are_as_high_as_a_row(slow_site, page_of):
+    """Plotly takes the height of a bar from the distances of its own colour: lanes overlapped."""
+    page = page_of(slow_site)
+    page.goto(f"{slow_site}/trace?file=0")
+    page.wait_for_selector("#gantt .barlayer .point")
+    heights = page.eval_on_selector_all(
+        "#gantt .barlayer .point path", "all => all.map(one => Math.round(one.getBBox().height))"
+    )
+    assert max(heights) - min(heights) <= 1
+
+
 def test_steps_are_drawn_by_rank_and_phase(slow_site, browser):
     """The rank that is late is the one whose phases are shown first."""
     page = browser.new_page()
@@ -231,7 +300,7 @@ def test_steps_are_drawn_by_rank_and_phase(slow_site, browser):
         "memory?under=77777&find=%3Cb%3E",
         "nowhere",
         "memory?device=99",
-        "memory?entry=-1&by=x",
+        "memory?entry=-1&by=x&block=0xffffffffffffffff",
         "memory?entry=99999999999999999999",
         "hang?group=%3Cscript%3E",
     ],
@@ -245,14 +314,23 @@ def test_nothing_outside_is_served(site):
     """No path out of the assets leads to a file of the machine; at most the page itself answers."""
     for path in ("/assets/../app.py", "/assets/%2e%2e/%2e%2e/pyproject.toml", "/assets//etc/passwd"):
         try:
-            with urllib.request.urlopen(site + path, timeout=10) as response:
+            with urllib.request.urlopen(site + path, timeout=120) as response:
                 assert b"react-entry-point" in response.read()
         except urllib.error.HTTPError as error:
             assert error.code == 404  # noqa: PT017  # an answer is allowed as well
 
 
+def test_no_chart_offers_to_leave_this_machine(site, page):
+    """Plotly has a button that uploads a chart to its makers."""
+    page.goto(f"{site}/memory")
+    page.wait_for_selector("#blocks .modebar-btn", state="attached")
+    offered = page.eval_on_selector_all(".modebar-btn", "all => all.map(one => one.getAttribute('data-title'))")
+    assert "Zoom" in offered
+    assert not [title for title in offered if "share" in title.lower() or "cloud" in title.lower()]
+
+
 def test_pages_carry_a_strict_policy(site):
-    with urllib.request.urlopen(site, timeout=10) as response:
+    with urllib.request.urlopen(site, timeout=120) as response:
         policy = response.headers["Content-Security-Policy"]
     assert "default-src 'self'" in policy
     assert "unsafe-eval" not in policy
@@ -271,7 +349,7 @@ def test_a_made_up_path_is_no_way_to_a_file(site):
         f"{site}/_dash-update-component", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     with pytest.raises(urllib.error.HTTPError):
-        urllib.request.urlopen(request, timeout=10)
+        urllib.request.urlopen(request, timeout=120)
 
 
 def test_what_the_allocator_did_is_told_entry_by_entry(site, page):

@@ -9,6 +9,7 @@ from analyzers.memory import views as memory
 from analyzers.run import TIMED, Kind, discover
 from analyzers.steps import views as steps
 from analyzers.traces import views as traces
+from workbench.web.components.timing import time_ticks
 from workbench.web.window import Marks, Window, read, written
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -178,6 +179,44 @@ def test_keys_zoom_as_a_mouse_does(site, page):
     page.keyboard.press("0")
     page.wait_for_function("() => !location.search.includes('from')")
     assert page.evaluate(SHOWN, "timeline")[1] > high
+
+
+@pytest_browser
+def test_a_drag_asks_the_server_once_and_draws_its_answer(site, page):
+    """What is dragged is drawn by Plotly itself, then as the server answers, and never in between."""
+    page.goto(f"{site}/memory?device=0")
+    page.wait_for_selector("#timeline .scatterlayer .trace")
+    page.wait_for_load_state("networkidle")
+    page.wait_for_function("() => !document.querySelector('#timeline .dash-graph--pending')")
+    page.evaluate(
+        """() => { window.drawn = []; const react = Plotly.react;
+                   Plotly.react = (graph, ...rest) => { window.drawn.push(graph.parentElement.id);
+                                                        return react(graph, ...rest); }; }"""
+    )
+    box = page.locator("#timeline .nsewdrag").bounding_box()
+    page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 40, steps=4)
+    page.mouse.up()
+    page.wait_for_function("() => new URL(location).searchParams.has('from')")
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("window.drawn") == ["timeline"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "title", "ticks"),
+    [
+        (0, 798_000_000, "ms", ["0", "100", "200", "300", "400", "500", "600", "700"]),
+        (571_000_000, 573_000_000, "ms", ["571.0", "571.5", "572.0", "572.5", "573.0"]),
+        (0, 10_689_043_629, "s", ["0", "2", "4", "6", "8", "10"]),
+        (0, 100, "ns", ["0", "20", "40", "60", "80", "100"]),
+    ],
+)
+def test_ticks_of_time_are_in_the_unit_of_the_window(low, high, title, ticks):
+    axis = time_ticks(low, high)
+    assert axis["title"]["text"] == f"{title} from the first event"
+    assert axis["ticktext"] == ticks
+    assert all(low <= at <= high for at in axis["tickvals"])
 
 
 @pytest_browser

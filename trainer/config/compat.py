@@ -151,7 +151,7 @@ CONVERTED: dict[str, Callable[[Any, Values], Translation | None]] = {
 
 PIPELINE = "there is no pipeline parallelism"
 TENSOR = "there is no tensor parallelism"
-EXPERT = "there are no mixture-of-experts models"
+EXPERT = "experts have one way to exchange tokens and to be recomputed"
 CONTEXT = "there is no context parallelism"
 FLOAT8 = "there is no float8 or mx training"
 FLUX = "it belongs to an image model"
@@ -174,7 +174,6 @@ LEFT_OUT = {
     "data.*": "it belongs to a vision model",
     "debug.batch_invariant": "there are no batch-invariant kernels",
     "debug.enable_structured_logging": "steps/rank_R.jsonl is always written",
-    "debug.moe_force_load_balance": EXPERT,
     "debug.spmd_typechecking": "there is no such check",
     "encoder.*": FLUX,
     "estimate.mode": "there is one way to estimate memory: `workbench estimate`",
@@ -214,7 +213,8 @@ LEFT_OUT = {
     "parallelism.enable_compiled_autograd": "there is no compiled autograd",
     "parallelism.enable_fsdp_symm_mem": "FSDP uses ordinary memory",
     "parallelism.enable_sequence_parallel": TENSOR,
-    "parallelism.expert_*": EXPERT,
+    "parallelism.expert_parallel_comm_backend": EXPERT,
+    "parallelism.expert_tensor_parallel_degree": TENSOR,
     "parallelism.full_dtensor": "there is one way to shard",
     "parallelism.hybridep_*": EXPERT,
     "parallelism.module_fqns_per_model_part": PIPELINE,
@@ -228,7 +228,6 @@ LEFT_OUT = {
     "quantize.*": FLOAT8,
     "training.*_free_guidance_prob": FLUX,
     "training.dataloader.*": "data are made in the training process",
-    "training.debug_moe_force_load_balance": EXPERT,
     "training.disable_cuda_graphs": "there are no CUDA graphs",
     "training.disable_loss_parallel": TENSOR,
     "training.enable_cpu_offload": "parameters stay on the device",
@@ -256,7 +255,6 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "model.converters": (([],), FLOAT8),
     "optimizer.implementation": (("for-loop", "foreach", "fused"), "there is no such implementation"),
     "parallelism.context_parallel_degree": ((1,), CONTEXT),
-    "parallelism.expert_parallel_degree": ((1,), EXPERT),
     "parallelism.pipeline_parallel_degree": ((1,), PIPELINE),
     "parallelism.tensor_parallel_degree": ((1,), TENSOR),
 }

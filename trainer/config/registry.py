@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import inspect
 
 from trainer.config.sections import JobConfig
 from trainer.errors import ConfigError
@@ -15,15 +16,22 @@ def from_registry(module: str, function: str) -> JobConfig:
     """
     name = next((name for name in (f"trainer.models.{module}", module) if exists(f"{name}.config_registry")), None)
     if name is None:
-        raise ConfigError(f"no config registry for module {module!r}", "llama3 is built in; others need a dotted path")
+        raise ConfigError(
+            f"no config registry for module {module!r}", "built in: llama3, llama4; others need a dotted path"
+        )
     registry = importlib.import_module(f"{name}.config_registry")
-    functions = [name for name in vars(registry) if not name.startswith("_") and callable(getattr(registry, name))]
+    functions = [name for name, value in vars(registry).items() if is_configuration(value, registry.__name__)]
     if function not in functions:
         raise ConfigError(f"{module} has no configuration {function!r}", f"it has {', '.join(functions)}")
     config = getattr(registry, function)()
     if not isinstance(config, JobConfig):
         raise ConfigError(f"{name}.config_registry.{function} returned no JobConfig", "return trainer.config.JobConfig")
     return config
+
+
+def is_configuration(value: object, module: str) -> bool:
+    """Whether it is a function of the registry itself that needs nothing."""
+    return inspect.isfunction(value) and value.__module__ == module and not inspect.signature(value).parameters
 
 
 def exists(name: str) -> bool:

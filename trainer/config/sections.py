@@ -58,9 +58,9 @@ class Metrics:
 @dataclass
 class Model:
     name: str = "llama3"
-    """Folder below trainer/models."""
+    """Folder below trainer/models: llama3, or llama4, which has experts."""
     flavor: str = "debugmodel"
-    """Size of the model: debugmodel, debugmodel_large, 8B, 70B, 405B."""
+    """Size of the model. llama3: debugmodel, debugmodel_large, 8B, 70B, 405B; llama4: debugmodel, 17bx16e, 17bx128e."""
     converters: list[str] = field(default_factory=list)
     """Rewrites of the model, such as float8; none is available."""
 
@@ -148,7 +148,7 @@ class Parallelism:
     context_parallel_degree: int = 1
     """Ranks that share one sequence."""
     expert_parallel_degree: int = 1
-    """Ranks that share the experts."""
+    """Ranks, of those that share one copy, that share the experts."""
 
 
 @dataclass
@@ -227,6 +227,8 @@ class Debug:
     """Warn where no deterministic kernel exists, instead of failing."""
     detect_anomaly: bool = False
     """Fail at the operation whose gradient is not finite; slow."""
+    moe_force_load_balance: bool = False
+    """Deal tokens out to experts in turn, whatever the router says."""
     memory_breakdown: bool = False
     """Print what holds the memory of rank 0 after the last step; records memory snapshots."""
     timing_breakdown: bool = False

@@ -4,10 +4,10 @@ import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,6 +19,7 @@ from trainer.estimate.pipeline import cut, parts_of
 from trainer.estimate.rehearsal import APART, join_fake
 from trainer.estimate.tracker import Peak
 from trainer.models.decoder import build_model, model_args
+from trainer.parallel.data_parallel import EXPERTS_DIM
 
 FORK = multiprocessing.get_context("fork")
 
@@ -114,20 +115,40 @@ def distinct(local: Local, stage: int) -> list[tuple[int, int]]:
     """
     shards = local.config.parallelism.data_parallel_shard_degree
     copies, first = local.ranks // shards, local.context - 1
-    rows = [
-        [min(max(size - rank * -(-size // shards), 0), -(-size // shards)) for size in sizes(local.config, stage)]
-        for rank in range(shards)
-    ]
+    pieces = list(sharded(local, stage))
+    rows = [[rows_of(piece, rank * local.tensor) for piece in pieces] for rank in range(shards)]
     smallest = sum(row == rows[-1] for row in rows)
     if smallest == shards:
         return [(first, shards * copies)]
     return [(first, (shards - smallest) * copies), (shards - 1, smallest * copies)]
 
 
-def sizes(config: JobConfig, stage: int) -> list[int]:
-    """Rows of each parameter of a stage."""
-    parts = parts_of(stage, model_args(config).n_layers, config.parallelism)
-    return [len(parameter) for part in parts for parameter in cut(build_model(config), part).parameters()]
+class Cut(NamedTuple):
+    """`size` rows, dealt out to `shards` ranks, of which `each` neighbours have rows of the same place."""
+
+    size: int
+    shards: int
+    each: int = 1
+
+
+def sharded(local: Local, stage: int) -> Iterator[Cut]:
+    """How the parameters of a stage are cut."""
+    config, tensor = local.config, local.tensor
+    shards, experts = config.parallelism.data_parallel_shard_degree, config.parallelism.expert_parallel_degree
+    for part in parts_of(stage, model_args(config).n_layers, config.parallelism):
+        for parameter in cut(build_model(config), part).parameters():
+            if parameter.dim() < EXPERTS_DIM:
+                yield Cut(len(parameter), shards, tensor)
+            elif experts > 1 and len(parameter) >= shards * tensor:
+                yield Cut(len(parameter) // experts, shards * tensor // experts, experts)
+            elif len(parameter) >= shards:
+                yield Cut(len(parameter), shards, tensor)
+
+
+def rows_of(piece: Cut, rank: int) -> int:
+    """Rows of a parameter that a rank has, as FSDP deals them out: from the front, the last ranks may have none."""
+    most = -(-piece.size // piece.shards)
+    return min(max(piece.size - rank // piece.each * most, 0), most)
 
 
 def main() -> None:

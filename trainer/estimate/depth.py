@@ -1,5 +1,6 @@
 """Deep models from shallow ones: layers are alike, so that what a step holds grows evenly with their number."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +22,7 @@ class Shallow:
 
     @classmethod
     def of(cls, layers: int, period: int) -> "Shallow | None":
-        """None where the model is shallow itself. Every `period`-th layer is recomputed: whole periods are left out."""
+        """None where the model is shallow itself. Every `period` layers look alike: whole periods are left out."""
         least = 2 * max(ENDS, period)
         few = least + (layers - least) % period
         return cls(few, few + period, layers) if few + period < layers else None
@@ -42,7 +43,8 @@ def windows(config: JobConfig, world: Pretended, args: Any) -> dict[str, Peak]:
     """
     parts = parts_of(world.stage, args.n_layers, config.parallelism)
     every, _ = interval(config.activation_checkpoint)
-    shallow = Shallow.of(min(len(part.layers) for part in parts), max(every, 1))
+    period = math.lcm(max(every, 1), getattr(args, "moe_every", 1))
+    shallow = Shallow.of(min(len(part.layers) for part in parts), period)
     if shallow:
         few, more = (rehearse(config, world, args, shortened(parts, shallow, to)) for to in (shallow.few, shallow.more))
         found = {name: shallow.peak(peak, more[name]) for name, peak in few.items()}

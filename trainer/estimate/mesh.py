@@ -6,6 +6,7 @@ from typing import Literal
 
 from trainer.config import ConfigError, JobConfig
 from trainer.config.sections import Compile, Parallelism
+from trainer.models.decoder import model_args
 
 
 @dataclass(frozen=True)
@@ -31,21 +32,25 @@ def local_problem(config: JobConfig, world_size: int) -> Local:
     Ranks that share a sequence have 1/cp of its positions, and shard the weights like data parallelism.
 
     Raises:
-        ConfigError: The degrees do not multiply to the world size, or there is expert parallelism.
+        ConfigError: There is no such model, its parts do not divide, or the degrees do not multiply to the world size.
     """
     parallelism = config.parallelism
-    if parallelism.expert_parallel_degree > 1:
-        raise ConfigError("expert parallelism cannot be estimated", "there are no mixture-of-experts models here")
     tensor, context, stages = (
         parallelism.tensor_parallel_degree,
         parallelism.context_parallel_degree,
         parallelism.pipeline_parallel_degree,
     )
     replicate, shard = data_parallel(config, world_size, tensor * context * stages)
-    mesh = {"dp_replicate": replicate, "dp_shard": shard, "cp": context, "tp": tensor, "pp": stages}
+    mesh = {
+        "dp_replicate": replicate, "dp_shard": shard, "cp": context, "tp": tensor, "pp": stages,
+        "ep": parallelism.expert_parallel_degree,
+    }  # fmt: skip
+    divided(shard * context * tensor, parallelism.expert_parallel_degree, "ranks that share one copy by ep")
     if stages > 1:
         divided(config.training.local_batch_size, parallelism.pipeline_parallel_microbatch_size, "batch by microbatch")
+    divided(model_args(config).n_kv_heads, tensor, "key-value heads by tp")
     training = replace(config.training, seq_len=divided(config.training.seq_len, context, "seq_len by cp"))
+    divided(training.seq_len, tensor, "positions by tp")
     held = replace(
         parallelism, data_parallel_replicate_degree=replicate, data_parallel_shard_degree=shard * context,
         tensor_parallel_degree=1, context_parallel_degree=1,
@@ -96,6 +101,8 @@ def assumptions(config: JobConfig) -> list[str]:
             parallelism.context_parallel_degree > 1,
         "pipeline parallelism under PyTorch's own schedule, layers dealt out as torchtitan does; the trainer has none,"
         " but ranks that did so came within 3 %": parallelism.pipeline_parallel_degree > 1,
+        "experts get equal parts of the tokens; a run's router decides otherwise":
+            hasattr(model_args(config), "n_experts"),
         "no compilation: compiled code keeps less": config.compile.enable,
         f"no converters ({', '.join(config.model.converters)})": bool(config.model.converters),
     }  # fmt: skip

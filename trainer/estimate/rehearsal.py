@@ -3,24 +3,25 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
 from trainer.config import JobConfig
 from trainer.estimate.context_parallel import ring_over
+from trainer.estimate.expert_parallel import evenly_routed
 from trainer.estimate.mesh import Local
 from trainer.estimate.pipeline import Part, Passed, PipelinedStep, build_schedule, cut
 from trainer.estimate.tensor_parallel import apply_tensor_parallel, loss_over
 from trainer.estimate.tracker import MemoryTracker, Peak, TrackedRoles
 from trainer.models.decoder import Decoder, build_model
 from trainer.optim import build_optimizer
-from trainer.parallel.mesh import World, degrees
+from trainer.parallel.mesh import Degrees, World, degrees, mesh_of
 from trainer.parallel.plan import lay_out
 from trainer.recorders.notes import COMMUNICATION, INPUTS
 from trainer.step import Batch, OptimizerStep
@@ -56,19 +57,26 @@ def join_fake(local: Local, rank: int, stage: int = 0) -> Pretended:
 
 def joined(local: Local, place: int) -> Pretended:
     """What rank `place` of a process group is in the mesh: of a stage, a copy, a shard, a ring, a tensor."""
-    wanted = degrees(local.config.parallelism, local.ranks)
+    wanted = degrees(replace(local.config.parallelism, expert_parallel_degree=1), local.ranks)
+    experts = local.config.parallelism.expert_parallel_degree
     stage, rank = divmod(place // local.tensor, local.ranks)
-    sizes = {PIPELINE: local.stages, **asdict(wanted), TENSOR: local.tensor}
-    sizes = {name: count for name, count in sizes.items() if count > 1}
-    whole = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes)) if sizes else None
-    data = tuple(name for name in sizes if name not in (TENSOR, PIPELINE))
+    whole = mesh_of({PIPELINE: local.stages, **wanted.dense(), TENSOR: local.tensor}, "cpu")
+    # Experts lie on all ranks that have parts of one copy, those of tensor parallelism too.
+    sparse = Degrees(wanted.dp_replicate, wanted.dp_shard * local.tensor, experts).sparse()
+    shared = mesh_of({PIPELINE: local.stages, **sparse}, "cpu") if experts > 1 else None
     ring = [place + (number - rank % local.context) * local.tensor for number in range(local.context)]
     return Pretended(
-        rank, local.ranks, torch.device("cpu"), wanted, whole[data] if whole and data else None,
+        rank, local.ranks, torch.device("cpu"), wanted, of_data(whole), of_data(shared),
         whole[TENSOR] if whole and local.tensor > 1 else None,
         dist.new_group(ring) if local.context > 1 else None,
         whole[PIPELINE].get_group() if whole and local.stages > 1 else None, stage,
     )  # fmt: skip
+
+
+def of_data(mesh: DeviceMesh | None) -> DeviceMesh | None:
+    """The dimensions of data parallelism, if it has any."""
+    names = tuple(name for name in (mesh and mesh.mesh_dim_names) or () if name not in (TENSOR, PIPELINE))
+    return mesh[names] if mesh and names else None
 
 
 def rehearse(config: JobConfig, world: Pretended, args: Any, parts: Sequence[Part]) -> dict[str, Peak]:
@@ -79,11 +87,24 @@ def rehearse(config: JobConfig, world: Pretended, args: Any, parts: Sequence[Par
     """
     models = laid_out(config, world, args, parts)
     # The weights come from the meta device: FSDP shards there much faster than on fake tensors.
-    with FakeTensorMode(allow_non_fake_inputs=True), ring_over(world.context):
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        ring_over(world.context),
+        evenly_routed(copies(config, args, world.tensor.size() if world.tensor else 1)),
+    ):
         for model in models:
             model.to_empty(device=world.device)
             model.reset_buffers()
         return Rehearsal(config, world, models, parts).peaks()
+
+
+def copies(config: JobConfig, args: Any, tensor: int) -> int:
+    """Of tokens that a rank sends to experts at once."""
+    training, parallelism = config.training, config.parallelism
+    piped = parallelism.pipeline_parallel_degree > 1
+    rows = parallelism.pipeline_parallel_microbatch_size if piped else training.local_batch_size
+    # A rank of tensor parallelism sends its part of the sequence.
+    return rows * training.seq_len // tensor * getattr(args, "top_k", 0)
 
 
 def laid_out(config: JobConfig, world: Pretended, args: Any, parts: Sequence[Part]) -> list[Decoder]:
@@ -91,7 +112,7 @@ def laid_out(config: JobConfig, world: Pretended, args: Any, parts: Sequence[Par
     models = [cut(build_model(config, args), part) for part in parts]
     for model in models:
         if world.tensor:
-            apply_tensor_parallel(model, world.tensor)
+            apply_tensor_parallel(model, world.tensor, shared=world.experts is not None)
         lay_out(model, config, world)
     return models
 

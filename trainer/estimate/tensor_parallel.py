@@ -2,11 +2,13 @@
 
 from contextlib import AbstractContextManager, nullcontext
 
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
+    PrepareModuleInputOutput,
     RowwiseParallel,
     SequenceParallel,
     loss_parallel,
@@ -15,14 +17,27 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from trainer.models.decoder import Decoder
+from trainer.models.moe import mixtures
 
 SEQUENCE, VOCABULARY = Shard(1), Shard(-1)
+TOKENS = Shard(0)
+"""Of all sequences in one row."""
+HIDDEN = {"w1": Shard(1), "w2": Shard(2), "w3": Shard(1)}
+"""Where experts have their hidden width."""
 
 
-def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
-    """Split the model over `mesh`; between the blocks the sequence is split."""
+def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> None:
+    """Split the model over `mesh`; between the blocks the sequence is split.
+
+    Experts are split like other weights, unless ranks share them: then each of `mesh` sends its part of the tokens.
+    """
     for block in model.layers.values():
-        parallelize_module(block, mesh, block_plan())
+        mixed = any(mixtures(block))
+        parallelize_module(block, mesh, attention_plan() | (mixture_plan(shared=shared) if mixed else dense_plan()))
+        for moe in () if shared else mixtures(block):
+            for name, weight in list(moe.experts.named_parameters()):
+                part = distribute_tensor(weight, mesh, [HIDDEN[name]], src_data_rank=None)
+                moe.experts.register_parameter(name, nn.Parameter(part))
     ends: dict[str, ParallelStyle] = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=SEQUENCE),
         "norm": SequenceParallel(),
@@ -34,17 +49,41 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
     )
 
 
-def block_plan() -> dict[str, ParallelStyle]:
+def attention_plan() -> dict[str, ParallelStyle]:
     return {
         "attention_norm": SequenceParallel(),
         "attention": PrepareModuleInput(input_layouts=(SEQUENCE, None), desired_input_layouts=(Replicate(), None)),
         **{f"attention.{name}": ColwiseParallel() for name in ("wq", "wk", "wv")},
         "attention.wo": RowwiseParallel(output_layouts=SEQUENCE),
         "ffn_norm": SequenceParallel(),
+    }
+
+
+def dense_plan() -> dict[str, ParallelStyle]:
+    return {
         "feed_forward": PrepareModuleInput(input_layouts=(SEQUENCE,), desired_input_layouts=(Replicate(),)),
         **{f"feed_forward.{name}": ColwiseParallel() for name in ("w1", "w3")},
         "feed_forward.w2": RowwiseParallel(output_layouts=SEQUENCE),
     }
+
+
+def mixture_plan(*, shared: bool) -> dict[str, ParallelStyle]:
+    """The mixture sees all tokens and gives a part of their sum, or its own tokens where ranks share the experts."""
+    columns: dict[str, ParallelStyle] = {f"moe.shared_experts.{name}": ColwiseParallel() for name in ("w1", "w3")}
+    if shared:
+        return {
+            "moe": PrepareModuleInput(
+                input_layouts=(SEQUENCE,), desired_input_layouts=(SEQUENCE,), use_local_output=True
+            ),
+            "moe.shared_experts": PrepareModuleInput(input_layouts=(TOKENS,), desired_input_layouts=(Replicate(),)),
+            **columns,
+            "moe.shared_experts.w2": RowwiseParallel(output_layouts=TOKENS),
+        }
+    whole = PrepareModuleInputOutput(
+        input_layouts=(SEQUENCE,), desired_input_layouts=(Replicate(),),
+        output_layouts=(Partial(),), desired_output_layouts=(SEQUENCE,), use_local_input=True,
+    )  # fmt: skip
+    return {"moe": whole, **columns, "moe.shared_experts.w2": RowwiseParallel(output_layouts=Partial())}
 
 
 def loss_over(mesh: DeviceMesh | None) -> AbstractContextManager[None]:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainer.config import ConfigError, JobConfig
-
-WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
+from trainer.recorders.notes import clean
 
 
 class Decoder(nn.Module):
@@ -41,7 +40,7 @@ def model_args(config: JobConfig) -> Any:
     """
     name, flavor = config.model.name, config.model.flavor
     if find_spec(f"trainer.models.{name}") is None:
-        raise ConfigError(f"there is no model {name!r}", "llama3 is one")
+        raise ConfigError(f"there is no model {name!r}", "llama3 and llama4 are there")
     flavors = importlib.import_module(f"trainer.models.{name}.flavors").FLAVORS
     if flavor not in flavors:
         raise ConfigError(f"{name} has no flavor {flavor!r}", f"it has {', '.join(flavors)}")
@@ -54,9 +53,10 @@ def build_model(config: JobConfig, args: Any = None) -> Decoder:
     Parallelism is applied to it before anything is allocated.
 
     Raises:
-        ConfigError: There is no such model or flavor.
+        ConfigError: There is no such model or flavor, or its experts cannot be dealt out.
     """
     shape = args or model_args(config)
+    check_experts(config, getattr(shape, "n_experts", 0))
     build = importlib.import_module(f"trainer.models.{config.model.name}.model").Model
     usual = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, config.training.dtype))
@@ -68,6 +68,16 @@ def build_model(config: JobConfig, args: Any = None) -> Decoder:
     return model
 
 
+def check_experts(config: JobConfig, experts: int) -> None:
+    """Raises ConfigError where expert parallelism has nothing to deal out evenly."""
+    ranks = config.parallelism.expert_parallel_degree
+    if ranks > 1 and (not experts or experts % ranks):
+        raise ConfigError(
+            f"expert_parallel_degree {ranks}: {config.model.name} {config.model.flavor} has {experts or 'no'} experts",
+            "give a divisor of their number" if experts else "leave it at 1, or train llama4",
+        )
+
+
 @torch.no_grad()
 def init_weights(model: Decoder, seed: int) -> None:
     """Fill all parameters and buffers; each parameter from a generator of its own, seeded by its name.
@@ -76,7 +86,7 @@ def init_weights(model: Decoder, seed: int) -> None:
     and no rank ever holds the full model.
     """
     for name, parameter in model.named_parameters():
-        plain = plain_name(name)
+        plain = clean(name)
         generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(f"{seed}/{plain}".encode()))
         full = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
         draw(plain, full, len(model.layers), generator)
@@ -86,13 +96,6 @@ def init_weights(model: Decoder, seed: int) -> None:
     model.reset_buffers()
 
 
-def plain_name(name: str) -> str:
-    """A parameter's name without what checkpointing and compiling add."""
-    for wrapper in WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
-
-
 def draw(name: str, full: Tensor, n_layers: int, generator: torch.Generator) -> None:
     """Values of one parameter: norms are 1, what writes into the residual stream shrinks with the depth."""
     if "norm" in name:
@@ -100,6 +103,6 @@ def draw(name: str, full: Tensor, n_layers: int, generator: torch.Generator) -> 
     elif name.startswith("tok_embeddings"):
         full.normal_(generator=generator)
     else:
-        std = 0.02 / math.sqrt(2 * n_layers) if name.endswith((".wo.weight", ".w2.weight")) else 0.02
+        std = 0.02 / math.sqrt(2 * n_layers) if name.endswith((".wo.weight", ".w2.weight", ".w2")) else 0.02
         std = full.shape[-1] ** -0.5 if name.startswith("output") else std
         nn.init.trunc_normal_(full, std=std, a=-3 * std, b=3 * std, generator=generator)

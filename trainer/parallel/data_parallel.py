@@ -1,17 +1,27 @@
 """Data parallelism: DDP copies the model to every rank, FSDP2 shards it, HSDP copies the shards."""
 
+from functools import partial
+
 import torch
 from torch import nn
 from torch.distributed._composable.replicate import replicate
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
 from trainer.config import JobConfig
 from trainer.models.decoder import Decoder
+from trainer.models.moe import mixtures
+from trainer.parallel.mesh import EXPERT, World
+from trainer.recorders.notes import local_part
+
+EXPERTS_DIM = 3
+"""Dimensions of the weights of experts, and of no others."""
 
 
-def apply_fsdp(model: Decoder, mesh: DeviceMesh, config: JobConfig) -> None:
+def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
     """Shard each block, then what remains; a mesh of two dimensions copies along the first, shards along the second."""
+    assert world.mesh
     training = config.training
     policy = MixedPrecisionPolicy(
         param_dtype=getattr(torch, training.mixed_precision_param),
@@ -19,15 +29,34 @@ def apply_fsdp(model: Decoder, mesh: DeviceMesh, config: JobConfig) -> None:
     )
     reshard = config.parallelism.fsdp_reshard_after_forward != "never"
     for block in model.layers.values():
-        shard(block, mesh, policy, reshard=reshard)
-    shard(model, mesh, policy, reshard=config.parallelism.fsdp_reshard_after_forward == "always")
+        if world.experts:
+            shard_experts(block, world.experts, policy, reshard=reshard)
+        shard(block, world.mesh, policy, reshard=reshard)
+    shard(model, world.mesh, policy, reshard=config.parallelism.fsdp_reshard_after_forward == "always")
 
 
-def shard(module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy, *, reshard: bool) -> None:
-    sharded = fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    if mesh.device_type == "cpu":
-        # Otherwise FSDP asks for PREMUL_SUM, which gloo does not have.
+def shard_experts(block: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy, *, reshard: bool) -> None:
+    """Shard a rank's experts over the ranks that have the same. Their gradients come from the tokens of all ranks."""
+    names = tuple(name for name in mesh.mesh_dim_names or () if name != EXPERT)
+    for moe in mixtures(block):
+        shard(moe.experts, mesh[names], policy, reshard=reshard).set_gradient_divide_factor(mesh.size())
+
+
+def shard(module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy, *, reshard: bool) -> FSDPModule:
+    ranks = mesh.size(-1)
+    sharded = fully_shard(
+        module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard, shard_placement_fn=partial(cut_along, ranks)
+    )
+    if mesh.device_type == "cpu" and ranks > 1:
+        # Otherwise FSDP asks for PREMUL_SUM, which gloo does not have. Over one rank it asks for nothing.
         sharded.set_force_sum_reduction_for_comms(True)
+    return sharded
+
+
+def cut_along(ranks: int, parameter: nn.Parameter) -> Shard | None:
+    """The dimension that a parameter is cut along: the experts' second, where ranks would be left without any."""
+    few = len(local_part(parameter)) < ranks
+    return Shard(1) if parameter.dim() == EXPERTS_DIM and few else None
 
 
 def apply_ddp(model: Decoder, mesh: DeviceMesh) -> None:

@@ -1,13 +1,15 @@
 """How many ranks each kind of parallelism takes, and the device mesh of them."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainer.config import ConfigError
 from trainer.config.sections import Parallelism
+
+EXPERT_SHARD, EXPERT = "efsdp", "ep"
 
 
 @dataclass(frozen=True)
@@ -16,22 +18,37 @@ class Degrees:
 
     dp_replicate: int = 1
     dp_shard: int = 1
+    ep: int = 1
+    """Neighbours among `dp_shard` that share the experts."""
 
     @property
     def data_parallel(self) -> int:
         """Ranks that read different data."""
         return self.dp_replicate * self.dp_shard
 
-    def mesh(self, device_type: str) -> DeviceMesh | None:
-        """The mesh of all dimensions larger than 1; None on a single rank."""
-        sizes = {name: size for name, size in asdict(self).items() if size > 1}
-        if not sizes:
-            return None
-        return init_device_mesh(device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    def dense(self) -> dict[str, int]:
+        """The dimensions of the mesh of all weights but the experts."""
+        return {"dp_replicate": self.dp_replicate, "dp_shard": self.dp_shard}
+
+    def sparse(self) -> dict[str, int]:
+        """The dimensions of the experts' mesh: "ep" has different experts, "efsdp" parts of the same."""
+        return {"dp_replicate": self.dp_replicate, EXPERT_SHARD: self.dp_shard // self.ep, EXPERT: self.ep}
 
     def described(self) -> dict[str, int]:
         """As run.json has it."""
-        return {"dp_replicate": self.dp_replicate, "dp_shard": self.dp_shard, "cp": 1, "tp": 1, "pp": 1}
+        return {**self.dense(), "cp": 1, "tp": 1, "pp": 1, "ep": self.ep}
+
+
+def mesh_of(sizes: dict[str, int], device_type: str) -> DeviceMesh | None:
+    """The mesh of all dimensions larger than 1; None on a single rank.
+
+    The experts' shards are a dimension even where they are whole, since FSDP wants one.
+    """
+    kept = {name: size for name, size in sizes.items() if size > 1 or name == EXPERT_SHARD}
+    mesh = init_device_mesh(device_type, tuple(kept.values()), mesh_dim_names=tuple(kept)) if kept else None
+    if mesh and EXPERT in kept:
+        mesh[EXPERT_SHARD, EXPERT]._flatten()  # noqa: SLF001 - gradient norms then take one reduction, not two
+    return mesh
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,8 @@ class World:
     device: torch.device
     degrees: Degrees
     mesh: DeviceMesh | None
+    experts: DeviceMesh | None
+    """The same ranks as the experts lie on them; None where each rank has parts of all."""
 
     @property
     def data_rank(self) -> int:
@@ -54,7 +73,7 @@ def degrees(config: Parallelism, world_size: int) -> Degrees:
     """The degrees of a job of `world_size` ranks; -1 takes what remains.
 
     Raises:
-        ConfigError: They do not multiply to the world size.
+        ConfigError: They do not multiply to the world size, or the experts' degree does not divide that of sharding.
     """
     replicate, shard = config.data_parallel_replicate_degree, config.data_parallel_shard_degree
     if shard == -1 and replicate > 0:
@@ -64,4 +83,10 @@ def degrees(config: Parallelism, world_size: int) -> Degrees:
             f"data_parallel_replicate_degree {replicate} x shard_degree {shard} is not {world_size} ranks",
             "change a degree, -1 for sharding takes what remains, or the number of processes",
         )
-    return Degrees(replicate, shard)
+    experts = config.expert_parallel_degree
+    if experts < 1 or shard % experts:
+        raise ConfigError(
+            f"expert_parallel_degree {experts} does not divide {shard} ranks that share one copy",
+            "experts lie on the ranks of data_parallel_shard_degree: give a divisor of it",
+        )
+    return Degrees(replicate, shard, experts)

@@ -27,7 +27,7 @@ STALLED_AFTER_SLOW = 0.6  # once a stall has passed by itself: so that slow step
 SECOND_ROUND_AFTER = 0.2  # of the timeout, but no longer than
 SECOND_ROUND_AT_MOST_S = 10.0
 SECOND_ROUND_ASKED_S = 3.0  # somebody waits for the answer
-SECOND_ROUND_DIED_S = 2.0  # the launcher ends the others, and their delay of that lasts for both looks
+SECOND_ROUND_ENDING_S = 1.0  # ranks that fail or are told to end wait for both looks, before they go
 QUIET_S, SETTLE_S = 0.6, 3.0  # a rank that has not moved for this long waits for somebody; how long to hope for that
 MOST_SETS = 8
 BY_HAND = "by hand"
@@ -43,13 +43,11 @@ class Cause:
     timeout_s: float = 0.0
 
     @property
-    def second_after_s(self) -> float | None:
-        """Seconds until the second look, which tells slow from stuck; None where ranks only wait for us to end."""
+    def second_after_s(self) -> float:
+        """Seconds until the second look, which tells slow from stuck."""
         if self.reason == "stalled":
             return min(SECOND_ROUND_AFTER * self.timeout_s, SECOND_ROUND_AT_MOST_S)
-        if self.reason == "died":
-            return SECOND_ROUND_DIED_S
-        return SECOND_ROUND_ASKED_S if self.lives_on else None
+        return SECOND_ROUND_ASKED_S if self.lives_on else SECOND_ROUND_ENDING_S
 
     @property
     def lives_on(self) -> bool:
@@ -94,16 +92,15 @@ class Collector:
                 shutil.rmtree(Path(worker.side["server"]).parent, ignore_errors=True)
 
     def collect(self, cause: Cause) -> Path:
-        """Take one set of dumps, with a second look where the ranks may be slow and not stuck. Returns its folder."""
+        """Take one set of dumps, of two looks. Returns its folder."""
         if not cause.lives_on:
             self._settle()
         home, asked_ns = claim_set(self.dumps), time.time_ns()
         rounds = [look(self.workers, home, 1, last=not cause.lives_on)]
         write_json(home / "collection.json", account(cause, asked_ns, rounds))
-        if cause.second_after_s is not None:
-            time.sleep(max(0.0, cause.second_after_s - (time.time_ns() - asked_ns) / 1e9))
-            rounds.append(look(self.workers, home / "round_2", 2))
-            write_json(home / "collection.json", account(cause, asked_ns, rounds))
+        time.sleep(max(0.0, cause.second_after_s - (time.time_ns() - asked_ns) / 1e9))
+        rounds.append(look(self.workers, home / "round_2", 2))
+        write_json(home / "collection.json", account(cause, asked_ns, rounds))
         self._looked_ns = asked_ns  # what has moved since the first look may be another stall
         self._sets += 1
         if cause.reason == "stalled" and self._all_moved():

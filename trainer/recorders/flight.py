@@ -122,6 +122,7 @@ class FlightRecorder:
                 "host": place.host,
                 "pid": place.pid,
                 "attempt": place.attempt,
+                "error_file": os.environ.get("TORCHELASTIC_ERROR_FILE"),
                 "torch": torch.__version__,
                 "backend": dist.get_backend(),
                 "server": f"{self._socket_home}/rank",

@@ -19,7 +19,7 @@ ACTIVATIONS, INPUTS, TEMPORARY, COMMUNICATION, UNKNOWN = (
     "unknown",
 )
 PRIORITY = {PARAMETERS: 5, OPTIMIZER_STATE: 4, GRADIENTS: 3, INPUTS: 2, ACTIVATIONS: 1}
-WRAPPERS = ("module.", "_orig_mod.", "_checkpoint_wrapped_module.")
+WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module"}
 MOST_NOTES = 1_000_000
 
 
@@ -43,9 +43,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 def clean(name: str) -> str:
     """A parameter's or module's name without those of wrappers."""
-    for wrapper in WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def add_gradient_hook(parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Any:
@@ -71,7 +69,7 @@ class Notes:
             if parameter.requires_grad:
                 self._handles.append(add_gradient_hook(parameter, self._note_gradient))
         for name, module in model.named_modules():
-            self._hook(module, clean(f"{name}.")[:-1])
+            self._hook(module, clean(name))
 
     @contextmanager
     def saving(self) -> Iterator[None]:

@@ -28,12 +28,12 @@ def earliest(*causes: dict[str, Any] | None) -> dict[str, Any] | None:
     return min((cause for cause in causes if cause), key=lambda cause: cause.get("time_ns", 0), default=None)
 
 
-def first_rank_here(dumps: Path) -> int | None:
-    """The global rank of this node's local rank 0, from the ranks' side files."""
+def first_rank_here(dumps: Path, logs: Path) -> int | None:
+    """The global rank of local rank 0 of the launch that logs to `logs`, from the ranks' side files."""
     for path in dumps.glob("groups_*.json"):
         try:
             side = msgspec.json.decode(path.read_bytes())
-            if side["host"] == socket.gethostname():
+            if logs.name in Path(side["error_file"]).parts:
                 return int(side["rank"]) - int(side["local_rank"])
         except (msgspec.DecodeError, KeyError, TypeError, ValueError, OSError):
             continue

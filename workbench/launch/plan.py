@@ -11,6 +11,7 @@ from typing import Any
 from analyzers.errors import MissingExtra
 from trainer.config import ConfigError, JobConfig, load_for_training
 from workbench.errors import UsageProblem
+from workbench.options import Scheduler
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 OURS = "workbench"
@@ -29,6 +30,7 @@ class Request:
     rdzv_endpoint: str = "localhost:0"
     max_restarts: int = 0
     trainer: str = OURS
+    scheduler: Scheduler = Scheduler.LOCAL
     overrides: tuple[str, ...] = ()
     dry_run: bool = False
 

@@ -14,10 +14,11 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import JOINED, ask
 from workbench.console import complain, note
+from workbench.launch import scheduler
 from workbench.launch.agent import Outcome, start
 from workbench.launch.cause import earliest, first_error, first_rank_here
 from workbench.launch.plan import Plan, Request, plan
-from workbench.options import Format
+from workbench.options import Format, Scheduler
 from workbench.present import render
 from workbench.watch.follow import Watcher
 
@@ -25,6 +26,8 @@ from workbench.watch.follow import Watcher
 def run(request: Request) -> Exit:
     """Launch the job; its end as an exit status."""
     planned = plan(request)
+    if request.scheduler != Scheduler.LOCAL:
+        return handed_over(request, planned)
     if request.dry_run:
         print(planned.shell())
         return Exit.OK
@@ -36,6 +39,15 @@ def run(request: Request) -> Exit:
         diagnose(planned)
         return Exit.FINDINGS
     note(f"completed; look at it with: workbench inspect {planned.folder}")
+    return Exit.OK
+
+
+def handed_over(request: Request, planned: Plan) -> Exit:
+    """Leave the job to a cluster's scheduler."""
+    if request.dry_run:
+        print(scheduler.shell(request, planned).rstrip())
+    else:
+        scheduler.submit(request, planned)
     return Exit.OK
 
 
@@ -76,7 +88,9 @@ def write_end(path: Path, began: float, outcome: Outcome) -> None:
 
 def of_this_node(folder: Path, began: float, outcome: Outcome, manifest: dict[str, Any]) -> dict[str, Any]:
     """Which ranks this launch had, and the cause; each node's launcher adds its own, and the earliest error stays."""
-    first = first_rank_here(folder / "dumps") if outcome.first_rank is None else outcome.first_rank
+    first = outcome.first_rank
+    if first is None and outcome.logs:
+        first = first_rank_here(folder / "dumps", outcome.logs)
     cause = first_error(outcome.logs or folder / "logs", began, first or 0)
     here = {"host": socket.gethostname(), "first_rank": first}
     launches = (manifest.get("launches") or {}) | ({outcome.logs.name: here} if outcome.logs else {})

@@ -32,7 +32,7 @@ def block_list(state: pd.DataFrame) -> tuple[Table, list[int]]:
     return table("", heads, rows, BLOCKS), [int(address) for address in largest["address"]]
 
 
-def life(frame: pd.DataFrame) -> Table:
+def life(frame: pd.DataFrame, title: str = "") -> Table:
     """Every block that held an address (`memory.views.life`), in order of time."""
     columns = (frame[name] for name in ("born", "died", "address", "requested", "category", "label", "frames"))
     rows = (
@@ -40,7 +40,7 @@ def life(frame: pd.DataFrame) -> Table:
         for born, died, address, held, category, label, frames in zip(*columns, strict=True)
     )
     heads = "from entry> | to entry> | block | bytes> | category | of | allocated at"
-    return table("", heads, rows, BLOCKS)
+    return table(title, heads, rows, BLOCKS)
 
 
 def found(blocks: pd.DataFrame, limit: int) -> Table:

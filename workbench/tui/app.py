@@ -1,5 +1,6 @@
 """The terminal app: the answer first, the evidence one key away."""
 
+import gc
 import time
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -215,6 +216,16 @@ class WorkbenchApp(App[None]):
         if self.report is None:
             end_children()
         self.exit()
+
+
+def open_app(case: Case) -> None:
+    """Show a case until its reader leaves.
+
+    What is loaded by now stays loaded. To look through it for garbage, as Python does now and then, would hold up a key
+    for a tenth of a second.
+    """
+    gc.freeze()
+    WorkbenchApp(case).run()
 
 
 def chosen_in(node: Any) -> str:

@@ -46,7 +46,8 @@ class Watching:
         """The scene as it is now."""
         now = self._follower.look()
         self._consider(now)
-        return Scene(now, self._report, self.asking, self._problem)
+        asking = self.asking  # before the report: an answer that comes between the two must not pass for the last word
+        return Scene(now, self._report, asking, self._problem)
 
     @property
     def asking(self) -> bool:

@@ -12,7 +12,7 @@ from workbench.present import render
 from workbench.web.components.text import go, navigation
 from workbench.web.pages import compare, config, hang, memory, overview, source, steps, trace
 from workbench.web.view import View, asked
-from workbench.web.window import OWN, Window, read
+from workbench.web.window import OWN, Window, read, without_window
 
 PAGES = {"memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "compare": "Compare"}
 """The page of each room, which has a link where the room has something to show."""
@@ -128,10 +128,6 @@ def turning(app: Dash, view: View) -> None:
         if ctx.triggered_id in ("steps", "reset"):
             query = without_window(query) | ({"steps": typed or ""} if ctx.triggered_id == "steps" else {})
         return page(view, name, query), window(view, name, query).told(), here
-
-
-def without_window(query: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in query.items() if name not in OWN}
 
 
 def own_of(query: dict[str, str]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """What a page draws from: one run, its report, and the part of it that each room found."""
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from workbench.ask import ask, parts
 WHOLE = -1
 GROUPINGS = ("module", "line", "stack", "category")
 COLOURS = ("category", "pool", "stream", "phase", "rank")
+ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
 DIGITS = 19
 """Of a number in the address: nanoseconds of a day in this century, and no longer."""
 
@@ -64,8 +66,8 @@ def number(query: dict[str, str], name: str, beyond: int, otherwise: int) -> int
 
 @dataclass(frozen=True)
 class Instant:
-    """Where the memory page looks: the instant, the grouping, the subtree, what is sought, the colours, and the instant
-    to compare with.
+    """Where the memory page looks: the instant, the grouping, the subtree, what is sought, the colours, the instant to
+    compare with, and the address whose block is told.
     """
 
     entry: int
@@ -74,6 +76,7 @@ class Instant:
     find: str
     colour: str
     since: int | None = None
+    block: int | None = None
 
 
 def instant(query: dict[str, str], device: Any) -> Instant:
@@ -86,6 +89,7 @@ def instant(query: dict[str, str], device: Any) -> Instant:
         query.get("find", "")[:100],
         colour if colour in COLOURS else COLOURS[0],
         number(query, "since", device.entries, 0) if "since" in query else None,
+        int(query["block"], 16) if ADDRESS.fullmatch(query.get("block", "")) else None,
     )
 
 

@@ -5,6 +5,7 @@ are the same on the axis of the page itself.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,12 +86,17 @@ def window_of(query: dict[str, str], span: tuple[int, int] | None, marks: Marks)
     return Window(marks.place(steps) if steps else None, steps)
 
 
+def without_window(query: Mapping[str, str]) -> dict[str, str]:
+    """A query but for its window."""
+    return {name: value for name, value in query.items() if name not in OWN}
+
+
 def kept(query: dict[str, str], shown: dict[str, Any]) -> dict[str, str]:
     """A query with the window that is in sight: a zoom is written into the address bar behind the back of Dash, whose
     own idea of the address is that of before.
     """
     own: dict[str, str] = shown["own"]
-    return {name: value for name, value in query.items() if name not in OWN} | own
+    return without_window(query) | own
 
 
 def read(text: str) -> Span | None:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import pickle
 import random
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from analyzers import run
+from wild import recorded
 
 BASE = 0x7F0000000000
 
@@ -142,11 +142,7 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def real_snapshots():
-    shared = Path(os.environ.get("WORKBENCH_SHARED", Path(__file__).parents[4] / "shared"))
-    folder = shared / "data" / "memory"
-    if not folder.is_dir():
-        pytest.skip("no recordings of other people's jobs here")
-    return [Maker.artefact(path) for path in sorted(folder.iterdir())]
+    return [Maker.artefact(path) for path in sorted(recorded("memory").iterdir())]
 
 
 def replayed(snapshot, device):

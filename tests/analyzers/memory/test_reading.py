@@ -262,7 +262,7 @@ def test_mutated_snapshots_are_answered_or_refused(maker, seed):
     path = maker.save(maker.wander(seed, 60).snapshot()).path
     environment = os.environ | {"PYTHONPATH": str(store.PACKAGE_ROOT), "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", program, str(path), str(seed)]
-    ended = subprocess.run(command, capture_output=True, check=False, env=environment, timeout=60)
+    ended = subprocess.run(command, capture_output=True, check=False, env=environment, timeout=240)
     assert ended.returncode == 0, ended.stderr.decode()
 
 

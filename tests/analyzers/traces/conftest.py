@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from analyzers import run
 from analyzers.traces import digest
 from analyzers.traces.answers import RankTrace
 from analyzers.traces.model import Fresh, Trace
+from wild import recorded
 
 BASE_NS = 1_790_857_026_000_000_000
 
@@ -118,11 +118,7 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def real_traces():
-    shared = Path(os.environ.get("WORKBENCH_SHARED", Path(__file__).parents[4] / "shared"))
-    folder = shared / "data" / "traces"
-    if not folder.is_dir():
-        pytest.skip("no recordings of other people's jobs here")
-    return [Maker.artefact(path) for path in sorted(folder.rglob("*.json*"))]
+    return [Maker.artefact(path) for path in sorted(recorded("traces").rglob("*.json*"))]
 
 
 def swept(events):

@@ -51,11 +51,11 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """SwiGLU: (B, T, D) -> (B, T, D)."""
 
-    def __init__(self, args: ModelArgs) -> None:
+    def __init__(self, dim: int, hidden_dim: int) -> None:
         super().__init__()
-        self.w1 = nn.Linear(args.dim, args.hidden_dim, bias=False)
-        self.w2 = nn.Linear(args.hidden_dim, args.dim, bias=False)
-        self.w3 = nn.Linear(args.dim, args.hidden_dim, bias=False)
+        self.w1 = nn.Linear(dim, hidden_dim, bias=False)
+        self.w2 = nn.Linear(hidden_dim, dim, bias=False)
+        self.w3 = nn.Linear(dim, hidden_dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.w2(functional.silu(self.w1(x)) * self.w3(x))
@@ -70,7 +70,7 @@ class Block(nn.Module):
         self.attention_norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
         self.attention = Attention(args)
         self.ffn_norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
-        self.feed_forward = FeedForward(args)
+        self.feed_forward = FeedForward(args.dim, args.hidden_dim)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
         h: Tensor = x + self.attention(self.attention_norm(x), rope)
@@ -87,10 +87,13 @@ class Llama3(Decoder):
         super().__init__()
         self.args, self.max_length, self.dim = args, max_length, args.dim
         self.tok_embeddings = nn.Embedding(args.vocab_size, args.dim)
-        self.layers = nn.ModuleDict({str(i): Block(args) for i in range(args.n_layers)})
+        self.layers = nn.ModuleDict({str(i): self.block(i) for i in range(args.n_layers)})
         self.norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
         self.output = nn.Linear(args.dim, args.vocab_size, bias=False)
         self.register_buffer("rope", self.rotations(), persistent=False)
+
+    def block(self, number: int) -> nn.Module:  # noqa: ARG002 - other models have blocks of several kinds
+        return Block(self.args)
 
     def rotations(self) -> Tensor:
         return rotations(self.max_length, self.args.dim // self.args.n_heads, self.args.rope_theta)

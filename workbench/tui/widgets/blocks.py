@@ -10,12 +10,11 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from analyzers.memory.block_map import block_map
-from workbench.palette import CATEGORIES, ink
+from workbench.palette import CATEGORIES, LETTERS, ink
 from workbench.present.units import share, size
 
 LABEL = 24
 """Columns in front of the cells, for the size of the segment and how full it is."""
-LETTERS = {name: name[0].upper() for name in CATEGORIES} | {"unknown": "?"}
 FREE = "·"
 
 

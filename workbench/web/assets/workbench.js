@@ -57,6 +57,20 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     window.localStorage.setItem("workbench-theme", root.dataset.theme);
   }
 
+  // Dash answers a zoom by drawing the chart once more as it is, and only then asks for what is in the window. Of a chart
+  // that is zoomed the server is asked at once instead; before Dash listens, it is left to Dash.
+  function askAtOnce(event) {
+    const figure = event.target.closest && event.target.closest("figure[data-zooms]");
+    const graph = figure && figure.querySelector(".js-plotly-plot");
+    if (!graph || graph.asksAtOnce || graph.classList.contains("dash-graph--pending")) return;
+    graph.asksAtOnce = true;
+    graph.removeAllListeners("plotly_relayout");
+    graph.on("plotly_relayout", (change) => window.dash_clientside.set_props(graph.parentElement.id, { relayoutData: change }));
+  }
+  for (const gesture of ["pointerdown", "wheel", "keydown"]) {
+    document.addEventListener(gesture, askAtOnce, { capture: true, passive: true });
+  }
+
   // A chart that has the focus is moved and zoomed by keys, as by a mouse: Plotly then tells Dash of either alike.
   function zoomByKey(event) {
     const figure = event.target.closest && event.target.closest("figure[data-zooms]");

@@ -1,8 +1,9 @@
 """What all figures share. They carry reduced data only: a few thousand points, each a real instant."""
 
+from collections.abc import Mapping, Sequence
 from html import escape
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
 import plotly.graph_objects as go
 from dash import dcc, html
@@ -11,7 +12,7 @@ from workbench.console import clean
 from workbench.present.units import size
 
 GRID = {"gridcolor": "rgba(128,128,128,0.25)", "zerolinecolor": "rgba(128,128,128,0.5)"}
-PLAIN = {
+PLAIN: dict[str, Any] = {
     "template": {"layout": {"xaxis": GRID, "yaxis": GRID}},
     "paper_bgcolor": "rgba(0,0,0,0)",
     "plot_bgcolor": "rgba(0,0,0,0)",
@@ -19,9 +20,15 @@ PLAIN = {
     "margin": {"l": 70, "r": 10, "t": 30, "b": 40},
 }
 
+Figure: TypeAlias = go.Figure | dict[str, Any]
+"""As a dictionary where it is drawn at each zoom: Plotly's own classes check every number, which takes longer."""
 LONGEST = 400
 KEYS = "left and right move it, plus and minus zoom, 0 shows all"
-BAR: dcc.Graph.Config = {"displaylogo": False}
+BAR: dcc.Graph.Config = {
+    "displaylogo": False,
+    "modeBarButtonsToRemove": ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"],
+}
+"""Plotly offers to upload a chart, to select points, which leads nowhere here, and to reset the axes twice."""
 
 
 def plain(text: object) -> str:
@@ -36,7 +43,19 @@ def byte_ticks(top: int) -> dict[str, Any]:
     return {"tickvals": [*at], "ticktext": [size(count) for count in at]}
 
 
-def drawn(name: str, figure: go.Figure, label: str, *, zooms: bool = False) -> html.Figure:
+def figure_of(traces: Sequence[Any], layout: Mapping[str, Any]) -> dict[str, Any]:
+    """A figure as Plotly's script takes it."""
+    return {"data": [*traces], "layout": {**PLAIN, **layout}}
+
+
+def key(name: str, colour: str) -> go.Scatter:
+    """An entry of the legend for what is told by colour in a heat map, which has no legend of its own."""
+    return go.Scatter(
+        x=[None], y=[None], mode="markers", name=name, marker={"color": colour, "symbol": "square", "size": 11}
+    )
+
+
+def drawn(name: str, figure: Figure, label: str, *, zooms: bool = False) -> html.Figure:
     """A figure under `id=name`. A screen reader tells the label; the numbers stand in a table beside it.
 
     One that `zooms` also does so by keys, once it has the focus.

@@ -30,4 +30,6 @@ def matrix(frame: pd.DataFrame) -> go.Figure:
         ),
         layout=PLAIN,
     )
-    return figure.update_layout(yaxis={"autorange": "reversed"}, height=120 + 26 * len(frame))
+    # Plotly would take #3 for a number.
+    figure.update_layout(xaxis={"type": "category"}, yaxis={"autorange": "reversed"})
+    return figure.update_layout(height=120 + 26 * len(frame))

@@ -1,4 +1,4 @@
-"""Memory: over time, as a tree, and as segments."""
+"""Memory: over time, as a tree, and by rank."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from workbench.palette import CATEGORIES, STATUSES, qualitative
 from workbench.present.units import size
-from workbench.web.components.figure import PLAIN, byte_ticks, plain
+from workbench.web.components.figure import PLAIN, byte_ticks, figure_of, plain
 
 UNSAID, DIMMED = "#c9ced6", "#eceef1"
 ROOM = 0.06
@@ -22,57 +22,61 @@ Begins = Sequence[tuple[int, float]]
 """Steps, and the entries with which they begin."""
 
 
-def timeline(frame: pd.DataFrame, parts: Mapping[str, str], begins: Begins, cursor: int) -> go.Figure:
+def timeline(frame: pd.DataFrame, parts: Mapping[str, str], begins: Begins, cursor: int) -> dict[str, Any]:
     """Stacked memory over trace entries, marked as `over_entries` does.
 
     `parts` are the columns to stack, each with its colour.
     """
-    figure = go.Figure(layout=PLAIN)
-    for name, colour in parts.items():
-        if frame[name].any():
-            figure.add_trace(layer(name, frame, colour))
-    return over_entries(figure, frame, begins, cursor)
+    layers = [layer(name, frame, colour) for name, colour in parts.items() if frame[name].any()]
+    return figure_of(layers, over_entries(frame, begins, cursor))
 
 
-def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], begins: Begins, cursor: int) -> go.Figure:
+def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], begins: Begins, cursor: int) -> dict[str, Any]:
     """What each rank had allocated, a line a rank: the one that is looked at in front and filled."""
-    figure = go.Figure(layout=PLAIN)
-    for i, (name, other) in enumerate(others.items()):
-        line = {"shape": "hv", "width": 1.5, "color": qualitative(i + 1), "dash": DASHES[i % len(DASHES)]}
-        figure.add_trace(go.Scatter(x=other["entry"], y=other["allocated"], name=name, mode="lines", line=line))
-    figure.add_trace(layer("this rank", frame.assign(**{"this rank": frame["allocated"]}), qualitative(0)))
-    return over_entries(figure, frame, begins, cursor)
+    lines = [
+        {
+            "type": "scatter",
+            "x": other["entry"].tolist(),
+            "y": other["allocated"].tolist(),
+            "name": name,
+            "mode": "lines",
+            "line": {"shape": "hv", "width": 1.5, "color": qualitative(i + 1), "dash": DASHES[i % len(DASHES)]},
+        }
+        for i, (name, other) in enumerate(others.items())
+    ]
+    mine = layer("this rank", frame.assign(**{"this rank": frame["allocated"]}), qualitative(0))
+    return figure_of([*lines, mine], over_entries(frame, begins, cursor))
 
 
-def over_entries(figure: go.Figure, frame: pd.DataFrame, begins: Begins, cursor: int) -> go.Figure:
-    """The axes of a timeline; the peak, each failed allocation, the cursor and the begin of each step are marked."""
+def over_entries(frame: pd.DataFrame, begins: Begins, cursor: int) -> dict[str, Any]:
+    """The layout of a timeline; the peak, each failed allocation, the cursor and the begin of each step are marked."""
     begins = apart(begins, float(frame["entry"].max() - frame["entry"].min()) if len(frame) else 0.0)
-    figure.update_layout(
-        xaxis={"title": "trace entry"},
-        yaxis={"rangemode": "tozero", **byte_ticks(int(frame["allocated"].max()) if len(frame) else 0)},
-        legend={"orientation": "h", "y": 1.16},
-        showlegend=True,
-        hovermode="x unified",
-        uirevision="timeline",
-        shapes=[
+    return {
+        "xaxis": {"title": {"text": "trace entry"}},
+        "yaxis": {"rangemode": "tozero", **byte_ticks(int(frame["allocated"].max()) if len(frame) else 0)},
+        "legend": {"orientation": "h", "y": 1.16},
+        "showlegend": True,
+        "hovermode": "x unified",
+        "uirevision": "timeline",
+        "shapes": [
             *(mark(entry, STATUSES["error"]) for entry in frame["entry"][frame["oom"] > 0]),
             mark(cursor, "#7a7a7a") | {"line": {"color": "#7a7a7a", "dash": "dot"}},
             *(mark(entry, "rgba(128,128,128,0.4)") for _, entry in begins),
         ],
-        annotations=[*([peak(frame)] if len(frame) else []), *(begin(*step) for step in begins)],
-    )
-    return figure
+        "annotations": [*([peak(frame)] if len(frame) else []), *(begin(*step) for step in begins)],
+    }
 
 
-def layer(name: str, frame: pd.DataFrame, colour: str) -> go.Scatter:
-    return go.Scatter(
-        x=frame["entry"].to_numpy(),
-        y=frame[name].to_numpy(),
-        name=plain(name).replace("_", " "),
-        stackgroup="memory",
-        line={"shape": "hv", "width": 0.5, "color": colour},
-        fillcolor=colour,
-    )
+def layer(name: str, frame: pd.DataFrame, colour: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "x": frame["entry"].tolist(),
+        "y": frame[name].tolist(),
+        "name": plain(name).replace("_", " "),
+        "stackgroup": "memory",
+        "line": {"shape": "hv", "width": 0.5, "color": colour},
+        "fillcolor": colour,
+    }
 
 
 def begin(step: int, entry: float) -> dict[str, Any]:
@@ -144,29 +148,6 @@ def shade(name: str, path: Sequence[str], find: str) -> str:
     if find and not any(find.casefold() in part.casefold() for part in path):
         return DIMMED
     return CATEGORIES.get(name, UNSAID)
-
-
-def block_chart(frame: pd.DataFrame) -> go.Figure:
-    """Segments down, each cell in the colour of what fills it most, with its letter; free memory stays empty."""
-    names = ["", *CATEGORIES]
-    colours = ["rgba(128,128,128,0.15)", *CATEGORIES.values()]
-    owners = frame["owners"].tolist()
-    figure = go.Figure(
-        go.Heatmap(
-            z=[[names.index(name) for name in row] for row in owners],
-            y=[f"{i}: {size(total)}" for i, total in enumerate(frame["bytes"])],
-            customdata=[[name.replace("_", " ") or "free" for name in row] for row in owners],
-            hovertemplate="segment %{y}: %{customdata}<extra></extra>",
-            zmin=0,
-            zmax=len(names),
-            colorscale=[(edge / len(names), c) for i, c in enumerate(colours) for edge in (i, i + 1)],
-            showscale=False,
-            ygap=2,
-        ),
-        layout=PLAIN,
-    )
-    figure.update_layout(title="Segments and what fills them", margin={"l": 110, "t": 40}, height=120 + 22 * len(frame))
-    return figure.update_layout(xaxis={"visible": False}, yaxis={"autorange": "reversed"})
 
 
 def ranks(frame: pd.DataFrame) -> go.Figure:

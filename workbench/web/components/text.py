@@ -1,6 +1,6 @@
 """Verdict, findings and tables. Dash escapes text; control characters are taken out here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
@@ -14,6 +14,8 @@ from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.table import Table
 from workbench.source import NAMED, source_of
 
+Leads = Callable[[str], html.A | None]
+"""The link that a cell of a table is, by its text."""
 LONGEST = 1000
 """Characters of a cell: names of kernels are long, those of a hostile file longer."""
 
@@ -94,18 +96,22 @@ def sourced(text: str) -> list[Any] | str:
     return [clean(shown[: named.start()]), link, clean(shown[named.end() :])]
 
 
+def linked(cell: str, link: html.A | None) -> Any:
+    return html.Span(link, className="whole") if link else sourced(cell)
+
+
 @lru_cache(4096)
 def there(text: str) -> bool:
     """Whether a text leads to a source: asked of the file system once, as tables repeat the same lines."""
     return source_of(text) is not None
 
 
-def table(section: Table) -> html.Div:
-    """A table with its title as caption."""
+def table(section: Table, leads: Leads = lambda _: None) -> html.Div:
+    """A table with its title as caption. A cell is the link that `leads` makes of it, else it may lead to a source."""
     styles = ["n" if i in section.numeric else "" for i in range(len(section.columns))]
     columns = zip(section.columns, styles, strict=True)
     rows = [
-        html.Tr([html.Td(sourced(cell), className=style) for cell, style in zip(row, styles, strict=True)])
+        html.Tr([html.Td(linked(cell, leads(cell)), className=style) for cell, style in zip(row, styles, strict=True)])
         for row in section.rows
     ]
     rest = [html.P(f"... and {section.left_out} more")] if section.left_out else []

@@ -1,6 +1,7 @@
 """Steps and traces: durations over steps, what a step is made of, and the events of a window."""
 
 from collections.abc import Mapping, Sequence
+from math import ceil, floor, log10
 from typing import Any
 
 import pandas as pd
@@ -9,7 +10,7 @@ import plotly.graph_objects as go
 from analyzers.traces.answers import RankTrace
 from workbench.palette import KINDS, PHASES, STATUSES, qualitative
 from workbench.present.units import nanoseconds
-from workbench.web.components.figure import PLAIN, plain
+from workbench.web.components.figure import PLAIN, figure_of, key, plain
 
 MOST_RANKS = 12
 MOST_STEPS = 1000
@@ -20,6 +21,11 @@ PARTS = {
     "idle": ("idle", "idle_ns"),
 }
 ROW_PX = 18
+LANE = 32
+"""Characters of a lane's name that there is room for."""
+UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1))
+ROOM = 1 / 60
+"""Of the width of a picture, for the name of an event: laying names out that nobody can read takes most of the time."""
 
 
 def step_times(series: pd.DataFrame, named: Sequence[int]) -> go.Figure:
@@ -101,53 +107,70 @@ def shares(accounts: Sequence[RankTrace]) -> go.Figure:
     return figure.update_layout(yaxis={"autorange": "reversed"}, legend={"orientation": "h", "y": 1.2})
 
 
-def gantt(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[str, str]) -> go.Figure:
+def gantt(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[str, str]) -> dict[str, Any]:
     """The blocks of `traces.views.timeline`, a row a lane and depth, in nanoseconds from the first event.
 
     `blocks` has a column `colour` that says what is told by colour; `colours` has one for each of its values.
     """
     rows = lanes(blocks)
-    figure = go.Figure(layout=PLAIN)
-    for value, some in blocks.assign(event=blocks["row"], row=[rows[key] for key in keys_of(blocks)]).groupby(
-        "colour", sort=False
-    ):
-        figure.add_trace(bars(str(value), colours[str(value)], some))
+    room = (window[1] - window[0]) * ROOM
+    named = blocks["name"].map(plain).where(blocks["dur_ns"] >= room, "")
+    placed = blocks.assign(event=blocks["row"], row=[rows[key] for key in keys_of(blocks)], text=named)
+    parts = placed.groupby("colour", sort=False)
     firsts = {lane: row for (lane, depth), row in reversed(rows.items()) if depth == 0}
-    figure.update_layout(
-        barmode="overlay",
-        bargap=0.1,
-        height=140 + ROW_PX * len(rows),
-        showlegend=True,
-        legend={"orientation": "h", "y": 1.1},
-        xaxis={"title": "ns from the first event", "range": list(window), "tickformat": "~s"},
-        yaxis={
+    layout = {
+        "barmode": "overlay",
+        "bargap": 0.1,
+        "height": 140 + ROW_PX * len(rows),
+        "showlegend": True,
+        "legend": {"orientation": "h", "y": 1.1},
+        "xaxis": {"range": list(window), **time_ticks(*window)},
+        "yaxis": {
             "autorange": "reversed",
             "tickvals": list(firsts.values()),
-            "ticktext": [plain(lane)[:28] for lane in firsts],
+            "ticktext": [plain(lane[:LANE]) for lane in firsts],
             "fixedrange": True,
         },
-        uniformtext={"minsize": 9, "mode": "hide"},
-        margin={"l": 170},
-    )
-    return figure
+        "uniformtext": {"minsize": 9, "mode": "hide"},
+        "margin": {**PLAIN["margin"], "l": 190},
+    }
+    return figure_of([bars(str(value), colours[str(value)], some) for value, some in parts], layout)
 
 
-def bars(title: str, colour: str, blocks: pd.DataFrame) -> go.Bar:
+def time_ticks(low: int, high: int) -> dict[str, Any]:
+    """Ticks of an axis in nanoseconds, in the unit that its length is best told in."""
+    unit, scale = next((one for one in UNITS if high - low >= 2 * one[1]), UNITS[-1])
+    step = 10 ** floor(log10((high - low) / scale))
+    step *= next(part for part in (0.2, 0.5, 1) if (high - low) / scale <= 6 * part * step or part == 1)
+    first, last = ceil(low / scale / step), floor(high / scale / step)
+    digits = max(0, -floor(log10(step)))
+    at = [number * step for number in range(first, last + 1)]
+    return {
+        "title": {"text": f"{unit} from the first event"},
+        "tickvals": [one * scale for one in at],
+        "ticktext": [f"{one:.{digits}f}" for one in at],
+    }
+
+
+def bars(title: str, colour: str, blocks: pd.DataFrame) -> dict[str, Any]:
     """The blocks of one colour."""
-    facts = zip(blocks["count"], blocks["busy_ns"], blocks["dur_ns"], strict=True)
-    return go.Bar(
-        base=blocks["start_ns"],
-        x=blocks["dur_ns"].clip(lower=1),
-        y=blocks["row"],
-        orientation="h",
-        name=plain(title or "host"),
-        marker={"color": colour, "line": {"width": 0}},
-        text=[plain(name) for name in blocks["name"]],
-        textposition="inside",
-        insidetextanchor="start",
-        customdata=[(told(*map(int, fact)), row) for row, fact in zip(blocks["event"], facts, strict=True)],
-        hovertemplate="%{text}<br>%{customdata[0]}<extra></extra>",
-    )
+    facts = zip(blocks["count"].tolist(), blocks["busy_ns"].tolist(), blocks["dur_ns"].tolist(), strict=True)
+    return {
+        "type": "bar",
+        "base": blocks["start_ns"].tolist(),
+        "x": blocks["dur_ns"].clip(lower=1).tolist(),
+        "y": blocks["row"].tolist(),
+        "width": 0.9,  # else Plotly takes the least distance between two bars of one colour for it
+        "orientation": "h",
+        "name": plain(title or "host"),
+        "marker": {"color": colour, "line": {"width": 0}},
+        "text": blocks["text"].tolist(),
+        "textposition": "inside",
+        "insidetextanchor": "start",
+        "hovertext": blocks["name"].map(plain).tolist(),
+        "customdata": [(told(*fact), row) for row, fact in zip(blocks["event"].tolist(), facts, strict=True)],
+        "hovertemplate": "%{hovertext}<br>%{customdata[0]}<extra></extra>",
+    }
 
 
 def told(count: int, busy_ns: int, dur_ns: int) -> str:
@@ -187,6 +210,9 @@ def fleet(frame: pd.DataFrame) -> go.Figure:
         ),
         layout=PLAIN,
     )
+    for title, (kind, _) in PARTS.items():
+        figure.add_trace(key(title, KINDS[kind]))
+    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
     return rows_down(figure, len(wide)).update_layout(xaxis={"title": "ms on the common clock"})
 
 
@@ -208,7 +234,8 @@ def lateness(frame: pd.DataFrame) -> go.Figure:
         ),
         layout=PLAIN,
     )
-    return rows_down(figure, len(wide))
+    # Plotly would take #3 for a number.
+    return rows_down(figure, len(wide)).update_layout(xaxis={"type": "category"})
 
 
 def rows_down(figure: go.Figure, rows: int) -> go.Figure:

@@ -1,4 +1,4 @@
-"""What is alive at an instant: as a tree, by its largest holders, in its segments, and beside another instant."""
+"""What is alive at an instant: as a tree, by its largest holders, and beside another instant."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,7 +7,6 @@ import pandas as pd
 from dash import dcc, html
 
 from analyzers.memory import diff, views
-from analyzers.memory.block_map import block_map
 from workbench.console import clean
 from workbench.present import comparison
 from workbench.present.memory import found
@@ -16,12 +15,12 @@ from workbench.present.table import table as table_of
 from workbench.present.units import size
 from workbench.web.components.compare import of_bytes
 from workbench.web.components.figure import drawn
-from workbench.web.components.memory import block_chart, icicle
+from workbench.web.components.memory import icicle
 from workbench.web.components.text import address, choice, go, place, table
+from workbench.web.pages.segments import leads
 from workbench.web.pages.timeline import snapshot
 from workbench.web.view import GROUPINGS, WHOLE, Instant, View
 
-CELLS, SEGMENTS = 200, 40
 LEVELS = 2
 NODES = 500
 FOUND = 40
@@ -65,18 +64,15 @@ def since(view: View, device: Any, at: Instant, query: Mapping[str, str]) -> Ite
 
 
 def alive(view: View, device: Any, at: Instant, query: dict[str, str]) -> list[Any]:
-    """The tree of what is alive, with the largest of its nodes as a table, and the segments that hold it."""
+    """The tree of what is alive, with the largest of its nodes as a table."""
     artefact, options, of = snapshot(view, device), view.options, device.device
     tree = views.tree(artefact, options, of, by=at.by, entry=at.entry)
-    segments = views.segments(artefact, at.entry, options, of)
-    blocks = views.state(artefact, at.entry, options, of)
     return [
         choice("by", [(name, f"by {name}") for name in GROUPINGS], at.by, query),
         drawn("tree", icicle(*below(tree, at.under), at.find), f"What is alive, by {at.by}"),
         *path_of(tree, at.under),
         table(holders(tree)),
-        *([table(found(views.search(artefact, at.find, options, of, FOUND), FOUND))] if at.find else []),
-        drawn("blocks", block_chart(block_map(segments, blocks, CELLS, SEGMENTS)), "Segments and what fills them"),
+        *([table(found(views.search(artefact, at.find, options, of, FOUND), FOUND), leads(query))] if at.find else []),
     ]
 
 

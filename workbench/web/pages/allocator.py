@@ -15,6 +15,7 @@ from workbench.present.memory import entries
 from workbench.present.units import size
 from workbench.web.components.figure import PLAIN, drawn, plain
 from workbench.web.components.text import choice, table
+from workbench.web.pages.segments import leads
 from workbench.web.pages.timeline import snapshot
 from workbench.web.view import Instant, View, number
 
@@ -32,7 +33,7 @@ def allocator(view: View, device: Any, at: Instant, query: dict[str, str], span:
         html.H2("What the allocator did"),
         drawn("cached", lives(ranges, span or (0, device.entries)), told),
         turning(first // ROWS, len(found) == ROWS, query),
-        table(entries(found)),
+        table(entries(found), leads(query)),
     ]
 
 

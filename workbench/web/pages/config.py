@@ -31,10 +31,11 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
         [
             html.H2("How the run was configured"),
             *([html.P(["started as ", html.Code(clean(words))])] if words else []),
-            html.Label(["find a key, value or origin ", field], className="fields"),
+            html.Div(html.Label(["find a key, value or origin ", field]), className="fields"),
             choice("show", [(one, one) for one in KINDS], kind, query),
             table(told),
-        ]
+        ],
+        className="config",
     )
 
 

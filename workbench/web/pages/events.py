@@ -1,12 +1,14 @@
 """The events of a window of one trace, and beside them what all ranks did meanwhile."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
 from dash import html
 
 from analyzers.run import Artefact
+from analyzers.store import Options
 from analyzers.traces import views
 from workbench.console import clean
 from workbench.palette import KINDS, qualitative
@@ -15,10 +17,12 @@ from workbench.web.components.figure import drawn
 from workbench.web.components.memory import DIMMED
 from workbench.web.components.text import place, table
 from workbench.web.components.timing import fleet, gantt, lateness
+from workbench.web.pages import critical
 from workbench.web.view import View, number
 
 WIDTH = 1200
 """Columns of a picture; what is narrower than one is joined with its neighbours."""
+WINDOWS = 64
 COLLECTIVES = 60
 LATEST_NS = 1 << 62
 COLOURS = ("kind", "stream", "phase")
@@ -41,19 +45,31 @@ class Look:
 
     colour: str
     find: str
+    path: bool
+    """Whether the critical path is drawn as well."""
 
 
 def look_of(query: dict[str, str]) -> Look:
-    return Look(query["colour"] if query.get("colour") in COLOURS else COLOURS[0], query.get("find", "")[:100])
+    colour = query["colour"] if query.get("colour") in COLOURS else COLOURS[0]
+    return Look(colour, query.get("find", "")[:100], query.get("path") == "1")
 
 
 def drawing(view: View, at: int, look: Look, span: Nanoseconds | None) -> tuple[Any, list[Any], list[Any]]:
     """What follows the window: the events of one file, all ranks beside each other, and the longest events."""
     artefact = traces(view)[at]
-    blocks = views.timeline(artefact, view.options, span, WIDTH)
+    blocks = blocks_in(artefact, view.options, span)
     whole = (0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1)
     told, colours = coloured(artefact, view, blocks, look)
-    return gantt(blocks.assign(colour=told), span or whole, colours), together(view, at, span), [table(events(blocks))]
+    drawn = blocks.assign(colour=told)
+    if look.path:
+        drawn = pd.concat([critical.row(view, artefact, span or whole, WIDTH), drawn], ignore_index=True)
+    return gantt(drawn, span or whole, KINDS | colours), together(view, at, span), [table(events(blocks))]
+
+
+@lru_cache(WINDOWS)
+def blocks_in(artefact: Artefact, options: Options, span: Nanoseconds | None) -> pd.DataFrame:
+    """The events of a window, which readers come back to: all of a large trace take a third of a second."""
+    return views.timeline(artefact, options, span, WIDTH)
 
 
 def coloured(artefact: Artefact, view: View, blocks: pd.DataFrame, look: Look) -> tuple[list[str], dict[str, str]]:

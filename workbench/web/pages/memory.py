@@ -1,7 +1,8 @@
 """Memory over time of one rank's device, and what is alive at an instant.
 
 `?device=N` chooses the device, `entry=N` the instant, `by=` the grouping, `under=N` the subtree, `find=` what
-stands out, `from=` and `to=` the window of entries, `steps=` the same in steps, `colour=` what the timeline shows.
+stands out, `block=0x..` the address that is told of, `from=` and `to=` the window of entries, `steps=` the same in
+steps, `colour=` what the timeline shows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +19,13 @@ from workbench.web.components.memory import ranks as rank_chart
 from workbench.web.components.text import address, choice, table
 from workbench.web.pages.alive import alive, around, since
 from workbench.web.pages.allocator import allocator
+from workbench.web.pages.segments import segments
 from workbench.web.pages.timeline import COLOURS, chart, snapshot
 from workbench.web.view import WHOLE, View, asked, instant, number, span_of
 from workbench.web.window import OWN, Window, kept, window_of
+
+GESTURES = {"timeline": "clickData", "tree": "clickData", "blocks": "clickData", "find": "value", "entry": "value"}
+"""The parts of the page that a reader points at or types into, and what tells of it."""
 
 
 def layout(view: View, query: dict[str, str]) -> html.Div:
@@ -48,6 +53,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
             *around(device, at, query),
             *since(view, device, at, query),
             *alive(view, device, at, query),
+            *segments(view, device, at, query),
             *allocator(view, device, at, query, shown.span),
             *map(table, kinds_held(device)),
             table(stacks(device)),
@@ -106,17 +112,15 @@ def install(app: Dash, view: View) -> None:
 
     @app.callback(
         Output("address", "search"),
-        Input("timeline", "clickData"),
-        Input("tree", "clickData"),
-        Input("find", "value"),
-        Input("entry", "value"),
+        *(Input(part, told) for part, told in GESTURES.items()),
         State("address", "search"),
         State("window", "data"),
         prevent_initial_call=True,
     )
-    def look(clicked: Any, node: Any, find: str | None, entry: Any, search: str | None, shown: dict[str, Any]) -> Any:
+    def look(*given: Any) -> Any:
         """What is clicked or sought goes to the address, so that it can be shared."""
-        change = sought(str(ctx.triggered_id), {"timeline": clicked, "tree": node, "find": find, "entry": entry})
+        *values, search, shown = given
+        change = sought(str(ctx.triggered_id), dict(zip(GESTURES, values, strict=True)))
         query = asked(search)
         there = kept(query, shown) | change
         wanted = {name: str(value) for name, value in there.items() if value not in ("", WHOLE, None)}
@@ -141,6 +145,8 @@ def sought(part: str, values: dict[str, Any]) -> dict[str, Any]:
     if not value:
         return {}
     [point, *_] = value["points"]
-    return (
-        {"under": int(point["customdata"][0])} if part == "tree" else {"entry": max(0, int(point["x"])), "under": WHOLE}
-    )
+    if part == "blocks":
+        return {"block": point["customdata"]}
+    if part == "tree":
+        return {"under": int(point["customdata"][0])}
+    return {"entry": max(0, int(point["x"])), "under": WHOLE}

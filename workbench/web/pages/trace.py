@@ -1,7 +1,7 @@
 """How the time divides by rank, and the events of a window.
 
 `?file=N` chooses the trace, `from=NS` and `to=NS` the window, `steps=` the same in steps, `colour=` what colour tells,
-`find=` what stands out, `event=N` the event whose callers are told.
+`find=` what stands out, `path=1` the critical path, `event=N` the event whose callers are told.
 """
 
 from typing import Any
@@ -14,9 +14,12 @@ from workbench.web.clocks import trace_marks
 from workbench.web.components.figure import ALL, Span, drawn, zoomed
 from workbench.web.components.text import address, choice, table
 from workbench.web.components.timing import shares
+from workbench.web.pages import critical
 from workbench.web.pages.events import COLOURS, LATEST_NS, callers, drawing, look_of, shift_of, traces
 from workbench.web.view import View, asked, number, span_of
 from workbench.web.window import Window, kept, read, window_of
+
+PATHS = (("0", "events alone"), ("1", "with the critical path of the last step"))
 
 
 def layout(view: View, query: dict[str, str]) -> html.Div:
@@ -27,7 +30,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
     files = [(str(i), name(artefact)) for i, artefact in enumerate(artefacts)]
     figure, others, listed = drawing(view, at, look, shown.span)
     field = dcc.Input(id="event-name", type="search", value=look.find, debounce=True)
-    along: dict[str, str] = {key: value for key, value in query.items() if key in ("steps", "colour", "find")}
+    along: dict[str, str] = {key: value for key, value in query.items() if key in ("steps", "colour", "find", "path")}
     return html.Div(
         [
             html.H2("Where the time goes"),
@@ -37,14 +40,16 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
             html.H2(f"Events of {name(artefacts[at])}"),
             choice("file", files, str(at), along),
             choice("colour", [(one, f"colour by {one}") for one in COLOURS], look.colour, query),
+            choice("path", PATHS, "1" if look.path else "0", query),
             html.P(
                 "Drag to zoom in: short events come to sight. Click one for its callers, twice for all.",
                 className="hint",
             ),
-            html.Label(["find events by name ", field], className="fields"),
+            html.Div(html.Label(["find events by name ", field]), className="fields"),
             dcc.Store(id="file", data=at),
             drawn("gantt", figure, "Events of a window, a row a stream or thread", zooms=True),
             *callers(artefacts[at], view, query),
+            *(critical.told(view, artefacts[at], query) if look.path else []),
             html.Div(listed, id="events"),
             *(table(section) for section in tables_of(view.parts["trace"])[1:] if section.rows),
         ]

@@ -1,0 +1,1 @@
+"""Llama 4: Llama 3 whose feed-forward layers are mixtures of experts."""

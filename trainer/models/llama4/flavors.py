@@ -1,0 +1,38 @@
+"""The shape of Llama 4, and its sizes."""
+
+from dataclasses import dataclass
+
+from trainer.models.llama3.flavors import ModelArgs as DenseArgs
+
+
+@dataclass(frozen=True)
+class ModelArgs(DenseArgs):
+    """The shape of a model; `top_k` of `n_experts` and one shared expert see a token."""
+
+    dim: int = 5120
+    n_layers: int = 48
+    n_heads: int = 40
+    vocab_size: int = 202048
+    ffn_dim_multiplier: float = 1.2
+    multiple_of: int = 2048
+    n_experts: int = 16
+    top_k: int = 1
+    moe_every: int = 1
+    """Each so-manieth layer has experts, the others are dense."""
+
+    @property
+    def expert_dim(self) -> int:
+        """Width of an expert: all that see a token are together as wide as a dense layer, rounded up."""
+        wanted = self.hidden_dim // (self.top_k + 1)
+        return -(-wanted // self.multiple_of) * self.multiple_of
+
+
+FLAVORS = {
+    # As small as Llama 3's; two experts a token, so that what comes back is a sum.
+    "debugmodel": ModelArgs(
+        64, n_layers=4, n_heads=4, n_kv_heads=2, vocab_size=320, ffn_dim_multiplier=1, multiple_of=32,
+        n_experts=8, top_k=2, moe_every=2,
+    ),
+    "17bx16e": ModelArgs(),
+    "17bx128e": ModelArgs(n_experts=128, moe_every=2),
+}  # fmt: skip

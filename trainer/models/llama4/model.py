@@ -1,0 +1,53 @@
+"""Llama 4, its attention as Llama 3 has it: causal, with rotary positions in every layer.
+
+The published model leaves positions out of every fourth layer and attends within 8,192 tokens in the others.
+"""
+
+from torch import Tensor, nn
+
+from trainer.models.llama3.model import Attention, FeedForward, Llama3
+from trainer.models.llama4.flavors import ModelArgs
+from trainer.models.moe import Experts, MoE, Router, mixtures
+
+
+class SparseBlock(nn.Module):
+    """Attention and a mixture of experts, each normalised before and added to the stream (B, T, D)."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
+        self.attention = Attention(args)
+        self.ffn_norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
+        self.moe = MoE(
+            Router(args.dim, args.n_experts, args.top_k),
+            Experts(args.dim, args.expert_dim, args.n_experts),
+            FeedForward(args.dim, args.expert_dim),
+        )
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        h: Tensor = x + self.attention(self.attention_norm(x), rope)
+        out: Tensor = h + self.moe(self.ffn_norm(h))
+        return out
+
+
+class Llama4(Llama3):
+    """Tokens (B, T) -> logits (B, T, V), for T up to `max_length`."""
+
+    args: ModelArgs
+
+    def block(self, number: int) -> nn.Module:
+        return super().block(number) if (number + 1) % self.args.moe_every else SparseBlock(self.args)
+
+    def reset_buffers(self) -> None:
+        super().reset_buffers()
+        for moe in mixtures(self):
+            moe.reset_buffers()
+
+    def flops_per_token(self, length: int) -> int:
+        """Of the experts only those count that see a token."""
+        experts = sum(p.numel() for moe in mixtures(self) for p in moe.experts.parameters())
+        idle = experts - experts * self.args.top_k // self.args.n_experts
+        return super().flops_per_token(length) - 6 * idle
+
+
+Model = Llama4

@@ -1,0 +1,108 @@
+"""Mixture of experts: a router sends each token to a few of many feed-forward networks, and one more sees all tokens.
+
+Shapes: N = B * T tokens, D = dim, E experts of hidden width F, K of them a token, R = N * K routed copies of tokens.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+
+BIAS_STEP = 1e-3
+"""How far a step moves an expert's bias; torchtitan's load_balance_coeff."""
+grouped_mm = getattr(functional, "grouped_mm", None) or torch._grouped_mm  # noqa: SLF001 - public since torch 2.10
+
+
+class Router(nn.Module):
+    """Chooses `top_k` experts for each token by their scores: (N, D) -> weights (N, K), float32, and experts (N, K)."""
+
+    def __init__(self, dim: int, n_experts: int, top_k: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(dim, n_experts, bias=False)
+        self.top_k = top_k
+        self.even = False
+        """Deal tokens out in turn, whatever the scores say."""
+
+    def forward(self, tokens: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.gate(tokens).float().sigmoid()
+        if self.even:
+            slots = torch.arange(len(tokens) * self.top_k, device=tokens.device)
+            chosen = slots.view(-1, self.top_k) % scores.shape[1]
+        else:
+            chosen = (scores + bias).topk(self.top_k, dim=-1).indices  # the bias chooses, but weighs nothing
+        return scores.gather(1, chosen), chosen
+
+
+class Experts(nn.Module):
+    """E SwiGLU networks: tokens sorted by expert (R, D), of which each has `counts` (E,), -> (R, D)."""
+
+    def __init__(self, dim: int, hidden_dim: int, n_experts: int) -> None:
+        super().__init__()
+        self.w1 = nn.Parameter(torch.empty(n_experts, hidden_dim, dim))
+        self.w2 = nn.Parameter(torch.empty(n_experts, dim, hidden_dim))
+        self.w3 = nn.Parameter(torch.empty(n_experts, hidden_dim, dim))
+
+    def forward(self, tokens: Tensor, counts: Tensor) -> Tensor:
+        # How many tokens there are depends on the data, which DTensor cannot express.
+        w1, w2, w3 = (w.to_local() if isinstance(w, DTensor) else w for w in (self.w1, self.w2, self.w3))
+        tokens, ends = tokens.to(w1.dtype), counts.cumsum(0, dtype=torch.int32)
+        gate, up = (grouped_mm(tokens, w.transpose(1, 2), offs=ends) for w in (w1, w3))
+        out: Tensor = grouped_mm(functional.silu(gate) * up, w2.transpose(1, 2), offs=ends)
+        return out
+
+
+class MoE(nn.Module):
+    """The experts that the router chooses, and a shared one for all tokens: (B, T, D) -> (B, T, D)."""
+
+    expert_bias: Tensor
+    tokens_per_expert: Tensor
+
+    def __init__(self, router: Router, experts: Experts, shared: nn.Module) -> None:
+        super().__init__()
+        self.router, self.experts, self.shared_experts = router, experts, shared
+        self.register_buffer("expert_bias", torch.zeros(len(experts.w1)))
+        self.register_buffer("tokens_per_expert", torch.zeros(len(experts.w1)), persistent=False)
+
+    def reset_buffers(self) -> None:
+        self.expert_bias.zero_()
+        self.tokens_per_expert.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1)
+        weights, chosen = self.router(tokens, self.expert_bias)
+        slots = chosen.flatten()
+        counts = slots.new_zeros(len(self.expert_bias)).scatter_add_(0, slots, torch.ones_like(slots))
+        self.tokens_per_expert += counts
+        order = slots.argsort(stable=True)
+        rows = order // self.router.top_k
+        routed = self.experts((tokens[rows] * weights.flatten()[order].unsqueeze(1)).type_as(x), counts)
+        shared = self.shared_experts(tokens)
+        out: Tensor = shared.index_add(0, rows, routed.type_as(shared))
+        return out.view_as(x)
+
+
+def mixtures(model: nn.Module) -> Iterator[MoE]:
+    """The mixtures of experts in a model."""
+    return (module for module in model.modules() if isinstance(module, MoE))
+
+
+@torch.no_grad()
+def balance(model: nn.Module, mesh: DeviceMesh | None) -> None:
+    """Make experts that had more than their share of the step's tokens less likely, over all ranks of `mesh`.
+
+    Balancing by a bias alone, without a loss: https://arxiv.org/abs/2408.15664.
+    """
+    found = list(mixtures(model))
+    if not found:
+        return
+    counts = torch.stack([moe.tokens_per_expert for moe in found])
+    for group in mesh.get_all_groups() if mesh else ():
+        dist.all_reduce(counts, group=group)
+    moves = BIAS_STEP * torch.sign(counts.mean(1, keepdim=True) - counts)
+    for moe, move in zip(found, moves - moves.mean(1, keepdim=True), strict=True):
+        moe.expert_bias += move
+        moe.tokens_per_expert.zero_()

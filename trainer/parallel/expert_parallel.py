@@ -1,0 +1,51 @@
+"""Expert parallelism: each rank has some of the experts, tokens travel to theirs and back."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from trainer.models.moe import Experts, mixtures
+
+
+def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Deal the experts of each mixture out over `mesh`."""
+    for moe in mixtures(model):
+        for name, weight in list(moe.experts.named_parameters()):
+            part = distribute_tensor(weight, mesh, [Shard(0)], src_data_rank=None)
+            moe.experts.register_parameter(name, nn.Parameter(part))
+        Exchange(mesh.get_group()).attach(moe.experts)
+
+
+class Exchange:
+    """Hooks around a rank's experts: in front, tokens come from all ranks; behind, they go back."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+
+    def attach(self, experts: Experts) -> None:
+        experts.register_forward_pre_hook(self.dispatch)
+        experts.register_forward_hook(self.combine)
+
+    def dispatch(self, _: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Tokens of this rank for all experts -> tokens of all ranks for this rank's experts, sorted by expert."""
+        tokens, counts = inputs
+        theirs = all_to_all_single(counts, None, None, self.group).view(self.group.size(), -1)  # (ranks, own experts)
+        self.sent, self.received = split_sizes(counts.view_as(theirs).sum(1)), split_sizes(theirs.sum(1))
+        arrived = all_to_all_single_autograd(tokens, self.received, self.sent, self.group)
+        expert = torch.arange(theirs.shape[1], device=tokens.device).repeat(len(theirs))
+        self.order = expert.repeat_interleave(theirs.flatten(), output_size=len(arrived)).argsort(stable=True)
+        return arrived[self.order], theirs.sum(0)
+
+    def combine(self, _: nn.Module, __: tuple[Tensor, Tensor], out: Tensor) -> Tensor:
+        """What the experts made of them, to the ranks and places that the tokens came from."""
+        unsorted = torch.empty_like(out).index_copy(0, self.order, out)
+        return all_to_all_single_autograd(unsorted, self.sent, self.received, self.group)
+
+
+def split_sizes(counts: Tensor) -> list[int]:
+    """On the host, which waits for the device here: the exchange must know them."""
+    sizes: list[int] = counts.tolist()
+    return sizes

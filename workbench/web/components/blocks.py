@@ -1,0 +1,93 @@
+"""The segments of an allocator and what fills them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.palette import CATEGORIES, LETTERS, ink
+from workbench.present.units import size
+from workbench.web.components.figure import PLAIN, key, plain
+
+LINE = 80
+"""Columns of a frame that a hover shows: its end, where the name is."""
+ROOM = 3
+"""Cells that a letter needs."""
+
+
+def block_chart(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
+    """The rows of `memory.block_map`, each cell in the colour and with the letter of what fills it most.
+
+    A click on a cell leads to the address in its custom data: that of its largest block (in the table `blocks`).
+    """
+    names = ["", *CATEGORIES]
+    colours = ["rgba(128,128,128,0.15)", *CATEGORIES.values()]
+    told, addresses = cells_of(frame, blocks)
+    places = [f"{i}: {size(total)}" for i, total in enumerate(frame["bytes"], 1)]
+    figure = go.Figure(
+        go.Heatmap(
+            z=[[names.index(name) for name in row] for row in frame["owners"]],
+            y=places,
+            customdata=addresses,
+            text=told,
+            hovertemplate="segment %{y}: %{text}<extra></extra>",
+            zmin=0,
+            zmax=len(names),
+            colorscale=[(edge / len(names), c) for i, c in enumerate(colours) for edge in (i, i + 1)],
+            showscale=False,
+            ygap=2,
+        ),
+        layout=PLAIN,
+    )
+    figure.add_trace(letters_in(dict(zip(places, frame["owners"], strict=True))))
+    for name in CATEGORIES:
+        if any(name in row for row in frame["owners"]):
+            figure.add_trace(key(f"{LETTERS[name]}  {name.replace('_', ' ')}", CATEGORIES[name]))
+    figure.update_layout(margin={"l": 110, "t": 40}, height=120 + 22 * len(frame), showlegend=True)
+    figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+    return figure.update_layout(xaxis={"visible": False}, yaxis={"autorange": "reversed", "showgrid": False})
+
+
+def cells_of(frame: pd.DataFrame, blocks: pd.DataFrame) -> tuple[list[list[str]], list[list[str]]]:
+    """What a hover tells of each cell, and the address that a click on it leads to."""
+    rows = sorted({row for filled in frame["filled"] for row in filled if row >= 0})
+    columns = (blocks.loc[rows, name] for name in ("requested", "category", "frame"))
+    at = {row: f"{address:#x}" for row, address in zip(rows, blocks.loc[rows, "address"], strict=True)}
+    told = {
+        row: f"{category.replace('_', ' ')}, {size(held)} at {at[row]}<br>{plain(line[-LINE:])}"
+        for row, held, category, line in zip(rows, *columns, strict=True)
+    }
+    addresses = [
+        [at[row] if row >= 0 else middle(segment, total, (cell, len(filled))) for cell, row in enumerate(filled)]
+        for segment, total, filled in frame[["address", "bytes", "filled"]].itertuples(index=False)
+    ]
+    return [[told.get(row, "free") for row in filled] for filled in frame["filled"]], addresses
+
+
+def middle(segment: int, total: int, cell: tuple[int, int]) -> str:
+    """The address in the middle of a cell, the nth of so many."""
+    return f"{segment + (2 * cell[0] + 1) * total // (2 * cell[1]):#x}"
+
+
+def letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
+    """A letter in the middle of each stretch that one category fills, where there is room for one."""
+    found = [
+        (first + (length - 1) / 2, place, LETTERS[name], ink(CATEGORIES[name]))
+        for place, owners in rows.items()
+        for name, first, length in stretches(owners)
+        if name and length >= ROOM
+    ]
+    x, y, text, colours = zip(*found, strict=True) if found else ((),) * 4
+    return go.Scatter(
+        x=x, y=y, text=text, mode="text", textfont={"color": colours, "size": 10}, hoverinfo="skip", showlegend=False
+    )
+
+
+def stretches(owners: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Neighbours that are alike: their name, the place of the first, how many they are."""
+    first = 0
+    for name, alike in groupby(owners):
+        length = len(list(alike))
+        yield name, first, length
+        first += length

@@ -1,0 +1,90 @@
+"""The critical path of a trace's last step: as a row above its events, and in pieces that lead to their windows.
+
+`?path=1` shows it: to find the path of a large trace takes seconds.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
+from dash import html
+
+from analyzers.run import Artefact
+from analyzers.store import Options
+from analyzers.traces import critical_parts, views
+from analyzers.traces.answers import RankTrace
+from analyzers.traces.critical import in_columns
+from workbench.palette import KINDS
+from workbench.present.table import Table
+from workbench.present.table import table as table_of
+from workbench.present.traces import critical
+from workbench.present.units import nanoseconds
+from workbench.web.components.text import address, go, table
+from workbench.web.view import View
+from workbench.web.window import without_window
+
+LANE = "critical path"
+PIECES = 30
+AROUND = 2
+"""Times its own length is seen of what is around a piece that is led to."""
+KEPT = 16
+
+
+def account_of(view: View, artefact: Artefact) -> RankTrace:
+    """The file's first device, or its host."""
+    found: RankTrace = next(one for one in view.parts["trace"].ranks if one.path == str(artefact.path))
+    return found
+
+
+def path_of(view: View, artefact: Artefact) -> pd.DataFrame:
+    """The pieces of the last step, in order; without steps those of the whole recording."""
+    steps = [one.step for one in account_of(view, artefact).step_times]
+    return path_through(artefact, view.options, steps[-1] if steps else None)
+
+
+@lru_cache(KEPT)
+def path_through(artefact: Artefact, options: Options, step: int | None) -> pd.DataFrame:
+    return views.critical_path(artefact, options, step)
+
+
+def row(view: View, artefact: Artefact, span: tuple[int, int], width: int) -> pd.DataFrame:
+    """The path in a window as blocks of a lane of their own, as `traces.views.timeline` has them, in colours."""
+    path = path_of(view, artefact)
+    seen = path[(path["start_ns"] < span[1]) & (path["start_ns"] + path["dur_ns"] > span[0])]
+    drawn = in_columns(seen, (span[1] - span[0]) // width)
+    return drawn.assign(
+        lane=LANE,
+        on_device=True,
+        depth=0,
+        name=drawn["name"].where(drawn["name"] != "", drawn["kind"]),
+        busy_ns=drawn["dur_ns"],
+        colour=["" if kind == "host" else kind if kind in KINDS else "idle" for kind in drawn["kind"]],
+    )
+
+
+def told(view: View, artefact: Artefact, query: Mapping[str, str]) -> list[Any]:
+    """What the path consists of, and its longest pieces, each a way to its window."""
+    parts, path = critical_parts(account_of(view, artefact), view.options), path_of(view, artefact)
+    longest = path.nlargest(PIECES, "dur_ns", keep="first").sort_values("start_ns")
+    spans = longest[["start_ns", "dur_ns"]].itertuples()
+    leads = {name(place): go(name(place), window(start, dur, query), fixed=True) for place, start, dur in spans}
+    return [html.H2("Critical path", id="critical"), table(critical(parts)), table(pieces(longest), leads.get)]
+
+
+def name(place: int) -> str:
+    return f"#{place + 1}"
+
+
+def window(start: int, dur: int, query: Mapping[str, str]) -> str:
+    """The address of a piece and what is around it."""
+    low, high = max(0, start - AROUND * dur), start + (1 + AROUND) * dur
+    return address({**without_window(query), "from": str(low), "to": str(high)})
+
+
+def pieces(longest: pd.DataFrame) -> Table:
+    rows = (
+        (name(place), what or "-", kind, nanoseconds(at), nanoseconds(dur))
+        for place, at, dur, kind, what in longest[["start_ns", "dur_ns", "kind", "name"]].itertuples()
+    )
+    return table_of("Its longest pieces, in order of time", "piece | name | kind | begins at> | takes>", rows, PIECES)
