@@ -39,6 +39,7 @@ RARE_FIELDS = {
     "copy": ("bytes",),
     "graph": ("graph",),
     "unfinished": ("unfinished",),
+    "filling": ("filling",),
 }
 """The columns of `table.RARE`; an event has a row where the first of them is not negative."""
 

@@ -7,6 +7,9 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """All executions of one kernel; of one operator's own time in a CPU trace.
 
     `operator`, `module` and `line` are what launched it, most of its time if several did; empty where nothing tells.
+    `occupancy` is the part of the device's warps that it could keep busy at once, in percent, as the recorder estimates
+    it from registers, shared memory and grid; `warps_per_sm` and `blocks_per_sm` what a multiprocessor gets of it. All
+    are means weighted by duration, null where the trace does not tell.
     """
 
     name: str
@@ -21,6 +24,9 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     std_ns: int
     min_ns: int
     max_ns: int
+    occupancy: float | None = None
+    warps_per_sm: float | None = None
+    blocks_per_sm: float | None = None
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):

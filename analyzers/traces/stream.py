@@ -59,6 +59,9 @@ class Args(
         "concrete": "Concrete Inputs",
         "autograd": "Sequence number",
         "forward_thread": "Fwd thread id",
+        "occupancy": "est. achieved occupancy %",
+        "warps": "warps per SM",
+        "blocks": "blocks per SM",
     },
 ):
     """The arguments that the questions need; kernels, launches, operators and collectives carry different ones."""
@@ -78,6 +81,9 @@ class Args(
     dims: msgspec.Raw = NOTHING
     types: msgspec.Raw = NOTHING
     concrete: msgspec.Raw = NOTHING
+    occupancy: msgspec.Raw = NOTHING
+    warps: msgspec.Raw = NOTHING
+    blocks: msgspec.Raw = NOTHING
     autograd: int = -1
     forward_thread: int = -1
     finished: bool = True

@@ -28,6 +28,7 @@ RARE = {
     "copy": ("row", "bytes"),
     "graph": ("row", "id"),
     "unfinished": ("row",),
+    "filling": ("row", "text"),
 }
 """Tables of the events that carry such arguments; their columns are called `collective_row` and so on."""
 TIMES = ("start", "end")
@@ -49,12 +50,14 @@ class Rows:
 class Table:
     """Collects events; in `pid`, `tid` and `stream` -1 is none and what is below stands for a text.
 
-    A text of `shapes` holds the sizes, the types and the values of an operator's inputs, in JSON, with zeros between.
+    A text of `shapes` holds the sizes, the types and the values of an operator's inputs, in JSON, with zeros between;
+    one of `fillings` how a kernel fills the device: occupancy (%), warps and blocks a multiprocessor.
     """
 
     def __init__(self) -> None:
         self.texts: dict[str, int] = {}
         self.shapes: dict[bytes, int] = {}
+        self.fillings: dict[bytes, int] = {}
         self.parts: dict[str, list[Column]] = {name: [] for name in COLUMNS}
         self.rare: dict[str, list[Column]] = {name: [] for name in RARE}
         self.threads: list[tuple[int, int, str]] = []
@@ -123,6 +126,7 @@ class Table:
             "copy": [(i, bounded(a.bytes)) for i, a in args if a.bytes >= 0],
             "graph": [(i, bounded(a.graph)) for i, a in args if a.graph > 0],
             "unfinished": [(i,) for i, a in args if not a.finished],
+            "filling": [(i, self.filling(a)) for i, a in args if a.occupancy],
             "collective": [self.collective(i, a) for i, a in args if a.collective],
         }
         return {table: np.array(rows, np.int64) for table, rows in found.items() if rows}
@@ -130,6 +134,10 @@ class Table:
     def shape(self, a: Args) -> int:
         """Most operators have shapes where these are recorded, but only few different ones."""
         return self.shapes.setdefault(b"%b\0%b\0%b" % (a.dims, a.types, a.concrete), len(self.shapes))
+
+    def filling(self, a: Args) -> int:
+        """Kernels of one size and code fill the device alike, so that there are few different ones."""
+        return self.fillings.setdefault(b"%b\0%b\0%b" % (a.occupancy, a.warps, a.blocks), len(self.fillings))
 
     def collective(self, row: int, a: Args) -> tuple[int, ...]:
         sizes = bounded(a.elements), bounded(a.elements_out)
