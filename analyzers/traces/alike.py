@@ -33,7 +33,7 @@ VAIN_AT_MOST = 4
 LATE = 1 << 43
 """Microseconds, from which on a float64 does not hold each nanosecond."""
 RARE_FIELDS = {
-    "collective": ("collective", "group", "elements", "elements_out", "dtype", "members", "sequence"),
+    "collective": ("collective", "group", "elements", "elements_out", "dtype", "members", "sequence", "splits"),
     "shape": ("shape",),
     "autograd": ("autograd", "forward_thread"),
     "copy": ("bytes",),

@@ -181,6 +181,15 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     bus_bytes_per_s: float
 
 
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """The all-to-alls of one group on one rank: `sent_bytes` to each of `ranks`, all `count` calls together."""
+
+    group: str
+    count: int
+    ranks: list[int]
+    sent_bytes: list[int]
+
+
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """A Python frame that torch.compile compiled, `versions` times since the job began.
 
@@ -308,6 +317,7 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     copies: list[Copy]
     copy_sizes: list[CopySize]
     collectives: list[Collective]
+    exchanges: list[Exchange]
     graphs: Graphs | None
     compiled: Compiled | None
     sequences: list[Sequence]

@@ -53,6 +53,7 @@ class Args(
         "elements_out": "Out msg nelems",
         "members": "Group size",
         "sequence": "Seq",
+        "splits": "In split size",
         "graph": "graph id",
         "dims": "Input Dims",
         "types": "Input type",
@@ -84,6 +85,7 @@ class Args(
     occupancy: msgspec.Raw = NOTHING
     warps: msgspec.Raw = NOTHING
     blocks: msgspec.Raw = NOTHING
+    splits: msgspec.Raw = NOTHING
     autograd: int = -1
     forward_thread: int = -1
     finished: bool = True

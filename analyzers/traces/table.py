@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -22,7 +23,7 @@ FIRST_NAME = -2
 """In pid, tid and stream the number of text n is `FIRST_NAME - n`."""
 COLUMNS = ("name", "cat", "start", "end", "pid", "tid", "correlation", "device", "stream")
 RARE = {
-    "collective": ("row", "name", "group", "elements", "elements_out", "dtype", "members", "sequence"),
+    "collective": ("row", "name", "group", "elements", "elements_out", "dtype", "members", "sequence", "splits"),
     "shape": ("row", "text"),
     "autograd": ("row", "sequence", "thread"),
     "copy": ("row", "bytes"),
@@ -142,7 +143,8 @@ class Table:
     def collective(self, row: int, a: Args) -> tuple[int, ...]:
         sizes = bounded(a.elements), bounded(a.elements_out)
         texts = self.text(a.collective), self.text(str(a.group))
-        return (row, *texts, *sizes, self.text(a.dtype), bounded(a.members), bounded(a.sequence))
+        dtype, splits = self.text(a.dtype), self.text(written(a.splits))
+        return (row, *texts, *sizes, dtype, bounded(a.members), bounded(a.sequence), splits)
 
     def text(self, text: str) -> int:
         return self.texts.setdefault(text, len(self.texts))
@@ -224,6 +226,11 @@ def nanoseconds(microseconds: Sequence[Any]) -> Column:
     whole = np.floor(values)
     found: Column = whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
     return found
+
+
+def written(raw: msgspec.Raw) -> str:
+    """A piece of JSON as it stood in the file."""
+    return bytes(raw).decode("utf-8", "replace")
 
 
 def lines(texts: Iterable[bytes]) -> list[str]:
