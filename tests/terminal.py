@@ -1,5 +1,6 @@
 """The terminal app as a test drives it: opened on a run, waited for, read from its screen."""
 
+import time
 from pathlib import Path
 
 from analyzers.run import discover
@@ -8,8 +9,8 @@ from workbench.ask import room_for
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.case import RunCase
 
-PATIENCE = 240
-"""Quarters of a second: a busy machine is slow, and a wait that succeeds costs nothing."""
+PATIENCE_S = 120.0
+"""A busy machine is slow, and a wait that succeeds costs nothing."""
 
 
 def app_on(run, room=None):
@@ -19,19 +20,21 @@ def app_on(run, room=None):
 
 
 async def settle(app, pilot, rest=None):
-    """Answers are there and drawn, also those that they led to; `rest` seconds for what waits for a resting cursor."""
+    """Answers are there and drawn, also those that they led to; `rest` seconds for what waits for a resting cursor.
+
+    Textual's own wait fails where a newer question takes the place of one that is waited for.
+    """
     for _ in range(3):
-        await app.workers.wait_for_complete()
+        await until(pilot, lambda: all(worker.is_finished for worker in app.workers), every=0.01)
         await pilot.pause(rest)
 
 
-async def until(pilot, happened):
-    """Wait until `happened()`."""
-    for _ in range(PATIENCE):
-        if happened():
-            return
-        await pilot.pause(0.25)
-    raise AssertionError("waited in vain")
+async def until(pilot, happened, every=0.25):
+    """Wait until `happened()`, which is looked at every so many seconds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not happened():
+        assert time.monotonic() < deadline, "waited in vain"
+        await pilot.pause(every)
 
 
 async def press(app, pilot, *keys):
