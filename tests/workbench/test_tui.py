@@ -1,6 +1,7 @@
 """The terminal app, driven by keys."""
 
 import gc
+import re
 
 import pytest
 from textual.widgets import Static, TabbedContent
@@ -10,9 +11,10 @@ from terminal import app_on, settle, shown
 from workbench.present import units
 from workbench.tui.app import WorkbenchApp, open_app
 from workbench.tui.case import RunCase
+from workbench.tui.panes.evidence import Evidence
 from workbench.tui.views import Views
 from workbench.tui.widgets.area import Area
-from workbench.tui.widgets.blocks import BlockMap
+from workbench.tui.widgets.blocks import FREE, LABEL, BlockMap
 from workbench.tui.widgets.holders import Holders
 from workbench.tui.widgets.matrix import Matrix
 
@@ -208,3 +210,22 @@ def test_what_is_loaded_is_never_looked_through_for_garbage(oom, monkeypatch):
         gc.unfreeze()
     [(frozen, left)] = held
     assert frozen > 10 * left
+
+
+async def test_a_click_on_a_block_tells_its_life(oom):
+    """The first filled cell of the largest segment, as its list of lives tells it."""
+    app = app_on(oom)
+    async with app.run_test(size=(200, 50)) as pilot:
+        await settle(app, pilot)
+        await pilot.press("2")
+        await settle(app, pilot)
+        evidence = app.query_one(Evidence)
+        await evidence.turn_to("blocks")
+        await settle(app, pilot)
+        cells = app.query_one(BlockMap).render_line(0).text[LABEL:]
+        at = next(place for place, letter in enumerate(cells) if letter not in FREE)
+        await pilot.click(BlockMap, offset=(LABEL + at, 0))
+        await settle(app, pilot)
+        assert evidence.reading == "life"
+        assert re.search("life of address 0x[0-9a-f]+", evidence.title())
+        assert evidence.shown.row_count > 0

@@ -78,7 +78,10 @@ def test_what_is_alive_is_a_tree_a_table_and_a_map(site, page, by):
     page.goto(f"{site}/memory?device=1&by={by}")
     page.wait_for_selector("#tree .icicle")
     page.wait_for_selector("#blocks .heatmaplayer")
+    page.wait_for_selector("#categories .barlayer .point")
     assert "Largest holders" in page.locator("main").inner_text()
+    rows = page.locator("table", has=page.locator("caption", has_text="Alive by category")).locator("tbody tr")
+    assert rows.count() == page.locator("#categories .barlayer .point").count()
 
 
 def test_what_is_sought_is_told_and_the_rest_dims(site, page):
@@ -356,6 +359,8 @@ def test_what_the_allocator_did_is_told_entry_by_entry(site, page):
     """Pages of entries from the failed one on; what is sought leaves those that fit."""
     page.goto(f"{site}/memory?device=0")
     page.wait_for_selector("#cached .barlayer .point")
+    ranges = page.locator("table", has=page.locator("caption", has_text="Reserved ranges")).locator("tbody tr")
+    assert ranges.count() == min(12, page.locator("#cached .barlayer .point").count())
     entries = page.locator("table", has=page.locator("caption", has_text="Entries"))
     assert "oom" in entries.inner_text()
     first = entries.locator("td").first.inner_text()

@@ -198,7 +198,7 @@ def test_a_drag_asks_the_server_once_and_draws_its_answer(site, page):
     page.mouse.down()
     page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 40, steps=4)
     page.mouse.up()
-    page.wait_for_function("() => new URL(location).searchParams.has('from')")
+    page.wait_for_function("() => new URL(location).searchParams.has('from') && window.drawn.length > 0")
     page.wait_for_load_state("networkidle")
     assert page.evaluate("window.drawn") == ["timeline"]
 

@@ -4,7 +4,7 @@ import pandas as pd
 
 from analyzers.memory.diff import Diff
 from workbench.present.table import Table, table
-from workbench.present.units import size
+from workbench.present.units import share, size
 
 BLOCKS, CHANGES, STACKS = 500, 200, 50
 NO_STACK = "no stack recorded"
@@ -50,6 +50,15 @@ def found(blocks: pd.DataFrame, limit: int) -> Table:
     return table("Blocks found", "address | bytes> | from entry> | to entry> | category | line", rows, limit)
 
 
+def by_category(frame: pd.DataFrame) -> Table:
+    """What is alive at an instant (`memory.views.categories`), the largest first."""
+    some = frame[frame["bytes"] > 0].sort_values("bytes", ascending=False, kind="stable")
+    whole = some["bytes"].sum()
+    columns = (some[name].tolist() for name in ("category", "bytes", "blocks"))
+    rows = ((kind, size(held), share(held, whole), blocks) for kind, held, blocks in zip(*columns, strict=True))
+    return table("Alive by category", "category | bytes> | share> | blocks>", rows)
+
+
 def by_step(frame: pd.DataFrame) -> Table:
     """The peak and the end of each step (`memory.views.steps`)."""
     columns = (frame[name] for name in ("step", "peak_bytes", "peak_index", "end_bytes"))
@@ -69,6 +78,16 @@ def changes(found: Diff) -> Table:
 
 def signed(count: int) -> str:
     return f"{'+' if count > 0 else '-'}{size(abs(count))}"
+
+
+def reserved(ranges: pd.DataFrame) -> Table:
+    """When ranges were reserved and given back (`memory.views.cached`), the largest first."""
+    columns = ["address", "bytes", "stream", "pool", "expandable", "born", "died"]
+    rows = (
+        (f"{address:#x}", size(held), stream, pool, "yes" if expandable else "no", born, died)
+        for address, held, stream, pool, expandable, born, died in ranges[columns].itertuples(index=False)
+    )
+    return table("Reserved ranges", "address | bytes> | stream> | pool | expandable | from entry> | to entry>", rows)
 
 
 def entries(events: pd.DataFrame) -> Table:

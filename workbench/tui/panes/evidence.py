@@ -26,7 +26,7 @@ from workbench.tui.widgets.tables import Grid
 TITLES = {
     "stacks": "largest stacks",
     "tree": "tree by",
-    "blocks": "segments and blocks",
+    "blocks": "segments and blocks (click: the life of one)",
     "list": "largest blocks (enter: the life of one)",
     "life": "life of address",
     "changes": "what changed since the mark (space)",
@@ -117,6 +117,11 @@ class Evidence(Readings):
             event.stop()
             self._address = self._addresses[event.cursor_row]
             await self.turn_to("life")
+
+    async def on_block_map_chosen(self, event: BlockMap.Chosen) -> None:
+        """Of a block that was clicked tell the life of its address."""
+        self._address = event.address
+        await self.turn_to("life")
 
     def ask(self, reading: str) -> tuple[Any, ...] | None:
         """Look up what was alive at the instant."""

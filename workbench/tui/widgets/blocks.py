@@ -5,7 +5,9 @@ from typing import Any
 import pandas as pd
 from rich.segment import Segment
 from rich.style import Style
+from textual.events import Click
 from textual.geometry import Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -22,6 +24,13 @@ class BlockMap(ScrollView, can_focus=True):
     """A line a segment, largest first. A letter tells the category where colour does not; `·` is free memory."""
 
     DEFAULT_CSS = "BlockMap { height: 1fr; }"
+
+    class Chosen(Message):
+        """A block was clicked."""
+
+        def __init__(self, address: int) -> None:
+            super().__init__()
+            self.address = address
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -41,6 +50,15 @@ class BlockMap(ScrollView, can_focus=True):
             self._rows = block_map(*self._state, cells=self.size.width - LABEL)
             self.virtual_size = Size(0, len(self._rows) + 1)
             self.refresh()
+
+    def on_click(self, event: Click) -> None:
+        """Tell of the block that fills most of the cell under the mouse."""
+        line, place = self.scroll_offset.y + event.y, event.x - LABEL
+        if self._state is None or line >= len(self._rows) or place < 0:
+            return
+        filled = self._rows["filled"].iloc[line]
+        if place < len(filled) and filled[place] >= 0:
+            self.post_message(self.Chosen(int(self._state[1]["address"].iloc[filled[place]])))
 
     def render_line(self, y: int) -> Strip:
         return self._line(self.scroll_offset.y + y).apply_style(self.rich_style)

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from workbench.palette import CATEGORIES, LETTERS, ink
 from workbench.present.units import size
-from workbench.web.components.figure import PLAIN, key, plain
+from workbench.web.components.figure import ABOVE, PLAIN, key, plain
 
 LINE = 80
 """Columns of a frame that a hover shows: its end, where the name is."""
@@ -45,7 +45,7 @@ def block_chart(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
         if any(name in row for row in frame["owners"]):
             figure.add_trace(key(f"{LETTERS[name]}  {name.replace('_', ' ')}", CATEGORIES[name]))
     figure.update_layout(margin={"l": 110, "t": 40}, height=120 + 22 * len(frame), showlegend=True)
-    figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+    figure.update_layout(legend=ABOVE)
     return figure.update_layout(xaxis={"visible": False}, yaxis={"autorange": "reversed", "showgrid": False})
 
 

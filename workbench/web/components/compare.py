@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from workbench.palette import CATEGORIES
 from workbench.present.comparison import signed
 from workbench.present.units import duration, size
-from workbench.web.components.figure import PLAIN, byte_ticks, plain
+from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, plain
 
 MORE, LESS, WHOLE = CATEGORIES["communication"], CATEGORIES["parameters"], CATEGORIES["workspace"]
 """More is worse in all that is compared here; the sign of the number tells the same as the colour."""
@@ -96,6 +96,5 @@ def side_by_side(series: Mapping[str, "pd.Series[float]"], unit: str) -> go.Figu
     for name, values in series.items():
         line = {"color": SIDES[name], "dash": DASHES[name]}
         figure.add_trace(go.Scatter(x=values.index, y=values, name=f"run {name}", line=line))
-    legend = {"orientation": "h", "y": 1.15}
     layout = {"xaxis": {"title": "step"}, "yaxis": {"title": unit}, "height": 300, "hovermode": "x unified"}
-    return figure.update_layout(showlegend=True, legend=legend, **layout)
+    return figure.update_layout(showlegend=True, legend=ABOVE, **layout)

@@ -22,6 +22,8 @@ PLAIN: dict[str, Any] = {
 
 Figure: TypeAlias = go.Figure | dict[str, Any]
 """As a dictionary where it is drawn at each zoom: Plotly's own classes check every number, which takes longer."""
+ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
+"""A legend where it takes nothing of the width."""
 LONGEST = 400
 KEYS = "left and right move it, plus and minus zoom, 0 shows all"
 BAR: dcc.Graph.Config = {

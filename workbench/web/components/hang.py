@@ -4,7 +4,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.palette import STATE_SIGNS, STATES
-from workbench.web.components.figure import PLAIN
+from workbench.web.components.figure import ABOVE, PLAIN, key
+
+FEW = 30
+"""Collectives beside each other, of which each has room for a larger sign."""
 
 
 def matrix(frame: pd.DataFrame) -> go.Figure:
@@ -19,6 +22,7 @@ def matrix(frame: pd.DataFrame) -> go.Figure:
             y=[f"rank {ranks}" for ranks in frame.index],
             text=frame.map(lambda state: STATE_SIGNS.get(state, "?")).to_numpy(),
             texttemplate="%{text}",
+            textfont={"size": 15 if frame.shape[1] <= FEW else 11},
             customdata=frame.to_numpy(),
             hovertemplate="%{y} %{x}: %{customdata}<extra></extra>",
             zmin=0,
@@ -30,6 +34,9 @@ def matrix(frame: pd.DataFrame) -> go.Figure:
         ),
         layout=PLAIN,
     )
+    for state in (one for one in states if one and (frame == one).to_numpy().any()):
+        figure.add_trace(key(f"{STATE_SIGNS[state]}  {state}", STATES[state]))
+    figure.update_layout(showlegend=True, legend=ABOVE)
     # Plotly would take #3 for a number.
     figure.update_layout(xaxis={"type": "category"}, yaxis={"autorange": "reversed"})
     return figure.update_layout(height=120 + 26 * len(frame))

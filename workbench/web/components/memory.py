@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.palette import CATEGORIES, STATUSES, qualitative
+from workbench.palette import CATEGORIES, STATUSES, ink, qualitative
 from workbench.present.units import size
-from workbench.web.components.figure import PLAIN, byte_ticks, figure_of, plain
+from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, plain
 
 UNSAID, DIMMED = "#c9ced6", "#eceef1"
 ROOM = 0.06
@@ -54,7 +54,7 @@ def over_entries(frame: pd.DataFrame, begins: Begins, cursor: int) -> dict[str, 
     return {
         "xaxis": {"title": {"text": "trace entry"}},
         "yaxis": {"rangemode": "tozero", **byte_ticks(int(frame["allocated"].max()) if len(frame) else 0)},
-        "legend": {"orientation": "h", "y": 1.16},
+        "legend": {**ABOVE, "y": 1.07},  # above the names of the steps
         "showlegend": True,
         "hovermode": "x unified",
         "uirevision": "timeline",
@@ -111,6 +111,7 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
     """
     total = int(frame["bytes"][frame["parent"] < 0].sum())
     paths = [[plain(name) for name in path] for path in frame["path"]]
+    colours = [UNSAID, *(shade(name, path, find) for name, path in zip(frame["name"], paths, strict=True))]
     figure = go.Figure(
         go.Icicle(
             ids=["all", *map(str, frame["node"])],
@@ -121,18 +122,42 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
                 [up, "", ""],
                 *zip(frame["node"], map(held, frame["bytes"], frame["blocks"]), map(told, paths), strict=True),
             ],
-            marker={
-                "colors": [UNSAID, *(shade(name, path, find) for name, path in zip(frame["name"], paths, strict=True))]
-            },
+            marker={"colors": colours, "line": {"width": 1, "color": "rgba(0,0,0,0.3)"}},
+            leaf={"opacity": 1},
             branchvalues="total",
             tiling={"orientation": "v"},
-            textfont={"color": "#111111"},
+            textfont={"color": [ink(colour) for colour in colours]},
             hovertemplate="%{customdata[2]}<br>%{customdata[1]}, %{percentRoot} of all<extra></extra>",
             maxdepth=5,
         ),
         layout=PLAIN,
     )
+    figure.update_layout(uniformtext={"minsize": 9, "mode": "hide"})
     return figure.update_layout(height=340, margin={"l": 0, "r": 0, "t": 10, "b": 10})
+
+
+def category_bars(frame: pd.DataFrame) -> dict[str, Any]:
+    """A bar a category, from `memory.views.categories`, with its bytes beside it."""
+    some = frame[frame["bytes"] > 0].sort_values("bytes", ascending=False)
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "x": some["bytes"].tolist(),
+        "y": [name.replace("_", " ") for name in some["category"]],
+        "text": [size(count) for count in some["bytes"].tolist()],
+        "textposition": "outside",
+        "customdata": some["blocks"].tolist(),
+        "hovertemplate": "%{y}: %{text} in %{customdata} blocks<extra></extra>",
+        "marker": {"color": [CATEGORIES[name] for name in some["category"]]},
+        "cliponaxis": False,
+    }
+    layout = {
+        "height": 70 + 24 * len(some),
+        "margin": {**PLAIN["margin"], "l": 120, "r": 70},  # what is told beside the longest bar
+        "xaxis": {"rangemode": "tozero", **byte_ticks(int(some["bytes"].max()) if len(some) else 0)},
+        "yaxis": {"autorange": "reversed"},
+    }
+    return figure_of([bars], layout)
 
 
 def held(count: int, blocks: int) -> str:

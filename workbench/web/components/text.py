@@ -1,6 +1,6 @@
 """Verdict, findings and tables. Dash escapes text; control characters are taken out here."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
@@ -66,7 +66,12 @@ def address(query: Mapping[str, str]) -> str:
 
 
 def labelled(label: str, text: str) -> html.P:
-    return html.P([html.Span(label, className="label"), clean(text)])
+    return told(label, [clean(text)])
+
+
+def told(label: str, parts: Iterable[Any]) -> html.P:
+    """Words under a label, which they do not run below where they take several lines."""
+    return html.P([html.Span(label, className="label"), html.Span([*parts])], className="labelled")
 
 
 def finding(found: Finding, evidence: str | None = None) -> html.Details:

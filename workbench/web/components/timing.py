@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from analyzers.traces.answers import RankTrace
 from workbench.palette import KINDS, PHASES, STATUSES, qualitative
 from workbench.present.units import nanoseconds
-from workbench.web.components.figure import PLAIN, figure_of, key, plain
+from workbench.web.components.figure import ABOVE, PLAIN, figure_of, key, plain
 
 MOST_RANKS = 12
 MOST_STEPS = 1000
@@ -20,6 +20,8 @@ PARTS = {
     "exposed memory": ("memory", "exposed_memory_ns"),
     "idle": ("idle", "idle_ns"),
 }
+FEW = 12
+SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down")
 ROW_PX = 18
 LANE = 32
 """Characters of a lane's name that there is room for."""
@@ -62,9 +64,12 @@ def lines_of(table: pd.DataFrame, unit: str) -> go.Figure:
                 name=column,
                 mode="lines+markers",
                 line={"color": qualitative(i), "width": 1},
+                marker={"symbol": SYMBOLS[i % len(SYMBOLS)]},
             )
         )
-    figure.update_layout(xaxis={"title": "step"}, yaxis={"title": unit}, height=300)
+    if len(table) <= FEW:
+        figure.update_xaxes(dtick=1)  # there is no step 1.5
+    figure.update_layout(xaxis={"title": "step"}, yaxis={"title": unit}, height=300, legend=ABOVE)
     return figure
 
 
@@ -76,7 +81,8 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
         if thin[name].any():
             title = plain(name).replace("_", " ")
             figure.add_trace(go.Bar(x=thin.index, y=thin[name], name=title, marker=shade(name, i)))
-    figure.update_layout(barmode="stack", bargap=0.05, height=320, xaxis={"title": "step"}, yaxis={"title": "seconds"})
+    figure.update_layout(barmode="stack", bargap=0.05, height=320, legend=ABOVE)
+    figure.update_layout(xaxis={"title": "step"}, yaxis={"title": "seconds"})
     return figure
 
 
@@ -104,7 +110,7 @@ def shares(accounts: Sequence[RankTrace]) -> go.Figure:
             )
         )
     figure.update_layout(barmode="stack", height=150 + 30 * len(accounts), xaxis={"title": "per cent of the span"})
-    return figure.update_layout(yaxis={"autorange": "reversed"}, legend={"orientation": "h", "y": 1.2})
+    return figure.update_layout(yaxis={"autorange": "reversed"}, legend=ABOVE)
 
 
 def gantt(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[str, str]) -> dict[str, Any]:
@@ -123,7 +129,7 @@ def gantt(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[str, s
         "bargap": 0.1,
         "height": 140 + ROW_PX * len(rows),
         "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.1},
+        "legend": ABOVE,
         "xaxis": {"range": list(window), **time_ticks(*window)},
         "yaxis": {
             "autorange": "reversed",
@@ -212,7 +218,7 @@ def fleet(frame: pd.DataFrame) -> go.Figure:
     )
     for title, (kind, _) in PARTS.items():
         figure.add_trace(key(title, KINDS[kind]))
-    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+    figure.update_layout(showlegend=True, legend=ABOVE)
     return rows_down(figure, len(wide)).update_layout(xaxis={"title": "ms on the common clock"})
 
 

@@ -9,13 +9,13 @@ from dash import dcc, html
 from analyzers.memory import diff, views
 from workbench.console import clean
 from workbench.present import comparison
-from workbench.present.memory import found
+from workbench.present.memory import by_category, found
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.units import size
 from workbench.web.components.compare import of_bytes
 from workbench.web.components.figure import drawn
-from workbench.web.components.memory import icicle
+from workbench.web.components.memory import category_bars, icicle
 from workbench.web.components.text import address, choice, go, place, table
 from workbench.web.pages.segments import leads
 from workbench.web.pages.timeline import snapshot
@@ -67,7 +67,10 @@ def alive(view: View, device: Any, at: Instant, query: dict[str, str]) -> list[A
     """The tree of what is alive, with the largest of its nodes as a table."""
     artefact, options, of = snapshot(view, device), view.options, device.device
     tree = views.tree(artefact, options, of, by=at.by, entry=at.entry)
+    sums = views.categories(artefact, options, of, at.entry)
     return [
+        drawn("categories", category_bars(sums), "Bytes alive by category"),
+        table(by_category(sums)),
         choice("by", [(name, f"by {name}") for name in GROUPINGS], at.by, query),
         drawn("tree", icicle(*below(tree, at.under), at.find), f"What is alive, by {at.by}"),
         *path_of(tree, at.under),

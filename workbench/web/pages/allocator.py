@@ -11,9 +11,9 @@ from dash import html
 
 from analyzers.memory import views
 from workbench.palette import qualitative
-from workbench.present.memory import entries
+from workbench.present.memory import entries, reserved
 from workbench.present.units import size
-from workbench.web.components.figure import PLAIN, drawn, plain
+from workbench.web.components.figure import ABOVE, PLAIN, drawn, plain
 from workbench.web.components.text import choice, table
 from workbench.web.pages.segments import leads
 from workbench.web.pages.timeline import snapshot
@@ -31,7 +31,9 @@ def allocator(view: View, device: Any, at: Instant, query: dict[str, str], span:
     told = "Reserved ranges over time" + (" (made up: a CPU has none)" if device.fragmentation.made_up_segments else "")
     return [
         html.H2("What the allocator did"),
+        html.P(f"{told}: each from the entry that reserved it to the one that gave it back.", className="hint"),
         drawn("cached", lives(ranges, span or (0, device.entries)), told),
+        table(reserved(ranges), leads(query)),
         turning(first // ROWS, len(found) == ROWS, query),
         table(entries(found), leads(query)),
     ]
@@ -73,5 +75,6 @@ def lives(ranges: pd.DataFrame, span: tuple[int, int]) -> go.Figure:
         margin={"l": 110, "t": 30},
         height=120 + 16 * len(ranges),
         showlegend=True,
+        legend=ABOVE,
         barmode="overlay",
     )

@@ -18,6 +18,7 @@ from analyzers.traces.critical import in_columns
 from workbench.palette import KINDS
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
+from workbench.present.trace_details import cut
 from workbench.present.traces import critical
 from workbench.present.units import nanoseconds
 from workbench.web.components.text import address, go, table
@@ -84,7 +85,7 @@ def window(start: int, dur: int, query: Mapping[str, str]) -> str:
 
 def pieces(longest: pd.DataFrame) -> Table:
     rows = (
-        (name(place), what or "-", kind, nanoseconds(at), nanoseconds(dur))
+        (name(place), cut(what) or "-", kind, nanoseconds(at), nanoseconds(dur))
         for place, at, dur, kind, what in longest[["start_ns", "dur_ns", "kind", "name"]].itertuples()
     )
     return table_of("Its longest pieces, in order of time", "piece | name | kind | begins at> | takes>", rows, PIECES)

@@ -17,7 +17,7 @@ from workbench.present.table import table as table_of
 from workbench.present.units import share, size
 from workbench.web.components.blocks import block_chart
 from workbench.web.components.figure import drawn
-from workbench.web.components.text import Leads, address, go, labelled, navigation, place, table
+from workbench.web.components.text import Leads, address, go, labelled, navigation, place, table, told
 from workbench.web.pages.timeline import snapshot
 from workbench.web.view import ADDRESS, Instant, View
 
@@ -79,7 +79,7 @@ def about(mine: "pd.Series[Any]", lives: pd.DataFrame, device: Any, query: Query
     yield labelled("state", f"{mine['state'].replace('_', ' ')}, {mine['requested']:,} bytes requested")
     yield labelled("category", " of ".join(filter(None, (mine["category"].replace("_", " "), mine["label"]))))
     yield labelled("place", f"stream {mine['stream']}, pool {mine['pool']}, {held_by(mine)}")
-    yield html.P([html.Span("lives", className="label"), *lifetime(its, device, query)])
+    yield told("lives", lifetime(its, device, query))
     yield html.P("freed by" if its["freed_stack"] else "allocated by", className="hint")
     yield html.Ol([html.Li(place(line)) for line in its["frames"]] or [html.Li(NO_STACK)], id="block-stack")
 
