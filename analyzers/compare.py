@@ -79,7 +79,8 @@ class Side:
     measures: Measures
     inputs: list[Input]
     steps: Steps | None = None
-    exact_memory: bool = False
+    snapshot_bytes: int | None = None
+    """The peak of its newest snapshots."""
 
     @property
     def late(self) -> list[Straggler]:
@@ -97,7 +98,7 @@ def analyze(
         InputError: The two have nothing in common that can be compared.
     """
     options, limits = options or store.Options(), limits or {}
-    first, second = measure(a, options), measure(b, options)
+    first, second = alike(measure(a, options), measure(b, options))
     found = contrasts(first, second)
     config = config_rows(a.manifest(), b.manifest())
     traced = traces_of(a, b, options)
@@ -134,7 +135,7 @@ def contrasts(a: Side, b: Side) -> list[Contrast]:
     """The measures of both runs, memory by snapshots where both have them."""
     found = contrast.contrasts(a.steps, b.steps) if a.steps and b.steps else []
     x, y = a.measures.memory_bytes, b.measures.memory_bytes
-    if not (a.exact_memory and b.exact_memory and x and y):
+    if not (a.snapshot_bytes and b.snapshot_bytes and x and y):
         return found
     change = y / x - 1
     exact = Contrast(measure="memory", a=x, b=y, change=change, low=change, high=change, samples=1, enough=True)
@@ -177,9 +178,16 @@ def measure(found: Run, options: store.Options) -> Side:
     snapshots = run.newest_step(found.of(Kind.SNAPSHOT))
     if snapshots and (held := attempt(lambda: memory.analyze(snapshots, options))):
         peak = max(device.peak_allocated_bytes for device in held.data.devices)
-        side.measures = msgspec.structs.replace(side.measures, memory_bytes=peak)
-        side.inputs, side.exact_memory = [*side.inputs, *held.inputs], True
+        side.inputs, side.snapshot_bytes = [*side.inputs, *held.inputs], peak
     return side
+
+
+def alike(a: Side, b: Side) -> tuple[Side, Side]:
+    """Both with their snapshots' memory, or neither: on a CPU the step log has the resident set, which is far more."""
+    if a.snapshot_bytes and b.snapshot_bytes:
+        for side in (a, b):
+            side.measures = msgspec.structs.replace(side.measures, memory_bytes=side.snapshot_bytes)
+    return a, b
 
 
 def attempt(question: Callable[[], Answer]) -> Answer | None:
@@ -221,7 +229,7 @@ def moved(a: Side, b: Side) -> list[Evidence]:
 
 
 def measure_rows(a: Measures, b: Measures, found: Sequence[Contrast]) -> list[Row]:
-    known = {c.measure: f"{c.low:+.1%} to {c.high:+.1%}" for c in found if c.enough}
+    known = {c.measure: f"{c.low:+.1%} to {c.high:+.1%}" for c in found if c.enough and c.low < c.high}
     by_name = {c.measure: c for c in found}
     names = ("step_time", "step_time_mean", "step_time_p95", "processor_time", "loss")
     pace, mean, p95, busy, last = (by_name.get(name) for name in names)

@@ -8,29 +8,21 @@ is found again by the files' identity (path, size, time of change) and the reade
 
 import importlib
 import os
-import resource
 import shutil
-import signal
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
+from analyzers.child import read_in_child
+from analyzers.errors import InputError, LimitExceeded, WorkbenchError
 
-if TYPE_CHECKING:
-    import subprocess
-
-PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 CACHE_BYTES = 4 << 30
 """What the cache may hold; the entries used longest ago go first."""
 SCRATCH = "reading-"
-FAILED = 3
-"""Exit status of a child that says on stdout what is wrong with the input."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +103,12 @@ def load_many(
 
     options = options or Options()
     workers = max(1, min(options.jobs, len(artefacts)))
+    if workers == 1:
+        return [attempt(paths, reader, options) for paths in artefacts]
     shared = replace(options, max_memory=options.max_memory and options.max_memory // workers)
     with ThreadPoolExecutor(max_workers=workers) as pool:
         loaded = list(pool.map(lambda paths: attempt(paths, reader, shared), artefacts))
-    if shared.max_memory == options.max_memory:
+    if shared.max_memory is None:
         return loaded
     return [
         attempt(paths, reader, options) if isinstance(one, LimitExceeded) else one
@@ -172,48 +166,6 @@ def cache_key(paths: Sequence[Path], reader: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: int | None) -> None:
-    """Run the reader in a process of its own and turn its end into a result or an error."""
-    import subprocess
-
-    size = sum(path.stat().st_size for path in paths)
-    memory = max_memory or (1 << 30) + size * (48 if any(p.suffix == ".gz" for p in paths) else 8)
-    seconds = 10 + size // 1_000_000  # real recordings take far less
-    inherited = os.environ.get("PYTHONPATH", "")
-    child = subprocess.run(  # noqa: PLW1510  # the status is looked at below
-        # -P: a module beside the artefact must not be imported in place of ours.
-        [sys.executable, "-P", "-m", "analyzers.store", reader, str(target), str(memory), str(seconds)],
-        input=b"\0".join(os.fsencode(path) for path in paths),
-        capture_output=True,
-        env=os.environ | {"PYTHONPATH": f"{PACKAGE_ROOT}{os.pathsep}{inherited}", "OPENBLAS_NUM_THREADS": "1"},
-    )
-    if child.returncode:
-        raise explain(child, name_of(paths), memory, seconds)
-
-
-def name_of(paths: Sequence[Path]) -> str:
-    return str(paths[0]) if len(paths) == 1 else f"{paths[0].parent} ({len(paths)} files)"
-
-
-def explain(child: "subprocess.CompletedProcess[bytes]", name: str, memory: int, seconds: int) -> WorkbenchError:
-    """The error that a child's end stands for."""
-    if child.returncode == FAILED:
-        told = msgspec.json.decode(child.stdout)
-        kinds = {kind.__name__: kind for kind in (HostileInput, LimitExceeded)}
-        return kinds.get(told["kind"], InputError)(f"{name}: {told['message']}", told["hint"])
-    if child.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        return LimitExceeded(f"{name}: reading took more than {seconds} s of processor time", "is it a real recording?")
-    complaint = child.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-    if b"MemoryError" in child.stderr:
-        return LimitExceeded(
-            f"{name}: reading needs more than {memory >> 20} MiB of memory",
-            "raise --max-memory if you trust the file",
-        )
-    return InputError(
-        f"{name}: the reader failed: {complaint[-1]}", "report it with the file, or with its first kilobyte"
-    )
-
-
 def keep(scratch: Path, entry: Path) -> None:
     """Publish what a child wrote; whoever comes second finds the entry there and loses nothing."""
     try:
@@ -249,41 +201,3 @@ def entry_of(path: Path) -> tuple[float, int, Path] | None:
         return path.stat().st_mtime, sum(file.stat().st_size for file in path.iterdir()), path
     except OSError:
         return None
-
-
-def write(folder: Path, columns: Mapping[str, "np.ndarray[Any, Any]"], meta: dict[str, Any]) -> None:
-    """Lay columns down so that `Columns(folder)` finds them; `meta.json` comes last and marks the set as whole."""
-    for name, column in columns.items():
-        np.save(folder / f"{name}.npy", column, allow_pickle=False)
-    (folder / "meta.json").write_bytes(msgspec.json.encode(meta | {"__columns__": list(columns)}))
-
-
-def child(reader: str, target: str, memory: str, seconds: str) -> int:
-    """The reading process: limit itself, read, write columns, or say on stdout what is wrong."""
-    module = importlib.import_module(reader)
-    limit_self(int(memory), int(seconds))
-    paths = [Path(os.fsdecode(name)) for name in sys.stdin.buffer.read().split(b"\0")]
-    try:
-        write(Path(target), *module.read(paths))
-    except WorkbenchError as error:
-        told = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
-    except (OSError, EOFError) as error:
-        told = {"kind": "InputError", "message": str(error), "hint": "was the file copied whole?"}
-    except RecursionError:
-        told = {"kind": "HostileInput", "message": "nested too deeply", "hint": "no recorder writes such a file"}
-    else:
-        return 0
-    sys.stdout.buffer.write(msgspec.json.encode(told))
-    return FAILED
-
-
-def limit_self(memory: int, seconds: int) -> None:
-    """Bound this process's address space (bytes) and processor time (seconds), before any input is opened."""
-    for kind, limit in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)):
-        _, hard = resource.getrlimit(kind)
-        wanted = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(kind, (wanted, wanted))
-
-
-if __name__ == "__main__":
-    sys.exit(child(*sys.argv[1:]))

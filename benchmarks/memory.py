@@ -7,6 +7,7 @@ Compares processor time, as wall time depends on what else runs. Exits with 1 wh
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,41 +24,57 @@ COLD, SECOND, FACE = 1.3, 0.5, 0.1
 """Targets: times pickle.load, and twice processor seconds."""
 COLD_BYTES, SECOND_BYTES = 800e6, 150e6
 RANKS, RANK_ENTRIES, JOBS, FLEET_BYTES = 64, 100_000, 2, 1 << 30
-PAGE = os.sysconf("SC_PAGE_SIZE")
+SHARE = re.compile(r"^Pss: +(\d+) kB", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Processor seconds of a process and its children; the most bytes that they held together; seconds by the clock."""
+    """Processor seconds of a process and its children; the most bytes that they held together; seconds by the clock.
+
+    `children`: how many processes it had at work, on average over that time.
+    """
 
     seconds: float
     bytes: int
     elapsed: float = 0.0
+    children: float = 0.0
 
 
 def measure(*command: str) -> Cost:
-    began = time.monotonic()
+    began, most, families = time.monotonic(), 0, list[int]()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        most = 0
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            most = max(most, held(process.pid))
-            time.sleep(0.01)
+            family = descendants(process.pid)
+            most = max(most, held(process.pid) + sum(map(held, family)))
+            families.append(len(family))
+            time.sleep(0.02)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return Cost(usage.ru_utime + usage.ru_stime, max(most, usage.ru_maxrss * 1024), time.monotonic() - began)
+    return Cost(
+        usage.ru_utime + usage.ru_stime,
+        max(most, usage.ru_maxrss * 1024),
+        time.monotonic() - began,
+        sum(families) / max(1, len(families)),
+    )
+
+
+def descendants(process: int) -> list[int]:
+    try:
+        children = " ".join(file.read_text() for file in Path("/proc", str(process)).glob("task/*/children"))
+    except OSError:
+        return []
+    return [one for child in map(int, children.split()) for one in (child, *descendants(child))]
 
 
 def held(process: int) -> int:
-    """Resident bytes of a process and its descendants, what they share counted twice."""
-    folder = Path("/proc", str(process))
+    """Resident bytes of a process; of what several share each holds its part."""
     try:
-        own = int((folder / "statm").read_text().split()[1]) * PAGE
-        children = " ".join(file.read_text() for file in folder.glob("task/*/children"))
+        told = Path("/proc", str(process), "smaps_rollup").read_text()
     except OSError:
         return 0
-    return own + sum(held(int(child)) for child in children.split())
+    return sum(int(size) for size in SHARE.findall(told)) << 10
 
 
 def commands(path: Path) -> dict[str, Cost]:

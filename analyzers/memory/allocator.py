@@ -41,6 +41,8 @@ class Pool:
     free: list[tuple[int, int]] = field(default_factory=list)
     blocks: dict[int, Block] = field(default_factory=dict)
     segments: list[tuple[int, int]] = field(default_factory=list)
+    last: int = 0
+    """Start of the block at the end of the one segment that expands."""
 
     @property
     def handle(self) -> int:
@@ -49,7 +51,7 @@ class Pool:
 
     def take(self, size: int) -> Block:
         block = self.fitting(size) or self.more(size)
-        self.free.remove(block.key)
+        self.leave(block)
         rest = block.size - size
         if rest >= UNIT if self.small or self.expands else rest > SMALL:
             tail = Block(block.start + size, rest, before=block, after=block.after)
@@ -62,9 +64,10 @@ class Pool:
 
     def fitting(self, size: int) -> Block | None:
         """The smallest free block that is large enough; what can still grow comes last."""
-        found = [self.blocks[start] for _, start in self.free[bisect_left(self.free, (size, 0)) :]]
-        if self.expands:
-            found = [one for one in found if one.after] + [one for one in found if not one.after]
+        place = bisect_left(self.free, (size, 0))
+        found = [self.blocks[start] for _, start in self.free[place : place + 2]]
+        if self.expands and found and not found[0].after:
+            found.reverse()  # only the last block of the one segment can grow
         return found[0] if found else None
 
     def more(self, size: int) -> Block:
@@ -76,9 +79,9 @@ class Pool:
             self.enter(block)
             return block
         start, mapped = self.segments[0]
-        last = self.blocks[max(self.blocks)]
+        last = self.blocks[self.last]
         if last.free:
-            self.free.remove(last.key)
+            self.leave(last)
         else:
             last.after = Block(start + mapped, 0, before=last)
             last = last.after
@@ -90,16 +93,21 @@ class Pool:
 
     def enter(self, block: Block) -> None:
         self.blocks[block.start] = block
+        if not block.after:
+            self.last = block.start
         insort(self.free, block.key)
+
+    def leave(self, block: Block) -> None:
+        del self.free[bisect_left(self.free, block.key)]
 
     def give(self, block: Block) -> None:
         """Free a block, and join it with free neighbours."""
         block.free = True
         if block.before and block.before.free:
-            self.free.remove(block.before.key)
+            self.leave(block.before)
             block = self.join(block.before, block)
         if block.after and block.after.free:
-            self.free.remove(block.after.key)
+            self.leave(block.after)
             block = self.join(block, block.after)
         self.enter(block)
 

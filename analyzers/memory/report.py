@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -46,11 +47,13 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     findings += [finding for device in devices for finding in findings_of(device)] + grown
     findings += [finding for finding in uneven(devices) if not leaking & {*finding.ranks}]  # else the leak is why
     findings = ranked(merged(findings))
+    told = verdict(devices, findings)
+    findings.sort(key=lambda finding: (-finding.severity.weight, finding.id != f"memory.{told.kind}"))
     return Report(
         schema=SCHEMA,
         version=tool_version(),
         inputs=[a.given() for a in chosen],
-        verdict=verdict(devices, findings),
+        verdict=told,
         findings=findings,
         data=MemoryData(devices),
     )
@@ -98,7 +101,8 @@ def verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
     if kind is None:
         return quiet(devices, findings, missing)
     found = present[f"memory.{kind}"]
-    sentence = oom_sentence(devices, present) if kind == "oom" else f"{listed(found.ranks)}: {lower(found.title)}"
+    whose = subject(devices, found.ranks, found.evidence[0].source if found.evidence else "")
+    sentence = oom_sentence(devices, present) if kind == "oom" else f"{whose}: {lower(found.title)}"
     return Verdict(
         status=status_of(findings),
         kind=kind,
@@ -118,7 +122,7 @@ def quiet(devices: Sequence[Device], findings: Sequence[Finding], missing: list[
         kind, held = largest(fullest.categories)
         peak = fullest.peak_allocated_bytes
         sentence = (
-            f"nothing failed: {listed(ranks_of(fullest))} peaked at {size(peak)},"
+            f"nothing failed: {subject(devices, ranks_of(fullest), fullest.path)} peaked at {size(peak)},"
             f" {share(held, peak)} of it {kind.replace('_', ' ')}"
         )
     return Verdict(
@@ -130,16 +134,22 @@ def quiet(devices: Sequence[Device], findings: Sequence[Finding], missing: list[
     )
 
 
+def subject(devices: Sequence[Device], ranks: Sequence[int], path: str) -> str:
+    """Of whom a sentence tells: ranks, else of several files the one."""
+    several = len({device.path for device in devices}) > 1
+    return PurePath(path).name if path and several and not ranks else listed(ranks)
+
+
 def oom_sentence(devices: Sequence[Device], present: dict[str, Finding]) -> str:
     """Who, when, where, how much, and what held the rest."""
     ranks = present["memory.oom"].ranks
-    oom = next(device.oom for device in devices if device.oom)
+    path, oom = next((device.path, device.oom) for device in devices if device.oom)
     kind, held = largest(oom.categories)
     leak = present.get("memory.leak")
     return (
-        f"{listed(ranks)} ran out of memory{when_and_where(oom)}: it asked for {size(oom.requested_bytes)}"
-        f" with {size(oom.device_free_bytes)} left; {kind.replace('_', ' ')} hold"
-        f" {share(held, oom.allocated_bytes)} of {size(oom.allocated_bytes)}"
+        f"{subject(devices, ranks, path)} ran out of memory{when_and_where(oom)}:"
+        f" it asked for {size(oom.requested_bytes)} with {size(oom.device_free_bytes)} left;"
+        f" {kind.replace('_', ' ')} hold {share(held, oom.allocated_bytes)} of {size(oom.allocated_bytes)}"
         + (f"; {lower(leak.title)}" if leak and set(leak.ranks) & set(ranks) else "")
     )
 

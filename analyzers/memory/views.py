@@ -73,42 +73,34 @@ def places(
     """Allocated bytes by `pool`, `stream` or `phase` at the instants of `timeline`.
 
     Columns: entry, time_us, allocated, and one a pool (`0.0` is the common one, `?` what no file before torch 2.12
-    tells), stream (`stream 0`) or phase (see `phases`); they sum to allocated, with `others` where there are too many
-    to name.
+    tells), stream (`stream 0`) or phase (forward, backward, optimizer, other, `before the trace`: in which it was
+    allocated); they sum to allocated, with `others` where there are too many to name.
 
     Raises:
         InputError: There is no such grouping.
     """
-    if by == "phase":
-        return phases(artefact, options, device, buckets, window)
-    if by not in ("pool", "stream"):
+    if by not in ("pool", "stream", "phase"):
         raise InputError(f"cannot place by {by}", "choose one of pool, stream, phase")
     replay = replayed(artefact, options, device)
-    placed, instants = Placed(replay), highest(replay, buckets, window)
+    instants = highest(replay, buckets, window)
+    layers = by_phase(replay, instants) if by == "phase" else by_place(replay, instants, by)
+    table = frame(replay, instants)[["entry", "time_us", "allocated"]]
+    others = table["allocated"] - sum(layers.values())
+    return table.assign(**layers, **({"others": others} if others.any() else {}))
+
+
+def by_place(replay: Replay, instants: Column, by: str) -> dict[str, Column]:
+    """Bytes after each of the instants by pool or stream, the one with the highest peak first."""
+    placed = Placed(replay)
     names = placed.named(by)
     parts = {name: placed.part(np.flatnonzero(names == name)) for name in dict.fromkeys(names[used(placed)])}
-    table = frame(replay, instants)[["entry", "time_us", "allocated"]]
-    largest = {name: parts[name].after(instants) for name in sorted(parts, key=lambda name: -parts[name].peak[0])}
-    others = table["allocated"] - sum(largest.values())
-    return table.assign(**largest, **({"others": others} if others.any() else {}))
+    return {name: parts[name].after(instants) for name in sorted(parts, key=lambda name: -parts[name].peak[0])}
 
 
-def phases(
-    artefact: Artefact,
-    options: store.Options | None = None,
-    device: int = 0,
-    buckets: int = 200,
-    window: tuple[int, int] | None = None,
-) -> pd.DataFrame:
-    """Allocated bytes by the phase in which they were allocated, at the instants of `timeline`.
-
-    Columns: entry, time_us, allocated, forward, backward, optimizer, other, `before the trace`; they sum to allocated.
-    """
-    replay = replayed(artefact, options, device)
-    instants = highest(replay, buckets, window)
+def by_phase(replay: Replay, instants: Column) -> dict[str, Column]:
+    """Bytes after each of the instants by the phase in which they were allocated."""
     layers = alive_after(replay.lifetimes, phases_of(replay), len(NAMES), instants)
-    table = frame(replay, instants)[["entry", "time_us", "allocated"]]
-    return table.assign(**{NAMES[number]: layers[number] for number in NAMES})
+    return {NAMES[number]: layers[number] for number in NAMES}
 
 
 def cached(

@@ -36,8 +36,8 @@ def regression(found: Contrast, limit: float, evidence: list[Evidence]) -> Findi
         id=f"compare.{found.measure}",
         severity=Severity.WARNING,
         title=f"{name_of(found)} is {found.change:.1%} higher",
-        why=f"from {shown(found, found.a)} to {shown(found, found.b)}; with 95 % it is {found.low:+.1%} to"
-        f" {found.high:+.1%} by {found.samples} steps, and up to {limit:.1%} is borne",
+        why=f"from {shown(found, found.a)} to {shown(found, found.b)}; {certainty(found)}, and up to {limit:.1%} is"
+        " borne",
         next="look at the phases and settings that differ below; where others use the machine, run both again",
         evidence=evidence,
         confidence=CAUTIOUS.get(found.measure, CAUTIOUS_ELSE),
@@ -59,6 +59,13 @@ def undecided(found: Sequence[Contrast], gated: Mapping[str, float]) -> list[Fin
         )
         for name in lacking
     ]
+
+
+def certainty(found: Contrast) -> str:
+    """Where the change lies; what was read once, such as the peak of a snapshot, is exact."""
+    if found.low == found.high:
+        return f"it is {found.change:+.1%}"
+    return f"with 95 % it is {found.low:+.1%} to {found.high:+.1%} by {found.samples} steps"
 
 
 def too_few(found: Contrast | None) -> str:

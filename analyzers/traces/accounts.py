@@ -8,6 +8,7 @@ from analyzers.traces.collectives import Meetings, collectives
 from analyzers.traces.compiled import compiled
 from analyzers.traces.costs import Attribution
 from analyzers.traces.distinct import distinct, groups
+from analyzers.traces.exchanges import exchanges
 from analyzers.traces.flops import Formulas
 from analyzers.traces.idle import blocking, idle
 from analyzers.traces.intervals import account, covered
@@ -65,6 +66,7 @@ def describe(met: Meetings, formulas: Formulas) -> RankTrace:
         copies=copies(work),
         copy_sizes=copy_sizes(work),
         collectives=collectives(met),
+        exchanges=exchanges(met),
         graphs=graphs(work),
         compiled=compiled(trace),
         sequences=sequences(work),

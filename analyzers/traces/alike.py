@@ -33,12 +33,13 @@ VAIN_AT_MOST = 4
 LATE = 1 << 43
 """Microseconds, from which on a float64 does not hold each nanosecond."""
 RARE_FIELDS = {
-    "collective": ("collective", "group", "elements", "elements_out", "dtype", "members", "sequence"),
+    "collective": ("collective", "group", "elements", "elements_out", "dtype", "members", "sequence", "splits"),
     "shape": ("shape",),
     "autograd": ("autograd", "forward_thread"),
     "copy": ("bytes",),
     "graph": ("graph",),
     "unfinished": ("unfinished",),
+    "filling": ("filling",),
 }
 """The columns of `table.RARE`; an event has a row where the first of them is not negative."""
 

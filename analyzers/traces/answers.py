@@ -7,6 +7,9 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """All executions of one kernel; of one operator's own time in a CPU trace.
 
     `operator`, `module` and `line` are what launched it, most of its time if several did; empty where nothing tells.
+    `occupancy` is the part of the device's warps that it could keep busy at once, in percent, as the recorder estimates
+    it from registers, shared memory and grid; `warps_per_sm` and `blocks_per_sm` what a multiprocessor gets of it. All
+    are means weighted by duration, null where the trace does not tell.
     """
 
     name: str
@@ -21,6 +24,9 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     std_ns: int
     min_ns: int
     max_ns: int
+    occupancy: float | None = None
+    warps_per_sm: float | None = None
+    blocks_per_sm: float | None = None
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +181,15 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     bus_bytes_per_s: float
 
 
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """The all-to-alls of one group on one rank: `sent_bytes` to each of `ranks`, all `count` calls together."""
+
+    group: str
+    count: int
+    ranks: list[int]
+    sent_bytes: list[int]
+
+
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """A Python frame that torch.compile compiled, `versions` times since the job began.
 
@@ -302,6 +317,7 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     copies: list[Copy]
     copy_sizes: list[CopySize]
     collectives: list[Collective]
+    exchanges: list[Exchange]
     graphs: Graphs | None
     compiled: Compiled | None
     sequences: list[Sequence]

@@ -6,6 +6,7 @@ import numpy as np
 from analyzers.traces.answers import Kernel, Sequence
 from analyzers.traces.costs import Attribution
 from analyzers.traces.distinct import coded
+from analyzers.traces.filling import Fillings
 from analyzers.traces.intervals import KIND_NAMES
 from analyzers.traces.table import Column
 from analyzers.traces.work import Work
@@ -22,16 +23,17 @@ def kernels(due: Attribution) -> list[Kernel]:
     work = due.work
     if not len(work.rows):
         return []
-    name, spent = work.trace.columns["name"][work.rows], work.own
+    name, spent, filled = work.trace.columns["name"][work.rows], work.own, Fillings(work)
     sources = {what: due.sources(what) for what in ("operator", "module", "line")}
     order = np.lexsort((spent, name))
     _, first, count = np.unique(name[order], return_index=True, return_counts=True)
     found = []
     for at, times in zip(first.tolist(), count.tolist(), strict=True):
         number, kind = int(name[order[at]]), KIND_NAMES[work.kind[order[at]]]
-        one = kernel(work.trace.names[number], kind, spent[order[at : at + times]])
+        places = order[at : at + times]
+        one = kernel(work.trace.names[number], kind, spent[places])
         told = {what: names.get(number, "").removeprefix("nn.Module: ") for what, names in sources.items()}
-        found.append(msgspec.structs.replace(one, **told))
+        found.append(msgspec.structs.replace(one, **told, **filled.mean(places)))
     return sorted(found, key=lambda kernel: (-kernel.total_ns, kernel.name))
 
 

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 
 from analyzers.traces.stream import ExactEvent
-from analyzers.traces.table import NO_ARGS, Column, Table, bounded
+from analyzers.traces.table import NO_ARGS, Column, Table, bounded, written
 from analyzers.traces.templates import DECIMALS, NUMBERS, ONE, PLACES, Template, field_of, understood
 from analyzers.traces.told import REFUSED, UNMET, WORTH_LEARNING, Told
 
-CONSTANTS = ("lasting", "name", "cat", "shape", "collective", "group", "dtype", "unfinished")
+CONSTANTS = ("lasting", "name", "cat", "shape", "collective", "group", "dtype", "splits", "unfinished", "filling")
 FIELDS = {field: i for i, field in enumerate((*CONSTANTS, *NUMBERS, *DECIMALS, *DECIMALS.values()))}
 CONSTANT, END, LENGTH, SIGN = range(4)
 FIRST_TOLD = -3
@@ -144,6 +144,7 @@ class Kinds:
         args, text = event.args or NO_ARGS, self.table.text
         known: dict[str, Any] = {"lasting": True, "name": text(event.name), "cat": text(event.cat)}
         known |= {"shape": self.table.shape(args) if args.dims else UNMET, "unfinished": UNMET if args.finished else 0}
-        names = (args.collective, str(args.group), args.dtype)
-        told = [text(name) for name in names] if args.collective else [UNMET] * 3
-        return known | dict(zip(("collective", "group", "dtype"), told, strict=True))
+        known["filling"] = self.table.filling(args) if args.occupancy else UNMET
+        names = (args.collective, str(args.group), args.dtype, written(args.splits))
+        told = [text(name) for name in names] if args.collective else [UNMET] * 4
+        return known | dict(zip(("collective", "group", "dtype", "splits"), told, strict=True))

@@ -33,6 +33,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     meta = {
         "names": list(table.texts),
         "shapes": lines(table.shapes),
+        "fillings": lines(table.fillings),
         "threads": table.threads,
         "problems": reading.problems() + table.problems(),
         "truncated": reading.truncated,

@@ -53,12 +53,16 @@ class Args(
         "elements_out": "Out msg nelems",
         "members": "Group size",
         "sequence": "Seq",
+        "splits": "In split size",
         "graph": "graph id",
         "dims": "Input Dims",
         "types": "Input type",
         "concrete": "Concrete Inputs",
         "autograd": "Sequence number",
         "forward_thread": "Fwd thread id",
+        "occupancy": "est. achieved occupancy %",
+        "warps": "warps per SM",
+        "blocks": "blocks per SM",
     },
 ):
     """The arguments that the questions need; kernels, launches, operators and collectives carry different ones."""
@@ -78,6 +82,10 @@ class Args(
     dims: msgspec.Raw = NOTHING
     types: msgspec.Raw = NOTHING
     concrete: msgspec.Raw = NOTHING
+    occupancy: msgspec.Raw = NOTHING
+    warps: msgspec.Raw = NOTHING
+    blocks: msgspec.Raw = NOTHING
+    splits: msgspec.Raw = NOTHING
     autograd: int = -1
     forward_thread: int = -1
     finished: bool = True

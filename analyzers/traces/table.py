@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -22,12 +23,13 @@ FIRST_NAME = -2
 """In pid, tid and stream the number of text n is `FIRST_NAME - n`."""
 COLUMNS = ("name", "cat", "start", "end", "pid", "tid", "correlation", "device", "stream")
 RARE = {
-    "collective": ("row", "name", "group", "elements", "elements_out", "dtype", "members", "sequence"),
+    "collective": ("row", "name", "group", "elements", "elements_out", "dtype", "members", "sequence", "splits"),
     "shape": ("row", "text"),
     "autograd": ("row", "sequence", "thread"),
     "copy": ("row", "bytes"),
     "graph": ("row", "id"),
     "unfinished": ("row",),
+    "filling": ("row", "text"),
 }
 """Tables of the events that carry such arguments; their columns are called `collective_row` and so on."""
 TIMES = ("start", "end")
@@ -49,12 +51,14 @@ class Rows:
 class Table:
     """Collects events; in `pid`, `tid` and `stream` -1 is none and what is below stands for a text.
 
-    A text of `shapes` holds the sizes, the types and the values of an operator's inputs, in JSON, with zeros between.
+    A text of `shapes` holds the sizes, the types and the values of an operator's inputs, in JSON, with zeros between;
+    one of `fillings` how a kernel fills the device: occupancy (%), warps and blocks a multiprocessor.
     """
 
     def __init__(self) -> None:
         self.texts: dict[str, int] = {}
         self.shapes: dict[bytes, int] = {}
+        self.fillings: dict[bytes, int] = {}
         self.parts: dict[str, list[Column]] = {name: [] for name in COLUMNS}
         self.rare: dict[str, list[Column]] = {name: [] for name in RARE}
         self.threads: list[tuple[int, int, str]] = []
@@ -123,6 +127,7 @@ class Table:
             "copy": [(i, bounded(a.bytes)) for i, a in args if a.bytes >= 0],
             "graph": [(i, bounded(a.graph)) for i, a in args if a.graph > 0],
             "unfinished": [(i,) for i, a in args if not a.finished],
+            "filling": [(i, self.filling(a)) for i, a in args if a.occupancy],
             "collective": [self.collective(i, a) for i, a in args if a.collective],
         }
         return {table: np.array(rows, np.int64) for table, rows in found.items() if rows}
@@ -131,10 +136,15 @@ class Table:
         """Most operators have shapes where these are recorded, but only few different ones."""
         return self.shapes.setdefault(b"%b\0%b\0%b" % (a.dims, a.types, a.concrete), len(self.shapes))
 
+    def filling(self, a: Args) -> int:
+        """Kernels of one size and code fill the device alike, so that there are few different ones."""
+        return self.fillings.setdefault(b"%b\0%b\0%b" % (a.occupancy, a.warps, a.blocks), len(self.fillings))
+
     def collective(self, row: int, a: Args) -> tuple[int, ...]:
         sizes = bounded(a.elements), bounded(a.elements_out)
         texts = self.text(a.collective), self.text(str(a.group))
-        return (row, *texts, *sizes, self.text(a.dtype), bounded(a.members), bounded(a.sequence))
+        dtype, splits = self.text(a.dtype), self.text(written(a.splits))
+        return (row, *texts, *sizes, dtype, bounded(a.members), bounded(a.sequence), splits)
 
     def text(self, text: str) -> int:
         return self.texts.setdefault(text, len(self.texts))
@@ -216,6 +226,11 @@ def nanoseconds(microseconds: Sequence[Any]) -> Column:
     whole = np.floor(values)
     found: Column = whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
     return found
+
+
+def written(raw: msgspec.Raw) -> str:
+    """A piece of JSON as it stood in the file."""
+    return bytes(raw).decode("utf-8", "replace")
 
 
 def lines(texts: Iterable[bytes]) -> list[str]:

@@ -32,7 +32,7 @@ NUMBERS = (
 """The fields of whole numbers that events or their arguments have."""
 DECIMALS = {"ts": "ts decimals", "dur": "dur decimals"}
 """A time is two numbers: whole microseconds, and what is behind the point."""
-TEXTS = ("collective", "group", "dtype", "dims", "types", "concrete")
+TEXTS = ("collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "warps", "blocks", "splits")
 
 FIRST_MARK = 10_000
 RUNS_AT_MOST = 10_000

@@ -1,13 +1,14 @@
 """The cache and the limited child, with a reader of real Flight Recorder dumps and with hostile ones."""
 
+import os
 import pickle
-import subprocess
 import threading
 
 import numpy as np
 import pytest
 
-from analyzers import store
+from analyzers import child, store
+from analyzers.child import Task
 from analyzers.errors import HostileInput, InputError, LimitExceeded
 
 READER = "analyzers.hangs.read"
@@ -81,19 +82,45 @@ BODIES = [
 ]
 
 
+@pytest.fixture(params=["forked", "started"])
+def way(request, monkeypatch):
+    """Both ways to a process of its own, whatever other threads the tests run in."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1 if request.param == "forked" else 2)
+    return request.param
+
+
 @pytest.mark.parametrize(("body", "error", "words"), BODIES, ids=[words for *_, words in BODIES])
-def test_how_a_child_may_end(reader, dump, cache, monkeypatch, body, error, words):
-    name = reader(body, f"reader_{abs(hash(words))}")
-    real = subprocess.run
-
-    def impatient(command, **options):
-        return real([*command[:-1], "2"], **options)
-
-    monkeypatch.setattr(subprocess, "run", impatient)
+def test_how_a_child_may_end(reader, dump, cache, monkeypatch, way, body, error, words):
+    name = reader(body, f"reader_{abs(hash(words))}_{way}")
+    monkeypatch.setattr(child, "Task", lambda *told, seconds: Task(*told, seconds=min(seconds, 2)))
     with pytest.raises(error, match=words) as caught:
         store.load([dump], name)
     assert type(caught.value) is error
     assert caught.value.hint
+    assert list(cache.iterdir()) == []
+
+
+def test_what_a_reader_prints_is_lost_and_its_columns_arrive(reader, dump, way, capfd):
+    name = reader("print('noise')\nimport sys, os\nsys.stderr.write('noise')\nos.write(1, b'noise')\n"
+                  "return {'pid': np.array([os.getpid()])}, {}", f"loud_{way}")  # fmt: skip
+    assert store.load([dump], name)["pid"].tolist() != [os.getpid()]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_forked_child_is_ended_with_the_reading(reader, dump, cache, monkeypatch):
+    """As by Ctrl-C while it reads."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    forks, fork = [], os.fork
+    monkeypatch.setattr(os, "fork", lambda: forks.append(fork()) or forks[-1])
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fdopen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.load([dump], reader("while True: pass", "endless"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(forks[0], 0)
     assert list(cache.iterdir()) == []
 
 
@@ -103,7 +130,8 @@ def test_one_bad_file_does_not_stop_the_rest(dump, tmp_path):
     assert isinstance(loaded[1], InputError)
 
 
-def test_children_share_the_memory_and_what_needs_more_is_read_alone(reader, dump, tmp_path):
+def test_children_share_the_memory_and_what_needs_more_is_read_alone(reader, dump, tmp_path, monkeypatch):
+    monkeypatch.setattr(child, "forked", child.started)  # its limit is beyond what it inherits
     paths = [tmp_path / f"rank_{number}" for number in range(4)]
     for path in paths:
         path.write_bytes(dump.read_bytes())

@@ -94,10 +94,10 @@ def assumptions(config: JobConfig) -> list[str]:
     parallelism = config.parallelism
     asked = {
         "tensor parallelism as PyTorch lays it out, with sequence parallelism and a split vocabulary; the trainer has"
-        " none, but ranks that did so came within 7 % (11 % with full recomputation)":
+        " none, but what ranks that did so allocated themselves came within 2 %":
             parallelism.tensor_parallel_degree > 1,
         "context parallelism as ring attention that gathers keys and values, its ranks not balanced; the trainer has"
-        " none, but ranks that did so came within 3 % (15 % with full recomputation)":
+        " none, but what ranks that did so allocated themselves came within 1 %":
             parallelism.context_parallel_degree > 1,
         "pipeline parallelism under PyTorch's own schedule, layers dealt out as torchtitan does; the trainer has none,"
         " but ranks that did so came within 3 %": parallelism.pipeline_parallel_degree > 1,

@@ -19,6 +19,8 @@ from trainer.recorders.purposes import purpose_of
 
 DEPTH = 30
 """How many callers of an allocation are looked at for its purpose."""
+PRETENDED, PROPAGATION = "pretended", "_sharding_prop.py"
+"""DTensor asks tensors without memory, whole ones, for the shapes of results: no run allocates these."""
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         block = self._blocks.get(key)
         if block is None:
             kind = category or purpose()
+            if kind == PRETENDED:
+                return
             block = self._blocks[key] = Block(storage.nbytes(), kind, weakref.ref(storage, self._forget(key)))
             self._change(kind, block.size)
         elif category and PRIORITY[category] >= PRIORITY.get(block.category, 0):
@@ -132,6 +136,8 @@ def purpose() -> str:
     """What a new storage is for, by the functions it is allocated in."""
     frame = sys._getframe(2)  # noqa: SLF001
     for _ in range(DEPTH):
+        if frame.f_code.co_filename.endswith(PROPAGATION):
+            return PRETENDED
         if known := purpose_of(frame.f_code.co_filename, frame.f_code.co_name):
             return known
         if frame.f_back is None:

@@ -1,6 +1,7 @@
 """The numbers behind a verdict as small tables of text, which every document and face lays out in its own way."""
 
 from collections.abc import Callable, Iterator
+from pathlib import PurePath
 from typing import Any
 
 from analyzers.hangs.model import user_frame
@@ -31,10 +32,11 @@ def memory(data: Any) -> list[Table]:
     return [
         table(
             "Memory by rank and device",
-            "rank> | device> | step> | entries> | start> | peak> | end> | reserved> | replay",
+            f"{'file' if nameless(devices) else 'rank>'} | device> | step> | entries> | start> | peak> | end>"
+            " | reserved> | replay",
             (
                 (
-                    d.rank,
+                    PurePath(d.path).name if nameless(devices) else d.rank,
                     d.device,
                     d.step,
                     d.entries,
@@ -47,9 +49,21 @@ def memory(data: Any) -> list[Table]:
                 for d in devices
             ),
         ),
-        *(held for d in worst_first(latest(devices))[:2] for held in kinds_held(d)),
-        *(stacks(d) for d in worst_first(latest(devices))[:1]),
+        *(held for d in worst_first(latest(devices))[:2] for held in kinds_held(d, whose(d, devices))),
+        *(stacks(d, whose(d, devices)) for d in worst_first(latest(devices))[:1]),
     ]
+
+
+def nameless(devices: list[Any]) -> bool:
+    """Whether only the files' names tell the devices apart."""
+    return len({d.path for d in devices}) > 1 and all(d.rank is None for d in devices)
+
+
+def whose(device: Any, devices: list[Any]) -> str:
+    """What a heading adds to tell of which device it is."""
+    if device.rank is not None:
+        return f", rank {device.rank}"
+    return f", {PurePath(device.path).name}" if nameless(devices) else ""
 
 
 def worst_first(devices: list[Any]) -> list[Any]:
@@ -57,13 +71,11 @@ def worst_first(devices: list[Any]) -> list[Any]:
     return sorted(devices, key=lambda d: (d.oom is None, -d.peak_allocated_bytes))
 
 
-def kinds_held(device: Any) -> Iterator[Table]:
+def kinds_held(device: Any, whose: str) -> Iterator[Table]:
     """Who holds what at the peak; where an allocation failed at another instant, at that one first."""
     if device.oom and device.oom.index != device.peak_index:
-        yield categories(
-            device.oom.categories, f"Who held what when it failed{where(device)}, {after(device.oom.index)}"
-        )
-    yield categories(device.categories, f"Who holds the peak{where(device)}, {after(device.peak_index)}")
+        yield categories(device.oom.categories, f"Who held what when it failed{whose}, {after(device.oom.index)}")
+    yield categories(device.categories, f"Who holds the peak{whose}, {after(device.peak_index)}")
 
 
 def after(entry: int) -> str:
@@ -78,16 +90,12 @@ def categories(held: dict[str, int], title: str) -> Table:
     return table(title, "category | bytes> | share>", rows)
 
 
-def stacks(device: Any) -> Table:
+def stacks(device: Any, whose: str) -> Table:
     rows = (
         (size(s.bytes), s.count, s.category, s.frames[0] if s.frames else "no stack recorded")
         for s in device.top_stacks
     )
-    return table(f"Largest stacks at the peak{where(device)}", "bytes> | blocks> | category | innermost line", rows, 8)
-
-
-def where(device: Any) -> str:
-    return f", rank {device.rank}" if device.rank is not None else ""
+    return table(f"Largest stacks at the peak{whose}", "bytes> | blocks> | category | innermost line", rows, 8)
 
 
 def device_name(device: Any) -> str:

@@ -11,8 +11,8 @@ LONG, MIDDLE, SHORT = 70, 44, 36
 def details(rank: Any) -> list[Table]:
     """All that is known of one rank, the longest of each kind."""
     tables = (
-        phases, kernels, operators, pairs, shapes, modules, lines, annotations, streams, collectives, launches,
-        queues, synchronisations, copies, copy_sizes, graphs, sequences, compiled, counters,
+        phases, kernels, fillings, operators, pairs, shapes, modules, lines, annotations, streams, collectives,
+        launches, queues, synchronisations, copies, copy_sizes, graphs, sequences, compiled, counters,
     )  # fmt: skip
     return [build(rank) for build in tables]
 
@@ -53,6 +53,22 @@ def kernels(rank: Any) -> Table:
         for k in rank.kernels
     )
     return table(f"Longest work{of(rank)}", heads, rows, 8)
+
+
+def fillings(rank: Any) -> Table:
+    """How well the longest kernels fill the device, where the recorder noted it."""
+    rows = (
+        (
+            cut(k.name),
+            share(k.total_ns, rank.span_ns),
+            f"{k.occupancy:.0f} %",
+            *("" if one is None else f"{one:.1f}" for one in (k.warps_per_sm, k.blocks_per_sm)),
+        )
+        for k in rank.kernels
+        if k.occupancy is not None
+    )
+    heads = "name | of span> | occupancy> | warps per SM> | blocks per SM>"
+    return table(f"How kernels fill the device{of(rank)}", heads, rows, 8)
 
 
 def operators(rank: Any) -> Table:

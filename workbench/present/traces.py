@@ -6,9 +6,9 @@ import pandas as pd
 
 from workbench.present.table import Table, table
 from workbench.present.trace_details import cut, details
-from workbench.present.units import nanoseconds, share
+from workbench.present.units import nanoseconds, share, size
 
-EVENTS = 12
+EVENTS, PEERS = 12, 16
 
 
 def trace(data: Any) -> list[Table]:
@@ -18,6 +18,7 @@ def trace(data: Any) -> list[Table]:
         idle([r for r in data.ranks if r.device is not None]),
         waiting(data.waits),
         meetings(data.meetings),
+        exchanges(data.ranks),
         clocks([c for c in data.clocks if not c.same_host]),
         arithmetic([r for r in data.ranks if r.flops]),
         critical(data.critical),
@@ -65,6 +66,20 @@ def divided(ranks: list[Any]) -> Table:
         for r in ranks
     )
     return table("Where the time goes", heads, rows)
+
+
+def exchanges(ranks: list[Any]) -> Table:
+    """What each rank of the group that exchanges most sends to each other, as far as there is room."""
+    most = max((e for r in ranks for e in r.exchanges), key=lambda e: sum(e.sent_bytes), default=None)
+    peers = most.ranks[:PEERS] if most else []
+    rows = (
+        (r.rank, e.count, *(size(sent) for sent in e.sent_bytes[:PEERS]))
+        for r in ranks
+        for e in r.exchanges
+        if most and (e.group, e.ranks) == (most.group, most.ranks)
+    )
+    heads = " | ".join(["rank>", "all-to-alls>", *(f"to {peer}>" for peer in peers)])
+    return table(f"Who sends how much to whom in group {most.group if most else ''}", heads, rows)
 
 
 def idle(ranks: list[Any]) -> Table:

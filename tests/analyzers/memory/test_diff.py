@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from analyzers.errors import InputError
 from analyzers.memory import diff, views
 
 MIB = 1 << 20
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 def held_at(snapshot, entry):
@@ -125,3 +127,17 @@ def test_the_rank_that_runs_out_first_is_named_with_the_reason(maker):
     assert table["rank"].tolist()[0] == 2
     assert table.set_index("rank").loc[1, "activations"] == 20 * MIB
     assert "memory.uneven" not in {f.id for f in memory.analyze(files[:2]).findings}
+
+
+def test_memory_of_two_runs_is_of_one_kind():
+    """The peak of a snapshot stands beside another's alone, not beside the resident set of a step log."""
+    leak, oom, healthy = (run.discover(FIXTURES / name) for name in ("leak_4ranks", "oom_4ranks", "healthy_4ranks"))
+    report = compare.analyze(leak, healthy)
+    assert min(report.data.a.memory_bytes, report.data.b.memory_bytes) > 100 * MIB
+    exact = compare.analyze(leak, oom)
+    assert exact.data.a.memory_bytes == max(
+        d.peak_allocated_bytes for d in memory.analyze(leak.of(run.Kind.SNAPSHOT)).data.devices
+    )
+    [grown] = [finding for finding in exact.findings if finding.id == "compare.memory"]
+    assert "95 %" not in grown.why
+    assert not [row for row in exact.data.rows if row.what == "peak memory" and row.interval]

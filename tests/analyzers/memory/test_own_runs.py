@@ -111,3 +111,11 @@ def test_a_loss_in_pieces_frees_what_was_said_in_a_second_run(tmp_path):
             [finding] = [one for one in report.findings if one.id == "memory.loss"]
     assert "with 8 the peak would be about" in finding.next
     assert loss.frees_bytes == pytest.approx(peaks[1] - peaks[8], rel=0.1)
+
+
+def test_smaller_moments_are_foreseen(tmp_path):
+    """A second run of an Adam that keeps its moments in bfloat16, beside what the first one's snapshot says of it."""
+    benchmark = runpy.run_path(str(ROOT / "benchmarks" / "optimizer_state.py"))
+    was, real, told = benchmark["compared"](tmp_path, ("--training.seq_len", "64"), "bfloat16")
+    assert real < 0.95 * was
+    assert told == pytest.approx(real, rel=0.01)

@@ -16,7 +16,7 @@ from analyzers.traces.table import FIRST_NAME, Table, lines
 ROOT = Path(__file__).parents[3]
 SIMULATED = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "traced_job.py")))
 RECORDED = ROOT / "tests/fixtures/straggler_data_2ranks/profile_traces/iteration_10/rank0_trace.json.gz"
-TEXTS = ("name", "cat", "collective_name", "collective_group", "collective_dtype")
+TEXTS = ("name", "cat", "collective_name", "collective_group", "collective_dtype", "collective_splits")
 ODDITIES = [
     b"0", b"1", b"9", b"-", b".", b"e", b'"', b"\\", b"{", b"}", b",", b"[", b"]", b" ", b"", b"null", b"\xff",
     b"\x01", b"00", b"1e5", b"-1", b"-7", b"NaN", b"99999999999999999999", b'"ts": 3', b"},\n  {", b"\\u0030",
@@ -36,7 +36,7 @@ def read(text, *, shortcut):
 
     reading = stream.Reading(table.add, take) if shortcut else stream.Reading(table.add)
     stream.read_events(io.BytesIO(text), reading)
-    columns, names, shapes = table.columns(), list(table.texts), lines(table.shapes)
+    columns, names, shapes, fillings = table.columns(), list(table.texts), lines(table.shapes), lines(table.fillings)
 
     def place(number):
         return number if number > FIRST_NAME else names[FIRST_NAME - number]
@@ -44,6 +44,7 @@ def read(text, *, shortcut):
     columns |= {key: [names[i] for i in columns[key]] for key in TEXTS}
     columns |= {key: [place(i) for i in columns[key].tolist()] for key in ("pid", "tid", "stream")}
     columns["shape_text"] = [shapes[i] for i in columns["shape_text"]]
+    columns["filling_text"] = [fillings[i] for i in columns["filling_text"]]
     told = (reading.problems(), table.problems(), reading.metadata, reading.counters)
     threads = [(place(pid), place(tid), name) for pid, tid, name in table.threads]
     return {key: list(column) for key, column in columns.items()}, told, threads, sum(taken)

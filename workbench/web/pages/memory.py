@@ -12,7 +12,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzers.memory import ranks, views
 from workbench.present.memory import by_step
-from workbench.present.sections import device_name, kinds_held, stacks, worst_first
+from workbench.present.sections import device_name, kinds_held, stacks, whose, worst_first
 from workbench.web.clocks import memory_marks
 from workbench.web.components.figure import Span, drawn, zoomed
 from workbench.web.components.memory import ranks as rank_chart
@@ -55,8 +55,8 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
             *alive(view, device, at, query),
             *segments(view, device, at, query),
             *allocator(view, device, at, query, shown.span),
-            *map(table, kinds_held(device)),
-            table(stacks(device)),
+            *map(table, kinds_held(device, whose(device, devices))),
+            table(stacks(device, whose(device, devices))),
         ]
     )
 

@@ -1,0 +1,90 @@
+"""How kernels fill the device, against sums over the plain JSON."""
+
+import gzip
+import json
+from collections import defaultdict
+from types import SimpleNamespace
+
+import pytest
+
+from workbench.present.trace_details import fillings
+
+NOTED = {
+    "occupancy": "est. achieved occupancy %",
+    "warps_per_sm": "warps per SM",
+    "blocks_per_sm": "blocks per SM",
+}
+
+
+def noted(occupancy, warps, blocks):
+    return dict(zip(NOTED.values(), (occupancy, warps, blocks), strict=True))
+
+
+def test_means_are_weighted_by_duration(maker):
+    made = maker.Tracing()
+    made.kernel("gemm", 0, 3000, **noted(10, 1.5, 0.25))
+    made.kernel("gemm", 4000, 1000, **noted(40, 3.5, 1))
+    made.kernel("gemm", 6000, 5000)
+    made.kernel("odd", 12000, 1000, **noted("25", "2.0", None))
+    made.kernel("hostile", 14000, 1000, **noted([1], -5, 1e300))
+    made.kernel("plain", 16000, 1000)
+    [account] = maker.accounts(made.text())
+    found = {one.name: (one.occupancy, one.warps_per_sm, one.blocks_per_sm) for one in account.kernels}
+    assert found == {
+        "gemm": (17.5, 2.0, 0.4375),
+        "odd": (25.0, 2.0, None),
+        "hostile": (None, None, None),
+        "plain": (None, None, None),
+    }
+    assert [row[2:] for row in fillings(account).rows] == [("18 %", "2.0", "0.4"), ("25 %", "2.0", "")]
+
+
+def test_kernels_that_last_no_time_count_alike(maker):
+    made = maker.Tracing()
+    made.kernel("set", 0, 0, **noted(10, 1, 1))
+    made.kernel("set", 50, 0, **noted(20, 2, 1))
+    [account] = maker.accounts(made.text())
+    assert account.kernels[0].occupancy == 15.0
+
+
+def test_a_host_has_no_table_of_them(maker):
+    made = maker.Tracing()
+    made.event("aten::mm", "cpu_op", 0, 1000)
+    [account] = maker.accounts(made.text())
+    assert account.kernels[0].occupancy is None
+    assert not fillings(account).rows
+
+
+@pytest.mark.real
+def test_real_files_agree_with_plain_loops(real_traces, maker):
+    seen = 0
+    for artefact in real_traces:
+        data = artefact.path.read_bytes()
+        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        if not 1000 < len(text) < 16 << 20 or b"est. achieved occupancy" not in text:
+            continue
+        expected = weighed(json.loads(text, strict=False)["traceEvents"])
+        for account in maker.accounts(text):
+            for kernel in account.kernels:
+                for name in NOTED:
+                    mine, wanted = getattr(kernel, name), expected[account.device, kernel.name][name]
+                    assert mine == (wanted and pytest.approx(wanted, rel=1e-5, abs=1e-6))
+                    seen += mine is not None
+    assert seen > 100
+
+
+def weighed(events):
+    """{(device, kernel): {measure: mean}} by adding up."""
+    sums = defaultdict(lambda: defaultdict(lambda: SimpleNamespace(of=0.0, weight=0)))
+    for event in events:
+        args = event.get("args") or {}
+        if event.get("cat") == "kernel":
+            for name, key in NOTED.items():
+                if NOTED["occupancy"] in args:
+                    one = sums[args["device"], event["name"]][name]
+                    one.of += args[key] * event["dur"]
+                    one.weight += event["dur"]
+    return defaultdict(
+        lambda: dict.fromkeys(NOTED),
+        {key: {name: one.of / one.weight for name, one in measures.items()} for key, measures in sums.items()},
+    )
