@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from plotly.graph_objects import Figure
 from textual.widgets import Static
 
 from analyzers.run import discover
@@ -130,6 +131,6 @@ async def test_the_failed_instant_has_one_number(oom):
         await settle(app, pilot)
         beside = str(app.query_one("#categories", Static).render())
     assert beside.startswith(f"entry {entry}   {amount} allocated\n✗ asked for {size(failed.oom.requested_bytes)} more")
-    drawn = memory.chart(view_of(oom, "memory", Options()), failed, memory.instant({}, failed), None)
+    drawn = Figure(memory.chart(view_of(oom, "memory", Options()), failed, memory.instant({}, failed), None))
     assert drawn.layout.shapes[0].x0 == entry
     assert sum(int(layer.y[list(layer.x).index(entry)]) for layer in drawn.data) == held
