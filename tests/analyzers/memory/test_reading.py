@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analyzers import memory, store
+from analyzers import child, memory
 from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
 from analyzers.memory import read
 
@@ -166,14 +166,8 @@ def test_colliding_keys_end_at_the_processor_limit(tmp_path):
     assert hash(step) == hash(2 * step)
     path = tmp_path / "a.pickle"
     path.write_bytes(b"\x80\x02}(" + body + b"u.")
-    child = subprocess.run(
-        [sys.executable, "-m", "analyzers.store", "analyzers.memory.read", str(tmp_path), str(1 << 30), "2"],
-        input=os.fsencode(path),
-        capture_output=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": str(store.PACKAGE_ROOT)},
-    )
-    assert isinstance(store.explain(child, "a.pickle", 1 << 30, 2), LimitExceeded)
+    task = child.Task("analyzers.memory.read", tmp_path, [path], memory=1 << 30, seconds=2)
+    assert isinstance(child.explain(child.started(task), task), LimitExceeded)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -260,7 +254,7 @@ def test_mutated_snapshots_are_answered_or_refused(maker, seed):
         "        pass\n"
     )
     path = maker.save(maker.wander(seed, 60).snapshot()).path
-    environment = os.environ | {"PYTHONPATH": str(store.PACKAGE_ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(child.PACKAGE_ROOT), "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", program, str(path), str(seed)]
     ended = subprocess.run(command, capture_output=True, check=False, env=environment, timeout=240)
     assert ended.returncode == 0, ended.stderr.decode()
