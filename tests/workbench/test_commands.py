@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import pickle
 import resource
 import subprocess
 import sys
@@ -88,8 +89,11 @@ def test_usage_errors_are_two_lines(arguments):
     assert [line.partition(":")[0] for line in ended.stderr.splitlines()] == ["error", "hint"]
 
 
-def test_memory_is_bounded():
-    ended = run("inspect", OOM / "memory_snapshot", "--max-memory", "1M", "--no-cache")
+def test_memory_is_bounded(tmp_path):
+    entries = [{"action": "alloc", "addr": n << 9, "size": 512, "stream": 0, "frames": []} for n in range(200_000)]
+    path = tmp_path / "a.pickle"
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [entries]}, protocol=4))
+    ended = run("inspect", path, "--max-memory", "1M", "--no-cache")
     assert ended.returncode == 3
     assert ended.stderr.startswith("error: ")
 

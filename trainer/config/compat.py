@@ -58,6 +58,7 @@ RENAMED = {
     "training.checkpoint_interval": "checkpoint.interval",
     "training.checkpoint_interval_type": "checkpoint.interval_type",
     "training.compile": "compile.enable",
+    "training.debug_moe_force_load_balance": "debug.moe_force_load_balance",
     "training.data_parallel_replicate_degree": "parallelism.data_parallel_replicate_degree",
     "training.data_parallel_shard_degree": "parallelism.data_parallel_shard_degree",
     "training.deterministic": "debug.deterministic",
