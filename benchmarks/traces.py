@@ -4,7 +4,7 @@
 
 `PYTHON` is an interpreter that has `traceinsight` or `HolisticTraceAnalysis`, and orjson; without it they are left out.
 HTA is asked for what our one answer holds, as far as it can tell: times, kernels, overlap, idle time, launches, queues,
-copies, operators. Compares processor time, as wall time depends on what else runs.
+copies. Compares processor time, as wall time depends on what else runs.
 Exits with 1 where a target is missed.
 """
 
@@ -45,7 +45,6 @@ with tempfile.TemporaryDirectory() as folder:
     found.get_cuda_kernel_launch_stats(visualize=False)
     found.get_queue_length_summary()
     found.get_memory_bw_summary()
-    found.get_aten_op_kernels_and_delay()
     print(times.to_string())
 """
 
