@@ -300,12 +300,12 @@ def run(job: Job, folder: Path) -> None:
 
 
 def collected(folder: Path) -> bool:
-    """Whether the collector is through: with both looks, or with the one that time leaves where a rank fails."""
+    """Whether the collector is through with both looks."""
     try:
         collection = json.loads((folder / "dumps/collection.json").read_text())
     except (OSError, ValueError):
         return False
-    return collection["reason"] == "failed" or len(collection["rounds"]) == 2
+    return len(collection["rounds"]) == 2
 
 
 def look_at_a_healthy_job(folder: Path) -> None:
