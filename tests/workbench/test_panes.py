@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import threading
 
 import pytest
+from textual._compositor import Compositor
 from textual.widgets import ContentSwitcher, DataTable
 
 from analyzers.run import discover
@@ -223,3 +225,16 @@ async def test_no_colour_and_a_name_for_every_key(fixtures, monkeypatch):
             keys = type(widget).__dict__.get("BINDINGS", []) if ours else []
             assert all(key.id for key in keys)
         assert app.query(DataTable)
+
+
+@pytest.mark.parametrize(("incident", "room"), [("oom_2ranks", "memory"), ("straggler_data_2ranks", "trace")])
+async def test_no_thread_looks_at_where_widgets_are(fixtures, monkeypatch, incident, room):
+    """Whoever asks for a size may lay out the screen, beside the loop and without an app."""
+    asked_by, find = set(), Compositor.find_widget
+    monkeypatch.setattr(
+        Compositor, "find_widget", lambda self, widget: (asked_by.add(threading.get_ident()), find(self, widget))[1]
+    )
+    app = app_on(fixtures / incident, room)
+    async with app.run_test(size=(100, 36)) as pilot:
+        await press(app, pilot, "", "v", "v", "v")
+    assert asked_by == {threading.get_ident()}

@@ -27,7 +27,7 @@ def run(request: Request) -> Exit:
     """Launch the job; its end as an exit status."""
     planned = plan(request)
     if request.scheduler != Scheduler.LOCAL:
-        return handed_over(request, planned)
+        return left_to_scheduler(request, planned)
     if request.dry_run:
         print(planned.shell())
         return Exit.OK
@@ -42,7 +42,7 @@ def run(request: Request) -> Exit:
     return Exit.OK
 
 
-def handed_over(request: Request, planned: Plan) -> Exit:
+def left_to_scheduler(request: Request, planned: Plan) -> Exit:
     """Leave the job to a cluster's scheduler."""
     if request.dry_run:
         print(scheduler.shell(request, planned).rstrip())

@@ -34,9 +34,7 @@ def segments(view: View, device: Any, at: Instant, query: Query) -> list[Any]:
     map_of = block_map(ranges, state, CELLS, SEGMENTS)
     return [
         html.H2("Segments and what fills them"),
-        html.P(
-            "Click a block for its stack and its life; by keyboard, follow an address in the tables.", className="hint"
-        ),
+        html.P(HINT, className="hint"),
         drawn("blocks", block_chart(map_of, state), "Segments and what fills them"),
         *block(view, device, at, query, state, ranges),
         table(segment_list(map_of), leads(query)),
