@@ -17,17 +17,16 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from analyzers.traces.digits import MARGIN, values
+from analyzers.traces.digits import parts, values
 from analyzers.traces.kinds import CONSTANT, FIELDS, LENGTH, Block, Kinds
+from analyzers.traces.lexicon import UNMET
 from analyzers.traces.stream import COUNTED, EXACT, Events, Reading
 from analyzers.traces.table import DEVICE_AT_MOST, MICROSECONDS_AT_MOST, Column, Rows, Table
 from analyzers.traces.templates import DECIMALS, PLACES
-from analyzers.traces.told import UNMET
 
 SEAM = re.compile(rb"\},\s{0,64}\{")
 BEGINNING = 64 << 10
 """Of the events, where their seam is looked for."""
-MASK = bytes.maketrans(b"123456789", b"0" * 9)
 VAIN_AT_MOST = 4
 """Blocks in a row of which little was known, before no more is tried."""
 LATE = 1 << 43
@@ -46,10 +45,11 @@ RARE_FIELDS = {
 
 def block_of(text: bytes, seam: bytes) -> Block:
     """The events of a text before its last seam; the first one is with its brace, and so will not be known."""
-    *masked, _ = text.translate(MASK).split(seam)
-    length = np.fromiter(map(len, masked), np.int64, len(masked))
-    stop = np.cumsum(length + len(seam)) - len(seam)
-    return Block(text, masked, stop - length, stop)
+    last = np.flatnonzero(np.frombuffer(text, np.uint8) == seam[-1])
+    start = last[last >= len(seam)] + 1
+    start = start[parts(text, start - len(seam), len(seam)) == np.void(seam)]
+    stop = start - len(seam)
+    return Block(text, np.append(0, start)[: len(stop)], stop)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,6 @@ class Shortcut:
     def rows(self, block: Block, reading: Reading) -> tuple[Rows, Rows] | None:
         """The rows of the events that are known, and those of the others; None where these cannot be decoded apart."""
         kinds = self.kinds.of(block)
-        kinds[block.start < MARGIN] = UNMET  # so near the beginning `digits` cannot read
         kinds[self.kinds.with_superfluous_zeros(block, kinds)] = UNMET
         known = kinds >= 0
         known[known] = self.kinds.layout[FIELDS["lasting"], CONSTANT][kinds[known]] == 1

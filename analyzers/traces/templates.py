@@ -43,6 +43,7 @@ RUN = re.compile(rb"\d+")
 LEADING = re.compile(rb"(?<![\d.])\d(?=\d)")
 STRING = re.compile(rb'"[^"]*"')
 EXPONENT = re.compile(rb"\d[eE]")
+NO_DIGITS = bytes(0 if chr(byte).isdecimal() and byte < 128 else 0xFF for byte in range(256))
 TOO_LONG = re.compile(rb"\d{17}")
 """For two words of eight digits."""
 ONE = msgspec.json.Decoder(ExactEvent, strict=False)
@@ -63,13 +64,13 @@ class Number:
 class Template:
     """What the events of one masked text have in common; `lasting` is false for those that no column takes.
 
-    `told` are the runs (start, end) of digits of names and other texts, `leading` the first digits of
-    numbers that have several, where a zero would be wrong.
+    `kept` is a mask of the bytes that tell its kinds apart: all but digits, and those of names and other texts.
+    `leading` are the first digits of numbers that have several, where a zero would be wrong.
     """
 
     lasting: bool
     numbers: dict[str, Number]
-    told: list[tuple[int, int]]
+    kept: bytes
     leading: list[int]
 
 
@@ -86,11 +87,12 @@ def understood(text: bytes) -> Template | None:
         return None
     leading = [match.start() for match in LEADING.finditer(text) if not is_quoted(text, match.start())]
     if event.ph != "X":
-        return Template(lasting=False, numbers={}, told=[], leading=leading)
+        return Template(lasting=False, numbers={}, kept=kept(text, []), leading=leading)
     numbers = whole_numbers(event, runs) | times(event, runs)
     if any(is_odd(field, number, text) for field, number in numbers.items()):
         return None
-    return Template(lasting=True, numbers=numbers, told=[runs[run] for run in told(event)], leading=leading)
+    told = [runs[run] for run in told_runs(event)]
+    return Template(lasting=True, numbers=numbers, kept=kept(text, told), leading=leading)
 
 
 def may_break(text: bytes) -> bool:
@@ -143,9 +145,17 @@ def is_quoted(text: bytes, place: int) -> bool:
     return text.count(b'"', 0, place) % 2 == 1
 
 
-def told(event: ExactEvent) -> list[int]:
+def told_runs(event: ExactEvent) -> list[int]:
     """The runs of digits that are parts of texts."""
     values = [event.name, event.cat, *(field_of(event, field) for field in TEXTS)]
     values += [value for field in PLACES if isinstance(value := field_of(event, field), str)]
     texts = [bytes(value) if isinstance(value, msgspec.Raw) else str(value).encode() for value in values]
     return sorted({int(mark) - FIRST_MARK for text in texts for mark in RUN.findall(text)})
+
+
+def kept(text: bytes, told: Runs) -> bytes:
+    """A mask that leaves of an event's text what is no digit, and these runs of digits."""
+    mask = bytearray(text.translate(NO_DIGITS))
+    for start, end in told:
+        mask[start:end] = b"\xff" * (end - start)
+    return bytes(mask)
