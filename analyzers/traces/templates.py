@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from analyzers.traces.stream import COUNTED, Args, ExactEvent
+from analyzers.traces.stream import COUNTED, INSTANT, Args, ExactEvent
 
 PLACES = ("pid", "tid", "stream")
 """Fields that hold a number or a text."""
@@ -83,7 +83,7 @@ def understood(text: bytes) -> Template | None:
         event = ONE.decode(b"{%b}" % marked(text))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if event.ph == "M" or event.cat == COUNTED.decode():
+    if event.ph == "M" or event.cat in (COUNTED.decode(), INSTANT):
         return None
     leading = [match.start() for match in LEADING.finditer(text) if not is_quoted(text, match.start())]
     if event.ph != "X":
