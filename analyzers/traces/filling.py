@@ -15,23 +15,23 @@ Filling = dict[str, float | None]
 
 
 class Fillings:
-    """The measures of each piece of work, NaN where nothing is noted."""
+    """The measures of each piece of work, NaN where nothing is noted: `noted`, and the number there of each."""
 
     def __init__(self, work: Work) -> None:
         c = work.trace.columns
-        noted = [parsed(text) for text in c.meta["fillings"]]
-        of_row = np.full((len(c["start"]), len(MEASURES)), np.nan) if noted else np.zeros((0, len(MEASURES)))
-        if noted:
-            of_row[c["filling_row"]] = np.array(noted)[c["filling_text"]]
-        self.values: Column = of_row[work.rows] if noted else of_row
+        texts = c.meta["fillings"]
+        of_row = np.full(len(c["start"]), len(texts), np.int32)
+        of_row[c["filling_row"]] = c["filling_text"]
+        self.noted: Column = np.array([*map(parsed, texts), [np.nan] * len(MEASURES)])
+        self.which: Column = of_row[work.rows]
         self.length: Column = work.end - work.start
 
     def mean(self, places: Column) -> Filling:
         """The means of some pieces of work, weighted by how long each took."""
-        return {name: self.weighed(i, places) for i, name in enumerate(MEASURES)} if len(self.values) else {}
+        return {name: self.weighed(i, places) for i, name in enumerate(MEASURES)} if len(self.noted) > 1 else {}
 
     def weighed(self, measure: int, places: Column) -> float | None:
-        values, length = self.values[places, measure], self.length[places]
+        values, length = self.noted[self.which[places], measure], self.length[places]
         known = np.isfinite(values)
         if not known.any():
             return None
