@@ -1,7 +1,6 @@
 """The kinds of events that were met, and where the digits of each have their meaning."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,10 +10,20 @@ from analyzers.traces.distinct import groups
 from analyzers.traces.lexicon import REFUSED, UNMET, WORTH_LEARNING, Lexicon
 from analyzers.traces.stream import ExactEvent
 from analyzers.traces.table import NO_ARGS, Column, Table, bounded, written
-from analyzers.traces.templates import DECIMALS, NUMBERS, ONE, PLACES, Template, field_of, understood
+from analyzers.traces.templates import (
+    ALLOCATING,
+    DECIMALS,
+    LASTING,
+    NUMBERS,
+    ONE,
+    PLACES,
+    Template,
+    field_of,
+    understood,
+)
 
-CONSTANTS = ("lasting", "name", "cat", "shape", "collective", "group", "dtype", "splits", "unfinished", "filling")
-FIELDS = {field: i for i, field in enumerate((*CONSTANTS, *NUMBERS, *DECIMALS, *DECIMALS.values()))}
+TEXTS = ("name", "cat", "shape", "collective", "group", "dtype", "splits", "unfinished", "filling")
+FIELDS = {field: i for i, field in enumerate((LASTING, ALLOCATING, *TEXTS, *NUMBERS, *DECIMALS, *DECIMALS.values()))}
 CONSTANT, END, LENGTH, SIGN = range(4)
 KIND_BYTES, BYTES_AT_MOST = 2000, 32 << 20
 """What a kind takes beside its text, and what all may take: those of a hostile file may be long, and many."""
@@ -137,13 +146,15 @@ class Kinds:
     def row(self, event: ExactEvent, template: Template) -> Column:
         """The layout of a kind, of which this is an event."""
         row = np.zeros((len(FIELDS), 4), np.int64)
-        if not template.lasting:
+        if not template.part:
             return row
+        row[FIELDS[template.part], CONSTANT] = 1
         for field in NUMBERS:
             value = field_of(event, field)
             row[FIELDS[field], CONSTANT] = self.table.place(value) if field in PLACES else bounded(value)
-        for field, constant in self.constants(event).items():
-            row[FIELDS[field], CONSTANT] = constant
+        if template.part == LASTING:
+            for field, constant in self.constants(event).items():
+                row[FIELDS[field], CONSTANT] = constant
         for field, number in template.numbers.items():
             row[FIELDS[field]] = 0, number.end, number.length, number.sign
         return row
@@ -151,7 +162,7 @@ class Kinds:
     def constants(self, event: ExactEvent) -> dict[str, int]:
         """What has no digits of its own; UNMET where the event has none."""
         args, text = event.args or NO_ARGS, self.table.text
-        known: dict[str, Any] = {"lasting": True, "name": text(event.name), "cat": text(event.cat)}
+        known = {"name": text(event.name), "cat": text(event.cat)}
         known |= {"shape": self.table.shape(args) if args.dims else UNMET, "unfinished": UNMET if args.finished else 0}
         known["filling"] = self.table.filling(args) if args.occupancy else UNMET
         names = (args.collective, str(args.group), args.dtype, written(args.splits))

@@ -7,13 +7,16 @@ field stands.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from analyzers.traces.stream import COUNTED, INSTANT, Args, ExactEvent
+from analyzers.traces.stream import ALLOCATION, COUNTED, INSTANT, Args, ExactEvent
 
+LASTING, ALLOCATING = "lasting", "allocating"
+"""The parts that events play: those that last are rows of the main table, those that allocate of another."""
 PLACES = ("pid", "tid", "stream")
 """Fields that hold a number or a text."""
 NUMBERS = (
@@ -28,10 +31,18 @@ NUMBERS = (
     "graph",
     "autograd",
     "forward_thread",
+    "address",
+    "allocation",
+    "allocated",
+    "reserved",
+    "device_type",
+    "device_id",
 )
 """The fields of whole numbers that events or their arguments have."""
 DECIMALS = {"ts": "ts decimals", "dur": "dur decimals"}
 """A time is two numbers: whole microseconds, and what is behind the point."""
+TIMES_OF = {LASTING: ("ts", "dur"), ALLOCATING: ("ts",)}
+"""A streaming recorder gives allocations a duration that means nothing."""
 TEXTS = ("collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "warps", "blocks", "splits")
 
 FIRST_MARK = 10_000
@@ -62,13 +73,13 @@ class Number:
 
 @dataclass(frozen=True)
 class Template:
-    """What the events of one masked text have in common; `lasting` is false for those that no column takes.
+    """What the events of one masked text have in common; `part` is empty for those that no column takes.
 
     `kept` is a mask of the bytes that tell its kinds apart: all but digits, and those of names and other texts.
     `leading` are the first digits of numbers that have several, where a zero would be wrong.
     """
 
-    lasting: bool
+    part: str
     numbers: dict[str, Number]
     kept: bytes
     leading: list[int]
@@ -83,16 +94,22 @@ def understood(text: bytes) -> Template | None:
         event = ONE.decode(b"{%b}" % marked(text))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if event.ph == "M" or event.cat in (COUNTED.decode(), INSTANT):
+    if event.ph == "M" or event.cat == COUNTED.decode():
         return None
-    leading = [match.start() for match in LEADING.finditer(text) if not is_quoted(text, match.start())]
-    if event.ph != "X":
-        return Template(lasting=False, numbers={}, kept=kept(text, []), leading=leading)
-    numbers = whole_numbers(event, runs) | times(event, runs)
+    part = part_of(event)
+    numbers = (whole_numbers(event, runs) | times(event, runs, TIMES_OF[part])) if part else {}
     if any(is_odd(field, number, text) for field, number in numbers.items()):
         return None
-    told = [runs[run] for run in told_runs(event)]
-    return Template(lasting=True, numbers=numbers, kept=kept(text, told), leading=leading)
+    told = [runs[run] for run in told_runs(event)] if part else []
+    leading = [match.start() for match in LEADING.finditer(text) if not is_quoted(text, match.start())]
+    return Template(part, numbers, kept(text, told), leading)
+
+
+def part_of(event: ExactEvent) -> str:
+    """What the event is to the table."""
+    if event.cat == INSTANT:
+        return ALLOCATING if event.name == ALLOCATION and event.args else ""
+    return LASTING if event.ph == "X" else ""
 
 
 def may_break(text: bytes) -> bool:
@@ -115,11 +132,11 @@ def whole_numbers(event: ExactEvent, runs: Runs) -> dict[str, Number]:
     return {field: one for field, one in found.items() if one}
 
 
-def times(event: ExactEvent, runs: Runs) -> dict[str, Number]:
+def times(event: ExactEvent, runs: Runs, fields: Iterable[str]) -> dict[str, Number]:
     found: dict[str, Number | None] = {}
-    for field, decimals in DECIMALS.items():
+    for field in fields:
         parts = str(field_of(event, field) or 0).split(".")
-        found |= {name: number(int(part), runs) for name, part in zip((field, decimals), parts, strict=False)}
+        found |= {name: number(int(part), runs) for name, part in zip((field, DECIMALS[field]), parts, strict=False)}
     return {field: one for field, one in found.items() if one}
 
 
