@@ -182,7 +182,10 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """The all-to-alls of one group on one rank: `sent_bytes` to each of `ranks`, all `count` calls together."""
+    """The all-to-alls of one group on one rank: `sent_bytes` to each of `ranks`, all `count` calls together.
+
+    `ranks` is empty where the file does not tell who the members are.
+    """
 
     group: str
     count: int

@@ -71,7 +71,8 @@ def divided(ranks: list[Any]) -> Table:
 def exchanges(ranks: list[Any]) -> Table:
     """What each rank of the group that exchanges most sends to each other, as far as there is room."""
     most = max((e for r in ranks for e in r.exchanges), key=lambda e: sum(e.sent_bytes), default=None)
-    peers = most.ranks[:PEERS] if most else []
+    members = len(most.sent_bytes[:PEERS]) if most else 0
+    peers = most.ranks[:PEERS] if most and most.ranks else [f"member {i}" for i in range(members)]
     rows = (
         (r.rank, e.count, *(size(sent) for sent in e.sent_bytes[:PEERS]))
         for r in ranks
