@@ -32,7 +32,9 @@ NUMBERS = (
 """The fields of whole numbers that events or their arguments have."""
 DECIMALS = {"ts": "ts decimals", "dur": "dur decimals"}
 """A time is two numbers: whole microseconds, and what is behind the point."""
-TEXTS = ("collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "warps", "blocks", "splits")
+TEXTS = (
+    "collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "limits", "warps", "blocks", "splits",
+)  # fmt: skip
 
 FIRST_MARK = 10_000
 RUNS_AT_MOST = 10_000

@@ -61,13 +61,14 @@ def fillings(rank: Any) -> Table:
         (
             cut(k.name),
             share(k.total_ns, rank.span_ns),
-            f"{k.occupancy:.0f} %",
+            "" if k.occupancy is None else f"{k.occupancy:.0f} %",
             *("" if one is None else f"{one:.1f}" for one in (k.warps_per_sm, k.blocks_per_sm)),
+            k.limited_by,
         )
         for k in rank.kernels
-        if k.occupancy is not None
+        if k.occupancy is not None or k.limited_by
     )
-    heads = "name | of span> | occupancy> | warps per SM> | blocks per SM>"
+    heads = "name | of span> | occupancy> | warps per SM> | blocks per SM> | limited by"
     return table(f"How kernels fill the device{of(rank)}", heads, rows, 8)
 
 
