@@ -31,7 +31,7 @@ from analyzers.steps.regressions import is_open, name_of, too_few, undecided, wo
 from analyzers.steps.stragglers import stragglers
 from analyzers.traces import diff as trace_diff
 from analyzers.traces.diff import TraceDiff, signed
-from analyzers.traces.findings import millis
+from analyzers.traces.findings import duration
 from analyzers.wording import mebibytes, seconds
 
 Answer = TypeVar("Answer")
@@ -165,7 +165,7 @@ def trace_rows(found: TraceDiff | None) -> list[Row]:
     if found is None:
         return []
     ends = [("traced step", found.step_a_ns, found.step_b_ns), *((p.what, p.a_ns, p.b_ns) for p in found.parts)]
-    return [Row(f"trace: {what}", millis(a), millis(b), signed(b - a)) for what, a, b in ends]
+    return [Row(f"trace: {what}", duration(a), duration(b), signed(b - a)) for what, a, b in ends if a or b]
 
 
 def measure(found: Run, options: store.Options) -> Side:

@@ -176,7 +176,7 @@ class Kinds:
         args, text = event.args or NO_ARGS, self.table.text
         known = {"name": text(event.name), "cat": text(event.cat)}
         known |= {"shape": self.table.shape(args) if args.dims else UNMET, "unfinished": UNMET if args.finished else 0}
-        known["filling"] = self.table.filling(args) if args.occupancy else UNMET
+        known["filling"] = self.table.filling(args) if args.occupancy or args.limits else UNMET
         names = (args.collective, str(args.group), args.dtype, written(args.splits))
         told = [text(name) for name in names] if args.collective else [UNMET] * 4
         return known | dict(zip(("collective", "group", "dtype", "splits"), told, strict=True))

@@ -43,7 +43,9 @@ DECIMALS = {"ts": "ts decimals", "dur": "dur decimals"}
 """A time is two numbers: whole microseconds, and what is behind the point."""
 TIMES_OF = {LASTING: ("ts", "dur"), ALLOCATING: ("ts",)}
 """A streaming recorder gives allocations a duration that means nothing."""
-TEXTS = ("collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "warps", "blocks", "splits")
+TEXTS = (
+    "collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "limits", "warps", "blocks", "splits",
+)  # fmt: skip
 
 FIRST_MARK = 10_000
 RUNS_AT_MOST = 10_000
