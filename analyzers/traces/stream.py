@@ -34,7 +34,7 @@ SEAM = re.compile(rb"\}(?=\s*,\s*\{)")
 CLOSE = re.compile(rb"\}(?=\s*\])")
 EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*\{|\]))")
 COUNTED = b"cuda_profiler_range"
-INSTANT = "cpu_instant_event"
+INSTANT, ALLOCATION = "cpu_instant_event", "[memory]"
 """The category of events that happen at once, such as allocations; recorders that stream give them a duration, too."""
 BETWEEN = b", \r\n\t"
 # Beyond 2**43 microseconds a float64 no longer holds every nanosecond.

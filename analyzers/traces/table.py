@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from analyzers.traces.stream import INSTANT, Args, Events
+from analyzers.traces.stream import ALLOCATION, INSTANT, Args, Events
 
 Column = npt.NDArray[Any]
 
@@ -32,7 +32,6 @@ RARE = {
     "filling": ("row", "text"),
 }
 """Tables of the events that carry such arguments; their columns are called `collective_row` and so on."""
-ALLOCATION = "[memory]"
 ALLOCATIONS = ("at", "pid", "tid", "address", "bytes", "allocated", "reserved", "device_type", "device")
 """The table of what was allocated and freed, which are no events that last; its columns are `memory_at` and so on."""
 NO_ALLOCATIONS = np.zeros((0, 1 + len(ALLOCATIONS)), np.int64)

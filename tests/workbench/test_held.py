@@ -35,10 +35,9 @@ async def test_the_keys_look_closer_at_the_peak():
 async def test_enter_leads_from_the_finding_to_the_curve():
     app = app_on(RECORDED)
     async with app.run_test(size=(100, 36)) as pilot:
-        assert app.report.findings[0].id == "trace.memory_grows"
         await press(app, pilot, "", "1")
-        text = await press(app, pilot, "enter")
-        assert "memory over time of rank 0" in text
+        assert app.report.findings[0].id == "trace.memory_grows"
+        assert "memory over time of rank 0" in await press(app, pilot, "enter")
 
 
 async def test_a_trace_without_allocations_has_no_such_reading():
