@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.present.table import Table, table
 from workbench.present.trace_details import cut, details, kernel_name
+from workbench.present.trace_memory import memory
 from workbench.present.units import nanoseconds, operations, share, size
 
 if TYPE_CHECKING:
@@ -23,8 +24,13 @@ def trace(data: Any) -> list[Table]:
         clocks([c for c in data.clocks if not c.same_host]),
         arithmetic([r for r in data.ranks if r.flops]),
         critical(data.critical),
-        *(section for rank in data.ranks[:1] for section in details(rank)),
+        *(section for rank in data.ranks[:1] for section in of_rank(rank)),
     ]
+
+
+def of_rank(rank: Any) -> list[Table]:
+    """All that is known of one rank: its time, then its memory."""
+    return [*details(rank), *memory(rank)]
 
 
 def events(blocks: "pd.DataFrame") -> Table:

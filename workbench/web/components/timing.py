@@ -27,8 +27,8 @@ FINE = 80
 """Columns of a heat map whose cells have room for a number, and for a line around each."""
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down")
 ROW_PX = 18
-LANE = 32
-"""Characters of a lane's name that there is room for."""
+LANE, LANES_PX = 32, 190
+"""Characters of a lane's name that there is room for, and the width that they take."""
 SHORTEST_MS = 0.001
 UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1))
 ROOM = 1 / 60
@@ -143,7 +143,7 @@ def gantt(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[str, s
             "fixedrange": True,
         },
         "uniformtext": {"minsize": 9, "mode": "hide"},
-        "margin": {**PLAIN["margin"], "l": 190},
+        "margin": {**PLAIN["margin"], "l": LANES_PX},
     }
     return figure_of([bars(str(value), colours[str(value)], some) for value, some in parts], layout)
 
