@@ -14,8 +14,8 @@ CHANGES_AT_MOST = 20
 class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes in both. `where` is a type of device ("cpu", "cuda"), the fullest of all ranks.
 
-    `kind`: "most allocated", "most reserved", "growth a step"; "operator" and "module", which `name` tells: allocated in
-    a mean step of a rank, without what is called.
+    `kind`: "most allocated", "most reserved", "growth a step"; "operator" and "module", of that name: allocated in a
+    mean step of a rank, without what is called.
     """
 
     where: str
