@@ -18,6 +18,7 @@ def comparison(data: Any) -> list[Table]:
         settings(data),
         phases(data),
         *(traced(data.traces, kind) for kind in kinds(data.traces)[:1]),
+        *([allocated(data.traces)] if data.traces else []),
         *(holders(data.memory, by) for by in GROUPINGS if data.memory),
     ]
 
@@ -62,6 +63,15 @@ def traced(found: Any, kind: str, limit: int = 12) -> Table:
         if one.kind == kind
     )
     return table(f"Each {kind} that changed, a step", "what | how | a> | b> | change>", rows, limit)
+
+
+def allocated(found: Any, limit: int = 16) -> Table:
+    """What the traced devices held at most, and what allocates more or less."""
+    rows = (
+        (one.where, one.kind, one.name or "-", *ends(("", one.a_bytes, one.b_bytes, one.change_bytes), size)[1:])
+        for one in found.memory
+    )
+    return table("Memory in the traces", "of | what | name | a> | b> | change>", rows, limit)
 
 
 def holders(diff: Any, by: str, limit: int = 8) -> Table:
