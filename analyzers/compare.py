@@ -31,7 +31,8 @@ from analyzers.steps.regressions import is_open, name_of, too_few, undecided, wo
 from analyzers.steps.stragglers import stragglers
 from analyzers.traces import diff as trace_diff
 from analyzers.traces.diff import TraceDiff, signed
-from analyzers.traces.findings import millis
+from analyzers.traces.diff_memory import MemoryChange
+from analyzers.traces.findings import duration
 from analyzers.wording import mebibytes, seconds
 
 Answer = TypeVar("Answer")
@@ -161,11 +162,19 @@ def trace_inputs(a: Run, b: Run, found: TraceDiff | None) -> list[Input]:
 
 
 def trace_rows(found: TraceDiff | None) -> list[Row]:
-    """A traced step and its parts; the parts' differences add up to the step's."""
+    """A traced step and its parts, whose differences add up to the step's; and what devices held, where traces tell."""
     if found is None:
         return []
     ends = [("traced step", found.step_a_ns, found.step_b_ns), *((p.what, p.a_ns, p.b_ns) for p in found.parts)]
-    return [Row(f"trace: {what}", millis(a), millis(b), signed(b - a)) for what, a, b in ends]
+    held = [one for one in found.memory if not one.name]
+    return [
+        *(Row(f"trace: {what}", duration(a), duration(b), signed(b - a)) for what, a, b in ends if a or b),
+        *(Row(f"trace: {m.kind}, {m.where}", mebibytes(m.a_bytes), mebibytes(m.b_bytes), more(m)) for m in held),
+    ]
+
+
+def more(change: MemoryChange) -> str:
+    return f"{'-' if change.change_bytes < 0 else '+'}{mebibytes(abs(change.change_bytes))}"
 
 
 def measure(found: Run, options: store.Options) -> Side:

@@ -12,7 +12,8 @@ from analyzers import store
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.run import Artefact
 from analyzers.traces.answers import RankTrace, StepTime
-from analyzers.traces.findings import millis
+from analyzers.traces.diff_memory import MemoryChange, memory_changes
+from analyzers.traces.findings import duration
 from analyzers.traces.report import load
 
 WORTH, SURELY = 0.05, 0.1
@@ -56,7 +57,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """`ranks` are those of both sides that were compared; `changes` are those of most time, of each kind."""
+    """`ranks` are those of both sides that were compared; `changes` are those of most time, of each kind.
+
+    `memory` is empty unless both recorded allocations.
+    """
 
     ranks: list[int | None]
     a_steps: int
@@ -65,6 +69,7 @@ class TraceDiff(msgspec.Struct, frozen=True, kw_only=True):
     step_b_ns: float
     parts: list[PartChange]
     changes: list[Change]
+    memory: list[MemoryChange] = []
 
 
 def compare(a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options | None = None) -> TraceDiff | None:
@@ -90,6 +95,7 @@ def diff(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> TraceDiff:
         step_b_ns=mean(step.dur_ns for step in steps[1]),
         parts=parts,
         changes=[change for kind, listing in LISTINGS.items() for change in changes(kind, listing, (a, b))],
+        memory=memory_changes(a, b),
     )
 
 
@@ -176,4 +182,4 @@ def finding(found: TraceDiff) -> Finding | None:
 
 
 def signed(nanoseconds: float) -> str:
-    return f"{'+' if nanoseconds >= 0 else '-'}{millis(round(abs(nanoseconds)))}"
+    return f"{'+' if nanoseconds >= 0 else '-'}{duration(round(abs(nanoseconds)))}"

@@ -2,12 +2,13 @@
 
 Perfetto and chrome://tracing open it. Each rank is a process for its host and one for each device; a process of its own
 holds what was found: the collectives in which ranks waited, and for whom, and the critical path of the first rank's
-last step. Events of one track have to enclose each other or lie apart, else Perfetto drops them: what does not goes to
-a further track of the same name.
+last step. What devices held is in counters. Events of one track have to enclose each other or lie apart, else Perfetto
+drops them: what does not goes to a further track of the same name.
 """
 
 import gzip
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from analyzers import store
 from analyzers.run import Artefact
 from analyzers.traces.across import Meeting
 from analyzers.traces.critical import critical_path
+from analyzers.traces.export_memory import memory_counters
 from analyzers.traces.fleet import Together, Window, together
 from analyzers.traces.model import DEVICE_LANE, HOST_LANE, Trace
 from analyzers.traces.table import Column
@@ -78,7 +80,10 @@ def events(all_of: Together, window: Window | None, limit: int) -> Iterator[Even
         rows = rows_of(trace, times, window, limit // len(files))
         if number == 1:
             yield from path_of(all_of, place, name)
-        yield from of_trace(trace, pids(trace, number * PIDS_A_RANK, name), times, rows)
+        processes = pids(trace, number * PIDS_A_RANK, name)
+        yield from of_trace(trace, processes, times, rows)
+        of_device = partial(pid_of, number * PIDS_A_RANK)
+        yield from memory_counters(trace, of_device, partial(all_of.common, place), window)
 
 
 def named(pid: int, name: str, order: int) -> Iterator[Event]:
@@ -95,10 +100,15 @@ def pids(trace: Trace, base: int, name: str) -> dict[int, tuple[int, str]]:
     found = {}
     for lane, one in enumerate(trace.columns.meta["lanes"]):
         if one["kind"] == HOST_LANE:
-            found[lane] = base, f"{name}, host"
+            found[lane] = pid_of(base, None), f"{name}, host"
         elif one["kind"] == DEVICE_LANE:
-            found[lane] = base + 1 + one["pid"] % (PIDS_A_RANK - 1), f"{name}, device {one['pid']}"
+            found[lane] = pid_of(base, one["pid"]), f"{name}, device {one['pid']}"
     return found
+
+
+def pid_of(base: int, device: int | None) -> int:
+    """The process that stands for a device of a rank; None: for its host."""
+    return base if device is None else base + 1 + device % (PIDS_A_RANK - 1)
 
 
 def rows_of(trace: Trace, times: Times, window: Window | None, limit: int) -> Column:

@@ -1,20 +1,29 @@
 """The kinds of events that were met, and where the digits of each have their meaning."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from analyzers.traces.digits import MARGIN, WORD, ZERO, Words, masked, words_before
+from analyzers.traces.digits import MARGIN, WORD, ZERO, Words, masked, width_of, words_before
 from analyzers.traces.distinct import groups
 from analyzers.traces.lexicon import REFUSED, UNMET, WORTH_LEARNING, Lexicon
 from analyzers.traces.stream import ExactEvent
 from analyzers.traces.table import NO_ARGS, Column, Table, bounded, written
-from analyzers.traces.templates import DECIMALS, NUMBERS, ONE, PLACES, Template, field_of, understood
+from analyzers.traces.templates import (
+    ALLOCATING,
+    DECIMALS,
+    LASTING,
+    NUMBERS,
+    ONE,
+    PLACES,
+    Template,
+    field_of,
+    understood,
+)
 
-CONSTANTS = ("lasting", "name", "cat", "shape", "collective", "group", "dtype", "splits", "unfinished", "filling")
-FIELDS = {field: i for i, field in enumerate((*CONSTANTS, *NUMBERS, *DECIMALS, *DECIMALS.values()))}
+TEXTS = ("name", "cat", "shape", "collective", "group", "dtype", "splits", "unfinished", "filling")
+FIELDS = {field: i for i, field in enumerate((LASTING, ALLOCATING, *TEXTS, *NUMBERS, *DECIMALS, *DECIMALS.values()))}
 CONSTANT, END, LENGTH, SIGN = range(4)
 KIND_BYTES, BYTES_AT_MOST = 2000, 32 << 20
 """What a kind takes beside its text, and what all may take: those of a hostile file may be long, and many."""
@@ -31,26 +40,33 @@ class Block:
     def piece(self, number: int) -> bytes:
         return self.text[self.start[number] : self.stop[number]]
 
+    def chosen(self, rows: Column) -> "Block":
+        return Block(self.text, self.start[rows], self.stop[rows])
 
-class SameLength:
-    """What is known of events whose texts are of one length.
 
-    `masked` tells the number of a text in `templates`, by all but its digits; `exact` its kind, by the digits that
-    belong to names and other texts as well. `kept` are masks, a row a template, that leave these.
+class Form:
+    """A template of texts of `length` bytes, and the kinds of its events.
+
+    `kinds` tells them by the digits of names and other texts: what `mask` leaves of the words in `columns`.
     """
 
-    def __init__(self, length: int) -> None:
-        width = -(-length // WORD)
-        self.masked, self.exact = Lexicon(width), Lexicon(width)
-        self.templates: list[Template] = []
-        self.kept: Words = np.zeros((0, width), np.uint64)
+    def __init__(self, template: Template, length: int) -> None:
+        told = bytearray(length)
+        for start, end in template.told:
+            told[start:end] = b"\xff" * (end - start)
+        mask = np.frombuffer(told.rjust(width_of(length) * WORD, b"\0"), "<u8")
+        self.template = template
+        self.columns = np.flatnonzero(mask)
+        self.mask = mask[self.columns]
+        self.kinds = Lexicon(len(self.columns))
 
-    def add(self, template: Template) -> int:
-        """The number of a new template."""
-        kept = np.frombuffer(template.kept.rjust(self.kept.shape[1] * WORD, b"\0"), "<u8")
-        self.kept = np.vstack([self.kept, kept])
-        self.templates.append(template)
-        return len(self.templates) - 1
+
+class SameLength:
+    """What is known of events whose texts are of one length: `masked` tells by all but the digits which of `forms`."""
+
+    def __init__(self, length: int) -> None:
+        self.masked = Lexicon(width_of(length))
+        self.forms: list[Form] = []
 
 
 class Kinds:
@@ -77,26 +93,28 @@ class Kinds:
         for length, places in groups((block.stop - block.start)[readable]):
             if length in self.known or len(places) >= WORTH_LEARNING:
                 rows = readable[places]
-                kinds[rows] = self.of_length(length, block, rows)
+                kinds[rows] = self.of_length(length, block.chosen(rows))
         if len(self.rows) > self.layout.shape[-1]:
             self.lay_out()
         return kinds
 
-    def of_length(self, length: int, block: Block, rows: Column) -> Column:
-        """The kinds of some events, whose texts are of one length."""
+    def of_length(self, length: int, block: Block) -> Column:
+        """The kinds of events whose texts are of one length."""
         if length not in self.known:
             self.known[length] = SameLength(length)
         known = self.known[length]
-        words = words_before(block.text, block.stop[rows], length)
-        kinds = known.masked.meaning(masked(words), lambda i: self.template(known, block.piece(rows[i])))
-        places = np.flatnonzero(kinds >= 0)
-        rows, template = rows[places], kinds[places]
-        exact = words.take(places, axis=0)
-        exact &= known.kept.take(template, axis=0)
-        kinds[places] = known.exact.meaning(
-            exact, lambda i: self.kind(known.templates[template[i]], block.piece(rows[i]))
-        )
+        words = words_before(block.text, block.stop, length)
+        found = known.masked.meaning(masked(words), lambda i: self.form(known, block.piece(i)))
+        kinds = np.minimum(found, UNMET)
+        for number in np.flatnonzero(np.bincount(found[found >= 0])):
+            form, places = known.forms[number], np.flatnonzero(found == number)
+            told = words[places[:, None], form.columns] & form.mask
+            kinds[places] = self.of_form(form, told, block.chosen(places))
         return kinds
+
+    def of_form(self, form: Form, told: Words, block: Block) -> Column:
+        """The kinds of events of one form, by the words that tell them."""
+        return form.kinds.meaning(told, lambda i: self.kind(form.template, block.piece(i)))
 
     def lay_out(self) -> None:
         self.layout = np.stack(self.rows, axis=-1)
@@ -113,13 +131,16 @@ class Kinds:
         found = np.flatnonzero(np.frombuffer(block.text, np.uint8)[places] == ZERO)
         return known[np.searchsorted(np.cumsum(count), found, side="right")]
 
-    def template(self, known: SameLength, text: bytes) -> int | None:
-        """The number of a new template, of which this is an event; None where too much is known already."""
+    def form(self, known: SameLength, text: bytes) -> int | None:
+        """The number of a new form, of which this is an event; None where too much is known already."""
         if self.bytes >= BYTES_AT_MOST:
             return None
-        self.bytes += 3 * len(text) + KIND_BYTES
+        self.bytes += 2 * len(text) + KIND_BYTES
         template = understood(text)
-        return known.add(template) if template else REFUSED
+        if template is None:
+            return REFUSED
+        known.forms.append(Form(template, len(text)))
+        return len(known.forms) - 1
 
     def kind(self, template: Template, text: bytes) -> int | None:
         """The number of a new kind, of which this is an event; None where there are too many already."""
@@ -137,13 +158,15 @@ class Kinds:
     def row(self, event: ExactEvent, template: Template) -> Column:
         """The layout of a kind, of which this is an event."""
         row = np.zeros((len(FIELDS), 4), np.int64)
-        if not template.lasting:
+        if not template.part:
             return row
+        row[FIELDS[template.part], CONSTANT] = 1
         for field in NUMBERS:
             value = field_of(event, field)
             row[FIELDS[field], CONSTANT] = self.table.place(value) if field in PLACES else bounded(value)
-        for field, constant in self.constants(event).items():
-            row[FIELDS[field], CONSTANT] = constant
+        if template.part == LASTING:
+            for field, constant in self.constants(event).items():
+                row[FIELDS[field], CONSTANT] = constant
         for field, number in template.numbers.items():
             row[FIELDS[field]] = 0, number.end, number.length, number.sign
         return row
@@ -151,9 +174,9 @@ class Kinds:
     def constants(self, event: ExactEvent) -> dict[str, int]:
         """What has no digits of its own; UNMET where the event has none."""
         args, text = event.args or NO_ARGS, self.table.text
-        known: dict[str, Any] = {"lasting": True, "name": text(event.name), "cat": text(event.cat)}
+        known = {"name": text(event.name), "cat": text(event.cat)}
         known |= {"shape": self.table.shape(args) if args.dims else UNMET, "unfinished": UNMET if args.finished else 0}
-        known["filling"] = self.table.filling(args) if args.occupancy else UNMET
+        known["filling"] = self.table.filling(args) if args.occupancy or args.limits else UNMET
         names = (args.collective, str(args.group), args.dtype, written(args.splits))
         told = [text(name) for name in names] if args.collective else [UNMET] * 4
         return known | dict(zip(("collective", "group", "dtype", "splits"), told, strict=True))

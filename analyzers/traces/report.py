@@ -13,8 +13,9 @@ from analyzers.run import Artefact, selected, unreadable
 from analyzers.traces.across import Across, Group, Meeting, RankWaits, across
 from analyzers.traces.answers import Held, RankTrace
 from analyzers.traces.clocks import Clock
-from analyzers.traces.findings import findings_of, millis, percent
+from analyzers.traces.findings import duration, findings_of, percent
 from analyzers.traces.matching import Recording
+from analyzers.traces.memory_findings import memory_findings
 from analyzers.traces.model import Trace
 from analyzers.traces.stragglers import Straggler, straggler_findings, stragglers
 from analyzers.wording import who
@@ -55,7 +56,7 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     joined = by_step(good)
     slow = stragglers(joined)
     findings = [unreadable(artefact, "trace", error) for artefact, error in bad]
-    findings += [finding for account in accounts for finding in findings_of(account)]
+    findings += [finding for account in accounts for finding in (*findings_of(account), *memory_findings(account))]
     findings = ranked(merged(findings + list(straggler_findings(slow, added_up(joined)))))
     last = joined[-1] if joined else None
     return Report(
@@ -152,10 +153,10 @@ def plus(one: RankWaits, other: RankWaits) -> RankWaits:
 
 
 def verdict(accounts: Sequence[RankTrace], findings: Sequence[Finding], clocks: Sequence[Clock]) -> Verdict:
-    """A straggler first, else the largest loss of the longest account, else healthy."""
+    """A straggler first, else the largest loss of the longest account, else trouble with memory, else healthy."""
     named = {finding.id: finding for finding in findings}
     missing = lacking(accounts, clocks)
-    for name in ("straggler", "exposed_communication", "host_bound"):
+    for name in ("straggler", "exposed_communication", "host_bound", "memory_near_limit", "memory_grows"):
         if found := named.get(f"trace.{name}"):
             return Verdict(
                 status=status_of(findings),
@@ -180,7 +181,7 @@ def division(accounts: Sequence[RankTrace]) -> str:
     a = max(accounts, key=lambda account: account.span_ns)
     who = "the trace" if a.rank is None else f"rank {a.rank}"
     return (
-        f"{who} computes {percent(a.compute_ns, a.span_ns)} of {millis(a.span_ns)}, communicates without computing"
+        f"{who} computes {percent(a.compute_ns, a.span_ns)} of {duration(a.span_ns)}, communicates without computing"
         f" {percent(a.exposed_communication_ns, a.span_ns)}, idles {percent(a.idle_ns, a.span_ns)}"
     )
 

@@ -34,7 +34,7 @@ SEAM = re.compile(rb"\}(?=\s*,\s*\{)")
 CLOSE = re.compile(rb"\}(?=\s*\])")
 EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*\{|\]))")
 COUNTED = b"cuda_profiler_range"
-INSTANT = "cpu_instant_event"
+INSTANT, ALLOCATION = "cpu_instant_event", "[memory]"
 """The category of events that happen at once, such as allocations; recorders that stream give them a duration, too."""
 BETWEEN = b", \r\n\t"
 # Beyond 2**43 microseconds a float64 no longer holds every nanosecond.
@@ -63,6 +63,7 @@ class Args(
         "autograd": "Sequence number",
         "forward_thread": "Fwd thread id",
         "occupancy": "est. achieved occupancy %",
+        "limits": "occupancy",
         "warps": "warps per SM",
         "blocks": "blocks per SM",
         "address": "Addr",
@@ -91,6 +92,7 @@ class Args(
     types: msgspec.Raw = NOTHING
     concrete: msgspec.Raw = NOTHING
     occupancy: msgspec.Raw = NOTHING
+    limits: msgspec.Raw = NOTHING
     warps: msgspec.Raw = NOTHING
     blocks: msgspec.Raw = NOTHING
     splits: msgspec.Raw = NOTHING

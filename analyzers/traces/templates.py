@@ -7,13 +7,16 @@ field stands.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from analyzers.traces.stream import COUNTED, INSTANT, Args, ExactEvent
+from analyzers.traces.stream import ALLOCATION, COUNTED, INSTANT, Args, ExactEvent
 
+LASTING, ALLOCATING = "lasting", "allocating"
+"""The parts that events play: those that last are rows of the main table, those that allocate of another."""
 PLACES = ("pid", "tid", "stream")
 """Fields that hold a number or a text."""
 NUMBERS = (
@@ -28,11 +31,21 @@ NUMBERS = (
     "graph",
     "autograd",
     "forward_thread",
+    "address",
+    "allocation",
+    "allocated",
+    "reserved",
+    "device_type",
+    "device_id",
 )
 """The fields of whole numbers that events or their arguments have."""
 DECIMALS = {"ts": "ts decimals", "dur": "dur decimals"}
 """A time is two numbers: whole microseconds, and what is behind the point."""
-TEXTS = ("collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "warps", "blocks", "splits")
+TIMES_OF = {LASTING: ("ts", "dur"), ALLOCATING: ("ts",)}
+"""A streaming recorder gives allocations a duration that means nothing."""
+TEXTS = (
+    "collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "limits", "warps", "blocks", "splits",
+)  # fmt: skip
 
 FIRST_MARK = 10_000
 RUNS_AT_MOST = 10_000
@@ -43,7 +56,6 @@ RUN = re.compile(rb"\d+")
 LEADING = re.compile(rb"(?<![\d.])\d(?=\d)")
 STRING = re.compile(rb'"[^"]*"')
 EXPONENT = re.compile(rb"\d[eE]")
-NO_DIGITS = bytes(0 if chr(byte).isdecimal() and byte < 128 else 0xFF for byte in range(256))
 TOO_LONG = re.compile(rb"\d{17}")
 """For two words of eight digits."""
 ONE = msgspec.json.Decoder(ExactEvent, strict=False)
@@ -62,15 +74,15 @@ class Number:
 
 @dataclass(frozen=True)
 class Template:
-    """What the events of one masked text have in common; `lasting` is false for those that no column takes.
+    """What the events of one masked text have in common; `part` is empty for those that no column takes.
 
-    `kept` is a mask of the bytes that tell its kinds apart: all but digits, and those of names and other texts.
-    `leading` are the first digits of numbers that have several, where a zero would be wrong.
+    `told` are the runs (start, end) of digits of names and other texts, `leading` the first digits of numbers that
+    have several, where a zero would be wrong.
     """
 
-    lasting: bool
+    part: str
     numbers: dict[str, Number]
-    kept: bytes
+    told: Runs
     leading: list[int]
 
 
@@ -83,16 +95,22 @@ def understood(text: bytes) -> Template | None:
         event = ONE.decode(b"{%b}" % marked(text))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if event.ph == "M" or event.cat in (COUNTED.decode(), INSTANT):
+    if event.ph == "M" or event.cat == COUNTED.decode():
         return None
-    leading = [match.start() for match in LEADING.finditer(text) if not is_quoted(text, match.start())]
-    if event.ph != "X":
-        return Template(lasting=False, numbers={}, kept=kept(text, []), leading=leading)
-    numbers = whole_numbers(event, runs) | times(event, runs)
+    part = part_of(event)
+    numbers = (whole_numbers(event, runs) | times(event, runs, TIMES_OF[part])) if part else {}
     if any(is_odd(field, number, text) for field, number in numbers.items()):
         return None
-    told = [runs[run] for run in told_runs(event)]
-    return Template(lasting=True, numbers=numbers, kept=kept(text, told), leading=leading)
+    told = [runs[run] for run in told_runs(event)] if part else []
+    leading = [match.start() for match in LEADING.finditer(text) if not is_quoted(text, match.start())]
+    return Template(part, numbers, told, leading)
+
+
+def part_of(event: ExactEvent) -> str:
+    """What the event is to the table."""
+    if event.cat == INSTANT:
+        return ALLOCATING if event.name == ALLOCATION and event.args else ""
+    return LASTING if event.ph == "X" else ""
 
 
 def may_break(text: bytes) -> bool:
@@ -115,11 +133,11 @@ def whole_numbers(event: ExactEvent, runs: Runs) -> dict[str, Number]:
     return {field: one for field, one in found.items() if one}
 
 
-def times(event: ExactEvent, runs: Runs) -> dict[str, Number]:
+def times(event: ExactEvent, runs: Runs, fields: Iterable[str]) -> dict[str, Number]:
     found: dict[str, Number | None] = {}
-    for field, decimals in DECIMALS.items():
+    for field in fields:
         parts = str(field_of(event, field) or 0).split(".")
-        found |= {name: number(int(part), runs) for name, part in zip((field, decimals), parts, strict=False)}
+        found |= {name: number(int(part), runs) for name, part in zip((field, DECIMALS[field]), parts, strict=False)}
     return {field: one for field, one in found.items() if one}
 
 
@@ -151,11 +169,3 @@ def told_runs(event: ExactEvent) -> list[int]:
     values += [value for field in PLACES if isinstance(value := field_of(event, field), str)]
     texts = [bytes(value) if isinstance(value, msgspec.Raw) else str(value).encode() for value in values]
     return sorted({int(mark) - FIRST_MARK for text in texts for mark in RUN.findall(text)})
-
-
-def kept(text: bytes, told: Runs) -> bytes:
-    """A mask that leaves of an event's text what is no digit, and these runs of digits."""
-    mask = bytearray(text.translate(NO_DIGITS))
-    for start, end in told:
-        mask[start:end] = b"\xff" * (end - start)
-    return bytes(mask)

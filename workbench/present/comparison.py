@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from workbench.present.table import Table, table
+from workbench.present.trace_details import kernel_name
 from workbench.present.units import duration, size
 
 GROUPINGS = ("categories", "modules", "lines")
@@ -17,6 +18,7 @@ def comparison(data: Any) -> list[Table]:
         settings(data),
         phases(data),
         *(traced(data.traces, kind) for kind in kinds(data.traces)[:1]),
+        *([allocated(data.traces)] if data.traces else []),
         *(holders(data.memory, by) for by in GROUPINGS if data.memory),
     ]
 
@@ -56,11 +58,20 @@ def kinds(found: Any) -> list[str]:
 def traced(found: Any, kind: str, limit: int = 12) -> Table:
     """The kernels, operators, modules or phases of which a traced step has more or less."""
     rows = (
-        (one.name, one.how, *ends(("", one.a_ns / 1e9, one.b_ns / 1e9, one.change_ns / 1e9), duration)[1:])
+        (kernel_name(one.name), one.how, *ends(("", one.a_ns / 1e9, one.b_ns / 1e9, one.change_ns / 1e9), duration)[1:])
         for one in found.changes
         if one.kind == kind
     )
     return table(f"Each {kind} that changed, a step", "what | how | a> | b> | change>", rows, limit)
+
+
+def allocated(found: Any, limit: int = 16) -> Table:
+    """What the traced devices held at most, and what allocates more or less."""
+    rows = (
+        (one.where, one.kind, one.name or "-", *ends(("", one.a_bytes, one.b_bytes, one.change_bytes), size)[1:])
+        for one in found.memory
+    )
+    return table("Memory in the traces", "of | what | name | a> | b> | change>", rows, limit)
 
 
 def holders(diff: Any, by: str, limit: int = 8) -> Table:

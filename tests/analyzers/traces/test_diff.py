@@ -60,3 +60,28 @@ def test_compare_tells_it_of_runs(tmp_path, before):
     assert any("gemm" in fact.text and "slower" in fact.text for fact in told.evidence)
     assert report.data.rows[0].what == "trace: traced step"
     assert compare.analyze(before, before).findings == []
+
+
+def test_memory_of_two_recordings(maker):
+    """Of one a step allocates twice as much, and keeps what it allocates more."""
+
+    def told(more):
+        made = maker.Tracing()
+        made.kernel("gemm", 0, 4000)
+        for step in range(2):
+            made.step(step, step * 2000, 1999)
+            made.event("aten::mm", "cpu_op", step * 2000 + 100, 500)
+            at, held = step * 2000 + 200, 1000 + step * more
+            for after, size, name in ((100, 100, 1), (100 + more, more, 2), (more, -100, 1)):
+                made.memory(at, size, 10 * step + name, allocated=held + after, reserved=5000 + more)
+                at += 10
+        return maker.accounts(made.text())
+
+    found = diff.diff(told(20), told(300)).memory
+    assert {(one.where, one.kind, one.name): (one.a_bytes, one.b_bytes, one.change_bytes) for one in found} == {
+        ("cuda", "most allocated", ""): (1140, 1700, 560),
+        ("cuda", "most reserved", ""): (5020, 5300, 280),
+        ("cuda", "growth a step", ""): (20, 300, 280),
+        ("cuda", "operator", "aten::mm"): (120, 400, 280),
+    }
+    assert not diff.diff(told(20), maker.accounts(maker.busy_day(1).text())).memory

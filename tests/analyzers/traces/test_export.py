@@ -57,6 +57,33 @@ def test_a_window_and_a_limit_keep_the_longest(tmp_path, maker):
     assert [(e["ts"], e["dur"]) for e in spans] == [(i, (10 + i) / 1000) for i in range(55, 60)]
 
 
+def test_memory_is_in_counters(tmp_path, maker):
+    made = maker.Tracing()
+    made.kernel("gemm", 1_000, 500, launch=(100, 10))
+    for at, size, held in ((200, 64, 1064), (300, 32, 1096), (400, -64, 1032)):
+        made.memory(at, size, at, allocated=held, reserved=4096)
+        made.memory(at + 1, size, at, device=(0, -1), allocated=held)
+    artefact, target = maker.save(made.text()), tmp_path / "memory.json"
+
+    def counted(**options):
+        export([artefact], target, **options)
+        events = json.loads(target.read_text())["traceEvents"]
+        named = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+        counters = [e for e in events if e["ph"] == "C"]
+        return [(named[e["pid"]], e["name"], e["ts"], *e["args"].values()) for e in counters]
+
+    on_device = ("rank 0, device 0", "memory of cuda 0")
+    assert counted()[:5] == [
+        ("rank 0, host", "memory of cpu", 0.0, 1000),
+        ("rank 0, host", "memory of cpu", 0.101, 1064),
+        ("rank 0, host", "memory of cpu", 0.201, 1096),
+        ("rank 0, host", "memory of cpu", 0.301, 1032),
+        (*on_device, 0.0, 1000, 4096),
+    ]
+    inside = [one for one in counted(window=(150, 300)) if one[1] == on_device[1]]
+    assert inside == [(*on_device, 0.15, 1064, 4096), (*on_device, 0.2, 1096, 4096)]
+
+
 def checked(events):
     """The rules of the format: what shares a track nests or lies apart, an arrow begins and ends at an event of it."""
     spans = [e for e in events if e["ph"] == "X"]

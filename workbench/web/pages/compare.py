@@ -63,6 +63,8 @@ def traced(found: Any, query: dict[str, str]) -> Iterator[Any]:
     yield html.H2("Where the time of a traced step changed")
     yield drawn("trace-change", of_time(parts, whole), "From the traced step of a to that of b, by part")
     yield table(comparison.parts(found))
+    if found.memory:
+        yield table(comparison.allocated(found, LISTED))
     if not (kinds := comparison.kinds(found)):
         return
     kind = chosen(query, "kind", kinds)
