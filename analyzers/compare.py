@@ -32,7 +32,7 @@ from analyzers.steps.stragglers import stragglers
 from analyzers.traces import diff as trace_diff
 from analyzers.traces.diff import TraceDiff, signed
 from analyzers.traces.diff_memory import MemoryChange
-from analyzers.traces.findings import millis
+from analyzers.traces.findings import duration
 from analyzers.wording import mebibytes, seconds
 
 Answer = TypeVar("Answer")
@@ -168,7 +168,7 @@ def trace_rows(found: TraceDiff | None) -> list[Row]:
     ends = [("traced step", found.step_a_ns, found.step_b_ns), *((p.what, p.a_ns, p.b_ns) for p in found.parts)]
     held = [one for one in found.memory if not one.name]
     return [
-        *(Row(f"trace: {what}", millis(a), millis(b), signed(b - a)) for what, a, b in ends),
+        *(Row(f"trace: {what}", duration(a), duration(b), signed(b - a)) for what, a, b in ends if a or b),
         *(Row(f"trace: {m.kind}, {m.where}", mebibytes(m.a_bytes), mebibytes(m.b_bytes), more(m)) for m in held),
     ]
 

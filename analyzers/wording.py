@@ -37,10 +37,15 @@ def place(filename: str, line: int) -> str:
 
 def seconds(value: float) -> str:
     """A duration in s with a unit that fits its size."""
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if value * factor >= 1:
-            return f"{value * factor:.3g} {unit}"
+            return f"{figures(value * factor)} {unit}"
     return f"{value * 1e9:.3g} ns"
+
+
+def figures(value: float) -> str:
+    """Three digits, more of a number that has more before its point: `:.3g` would turn to an exponent."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
 
 
 def mebibytes(count: float) -> str:

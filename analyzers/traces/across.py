@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from analyzers.traces.blame import Lateness, saved
+from analyzers.traces.blame import Lateness, spared
 from analyzers.traces.clocks import Clock, clocks
 from analyzers.traces.collectives import ELEMENT_BYTES, bus_factor
 from analyzers.traces.matching import Met, Recording, match
@@ -92,7 +92,7 @@ def waits(late: Lateness) -> list[RankWaits]:
     caused = np.zeros(len(met.ranks), np.int64)
     np.add.at(caused, met.rank[late.latest], np.add.reduceat(late.wait, met.first))
     took = np.bincount(met.rank, minlength=len(met.ranks))
-    spared = [saved(late, place) for place in range(len(met.ranks))]
+    window, less = spared(late)
     return [
         RankWaits(
             rank=rank,
@@ -101,8 +101,8 @@ def waits(late: Lateness) -> list[RankWaits]:
             caused_ns=int(caused[i]),
             last_arrivals=int(told[i]),
             excess_ns=int(excess[i]),
-            saved_ns=spared[i][1],
-            window_ns=spared[i][0],
+            saved_ns=less[i],
+            window_ns=window,
         )
         for i, rank in enumerate(met.ranks)
     ]

@@ -11,7 +11,8 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     `operator`, `module` and `line` are what launched it, most of its time if several did; empty where nothing tells.
     `occupancy` is the part of the device's warps that it could keep busy at once, in percent, as the recorder estimates
     it from registers, shared memory and grid; `warps_per_sm` and `blocks_per_sm` what a multiprocessor gets of it. All
-    are means weighted by duration, null where the trace does not tell.
+    are means weighted by duration, null where the trace does not tell. `limited_by` is what keeps a multiprocessor from
+    taking more ("registers, shared memory") in the execution that took longest; only newer recorders note it.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     occupancy: float | None = None
     warps_per_sm: float | None = None
     blocks_per_sm: float | None = None
+    limited_by: str = ""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,7 +186,10 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """The all-to-alls of one group on one rank: `sent_bytes` to each of `ranks`, all `count` calls together."""
+    """The all-to-alls of one group on one rank: `sent_bytes` to each of `ranks`, all `count` calls together.
+
+    `ranks` is empty where the file does not tell who the members are.
+    """
 
     group: str
     count: int

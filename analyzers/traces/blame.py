@@ -114,39 +114,52 @@ class Lateness:
         return {name: self.by_rank(self.excess(name)) for name in MEASURES}
 
 
-def replay(late: Lateness, work: Column, overlap: Column) -> Column:
-    """When each rank would come to its last collective's end if its own work took so long, from its first beginning.
+@dataclass(frozen=True)
+class Replay:
+    """The matched collectives once more, with other work between them."""
 
-    A rank goes on beside a collective for `overlap`, stands still until its end where it did so, and comes to the
-    next collective after the rest of its work. What a collective itself takes stays as it was.
-    """
-    met = late.met
-    held = met.column("blocked_ns") > 0
-    clock = late.shifted("since")[first_of_rank(met)]
-    went_on = np.zeros(len(met.ranks), np.int64)
-    finished = clock.copy()
-    bounds = np.append(met.first, len(met.which))
-    for which in range(met.count):
-        rows = slice(bounds[which], bounds[which + 1])
-        ranks = met.rank[rows]
-        arrival = clock[ranks] + np.maximum(work[rows] - went_on[ranks], 0)
-        ends = int(arrival.max() + late.transfer[which])
-        clock[ranks] = np.where(held[rows], np.maximum(arrival + overlap[rows], ends), arrival + overlap[rows])
-        went_on[ranks] = overlap[rows]
-        finished[ranks] = np.maximum(clock[ranks], ends)
-    return finished
+    late: Lateness
+
+    @cached_property
+    def begin(self) -> Column:
+        """When each rank's work for its first collective began."""
+        first = np.unique(self.late.met.rank, return_index=True)[1]
+        found: Column = self.late.shifted("since")[first]
+        return found
+
+    @cached_property
+    def held(self) -> Column:
+        """Whether a rank stood still for the collective."""
+        return np.asarray(self.late.met.column("blocked_ns") > 0)
+
+    def took(self, work: Column, overlap: Column) -> int:
+        """From the first beginning to the last collective's end, in ns, if each rank's own work took so long.
+
+        A rank goes on beside a collective for `overlap`, stands still until its end where it did so, and comes to the
+        next collective after the rest of its work. What a collective itself takes stays as it was.
+        """
+        met, clock = self.late.met, self.begin.copy()
+        went_on, finished = np.zeros(len(clock), np.int64), clock.copy()
+        bounds = np.append(met.first, len(met.which))
+        for which in range(met.count):
+            rows = slice(bounds[which], bounds[which + 1])
+            ranks = met.rank[rows]
+            arrival = clock[ranks] + np.maximum(work[rows] - went_on[ranks], 0)
+            ends = int(arrival.max() + self.late.transfer[which])
+            clock[ranks] = np.where(self.held[rows], np.maximum(arrival + overlap[rows], ends), arrival + overlap[rows])
+            went_on[ranks] = overlap[rows]
+            finished[ranks] = np.maximum(clock[ranks], ends)
+        return int(finished.max() - self.begin.min())
 
 
-def first_of_rank(met: Met) -> Column:
-    """The first row of each rank."""
-    return np.unique(met.rank, return_index=True)[1]
-
-
-def saved(late: Lateness, rank: int) -> tuple[int, int]:
-    """(ns the recorded collectives take, ns less if this rank's work took as long as the others') by replay."""
-    mine = late.met.rank == rank
-    real = late.met.column("work_ns"), late.met.column("overlap_ns")
-    typical = [np.where(mine, values - late.beyond_others(values), values) for values in real]
-    begin = int(late.shifted("since")[first_of_rank(late.met)].min())
-    now, then = (int(replay(late, *both).max()) - begin for both in (real, typical))
-    return now, max(now - then, 0)
+def spared(late: Lateness) -> tuple[int, list[int]]:
+    """(ns the recorded collectives take, for each rank ns less if its work took as long as the others') by replay."""
+    met, again = late.met, Replay(late)
+    real = met.column("work_ns"), met.column("overlap_ns")
+    typical = [values - late.beyond_others(values) for values in real]
+    now, found = again.took(*real), []
+    for rank in range(len(met.ranks)):
+        mine = met.rank == rank
+        then = again.took(*(np.where(mine, other, own) for own, other in zip(real, typical, strict=True)))
+        found.append(max(now - then, 0))
+    return now, found

@@ -6,7 +6,7 @@ from statistics import median_low
 
 from analyzers.traces.across import Across
 from analyzers.traces.answers import RankTrace
-from analyzers.traces.findings import millis, percent
+from analyzers.traces.findings import duration, percent
 from analyzers.traces.matching import MEASURES
 
 HALF = 0.5
@@ -53,7 +53,7 @@ def computing(mine: RankTrace, others: Sequence[RankTrace]) -> str:
     events = median_low(account.device_events for account in others)
     what = "kernels" if mine.source == "device" else "operators"
     name, growth = grown(mine, others)
-    most = f"most of all {name[:NAME_AT_MOST]} (+{millis(growth)})" if growth > 0 else "none of them by much"
+    most = f"most of all {name[:NAME_AT_MOST]} (+{duration(growth)})" if growth > 0 else "none of them by much"
     if mine.device_events > MORE * events:
         return f"It runs {mine.device_events} {what}, the others {events}: it has more work, {most}."
     told = f", its matrix products {percent(products - 1, 1)}" if products else ""

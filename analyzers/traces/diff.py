@@ -13,7 +13,7 @@ from analyzers.report import Evidence, Finding, Severity
 from analyzers.run import Artefact
 from analyzers.traces.answers import RankTrace, StepTime
 from analyzers.traces.diff_memory import MemoryChange, memory_changes
-from analyzers.traces.findings import millis
+from analyzers.traces.findings import duration
 from analyzers.traces.report import load
 
 WORTH, SURELY = 0.05, 0.1
@@ -182,4 +182,4 @@ def finding(found: TraceDiff) -> Finding | None:
 
 
 def signed(nanoseconds: float) -> str:
-    return f"{'+' if nanoseconds >= 0 else '-'}{millis(round(abs(nanoseconds)))}"
+    return f"{'+' if nanoseconds >= 0 else '-'}{duration(round(abs(nanoseconds)))}"

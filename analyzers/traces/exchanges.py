@@ -57,6 +57,10 @@ def decoded(text: str) -> list[Any] | None:
 
 
 def ranks_of(met: Meetings, group: str, members: int) -> list[int]:
-    listed = {one["name"]: one["ranks"] for one in met.work.trace.header.get("groups", [])}
+    """The ranks of a group; empty where neither the file's list of groups nor its size tells them."""
+    header = met.work.trace.header
+    listed = {one["name"]: one["ranks"] for one in header.get("groups", [])}
     ranks = listed.get(group, [])
-    return list(ranks) if len(ranks) == members else list(range(members))
+    if len(ranks) == members:
+        return list(ranks)
+    return list(range(members)) if members >= (header.get("world_size") or 1) else []

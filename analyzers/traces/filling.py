@@ -11,24 +11,32 @@ from analyzers.traces.work import Work
 
 MEASURES = ("occupancy", "warps_per_sm", "blocks_per_sm")
 AT_MOST = 1e9
-Filling = dict[str, float | None]
+LIMITS = {"regs": "registers", "smem": "shared memory", "shared mem": "shared memory", "sharedmem": "shared memory"}
+LIMIT_AT_MOST = 100
+Filling = dict[str, Any]
 
 
 class Fillings:
-    """The measures of each piece of work, NaN where nothing is noted."""
+    """The measures of each piece of work, NaN where nothing is noted, and what limits them."""
 
     def __init__(self, work: Work) -> None:
         c = work.trace.columns
-        noted = [parsed(text) for text in c.meta["fillings"]]
-        of_row = np.full((len(c["start"]), len(MEASURES)), np.nan) if noted else np.zeros((0, len(MEASURES)))
-        if noted:
-            of_row[c["filling_row"]] = np.array(noted)[c["filling_text"]]
-        self.values: Column = of_row[work.rows] if noted else of_row
+        texts = c.meta["fillings"]
+        self.limits = ["", *(limits(text) for text in texts)]
+        noted = np.array([[np.nan] * len(MEASURES), *(parsed(text) for text in texts)])
+        of_row = np.zeros(len(c["start"]) if texts else 0, np.int64)
+        of_row[c["filling_row"]] = c["filling_text"] + np.int64(1)
+        self.which: Column = of_row[work.rows] if texts else of_row
+        self.values: Column = noted[self.which]
         self.length: Column = work.end - work.start
 
     def mean(self, places: Column) -> Filling:
-        """The means of some pieces of work, weighted by how long each took."""
-        return {name: self.weighed(i, places) for i, name in enumerate(MEASURES)} if len(self.values) else {}
+        """The means of some pieces of work, weighted by how long each took, and what limits the longest."""
+        if not len(self.which):
+            return {}
+        longest = self.which[places[self.length[places].argmax()]]
+        means = {name: self.weighed(i, places) for i, name in enumerate(MEASURES)}
+        return means | {"limited_by": self.limits[longest]}
 
     def weighed(self, measure: int, places: Column) -> float | None:
         values, length = self.values[places, measure], self.length[places]
@@ -39,9 +47,13 @@ class Fillings:
         return round(float(np.average(values[known], weights=weights)), 6)
 
 
+def parts(text: str) -> list[str]:
+    """The parts of a text of `Table.fillings`: one for each of `MEASURES`, and what newer recorders know besides."""
+    return f"{text}\0\0\0".split("\0")[: len(MEASURES) + 1]
+
+
 def parsed(text: str) -> list[float]:
-    """The numbers of a text of `Table.fillings`."""
-    return [number(part) for part in f"{text}\0\0".split("\0")[: len(MEASURES)]]
+    return [number(part) for part in parts(text)[: len(MEASURES)]]
 
 
 def number(text: str) -> float:
@@ -51,3 +63,14 @@ def number(text: str) -> float:
         if 0 <= value < AT_MOST:
             return float(value)
     return float("nan")
+
+
+def limits(text: str) -> str:
+    """`registers, warps` for `{"limitingFactors": "REGS|WARPS"}`; empty where nothing is noted."""
+    with suppress(msgspec.DecodeError):
+        known = msgspec.json.decode(parts(text)[-1])
+        told = known.get("limitingFactors") if isinstance(known, dict) else None
+        if isinstance(told, str):
+            words = (word.strip().lower().replace("_", " ") for word in told[:LIMIT_AT_MOST].split("|"))
+            return ", ".join(LIMITS.get(word, word) for word in words)
+    return ""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.answers import Call, Compiled, Frame, RankTrace
+from analyzers.wording import seconds
 
 HOST_BOUND, MEMORY_CALLS, BROKEN = 0.2, 0.01, 0.01
 """Parts of the time."""
@@ -44,8 +45,8 @@ def exposed_finding(account: RankTrace) -> Finding:
         account,
         "trace.exposed_communication",
         f"{percent(exposed, span)} of the time only communication runs",
-        f"{millis(exposed)} of {millis(account.communication_ns)} of communication run while nothing computes;"
-        f" for {millis(account.blocking_communication_ns)} of it something that was ready waited for its end.",
+        f"{duration(exposed)} of {duration(account.communication_ns)} of communication run while nothing computes;"
+        f" for {duration(account.blocking_communication_ns)} of it something that was ready waited for its end.",
         "See which collectives are long; prefetch the next layer, use fewer and larger buckets, or find the rank that"
         " the others wait for.",
         severity=Severity.WARNING,
@@ -59,7 +60,7 @@ def host_bound_finding(account: RankTrace) -> Finding:
         account,
         "trace.host_bound",
         f"{percent(idle, span)} of the time the device waits for the host",
-        f"For {millis(idle)} the device had finished all it was given before the next launch came.",
+        f"For {duration(idle)} the device had finished all it was given before the next launch came.",
         "Launch fewer and larger kernels (torch.compile, CUDA graphs, a larger batch); look for .item() and other"
         " synchronising calls, and for a slow data loader.",
         severity=Severity.WARNING,
@@ -70,9 +71,9 @@ def host_bound_finding(account: RankTrace) -> Finding:
 
 def busy_host(account: RankTrace) -> list[str]:
     """What the host spends most time on: a call that waits, and an operator without what it calls."""
-    calls = [f"{call.name}: {call.count} calls, {millis(call.total_ns)}" for call in account.synchronisations[:1]]
+    calls = [f"{call.name}: {call.count} calls, {duration(call.total_ns)}" for call in account.synchronisations[:1]]
     busiest = sorted(account.operators, key=lambda one: -one.own_ns)[:1]
-    return calls + [f"{one.name}: {one.count} calls, {millis(one.own_ns)} of the host" for one in busiest]
+    return calls + [f"{one.name}: {one.count} calls, {duration(one.own_ns)} of the host" for one in busiest]
 
 
 def compiled_finding(account: RankTrace, found: Compiled) -> Finding:
@@ -81,13 +82,13 @@ def compiled_finding(account: RankTrace, found: Compiled) -> Finding:
         account,
         "trace.compiled_meanwhile",
         f"torch.compile was at work during the recording ({times(found.compilations)})",
-        f"{millis(found.compile_ns)} of compiling; {found.recompiled} of {found.regions} regions are of code that was"
+        f"{duration(found.compile_ns)} of compiling; {found.recompiled} of {found.regions} regions are of code that was"
         " compiled before for other inputs.",
         "TORCH_LOGS=recompiles says what changed; mark sizes that vary as dynamic, and record only after warm-up.",
         severity=Severity.WARNING,
         confidence=0.9,
         facts=[
-            f"{named(one)}: compiled {times(one.compilations)}, {millis(one.compile_ns)}, version {one.versions} now"
+            f"{named(one)}: compiled {times(one.compilations)}, {duration(one.compile_ns)}, version {one.versions} now"
             for one in costly[:FACTS_AT_MOST]
         ],
     )
@@ -101,14 +102,14 @@ def breaks_finding(account: RankTrace, found: Compiled) -> Finding:
         account,
         "trace.graph_breaks",
         f"Graphs of torch.compile break {times(found.breaks)}, {percent(found.between_ns, timed)} of the time",
-        f"From leaving a graph to entering the one behind the break the host takes {millis(found.between_ns)}: guards"
+        f"From leaving a graph to entering the one behind the break the host takes {duration(found.between_ns)}: guards"
         " are checked again, and what lies between is not compiled.",
         "TORCH_LOGS=graph_breaks gives the reason of each, torch.compile(fullgraph=True) makes it an error; printing,"
         " .item() and calls into C are the usual ones.",
         severity=Severity.WARNING if matters else Severity.INFO,
         confidence=0.9,
         facts=[
-            f"{one.broken_at or named(one)}: breaks {times(one.breaks)}, {millis(one.between_ns)}"
+            f"{one.broken_at or named(one)}: breaks {times(one.breaks)}, {duration(one.between_ns)}"
             for one in broken[:FACTS_AT_MOST]
         ],
     )
@@ -132,7 +133,7 @@ def allocation_finding(account: RankTrace, calls: Sequence[Call]) -> Finding:
         "Look at the memory snapshot for fragmentation and retries; expandable_segments:True may help.",
         severity=Severity.WARNING,
         confidence=0.7,
-        facts=[f"{call.name}: {call.count} calls, {millis(call.total_ns)}" for call in calls],
+        facts=[f"{call.name}: {call.count} calls, {duration(call.total_ns)}" for call in calls],
     )
 
 
@@ -197,8 +198,9 @@ def finding(
     confidence: float,
     facts: Sequence[str] = (),
 ) -> Finding:
-    where = "host" if account.device is None else f"device {account.device}"
-    numbers = f"{where}: span {millis(account.span_ns)}, busy {millis(account.busy_ns)}"
+    where = "" if account.rank is None else f"rank {account.rank}, "
+    where += "host" if account.device is None else f"device {account.device}"
+    numbers = f"{where}: span {duration(account.span_ns)}, busy {duration(account.busy_ns)}"
     return Finding(
         id=name,
         severity=severity,
@@ -211,8 +213,8 @@ def finding(
     )
 
 
-def millis(nanoseconds: float) -> str:
-    return f"{nanoseconds / 1e6:.1f} ms"
+def duration(nanoseconds: float) -> str:
+    return seconds(nanoseconds / 1e9)
 
 
 def percent(part: float, whole: float) -> str:

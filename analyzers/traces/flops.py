@@ -140,7 +140,11 @@ class Formulas:
 
     @cached_property
     def peaks(self) -> tuple[float, float] | None:
-        """Operations and bytes a second that the device can do at best; None where it is not in the table."""
+        """Operations and bytes a second that the device can do at best; None where it is not in the table, or did
+        nothing: how long the host takes to launch tells nothing of it.
+        """
+        if not len(self.trace.work):
+            return None
         names = " ".join(self.trace.header.get("devices", []))
         return next((peaks for name, peaks in PEAKS.items() if re.search(rf"\b{name}\b", names)), None)
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from analyzers.report import Finding, Severity
 from analyzers.traces.answers import RankTrace
 from analyzers.traces.device_memory import DeviceMemory, Kept, Moment
-from analyzers.traces.findings import FACTS_AT_MOST, finding, millis, percent
+from analyzers.traces.findings import FACTS_AT_MOST, duration, finding, percent
 from analyzers.wording import counted, mebibytes
 
 STEPS_AT_LEAST, STEPS_ENOUGH = 3, 5
@@ -103,7 +103,7 @@ def name(memory: DeviceMemory) -> str:
 def where(account: RankTrace, moment: Moment) -> str:
     """How much, in which step, by what."""
     begin = next((step.start_ns for step in account.step_times if step.step == moment.step), None)
-    step = f" in step {moment.step}, {millis(moment.at_ns - begin)} after it began" if begin is not None else ""
+    step = f" in step {moment.step}, {duration(moment.at_ns - begin)} after it began" if begin is not None else ""
     return f"{mebibytes(moment.bytes)}{step}, {moment.phase}: {place(moment.operator, moment.module, moment.line)}"
 
 

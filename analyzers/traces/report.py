@@ -13,7 +13,7 @@ from analyzers.run import Artefact, selected, unreadable
 from analyzers.traces.across import Across, Group, Meeting, RankWaits, across
 from analyzers.traces.answers import Held, RankTrace
 from analyzers.traces.clocks import Clock
-from analyzers.traces.findings import findings_of, millis, percent
+from analyzers.traces.findings import duration, findings_of, percent
 from analyzers.traces.matching import Recording
 from analyzers.traces.memory_findings import memory_findings
 from analyzers.traces.model import Trace
@@ -181,7 +181,7 @@ def division(accounts: Sequence[RankTrace]) -> str:
     a = max(accounts, key=lambda account: account.span_ns)
     who = "the trace" if a.rank is None else f"rank {a.rank}"
     return (
-        f"{who} computes {percent(a.compute_ns, a.span_ns)} of {millis(a.span_ns)}, communicates without computing"
+        f"{who} computes {percent(a.compute_ns, a.span_ns)} of {duration(a.span_ns)}, communicates without computing"
         f" {percent(a.exposed_communication_ns, a.span_ns)}, idles {percent(a.idle_ns, a.span_ns)}"
     )
 

@@ -63,6 +63,7 @@ class Args(
         "autograd": "Sequence number",
         "forward_thread": "Fwd thread id",
         "occupancy": "est. achieved occupancy %",
+        "limits": "occupancy",
         "warps": "warps per SM",
         "blocks": "blocks per SM",
         "address": "Addr",
@@ -91,6 +92,7 @@ class Args(
     types: msgspec.Raw = NOTHING
     concrete: msgspec.Raw = NOTHING
     occupancy: msgspec.Raw = NOTHING
+    limits: msgspec.Raw = NOTHING
     warps: msgspec.Raw = NOTHING
     blocks: msgspec.Raw = NOTHING
     splits: msgspec.Raw = NOTHING

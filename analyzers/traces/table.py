@@ -56,7 +56,8 @@ class Table:
     """Collects events; in `pid`, `tid` and `stream` -1 is none and what is below stands for a text.
 
     A text of `shapes` holds the sizes, the types and the values of an operator's inputs, in JSON, with zeros between;
-    one of `fillings` how a kernel fills the device: occupancy (%), warps and blocks a multiprocessor.
+    one of `fillings` how a kernel fills the device: occupancy (%), warps and blocks a multiprocessor, and what newer
+    recorders know of its limits.
     """
 
     def __init__(self) -> None:
@@ -156,7 +157,7 @@ class Table:
             "copy": [(i, bounded(a.bytes)) for i, a in args if a.bytes >= 0],
             "graph": [(i, bounded(a.graph)) for i, a in args if a.graph > 0],
             "unfinished": [(i,) for i, a in args if not a.finished],
-            "filling": [(i, self.filling(a)) for i, a in args if a.occupancy],
+            "filling": [(i, self.filling(a)) for i, a in args if a.occupancy or a.limits],
             "collective": [self.collective(i, a) for i, a in args if a.collective],
         }
         return {table: np.array(rows, np.int64) for table, rows in found.items() if rows}
@@ -167,7 +168,8 @@ class Table:
 
     def filling(self, a: Args) -> int:
         """Kernels of one size and code fill the device alike, so that there are few different ones."""
-        return self.fillings.setdefault(b"%b\0%b\0%b" % (a.occupancy, a.warps, a.blocks), len(self.fillings))
+        text = b"%b\0%b\0%b\0%b" % (a.occupancy, a.warps, a.blocks, a.limits)
+        return self.fillings.setdefault(text, len(self.fillings))
 
     def collective(self, row: int, a: Args) -> tuple[int, ...]:
         sizes = bounded(a.elements), bounded(a.elements_out)

@@ -2,7 +2,10 @@
 
 import pytest
 
-from workbench.present.units import bar, duration, share, size
+from workbench.present.trace_details import kernel_name
+from workbench.present.units import bar, duration, operations, share, size
+
+ADD, POINTERS = "at::native::CUDAFunctor_add<float>", "at::detail::Array<char*, 3>"
 
 
 @pytest.mark.parametrize(
@@ -15,10 +18,46 @@ def test_size(count, text):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(None, "-"), (0.0, "0 ns"), (1.5e-6, "1.5 µs"), (0.0123, "12.3 ms"), (61.0, "61.00 s"), (600.0, "10.0 min")],
+    [
+        (None, "-"),
+        (0.0, "0 ns"),
+        (1.5e-6, "1.5 µs"),
+        (999.7e-6, "1000 µs"),
+        (0.0123, "12.3 ms"),
+        (61.0, "61.00 s"),
+        (600.0, "10.0 min"),
+    ],
 )
 def test_duration(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(None, "-"), (12, "12 FLOP"), (328e3, "328 kFLOP"), (9.89e14, "989 TFLOP"), (3e18, "3000 PFLOP")],
+)
+def test_operations(count, text):
+    assert operations(count) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("aten::addmm", "aten::addmm"),
+        ("triton_poi_fused_add_cos_sin_0", "triton_poi_fused_add_cos_sin_0"),
+        ("ncclDevKernel_AllReduce_Sum_f32(ncclDevComm*, unsigned long)", "ncclDevKernel_AllReduce_Sum_f32"),
+        ("void cutlass::Kernel2<cutlass_80_tn>(cutlass_80_tn::Params)", "Kernel2<cutlass_80_tn>"),
+        ("void nchwToNhwc<float, (cudnnType_t)2>(dims<float>, float*)", "nchwToNhwc<float,(cudnnType_t)2>"),
+        (
+            f"void at::native::elementwise_kernel<4, {ADD}, {POINTERS} >(int, {ADD}, {POINTERS})",
+            "elementwise_kernel<4,CUDA…_add<float>>",
+        ),
+        ("odd)name", "odd)name"),
+        ("(", "("),
+    ],
+)
+def test_a_kernels_name_is_what_tells_it_from_others(name, text):
+    assert kernel_name(name, 38) == text
 
 
 def test_share_of_nothing_is_unknown():

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from workbench.present.table import Table, table
+from workbench.present.trace_details import kernel_name
 from workbench.present.units import duration, size
 
 GROUPINGS = ("categories", "modules", "lines")
@@ -57,7 +58,7 @@ def kinds(found: Any) -> list[str]:
 def traced(found: Any, kind: str, limit: int = 12) -> Table:
     """The kernels, operators, modules or phases of which a traced step has more or less."""
     rows = (
-        (one.name, one.how, *ends(("", one.a_ns / 1e9, one.b_ns / 1e9, one.change_ns / 1e9), duration)[1:])
+        (kernel_name(one.name), one.how, *ends(("", one.a_ns / 1e9, one.b_ns / 1e9, one.change_ns / 1e9), duration)[1:])
         for one in found.changes
         if one.kind == kind
     )

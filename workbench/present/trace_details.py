@@ -1,11 +1,14 @@
 """The tables of one rank's trace."""
 
+import re
 from typing import Any
 
 from workbench.present.table import Table, table
-from workbench.present.units import nanoseconds, share, size
+from workbench.present.units import nanoseconds, operations, share, size
 
 LONG, MIDDLE, SHORT = 70, 44, 36
+SHARED = re.compile(r"\(anonymous namespace\)::|\b[a-z]\w*::|, (?:\w+::)*[Aa]rray<char *\*, \w+>")
+"""Namespaces and the type of the pointers, which every kernel of a library shares."""
 
 
 def details(rank: Any) -> list[Table]:
@@ -21,6 +24,30 @@ def cut(name: str, length: int = LONG) -> str:
     """A name without what says nothing, no longer than there is room for."""
     name = name.removeprefix("void ")
     return name if len(name) <= length else f"{name[: length - 1]}…"
+
+
+def kernel_name(name: str, length: int = LONG) -> str:
+    """A kernel's name by what tells it from others: without namespaces and parameters, cut in the middle."""
+    if "<" in name or "(" in name:
+        name = SHARED.sub("", without_parameters(name.removeprefix("void ")))
+        name = name.replace(", ", ",").replace(" >", ">")
+    return middle(name, length)
+
+
+def without_parameters(name: str) -> str:
+    """A function without its last pair of parentheses; template arguments may have some, too."""
+    depth = 0
+    for place in range(len(name) - 1, 0, -1):
+        depth += (name[place] == ")") - (name[place] == "(")
+        if not depth:
+            return name[:place] if name.endswith(")") else name
+    return name
+
+
+def middle(text: str, length: int) -> str:
+    """A text whose middle is left out where it is longer."""
+    end = length // 3
+    return text if len(text) <= length else f"{text[: length - end - 1]}…{text[-end:]}"
 
 
 def phases(rank: Any) -> Table:
@@ -43,7 +70,7 @@ def kernels(rank: Any) -> Table:
     heads = "name | kind | count> | total> | of span> | mean> | median> | deviation> | longest>"
     rows = (
         (
-            cut(k.name, SHORT),
+            kernel_name(k.name, SHORT),
             k.kind,
             k.count,
             nanoseconds(k.total_ns),
@@ -59,15 +86,16 @@ def fillings(rank: Any) -> Table:
     """How well the longest kernels fill the device, where the recorder noted it."""
     rows = (
         (
-            cut(k.name),
+            kernel_name(k.name),
             share(k.total_ns, rank.span_ns),
-            f"{k.occupancy:.0f} %",
+            "" if k.occupancy is None else f"{k.occupancy:.0f} %",
             *("" if one is None else f"{one:.1f}" for one in (k.warps_per_sm, k.blocks_per_sm)),
+            k.limited_by,
         )
         for k in rank.kernels
-        if k.occupancy is not None
+        if k.occupancy is not None or k.limited_by
     )
-    heads = "name | of span> | occupancy> | warps per SM> | blocks per SM>"
+    heads = "name | of span> | occupancy> | warps per SM> | blocks per SM> | limited by"
     return table(f"How kernels fill the device{of(rank)}", heads, rows, 8)
 
 
@@ -79,13 +107,13 @@ def operators(rank: Any) -> Table:
             o.count,
             nanoseconds(o.own_ns),
             nanoseconds(o.device_ns),
-            f"{o.flops / o.device_ns / 1e3:.1f}" if o.flops and o.device_ns else "",
+            operations(o.flops / o.device_ns * 1e9, "/s") if o.flops and o.device_ns else "",
             o.bound,
         )
         for o in (rank.operators if rank.device is not None else [])
         if o.device_ns
     )
-    return table(f"Operators{of(rank)}", "name | count> | host, own> | device> | TFLOP/s> | bound by", rows, 8)
+    return table(f"Operators{of(rank)}", "name | count> | host, own> | device> | rate> | bound by", rows, 8)
 
 
 def modules(rank: Any) -> Table:
@@ -113,7 +141,13 @@ def collectives(rank: Any) -> Table:
 
 def copies(rank: Any) -> Table:
     rows = (
-        (c.name, c.count, nanoseconds(c.total_ns), size(c.bytes), f"{c.bytes_per_s / 1e9:.2f}" if c.bytes else "-")
+        (
+            c.name,
+            c.count,
+            nanoseconds(c.total_ns),
+            size(c.bytes or None),
+            f"{c.bytes_per_s / 1e9:.2f}" if c.bytes else "-",
+        )
         for c in rank.copies
     )
     return table(f"Memory copies{of(rank)}", "name | count> | total> | moved> | GB/s>", rows, 6)
@@ -122,7 +156,7 @@ def copies(rank: Any) -> Table:
 def pairs(rank: Any) -> Table:
     """Which kernels an operator launches."""
     rows = (
-        (cut(one.operator, SHORT), cut(one.kernel, MIDDLE), one.count, nanoseconds(one.total_ns))
+        (cut(one.operator, SHORT), kernel_name(one.kernel, MIDDLE), one.count, nanoseconds(one.total_ns))
         for one in rank.launched
     )
     return table(f"Kernels by operator{of(rank)}", "operator | kernel | count> | total>", rows, 8)
@@ -132,15 +166,15 @@ def shapes(rank: Any) -> Table:
     rows = (
         (
             cut(one.name, SHORT),
-            cut(one.shapes, MIDDLE),
+            cut(one.shapes.replace("c10::", ""), MIDDLE),
             one.count,
             nanoseconds(one.total_ns),
-            f"{one.flops_per_s / 1e9:,.3g}" if one.flops else "",
+            operations(one.flops_per_s, "/s") if one.flops else "",
             one.bound,
         )
         for one in rank.shapes
     )
-    heads = "name | inputs | count> | total> | GFLOP/s> | bound by"
+    heads = "name | inputs | count> | total> | rate> | bound by"
     return table(f"Operators by the sizes of their inputs{of(rank)}", heads, rows, 8)
 
 
@@ -235,11 +269,20 @@ def graphs(rank: Any) -> Table:
 
 def sequences(rank: Any) -> Table:
     rows = (
-        (" > ".join(cut(name, SHORT) for name in one.names[:3]), len(one.names), one.count, nanoseconds(one.total_ns))
+        (
+            " > ".join(kernel_name(name, SHORT) for name in one.names[:3]),
+            len(one.names),
+            one.count,
+            nanoseconds(one.total_ns),
+        )
         for one in rank.sequences
     )
     heads = "begins with | kernels> | count> | total>"
     return table(f"Kernels that follow each other again and again{of(rank)}", heads, rows)
+
+
+def begins(names: list[str]) -> str:
+    return " > ".join(kernel_name(name, SHORT) for name in names[:3])
 
 
 def counters(rank: Any) -> Table:

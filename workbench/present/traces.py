@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from workbench.present.table import Table, table
-from workbench.present.trace_details import cut, details
+from workbench.present.trace_details import cut, details, kernel_name
 from workbench.present.trace_memory import memory
-from workbench.present.units import nanoseconds, share, size
+from workbench.present.units import nanoseconds, operations, share, size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +78,8 @@ def divided(ranks: list[Any]) -> Table:
 def exchanges(ranks: list[Any]) -> Table:
     """What each rank of the group that exchanges most sends to each other, as far as there is room."""
     most = max((e for r in ranks for e in r.exchanges), key=lambda e: sum(e.sent_bytes), default=None)
-    peers = most.ranks[:PEERS] if most else []
+    members = len(most.sent_bytes[:PEERS]) if most else 0
+    peers = most.ranks[:PEERS] if most and most.ranks else [f"member {i}" for i in range(members)]
     rows = (
         (r.rank, e.count, *(size(sent) for sent in e.sent_bytes[:PEERS]))
         for r in ranks
@@ -108,15 +109,15 @@ def idle(ranks: list[Any]) -> Table:
 
 def arithmetic(ranks: list[Any]) -> Table:
     """What the steps did of what the device can do; only operators whose shapes were recorded count."""
-    heads = "rank> | device> | GFLOP> | done again> | GFLOP/s> | peak, dense 16 bit> | MFU> | with what is done again>"
+    heads = "rank> | device> | done> | recomputed> | rate> | peak, dense 16 bit> | MFU> | HFU, with what is recomputed>"
     rows = (
         (
             r.rank,
             r.device,
-            f"{r.flops / 1e9:,.3g}",
+            operations(r.flops),
             share(r.recomputed_flops, r.flops),
-            f"{r.flops_per_s / 1e9:,.3g}",
-            "-" if r.peak_flops_per_s is None else f"{r.peak_flops_per_s / 1e9:,.3g}",
+            operations(r.flops_per_s, "/s"),
+            operations(r.peak_flops_per_s, "/s"),
             "-" if r.mfu is None else share(r.mfu, 1),
             "-" if r.hfu is None else share(r.hfu, 1),
         )
@@ -181,7 +182,7 @@ def critical(parts: list[Any]) -> Table:
     whole = sum(part.path_ns for part in parts)
     rows = (
         (
-            cut(part.name) or "-",
+            kernel_name(part.name) or "-",
             part.kind,
             part.count,
             nanoseconds(part.path_ns),

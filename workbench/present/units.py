@@ -1,5 +1,7 @@
 """Numbers as people read them. Every face uses these, so that every face shows the same."""
 
+from analyzers.wording import figures
+
 
 def size(count: int | None) -> str:
     """Bytes in binary units: `1.5 GiB`."""
@@ -19,7 +21,7 @@ def duration(seconds: float | None) -> str:
         return "-"
     for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
         if abs(seconds) < limit:
-            return f"{seconds * factor:.3g} {unit}"
+            return f"{figures(seconds * factor)} {unit}"
     return f"{seconds:.2f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
 
 
@@ -34,6 +36,16 @@ def rough(seconds: float | None) -> str:
 
 def nanoseconds(count: int | None) -> str:
     return "-" if count is None else duration(count / 1e9)
+
+
+def operations(count: float | None, per: str = "") -> str:
+    """Floating-point operations: `989 TFLOP`; with `per="/s"` a rate."""
+    if count is None:
+        return "-"
+    for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= factor:
+            return f"{figures(count / factor)} {prefix}FLOP{per}"
+    return f"{count:.0f} FLOP{per}"
 
 
 def share(part: float, whole: float) -> str:

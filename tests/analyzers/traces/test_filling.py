@@ -36,7 +36,27 @@ def test_means_are_weighted_by_duration(maker):
         "hostile": (None, None, None),
         "plain": (None, None, None),
     }
-    assert [row[2:] for row in fillings(account).rows] == [("18 %", "2.0", "0.4"), ("25 %", "2.0", "")]
+    assert [row[2:] for row in fillings(account).rows] == [("18 %", "2.0", "0.4", ""), ("25 %", "2.0", "", "")]
+
+
+def test_what_limits_a_kernel_is_that_of_its_longest_execution(maker):
+    made = maker.Tracing()
+    few = {"activeBlocksPerMultiprocessor": 3, "limitingFactors": "WARPS|REGS", "blockLimitRegs": 3}
+    made.kernel("gemm", 0, 3000, **noted(100, 75.3, 4.7), occupancy=few)
+    made.kernel("gemm", 4000, 1000, **noted(50, 10, 1), occupancy=few | {"limitingFactors": "SHARED_MEM"})
+    made.kernel("alone", 6000, 1000, occupancy={"limitingFactors": "BLOCKS"})
+    made.kernel("odd", 8000, 1000, **noted(50, 10, 1), occupancy={"limitingFactors": 7})
+    made.kernel("hostile", 10000, 1000, occupancy=[few])
+    made.kernel("plain", 12000, 1000)
+    [account] = maker.accounts(made.text())
+    assert {one.name: (one.occupancy, one.limited_by) for one in account.kernels} == {
+        "gemm": (87.5, "warps, registers"),
+        "alone": (None, "blocks"),
+        "odd": (50.0, ""),
+        "hostile": (None, ""),
+        "plain": (None, ""),
+    }
+    assert fillings(account).rows[0][2:] == ("88 %", "59.0", "3.8", "warps, registers")
 
 
 def test_kernels_that_last_no_time_count_alike(maker):

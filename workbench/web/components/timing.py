@@ -1,16 +1,17 @@
 """Steps and traces: durations over steps, what a step is made of, and the events of a window."""
 
 from collections.abc import Mapping, Sequence
-from math import ceil, floor, log10
+from math import ceil, floor, isnan, log10
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from analyzers.traces.answers import RankTrace
-from workbench.palette import KINDS, PHASES, STATUSES, qualitative
-from workbench.present.units import nanoseconds
-from workbench.web.components.figure import ABOVE, PLAIN, figure_of, key, plain
+from workbench.palette import HEAT, KINDS, PHASES, STATUSES, qualitative
+from workbench.present.units import nanoseconds, size
+from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, key, plain
 
 MOST_RANKS = 12
 MOST_STEPS = 1000
@@ -21,10 +22,14 @@ PARTS = {
     "idle": ("idle", "idle_ns"),
 }
 FEW = 12
+READABLE = 16
+FINE = 80
+"""Columns of a heat map whose cells have room for a number, and for a line around each."""
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down")
 ROW_PX = 18
 LANE, LANES_PX = 32, 190
 """Characters of a lane's name that there is room for, and the width that they take."""
+SHORTEST_MS = 0.001
 UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1))
 ROOM = 1 / 60
 """Of the width of a picture, for the name of an event: laying names out that nobody can read takes most of the time."""
@@ -234,6 +239,8 @@ def lateness(frame: pd.DataFrame) -> go.Figure:
             customdata=[[plain(names[which]) for which in wide.columns]] * len(wide),
             hovertemplate="%{y}, %{x} %{customdata}: %{z:.2f} ms late<extra></extra>",
             colorscale=[(0, "#f2f2f2"), (1, KINDS["communication"])],
+            zmin=0,
+            zmax=max(np.nanmax(wide.to_numpy()) / 1e6, SHORTEST_MS),
             colorbar={"title": "ms"},
             xgap=1,
             ygap=1,
@@ -242,6 +249,32 @@ def lateness(frame: pd.DataFrame) -> go.Figure:
     )
     # Plotly would take #3 for a number.
     return rows_down(figure, len(wide)).update_layout(xaxis={"type": "category"})
+
+
+def traffic(frame: pd.DataFrame) -> go.Figure:
+    """Bytes that each rank (down) sends to each other (across), from `traces.traffic`."""
+    most, gap = int(np.nanmax(frame.to_numpy())), int(frame.shape[1] <= FINE)
+    told = [["" if isnan(sent) else size(int(sent)) for sent in row] for row in frame.to_numpy()]
+    figure = go.Figure(
+        go.Heatmap(
+            z=frame.to_numpy(),
+            x=[*frame.columns],
+            y=[f"rank {rank}" for rank in frame.index],
+            text=told,
+            texttemplate="%{text}" if frame.shape[1] <= READABLE else None,
+            hovertemplate="%{y} to %{x}: %{text}<extra></extra>",
+            hoverongaps=False,
+            colorscale=[(i / (len(HEAT) - 1), colour) for i, colour in enumerate(HEAT)],
+            zmin=0,
+            zmax=most or 1,
+            colorbar=byte_ticks(most),
+            xgap=gap,
+            ygap=gap,
+        ),
+        layout=PLAIN,
+    )
+    across = {"type": "category", "side": "top", "title": "to rank", "automargin": True}
+    return rows_down(figure, len(frame)).update_layout(xaxis=across)
 
 
 def rows_down(figure: go.Figure, rows: int) -> go.Figure:

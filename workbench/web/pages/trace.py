@@ -9,11 +9,13 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzers.run import Artefact
+from analyzers.traces.traffic import traffic
 from workbench.present.traces import trace as tables_of
 from workbench.web.clocks import trace_marks
 from workbench.web.components.figure import ALL, Span, drawn, zoomed
 from workbench.web.components.text import address, choice, table
 from workbench.web.components.timing import shares
+from workbench.web.components.timing import traffic as drawn_traffic
 from workbench.web.pages import critical
 from workbench.web.pages.events import COLOURS, LATEST_NS, callers, drawing, look_of, shift_of, traces
 from workbench.web.view import View, asked, number, span_of
@@ -51,9 +53,19 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
             *callers(artefacts[at], view, query),
             *(critical.told(view, artefacts[at], query) if look.path else []),
             html.Div(listed, id="events"),
+            *sent(view),
             *(table(section) for section in tables_of(view.parts["trace"])[1:] if section.rows),
         ]
     )
+
+
+def sent(view: View) -> list[Any]:
+    """Who sends how much to whom, where the ranks exchange anything."""
+    found = traffic(view.parts["trace"].ranks)
+    if found.empty:
+        return []
+    label = "Bytes that each rank, down, sends to each other, across, in all-to-alls"
+    return [html.H2("Who sends to whom in all-to-alls", id="sent"), drawn("traffic", drawn_traffic(found), label)]
 
 
 def name(artefact: Artefact) -> str:
