@@ -23,6 +23,19 @@ def test_the_command_line_is_light():
     assert not HEAVY & modules_after("import workbench.cli")
 
 
+def test_a_trace_as_text_waits_for_no_tables():
+    """Nor for other rooms, with all that these import."""
+    recorded = ROOT / "tests" / "analyzers" / "traces" / "recorded"
+    code = (
+        "import contextlib, sys\n"
+        f"sys.argv = ['workbench', 'trace', {str(recorded)!r}, '--no-tui']\n"
+        "from workbench.cli import main\n"
+        "with contextlib.suppress(SystemExit): main()\n"
+        "print(*(f'loaded:{name}' for name in sys.modules))"
+    )
+    assert not {"loaded:pandas", "loaded:analyzers.memory", "loaded:analyzers.hangs"} & modules_after(code)
+
+
 def test_the_analyzers_need_no_face_and_no_torch():
     """Every module of the analyzers loads without them."""
     code = (

@@ -17,7 +17,6 @@ from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.options import Document, FailOn, Format, Reading, Showing, StepReading, TraceReading
 from workbench.present import render
-from workbench.present.anonymous import anonymised
 
 SUFFIXES = {".html": Format.HTML, ".md": Format.MARKDOWN, ".json": Format.JSON, ".txt": Format.TEXT}
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -148,6 +147,8 @@ def written(path: Path, output: Path | None, *, force: bool, anonymise: bool) ->
     run = find([path])
     told = ask(room_for(run), run, Options())
     if anonymise:
+        from workbench.present.anonymous import anonymised
+
         told, run = anonymised(told, run)
     return deliver(told, Document(output=output, force=force), run)
 

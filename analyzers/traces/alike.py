@@ -17,21 +17,21 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from analyzers.traces.digits import MARGIN, values
+from analyzers.traces.digits import parts, values
 from analyzers.traces.kinds import CONSTANT, FIELDS, LENGTH, Block, Kinds
+from analyzers.traces.lexicon import UNMET
 from analyzers.traces.stream import COUNTED, EXACT, Events, Reading
 from analyzers.traces.table import DEVICE_AT_MOST, MICROSECONDS_AT_MOST, Column, Rows, Table
-from analyzers.traces.templates import DECIMALS, PLACES
-from analyzers.traces.told import UNMET
+from analyzers.traces.templates import ALLOCATING, DECIMALS, LASTING, PLACES
 
 SEAM = re.compile(rb"\},\s{0,64}\{")
 BEGINNING = 64 << 10
 """Of the events, where their seam is looked for."""
-MASK = bytes.maketrans(b"123456789", b"0" * 9)
 VAIN_AT_MOST = 4
 """Blocks in a row of which little was known, before no more is tried."""
 LATE = 1 << 43
 """Microseconds, from which on a float64 does not hold each nanosecond."""
+PARTS = [FIELDS[LASTING], FIELDS[ALLOCATING]]
 RARE_FIELDS = {
     "collective": ("collective", "group", "elements", "elements_out", "dtype", "members", "sequence", "splits"),
     "shape": ("shape",),
@@ -46,10 +46,11 @@ RARE_FIELDS = {
 
 def block_of(text: bytes, seam: bytes) -> Block:
     """The events of a text before its last seam; the first one is with its brace, and so will not be known."""
-    *masked, _ = text.translate(MASK).split(seam)
-    length = np.fromiter(map(len, masked), np.int64, len(masked))
-    stop = np.cumsum(length + len(seam)) - len(seam)
-    return Block(text, masked, stop - length, stop)
+    last = np.flatnonzero(np.frombuffer(text, np.uint8) == seam[-1])
+    start = last[last >= len(seam)] + 1
+    start = start[parts(text, start - len(seam), len(seam)) == np.void(seam)]
+    stop = start - len(seam)
+    return Block(text, np.append(0, start)[: len(stop)], stop)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,12 @@ class Alike:
         return found
 
     def chosen(self, rows: Column) -> "Alike":
-        return Alike(self.layout, self.text, self.start[rows], self.kind[rows], self.order[rows])
+        read = {name: column[rows] for name, column in self.read.items()}
+        return Alike(self.layout, self.text, self.start[rows], self.kind[rows], self.order[rows], read)
+
+    def playing(self, part: str) -> "Alike":
+        rows = np.flatnonzero(self[part])
+        return self if len(rows) == len(self.kind) else self.chosen(rows)
 
     def plain(self, latest: float) -> Column:
         """Which events have times below `latest` microseconds, and places that need not be taken for texts."""
@@ -91,13 +97,31 @@ class Alike:
         return found
 
     def rows(self) -> Rows:
+        """What the events give to the table."""
+        lasting, allocating = self.playing(LASTING), self.playing(ALLOCATING)
+        return Rows(lasting.order, lasting.columns(), lasting.rare_columns(), allocating.allocations())
+
+    def columns(self) -> dict[str, Column]:
         start = self.nanoseconds("ts")
         columns = {name: self[name] for name in ("name", "cat", *PLACES)}
         columns |= {"start": start, "end": start + self.nanoseconds("dur")}
         columns["correlation"] = np.maximum(self["correlation"], -1)
-        columns["device"] = np.where(self["device"] < DEVICE_AT_MOST, np.maximum(self["device"], -1), -1)
+        return columns | {"device": self.device("device")}
+
+    def rare_columns(self) -> dict[str, Column]:
         rare = {table: self.rare(*names) for table, names in RARE_FIELDS.items()}
-        return Rows(self.order, columns, {table: rows for table, rows in rare.items() if len(rows)})
+        return {table: rows for table, rows in rare.items() if len(rows)}
+
+    def allocations(self) -> Column:
+        """The rows of `table.ALLOCATIONS`, each behind the number of its piece."""
+        totals = [np.maximum(self[name], -1) for name in ("allocated", "reserved")]
+        told = (self["pid"], self["tid"], self["address"], self["allocation"], *totals)
+        device = self.device("device_type"), self.device("device_id")
+        found: Column = np.column_stack([self.order, self.nanoseconds("ts"), *told, *device])
+        return found
+
+    def device(self, name: str) -> Column:
+        return np.where(self[name] < DEVICE_AT_MOST, np.maximum(self[name], -1), -1)
 
     def nanoseconds(self, name: str) -> Column:
         decimals = DECIMALS[name]
@@ -142,10 +166,9 @@ class Shortcut:
     def rows(self, block: Block, reading: Reading) -> tuple[Rows, Rows] | None:
         """The rows of the events that are known, and those of the others; None where these cannot be decoded apart."""
         kinds = self.kinds.of(block)
-        kinds[block.start < MARGIN] = UNMET  # so near the beginning `digits` cannot read
         kinds[self.kinds.with_superfluous_zeros(block, kinds)] = UNMET
         known = kinds >= 0
-        known[known] = self.kinds.layout[FIELDS["lasting"], CONSTANT][kinds[known]] == 1
+        known[known] = self.kinds.layout[PARTS, CONSTANT][:, kinds[known]].any(axis=0)
         order = np.flatnonzero(known)
         alike = Alike(self.kinds.layout, block.text, block.start[order], kinds[order], order)
         plain = alike.plain(MICROSECONDS_AT_MOST if reading.decoder is EXACT else LATE)

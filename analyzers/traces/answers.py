@@ -2,6 +2,8 @@
 
 import msgspec
 
+from analyzers.traces.device_memory import DeviceMemory
+
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """All executions of one kernel; of one operator's own time in a CPU trace.
@@ -279,7 +281,8 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     The four kinds of idle time add up to `idle_ns`: `host` until the next launching call had returned, `dependency`
     where the next kernel had been launched before the device went idle, `launch` the usual latency after the call,
     `unexplained` the rest. `blocking_communication_ns` is that part of the exposed one during which a kernel that was
-    launched already waited for the communication's end.
+    launched already waited for the communication's end. `device_memory` is that of the device, in a file's first
+    account also that of its host; empty unless allocations were recorded (`profile_memory`).
     """
 
     path: str
@@ -333,4 +336,5 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     peak_flops_per_s: float | None
     mfu: float | None = None
     hfu: float | None = None
+    device_memory: list[DeviceMemory] = []
     problems: list[str]

@@ -12,8 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from analyzers.traces import read as parsing
-from analyzers.traces.accounts import describe
 from analyzers.traces.collectives import Meetings
 from analyzers.traces.flops import Formulas
 from analyzers.traces.meetings import meeting_columns
@@ -33,12 +31,19 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     Raises:
         InputError: It is no trace.
     """
+    # Whoever finds the answers in the cache imports this module for VERSION alone.
+    from analyzers.traces import read as parsing
+    from analyzers.traces.accounts import describe
+    from analyzers.traces.allocations import of_accounts
+
     columns = Fresh(*parsing.read(paths))
     trace = derived(columns)
     found, formulas = works(trace), Formulas(trace)
     columns |= work_columns(trace, found)
     met = [Meetings(work) for work in found]
-    answers = msgspec.to_builtins([describe(one, formulas) for one in met])
+    held = [{"device_memory": one} for one in of_accounts(found)]
+    accounts = [msgspec.structs.replace(describe(one, formulas), **more) for one, more in zip(met, held, strict=True)]
+    answers = msgspec.to_builtins(accounts)
     texts = {name: number for number, name in enumerate(columns.meta["names"])}
     columns |= meeting_columns(met, texts)
     return dict(columns), columns.meta | {"accounts": answers, "names": list(texts)}

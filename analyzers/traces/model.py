@@ -85,6 +85,14 @@ class Trace:
             marks.setdefault(number, (number, int(self.columns["start"][row]), int(self.columns["end"][row])))
         return sorted(marks.values(), key=lambda mark: mark[1])
 
+    def step_at(self, at: Column) -> Column:
+        """The position in `steps` of the step around each moment, -1 where there is none."""
+        if not self.steps:
+            return np.full(len(at), -1)
+        bounds = np.array([mark[1:] for mark in self.steps], np.int64)
+        place = np.searchsorted(bounds[:, 0], at, side="right") - 1
+        return np.where((place >= 0) & (at < bounds[place, 1]), place, -1)
+
     @cached_property
     def origin(self) -> int:
         """The beginning of the first event, 0 where there is none."""

@@ -2,19 +2,29 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
+from analyzers.traces.distinct import groups
 from analyzers.traces.table import Column, fitted
 
 NONE = -1
 
 
-def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
-    """(depth, parent) of each event: how many events of its lane run when it begins, and the row of the innermost.
+class Lanes(NamedTuple):
+    """Events as `nest` takes and answers them."""
 
-    Where events of a lane overlap without enclosing each other, as kernels may, an event whose innermost has ended
-    meanwhile has no parent. An empty event counts as 1 ns long.
+    lane: Column
+    start: Column
+    end: Column
+    parent: Column
+
+
+def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
+    """(depth, parent) of each event: how many events are around it, and the row of the innermost.
+
+    Around it is what runs in its lane when it begins. An empty event counts as 1 ns long.
     """
     end = np.maximum(end, start + 1)
     order = np.lexsort((-end, start, lane)).astype(np.int32)
@@ -28,7 +38,34 @@ def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
     place = np.argsort(depth[order], kind="stable").astype(np.int32)
     for outer, inner in levels(depth[order][place], place):
         parent[order[inner]] = order[outer[np.searchsorted(outer, inner) - 1]]
-    return depth, np.where((parent >= 0) & (end[parent] > start), parent, NONE)
+    parent = np.where((parent >= 0) & (end[parent] > start), parent, np.int32(NONE))
+    astray = (depth > 0) & (parent == NONE)
+    return adopted(parent, start, end, order, astray) if astray.any() else (depth, parent)
+
+
+def adopted(parent: Column, start: Column, end: Column, order: Column, astray: Column) -> tuple[Column, Column]:
+    """(depth, parent) where some events run inside one that began deeper than they do.
+
+    That is so where stacks are recorded: an annotation begins inside the call that opens it, and outlives this call.
+    The annotation then is what is around the others, and around itself is what lasts as long.
+    """
+    for place in np.flatnonzero(astray[order]).tolist():
+        row, around = order[place], order[place - 1]
+        while around != NONE and end[around] <= start[row]:
+            around = parent[around]
+        parent[row] = around
+        while around != NONE and parent[around] != NONE and end[parent[around]] < end[around]:
+            parent[around] = parent[parent[around]]
+    return fitted(generations(parent)), parent
+
+
+def generations(parent: Column) -> Column:
+    """How many events are around each; each round passes twice as many of them."""
+    above = np.append(np.where(parent == NONE, len(parent), parent), len(parent))
+    count = np.append(parent != NONE, False).astype(np.int32)
+    while (above < len(parent)).any():
+        count, above = count + count[above], above[above]
+    return count[:-1]
 
 
 def levels(depth: Column, place: Column) -> Iterator[tuple[Column, Column]]:
@@ -46,6 +83,21 @@ def innermost(chosen: Column, parent: Column) -> Column:
     while ((further := above[above]) != above).any():
         above = further
     return np.where(above[:-1] == nowhere, np.int32(NONE), above[:-1])
+
+
+def enclosing(events: Lanes, lane: Column, at: Column) -> Column:
+    """The row of the innermost event of its lane that runs at each moment, NONE where none does."""
+    found = np.full(len(at), NONE)
+    end = np.maximum(events.end, events.start + 1)
+    for one, asked in groups(lane):
+        rows = np.flatnonzero(events.lane == one)
+        rows = rows[np.lexsort((-end[rows], events.start[rows]))]
+        begun = np.searchsorted(events.start[rows], at[asked], side="right")
+        found[asked] = np.append(rows, NONE)[begun - 1]  # before the first it is the last, which is NONE
+    # What began last has perhaps ended; what is around it has perhaps not.
+    while (over := (found != NONE) & (np.append(end, 0)[found] <= at)).any():
+        found[over] = events.parent[found[over]]
+    return found
 
 
 def outermost(group: Column, start: Column, end: Column) -> Column:

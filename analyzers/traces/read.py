@@ -61,14 +61,15 @@ def header(metadata: dict[str, Any]) -> dict[str, Any]:
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     properties = metadata.get("deviceProperties")
-    devices = [p.get("name") for p in properties if isinstance(p, dict)] if isinstance(properties, list) else []
+    listed = [p for p in properties if isinstance(p, dict)] if isinstance(properties, list) else []
     found = {
         "rank": whole_number(info.get("rank")),
         "world_size": whole_number(info.get("world_size")),
         "backend": text_or_none(info.get("backend")),
         "base_ns": whole_number(metadata.get("baseTimeNanoseconds")) or 0,
         "host": text_or_none(metadata.get("host_name")),
-        "devices": [name for name in devices if isinstance(name, str)],
+        "devices": [name for p in listed if isinstance(name := p.get("name"), str)],
+        "device_bytes": {str(p.get("id")): size for p in listed if (size := whole_number(p.get("totalGlobalMem")))},
         "groups": groups(info.get("pg_config")),
         "shapes": bool(metadata.get("record_shapes")),
         "stacks": bool(metadata.get("with_stack")),

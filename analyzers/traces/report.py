@@ -13,7 +13,6 @@ from analyzers.run import Artefact, selected, unreadable
 from analyzers.traces.across import Across, Group, Meeting, RankWaits, across
 from analyzers.traces.answers import Held, RankTrace
 from analyzers.traces.clocks import Clock
-from analyzers.traces.critical import critical_path, held
 from analyzers.traces.findings import duration, findings_of, percent
 from analyzers.traces.matching import Recording
 from analyzers.traces.model import Trace
@@ -84,6 +83,8 @@ def with_critical_path(report: Report[TraceData], options: store.Options | None 
 
 def critical_parts(account: RankTrace, options: store.Options | None = None) -> list[Held]:
     """What the last step of an account consists of along its critical path; of the whole recording without steps."""
+    from analyzers.traces.critical import critical_path, held
+
     trace = Trace(store.load([Path(account.path)], READER, options))
     number = [one["device"] for one in trace.columns.meta["accounts"]].index(account.device)
     step, window = None, None

@@ -34,6 +34,8 @@ SEAM = re.compile(rb"\}(?=\s*,\s*\{)")
 CLOSE = re.compile(rb"\}(?=\s*\])")
 EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*\{|\]))")
 COUNTED = b"cuda_profiler_range"
+INSTANT, ALLOCATION = "cpu_instant_event", "[memory]"
+"""The category of events that happen at once, such as allocations; recorders that stream give them a duration, too."""
 BETWEEN = b", \r\n\t"
 # Beyond 2**43 microseconds a float64 no longer holds every nanosecond.
 FINE_AND_LATE = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d*[1-9]')
@@ -64,9 +66,15 @@ class Args(
         "limits": "occupancy",
         "warps": "warps per SM",
         "blocks": "blocks per SM",
+        "address": "Addr",
+        "allocation": "Bytes",
+        "allocated": "Total Allocated",
+        "reserved": "Total Reserved",
+        "device_type": "Device Type",
+        "device_id": "Device Id",
     },
 ):
-    """The arguments that the questions need; kernels, launches, operators and collectives carry different ones."""
+    """The arguments that the questions need: each kind of event carries some of them."""
 
     correlation: int = -1
     device: int = -1
@@ -90,6 +98,12 @@ class Args(
     splits: msgspec.Raw = NOTHING
     autograd: int = -1
     forward_thread: int = -1
+    address: int = 0
+    allocation: int = 0
+    allocated: int = -1
+    reserved: int = -1
+    device_type: int = 0
+    device_id: int = -1
     finished: bool = True
     name: str = ""
 

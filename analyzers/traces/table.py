@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from analyzers.traces.stream import Args, Events
+from analyzers.traces.stream import ALLOCATION, INSTANT, Args, Events
 
 Column = npt.NDArray[Any]
 
@@ -32,6 +32,9 @@ RARE = {
     "filling": ("row", "text"),
 }
 """Tables of the events that carry such arguments; their columns are called `collective_row` and so on."""
+ALLOCATIONS = ("at", "pid", "tid", "address", "bytes", "allocated", "reserved", "device_type", "device")
+"""The table of what was allocated and freed, which are no events that last; its columns are `memory_at` and so on."""
+NO_ALLOCATIONS = np.zeros((0, 1 + len(ALLOCATIONS)), np.int64)
 TIMES = ("start", "end")
 SIZES = (np.int8, np.int16, np.int32)
 
@@ -40,12 +43,13 @@ SIZES = (np.int8, np.int16, np.int32)
 class Rows:
     """What a block's events gave: `columns` and `order`, by which they are told apart; and the rows of `rare` tables.
 
-    Those begin with the number of the event in `order`.
+    Those begin with the number of the event in `order`. A row of `memory` begins with its own place in that order.
     """
 
     order: Column
     columns: dict[str, Column]
     rare: dict[str, Column]
+    memory: Column = field(default_factory=NO_ALLOCATIONS.view)
 
 
 class Table:
@@ -62,6 +66,7 @@ class Table:
         self.fillings: dict[bytes, int] = {}
         self.parts: dict[str, list[Column]] = {name: [] for name in COLUMNS}
         self.rare: dict[str, list[Column]] = {name: [] for name in RARE}
+        self.memory: list[Column] = []
         self.threads: list[tuple[int, int, str]] = []
         self.rows = 0
         self.odd_times = 0
@@ -86,6 +91,9 @@ class Table:
                 self.rare[table].append(fitted(found))
             before += len(part.order)
         self.rows += len(order)
+        memory = np.concatenate([part.memory for part in parts])
+        if len(memory):
+            self.memory.append(memory[np.argsort(memory[:, 0], kind="stable"), 1:])
 
     def decoded(self, events: Events, order: Column) -> Rows:
         """The rows of events as the decoder gives them."""
@@ -94,15 +102,36 @@ class Table:
             for event in events
             if event.ph == "M" and event.name == "thread_name" and event.args
         ]
-        chosen = [i for i, event in enumerate(events) if event.ph == "X"]
-        lasting, order = [events[i] for i in chosen], order[chosen]
-        ts, dur = [event.ts for event in lasting], [event.dur or 0 for event in lasting]
-        odd = impossible(floats(ts), floats(dur))
+        chosen = [i for i, event in enumerate(events) if event.ph == "X" and event.cat != INSTANT]
+        lasting, order_of = [events[i] for i in chosen], order[chosen]
+        odd = impossible(floats([e.ts for e in lasting]), floats([e.dur or 0 for e in lasting]))
         if odd.any():
             self.odd_times += int(odd.sum())
-            return self.decoded([lasting[i] for i in np.flatnonzero(~odd)], order[~odd])
-        start = nanoseconds(ts)
-        return Rows(order, self.plain_columns(lasting, start, start + nanoseconds(dur)), self.rare_columns(lasting))
+            lasting, order_of = [lasting[i] for i in np.flatnonzero(~odd)], order_of[~odd]
+        start, dur = nanoseconds([e.ts for e in lasting]), nanoseconds([e.dur or 0 for e in lasting])
+        columns = self.plain_columns(lasting, start, start + dur)
+        return Rows(order_of, columns, self.rare_columns(lasting), self.allocations(events, order))
+
+    def allocations(self, events: Events, order: Column) -> Column:
+        """The rows of what was allocated and freed, each behind its place in the order."""
+        chosen = [i for i, e in enumerate(events) if e.cat == INSTANT and e.name == ALLOCATION and e.args]
+        if not chosen:
+            return NO_ALLOCATIONS
+        odd = impossible(floats([events[i].ts for i in chosen]), np.zeros(len(chosen)))
+        self.odd_times += int(odd.sum())
+        kept = np.array(chosen)[~odd]
+        at = nanoseconds([events[i].ts for i in kept])
+        found = np.array([self.allocation(events[i]) for i in kept], np.int64).reshape(len(kept), -1)
+        return np.column_stack([order[kept], at, found]) if len(kept) else NO_ALLOCATIONS
+
+    def allocation(self, event: Any) -> tuple[int, ...]:
+        """All of a row but its time. An address may need all 64 bits, which are taken as a signed number."""
+        a = event.args
+        address = (a.address + (1 << 63)) % (1 << 64) - (1 << 63)
+        size = a.allocation if abs(a.allocation) < NUMBER_AT_MOST else 0
+        totals = bounded(a.allocated), bounded(a.reserved)
+        device = bounded(a.device_type, DEVICE_AT_MOST), bounded(a.device_id, DEVICE_AT_MOST)
+        return (self.place(event.pid), self.place(event.tid), address, size, *totals, *device)
 
     def plain_columns(self, events: Events, start: Column, end: Column) -> dict[str, Column]:
         args = [event.args or NO_ARGS for event in events]
@@ -176,7 +205,8 @@ class Table:
             rows = np.concatenate([np.zeros((0, len(names)), np.int8), *self.rare.pop(table)])
             rows = rows[np.argsort(rows[:, 0], kind="stable")]
             made |= {f"{table}_{name}": fitted(rows[:, i]) for i, name in enumerate(names)}
-        return made
+        memory = np.concatenate([NO_ALLOCATIONS[:, 1:], *self.memory])
+        return made | {f"memory_{name}": fitted(memory[:, i]) for i, name in enumerate(ALLOCATIONS)}
 
     def problems(self) -> list[str]:
         return [f"{self.odd_times} events with impossible times were left out"] if self.odd_times else []

@@ -7,13 +7,16 @@ field stands.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from analyzers.traces.stream import COUNTED, Args, ExactEvent
+from analyzers.traces.stream import ALLOCATION, COUNTED, INSTANT, Args, ExactEvent
 
+LASTING, ALLOCATING = "lasting", "allocating"
+"""The parts that events play: those that last are rows of the main table, those that allocate of another."""
 PLACES = ("pid", "tid", "stream")
 """Fields that hold a number or a text."""
 NUMBERS = (
@@ -28,10 +31,18 @@ NUMBERS = (
     "graph",
     "autograd",
     "forward_thread",
+    "address",
+    "allocation",
+    "allocated",
+    "reserved",
+    "device_type",
+    "device_id",
 )
 """The fields of whole numbers that events or their arguments have."""
 DECIMALS = {"ts": "ts decimals", "dur": "dur decimals"}
 """A time is two numbers: whole microseconds, and what is behind the point."""
+TIMES_OF = {LASTING: ("ts", "dur"), ALLOCATING: ("ts",)}
+"""A streaming recorder gives allocations a duration that means nothing."""
 TEXTS = (
     "collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "limits", "warps", "blocks", "splits",
 )  # fmt: skip
@@ -45,6 +56,7 @@ RUN = re.compile(rb"\d+")
 LEADING = re.compile(rb"(?<![\d.])\d(?=\d)")
 STRING = re.compile(rb'"[^"]*"')
 EXPONENT = re.compile(rb"\d[eE]")
+NO_DIGITS = bytes(0 if chr(byte).isdecimal() and byte < 128 else 0xFF for byte in range(256))
 TOO_LONG = re.compile(rb"\d{17}")
 """For two words of eight digits."""
 ONE = msgspec.json.Decoder(ExactEvent, strict=False)
@@ -63,15 +75,15 @@ class Number:
 
 @dataclass(frozen=True)
 class Template:
-    """What the events of one masked text have in common; `lasting` is false for those that no column takes.
+    """What the events of one masked text have in common; `part` is empty for those that no column takes.
 
-    `told` are the runs (start, end) of digits of names and other texts, `leading` the first digits of
-    numbers that have several, where a zero would be wrong.
+    `kept` is a mask of the bytes that tell its kinds apart: all but digits, and those of names and other texts.
+    `leading` are the first digits of numbers that have several, where a zero would be wrong.
     """
 
-    lasting: bool
+    part: str
     numbers: dict[str, Number]
-    told: list[tuple[int, int]]
+    kept: bytes
     leading: list[int]
 
 
@@ -86,13 +98,20 @@ def understood(text: bytes) -> Template | None:
         return None
     if event.ph == "M" or event.cat == COUNTED.decode():
         return None
-    leading = [match.start() for match in LEADING.finditer(text) if not is_quoted(text, match.start())]
-    if event.ph != "X":
-        return Template(lasting=False, numbers={}, told=[], leading=leading)
-    numbers = whole_numbers(event, runs) | times(event, runs)
+    part = part_of(event)
+    numbers = (whole_numbers(event, runs) | times(event, runs, TIMES_OF[part])) if part else {}
     if any(is_odd(field, number, text) for field, number in numbers.items()):
         return None
-    return Template(lasting=True, numbers=numbers, told=[runs[run] for run in told(event)], leading=leading)
+    told = [runs[run] for run in told_runs(event)] if part else []
+    leading = [match.start() for match in LEADING.finditer(text) if not is_quoted(text, match.start())]
+    return Template(part, numbers, kept(text, told), leading)
+
+
+def part_of(event: ExactEvent) -> str:
+    """What the event is to the table."""
+    if event.cat == INSTANT:
+        return ALLOCATING if event.name == ALLOCATION and event.args else ""
+    return LASTING if event.ph == "X" else ""
 
 
 def may_break(text: bytes) -> bool:
@@ -115,11 +134,11 @@ def whole_numbers(event: ExactEvent, runs: Runs) -> dict[str, Number]:
     return {field: one for field, one in found.items() if one}
 
 
-def times(event: ExactEvent, runs: Runs) -> dict[str, Number]:
+def times(event: ExactEvent, runs: Runs, fields: Iterable[str]) -> dict[str, Number]:
     found: dict[str, Number | None] = {}
-    for field, decimals in DECIMALS.items():
+    for field in fields:
         parts = str(field_of(event, field) or 0).split(".")
-        found |= {name: number(int(part), runs) for name, part in zip((field, decimals), parts, strict=False)}
+        found |= {name: number(int(part), runs) for name, part in zip((field, DECIMALS[field]), parts, strict=False)}
     return {field: one for field, one in found.items() if one}
 
 
@@ -145,9 +164,17 @@ def is_quoted(text: bytes, place: int) -> bool:
     return text.count(b'"', 0, place) % 2 == 1
 
 
-def told(event: ExactEvent) -> list[int]:
+def told_runs(event: ExactEvent) -> list[int]:
     """The runs of digits that are parts of texts."""
     values = [event.name, event.cat, *(field_of(event, field) for field in TEXTS)]
     values += [value for field in PLACES if isinstance(value := field_of(event, field), str)]
     texts = [bytes(value) if isinstance(value, msgspec.Raw) else str(value).encode() for value in values]
     return sorted({int(mark) - FIRST_MARK for text in texts for mark in RUN.findall(text)})
+
+
+def kept(text: bytes, told: Runs) -> bytes:
+    """A mask that leaves of an event's text what is no digit, and these runs of digits."""
+    mask = bytearray(text.translate(NO_DIGITS))
+    for start, end in told:
+        mask[start:end] = b"\xff" * (end - start)
+    return bytes(mask)

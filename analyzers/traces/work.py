@@ -63,12 +63,7 @@ class Work:
 
     def step(self) -> Column:
         """The position in `trace.steps` of the step that contains each event's launch, or NO_STEP."""
-        if not self.trace.steps:
-            return np.full(len(self.rows), NO_STEP)
-        bounds = np.array([mark[1:] for mark in self.trace.steps], np.int64)
-        place = np.searchsorted(bounds[:, 0], self.launch_start, side="right") - 1
-        inside = self.linked & (place >= 0) & (self.launch_start < bounds[place, 1])
-        return np.where(inside, place, NO_STEP)
+        return np.where(self.linked, self.trace.step_at(self.launch_start), NO_STEP)
 
 
 def works(trace: Trace) -> list[Work]:

@@ -1,11 +1,12 @@
-"""The numbers behind a verdict as small tables of text, which every document and face lays out in its own way."""
+"""The numbers behind a verdict as small tables of text, which every document and face lays out in its own way.
+
+A room is imported by the tables that ask it something, so that a report of one room waits for no other.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
 from typing import Any
 
-from analyzers.hangs.model import user_frame
-from analyzers.memory.ranks import latest
 from analyzers.report import Report
 from analyzers.wording import place, ranges
 from workbench.present.breakdown import further
@@ -26,6 +27,8 @@ def sections(report: Report[Any]) -> list[Table]:
 
 
 def memory(data: Any) -> list[Table]:
+    from analyzers.memory.ranks import latest
+
     devices = data.devices
     if data.breakdown or data.what_if:
         return further(data)
@@ -144,6 +147,8 @@ def classes(culprit: Any) -> str:
 
 def first(frames: list[Any]) -> str:
     """`file:line function` of the innermost frame that is the user's own."""
+    from analyzers.hangs.model import user_frame
+
     frame = user_frame(frames)
     return f"{place(frame.filename, frame.line)} {frame.name}" if frame else "-"
 

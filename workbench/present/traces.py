@@ -1,12 +1,13 @@
 """The tables of a trace report: all ranks side by side, then the details of one."""
 
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from workbench.present.table import Table, table
 from workbench.present.trace_details import cut, details, kernel_name
 from workbench.present.units import nanoseconds, operations, share, size
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 EVENTS, PEERS = 12, 16
 
@@ -26,7 +27,7 @@ def trace(data: Any) -> list[Table]:
     ]
 
 
-def events(blocks: pd.DataFrame) -> Table:
+def events(blocks: "pd.DataFrame") -> Table:
     """What takes longest in a window (`traces.views.timeline`); short neighbours are told as one."""
     most = blocks.nlargest(EVENTS, "busy_ns", keep="first")
     columns = (most[name] for name in ("name", "lane", "kind", "count", "start_ns", "busy_ns"))
@@ -38,7 +39,7 @@ def events(blocks: pd.DataFrame) -> Table:
     return table("Longest events of the window", heads, rows, EVENTS)
 
 
-def latest(late: pd.DataFrame) -> Table:
+def latest(late: "pd.DataFrame") -> Table:
     """The collectives that a rank came latest to (`traces.views.lateness`)."""
     last = late.loc[late.groupby("which")["late_ns"].idxmax()].nlargest(EVENTS, "late_ns", keep="first")
     columns = (last[name] for name in ("which", "name", "rank", "late_ns", "start_ns"))

@@ -36,6 +36,14 @@ class Tracing:
         where = {"pid": pid, "tid": tid, "args": args}
         self.events.append({"ph": "X", "name": name, "cat": cat, "ts": start, "dur": dur} | where)
 
+    def memory(self, at, size, address, *, dur=None, pid=4000, tid=4000, device=(1, 0), **totals):
+        """An allocation, or a free where the size is negative; with a `dur` as the exporter written in Python does."""
+        args = {"Addr": address, "Bytes": size, "Device Type": device[0], "Device Id": device[1]}
+        args |= {f"Total {name.capitalize()}": total for name, total in totals.items()}
+        how = {"ph": "i", "s": "t"} if dur is None else {"ph": "X", "dur": dur}
+        what = {"name": "[memory]", "cat": "cpu_instant_event", "ts": at, "pid": pid, "tid": tid}
+        self.events.append(how | what | {"args": args})
+
     def kernel(self, name, start, dur, launch=None, *, device=0, stream=7, cat="kernel", **args):
         self.correlation += 1
         if launch is not None:
@@ -56,7 +64,8 @@ class Tracing:
         rows = [json.dumps(e, indent=None if compact else 2) for e in self.events]
         for i, e in enumerate(self.events):
             rows[i] = rows[i].replace(f'"ts": {e["ts"]}', f'"ts": {microseconds(e["ts"] + after)}')
-            rows[i] = rows[i].replace(f'"dur": {e["dur"]}', f'"dur": {microseconds(e["dur"])}')
+            if "dur" in e:
+                rows[i] = rows[i].replace(f'"dur": {e["dur"]}', f'"dur": {microseconds(e["dur"])}')
         head, tail = json.dumps(header)[1:-1], '"traceName": "x"'
         body = '"traceEvents": [' + (",\n" if compact else "\n  ,\n  ").join(rows) + "]"
         parts = [body, head, tail] if late else [head, body, tail]

@@ -16,6 +16,8 @@ from analyzers.traces.table import FIRST_NAME, Table, lines
 ROOT = Path(__file__).parents[3]
 SIMULATED = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "traced_job.py")))
 RECORDED = ROOT / "tests/fixtures/straggler_data_2ranks/profile_traces/iteration_10/rank0_trace.json.gz"
+ALLOCATING = Path(__file__).parent / "recorded" / "allocating"
+PLACES = ("pid", "tid", "stream", "memory_pid", "memory_tid")
 TEXTS = ("name", "cat", "collective_name", "collective_group", "collective_dtype", "collective_splits")
 ODDITIES = [
     b"0", b"1", b"9", b"-", b".", b"e", b'"', b"\\", b"{", b"}", b",", b"[", b"]", b" ", b"", b"null", b"\xff",
@@ -42,7 +44,7 @@ def read(text, *, shortcut):
         return number if number > FIRST_NAME else names[FIRST_NAME - number]
 
     columns |= {key: [names[i] for i in columns[key]] for key in TEXTS}
-    columns |= {key: [place(i) for i in columns[key].tolist()] for key in ("pid", "tid", "stream")}
+    columns |= {key: [place(i) for i in columns[key].tolist()] for key in PLACES}
     columns["shape_text"] = [shapes[i] for i in columns["shape_text"]]
     columns["filling_text"] = [fillings[i] for i in columns["filling_text"]]
     told = (reading.problems(), table.problems(), reading.metadata, reading.counters)
@@ -75,6 +77,13 @@ def compact(text):
     document = stream.msgspec.json.decode(text)
     events = b",\n".join(stream.msgspec.json.encode(event) for event in document.pop("traceEvents"))
     return stream.msgspec.json.encode(document)[:-1] + b',"traceEvents": [\n' + events + b"\n]}"
+
+
+@pytest.mark.parametrize("name", ["rank0_trace.json.gz", "streamed.json.gz"])
+def test_allocations_stay_in_order(name):
+    text = gzip.decompress((ALLOCATING / name).read_bytes())
+    assert assert_same(text) > 0
+    assert len(read(text, shortcut=True)[0]["memory_at"]) == text.count(b'"[memory]"') > 100
 
 
 @pytest.mark.parametrize("layout", [bytes, compact])

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.traces.nesting import innermost, nest, outermost, own_time, summed_up
+from analyzers.traces.nesting import Lanes, enclosing, innermost, nest, outermost, own_time, summed_up
 
 NESTED = settings(max_examples=60, deadline=None)
 
@@ -76,3 +76,46 @@ def test_outermost_of_its_name(events, after):
     found = outermost(name, start + after, end + after)
     for i in range(len(lane)):
         assert found[i] == (not any(name[j] == name[i] and j != i and encloses(events, j, i) for j in range(len(lane))))
+
+
+def test_an_annotation_that_begins_inside_the_call_that_opens_it_is_around_what_follows():
+    events = {
+        "main": (0, 1000),
+        "step": (10, 900),
+        "__enter__": (20, 30),
+        "record_function_enter": (22, 29),
+        "forward": (25, 95),
+        "call": (40, 60),
+        "mm": (45, 55),
+        "call again": (60, 80),
+        "__exit__": (90, 100),
+        "after": (100, 120),
+    }
+    names, start = list(events), np.array([begin for begin, _ in events.values()])
+    end = np.array([end for _, end in events.values()])
+    depth, parent = nest(np.zeros(len(names), int), start, end)
+    around = {name: names[row] if row >= 0 else "" for name, row in zip(names, parent.tolist(), strict=True)}
+    assert around == {
+        "main": "",
+        "step": "main",
+        "__enter__": "step",
+        "record_function_enter": "__enter__",
+        "forward": "step",
+        "call": "forward",
+        "mm": "call",
+        "call again": "forward",
+        "__exit__": "forward",
+        "after": "step",
+    }
+    assert [depth[names.index(name)] for name in ("main", "step", "forward", "call", "mm")] == [0, 1, 2, 3, 4]
+
+
+@NESTED
+@given(nested(), st.lists(st.tuples(st.integers(0, 2), st.integers(-2, 65)), max_size=20))
+def test_what_runs_at_a_moment(events, asked):
+    lane, start, end = events
+    depth, parent = nest(*events)
+    found = enclosing(Lanes(*events, parent), *np.array(asked, int).reshape(-1, 2).T)
+    for (of, at), row in zip(asked, found.tolist(), strict=True):
+        running = [i for i in range(len(lane)) if lane[i] == of and start[i] <= at < end[i]]
+        assert row == (max(running, key=lambda i: depth[i]) if running else -1)

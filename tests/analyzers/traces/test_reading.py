@@ -178,6 +178,12 @@ def test_a_choice_that_leaves_nothing_is_told(maker, made):
         traces.analyze([maker.save(made.text())], store.Options(rank=9))
 
 
-def test_reading_does_without_pandas():
-    code = "import sys, analyzers.traces.digest; sys.exit('pandas' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_reading_does_without_pandas(maker, made):
+    path = maker.save(made.text()).path
+    code = f"import sys, pathlib; from analyzers.traces import digest; digest.read([pathlib.Path({str(path)!r})])"
+    subprocess.run([sys.executable, "-c", f"{code}; sys.exit('pandas' in sys.modules)"], check=True)
+
+
+def test_what_the_cache_holds_is_found_without_the_parser():
+    code = "import sys; from analyzers import store, traces; store.cache_key([], 'analyzers.traces.digest')"
+    subprocess.run([sys.executable, "-c", f"{code}; sys.exit('analyzers.traces.read' in sys.modules)"], check=True)
