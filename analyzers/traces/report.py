@@ -10,7 +10,7 @@ from analyzers import store
 from analyzers.errors import WorkbenchError
 from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
 from analyzers.run import Artefact, selected, unreadable
-from analyzers.traces.across import Across, Group, Meeting, RankWaits, across
+from analyzers.traces.across import Across, Axis, Group, Meeting, RankWaits, across, axes
 from analyzers.traces.answers import Held, RankTrace
 from analyzers.traces.clocks import Clock
 from analyzers.traces.findings import duration, findings_of, percent
@@ -26,15 +26,16 @@ READER = "analyzers.traces.digest"
 class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     """`data` of a trace report.
 
-    What follows `ranks` needs collectives that several ranks recorded, and is empty without; `groups`, `meetings` and
-    `clocks` are of the recordings at the last step, `waits` and `stragglers` of all. `critical` is of the last
-    profiled step of the first of `ranks`, and empty unless it was asked for.
+    What follows `ranks` needs collectives that several ranks recorded, and is empty without; `groups`, `axes`,
+    `meetings` and `clocks` are of the recordings at the last step, `waits` and `stragglers` of all. `critical` is of
+    the last profiled step of the first of `ranks`, and empty unless it was asked for.
     """
 
     ranks: list[RankTrace]
     waits: list[RankWaits]
     stragglers: list[Straggler]
     groups: list[Group]
+    axes: list[Axis]
     meetings: list[Meeting]
     clocks: list[Clock]
     critical: list[Held] = []
@@ -69,6 +70,7 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
             waits=added_up(joined),
             stragglers=slow,
             groups=last.groups if last else [],
+            axes=axes(last.groups) if last else [],
             meetings=last.meetings if last else [],
             clocks=last.clocks if last else [],
         ),
