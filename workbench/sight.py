@@ -15,6 +15,7 @@ PARTS = {
     "operations": ("hang.mismatch", "hang.skipped", "hang.order_cycle"),
     "stacks": ("hang.host_stuck",),
     "waits": ("trace.straggler", "trace.exposed_communication"),
+    "held": ("trace.memory_grows", "trace.memory_near_limit", "trace.memory_unused"),
     "phases": ("steps.straggler",),
     "times": ("steps.slowdown", "steps.global_stall"),
     "loss": ("steps.nonfinite_loss", "steps.loss_spike", "steps.loss_rise", "steps.plateau", "steps.grad_norm_jump"),

@@ -34,6 +34,11 @@ class Allocator:
         return TYPES.get(self.type, f"device type {self.type}")
 
     @property
+    def name(self) -> str:
+        """`cuda 0`; a host has no number."""
+        return self.type_name if self.number is None else f"{self.type_name} {self.number}"
+
+    @property
     def on_host(self) -> bool:
         return self.type == CPU
 
@@ -93,6 +98,15 @@ class Allocator:
     def unfreed(self) -> Column:
         """The places of the allocations that were not freed; of those without an address nobody can tell."""
         return np.flatnonzero((self.change > 0) & (self.free_of == NONE) & (self.column("address") != 0))
+
+    def highest(self, edges: Column) -> tuple[Column, Column]:
+        """(allocated, reserved): the most bytes in each stretch between moments, which ascend."""
+        place = np.searchsorted(self.at, edges)
+        # A stretch begins with what was held before it; each second maximum lies between two stretches.
+        pairs = np.column_stack([place[:-1], place[1:] + 1]).ravel()
+        totals = np.append(self.before, self.allocated), np.append(self.reserved[0], self.reserved)
+        allocated, reserved = (np.maximum.reduceat(np.append(one, one[-1]), pairs)[::2] for one in totals)
+        return allocated, reserved
 
     def held_at(self, moment: int) -> int:
         """Bytes allocated just before a moment."""

@@ -29,9 +29,14 @@ def parts(text: bytes, start: Column, length: int) -> npt.NDArray[np.void]:
     return found
 
 
+def width_of(length: int) -> int:
+    """How many words hold so many bytes."""
+    return -(-length // WORD)
+
+
 def words_before(text: bytes, stop: Column, length: int) -> Words:
     """So many bytes of the text before each place, in rows of words, zeros first; seven more bytes must lie there."""
-    width = -(-length // WORD)
+    width = width_of(length)
     found = parts(text, stop - WORD * width, WORD * width).view("<u8").reshape(-1, width)
     found[:, 0] &= LAST[length - WORD * (width - 1)]
     return found

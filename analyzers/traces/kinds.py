@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from analyzers.traces.digits import MARGIN, WORD, ZERO, Words, masked, words_before
+from analyzers.traces.digits import MARGIN, WORD, ZERO, Words, masked, width_of, words_before
 from analyzers.traces.distinct import groups
 from analyzers.traces.lexicon import REFUSED, UNMET, WORTH_LEARNING, Lexicon
 from analyzers.traces.stream import ExactEvent
@@ -40,26 +40,33 @@ class Block:
     def piece(self, number: int) -> bytes:
         return self.text[self.start[number] : self.stop[number]]
 
+    def chosen(self, rows: Column) -> "Block":
+        return Block(self.text, self.start[rows], self.stop[rows])
 
-class SameLength:
-    """What is known of events whose texts are of one length.
 
-    `masked` tells the number of a text in `templates`, by all but its digits; `exact` its kind, by the digits that
-    belong to names and other texts as well. `kept` are masks, a row a template, that leave these.
+class Form:
+    """A template of texts of `length` bytes, and the kinds of its events.
+
+    `kinds` tells them by the digits of names and other texts: what `mask` leaves of the words in `columns`.
     """
 
-    def __init__(self, length: int) -> None:
-        width = -(-length // WORD)
-        self.masked, self.exact = Lexicon(width), Lexicon(width)
-        self.templates: list[Template] = []
-        self.kept: Words = np.zeros((0, width), np.uint64)
+    def __init__(self, template: Template, length: int) -> None:
+        told = bytearray(length)
+        for start, end in template.told:
+            told[start:end] = b"\xff" * (end - start)
+        mask = np.frombuffer(told.rjust(width_of(length) * WORD, b"\0"), "<u8")
+        self.template = template
+        self.columns = np.flatnonzero(mask)
+        self.mask = mask[self.columns]
+        self.kinds = Lexicon(len(self.columns))
 
-    def add(self, template: Template) -> int:
-        """The number of a new template."""
-        kept = np.frombuffer(template.kept.rjust(self.kept.shape[1] * WORD, b"\0"), "<u8")
-        self.kept = np.vstack([self.kept, kept])
-        self.templates.append(template)
-        return len(self.templates) - 1
+
+class SameLength:
+    """What is known of events whose texts are of one length: `masked` tells by all but the digits which of `forms`."""
+
+    def __init__(self, length: int) -> None:
+        self.masked = Lexicon(width_of(length))
+        self.forms: list[Form] = []
 
 
 class Kinds:
@@ -86,26 +93,28 @@ class Kinds:
         for length, places in groups((block.stop - block.start)[readable]):
             if length in self.known or len(places) >= WORTH_LEARNING:
                 rows = readable[places]
-                kinds[rows] = self.of_length(length, block, rows)
+                kinds[rows] = self.of_length(length, block.chosen(rows))
         if len(self.rows) > self.layout.shape[-1]:
             self.lay_out()
         return kinds
 
-    def of_length(self, length: int, block: Block, rows: Column) -> Column:
-        """The kinds of some events, whose texts are of one length."""
+    def of_length(self, length: int, block: Block) -> Column:
+        """The kinds of events whose texts are of one length."""
         if length not in self.known:
             self.known[length] = SameLength(length)
         known = self.known[length]
-        words = words_before(block.text, block.stop[rows], length)
-        kinds = known.masked.meaning(masked(words), lambda i: self.template(known, block.piece(rows[i])))
-        places = np.flatnonzero(kinds >= 0)
-        rows, template = rows[places], kinds[places]
-        exact = words.take(places, axis=0)
-        exact &= known.kept.take(template, axis=0)
-        kinds[places] = known.exact.meaning(
-            exact, lambda i: self.kind(known.templates[template[i]], block.piece(rows[i]))
-        )
+        words = words_before(block.text, block.stop, length)
+        found = known.masked.meaning(masked(words), lambda i: self.form(known, block.piece(i)))
+        kinds = np.minimum(found, UNMET)
+        for number in np.flatnonzero(np.bincount(found[found >= 0])):
+            form, places = known.forms[number], np.flatnonzero(found == number)
+            told = words[places[:, None], form.columns] & form.mask
+            kinds[places] = self.of_form(form, told, block.chosen(places))
         return kinds
+
+    def of_form(self, form: Form, told: Words, block: Block) -> Column:
+        """The kinds of events of one form, by the words that tell them."""
+        return form.kinds.meaning(told, lambda i: self.kind(form.template, block.piece(i)))
 
     def lay_out(self) -> None:
         self.layout = np.stack(self.rows, axis=-1)
@@ -122,13 +131,16 @@ class Kinds:
         found = np.flatnonzero(np.frombuffer(block.text, np.uint8)[places] == ZERO)
         return known[np.searchsorted(np.cumsum(count), found, side="right")]
 
-    def template(self, known: SameLength, text: bytes) -> int | None:
-        """The number of a new template, of which this is an event; None where too much is known already."""
+    def form(self, known: SameLength, text: bytes) -> int | None:
+        """The number of a new form, of which this is an event; None where too much is known already."""
         if self.bytes >= BYTES_AT_MOST:
             return None
-        self.bytes += 3 * len(text) + KIND_BYTES
+        self.bytes += 2 * len(text) + KIND_BYTES
         template = understood(text)
-        return known.add(template) if template else REFUSED
+        if template is None:
+            return REFUSED
+        known.forms.append(Form(template, len(text)))
+        return len(known.forms) - 1
 
     def kind(self, template: Template, text: bytes) -> int | None:
         """The number of a new kind, of which this is an event; None where there are too many already."""

@@ -48,7 +48,8 @@ class Lexicon:
         if not len(self.numbers):
             return np.full(len(numbers), UNMET)
         place = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
-        same = (self.words.take(place, axis=0) == words).all(axis=1)
+        known = self.words if len(self.words) == 1 else self.words.take(place, axis=0)
+        same = (known == words).all(axis=1)
         return np.where(same, self.means.take(place), UNMET)
 
     def often(self, numbers: Words) -> Column:

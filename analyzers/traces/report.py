@@ -15,6 +15,7 @@ from analyzers.traces.answers import Held, RankTrace
 from analyzers.traces.clocks import Clock
 from analyzers.traces.findings import duration, findings_of, percent
 from analyzers.traces.matching import Recording
+from analyzers.traces.memory_findings import memory_findings
 from analyzers.traces.model import Trace
 from analyzers.traces.stragglers import Straggler, straggler_findings, stragglers
 from analyzers.wording import who
@@ -56,7 +57,9 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     joined = by_step(good)
     slow = stragglers(joined)
     findings = [unreadable(artefact, "trace", error) for artefact, error in bad]
-    findings += [finding for account in accounts for finding in findings_of(account)]
+    # What several accounts share is told in the words of the first; the verdict goes on with the longest.
+    longest_first = sorted(accounts, key=lambda account: -account.span_ns)
+    findings += [finding for one in longest_first for finding in (*findings_of(one), *memory_findings(one))]
     findings = ranked(merged(findings + list(straggler_findings(slow, added_up(joined)))))
     last = joined[-1] if joined else None
     return Report(
@@ -154,10 +157,10 @@ def plus(one: RankWaits, other: RankWaits) -> RankWaits:
 
 
 def verdict(accounts: Sequence[RankTrace], findings: Sequence[Finding], clocks: Sequence[Clock]) -> Verdict:
-    """A straggler first, else the largest loss of the longest account, else healthy."""
+    """A straggler first, else the largest loss of the longest account, else trouble with memory, else healthy."""
     named = {finding.id: finding for finding in findings}
     missing = lacking(accounts, clocks)
-    for name in ("straggler", "exposed_communication", "host_bound"):
+    for name in ("straggler", "exposed_communication", "host_bound", "memory_near_limit", "memory_grows"):
         if found := named.get(f"trace.{name}"):
             return Verdict(
                 status=status_of(findings),

@@ -56,7 +56,6 @@ RUN = re.compile(rb"\d+")
 LEADING = re.compile(rb"(?<![\d.])\d(?=\d)")
 STRING = re.compile(rb'"[^"]*"')
 EXPONENT = re.compile(rb"\d[eE]")
-NO_DIGITS = bytes(0 if chr(byte).isdecimal() and byte < 128 else 0xFF for byte in range(256))
 TOO_LONG = re.compile(rb"\d{17}")
 """For two words of eight digits."""
 ONE = msgspec.json.Decoder(ExactEvent, strict=False)
@@ -77,13 +76,13 @@ class Number:
 class Template:
     """What the events of one masked text have in common; `part` is empty for those that no column takes.
 
-    `kept` is a mask of the bytes that tell its kinds apart: all but digits, and those of names and other texts.
-    `leading` are the first digits of numbers that have several, where a zero would be wrong.
+    `told` are the runs (start, end) of digits of names and other texts, `leading` the first digits of numbers that
+    have several, where a zero would be wrong.
     """
 
     part: str
     numbers: dict[str, Number]
-    kept: bytes
+    told: Runs
     leading: list[int]
 
 
@@ -104,7 +103,7 @@ def understood(text: bytes) -> Template | None:
         return None
     told = [runs[run] for run in told_runs(event)] if part else []
     leading = [match.start() for match in LEADING.finditer(text) if not is_quoted(text, match.start())]
-    return Template(part, numbers, kept(text, told), leading)
+    return Template(part, numbers, told, leading)
 
 
 def part_of(event: ExactEvent) -> str:
@@ -170,11 +169,3 @@ def told_runs(event: ExactEvent) -> list[int]:
     values += [value for field in PLACES if isinstance(value := field_of(event, field), str)]
     texts = [bytes(value) if isinstance(value, msgspec.Raw) else str(value).encode() for value in values]
     return sorted({int(mark) - FIRST_MARK for text in texts for mark in RUN.findall(text)})
-
-
-def kept(text: bytes, told: Runs) -> bytes:
-    """A mask that leaves of an event's text what is no digit, and these runs of digits."""
-    mask = bytearray(text.translate(NO_DIGITS))
-    for start, end in told:
-        mask[start:end] = b"\xff" * (end - start)
-    return bytes(mask)

@@ -18,6 +18,7 @@ all ranks lie on one clock, and `fleet` and `lateness` are on that common clock 
 | `lanes(artefact)`, `names(artefact)` | stream or thread, name of events |
 | `phases(artefact, rows)` | event: the phase of the step that it belongs to |
 | `spans(artefact, window=, limit=)` | event, the longest ones |
+| `memory(artefact, window=, width=)` | device and stretch of time: most bytes allocated and reserved |
 """
 
 from collections.abc import Iterable
@@ -29,6 +30,7 @@ import pandas as pd
 from analyzers import store
 from analyzers.report import Report
 from analyzers.run import Artefact
+from analyzers.traces.allocator import allocators
 from analyzers.traces.answers import RankTrace
 from analyzers.traces.critical import critical_path as critical_path_of
 from analyzers.traces.fleet import PARTS, Window, axis, fleet, lateness
@@ -44,7 +46,7 @@ from analyzers.traces.work import launches
 
 __all__ = [
     "PARTS", "PHASES", "axis", "breakdown", "callers", "clock", "critical_path", "fleet", "kernels", "lanes",
-    "lateness", "names", "phases", "spans", "steps", "timeline", "tree",
+    "lateness", "memory", "names", "phases", "spans", "steps", "timeline", "tree",
 ]  # fmt: skip
 SPANS_AT_MOST = 5000
 BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_ns", "busy_ns", "count", "row")
@@ -194,6 +196,27 @@ def joined(trace: Trace, rows: Column, first: Column) -> pd.DataFrame:
         }
     )
     return found.loc[sorted(found["busy_ns"].nlargest(SPANS_AT_MOST).index)].reset_index(drop=True)
+
+
+def memory(
+    artefact: Artefact, options: store.Options | None = None, window: Window | None = None, width: int = 400
+) -> pd.DataFrame:
+    """What devices held in a window (all by default), in `width` equal stretches of it.
+
+    Columns: where ("cpu", "cuda 0"; hosts first), at_ns (the beginning of the stretch), allocated and reserved (bytes,
+    the most in it). Empty where the trace has no allocations.
+    """
+    trace = opened(artefact, options)
+    at = trace.columns["memory_at"] - trace.origin
+    last = int(np.max(trace.columns["end"], initial=trace.origin)) - trace.origin
+    begin, end = window or (int(at.min(initial=0)), max(last, int(at.max(initial=0)) + 1))
+    edges = begin + (end - begin) * np.arange(width + 1, dtype=np.int64) // width
+    found = [pd.DataFrame(columns=["where", "at_ns", "allocated", "reserved"])]
+    for one in allocators(trace):
+        allocated, reserved = one.highest(edges + trace.origin)
+        told = {"at_ns": edges[:-1], "allocated": allocated, "reserved": reserved}
+        found.append(pd.DataFrame({"where": one.name, **told}))
+    return pd.concat(found[1:] or found, ignore_index=True)
 
 
 def names(artefact: Artefact, options: store.Options | None = None) -> list[str]:

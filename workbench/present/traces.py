@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from analyzers.wording import ranges
 from workbench.present.table import Table, table
 from workbench.present.trace_details import cut, details, kernel_name
+from workbench.present.trace_memory import memory
 from workbench.present.units import nanoseconds, operations, share, size
 
 if TYPE_CHECKING:
@@ -27,8 +28,13 @@ def trace(data: Any) -> list[Table]:
         arithmetic([r for r in data.ranks if r.flops]),
         critical(data.critical),
         validity(data.ranks),
-        *(section for rank in data.ranks[:1] for section in details(rank)),
+        *(section for rank in data.ranks[:1] for section in of_rank(rank)),
     ]
+
+
+def of_rank(rank: Any) -> list[Table]:
+    """All that is known of one rank: its time, then its memory."""
+    return [*details(rank), *memory(rank)]
 
 
 def events(blocks: "pd.DataFrame") -> Table:
@@ -60,7 +66,7 @@ def divided(ranks: list[Any]) -> Table:
         (
             r.rank,
             r.device,
-            r.steps,
+            steps_of(r),
             nanoseconds(r.span_ns),
             nanoseconds(r.compute_ns),
             nanoseconds(r.communication_ns),
@@ -89,11 +95,12 @@ def exchanges(ranks: list[Any]) -> Table:
 
 
 def idle(ranks: list[Any]) -> Table:
-    heads = "rank> | device> | host too late> | dependency> | launch latency> | unexplained> | blocking communication>"
+    kinds = "host too late> | dependency> | launch latency> | unexplained> | blocking communication>"
     rows = (
         (
             r.rank,
             r.device,
+            steps_of(r),
             nanoseconds(r.idle_host_ns),
             nanoseconds(r.idle_dependency_ns),
             nanoseconds(r.idle_launch_ns),
@@ -102,16 +109,17 @@ def idle(ranks: list[Any]) -> Table:
         )
         for r in ranks
     )
-    return table("Why the device does not compute", heads, rows)
+    return table("Why the device does not compute", f"rank> | device> | steps> | {kinds}", rows)
 
 
 def arithmetic(ranks: list[Any]) -> Table:
     """What the steps did of what the device can do; only operators whose shapes were recorded count."""
-    heads = "rank> | device> | done> | recomputed> | rate> | peak, dense 16 bit> | MFU> | HFU, with what is recomputed>"
+    heads = "rank> | device> | steps> | done> | recomputed> | rate> | peak, dense 16 bit> | MFU> | HFU>"
     rows = (
         (
             r.rank,
             r.device,
+            steps_of(r),
             operations(r.flops),
             share(r.recomputed_flops, r.flops),
             operations(r.flops_per_s, "/s"),
@@ -121,7 +129,12 @@ def arithmetic(ranks: list[Any]) -> Table:
         )
         for r in ranks
     )
-    return table("Arithmetic of products, convolutions and attention", heads, rows)
+    return table("Arithmetic of products, convolutions and attention (HFU counts what is recomputed)", heads, rows)
+
+
+def steps_of(account: Any) -> str:
+    """The numbers of its steps: recordings of several moments of a run stand beside each other."""
+    return ranges(step.step for step in account.step_times) or "-"
 
 
 def validity(ranks: list[Any]) -> Table:
@@ -168,7 +181,7 @@ def axes(found: list[Any]) -> Table:
 def groups(found: list[Any]) -> Table:
     rows = (
         (
-            g.desc or g.name,
+            g.desc or g.name or "-",
             ranges(g.ranks),
             g.collectives,
             nanoseconds(g.wait_ns),
@@ -188,7 +201,7 @@ def meetings(found: list[Any]) -> Table:
     rows = (
         (
             m.name if m.sequence is None else f"{m.name} #{m.sequence}",
-            m.group_desc or m.group,
+            m.group_desc or m.group or "-",
             m.step,
             m.last_rank,
             nanoseconds(m.late_ns),

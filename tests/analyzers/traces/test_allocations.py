@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from analyzers.traces import views
 from analyzers.traces.costs import LIBRARY, SOURCE
 from analyzers.traces.phases import MATCHING, NAMES, phase_of
 
@@ -264,6 +265,31 @@ def busy(made, seed, *, totals=True):
 def test_random_days_agree_with_plain_loops(maker, seed):
     text = busy(maker.Tracing(), seed).text()
     assert check(text, maker.accounts(text)) == 2
+
+
+@pytest.mark.parametrize("window", [None, (2_000, 9_000), (40_000, 50_000)])
+@pytest.mark.parametrize("width", [1, 7, 500])
+def test_the_curve_keeps_every_peak(maker, window, width):
+    text = busy(maker.Tracing(), 5).text()
+    artefact = maker.save(text)
+    frame = views.memory(artefact, window=window, width=width)
+    made = json.loads(text)["traceEvents"]
+    moments = [ns(e["ts"]) for e in made] + [ns(e["ts"]) + ns(e["dur"]) for e in made if e["name"] != "[memory]"]
+    begin, end = window or (min(moments), max(moments) + 1)
+    for name, device in (("cpu", (0, -1)), ("cuda 0", (1, 0))):
+        mine, events = frame[frame["where"] == name], Loops(json.loads(text), device).events
+        edges = [begin + (end - begin) * i // width for i in range(width + 1)]
+        assert mine["at_ns"].tolist() == edges[:-1]
+        for low, high, allocated, reserved in zip(edges, edges[1:], mine["allocated"], mine["reserved"], strict=False):
+            before = [e for e in events if e.at < low]
+            held = [e for e in events if low <= e.at < high] + before[-1:]
+            first = [] if before else [events[0].allocated - events[0].size]
+            assert allocated == max([*first, *(e.allocated for e in held)])
+            assert not held or reserved == max(e.reserved for e in held)
+
+
+def test_a_trace_without_allocations_has_no_curve(maker):
+    assert not len(views.memory(maker.save(maker.busy_day(1).text())))
 
 
 def test_without_totals_the_changes_are_added_up(maker):

@@ -15,15 +15,17 @@ from analyzers.store import Options
 from analyzers.traces import critical_parts, views
 from workbench.palette import KIND_SIGNS, KINDS, ink
 from workbench.present.table import Table, table
-from workbench.present.trace_details import details
-from workbench.present.traces import critical
+from workbench.present.trace_details import cut
+from workbench.present.traces import critical, of_rank, steps_of
 from workbench.present.units import nanoseconds, share
 from workbench.sight import Sight
 from workbench.tui.widgets.calls import Calls
 from workbench.tui.widgets.gantt import Gantt
+from workbench.tui.widgets.held import Held
 from workbench.tui.widgets.readings import TURNS, Readings
 from workbench.tui.widgets.rows import Rows
 from workbench.tui.widgets.tables import Grid, Listed
+from workbench.tui.widgets.zoomed import Zoomed
 
 PARTS = {
     "compute": "compute_ns",
@@ -39,6 +41,7 @@ TITLES = {
     "waits": "who waits in collectives, and who comes last",
     "steps": "profiled steps",
     "critical": "what the last step consists of, along what held up what",
+    "held": "memory over time",
     "tables": "all that is known",
 }
 CALLS_BY = ("operator", "module", "function")
@@ -62,7 +65,7 @@ class TracePane(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(legend(), id="trace-title")
-        heads = Text(f"{'rank':>6} {'span':>9}", style="dim")
+        heads = Text(f"{'rank':>6} {'step':>6} {'span':>9}", style="dim")
         yield Rows(heads, lambda one: breakdown(one, self.size.width), id="bars", classes="top")
         yield self._looked
 
@@ -91,7 +94,8 @@ class Looked(Readings):
     """What is known of one traced rank, and of all together."""
 
     def __init__(self, data: Any, run: Run, options: Options) -> None:
-        super().__init__(TITLES)
+        held = any(one.device_memory for one in data.ranks)
+        super().__init__({name: title for name, title in TITLES.items() if held or name != "held"})
         self._data, self._options = data, options
         self._artefacts = {str(artefact.path): artefact for artefact in run.of(Kind.TRACE)}
         self._at = 0
@@ -99,13 +103,14 @@ class Looked(Readings):
         self._by = CALLS_BY[0]
 
     def widgets(self) -> Iterable[Widget]:
-        """A widget for each of `TITLES`."""
+        """A widget for each of `TITLES`, in sight or not."""
         yield Grid(id="kernels")
         yield Gantt(id="events")
         yield Calls(id="calls")
         yield Grid(id="waits")
         yield Grid(id="steps")
         yield Grid(id="critical")
+        yield Held(id="held")
         yield Listed(id="tables")
 
     def title(self) -> str:
@@ -130,7 +135,8 @@ class Looked(Readings):
             "waits": lambda: (waits(self._data.waits),),
             "steps": lambda: (steps(one),),
             "critical": lambda: (critical(critical_parts(one, options)),),
-            "tables": lambda: ([section for section in details(one) if section.rows],),
+            "held": lambda: (views.memory(artefact, options, window, width), window),
+            "tables": lambda: ([section for section in of_rank(one) if section.rows],),
         }
         return answers[reading]()
 
@@ -151,7 +157,7 @@ class Looked(Readings):
             self._by = CALLS_BY[(CALLS_BY.index(self._by) + 1) % len(CALLS_BY)]
         await self.turn_to("calls")
 
-    def on_gantt_asked(self, event: Gantt.Asked) -> None:
+    def on_zoomed_asked(self, event: Zoomed.Asked) -> None:
         """Draw another window; short events come to sight as it gets narrower."""
         self._window = event.window
         self.load()
@@ -173,8 +179,9 @@ TOLD = (
 
 def breakdown(one: Any, width: int) -> Text:
     """A rank's bar: pieces as long as their share of the span, with sign and, where there is room, per cent."""
-    room = max(10, width - 20)
+    room = max(10, width - 27)
     line = Text("?".rjust(6) if one.rank is None else f"{one.rank:>6}")
+    line.append(f" {cut(steps_of(one), 6):>6}")
     line.append(f" {nanoseconds(one.span_ns):>9} ")
     for name, field in PARTS.items():
         part = getattr(one, field)

@@ -7,7 +7,6 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
-from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -15,16 +14,15 @@ from workbench.console import clean
 from workbench.palette import KIND_SIGNS, KINDS, ink
 from workbench.present.units import nanoseconds
 from workbench.tui.widgets.keys import SCROLLED
+from workbench.tui.widgets.zoomed import Zoomed
 
 LABEL = 20
 """Columns in front of the events, for the lane."""
 SHORTEST_NAME = 3
-SHORTEST_NS = 100
-"""The narrowest window."""
 
 
-class Gantt(ScrollView, can_focus=True):
-    """Spans as `traces.views.timeline` gives them. A window is (first, last) in ns; to ask for another is `Asked`."""
+class Gantt(Zoomed, ScrollView, can_focus=True):
+    """Spans as `traces.views.timeline` gives them."""
 
     DEFAULT_CSS = "Gantt { height: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -36,49 +34,18 @@ class Gantt(ScrollView, can_focus=True):
         *(key for key in SCROLLED if isinstance(key, Binding) and key.key not in "hl"),
     ]
 
-    class Asked(Message):
-        """Other events are wanted: those of a window, or of all time."""
-
-        def __init__(self, window: tuple[int, int] | None) -> None:
-            super().__init__()
-            self.window = window
-
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._spans = pd.DataFrame()
         self._rows: list[tuple[str, int]] = []
-        self._whole = self._window = (0, 1)
 
     def show(self, spans: pd.DataFrame, window: tuple[int, int] | None) -> None:
         """Draw the events of a window; those of all time where it is None."""
         ends = (spans["start_ns"] + spans["dur_ns"]) if len(spans) else pd.Series([1])
-        if window is None:
-            self._whole = (0, max(1, int(ends.max())))
-        self._window = window or self._whole
+        self.settle(window, int(ends.max()))
         self._spans, self._rows = spans, lanes(spans)
         self.virtual_size = Size(0, len(self._rows) + 1)
         self.refresh()
-
-    def action_pan(self, by: int) -> None:
-        """Go on by a quarter of what is in sight."""
-        first, last = self._window
-        step = max(1, (last - first) // 4) * by
-        self._ask(first + step, last + step)
-
-    def action_zoom(self, factor: float) -> None:
-        """Half or twice as much time, with the same middle; 0 for all of it."""
-        first, last = self._window
-        span = max(SHORTEST_NS, int((last - first) * factor))
-        if not factor or span >= self._whole[1]:
-            self.post_message(self.Asked(None))
-            return
-        middle = (first + last) // 2
-        self._ask(middle - span // 2, middle + span // 2)
-
-    def _ask(self, first: int, last: int) -> None:
-        span = last - first
-        first = max(0, min(first, self._whole[1] - span))
-        self.post_message(self.Asked((first, first + span)))
 
     def render_line(self, y: int) -> Strip:
         return self._line(self.scroll_offset.y + y - 1, y).apply_style(self.rich_style)

@@ -14,6 +14,7 @@ from workbench.console import clean
 from workbench.palette import KINDS, qualitative
 from workbench.present.traces import events, latest
 from workbench.web.components.figure import drawn
+from workbench.web.components.held import held
 from workbench.web.components.memory import DIMMED
 from workbench.web.components.text import place, table
 from workbench.web.components.timing import fleet, gantt, lateness
@@ -55,15 +56,25 @@ def look_of(query: dict[str, str]) -> Look:
 
 
 def drawing(view: View, at: int, look: Look, span: Nanoseconds | None) -> tuple[Any, list[Any], list[Any]]:
-    """What follows the window: the events of one file, all ranks beside each other, and the longest events."""
+    """What follows the window: the events of one file, all ranks beside each other, its memory and longest events."""
     artefact = traces(view)[at]
     blocks = blocks_in(artefact, view.options, span)
     whole = (0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1)
     told, colours = coloured(artefact, view, blocks, look)
-    drawn = blocks.assign(colour=told)
+    shown = blocks.assign(colour=told)
     if look.path:
-        drawn = pd.concat([critical.row(view, artefact, span or whole, WIDTH), drawn], ignore_index=True)
-    return gantt(drawn, span or whole, KINDS | colours), together(view, at, span), [table(events(blocks))]
+        shown = pd.concat([critical.row(view, artefact, span or whole, WIDTH), shown], ignore_index=True)
+    listed = [*memory(view, artefact, span, whole), table(events(blocks))]
+    return gantt(shown, span or whole, KINDS | colours), together(view, at, span), listed
+
+
+def memory(view: View, artefact: Artefact, span: Nanoseconds | None, whole: Nanoseconds) -> list[Any]:
+    """What the devices held meanwhile, where the trace tells."""
+    frame = views.memory(artefact, view.options, span, WIDTH)
+    if not len(frame):
+        return []
+    label = "Allocated and reserved memory over time"
+    return [html.H2("Memory over time", id="held"), drawn("held", held(frame, span or whole), label)]
 
 
 @lru_cache(WINDOWS)
