@@ -22,6 +22,7 @@ from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
 from workbench.tui.watch import WatchApp
 from workbench.tui.widgets.gantt import Gantt
+from workbench.tui.widgets.held import Held
 from workbench.tui.widgets.keys import CURSOR, FOUND
 from workbench.tui.widgets.readings import TURNS
 
@@ -33,6 +34,7 @@ KEYS: dict[str, list[Any]] = {
     "Hang": HangPane.BINDINGS,
     "Trace": TracePane.BINDINGS,
     "Events of a trace": Gantt.BINDINGS,
+    "Memory of a trace": Held.BINDINGS,
     "Steps": StepsPane.BINDINGS,
     "workbench watch": WatchApp.BINDINGS,
 }

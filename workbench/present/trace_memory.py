@@ -56,15 +56,13 @@ def turnover(title: str, found: Sequence[Any]) -> Table:
             cut(one.name),
             one.allocations,
             size(one.allocated_bytes),
-            size(one.freed_bytes),
             size(one.net_bytes),
-            one.own_allocations,
             size(one.own_allocated_bytes),
             size(one.own_net_bytes),
         )
         for one in found
     )
-    heads = "name | allocations> | allocated> | freed> | net> | own> | allocated, own> | net, own>"
+    heads = "name | allocations> | allocated> | net> | allocated, own> | net, own>"
     return table(title, heads, rows, ROWS)
 
 
@@ -96,11 +94,10 @@ def largest(title: str, found: Sequence[Any]) -> Table:
             cut(one.module),
             cut(one.line),
             "not freed" if one.lifetime_ns is None else nanoseconds(one.lifetime_ns),
-            cut(one.freed_by),
         )
         for one in found
     )
-    return table(title, "size> | step> | phase | operator | module | function | lives> | freed by", rows, ROWS)
+    return table(title, "size> | step> | phase | operator | module | function | lives>", rows, ROWS)
 
 
 def kept(title: str, found: Sequence[Any]) -> Table:
@@ -114,4 +111,5 @@ def name(one: Any) -> str:
 
 
 def cut(text: str) -> str:
-    return shortened(text, SHORT) or "-"
+    """An operator, a module, or a function with its file and the folder of that."""
+    return shortened("/".join(text.split("/")[-2:]), SHORT) or "-"

@@ -76,7 +76,7 @@ def test_memory_that_is_reserved_in_vain(maker, told, total, severity):
     assert list(found) == ["trace.memory_unused"]
     unused = found["trace.memory_unused"]
     assert (unused.severity, "75 % of what cuda device 0" in unused.title) == (severity, True)
-    assert any("2048.0 MiB in step 0, 0.0 ms after it began" in one.text for one in unused.evidence)
+    assert any("2048.0 MiB in step 0, 10 ns after it began" in one.text for one in unused.evidence)
 
 
 def test_a_device_that_is_nearly_full(maker, told):

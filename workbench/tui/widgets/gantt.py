@@ -21,7 +21,7 @@ LABEL = 20
 SHORTEST_NAME = 3
 
 
-class Gantt(Zoomed, ScrollView, can_focus=True):
+class Gantt(ScrollView, Zoomed, can_focus=True):
     """Spans as `traces.views.timeline` gives them."""
 
     DEFAULT_CSS = "Gantt { height: 1fr; }"

@@ -13,7 +13,7 @@ from workbench.tui.widgets.zoomed import Zoomed
 COLOURS = {"allocated": KINDS["memory"], "beyond": KINDS["idle"]}
 
 
-class Held(Zoomed, Stacked, can_focus=True):
+class Held(Stacked, Zoomed):
     """A device of `traces.views.memory`: the last, as those of the host come first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -8,7 +8,7 @@ SHORTEST_NS = 100
 
 
 class Zoomed(Widget):
-    """A window is (first, last) in ns; to ask for another is `Asked`."""
+    """A window is (first, last) in ns; to ask for another is `Asked`. A second base, as styles come from the first."""
 
     _whole = _window = (0, 1)
 
