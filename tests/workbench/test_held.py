@@ -57,4 +57,7 @@ def test_the_dashboard_draws_it_below_the_events(serving, page_of, tmp_path):
         zoom(page, "gantt", [1_000_000, 3_000_000])
         shows(page, "held", 1_000_000, 3_000_001)
         page.wait_for_function(f"() => ({drawn})() < 100_000")
+        zoom(page, "held", [1_500_000, 2_000_000])
+        shows(page, "gantt", 1_500_000, 2_000_001)
+        shows(page, "held", 1_500_000, 2_000_001)
         assert page.locator("caption:has-text('What was never freed')").count() == 1
