@@ -1,5 +1,6 @@
 """What the traces of several ranks say together: who waits for whom, since when, why, and what it costs."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     group: str
+    group_desc: str = ""
     sequence: int | None
     step: int | None
     ranks: list[int]
@@ -63,6 +65,19 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     transfer_ns: int
     last_rank: int
     last_rank_share: float
+
+
+class Axis(msgspec.Struct, frozen=True, kw_only=True):
+    """The process groups that have one description, such as `mesh_tp`, all together; and the one that waits longest."""
+
+    desc: str
+    groups: int
+    collectives: int
+    wait_ns: int
+    transfer_ns: int
+    worst_ranks: list[int]
+    worst_wait_ns: int
+    worst_last_rank: int
 
 
 @dataclass(frozen=True)
@@ -122,10 +137,11 @@ def meeting(late: Lateness, which: int, waited: int) -> Meeting:
         int(met.column(name)[first]) for name in ("sequence", "step", "members", "elements")
     )
     size = max(elements, 0) * ELEMENT_BYTES.get(met.told(first, "dtype").lower(), 0)
-    transfer, name = int(late.transfer[which]), met.told(first, "name")
+    transfer, name, group = int(late.transfer[which]), met.told(first, "name"), met.told(first, "group")
     return Meeting(
         name=name,
-        group=met.told(first, "group"),
+        group=group,
+        group_desc=description(met, group, int(met.rank[first])),
         sequence=sequence if sequence >= 0 else None,
         step=step if step >= 0 else None,
         ranks=[met.ranks[i] for i in met.rank[rows]],
@@ -163,6 +179,28 @@ def groups(late: Lateness) -> list[Group]:
             )
         )
     return sorted(found, key=lambda one: -one.wait_ns)
+
+
+def axes(found: Sequence[Group]) -> list[Axis]:
+    """Groups by what they are called, those with most waiting first; the groups come in that order, too."""
+    called = defaultdict[str, list[Group]](list)
+    for group in found:
+        called[group.desc].append(group)
+    together = [
+        Axis(
+            desc=desc,
+            groups=len(mine),
+            collectives=sum(one.collectives for one in mine),
+            wait_ns=sum(one.wait_ns for one in mine),
+            transfer_ns=sum(one.transfer_ns for one in mine),
+            worst_ranks=mine[0].ranks,
+            worst_wait_ns=mine[0].wait_ns,
+            worst_last_rank=mine[0].last_rank,
+        )
+        for desc, mine in called.items()
+        if desc
+    ]
+    return sorted(together, key=lambda one: -one.wait_ns)
 
 
 def labelled(met: Met) -> list[tuple[int, int]]:

@@ -168,12 +168,14 @@ class CopySize(msgspec.Struct, frozen=True, kw_only=True):
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """Collectives of one kind, group and size on one rank.
 
-    `bytes` is the size of the larger buffer of one rank; `algorithm_bytes_per_s` that size through the shortest time,
-    as the others contain waiting; `bus_bytes_per_s` what the links carry at that (the convention of nccl-tests).
+    `group_desc` is what the job calls the group, such as `mesh_tp`. `bytes` is the size of the larger buffer of one
+    rank; `algorithm_bytes_per_s` that size through the shortest time, as the others contain waiting;
+    `bus_bytes_per_s` what the links carry at that (the convention of nccl-tests).
     """
 
     name: str
     group: str
+    group_desc: str = ""
     group_size: int
     dtype: str
     bytes: int
@@ -192,6 +194,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     group: str
+    group_desc: str = ""
     count: int
     ranks: list[int]
     sent_bytes: list[int]

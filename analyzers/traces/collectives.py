@@ -94,6 +94,11 @@ class Meetings:
         number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         return Labels(np.array([number[text] for text in texts], np.int64), list(number))
 
+    @cached_property
+    def described(self) -> dict[str, str]:
+        """What the job calls each process group; empty where the file does not tell."""
+        return {group["name"]: group["desc"] for group in self.work.trace.header.get("groups", [])}
+
     def labels(self, numbers: Column) -> Labels:
         """Texts of the trace by their numbers; that of a negative one is empty."""
         values, code = coded(numbers)
@@ -161,6 +166,7 @@ def describe(met: Meetings, one: int, length: Column) -> Collective:
     return Collective(
         name=name,
         group=group,
+        group_desc=met.described.get(group, ""),
         group_size=members,
         dtype=kind,
         bytes=size,

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from analyzers.traces.answers import Cost, Launched
-from analyzers.traces.distinct import coded, distinct, numbered
+from analyzers.traces.distinct import coded, numbered, summed
 from analyzers.traces.flops import Formulas
 from analyzers.traces.model import OPS, PROFILER_STEP, Trace
 from analyzers.traces.nesting import NONE, innermost, outermost, own_time, summed_up
@@ -32,48 +32,45 @@ class Attribution:
         return self.work.trace
 
     @cached_property
-    def per_row(self) -> tuple[Column, Column]:
-        """For each event of the trace the device time (ns) and the number of kernels launched directly by it."""
-        linked = self.work.linked
-        size = len(self.trace.columns["start"])
-        spent = np.zeros(size, np.int64)
-        np.add.at(spent, self.work.launch[linked], self.work.own[linked])
-        return spent, np.bincount(self.work.launch[linked], minlength=size)
-
-    @cached_property
     def inside(self) -> tuple[Column, Column]:
-        """The same as `per_row`, with what was launched by events inside."""
+        """For each event of the trace the device time (ns) and the number of kernels launched by it and inside it."""
+        c, linked = self.trace.columns, self.work.linked
+        launch, size = self.work.launch[linked], len(c["start"])
         if self.work.device is None:
-            empty = np.zeros(len(self.trace.columns["start"]), np.int64)
-            return empty, empty
-        spent, count = (
-            summed_up(values, self.trace.columns["depth"], self.trace.columns["parent"]) for values in self.per_row
-        )
-        return spent, count
+            return np.zeros(size, np.int64), np.zeros(size, np.int64)
+        spent = summed(launch, self.work.own[linked], size)
+        count = np.bincount(launch, minlength=size).astype(np.int32)
+        return summed_up(spent, c["depth"], c["parent"]), summed_up(count, c["depth"], c["parent"])
 
     def by_name(self, what: str, formulas: Formulas | None = None) -> list[Cost]:
         """The events that `chosen` tells by their name; those inside one of the same name count once."""
-        c, chosen = self.trace.columns, self.chosen(what)
-        rows = np.flatnonzero(chosen)
-        if not len(rows):
-            return []
-        outer = rows[outermost(numbered(c["lane"][rows], c["name"][rows]), c["start"][rows], c["end"][rows])]
-        own = own_time(np.where(chosen, above(self.around(what), c["parent"]), NONE), c["start"], c["end"])
-        length = c["end"] - c["start"]
+        c, rows = self.trace.columns, np.flatnonzero(self.chosen(what))
+        start, end = c["start"][rows], c["end"][rows]
+        names, which = coded(c["name"][rows])
+        outer = outermost(numbered(c["lane"][rows], which), start, end)
+        own = own_time(self.inner(what, rows), start, end)
         spent, count = self.inside
-        sums = [summed(c["name"], outer, values) for values in (length, spent, count)]
-        owns, times = summed(c["name"], rows, own), np.bincount(c["name"][rows])
+        outside, outer_name = rows[outer], which[outer]
+        sums = (
+            np.bincount(which, minlength=len(names)),
+            summed(outer_name, (end - start)[outer], len(names)),
+            summed(which, own, len(names)),
+            summed(outer_name, spent[outside], len(names)),
+            summed(outer_name, count[outside], len(names)),
+        )
         found = [
             Cost(
                 name=self.trace.names[name],
-                count=int(times[name]),
-                host_ns=int(sums[0][name]),
-                own_ns=int(owns[name]),
-                device_ns=int(sums[1][name]),
-                kernels=int(sums[2][name]),
+                count=times,
+                host_ns=host,
+                own_ns=alone,
+                device_ns=device,
+                kernels=launched,
                 **(formulas.of_name(name) if formulas else {}),
             )
-            for name in distinct(c["name"][rows]).tolist()
+            for name, times, host, alone, device, launched in zip(
+                names.tolist(), *(column.tolist() for column in sums), strict=True
+            )
         ]
         return sorted(found, key=lambda cost: (-cost.device_ns, -cost.own_ns, cost.name))[:COSTS_AT_MOST]
 
@@ -98,6 +95,12 @@ class Attribution:
             self._around[what] = innermost(chosen, self.trace.columns["parent"]) if chosen.any() else nowhere
         return self._around[what]
 
+    def inner(self, what: str, rows: Column) -> Column:
+        """For each of the rows that `chosen` tells the place among them of the innermost one strictly around it."""
+        parent = self.trace.columns["parent"][rows]
+        outer = np.where(parent >= 0, self.around(what)[parent], NONE)
+        return np.where(outer >= 0, np.searchsorted(rows, outer), NONE)
+
     def pairs(self, what: str) -> tuple[Column, Column, Column, Column]:
         """(number of the kernel's name, of its source's name, ns, times), the longest last; sources as in `chosen`."""
         c = self.trace.columns
@@ -108,8 +111,7 @@ class Attribution:
         key = c["name"][self.work.rows[known]].astype(np.int64) * len(self.trace.names) + c["name"][around[known]]
         keys, which = coded(key)
         times = np.bincount(which, minlength=len(keys))
-        spent = np.zeros(len(keys), np.int64)
-        np.add.at(spent, which, self.work.own[known])
+        spent = summed(which, self.work.own[known], len(keys))
         order = np.argsort(spent, kind="stable")
         kernel, source = np.divmod(keys[order], max(1, len(self.trace.names)))
         return kernel, source, spent[order], times[order]
@@ -194,10 +196,3 @@ class Attribution:
 def above(around: Column, parent: Column) -> Column:
     """The row of what is strictly around each event, from what is around it or itself."""
     return np.where(parent >= 0, around[parent], NONE)
-
-
-def summed(name: Column, rows: Column, values: Column) -> Column:
-    """The sum of the rows' values for each name's number, exactly."""
-    found = np.zeros(int(name.max()) + 1, np.int64)
-    np.add.at(found, name[rows], values[rows])
-    return found

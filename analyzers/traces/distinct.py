@@ -21,7 +21,7 @@ def coded(column: Column) -> tuple[Column, Column]:
     if high - low > 4 * len(column) + SPARE:
         values, code = np.unique(column, return_inverse=True)
         return values, code
-    place = column.astype(np.int64) - low
+    place = np.subtract(column, low, dtype=np.int64)
     occurs = np.zeros(high - low + 1, bool)
     occurs[place] = True
     return np.flatnonzero(occurs) + low, (np.cumsum(occurs, dtype=np.int32) - np.int32(1))[place]
@@ -51,3 +51,10 @@ def first_places(code: Column) -> Column:
     first = np.zeros(int(code.max(initial=-1)) + 1, np.int64)
     first[code[::-1]] = np.arange(len(code))[::-1]  # what is written last stays
     return first
+
+
+def summed(group: Column, values: Column, size: int) -> Column:
+    """The sums of the values that go with each number below `size`; exact, as those of floats are not."""
+    found = np.zeros(size, np.int64)
+    np.add.at(found, group, values)
+    return found

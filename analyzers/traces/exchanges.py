@@ -31,7 +31,13 @@ def exchanges(met: Meetings) -> list[Exchange]:
             found[group] = count + len(places), before + len(places) * sent
     return sorted(
         (
-            Exchange(group=group, count=count, ranks=ranks_of(met, group, len(sent)), sent_bytes=sent.tolist())
+            Exchange(
+                group=group,
+                group_desc=met.described.get(group, ""),
+                count=count,
+                ranks=ranks_of(met, group, len(sent)),
+                sent_bytes=sent.tolist(),
+            )
             for group, (count, sent) in found.items()
         ),
         key=lambda one: (-sum(one.sent_bytes), one.group),

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.answers import Call, Compiled, Frame, RankTrace
-from analyzers.wording import seconds
+from analyzers.wording import ranges, seconds
 
 HOST_BOUND, MEMORY_CALLS, BROKEN = 0.2, 0.01, 0.01
 """Parts of the time."""
@@ -200,6 +200,7 @@ def finding(
 ) -> Finding:
     where = "" if account.rank is None else f"rank {account.rank}, "
     where += "host" if account.device is None else f"device {account.device}"
+    where += f", step {ranges(step.step for step in account.step_times)}" if account.step_times else ""
     numbers = f"{where}: span {duration(account.span_ns)}, busy {duration(account.busy_ns)}"
     return Finding(
         id=name,

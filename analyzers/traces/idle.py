@@ -74,7 +74,7 @@ def common(one: Intervals, other: Intervals) -> Intervals:
 
 def pieces(one: Intervals, other: Intervals, keep: Callable[[Column, Column], Column]) -> Intervals:
     """The stretches chosen by whether they lie in each of two sets of disjoint intervals."""
-    edges = np.unique(np.concatenate([*one, *other]))
+    edges = np.sort(np.concatenate([*one, *other]))
     begin = edges[:-1]  # nothing changes between two edges, so the first instant of each piece speaks for it
     chosen = keep(within(begin, one), within(begin, other))
     return merge(begin[chosen], edges[1:][chosen])

@@ -67,13 +67,14 @@ def account(start: Column, end: Column, kind: Column) -> Account:
     def union(mask: Column) -> int:
         return covered(start[mask], end[mask])
 
+    busy, copies = covered(start, end), kind == MEMORY
     return Account(
         span=int(end.max() - start.min()) if len(start) else 0,
-        busy=covered(start, end),
+        busy=busy,
         compute=union(kind == COMPUTE),
         communication=union(kind == COMMUNICATION),
-        memory=union(kind == MEMORY),
-        kernels=union(kind != MEMORY),
+        memory=union(copies),
+        kernels=union(~copies) if copies.any() else busy,
     )
 
 

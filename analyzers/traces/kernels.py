@@ -1,21 +1,24 @@
 """Kernels by name, with right statistics, and those that follow each other again and again."""
 
+from collections.abc import Iterator
+
 import msgspec
 import numpy as np
 
 from analyzers.traces.answers import Kernel, Sequence
 from analyzers.traces.costs import Attribution
-from analyzers.traces.distinct import coded
+from analyzers.traces.distinct import first_places, numbered
 from analyzers.traces.filling import Fillings
 from analyzers.traces.intervals import KIND_NAMES
+from analyzers.traces.nesting import NONE
 from analyzers.traces.table import Column
 from analyzers.traces.work import Work
 
+PARTS = {2: (1, 1), 3: (2, 1), 5: (3, 2), 8: (5, 3)}
+"""Runs of a length are told apart by the shorter ones that they consist of."""
 LENGTHS = (8, 5, 3)
 SEQUENCES_AT_MOST = 5
 TIMES_AT_LEAST = 3
-POWERS = np.array([pow(0x9E3779B97F4A7C15, i, 1 << 64) for i in range(max(LENGTHS))], np.uint64).astype(np.int64)
-"""Of an odd number: the sums that they weigh tell runs apart as well as 64 bits can."""
 
 
 def kernels(due: Attribution) -> list[Kernel]:
@@ -63,42 +66,46 @@ def sequences(work: Work) -> list[Sequence]:
     c, found = work.trace.columns, list[Sequence]()
     order = np.lexsort((work.start, c["lane"][work.rows]))
     name, lane, spent = (column[order] for column in (c["name"][work.rows], c["lane"][work.rows], work.own))
+    ends, runs = np.concatenate([[0], np.cumsum(spent)]), runs_of(name)
     for length in LENGTHS:
-        for one in repeated(work, name, lane, spent, length):
+        run = np.where(lane[: len(runs[length])] == lane[length - 1 :], runs[length], NONE)
+        for begins in repeated(run, length):
+            total = int((ends[begins + length] - ends[begins]).sum())
+            names = [work.trace.names[i] for i in name[begins[0] :][:length].tolist()]
+            one = Sequence(names=names, count=len(begins), total_ns=total)
             found += [] if contained(one, found) else [one]
     return sorted(found, key=lambda one: -one.total_ns)[:SEQUENCES_AT_MOST]
 
 
-def repeated(work: Work, name: Column, lane: Column, spent: Column, length: int) -> list[Sequence]:
-    """The runs of one length that occur often enough; of a run that overlaps itself every `length`-th counts."""
-    if len(name) < length:
-        return []
-    windows = np.lib.stride_tricks.sliding_window_view(coded(name)[1], length)
-    places = np.flatnonzero(lane[: len(windows)] == lane[length - 1 :])
-    digest = (windows * POWERS[:length]).sum(axis=1)[places]
-    runs, first, which = np.unique(digest, return_index=True, return_inverse=True)
-    often = np.lexsort((first, -np.bincount(which, minlength=len(runs))))[: 4 * SEQUENCES_AT_MOST]
-    ends = np.concatenate([[0], np.cumsum(spent)])
-    found = []
-    for run in often.tolist():
-        begins = apart(places[which == run], length)
+def runs_of(name: Column) -> dict[int, Column]:
+    """By length the number of the run of names that begins at each place; the same run has the same number."""
+    runs = {1: name}
+    for length, (head, tail) in PARTS.items():
+        size = max(0, len(name) - length + 1)
+        runs[length] = numbered(runs[head][:size], runs[tail][head:][:size])
+    return runs
+
+
+def repeated(run: Column, length: int) -> Iterator[Column]:
+    """Where the most frequent runs begin, if often enough; of a run that overlaps itself every `length`-th counts."""
+    count = np.bincount(run[run != NONE])
+    often = np.lexsort((first_places(run[run != NONE]), -count))[: 4 * SEQUENCES_AT_MOST]
+    for one in often[count[often] >= TIMES_AT_LEAST].tolist():
+        begins = apart(np.flatnonzero(run == one), length)
         if len(begins) >= TIMES_AT_LEAST:
-            total = int((ends[begins + length] - ends[begins]).sum())
-            names = [work.trace.names[i] for i in name[places[first[run]] :][:length].tolist()]
-            found.append(Sequence(names=names, count=len(begins), total_ns=total))
-    return found
+            yield begins
 
 
 def apart(places: Column, length: int) -> Column:
     """Those of the ascending places that lie at least `length` behind the last one taken."""
-    if (np.diff(places) >= length).all():
-        return places
-    following = np.searchsorted(places, places + length).tolist()
-    taken, place = [], 0
-    while place < len(following):
-        taken.append(place)
-        place = following[place]
-    return places[taken]
+    nowhere = len(places)
+    following = np.append(np.searchsorted(places, places + length), nowhere)
+    taken = np.zeros(1, np.int64)
+    # Each round takes as many again: those that come so many later.
+    while taken[-1] != nowhere:
+        taken, following = np.append(taken, following[taken]), following[following]
+    found: Column = places[taken[taken != nowhere]]
+    return found
 
 
 def contained(one: Sequence, others: list[Sequence]) -> bool:

@@ -1,7 +1,7 @@
 """Typed views of a trace's columns, and what is derived from them once: lanes, nesting, kinds of work, phases."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from analyzers.store import Columns
-from analyzers.traces.distinct import first_places, numbered
+from analyzers.traces.distinct import distinct, first_places, numbered
 from analyzers.traces.table import FIRST_NAME, Column
 
 DEVICE_WORK = {"kernel", "Kernel"}
@@ -46,10 +46,13 @@ class Trace:
     def names(self) -> list[str]:
         return list(self.columns.meta["names"])
 
-    def named(self, wanted: "re.Pattern[str] | set[str]") -> Column:
-        """A flag for each text: is it in the set, or does the pattern find something in it?"""
-        hits = (name in wanted if isinstance(wanted, set) else wanted.search(name) is not None for name in self.names)
-        return np.fromiter(hits, bool, len(self.names))
+    def named(self, wanted: "re.Pattern[str] | set[str]", among: Sequence[int] | None = None) -> Column:
+        """A flag for each text, or each of some: is it in the set, or does the pattern find something in it?"""
+        found = np.zeros(len(self.names), bool)
+        for number in range(len(self.names)) if among is None else among:
+            name = self.names[number]
+            found[number] = name in wanted if isinstance(wanted, set) else wanted.search(name) is not None
+        return found
 
     def is_named(self, wanted: "re.Pattern[str] | set[str]") -> Column:
         """A flag for each event: does its name match?"""
@@ -58,8 +61,14 @@ class Trace:
 
     def of_cat(self, wanted: "re.Pattern[str] | set[str]") -> Column:
         """A flag for each event: is its category one of these?"""
-        found: Column = self.named(wanted)[self.columns["cat"]]
+        found: Column = self.named(wanted, self.cats)[self.columns["cat"]]
         return found
+
+    @cached_property
+    def cats(self) -> list[int]:
+        """The numbers of the categories among the texts, which are a few of thousands."""
+        numbers: list[int] = distinct(self.columns["cat"]).tolist()
+        return numbers
 
     @cached_property
     def work(self) -> Column:

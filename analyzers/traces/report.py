@@ -10,7 +10,7 @@ from analyzers import store
 from analyzers.errors import WorkbenchError
 from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
 from analyzers.run import Artefact, selected, unreadable
-from analyzers.traces.across import Across, Group, Meeting, RankWaits, across
+from analyzers.traces.across import Across, Axis, Group, Meeting, RankWaits, across, axes
 from analyzers.traces.answers import Held, RankTrace
 from analyzers.traces.clocks import Clock
 from analyzers.traces.findings import duration, findings_of, percent
@@ -27,15 +27,16 @@ READER = "analyzers.traces.digest"
 class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     """`data` of a trace report.
 
-    What follows `ranks` needs collectives that several ranks recorded, and is empty without; `groups`, `meetings` and
-    `clocks` are of the recordings at the last step, `waits` and `stragglers` of all. `critical` is of the last
-    profiled step of the first of `ranks`, and empty unless it was asked for.
+    What follows `ranks` needs collectives that several ranks recorded, and is empty without; `groups`, `axes`,
+    `meetings` and `clocks` are of the recordings at the last step, `waits` and `stragglers` of all. `critical` is of
+    the last profiled step of the first of `ranks`, and empty unless it was asked for.
     """
 
     ranks: list[RankTrace]
     waits: list[RankWaits]
     stragglers: list[Straggler]
     groups: list[Group]
+    axes: list[Axis]
     meetings: list[Meeting]
     clocks: list[Clock]
     critical: list[Held] = []
@@ -56,7 +57,9 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     joined = by_step(good)
     slow = stragglers(joined)
     findings = [unreadable(artefact, "trace", error) for artefact, error in bad]
-    findings += [finding for account in accounts for finding in (*findings_of(account), *memory_findings(account))]
+    # What several accounts share is told in the words of the first; the verdict goes on with the longest.
+    longest_first = sorted(accounts, key=lambda account: -account.span_ns)
+    findings += [finding for one in longest_first for finding in (*findings_of(one), *memory_findings(one))]
     findings = ranked(merged(findings + list(straggler_findings(slow, added_up(joined)))))
     last = joined[-1] if joined else None
     return Report(
@@ -70,6 +73,7 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
             waits=added_up(joined),
             stragglers=slow,
             groups=last.groups if last else [],
+            axes=axes(last.groups) if last else [],
             meetings=last.meetings if last else [],
             clocks=last.clocks if last else [],
         ),

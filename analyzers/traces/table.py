@@ -218,11 +218,10 @@ def joined(parts: list[Column]) -> Column:
 
 def fitted(column: Column) -> Column:
     """The same whole numbers in as few bytes each as hold them all."""
-    if len(column):
-        low, high = column.min(), column.max()
-        for size in SIZES:
-            if np.iinfo(size).min <= low and high <= np.iinfo(size).max:
-                return column.astype(size)
+    low, high = column.min(initial=0), column.max(initial=0)
+    for size in SIZES:
+        if np.iinfo(size).min <= low and high <= np.iinfo(size).max:
+            return column.astype(size)
     return column
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analyzers.traces.costs import MODULE
+from analyzers.traces.distinct import summed
 from analyzers.traces.model import OPS, Trace
 from analyzers.traces.nesting import NONE, innermost, own_time, summed_up
 from analyzers.traces.table import Column
@@ -77,12 +78,5 @@ def launched(trace: Trace) -> tuple[Column, Column]:
     """The device time (ns) and the number of kernels that each event launched itself."""
     c, size = trace.columns, len(trace.columns["start"])
     rows = np.flatnonzero((c["launch"] >= 0) & (c["launch"] != np.arange(size)))
-    spent = np.zeros(size, np.int64)
-    np.add.at(spent, c["launch"][rows], c["end"][rows] - c["start"][rows])
+    spent = summed(c["launch"][rows], c["end"][rows] - c["start"][rows], size)
     return spent, np.bincount(c["launch"][rows], minlength=size)
-
-
-def summed(group: Column, values: Column, size: int) -> Column:
-    found = np.zeros(size, np.int64)
-    np.add.at(found, group, values)
-    return found

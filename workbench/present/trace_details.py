@@ -125,7 +125,7 @@ def collectives(rank: Any) -> Table:
     rows = (
         (
             c.name,
-            c.group,
+            c.group_desc or c.group or "-",
             c.group_size,
             size(c.bytes) if c.bytes else "-",
             c.count,

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from analyzers.wording import ranges
 from workbench.present.table import Table, table
 from workbench.present.trace_details import cut, details, kernel_name
 from workbench.present.trace_memory import memory
@@ -19,11 +20,14 @@ def trace(data: Any) -> list[Table]:
         divided(data.ranks),
         idle([r for r in data.ranks if r.device is not None]),
         waiting(data.waits),
+        axes([a for a in data.axes if a.groups > 1]),
+        groups(data.groups),
         meetings(data.meetings),
         exchanges(data.ranks),
         clocks([c for c in data.clocks if not c.same_host]),
         arithmetic([r for r in data.ranks if r.flops]),
         critical(data.critical),
+        validity(data.ranks),
         *(section for rank in data.ranks[:1] for section in of_rank(rank)),
     ]
 
@@ -62,7 +66,7 @@ def divided(ranks: list[Any]) -> Table:
         (
             r.rank,
             r.device,
-            r.steps,
+            steps_of(r),
             nanoseconds(r.span_ns),
             nanoseconds(r.compute_ns),
             nanoseconds(r.communication_ns),
@@ -87,15 +91,16 @@ def exchanges(ranks: list[Any]) -> Table:
         if most and (e.group, e.ranks) == (most.group, most.ranks)
     )
     heads = " | ".join(["rank>", "all-to-alls>", *(f"to {peer}>" for peer in peers)])
-    return table(f"Who sends how much to whom in group {most.group if most else ''}", heads, rows)
+    return table(f"Who sends how much to whom in group {most.group_desc or most.group if most else ''}", heads, rows)
 
 
 def idle(ranks: list[Any]) -> Table:
-    heads = "rank> | device> | host too late> | dependency> | launch latency> | unexplained> | blocking communication>"
+    kinds = "host too late> | dependency> | launch latency> | unexplained> | blocking communication>"
     rows = (
         (
             r.rank,
             r.device,
+            steps_of(r),
             nanoseconds(r.idle_host_ns),
             nanoseconds(r.idle_dependency_ns),
             nanoseconds(r.idle_launch_ns),
@@ -104,16 +109,17 @@ def idle(ranks: list[Any]) -> Table:
         )
         for r in ranks
     )
-    return table("Why the device does not compute", heads, rows)
+    return table("Why the device does not compute", f"rank> | device> | steps> | {kinds}", rows)
 
 
 def arithmetic(ranks: list[Any]) -> Table:
     """What the steps did of what the device can do; only operators whose shapes were recorded count."""
-    heads = "rank> | device> | done> | recomputed> | rate> | peak, dense 16 bit> | MFU> | HFU, with what is recomputed>"
+    heads = "rank> | device> | steps> | done> | recomputed> | rate> | peak, dense 16 bit> | MFU> | HFU>"
     rows = (
         (
             r.rank,
             r.device,
+            steps_of(r),
             operations(r.flops),
             share(r.recomputed_flops, r.flops),
             operations(r.flops_per_s, "/s"),
@@ -123,7 +129,18 @@ def arithmetic(ranks: list[Any]) -> Table:
         )
         for r in ranks
     )
-    return table("Arithmetic of products, convolutions and attention", heads, rows)
+    return table("Arithmetic of products, convolutions and attention (HFU counts what is recomputed)", heads, rows)
+
+
+def steps_of(account: Any) -> str:
+    """The numbers of its steps: recordings of several moments of a run stand beside each other."""
+    return ranges(step.step for step in account.step_times) or "-"
+
+
+def validity(ranks: list[Any]) -> Table:
+    """What is odd about each file, so that its numbers are trusted no further than they hold."""
+    rows = ((r.rank, r.device, problem) for r in ranks for problem in r.problems)
+    return table("What is odd about the recordings", "rank> | device> | what", rows)
 
 
 def waiting(waits: list[Any]) -> Table:
@@ -142,12 +159,49 @@ def waiting(waits: list[Any]) -> Table:
     return table("Who waits for whom", heads, rows)
 
 
+def axes(found: list[Any]) -> Table:
+    """Groups along one axis of the mesh have one description."""
+    rows = (
+        (
+            a.desc,
+            a.groups,
+            a.collectives,
+            nanoseconds(a.wait_ns),
+            nanoseconds(a.transfer_ns),
+            ranges(a.worst_ranks),
+            nanoseconds(a.worst_wait_ns),
+            a.worst_last_rank,
+        )
+        for a in found
+    )
+    heads = "groups | how many> | collectives> | waiting of all> | transfer> | worst of them | its waiting> | for rank>"
+    return table("Waiting by mesh axis", heads, rows, 8)
+
+
+def groups(found: list[Any]) -> Table:
+    rows = (
+        (
+            g.desc or g.name or "-",
+            ranges(g.ranks),
+            g.collectives,
+            nanoseconds(g.wait_ns),
+            nanoseconds(g.transfer_ns),
+            g.last_rank,
+            share(g.last_rank_share, 1),
+        )
+        for g in found
+        if g.wait_ns
+    )
+    heads = "group | ranks | collectives> | waiting of all> | transfer> | most for rank> | of it>"
+    return table("Waiting by process group", heads, rows, 5)
+
+
 def meetings(found: list[Any]) -> Table:
     heads = "collective | group | step> | last rank> | late by> | waiting of all> | transfer>"
     rows = (
         (
             m.name if m.sequence is None else f"{m.name} #{m.sequence}",
-            m.group,
+            m.group_desc or m.group or "-",
             m.step,
             m.last_rank,
             nanoseconds(m.late_ns),

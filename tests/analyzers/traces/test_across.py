@@ -10,6 +10,7 @@ from analyzers import traces
 from analyzers.run import Kind, discover
 from analyzers.traces import digest, report
 from analyzers.traces.model import Fresh
+from workbench.present.traces import trace as tables
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
 PARTS, STEPS, RANKS = SIMULATED.llama(layers=2), 3, 4
@@ -90,6 +91,15 @@ def test_the_culprit_is_found_behind_the_victims_of_another_group(tmp_path, offs
     groups = {(group.desc, *group.ranks): group for group in found.groups}
     assert set(groups) == {("mesh_1", 0, 1), ("mesh_1", 2, 3), ("mesh_2", 0, 2), ("mesh_2", 1, 3)}
     assert (groups["mesh_1", 2, 3].last_rank, groups["mesh_2", 0, 2].last_rank) == (3, 2)
+    axes = {axis.desc: axis for axis in found.axes}
+    assert (axes["mesh_1"].worst_ranks, axes["mesh_1"].worst_last_rank) == ([2, 3], 3)
+    for desc, axis in axes.items():
+        mine = [group for group in found.groups if group.desc == desc]
+        for name in ("collectives", "wait_ns", "transfer_ns"):
+            assert getattr(axis, name) == sum(getattr(group, name) for group in mine)
+    shown = {table.title: table.rows for table in tables(found)}
+    assert [row[:2] for row in shown["Waiting by mesh axis"]] == [(axis.desc, "2") for axis in found.axes]
+    assert {row[1] for row in shown["Collectives with most waiting"]} <= {"mesh_1", "mesh_2"}
 
 
 def test_recordings_that_begin_at_different_collectives_are_matched(tmp_path, maker):

@@ -10,6 +10,7 @@ import pytest
 from analyzers import store, traces
 from analyzers.errors import InputError
 from analyzers.traces import stream, views
+from workbench.present.traces import trace as tables
 
 
 def one(maker, data, name="rank0_trace.json"):
@@ -132,6 +133,8 @@ def test_unlinked_and_early_kernels_are_told(maker):
     assert account.unlinked_events == 1
     assert any("start before their launch" in line for line in account.problems)
     assert "trace.unlinked" in {finding.id for finding in report.findings}
+    [odd] = [table for table in tables(report.data) if table.title == "What is odd about the recordings"]
+    assert [row[2] for row in odd.rows] == account.problems
 
 
 def test_a_step_cut_by_the_window_is_told(maker):

@@ -7,6 +7,8 @@ import pytest
 from analyzers import traces
 from analyzers.run import Kind, discover
 from analyzers.traces import views
+from workbench.present.traces import divided
+from workbench.web.components.timing import labels
 
 MS = 1_000_000
 
@@ -119,3 +121,20 @@ RECORDED = Path(__file__).parent / "recorded"
 def test_recordings_of_our_own_jobs(folder, rank, cause):
     found = traces.analyze(discover(folder).of(Kind.TRACE)).data.stragglers
     assert [(slow.rank, slow.cause) for slow in found] == ([] if rank is None else [(rank, cause)])
+
+
+def test_recordings_of_two_moments_are_told_apart(maker):
+    """The finding of both is told in the words of the longer one, as the verdict is; no bar lies on another."""
+    files = []
+    for step, length in ((5, 10 * MS), (10, 40 * MS)):
+        made = maker.Tracing(rank=0)
+        made.step(step, 0, length)
+        made.kernel("gemm", 0, length // 4, launch=(0, 10))
+        made.kernel("ncclDevKernel_AllReduce", length // 4, 3 * length // 4, launch=(10, 10))
+        files.append(maker.save(made.text(), step=f"iteration_{step}"))
+    report = traces.analyze(files)
+    [finding] = [one for one in report.findings if one.id == "trace.exposed_communication"]
+    assert finding.why.startswith("30 ms of 30 ms")
+    assert finding.evidence[0].text.startswith("rank 0, device 0, step 10: span 40 ms")
+    assert [row[2] for row in divided(report.data.ranks).rows] == ["5", "10"]
+    assert labels(report.data.ranks) == ["rank 0, step 5", "rank 0, step 10"]

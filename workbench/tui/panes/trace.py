@@ -15,7 +15,8 @@ from analyzers.store import Options
 from analyzers.traces import critical_parts, views
 from workbench.palette import KIND_SIGNS, KINDS, ink
 from workbench.present.table import Table, table
-from workbench.present.traces import critical, of_rank
+from workbench.present.trace_details import cut
+from workbench.present.traces import critical, of_rank, steps_of
 from workbench.present.units import nanoseconds, share
 from workbench.sight import Sight
 from workbench.tui.widgets.calls import Calls
@@ -64,7 +65,7 @@ class TracePane(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(legend(), id="trace-title")
-        heads = Text(f"{'rank':>6} {'span':>9}", style="dim")
+        heads = Text(f"{'rank':>6} {'step':>6} {'span':>9}", style="dim")
         yield Rows(heads, lambda one: breakdown(one, self.size.width), id="bars", classes="top")
         yield self._looked
 
@@ -178,8 +179,9 @@ TOLD = (
 
 def breakdown(one: Any, width: int) -> Text:
     """A rank's bar: pieces as long as their share of the span, with sign and, where there is room, per cent."""
-    room = max(10, width - 20)
+    room = max(10, width - 27)
     line = Text("?".rjust(6) if one.rank is None else f"{one.rank:>6}")
+    line.append(f" {cut(steps_of(one), 6):>6}")
     line.append(f" {nanoseconds(one.span_ns):>9} ")
     for name, field in PARTS.items():
         part = getattr(one, field)

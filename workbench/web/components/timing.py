@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from analyzers.traces.answers import RankTrace
 from workbench.palette import HEAT, KINDS, PHASES, STATUSES, qualitative
+from workbench.present.traces import steps_of
 from workbench.present.units import nanoseconds, size
 from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, key, plain
 
@@ -99,7 +100,7 @@ def shade(phase: str, index: int) -> dict[str, Any]:
 
 def shares(accounts: Sequence[RankTrace]) -> go.Figure:
     """How the time of each traced rank divides: a bar a rank, its parts in per cent of the span."""
-    names = [f"rank {account.rank}" for account in accounts]
+    names = labels(accounts)
     figure = go.Figure(layout=PLAIN)
     for title, (kind, field) in PARTS.items():
         parts = [getattr(account, field) for account in accounts]
@@ -116,6 +117,16 @@ def shares(accounts: Sequence[RankTrace]) -> go.Figure:
         )
     figure.update_layout(barmode="stack", height=150 + 30 * len(accounts), xaxis={"title": "per cent of the span"})
     return figure.update_layout(yaxis={"autorange": "reversed"}, legend=ABOVE)
+
+
+def labels(accounts: Sequence[RankTrace]) -> list[str]:
+    """A name for each bar; bars of one name Plotly would put on top of each other."""
+    names = [f"rank {account.rank}" for account in accounts]
+    if len({*names}) < len(names):
+        names = [f"{name}, step {steps_of(one)}" for name, one in zip(names, accounts, strict=True)]
+    if len({*names}) < len(names):
+        names = [f"{name}, device {one.device}" for name, one in zip(names, accounts, strict=True)]
+    return names
 
 
 def gantt(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[str, str]) -> dict[str, Any]:
