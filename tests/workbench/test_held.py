@@ -1,5 +1,6 @@
 """Memory of a trace over time, in the terminal app and on the dashboard."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,26 @@ async def test_the_keys_look_closer_at_the_peak():
         before = held.cursor
         await press(app, pilot, "h", "h")
         assert held.cursor == before - 2
+
+
+async def test_each_device_has_its_own_curve(tmp_path):
+    """Two devices of one file, and the host, which is with the first."""
+    events = [
+        {"ph": "X", "name": "gemm", "cat": "kernel", "ts": 1, "dur": 90, "pid": device, "tid": 7, "args": {}}
+        for device in (0, 1)
+    ]
+    for kind, device, size in ((0, -1, 100), (1, 0, 2048), (1, 1, 4096)):
+        told = {"Addr": 1, "Bytes": size, "Total Allocated": size, "Device Type": kind, "Device Id": device}
+        where = {"ph": "i", "name": "[memory]", "cat": "cpu_instant_event", "ts": 50, "pid": 3, "tid": 3}
+        events.append({**where, "args": told})
+    path = tmp_path / "rank0_trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    app = app_on(path, "trace")
+    async with app.run_test(size=(100, 36)) as pilot:
+        assert "cuda 0, " in await press(app, pilot, "", "V", "V")
+        assert "▼ 2.0 KiB" in await press(app, pilot)
+        assert "cuda 1, " in await press(app, pilot, "right_square_bracket")
+        assert "▼ 4.0 KiB" in await press(app, pilot)
 
 
 async def test_enter_leads_from_the_finding_to_the_curve():
