@@ -56,6 +56,7 @@ class Thread:
         order = np.lexsort((-end, start))
         self.rows, self.start, self.end, self.busy = rows[order], start[order], end[order], busy[order]
         _, self.parent = nest(np.zeros(len(order), np.int8), self.start, self.end)
+        self.begun = np.sort(self.start[self.busy])
         last = np.lexsort((-self.start[self.busy], self.end[self.busy]))
         self.busy_starts, self.busy_ends = self.start[self.busy][last], self.end[self.busy][last]
 
@@ -63,17 +64,16 @@ class Thread:
         """(place of the innermost event that runs just before a moment, or NONE; since when; None: since ever)."""
         place, since = int(np.searchsorted(self.start, at)) - 1, None
         while place != NONE and self.end[place] < at:
-            since, place = int(self.end[place]), int(self.parent[place])
+            ended = int(self.end[place])
+            since, place = ended if since is None else max(since, ended), int(self.parent[place])
         if place != NONE and since is None:
             since = int(self.start[place])
         return place, since
 
     def works(self, at: int) -> bool:
         """Whether something busy runs just before a moment."""
-        place, _ = self.innermost(at)
-        while place != NONE and not self.busy[place]:
-            place = int(self.parent[place])
-        return place != NONE
+        # Counted, as events that cross are not all among the parents of the innermost one.
+        return bool(np.searchsorted(self.begun, at) > np.searchsorted(self.busy_ends, at))
 
     def last_busy(self, at: int) -> tuple[int, int] | None:
         """When the busy event that ended last until a moment began and ended."""
