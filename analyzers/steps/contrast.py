@@ -89,7 +89,7 @@ def mean_phases(steps: Steps) -> dict[str, float]:
     rows = steps.plain.to_numpy()
     if not rows.any():
         return {}
-    spent = {str(name): float(steps.phases[name].to_numpy()[rows].mean()) for name in steps.phases}
+    spent = {name: float(steps.phases.at(name, rows).mean()) for name in steps.phases}
     return {**spent, REST: float(steps.table["dur_s"].to_numpy()[rows].mean()) - sum(spent.values())}
 
 
@@ -159,9 +159,9 @@ def plain_times(steps: Steps) -> Array:
 
 def processor_times(steps: Steps) -> Array:
     """The same of the processor time in all phases, which other jobs on the machine hardly change; maybe none."""
-    if steps.cpu.empty:
+    if not steps.cpu:
         return np.array([])
-    return steps.grid(steps.cpu.sum(axis=1), steps.plain).median(axis=1).dropna().to_numpy()
+    return steps.grid(steps.cpu.total(steps.cpu), steps.plain).median(axis=1).dropna().to_numpy()
 
 
 def thinned(values: Array) -> Array:

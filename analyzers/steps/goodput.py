@@ -138,7 +138,7 @@ def inside(steps: Steps, rows: pd.DataFrame, stall_ns: Array) -> dict[str, Array
 
 def phase_ns(steps: Steps, names: tuple[str, ...], rows: Array | slice = ALL) -> Array:
     """What phases took together, in rows of the table."""
-    known = [steps.phases[name].to_numpy()[rows] for name in names if name in steps.phases]
+    known = [steps.phases.at(name, rows) for name in names if name in steps.phases]
     return np.rint(sum(known, np.zeros(len(steps.table))[rows]) * 1e9).astype(np.int64)
 
 

@@ -71,7 +71,7 @@ class Lateness:
 def lateness(steps: Steps) -> Lateness:
     """Of all steps but the first of each start."""
     usable = (~steps.table["warmup"] & steps.table["dur_s"].notna()).to_numpy()
-    measured = bool(len(steps.cpu.columns)) and steps.on != "cuda"
+    measured = bool(steps.cpu) and steps.on != "cuda"
     spent = steps.grid(steps.table["dur_s"] - steps.observed, usable).dropna()
     work = by_processor(steps, usable) if measured else by_wall(steps, usable)
     total = sum_of(work.values(), spent)
@@ -84,10 +84,7 @@ def lateness(steps: Steps) -> Lateness:
 def by_processor(steps: Steps, usable: Array) -> dict[str, pd.DataFrame]:
     """Local work by cause: computing by processor time, what waits for nobody by the wall."""
     sources = {cause: steps.cpu if cause == "compute" else steps.phases for cause in CAUSES}
-    return {
-        cause: steps.grid(source[[name for name in CAUSES[cause] if name in source]].sum(axis=1), usable)
-        for cause, source in sources.items()
-    }
+    return {cause: steps.grid(source.total(CAUSES[cause]), usable) for cause, source in sources.items()}
 
 
 def by_wall(steps: Steps, usable: Array) -> dict[str, pd.DataFrame]:

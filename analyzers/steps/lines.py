@@ -134,7 +134,7 @@ class Table:
         return {name: list(self.names[field].known) for name, field in META}
 
 
-SMALL = ("file", "step", "tokens", "alloc_retries", "rank", "attempt", "covers", "tags")
+SMALL = ("file", "step", "residual_ns", "tokens", "alloc_retries", "rank", "attempt", "covers", "tags")
 """Columns that are multiplied with wider ones at most, so that they need no room to grow."""
 META = (("phases", "phases"), ("tags", "tags"), ("groups", "seqs"))
 

@@ -13,8 +13,8 @@ import pandas as pd
 from analyzers import run, store
 from analyzers.errors import InputError, WorkbenchError
 from analyzers.steps.jsonl import STARTS_AT_MOST
-from analyzers.steps.lines import ABSENT, Array, Header
-from analyzers.steps.model import APART, Start, Steps
+from analyzers.steps.lines import ABSENT, Array, Header, narrowed
+from analyzers.steps.model import APART, Durations, Start, Steps
 
 READER = "analyzers.steps.read"
 SHARED_BYTES = 32 << 20
@@ -58,7 +58,7 @@ class Chunk:
 
     def session(self) -> Array:
         found: Array = self.before + self.files.astype(np.int64) * STARTS_AT_MOST + self.columns["attempt"]
-        return found
+        return narrowed(found)
 
     def tagged(self, *names: str) -> Array:
         """Which steps have one of these tags."""
@@ -227,9 +227,9 @@ def steps_of(source: Source, frame: pd.DataFrame, inputs: list[Any], problems: l
     sizes = [h["world_size"] for h in source.headers if isinstance(h.get("world_size"), int)]
     return Steps(
         table=pd.DataFrame(plain | {"dur_s": seconds(kept["dur_ns"])}, copy=False),
-        phases=part(kept, "phase."),
-        cpu=part(kept, "cpu."),
-        device=part(kept, "device."),
+        phases=Durations(part(kept, "phase.")),
+        cpu=Durations(part(kept, "cpu.")),
+        device=Durations(part(kept, "device.")),
         seqs=part(kept, "seq."),
         redone=redone[["rank", "session", "start_ns", "dur_ns", "covers"]],
         starts=source.starts,
@@ -256,7 +256,6 @@ def seconds(ns: "pd.Series[int]") -> "pd.Series[float]":
 
 
 def part(frame: pd.DataFrame, prefix: str) -> pd.DataFrame:
-    """The columns behind a prefix, taken out of the frame, in seconds; sequence numbers as they are."""
-    taken = ((name, frame.pop(name)) for name in [c for c in map(str, frame) if c.startswith(prefix)])
-    data = {name.removeprefix(prefix): ns if prefix == "seq." else ns / 1e9 for name, ns in taken}
+    """The columns behind a prefix, taken out of the frame."""
+    data = {name.removeprefix(prefix): frame.pop(name) for name in map(str, list(frame)) if name.startswith(prefix)}
     return pd.DataFrame(data, index=frame.index, copy=False)

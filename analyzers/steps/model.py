@@ -1,5 +1,6 @@
 """Steps of all ranks in one table, and the structs of `workbench.steps/1`."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -11,7 +12,7 @@ import pandas as pd
 
 from analyzers.errors import InputError
 from analyzers.report import Input
-from analyzers.steps.lines import Array, Header
+from analyzers.steps.lines import Array, Header, narrowed
 from analyzers.steps.robust import middles
 
 APART = ("first", "compile", "gc", "eval", "checkpoint", "profile", "snapshot")
@@ -140,20 +141,48 @@ class Start:
         return cls(rank, session, started if isinstance(started, int) else 0, str(header.get("host", "")))
 
 
+class Durations:
+    """Whole ns of each row by name. Only what is asked for becomes seconds: all of them would take twice the memory."""
+
+    def __init__(self, ns: pd.DataFrame) -> None:
+        self._ns = ns
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, self._ns)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._ns
+
+    def __len__(self) -> int:
+        return len(self._ns.columns)
+
+    def __getitem__(self, name: str) -> "pd.Series[float]":
+        return self._ns[name] / 1e9
+
+    def at(self, name: str, rows: Array | slice) -> Array:
+        """The seconds of some rows."""
+        found: Array = self._ns[name].to_numpy()[rows] / 1e9
+        return found
+
+    def total(self, names: Iterable[str]) -> "pd.Series[float]":
+        """The seconds of several together; those that are not there took no time."""
+        return sum((self[name] for name in names if name in self), pd.Series(0.0, index=self._ns.index))
+
+
 @dataclass
 class Steps:
     """One row a rank and step, in order of both.
 
     `table` has rank, step, session, covers, start_ns, dur_ns (-1: unknown), dur_s (NaN), residual_ns, tokens, loss,
     grad_norm and their states, memory_bytes, alloc_retries, tags (joined by commas), `apart` and `warmup` (bool).
-    `phases` (wall clock), `cpu` (processor) and `device` have the same rows and seconds by phase; `seqs` the last
+    `phases` (wall clock), `cpu` (processor) and `device` have the same rows and the time by phase; `seqs` the last
     collective by group. `redone`: rows of steps that a later attempt did again.
     """
 
     table: pd.DataFrame
-    phases: pd.DataFrame
-    cpu: pd.DataFrame
-    device: pd.DataFrame
+    phases: Durations
+    cpu: Durations
+    device: Durations
     seqs: pd.DataFrame
     redone: pd.DataFrame
     starts: list[Start]
@@ -183,7 +212,7 @@ class Steps:
         """Ranks and steps, and the number of each row's rank and step among them."""
         ranks, rank_codes = np.unique(self.table["rank"].to_numpy(), return_inverse=True)
         steps, step_codes = np.unique(self.table["step"].to_numpy(), return_inverse=True)
-        return ranks, steps, rank_codes, step_codes
+        return ranks, steps, narrowed(rank_codes), narrowed(step_codes)
 
     def grid(self, values: Any, usable: Any = None) -> pd.DataFrame:
         """A row a step, a column a rank; NaN where a rank has no such row."""
@@ -216,7 +245,7 @@ class Steps:
     @cached_property
     def observed(self) -> "pd.Series[float]":
         """Seconds that the recorders took."""
-        return self.phases[[name for name in OBSERVERS if name in self.phases]].sum(axis=1)
+        return self.phases.total(OBSERVERS)
 
 
 def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> list[RankSteps]:
@@ -264,7 +293,7 @@ class Middles:
             step,
             steps.by_rank(np.abs(times - step[steps.codes]), rows),
             steps.by_rank(steps.table["tokens"], rows),
-            {kind: {str(name): steps.by_rank(frame[name], rows) for name in frame} for kind, frame in frames.items()},
+            {kind: {name: steps.by_rank(frame[name], rows) for name in frame} for kind, frame in frames.items()},
         )
 
 

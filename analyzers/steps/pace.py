@@ -67,14 +67,14 @@ def change(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segment, kind
         step=int(plain.index[begin]),
         before_s=a.level,
         after_s=b.level,
-        phases={name: spent(steps, name, last) - spent(steps, name, first) for name in map(str, steps.phases)},
+        phases={name: spent(steps, name, last) - spent(steps, name, first) for name in steps.phases},
     )
 
 
 def spent(steps: Steps, phase: str, when: pd.Index) -> float:
     """The median over ranks and steps of the seconds of a phase."""
     chosen = steps.plain & steps.table["step"].between(when[0], when[-1])
-    return float(np.median(steps.phases.loc[chosen, phase]))
+    return float(np.median(steps.phases.at(phase, chosen.to_numpy())))
 
 
 def apart(steps: Steps) -> dict[str, Apart]:

@@ -11,7 +11,7 @@ from analyzers import run
 from analyzers.steps import console, jsonl, scalars
 from analyzers.steps.lines import Arrays, Log, Table, content_of
 
-VERSION = 4
+VERSION = 5
 READERS = {run.Kind.TENSORBOARD: scalars.read, run.Kind.LOG: console.read}
 """Of all other kinds the JSONL reader tells two apart itself."""
 

@@ -26,7 +26,7 @@ def stalls(steps: Steps) -> list[Stall]:
 
 def stall(steps: Steps, cause: str, names: tuple[str, ...], spent: "pd.Series[float]") -> Stall | None:
     """The steps that are stalled by one cause."""
-    known = steps.phases[[name for name in names if name in steps.phases]].sum(axis=1)
+    known = steps.phases.total(names)
     least = steps.grid(known).min(axis=1).loc[spent.index]
     usual = float(least.median())
     beyond = least - usual

@@ -66,7 +66,8 @@ def phases(
     """Seconds by phase, one row a step (of one rank, or of all), indexed by (rank, step); `residual` is the rest."""
     steps = opened(artefacts, options)
     mine = np.ones(len(steps.table), dtype=bool) if rank is None else (steps.table["rank"] == rank).to_numpy()
-    table = steps.phases[mine].assign(residual=steps.table.loc[mine, "residual_ns"] / 1e9)
+    table = pd.DataFrame({name: steps.phases.at(name, mine) for name in steps.phases})
+    table["residual"] = steps.table.loc[mine, "residual_ns"].to_numpy() / 1e9
     table.index = pd.MultiIndex.from_frame(steps.table.loc[mine, ["rank", "step"]])
     return table
 

@@ -34,13 +34,11 @@ class Attribution:
     @cached_property
     def inside(self) -> tuple[Column, Column]:
         """For each event of the trace the device time (ns) and the number of kernels launched by it and inside it."""
-        c, linked = self.trace.columns, self.work.linked
-        launch, size = self.work.launch[linked], len(c["start"])
-        if self.work.device is None:
-            return np.zeros(size, np.int64), np.zeros(size, np.int64)
-        spent = summed(launch, self.work.own[linked], size)
-        count = np.bincount(launch, minlength=size).astype(np.int32)
-        return summed_up(spent, c["depth"], c["parent"]), summed_up(count, c["depth"], c["parent"])
+        # On a host events launch themselves, and no device.
+        linked = self.work.linked & (self.work.device is not None)
+        launch, parent = self.work.launch[linked], self.trace.columns["parent"]
+        count = summed_up(launch, np.ones_like(launch), parent).astype(np.int32)
+        return summed_up(launch, self.work.own[linked], parent), count
 
     def by_name(self, what: str, formulas: Formulas | None = None) -> list[Cost]:
         """The events that `chosen` tells by their name; those inside one of the same name count once."""
@@ -91,7 +89,7 @@ class Attribution:
         """The row of the innermost of what `chosen` tells around each event, itself included."""
         if what not in self._around:
             chosen = self.chosen(what)
-            nowhere = np.full(len(chosen), NONE, np.int32)
+            nowhere = np.broadcast_to(np.int32(NONE), chosen.shape)
             self._around[what] = innermost(chosen, self.trace.columns["parent"]) if chosen.any() else nowhere
         return self._around[what]
 

@@ -23,23 +23,22 @@ class Fillings:
         c = work.trace.columns
         texts = c.meta["fillings"]
         self.limits = ["", *(limits(text) for text in texts)]
-        noted = np.array([[np.nan] * len(MEASURES), *(parsed(text) for text in texts)])
-        of_row = np.zeros(len(c["start"]) if texts else 0, np.int64)
-        of_row[c["filling_row"]] = c["filling_text"] + np.int64(1)
-        self.which: Column = of_row[work.rows] if texts else of_row
-        self.values: Column = noted[self.which]
+        self.noted: Column = np.array([[np.nan] * len(MEASURES), *(parsed(text) for text in texts)])
+        of_row = np.zeros(len(c["start"]), np.int32)
+        of_row[c["filling_row"]] = c["filling_text"] + np.int32(1)
+        self.which: Column = of_row[work.rows]
         self.length: Column = work.end - work.start
 
     def mean(self, places: Column) -> Filling:
         """The means of some pieces of work, weighted by how long each took, and what limits the longest."""
-        if not len(self.which):
+        if len(self.noted) == 1:
             return {}
         longest = self.which[places[self.length[places].argmax()]]
         means = {name: self.weighed(i, places) for i, name in enumerate(MEASURES)}
         return means | {"limited_by": self.limits[longest]}
 
     def weighed(self, measure: int, places: Column) -> float | None:
-        values, length = self.values[places, measure], self.length[places]
+        values, length = self.noted[self.which[places], measure], self.length[places]
         known = np.isfinite(values)
         if not known.any():
             return None

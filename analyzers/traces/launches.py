@@ -29,7 +29,7 @@ def launch_times(work: Work) -> Launches | None:
     calls = distinct(work.launch[linked])
     lasting = work.trace.columns["end"][calls] - work.trace.columns["start"][calls]
     blocked = lasting[lasting > BLOCKED * max(1.0, float(np.median(lasting)))]
-    mean, most = queue(work.launch_start[linked], work.start[linked])
+    mean, most = queue(*queue_length(work.launch_start[linked], work.start[linked]))
     return Launches(
         count=len(linked),
         early=int((delay < 0).sum()),
@@ -43,9 +43,8 @@ def launch_times(work: Work) -> Launches | None:
     )
 
 
-def queue(launched: Column, begun: Column) -> tuple[float, int]:
-    """How many kernels were launched and had not begun: the mean over time, and the most."""
-    at, length = queue_length(launched, begun)
+def queue(at: Column, length: Column) -> tuple[float, int]:
+    """How many kernels were launched and had not begun, by `queue_length`: the mean over time, and the most."""
     if not len(at):
         return 0.0, 0
     passed, most = np.diff(at), int(length.max())
@@ -55,10 +54,10 @@ def queue(launched: Column, begun: Column) -> tuple[float, int]:
 def queue_length(launched: Column, begun: Column) -> tuple[Column, Column]:
     """(moment, length of the queue from then on) at each of its changes."""
     late = begun > launched
-    at = np.concatenate([launched[late], begun[late]])
-    change = np.repeat([1, -1], int(late.sum()))
-    order = np.lexsort((change, at))
-    return at[order], np.cumsum(change[order])
+    at = np.concatenate([begun[late], launched[late]])  # of what happens at once the beginning counts first
+    change = np.repeat(np.array([-1, 1], np.int8), int(late.sum()))
+    order = np.argsort(at, kind="stable")
+    return at[order], np.cumsum(change[order], dtype=np.int32)
 
 
 def queues(work: Work) -> list[Queue]:
@@ -68,7 +67,7 @@ def queues(work: Work) -> list[Queue]:
     for lane in np.unique(lanes[work.linked]).tolist() if work.device is not None else []:
         mine = work.linked & (lanes == lane)
         at, length = queue_length(work.launch_start[mine], work.start[mine])
-        mean, most = queue(work.launch_start[mine], work.start[mine])
+        mean, most = queue(at, length)
         full = int(np.diff(at)[length[:-1] > FULL].sum()) if len(at) else 0
         name = c.meta["lanes"][lane]["name"]
         found.append(Queue(name=name, count=int(mine.sum()), mean=mean, max=most, full_ns=full))

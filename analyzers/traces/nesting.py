@@ -131,13 +131,14 @@ def outermost(group: Column, start: Column, end: Column) -> Column:
     return found
 
 
-def summed_up(values: Column, depth: Column, parent: Column) -> Column:
-    """For each event the sum of the values of itself and of all events inside it."""
-    found = values.copy()
-    order = np.argsort(depth, kind="stable")
-    for _, rows in reversed(list(levels(depth[order], order))):
-        inside = rows[parent[rows] >= 0]
-        np.add.at(found, parent[inside], found[inside])
+def summed_up(rows: Column, values: Column, parent: Column) -> Column:
+    """For each event the sum of the values that belong to its row or to that of an event inside it."""
+    found = np.zeros(len(parent), np.int64)
+    while len(rows):
+        np.add.at(found, rows, values)
+        above = parent[rows]
+        inside = above != NONE
+        rows, values = above[inside], values[inside]
     return found
 
 

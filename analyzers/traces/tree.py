@@ -25,7 +25,8 @@ def tree(trace: Trace, by: str) -> pd.DataFrame:
     inner = innermost(chosen, c["parent"])
     above = np.where(chosen & (c["parent"] >= 0), inner[c["parent"]], NONE)
     node, parents, names = paths(trace, rows, above)
-    spent, count = (summed_up(values, c["depth"], c["parent"]) for values in launched(trace))
+    calls, lasting = launched(trace)
+    spent, count = (summed_up(calls, values, c["parent"]) for values in (lasting, np.ones_like(lasting)))
     own = own_time(above, c["start"], c["end"])
     sums = {
         name: summed(node[rows], values[rows], len(names))
@@ -75,8 +76,7 @@ def depths(parents: list[int]) -> list[int]:
 
 
 def launched(trace: Trace) -> tuple[Column, Column]:
-    """The device time (ns) and the number of kernels that each event launched itself."""
-    c, size = trace.columns, len(trace.columns["start"])
-    rows = np.flatnonzero((c["launch"] >= 0) & (c["launch"] != np.arange(size)))
-    spent = summed(c["launch"][rows], c["end"][rows] - c["start"][rows], size)
-    return spent, np.bincount(c["launch"][rows], minlength=size)
+    """The row of the call that launched each piece of a device's work, and how long (ns) that took."""
+    c = trace.columns
+    rows = np.flatnonzero((c["launch"] >= 0) & (c["launch"] != np.arange(len(c["launch"]))))
+    return c["launch"][rows], c["end"][rows] - c["start"][rows]

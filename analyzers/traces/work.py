@@ -81,7 +81,9 @@ def device_work(trace: Trace, device: int) -> Work:
         trace=trace,
         device=device,
         rows=rows,
-        kind=np.select([trace.of_cat(COPIES)[rows], communicates], [MEMORY, COMMUNICATING], COMPUTE),
+        kind=np.select(
+            [trace.of_cat(COPIES)[rows], communicates], [np.int8(MEMORY), np.int8(COMMUNICATING)], np.int8(COMPUTE)
+        ),
         launch=launches(trace, c["correlation"][rows]),
         own=c["end"][rows] - c["start"][rows],
     )
@@ -112,7 +114,7 @@ def host_work(trace: Trace) -> Work:
         trace=trace,
         device=None,
         rows=rows,
-        kind=np.where(collective[rows], COMMUNICATING, COMPUTE),
+        kind=np.where(collective[rows], np.int8(COMMUNICATING), np.int8(COMPUTE)),
         launch=rows,
         own=own_time(np.where(chosen, above, NONE), c["start"], c["end"])[rows],
     )

@@ -1,5 +1,6 @@
 """Memory of a trace over time, in the terminal app and on the dashboard."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,26 @@ async def test_the_keys_look_closer_at_the_peak():
         assert held.cursor == before - 2
 
 
+async def test_each_device_has_its_own_curve(tmp_path):
+    """Two devices of one file, and the host, which is with the first."""
+    events = [
+        {"ph": "X", "name": "gemm", "cat": "kernel", "ts": 1, "dur": 90, "pid": device, "tid": 7, "args": {}}
+        for device in (0, 1)
+    ]
+    for kind, device, size in ((0, -1, 100), (1, 0, 2048), (1, 1, 4096)):
+        told = {"Addr": 1, "Bytes": size, "Total Allocated": size, "Device Type": kind, "Device Id": device}
+        where = {"ph": "i", "name": "[memory]", "cat": "cpu_instant_event", "ts": 50, "pid": 3, "tid": 3}
+        events.append({**where, "args": told})
+    path = tmp_path / "rank0_trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    app = app_on(path, "trace")
+    async with app.run_test(size=(100, 36)) as pilot:
+        assert "cuda 0, " in await press(app, pilot, "", "V", "V")
+        assert "▼ 2.0 KiB" in await press(app, pilot)
+        assert "cuda 1, " in await press(app, pilot, "right_square_bracket")
+        assert "▼ 4.0 KiB" in await press(app, pilot)
+
+
 async def test_enter_leads_from_the_finding_to_the_curve():
     app = app_on(RECORDED)
     async with app.run_test(size=(100, 36)) as pilot:
@@ -57,4 +78,7 @@ def test_the_dashboard_draws_it_below_the_events(serving, page_of, tmp_path):
         zoom(page, "gantt", [1_000_000, 3_000_000])
         shows(page, "held", 1_000_000, 3_000_001)
         page.wait_for_function(f"() => ({drawn})() < 100_000")
+        zoom(page, "held", [1_500_000, 2_000_000])
+        shows(page, "gantt", 1_500_000, 2_000_001)
+        shows(page, "held", 1_500_000, 2_000_001)
         assert page.locator("caption:has-text('What was never freed')").count() == 1

@@ -57,7 +57,7 @@ def test_sums_over_what_is_inside(events):
     depth, parent = nest(*events)
     _, start, end = events
     values = np.arange(len(depth))
-    own, sums = own_time(parent, start, end), summed_up(values, depth, parent)
+    own, sums = own_time(parent, start, end), summed_up(values, values, parent)
     for i in range(len(depth)):
         assert sums[i] == i + sum(j for j in range(len(depth)) if j != i and encloses(events, i, j))
         assert own[i] == sum(1 for at in range(start[i], end[i]) if not inside_child(events, parent, i, at))

@@ -10,6 +10,7 @@ import pytest
 from analyzers import store, traces
 from analyzers.errors import InputError
 from analyzers.traces import stream, views
+from analyzers.traces.table import Table
 from workbench.present.traces import trace as tables
 
 
@@ -190,3 +191,13 @@ def test_reading_does_without_pandas(maker, made):
 def test_what_the_cache_holds_is_found_without_the_parser():
     code = "import sys; from analyzers import store, traces; store.cache_key([], 'analyzers.traces.digest')"
     subprocess.run([sys.executable, "-c", f"{code}; sys.exit('analyzers.traces.read' in sys.modules)"], check=True)
+
+
+def test_columns_stay_narrow_beside_blocks_without_events(maker, made):
+    table = Table()
+    for text in (made.text(), maker.Tracing().text()):
+        with maker.save(text).path.open("rb") as file:
+            stream.read_events(file, stream.Reading(table.add))
+    table.add([])
+    columns = table.columns()
+    assert columns["name"].dtype == columns["stream"].dtype == "int8"

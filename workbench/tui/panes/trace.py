@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
+import pandas as pd
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,6 +17,7 @@ from analyzers.traces import critical_parts, views
 from workbench.palette import KIND_SIGNS, KINDS, ink
 from workbench.present.table import Table, table
 from workbench.present.trace_details import cut
+from workbench.present.trace_memory import name as name_of
 from workbench.present.traces import critical, of_rank, steps_of
 from workbench.present.units import nanoseconds, share
 from workbench.sight import Sight
@@ -135,7 +137,7 @@ class Looked(Readings):
             "waits": lambda: (waits(self._data.waits),),
             "steps": lambda: (steps(one),),
             "critical": lambda: (critical(critical_parts(one, options)),),
-            "held": lambda: (views.memory(artefact, options, window, width), window),
+            "held": lambda: (own_memory(one, views.memory(artefact, options, window, width)), window),
             "tables": lambda: ([section for section in of_rank(one) if section.rows],),
         }
         return answers[reading]()
@@ -161,6 +163,12 @@ class Looked(Readings):
         """Draw another window; short events come to sight as it gets narrower."""
         self._window = event.window
         self.load()
+
+
+def own_memory(one: Any, frame: pd.DataFrame) -> pd.DataFrame:
+    """What the rank's device held, or its host where no device told: hosts stand first."""
+    name = name_of(one.device_memory[-1]) if one.device_memory else ""
+    return frame[frame["where"] == name].reset_index(drop=True)
 
 
 def legend() -> Text:

@@ -14,7 +14,7 @@ COLOURS = {"allocated": KINDS["memory"], "beyond": KINDS["idle"]}
 
 
 class Held(Stacked, Zoomed):
-    """A device of `traces.views.memory`: the last, as those of the host come first."""
+    """One device of `traces.views.memory`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Earlier", id="held.left", show=False),
@@ -24,9 +24,8 @@ class Held(Stacked, Zoomed):
         Binding("0", "zoom(0)", "Whole", id="held.reset"),
     ]
 
-    def show(self, frame: pd.DataFrame, window: tuple[int, int] | None) -> None:
+    def show(self, mine: pd.DataFrame, window: tuple[int, int] | None) -> None:
         """Draw a window; all of time where it is None."""
-        mine = frame[frame["where"] == frame["where"].iloc[-1]].reset_index(drop=True) if len(frame) else frame
         beyond = (mine["reserved"] - mine["allocated"]).clip(lower=0)
         width = int(mine["at_ns"].iloc[1] - mine["at_ns"].iloc[0]) if len(mine) > 1 else 1
         self.settle(window, int(mine["at_ns"].max()) + width if len(mine) else 1)

@@ -74,7 +74,7 @@ def memory(view: View, artefact: Artefact, span: Nanoseconds | None, whole: Nano
     if not len(frame):
         return []
     label = "Allocated and reserved memory over time"
-    return [html.H2("Memory over time", id="held"), drawn("held", held(frame, span or whole), label)]
+    return [html.H2("Memory over time", id="held"), drawn("held", held(frame, span or whole), label, zooms=True)]
 
 
 @lru_cache(WINDOWS)

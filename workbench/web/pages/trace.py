@@ -91,8 +91,8 @@ def install(app: Dash, view: View) -> None:
     if "trace" not in view.parts:
         return
 
-    # The chart of all ranks is not on every page, and Dash asks that all inputs of a callback are: hence two.
-    for chart in ("gantt", "fleet"):
+    # The charts of all ranks and of memory are not on every page, and Dash asks that all inputs of a callback are.
+    for chart in ("gantt", "fleet", "held"):
 
         @app.callback(
             Output("gantt", "figure", allow_duplicate=True),
