@@ -236,7 +236,7 @@ def critical(parts: list[Any]) -> Table:
     whole = sum(part.path_ns for part in parts)
     rows = (
         (
-            kernel_name(part.name) or "-",
+            kernel_name(part.name) or "outside of operators",
             part.kind,
             part.count,
             nanoseconds(part.path_ns),
