@@ -51,7 +51,7 @@ class Gantt(ScrollView, Zoomed, can_focus=True):
         return self._line(self.scroll_offset.y + y - 1, y).apply_style(self.rich_style)
 
     def _line(self, row: int, y: int) -> Strip:
-        width = self.size.width
+        width = self.scrollable_content_region.width
         if y == 0:
             return Strip([Segment(self._head()[:width].ljust(width), Style(dim=True))], width)
         if not 0 <= row < len(self._rows):
