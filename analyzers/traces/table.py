@@ -206,7 +206,8 @@ class Table:
             rows = rows[np.argsort(rows[:, 0], kind="stable")]
             made |= {f"{table}_{name}": fitted(rows[:, i]) for i, name in enumerate(names)}
         memory = np.concatenate([NO_ALLOCATIONS[:, 1:], *self.memory])
-        return made | {f"memory_{name}": fitted(memory[:, i]) for i, name in enumerate(ALLOCATIONS)}
+        held = {f"memory_{name}": fitted(memory[:, i]) for i, name in enumerate(ALLOCATIONS)}
+        return made | held | {"memory_at": memory[:, 0]}
 
     def problems(self) -> list[str]:
         return [f"{self.odd_times} events with impossible times were left out"] if self.odd_times else []
