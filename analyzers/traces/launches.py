@@ -117,10 +117,13 @@ def copy_sizes(work: Work) -> list[CopySize]:
 
 def moving(work: Work) -> tuple[Column, Column]:
     """(rows of the copies, bytes of every event of the trace, 0 where none are told)."""
-    c = work.trace.columns
+    c, mine = work.trace.columns, work.kind == MEMORY
     size = np.zeros(len(c["start"]), np.int64)
     size[c["copy_row"]] = c["copy_bytes"]
-    return work.rows[work.kind == MEMORY], size
+    rows, launch = work.rows[mine], work.launch[mine]
+    silent = (size[rows] == 0) & (launch != NONE)
+    size[rows[silent]] = size[launch[silent]]  # ROCm notes them with the call alone
+    return rows, size
 
 
 def by_name(work: Work, rows: Column) -> list[Column]:

@@ -87,6 +87,7 @@ class Args(
     members: int = 0
     sequence: int = -1
     bytes: int = -1
+    size: msgspec.Raw = NOTHING
     graph: int = 0
     dims: msgspec.Raw = NOTHING
     types: msgspec.Raw = NOTHING

@@ -18,6 +18,7 @@ NO_ARGS = Args()
 MICROSECONDS_AT_MOST = 4.5e15
 """Half of what int64 nanoseconds hold: sums and ends stay inside."""
 NUMBER_AT_MOST = 1 << 62
+DIGITS_AT_MOST = 20
 DEVICE_AT_MOST = 1 << 31
 FIRST_NAME = -2
 """In pid, tid and stream the number of text n is `FIRST_NAME - n`."""
@@ -154,7 +155,7 @@ class Table:
         found = {
             "shape": [(i, self.shape(a)) for i, a in args if a.dims],
             "autograd": [(i, bounded(a.autograd), bounded(a.forward_thread)) for i, a in args if a.autograd >= 0],
-            "copy": [(i, bounded(a.bytes)) for i, a in args if a.bytes >= 0],
+            "copy": [(i, size) for i, a in args if (size := copied(a)) >= 0],
             "graph": [(i, bounded(a.graph)) for i, a in args if a.graph > 0],
             "unfinished": [(i,) for i, a in args if not a.finished],
             "filling": [(i, self.filling(a)) for i, a in args if a.occupancy or a.limits],
@@ -211,6 +212,12 @@ class Table:
 
     def problems(self) -> list[str]:
         return [f"{self.odd_times} events with impossible times were left out"] if self.odd_times else []
+
+
+def copied(a: Args) -> int:
+    """How many bytes a copy moves; older ROCm notes them with the call, as a text."""
+    noted = bytes(a.size).strip(b'"')
+    return bounded(int(noted[:DIGITS_AT_MOST]) if a.bytes < 0 and noted.isdigit() else a.bytes)
 
 
 def joined(parts: list[Column]) -> Column:

@@ -95,7 +95,7 @@ def understood(text: bytes) -> Template | None:
         event = ONE.decode(b"{%b}" % marked(text))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if event.ph == "M" or event.cat == COUNTED.decode():
+    if event.ph == "M" or event.cat == COUNTED.decode() or (event.args or NO_ARGS).size:
         return None
     part = part_of(event)
     numbers = (whole_numbers(event, runs) | times(event, runs, TIMES_OF[part])) if part else {}

@@ -134,6 +134,15 @@ def test_copies_tell_their_bandwidth(maker, one):
     assert (copy.count, copy.bytes, copy.total_ns, copy.bytes_per_s) == (2, 100_000, 4_000, 25_000_000_000)
 
 
+@pytest.mark.parametrize("key", ["bytes", "size"])
+def test_what_a_copy_moves_may_be_noted_with_its_call_alone(maker, one, key):
+    made = maker.Tracing()
+    made.kernel("Memcpy HtoD (Host -> Device)", 1_000, 1_000, cat="gpu_memcpy", kind="HtoD")
+    made.event("hipMemcpyWithStream", "cuda_runtime", 0, 100, correlation=made.correlation, **{key: "25000"})
+    [copy] = one(made).copies
+    assert (copy.count, copy.bytes, copy.bytes_per_s) == (1, 25_000, 25_000_000_000)
+
+
 @pytest.mark.parametrize(
     ("name", "sent", "received", "size", "factor"),
     [
@@ -303,7 +312,13 @@ def agree_with_document(account, events):
     mine = [e for e in device if int(e["args"].get("device", e["pid"])) == account.device]
     linked = [e for e in mine if e["args"].get("correlation") in calls]
     assert account.unlinked_events == len(mine) - len(linked)
-    moved = sum(int(e["args"].get("bytes", 0)) for e in mine if e["cat"] != "kernel")
+    noted = {e["args"]["correlation"]: size_of(e) for e in launching if "correlation" in e["args"]}
+    copying = [e["args"] for e in mine if e["cat"] != "kernel"]
+    moved = sum(int(args.get("bytes", noted.get(args.get("correlation"), 0))) for args in copying)
     assert sum(copy.bytes for copy in account.copies) == moved
     total = sum(int(e["dur"] * 1000) for e in linked)
     assert sum(part.work_ns for part in account.phases if part.name != "no launch") in (total, 0)
+
+
+def size_of(event):
+    return int(event["args"].get("bytes", event["args"].get("size", 0)))
