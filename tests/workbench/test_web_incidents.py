@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from dashboard import heard
 
 from analyzers.run import discover
 from analyzers.store import Options
@@ -71,8 +72,7 @@ def test_two_instants_are_compared(serving, page_of, tmp_path):
         page.goto(f"{address}/memory?entry=3000")
         page.click("text=compare other instants with this one")
         page.wait_for_selector("#changes")
-        page.fill("#entry", "13000")
-        page.keyboard.press("Enter")
+        heard(page, "timeline", lambda: (page.fill("#entry", "13000"), page.keyboard.press("Enter")))
         page.wait_for_function("() => document.querySelector('#changes')?.innerText.includes('3000 and 13000')")
         page.wait_for_selector("#since .waterfalllayer")
         assert "since=3000" in page.url
