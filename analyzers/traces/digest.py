@@ -41,8 +41,10 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     found, formulas = works(trace), Formulas(trace)
     columns |= work_columns(trace, found)
     met = [Meetings(work) for work in found]
-    held = [{"device_memory": one} for one in of_accounts(found)]
-    accounts = [msgspec.structs.replace(describe(one, formulas), **more) for one, more in zip(met, held, strict=True)]
+    accounts = [
+        msgspec.structs.replace(describe(one, formulas), device_memory=memory)
+        for one, memory in zip(met, of_accounts(found), strict=True)
+    ]
     answers = msgspec.to_builtins(accounts)
     texts = {name: number for number, name in enumerate(columns.meta["names"])}
     columns |= meeting_columns(met, texts)
