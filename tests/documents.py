@@ -1,0 +1,60 @@
+"""The JSON documents of the recorded runs without their prose: what must stay equal whatever the wording.
+
+`python tests/documents.py` writes them anew, after a change of numbers that is meant.
+"""
+
+import gzip
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parent
+FIXTURES = TESTS / "fixtures"
+KEPT = FIXTURES / "documents.json.gz"
+PROSE = {"title", "why", "next", "sentence", "missing", "text", "detail", "because", "model", "problems", "version"}
+"""Keys whose values are sentences, or name the installed version: their words may change."""
+
+
+def facts(value: Any) -> Any:
+    """Return a document with numbers, ids, classes and names alone: prose dropped, paths relative to the tests."""
+    if isinstance(value, dict):
+        return {key: facts(inner) for key, inner in value.items() if key not in PROSE}
+    if isinstance(value, list):
+        return [facts(inner) for inner in value]
+    return value.replace(f"{TESTS}{os.sep}", "") if isinstance(value, str) else value
+
+
+def recorded() -> list[Path]:
+    """Return the folders of the recorded runs."""
+    return sorted(path for path in FIXTURES.iterdir() if path.is_dir())
+
+
+def documents(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield `folder/door` and the document of every door that has something to say about a recorded run."""
+    from analyzers.errors import WorkbenchError
+    from analyzers.run import discover
+    from analyzers.store import Options
+    from workbench.ask import JOINED, ROOMS, ask
+
+    run = discover(folder)
+    for door in (*ROOMS, JOINED):
+        try:
+            report = ask(door, run, Options())
+        except WorkbenchError:
+            continue
+        yield f"{folder.name}/{door}", facts(json.loads(report.json()))
+
+
+def kept() -> dict[str, dict[str, Any]]:
+    """Return the documents as they were when they were last written."""
+    stored: dict[str, dict[str, Any]] = json.loads(gzip.decompress(KEPT.read_bytes()))
+    return stored
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(TESTS.parent))
+    written = {name: document for folder in recorded() for name, document in documents(folder)}
+    KEPT.write_bytes(gzip.compress(json.dumps(written, sort_keys=True).encode(), mtime=0))
