@@ -22,18 +22,19 @@ from analyzers.report import (
     tool_version,
 )
 from analyzers.run import Kind, Run
-from analyzers.steps import RankSteps, contrast
-from analyzers.steps.contrast import Contrast, Parity, PhaseChange, attribution, parity
-from analyzers.steps.lateness import lateness
-from analyzers.steps.load import load
+from analyzers.steps import RankSteps
+from analyzers.steps.answers import contrast
+from analyzers.steps.answers.contrast import Contrast, Parity, PhaseChange, attribution, parity
+from analyzers.steps.answers.lateness import lateness
+from analyzers.steps.answers.stragglers import stragglers
+from analyzers.steps.findings.regressions import is_open, name_of, too_few, undecided, worsened
+from analyzers.steps.loading import load
 from analyzers.steps.model import Steps, Straggler, summary
-from analyzers.steps.regressions import is_open, name_of, too_few, undecided, worsened
-from analyzers.steps.stragglers import stragglers
-from analyzers.traces import diff as trace_diff
-from analyzers.traces.diff import TraceDiff, signed
-from analyzers.traces.diff_memory import MemoryChange
-from analyzers.traces.findings import duration
-from analyzers.wording import mebibytes, seconds
+from analyzers.traces.diff import diff as trace_diff
+from analyzers.traces.diff.diff import TraceDiff, signed
+from analyzers.traces.diff.memory import MemoryChange
+from analyzers.traces.findings.findings import duration
+from analyzers.words import mebibytes, seconds
 
 Answer = TypeVar("Answer")
 

@@ -26,7 +26,7 @@ from analyzers.report import (
 from analyzers.run import Kind, Run
 from analyzers.steps import StepsData
 from analyzers.traces import TraceData
-from analyzers.wording import place, verb, who
+from analyzers.words import place, verb, who
 
 SCHEMA = "workbench.incident/1"
 CRASHED = "incident.crashed"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from analyzers.wording import who
+from analyzers.words import who
 
 if TYPE_CHECKING:
     import pandas as pd

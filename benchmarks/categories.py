@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from analyzers import store, unpickle
-from analyzers.memory.categories import categorise
+from analyzers.memory.categories.categorise import categorise
+from analyzers.memory.loading import READER
 from analyzers.memory.model import Snapshot
-from analyzers.memory.opening import READER
-from analyzers.memory.read import CATEGORIES, CATEGORY_OF, UNTAGGED
-from analyzers.memory.replay import Lifetimes, Replay
-from analyzers.memory.tables import Column
+from analyzers.memory.reading.interning import Column
+from analyzers.memory.reading.reader import CATEGORIES, CATEGORY_OF, UNTAGGED
+from analyzers.memory.replay.lifetimes import Lifetimes, Replay
 from analyzers.run import Kind, discover, newest_step
 
 Raw = dict[str, Any]

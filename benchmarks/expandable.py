@@ -1,17 +1,17 @@
 """What expandable segments make usable, and what the finding says of it: python -m benchmarks.expandable SNAPSHOT ...
 
-No GPU is at hand: the requests of recordings that were made on GPUs go through `analyzers.memory.allocator`, once with
-ordinary segments, which should reserve what was recorded, and once with expandable ones.
+No GPU is at hand: the requests of recordings that were made on GPUs go through `analyzers.memory.replay.simulator`,
+once with ordinary segments, which should reserve what was recorded, and once with expandable ones.
 """
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from analyzers.memory.allocator import allocated
-from analyzers.memory.estimates import expandable, whole_handles
-from analyzers.memory.opening import opened
-from analyzers.memory.replay import Replay
+from analyzers.memory.answers.savings import expandable, whole_handles
+from analyzers.memory.loading import opened
+from analyzers.memory.replay.lifetimes import Replay
+from analyzers.memory.replay.simulator import allocated
 from analyzers.run import Kind, discover
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from analyzers.memory import analyze
-from analyzers.memory.what_if import what_if
+from analyzers.memory.answers.what_if import what_if
 from analyzers.run import Artefact, Kind, discover
 
 ROOT = Path(__file__).parents[1]

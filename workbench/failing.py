@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analyzers.report import Report, Severity
-from analyzers.steps.regressions import LIMITS
+from analyzers.steps.findings.regressions import LIMITS
 from workbench.errors import UsageProblem
 
 MEASURES = ("step_time", "step_time_mean", "step_time_p95", "processor_time", "memory", "loss")

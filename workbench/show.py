@@ -106,7 +106,7 @@ def trace_further(paths: Sequence[Path], reading: Reading, document: Document, f
 
 def exported(paths: Sequence[Path], reading: Reading, target: Path, *, force: bool) -> Exit:
     """The traces of a run's last recorded step as one file for Perfetto."""
-    from analyzers.traces.export import export
+    from analyzers.traces.export.perfetto import export
 
     options = options_of(reading)
     artefacts = newest_step(selected(require(find(paths), *ROOMS["trace"]), options.rank, options.step))

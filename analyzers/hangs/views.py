@@ -6,13 +6,13 @@ from functools import lru_cache
 import pandas as pd
 
 from analyzers import run, store
-from analyzers.hangs.job import load_job
+from analyzers.hangs.graph.crowds import crowds
+from analyzers.hangs.graph.signatures import comparable
+from analyzers.hangs.loading import load_job
 from analyzers.hangs.model import Frame, Job, Op, is_library
-from analyzers.hangs.sets import open_set
-from analyzers.hangs.side import Side
-from analyzers.hangs.signatures import comparable
-from analyzers.hangs.standing import crowds
-from analyzers.wording import place, ranges
+from analyzers.hangs.reading.dump_sets import open_set
+from analyzers.hangs.reading.side_data import Side
+from analyzers.words import place, ranges
 
 STATES = ("done", "started", "scheduled", "missing", "mismatch", "no dump")
 

@@ -1,9 +1,9 @@
 """What filled the memory, when, from which line: allocator snapshots of PyTorch and of our trainer."""
 
-from analyzers.memory.further import with_further
+from analyzers.memory.answers.across_ranks import matrix
 from analyzers.memory.model import Device, Fragmentation, Growth, MemoryData, Oom, TopStack
-from analyzers.memory.ranks import matrix
-from analyzers.memory.read import CATEGORIES
+from analyzers.memory.on_request import with_further
+from analyzers.memory.reading.reader import CATEGORIES
 from analyzers.memory.report import analyze
 
 __all__ = [

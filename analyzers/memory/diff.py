@@ -7,11 +7,11 @@ import msgspec
 import pandas as pd
 
 from analyzers import run, store
-from analyzers.memory.groups import Held, Path, held
-from analyzers.memory.opening import opened
-from analyzers.memory.remedies import REMEDY
-from analyzers.memory.replay import Replay
-from analyzers.memory.text import share, size
+from analyzers.memory.categories.grouping import Held, Path, held
+from analyzers.memory.findings.remedies import REMEDY
+from analyzers.memory.findings.text import share, size
+from analyzers.memory.loading import opened
+from analyzers.memory.replay.lifetimes import Replay
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.run import Artefact
 

@@ -9,13 +9,13 @@ import msgspec
 
 from analyzers import store
 from analyzers.errors import WorkbenchError
-from analyzers.memory.findings import findings_of, largest, leak_finding
-from analyzers.memory.leaks import growing_over_snapshots
+from analyzers.memory.answers.across_ranks import uneven
+from analyzers.memory.answers.leaks import growing_over_snapshots
+from analyzers.memory.answers.stacks import place
+from analyzers.memory.findings.findings import findings_of, largest, leak_finding
+from analyzers.memory.findings.text import listed, ranks_of, share, size
+from analyzers.memory.loading import READER
 from analyzers.memory.model import Device, MemoryData, Oom
-from analyzers.memory.opening import READER
-from analyzers.memory.ranks import uneven
-from analyzers.memory.stacks import place
-from analyzers.memory.text import listed, ranks_of, share, size
 from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
 from analyzers.run import Artefact, selected, unreadable
 

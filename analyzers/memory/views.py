@@ -8,21 +8,21 @@ import pandas as pd
 
 from analyzers import store
 from analyzers.errors import InputError
-from analyzers.memory.birth import NAMES, phases_of
-from analyzers.memory.categories import categorise
-from analyzers.memory.clock import step_clock
-from analyzers.memory.groups import held
-from analyzers.memory.history import events_of, found, segment_lives
+from analyzers.memory.answers.allocator_state import blocks_at, free_at, life_of, named, segments_at
+from analyzers.memory.answers.history import events_of, found, segment_lives
+from analyzers.memory.answers.owner_tree import tree as tree_of
+from analyzers.memory.answers.stacks import top_stacks as largest_stacks
+from analyzers.memory.answers.step_use import alive_after, step_uses
+from analyzers.memory.categories.allocation_phase import NAMES, phases_of
+from analyzers.memory.categories.categorise import categorise
+from analyzers.memory.categories.grouping import held
+from analyzers.memory.loading import opened, replayed
 from analyzers.memory.model import DeviceTrace, StepUse
-from analyzers.memory.opening import opened, replayed
-from analyzers.memory.places import Placed, used
-from analyzers.memory.read import CATEGORIES
-from analyzers.memory.replay import BEFORE, PENDING, Replay
-from analyzers.memory.stacks import top_stacks as largest_stacks
-from analyzers.memory.state import blocks_at, free_at, life_of, named, segments_at
-from analyzers.memory.step_use import alive_after, step_uses
-from analyzers.memory.tables import Column
-from analyzers.memory.tree import tree as tree_of
+from analyzers.memory.reading.interning import Column
+from analyzers.memory.reading.reader import CATEGORIES
+from analyzers.memory.replay.lifetimes import BEFORE, PENDING, Replay
+from analyzers.memory.replay.placement import Placed, used
+from analyzers.memory.replay.step_clock import step_clock
 from analyzers.run import Artefact
 
 STATE_NAMES = ("inactive", "active", "pending_free")

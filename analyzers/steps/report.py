@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 from analyzers import run, store
 from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked, status_of, tool_version
-from analyzers.steps import findings as told
-from analyzers.steps.goodput import goodput
-from analyzers.steps.lateness import Lateness, lateness
-from analyzers.steps.load import load
-from analyzers.steps.losses import events, first_nonfinite
+from analyzers.steps.answers.goodput import goodput
+from analyzers.steps.answers.lateness import Lateness, lateness
+from analyzers.steps.answers.losses import events, first_nonfinite
+from analyzers.steps.answers.pace import apart, changes
+from analyzers.steps.answers.stalls import stalls
+from analyzers.steps.answers.stragglers import stragglers
+from analyzers.steps.answers.trends import fewer_collectives, memory_growth
+from analyzers.steps.findings import findings as told
+from analyzers.steps.loading import load
 from analyzers.steps.model import Steps, StepsData, summary
-from analyzers.steps.pace import apart, changes
-from analyzers.steps.series import fewer_collectives, memory_growth
-from analyzers.steps.stalls import stalls
-from analyzers.steps.stragglers import stragglers
-from analyzers.wording import seconds, verb
+from analyzers.words import seconds, verb
 
 SCHEMA = "workbench.steps/1"
 CLASSES = (

@@ -20,11 +20,11 @@ import numpy as np
 import pandas as pd
 
 from analyzers import run, store
-from analyzers.steps import goodput as accounts
-from analyzers.steps.lateness import Lateness, lateness
-from analyzers.steps.lines import FINITE, Array
-from analyzers.steps.load import load
+from analyzers.steps.answers import goodput as accounts
+from analyzers.steps.answers.lateness import Lateness, lateness
+from analyzers.steps.loading import load
 from analyzers.steps.model import Steps
+from analyzers.steps.reading.log_lines import FINITE, Array
 
 BINS = 200
 RANK_ROWS = 64

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from analyzers.store import Columns
-from analyzers.traces.distinct import distinct, first_places, numbered
-from analyzers.traces.table import FIRST_NAME, Column
+from analyzers.traces.reading.distinct import distinct, first_places, numbered
+from analyzers.traces.reading.event_table import FIRST_NAME, Column
 
 DEVICE_WORK = {"kernel", "Kernel"}
 COPIES = {"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}

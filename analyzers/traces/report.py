@@ -10,18 +10,18 @@ from analyzers import store
 from analyzers.errors import WorkbenchError
 from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
 from analyzers.run import Artefact, selected, unreadable
-from analyzers.traces.across import Across, Axis, Group, Meeting, RankWaits, across, axes
-from analyzers.traces.answers import Held, RankTrace
-from analyzers.traces.clocks import Clock
-from analyzers.traces.findings import duration, findings_of, percent
-from analyzers.traces.matching import Recording
-from analyzers.traces.memory_findings import memory_findings
+from analyzers.traces.across.clocks import Clock
+from analyzers.traces.across.matching import Recording
+from analyzers.traces.across.rank_waits import Across, Axis, Group, Meeting, RankWaits, across, axes
+from analyzers.traces.across.stragglers import Straggler, straggler_findings, stragglers
+from analyzers.traces.findings.findings import duration, findings_of, percent
+from analyzers.traces.findings.memory import memory_findings
 from analyzers.traces.model import Trace
-from analyzers.traces.stragglers import Straggler, straggler_findings, stragglers
-from analyzers.wording import who
+from analyzers.traces.structs import Held, RankTrace
+from analyzers.words import who
 
 SCHEMA = "workbench.trace/1"
-READER = "analyzers.traces.digest"
+READER = "analyzers.traces.ingest"
 
 
 class TraceData(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ def with_critical_path(report: Report[TraceData], options: store.Options | None 
 
 def critical_parts(account: RankTrace, options: store.Options | None = None) -> list[Held]:
     """What the last step of an account consists of along its critical path; of the whole recording without steps."""
-    from analyzers.traces.critical import critical_path, held
+    from analyzers.traces.critical.path import critical_path, held
 
     trace = Trace(store.load([Path(account.path)], READER, options))
     number = [one["device"] for one in trace.columns.meta["accounts"]].index(account.device)

@@ -30,19 +30,19 @@ import pandas as pd
 from analyzers import store
 from analyzers.report import Report
 from analyzers.run import Artefact
-from analyzers.traces.allocator import allocators
-from analyzers.traces.answers import RankTrace
-from analyzers.traces.critical import critical_path as critical_path_of
-from analyzers.traces.fleet import PARTS, Window, axis, fleet, lateness
-from analyzers.traces.intervals import KIND_NAMES
+from analyzers.traces.across.common_clock import PARTS, Window, axis, fleet, lateness
+from analyzers.traces.answers.call_tree import tree as tree_of
+from analyzers.traces.answers.device_allocator import allocators
+from analyzers.traces.columns.intervals import KIND_NAMES
+from analyzers.traces.columns.nesting import NONE
+from analyzers.traces.columns.phases import NAMES as PHASES
+from analyzers.traces.columns.phases import OTHER
+from analyzers.traces.columns.work import launches
+from analyzers.traces.critical.path import critical_path as critical_path_of
 from analyzers.traces.model import DEVICE_LANE, Trace
-from analyzers.traces.nesting import NONE
-from analyzers.traces.phases import NAMES as PHASES
-from analyzers.traces.phases import OTHER
+from analyzers.traces.reading.event_table import Column
 from analyzers.traces.report import READER, TraceData
-from analyzers.traces.table import Column
-from analyzers.traces.tree import tree as tree_of
-from analyzers.traces.work import launches
+from analyzers.traces.structs import RankTrace
 
 __all__ = [
     "PARTS", "PHASES", "axis", "breakdown", "callers", "clock", "critical_path", "fleet", "kernels", "lanes",

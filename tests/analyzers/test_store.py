@@ -11,7 +11,7 @@ from analyzers import child, store
 from analyzers.child import Task
 from analyzers.errors import HostileInput, InputError, LimitExceeded
 
-READER = "analyzers.hangs.read"
+READER = "analyzers.hangs.reading.reader"
 
 
 @pytest.fixture(autouse=True)

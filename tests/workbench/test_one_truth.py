@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from analyzers.run import discover
 from analyzers.store import Options
-from analyzers.wording import ranges
+from analyzers.words import ranges
 from terminal import app_on, settle
 from workbench.ask import ask, room_for
 from workbench.options import Format

@@ -56,11 +56,12 @@ def test_the_marks_of_a_snapshot_are_those_of_its_log(oom):
 
 def memory_without_marks(artefact, logged):
     """As of a snapshot that nobody annotated."""
-    from analyzers.memory import clock, opening
+    from analyzers.memory import loading
+    from analyzers.memory.replay import step_clock
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(clock, "steps", lambda _trace: [])
-    found = clock.step_clock(opening.opened(artefact).device(0), logged)
+    patch.setattr(step_clock, "steps", lambda _trace: [])
+    found = step_clock.step_clock(loading.opened(artefact).device(0), logged)
     patch.undo()
     return found
 

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from analyzers.hangs import views
-from analyzers.wording import ranges
+from analyzers.words import ranges
 from workbench.present.table import Table, table
 
 ROWS = 40

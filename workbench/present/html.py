@@ -4,7 +4,7 @@ from typing import Any
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run
-from analyzers.wording import ranges
+from analyzers.words import ranges
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.pictures import pictures, text
 from workbench.present.sections import sections

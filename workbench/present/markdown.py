@@ -5,7 +5,7 @@ from typing import Any
 
 from analyzers.report import Report
 from analyzers.run import Run
-from analyzers.wording import ranges
+from analyzers.words import ranges
 from workbench.console import clean
 from workbench.palette import STATUS_SIGNS
 from workbench.present.sections import sections

@@ -5,7 +5,7 @@ from typing import Any
 
 from analyzers.report import Finding, Report
 from analyzers.run import Artefact, Run
-from analyzers.wording import ranges
+from analyzers.words import ranges
 from workbench.ask import parts
 from workbench.palette import SEVERITY_SIGNS
 from workbench.present.table import Table, table

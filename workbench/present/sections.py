@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from analyzers.report import Report
-from analyzers.wording import place, ranges
+from analyzers.words import place, ranges
 from workbench.present.breakdown import further
 from workbench.present.comparison import comparison
 from workbench.present.table import Table, table
@@ -27,7 +27,7 @@ def sections(report: Report[Any]) -> list[Table]:
 
 
 def memory(data: Any) -> list[Table]:
-    from analyzers.memory.ranks import latest
+    from analyzers.memory.answers.across_ranks import latest
 
     devices = data.devices
     if data.breakdown or data.what_if:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run
-from analyzers.wording import ranges
+from analyzers.words import ranges
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.sections import sections

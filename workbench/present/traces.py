@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from analyzers.wording import ranges
+from analyzers.words import ranges
 from workbench.present.table import Table, table
 from workbench.present.trace_details import cut, details, kernel_name
 from workbench.present.trace_memory import memory

@@ -1,6 +1,6 @@
 """Numbers as people read them. Every face uses these, so that every face shows the same."""
 
-from analyzers.wording import figures
+from analyzers.words import figures
 
 
 def size(count: int | None) -> str:

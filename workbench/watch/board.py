@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from analyzers.steps.live import Now, RankNow, Stall
-from analyzers.wording import verb, who
+from analyzers.words import verb, who
 from workbench.console import clean
 from workbench.palette import PHASES, SEVERITIES, SEVERITY_SIGNS, STANDING_SIGNS, STANDINGS, STATUSES
 from workbench.present.spark import spark

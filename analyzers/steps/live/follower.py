@@ -11,15 +11,15 @@ from typing import Any
 
 from analyzers import store
 from analyzers.report import Finding, ranked
-from analyzers.steps.lateness import lateness
-from analyzers.steps.lines import Line, Table, content_of, number
+from analyzers.steps.answers.lateness import lateness
+from analyzers.steps.answers.trends import memory_growth
 from analyzers.steps.live.now import ENDED, TIMING_STEPS, Now, StepNow
 from analyzers.steps.live.rank_log import Board, RankLog, StepLog
-from analyzers.steps.live.standing import ended, manifest_of, rank_now, setting, stall, status, whole
-from analyzers.steps.load import Chunk, Source, combined, steps_of
+from analyzers.steps.live.rank_status import ended, manifest_of, rank_now, setting, stall, status, whole
+from analyzers.steps.loading import Chunk, Source, combined, steps_of
 from analyzers.steps.model import Steps
+from analyzers.steps.reading.log_lines import Line, Table, content_of, number
 from analyzers.steps.report import examined, grave
-from analyzers.steps.series import memory_growth
 
 LOGS = ("steps/rank_*.jsonl", "structured_logs/*.jsonl")
 BOARDS = "tb/**/events.out.tfevents.*"

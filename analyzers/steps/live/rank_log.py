@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from analyzers.steps import events, jsonl
-from analyzers.steps.lines import UNKNOWN, Header, Line, Log
-from analyzers.steps.live.pulse import Beat, beat_of, is_running, read_beat
+from analyzers.steps.live.heartbeat import Beat, beat_of, is_running, read_beat
 from analyzers.steps.live.tail import LATEST, Growing, lines
-from analyzers.steps.scalars import lines_of
+from analyzers.steps.reading import jsonl, tensorboard
+from analyzers.steps.reading.log_lines import UNKNOWN, Header, Line, Log
+from analyzers.steps.reading.scalars import lines_of
 
 KEPT = 400
 """Steps of each rank that are remembered."""
@@ -118,7 +118,7 @@ class Board:
 
     def __init__(self, path: Path, rank: RankLog) -> None:
         self._file, self._rank = Growing(path, whole_events), rank
-        self._last: list[events.Scalar] = []
+        self._last: list[tensorboard.Scalar] = []
 
     def look(self) -> None:
         """Feed what is new. A step is timed from the one before it, so the last known one is read again."""
@@ -145,16 +145,16 @@ def by_start(texts: Sequence[bytes]) -> Iterator[list[bytes]]:
 def whole_events(read: bytes) -> int:
     """Bytes up to the end of the last whole record."""
     end = 0
-    while end + events.HEAD.size <= len(read):
-        beyond = end + events.HEAD.size + events.HEAD.unpack_from(read, end)[0] + events.FOOT.size
+    while end + tensorboard.HEAD.size <= len(read):
+        beyond = end + tensorboard.HEAD.size + tensorboard.HEAD.unpack_from(read, end)[0] + tensorboard.FOOT.size
         if beyond > len(read):
             break
         end = beyond
     return end
 
 
-def scalars_in(read: bytes) -> Iterator[events.Scalar]:
+def scalars_in(read: bytes) -> Iterator[tensorboard.Scalar]:
     """The scalars of whole records; a damaged one is passed by."""
-    for content, _ in events.framed(read, events.Events()):
+    for content, _ in tensorboard.framed(read, tensorboard.Events()):
         with contextlib.suppress(ValueError, IndexError, struct.error):
-            yield from events.scalars(content)
+            yield from tensorboard.scalars(content)

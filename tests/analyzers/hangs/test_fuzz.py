@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from analyzers import run
 from analyzers.errors import InputError
-from analyzers.hangs import analyze, read
+from analyzers.hangs import analyze
+from analyzers.hangs.reading import reader
 from analyzers.run import Kind
 
 FIELDS = (
@@ -84,7 +85,7 @@ def in_process(monkeypatch):
         meta: dict
 
     def load_set(paths, _reader, _options):
-        columns, meta = read.read(list(paths))
+        columns, meta = reader.read(list(paths))
         found = Loaded(columns)
         found.meta = msgspec.json.decode(msgspec.json.encode(meta))
         return [(list(range(len(paths))), found)]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from analyzers.errors import InputError
 from analyzers.memory import CATEGORIES
-from analyzers.memory.breakdown import breakdowns, special
-from analyzers.memory.job import Job
+from analyzers.memory.answers.breakdown import breakdowns, special
+from analyzers.memory.reading.job import Job
 
 
 def tagged(maker, seed, count=200):

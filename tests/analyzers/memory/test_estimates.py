@@ -5,9 +5,9 @@ import json
 import pytest
 
 from analyzers import memory
-from analyzers.memory.allocator import Outcome, allocated
-from analyzers.memory.opening import opened, replayed
-from analyzers.memory.replay import Replay
+from analyzers.memory.loading import opened, replayed
+from analyzers.memory.replay.lifetimes import Replay
+from analyzers.memory.replay.simulator import Outcome, allocated
 
 MIB = 1 << 20
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from analyzers.errors import InputError
-from analyzers.memory import read
-from analyzers.memory.harvest import PART
+from analyzers.memory.reading import reader
+from analyzers.memory.reading.entries import PART
 
 COUNT = 3 * PART + 77
 
@@ -27,14 +27,14 @@ def saved(path, *traces, **more):
 @pytest.mark.parametrize("more", [{}, {"category": "activations", "user_metadata": "layers.0"}], ids=["bare", "noted"])
 def test_long_traces_of_two_devices(tmp_path, more):
     traces = [entry(n, **more) for n in range(COUNT)], [entry(n + 1, **more) for n in range(PART - 1)]
-    columns, meta = read.read(saved(tmp_path / "a.pickle", *traces, segments=[]))
+    columns, meta = reader.read(saved(tmp_path / "a.pickle", *traces, segments=[]))
     assert meta["entries"] == [COUNT, PART - 1]
     numbers = np.concatenate([np.arange(COUNT), np.arange(1, PART)])
     assert np.array_equal(columns["size"], numbers % 11)
     assert np.array_equal(columns["addr"], numbers // 3)
     stack = columns["stack_end"][columns["stack"]] - 1
     assert np.array_equal(columns["frame_line"][columns["stack_frames"][stack]], numbers % 5)
-    assert set(columns["category"].tolist()) == ({3} if more else {read.UNTAGGED})
+    assert set(columns["category"].tolist()) == ({3} if more else {reader.UNTAGGED})
 
 
 def test_stacks_that_blocks_and_entries_share(tmp_path):
@@ -44,7 +44,7 @@ def test_stacks_that_blocks_and_entries_share(tmp_path):
     trace[5]["frames"] = trace[-1]["frames"] = frames
     block = {"address": 1, "size": 8, "requested_size": 8, "state": "active_allocated", "frames": frames}
     segments = [{"device": 0, "address": 1, "total_size": 8, "blocks": [block]}]
-    columns, _ = read.read(saved(tmp_path / "a.pickle", trace, segments=segments))
+    columns, _ = reader.read(saved(tmp_path / "a.pickle", trace, segments=segments))
     assert columns["stack"][5] == columns["stack"][-1] == columns["block_stack"][0] != columns["stack"][6]
 
 
@@ -54,5 +54,5 @@ def test_one_wrong_entry_anywhere_is_refused(tmp_path, wrong, at):
     trace = [entry(n) for n in range(COUNT)]
     trace[at] = wrong
     with pytest.raises(InputError, match="not the structure"):
-        read.read(saved(tmp_path / "a.pickle", trace))
+        reader.read(saved(tmp_path / "a.pickle", trace))
     assert gc.get_freeze_count() == 0

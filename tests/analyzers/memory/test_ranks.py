@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from analyzers import memory
-from analyzers.memory import ranks
-from analyzers.memory.read import CATEGORIES
+from analyzers.memory.answers import across_ranks
+from analyzers.memory.reading.reader import CATEGORIES
 from analyzers.run import Kind, discover
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -13,7 +13,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 def test_the_snapshot_of_the_failure_speaks_for_its_rank():
     """Rank 1 wrote one after step 5 and one when it failed in step 6, both named after step 5."""
     devices = memory.analyze(discover(FIXTURES / "oom_2ranks").of(Kind.SNAPSHOT)).data.devices
-    table = ranks.matrix(devices)
+    table = across_ranks.matrix(devices)
     assert table["rank"].tolist() == [1, 0]
     [failed] = [device for device in devices if device.oom]
     assert table["peak"].iloc[0] == failed.peak_allocated_bytes

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from analyzers import child, memory
 from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
-from analyzers.memory import read
+from analyzers.memory.reading import reader
 
 
 def peak(artefact):
@@ -166,7 +166,7 @@ def test_colliding_keys_end_at_the_processor_limit(tmp_path):
     assert hash(step) == hash(2 * step)
     path = tmp_path / "a.pickle"
     path.write_bytes(b"\x80\x02}(" + body + b"u.")
-    task = child.Task("analyzers.memory.read", tmp_path, [path], memory=1 << 30, seconds=2)
+    task = child.Task("analyzers.memory.reading.reader", tmp_path, [path], memory=1 << 30, seconds=2)
     assert isinstance(child.explain(child.started(task), task), LimitExceeded)
 
 
@@ -178,13 +178,13 @@ def test_damaged_bytes_are_refused_or_read_but_never_crash(maker, seed, data):
     path = maker.folder / "a.pickle"
     path.write_bytes(whole[:cut])
     with pytest.raises(WorkbenchError):
-        read.read([path])
+        reader.read([path])
     # Not LONG_BINPUT, which takes gigabytes: that is for the limits of the child, which this test goes without.
     position = data.draw(st.integers(2, len(whole) - 1))
     value = data.draw(st.integers(0, 255).filter(lambda byte: byte != ord("r")))
     path.write_bytes(whole[:position] + bytes([value]) + whole[position + 1 :])
     try:
-        columns, _ = read.read([path])
+        columns, _ = reader.read([path])
     except (WorkbenchError, MemoryError):
         return
     assert len(columns["action"]) == len(columns["addr"])
@@ -240,7 +240,7 @@ def test_mutated_snapshots_are_answered_or_refused(maker, seed):
         "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
         "from pathlib import Path\n"
         "from analyzers.errors import WorkbenchError\n"
-        "from analyzers.memory import digest\n"
+        "from analyzers.memory import ingest\n"
         "dice, path = random.Random(int(sys.argv[2])), Path(sys.argv[1])\n"
         "whole = path.read_bytes()\n"
         "for _ in range(60):\n"
@@ -249,7 +249,7 @@ def test_mutated_snapshots_are_answered_or_refused(maker, seed):
         "    data[at:at + dice.randrange(6)] = whole[start:start + dice.randrange(9)]\n"
         "    path.write_bytes(data)\n"
         "    try:\n"
-        "        digest.read([path])\n"
+        "        ingest.read([path])\n"
         "    except (WorkbenchError, MemoryError):\n"
         "        pass\n"
     )

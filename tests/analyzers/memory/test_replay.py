@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from analyzers import memory, store
 from analyzers.memory import views
-from analyzers.memory.harvest import Harvest
 from analyzers.memory.model import Snapshot
-from analyzers.memory.read import columns, trace_columns
-from analyzers.memory.replay import Replay
-from analyzers.memory.tables import Fresh, Interned
+from analyzers.memory.reading.entries import Harvest
+from analyzers.memory.reading.interning import Fresh, Interned
+from analyzers.memory.reading.reader import columns, trace_columns
+from analyzers.memory.replay.lifetimes import Replay
 
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from analyzers.errors import InputError
 from analyzers.memory import CATEGORIES, analyze
-from analyzers.memory.what_if import what_if
+from analyzers.memory.answers.what_if import what_if
 
 RUNS = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "whatif.py"))
 

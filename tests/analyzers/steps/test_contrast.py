@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from analyzers import compare, run, store
-from analyzers.steps import contrast
-from analyzers.steps.load import load
+from analyzers.steps.answers import contrast
+from analyzers.steps.loading import load
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

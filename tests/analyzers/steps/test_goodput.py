@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from analyzers import steps, store
-from analyzers.steps.goodput import PARTS, by_rank, shared
-from analyzers.steps.lateness import lateness
-from analyzers.steps.load import load
+from analyzers.steps.answers.goodput import PARTS, by_rank, shared
+from analyzers.steps.answers.lateness import lateness
+from analyzers.steps.loading import load
 
 S = 1_000_000_000
 BASE = 1_800_000_000 * S

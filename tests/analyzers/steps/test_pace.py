@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from analyzers import steps
-from analyzers.steps import changes
-from analyzers.steps.changes import SHORTEST, cuts_of, penalty, segments, standard_ranks
+from analyzers.steps.answers import change_points
+from analyzers.steps.answers.change_points import SHORTEST, cuts_of, penalty, segments, standard_ranks
 
 MS = 1_000_000
 
@@ -59,7 +59,7 @@ def test_a_planted_change_is_found_where_it_is(seed, count):
     where = int(rng.integers(count // 4, 3 * count // 4))
     values = noise("heavy", rng, count) + 8 * (np.arange(count) >= where)
     (_, second) = segments(values)
-    assert abs(second.begin - where) <= 8 * -(-count // changes.LONGEST_SERIES)
+    assert abs(second.begin - where) <= 8 * -(-count // change_points.LONGEST_SERIES)
 
 
 def pace(job, more, **options):

@@ -13,9 +13,10 @@ import pytest
 
 from analyzers import run, steps, store
 from analyzers.errors import InputError
-from analyzers.steps import events, jsonl, views
-from analyzers.steps.lines import content_of
-from analyzers.steps.load import load
+from analyzers.steps import views
+from analyzers.steps.loading import load
+from analyzers.steps.reading import jsonl, tensorboard
+from analyzers.steps.reading.log_lines import content_of
 from trainer.recorders.structured_log import export
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "sources_2ranks"
@@ -161,7 +162,7 @@ def slow_crc(data):
 
 def framed(content):
     def check(data):
-        return struct.pack("<I", events.masked(slow_crc(data)))
+        return struct.pack("<I", tensorboard.masked(slow_crc(data)))
 
     length = struct.pack("<Q", len(content))
     return length + check(length) + content + check(content)
@@ -169,7 +170,7 @@ def framed(content):
 
 def test_the_check_is_crc32c():
     messages = [b"123456789", b"", b"\0" * 32, b"123456780"]
-    assert events.crc32c(messages).tolist() == [0xE3069283, 0, 0x8A9136AA, slow_crc(b"123456780")]
+    assert tensorboard.crc32c(messages).tolist() == [0xE3069283, 0, 0x8A9136AA, slow_crc(b"123456780")]
 
 
 def test_event_files_against_protobuf():
@@ -181,9 +182,11 @@ def test_event_files_against_protobuf():
         (length,) = struct.unpack_from("<Q", data, at)
         event = Event.FromString(data[at + 12 : at + 12 + length])
         assert data[at : at + 16 + length] == framed(event.SerializeToString())
-        expected += [events.Scalar(event.step, v.tag, v.simple_value, event.wall_time) for v in event.summary.value]
+        expected += [
+            tensorboard.Scalar(event.step, v.tag, v.simple_value, event.wall_time) for v in event.summary.value
+        ]
         at += 16 + length
-    found = events.read(EVENTS)
+    found = tensorboard.read(EVENTS)
     assert len(expected) > 100
     assert (found.scalars, found.torn, found.damaged) == (expected, False, 0)
 
@@ -202,39 +205,39 @@ def test_newer_scalars_are_tensors(tmp_path):
     values = [Summary.Value(tag=f"t{i}", tensor=tensor) for i, tensor in enumerate(tensors)]
     event = Event(step=-3, wall_time=9.25, summary=Summary(value=values))
     (tmp_path / "e").write_bytes(framed(event.SerializeToString()))
-    assert [(s.step, s.tag, s.value) for s in events.read(tmp_path / "e").scalars] == [
+    assert [(s.step, s.tag, s.value) for s in tensorboard.read(tmp_path / "e").scalars] == [
         (-3, "t0", 1.5), (-3, "t1", 2.5), (-3, "t2", 3.5)
     ]  # fmt: skip
 
 
 def test_a_cut_event_file_is_read_as_far_as_it_goes(tmp_path):
-    data, whole = EVENTS.read_bytes(), events.read(EVENTS).scalars
+    data, whole = EVENTS.read_bytes(), tensorboard.read(EVENTS).scalars
     file = tmp_path / "events.out.tfevents.1"
     for end in range(len(data) - 400, len(data), 7):
         file.write_bytes(data[:end])
-        found = events.read(file)
+        found = tensorboard.read(file)
         assert found.scalars == whole[: len(found.scalars)]
         assert found.damaged == 0
         assert len(whole) - 8 <= len(found.scalars) < len(whole)
 
 
 def test_a_flipped_bit_costs_its_record(tmp_path):
-    data, whole = bytearray(EVENTS.read_bytes()), events.read(EVENTS).scalars
+    data, whole = bytearray(EVENTS.read_bytes()), tensorboard.read(EVENTS).scalars
     at = data.index(b"grad_norm")
     data[at] ^= 1
     (tmp_path / "e").write_bytes(data)
-    found = events.read(tmp_path / "e")
+    found = tensorboard.read(tmp_path / "e")
     assert (len(found.scalars), found.damaged) == (len(whole) - 1, 1)
 
 
 @pytest.mark.parametrize("length", [1 << 63, 1 << 40, 1 << 20])
 def test_hostile_lengths(tmp_path, length):
     head = struct.pack("<Q", length)
-    data = EVENTS.read_bytes() + head + struct.pack("<I", events.masked(slow_crc(head))) + b"rest"
+    data = EVENTS.read_bytes() + head + struct.pack("<I", tensorboard.masked(slow_crc(head))) + b"rest"
     (tmp_path / "e").write_bytes(data)
-    found = events.read(tmp_path / "e")
+    found = tensorboard.read(tmp_path / "e")
     assert found.torn
-    assert found.scalars == events.read(EVENTS).scalars
+    assert found.scalars == tensorboard.read(EVENTS).scalars
 
 
 @pytest.mark.parametrize(
@@ -242,7 +245,7 @@ def test_hostile_lengths(tmp_path, length):
 )
 def test_hostile_protobuf(tmp_path, content):
     (tmp_path / "events.out.tfevents.1").write_bytes(framed(content))
-    assert events.read(tmp_path / "events.out.tfevents.1").scalars == []
+    assert tensorboard.read(tmp_path / "events.out.tfevents.1").scalars == []
     with pytest.raises(InputError, match="no step"):
         series(tmp_path)
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from analyzers import run
-from analyzers.traces import digest
-from analyzers.traces.answers import RankTrace
+from analyzers.traces import ingest
 from analyzers.traces.model import Fresh, Trace
+from analyzers.traces.structs import RankTrace
 from wild import recorded
 
 BASE_NS = 1_790_857_026_000_000_000
@@ -105,7 +105,7 @@ class Maker:
 
     def opened(self, data, name="rank0_trace.json"):
         """The trace as the reader makes it, without a child process; its accounts are in the columns' meta."""
-        return Trace(Fresh(*digest.read([self.save(data, name).path])))
+        return Trace(Fresh(*ingest.read([self.save(data, name).path])))
 
     def accounts(self, data, name="rank0_trace.json"):
         return [msgspec.convert(one, RankTrace) for one in self.opened(data, name).columns.meta["accounts"]]

@@ -8,7 +8,7 @@ import pytest
 
 from analyzers import traces
 from analyzers.run import Kind, discover
-from analyzers.traces import digest, report
+from analyzers.traces import ingest, report
 from analyzers.traces.model import Fresh
 from workbench.present.traces import trace as tables
 
@@ -26,7 +26,7 @@ def in_this_process(monkeypatch):
     """Spares a child for each of many small files; what the children do is tested elsewhere."""
 
     def load(artefacts, *_):
-        return [Fresh(*digest.read(paths)) for paths in artefacts]
+        return [Fresh(*ingest.read(paths)) for paths in artefacts]
 
     monkeypatch.setattr(report.store, "load_many", load)
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from analyzers.traces import stream
-from analyzers.traces.alike import Shortcut
-from analyzers.traces.table import FIRST_NAME, Table, lines
+from analyzers.traces.reading import stream
+from analyzers.traces.reading.event_table import FIRST_NAME, Table, lines
+from analyzers.traces.reading.templated_events import Shortcut
 
 ROOT = Path(__file__).parents[3]
 SIMULATED = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "traced_job.py")))

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from analyzers.traces import views
-from analyzers.traces.costs import LIBRARY, SOURCE
-from analyzers.traces.phases import MATCHING, NAMES, phase_of
+from analyzers.traces.answers.costs import LIBRARY, SOURCE
+from analyzers.traces.columns.phases import MATCHING, NAMES, phase_of
 
 RECORDED = Path(__file__).parent / "recorded" / "allocating"
 USUAL, STREAMED = RECORDED / "rank0_trace.json.gz", RECORDED / "streamed.json.gz"

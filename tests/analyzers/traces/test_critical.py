@@ -10,8 +10,8 @@ import pytest
 
 from analyzers import traces
 from analyzers.run import Kind, discover
-from analyzers.traces import digest, views
-from analyzers.traces.critical import critical_path, if_faster, in_columns
+from analyzers.traces import ingest, views
+from analyzers.traces.critical.path import critical_path, if_faster, in_columns
 from analyzers.traces.model import Fresh, Trace
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
@@ -21,7 +21,7 @@ US = 1_000
 
 def job(folder, parts):
     [rank] = SIMULATED.job(folder, 1, 2, parts)
-    return rank, Trace(Fresh(*digest.read([folder / "rank0_trace.json.gz"])))
+    return rank, Trace(Fresh(*ingest.read([folder / "rank0_trace.json.gz"])))
 
 
 def length(parts, change=lambda part: part):

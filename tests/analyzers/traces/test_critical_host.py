@@ -9,7 +9,7 @@ import pytest
 from analyzers import traces
 from analyzers.run import Kind, discover
 from analyzers.traces import views
-from analyzers.traces.critical import critical_path, if_faster
+from analyzers.traces.critical.path import critical_path, if_faster
 
 RECORDED = Path(__file__).parent / "recorded"
 US = 1_000

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from analyzers import traces
-from analyzers.traces.answers import Exchange
-from analyzers.traces.traffic import traffic
+from analyzers.traces.across.traffic import traffic
+from analyzers.traces.structs import Exchange
 from workbench.present.traces import exchanges
 from workbench.web.components.timing import traffic as drawn
 

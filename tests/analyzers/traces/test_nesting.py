@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.traces.nesting import Lanes, enclosing, innermost, nest, outermost, own_time, summed_up
+from analyzers.traces.columns.nesting import Lanes, enclosing, innermost, nest, outermost, own_time, summed_up
 
 NESTED = settings(max_examples=60, deadline=None)
 

@@ -9,8 +9,9 @@ import pytest
 
 from analyzers import store, traces
 from analyzers.errors import InputError
-from analyzers.traces import stream, views
-from analyzers.traces.table import Table
+from analyzers.traces import views
+from analyzers.traces.reading import stream
+from analyzers.traces.reading.event_table import Table
 from workbench.present.traces import trace as tables
 
 
@@ -184,13 +185,15 @@ def test_a_choice_that_leaves_nothing_is_told(maker, made):
 
 def test_reading_does_without_pandas(maker, made):
     path = maker.save(made.text()).path
-    code = f"import sys, pathlib; from analyzers.traces import digest; digest.read([pathlib.Path({str(path)!r})])"
+    code = f"import sys, pathlib; from analyzers.traces import ingest; ingest.read([pathlib.Path({str(path)!r})])"
     subprocess.run([sys.executable, "-c", f"{code}; sys.exit('pandas' in sys.modules)"], check=True)
 
 
 def test_what_the_cache_holds_is_found_without_the_parser():
-    code = "import sys; from analyzers import store, traces; store.cache_key([], 'analyzers.traces.digest')"
-    subprocess.run([sys.executable, "-c", f"{code}; sys.exit('analyzers.traces.read' in sys.modules)"], check=True)
+    code = "import sys; from analyzers import store, traces; store.cache_key([], 'analyzers.traces.ingest')"
+    subprocess.run(
+        [sys.executable, "-c", f"{code}; sys.exit('analyzers.traces.reading.reader' in sys.modules)"], check=True
+    )
 
 
 def test_columns_stay_narrow_beside_blocks_without_events(maker, made):

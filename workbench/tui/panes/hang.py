@@ -14,7 +14,7 @@ from textual.widgets import Static
 from analyzers.hangs import views
 from analyzers.run import Run
 from analyzers.store import Options
-from analyzers.wording import ranges
+from analyzers.words import ranges
 from workbench.console import clean
 from workbench.present.hang import operations, standing
 from workbench.present.sections import hang

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run
-from analyzers.wording import who
+from analyzers.words import who
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS
 from workbench.present.run import artefacts, ranks

@@ -14,7 +14,7 @@ from textual.widgets import Static
 from analyzers.memory import views
 from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
-from analyzers.wording import counted
+from analyzers.words import counted
 from workbench.console import clean
 from workbench.palette import CATEGORIES
 from workbench.present.sections import device_name, worst_first

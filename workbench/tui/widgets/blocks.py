@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from analyzers.memory.block_map import block_map
+from analyzers.memory.answers.block_map import block_map
 from workbench.palette import CATEGORIES, LETTERS, ink
 from workbench.present.units import share, size
 

@@ -7,7 +7,7 @@ import pandas as pd
 from rich.text import Text
 from textual.binding import Binding, BindingType
 
-from analyzers.wording import ranges, who
+from analyzers.words import ranges, who
 from workbench.console import clean
 from workbench.tui.widgets.tree import LazyTree
 

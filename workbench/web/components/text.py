@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from dash import html
 
 from analyzers.report import Finding, Report
-from analyzers.wording import ranges
+from analyzers.words import ranges
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.table import Table

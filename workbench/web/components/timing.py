@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analyzers.traces.answers import RankTrace
+from analyzers.traces.structs import RankTrace
 from workbench.palette import HEAT, KINDS, PHASES, STATUSES, qualitative
 from workbench.present.traces import steps_of
 from workbench.present.units import nanoseconds, size

@@ -13,8 +13,8 @@ from dash import html
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import critical_parts, views
-from analyzers.traces.answers import RankTrace
-from analyzers.traces.critical import in_columns
+from analyzers.traces.critical.path import in_columns
+from analyzers.traces.structs import RankTrace
 from workbench.palette import KINDS
 from workbench.present.table import Table
 from workbench.present.table import table as table_of

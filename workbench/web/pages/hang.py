@@ -7,7 +7,7 @@ import pandas as pd
 from dash import Dash, Input, Output, State, html, no_update
 
 from analyzers.hangs import views
-from analyzers.wording import ranges
+from analyzers.words import ranges
 from workbench.console import clean
 from workbench.present.hang import operations, standing
 from workbench.present.sections import hang

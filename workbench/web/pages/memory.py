@@ -10,7 +10,8 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from analyzers.memory import ranks, views
+from analyzers.memory import views
+from analyzers.memory.answers import across_ranks
 from workbench.present.memory import by_step
 from workbench.present.sections import device_name, kinds_held, stacks, whose, worst_first
 from workbench.web.clocks import memory_marks
@@ -75,7 +76,7 @@ def window(view: View, query: dict[str, str]) -> Window:
 
 def together(devices: Sequence[Any]) -> list[Any]:
     """Ranks beside each other, where there are several."""
-    frame = ranks.matrix(devices)
+    frame = across_ranks.matrix(devices)
     if len(frame) == 1:
         return []
     return [html.H2("Ranks at their peaks"), drawn("ranks", rank_chart(frame), "Bytes by rank and category")]

@@ -10,7 +10,7 @@ import pandas as pd
 from dash import html
 
 from analyzers.memory import views
-from analyzers.memory.block_map import Spot, block_map, spot
+from analyzers.memory.answers.block_map import Spot, block_map, spot
 from workbench.present.memory import NO_STACK, life
 from workbench.present.table import Table
 from workbench.present.table import table as table_of

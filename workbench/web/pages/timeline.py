@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from analyzers.memory import views
-from analyzers.memory.ranks import latest
+from analyzers.memory.answers.across_ranks import latest
 from analyzers.run import Artefact
 from workbench.palette import CATEGORIES, qualitative
 from workbench.web.clocks import memory_marks

@@ -9,7 +9,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzers.run import Artefact
-from analyzers.traces.traffic import traffic
+from analyzers.traces.across.traffic import traffic
 from workbench.present.traces import trace as tables_of
 from workbench.web.clocks import trace_marks
 from workbench.web.components.figure import ALL, Span, drawn, zoomed

@@ -1,0 +1,294 @@
+"""Flight Recorder dumps -> columns. All dumps of a set are read by one child, one after the other.
+
+What is kept of a dump: its last operations, and those before them from the first one that is not done; how far each
+group got; its process groups and statuses. The rest is dropped before the next file is opened.
+"""
+
+import gzip
+import io
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from analyzers import unpickle
+from analyzers.errors import InputError
+from analyzers.hangs.reading import debug_server
+from analyzers.hangs.reading.dump_entry import (
+    Entry,
+    count_of,
+    frames,
+    group_of,
+    integers,
+    is_done,
+    launch,
+    signature,
+    statuses,
+    text,
+    whole,
+)
+
+VERSION = 5
+TAIL_ROWS = 64_000
+"""Operations kept over all dumps of a set, beside those that are not done."""
+TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
+"""Operations kept of one rank."""
+LOOKED_AT = 256
+"""Entries at either end among which one is done, unless only unfinished ones were dumped."""
+COALESCED = "nccl:coalesced"
+"""The entry that closes a launch of several operations."""
+
+OPS = (
+    "dump", "group", "seq", "p2p_seq", "record", "signature", "stack", "started", "done", "retired",
+    "created_ns", "completed_ns", "p2p", "timeout_ms",
+)  # fmt: skip
+SIGNED = ("profiling_name", "input_sizes", "input_dtypes", "output_sizes", "output_dtypes")
+POSITIONS = ("dump", "group", "first", "enqueued", "completed", "pg_id")
+
+
+def read(paths: list[Path]) -> tuple[dict[str, "np.ndarray[Any, Any]"], dict[str, Any]]:
+    """Columns `ops.*`, `positions.*`; `meta.dumps` says of each dump which `path` it is of, and its `rank` if a page
+    tells, and holds a `problem` if it was unreadable.
+    """
+    tables = Tables(tail=max(TAIL_AT_LEAST, min(TAIL_AT_MOST, TAIL_ROWS // max(1, len(paths)))))
+    with unpickle.gc_paused():
+        for number, path in enumerate(paths):
+            for rank, content in sources(path):
+                tables.dumps.append(read_one(tables, content) | {"path": number, "rank": rank})
+    return tables.columns(), tables.meta()
+
+
+def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
+    """One dump's part of `meta`; a damaged file must not hide the others."""
+    try:
+        return tables.add(len(tables.dumps), checked(content()))
+    except InputError as error:
+        return {"problem": error.message}
+    except MemoryError:
+        return {"problem": "reading it needs too much memory"}
+    except (OSError, EOFError, RecursionError) as error:
+        return {"problem": str(error) or type(error).__name__}
+
+
+def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
+    """(rank, what reads it) of the dumps in a file: one, or on a page of PyTorch's debug server one a rank."""
+    try:
+        page = debug_server.content_of(path) if debug_server.holds_many(path) else b""
+    except OSError:
+        page = b""  # reading it as a dump will say what is wrong
+    if debug_server.TABLES.search(page):
+        return [(rank, partial(dict, dump)) for rank, dump in debug_server.dumps_of_tables(page).items()]
+    shown: list[tuple[int | None, Callable[[], Any]]] = [
+        (one.rank, partial(decode, one.text)) for one in debug_server.sections(page)
+    ]
+    return shown or [(None, partial(parse, path))]
+
+
+def parse(path: Path) -> Any:
+    """What a dump holds, pickle or JSON, gzipped or not."""
+    with path.open("rb") as file:
+        zipped = file.peek(2)[:2] == b"\x1f\x8b"
+        stream = io.BufferedReader(gzip.GzipFile(fileobj=file)) if zipped else file
+        is_pickle = stream.peek(1)[:1] == b"\x80"
+        return unpickle.load(stream) if is_pickle else decode(stream.read())
+
+
+def checked(content: Any) -> dict[str, Any]:
+    if not isinstance(content, dict) or not isinstance(content.get("entries", []), list):
+        raise InputError("no Flight Recorder dump", "give the folder with one dump a rank")
+    return content
+
+
+def decode(text: bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"not readable as JSON: {error}", "was the file copied whole?") from error
+
+
+class Interned:
+    """Numbers values in order of appearance."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Any, int] = {}
+
+    def __call__(self, value: Any) -> int:
+        return self.numbers.setdefault(value, len(self.numbers))
+
+    def values(self) -> list[Any]:
+        return list(self.numbers)
+
+
+class Tables:
+    """What accumulates over the dumps of a set."""
+
+    def __init__(self, tail: int) -> None:
+        self.tail = tail
+        self.ops, self.positions = array("q"), array("q")
+        self.dumps: list[dict[str, Any]] = []
+        self.spelled: dict[str, int] = {}
+        self.groups, self.signatures, self.stacks, self.members = Interned(), Interned(), Interned(), Interned()
+
+    def add(self, index: int, dump: dict[str, Any]) -> dict[str, Any]:
+        entries = with_closed_launches([e for e in dump.get("entries", []) if isinstance(e, dict)])
+        old, recent = split(entries, self.tail)
+        stacks: dict[tuple[int, ...], int] = {}
+        for entry in recent:
+            self.ops.extend(self.row(index, entry, self.stack(entry.get("frames"), stacks)))
+        for position in self.progress(index, entries[:1] + newest(old) + recent):
+            self.positions.extend(position)
+        return {
+            "version": text(dump.get("version", "")),
+            "entries": len(entries),
+            "frames": any("frames" in e for e in entries[-1:]),
+            "done": len(old) + sum(map(is_done, recent)),
+            "active_only": whole(entries[0].get("collective_seq_id")) > 1 if entries else False,
+            "overwritten": overwritten(entries, recent, statuses(dump.get("pg_status"))),
+            "detail": bool(entries) and all(group_of(e) == ("", "") for e in entries[-8:]),
+            "groups": self.configured(dump.get("pg_config")),
+            "status": statuses(dump.get("pg_status")),
+        }
+
+    def progress(self, index: int, entries: list[Entry]) -> list[tuple[int, ...]]:
+        """First, highest enqueued and highest done collective of each group."""
+        first: dict[tuple[str, str], int] = {}
+        enqueued: dict[tuple[str, str], int] = {}
+        completed: dict[tuple[str, str], int] = {}
+        pg_ids: dict[tuple[str, str], int] = {}
+        for entry in entries:
+            name = group_of(entry)
+            pg_ids[name] = whole(entry.get("pg_id"))
+            if entry.get("is_p2p"):
+                continue
+            seq = whole(entry.get("collective_seq_id"))
+            first.setdefault(name, seq)
+            enqueued[name] = max(seq, enqueued.get(name, -1))
+            if is_done(entry):
+                completed[name] = max(seq, completed.get(name, -1))
+        return [
+            (index, self.groups(n), first.get(n, -1), enqueued.get(n, -1), completed.get(n, -1), pg_ids[n])
+            for n in pg_ids
+        ]
+
+    def stack(self, value: Any, known: dict[tuple[int, ...], int]) -> int:
+        """The number of a stack. Entries of a dump share their frames, by whose addresses `known` finds it again."""
+        if not isinstance(value, (list, tuple)):
+            return self.stacks(())
+        addresses = tuple(map(id, value))
+        if addresses not in known:
+            known[addresses] = self.stacks(frames(value))
+        return known[addresses]
+
+    def signature(self, entry: Entry) -> int:
+        """The number of an entry's signature. Most are known, and spelling one is cheaper than making it."""
+        spelled = str([entry.get(key) for key in SIGNED])
+        number = self.spelled.get(spelled)
+        if number is None:
+            number = self.spelled[spelled] = self.signatures(signature(entry))
+        return number
+
+    def row(self, index: int, entry: Entry, stack: int) -> tuple[int, ...]:
+        """The numbers of an entry, in the order of `OPS`."""
+        return (
+            index,
+            self.groups(group_of(entry)),
+            whole(entry.get("collective_seq_id")),
+            whole(entry.get("p2p_seq_id")),
+            whole(entry.get("record_id")),
+            self.signature(entry),
+            stack,
+            entry.get("state") == "started",
+            is_done(entry),
+            bool(entry.get("retired")),
+            whole(entry.get("time_created_ns"), 0),
+            whole(entry.get("time_discovered_completed_ns"), 0),
+            bool(entry.get("is_p2p")),
+            whole(entry.get("timeout_ms"), 0),
+        )
+
+    def configured(self, config: Any) -> dict[str, list[Any]]:
+        """pg_config as {name: [desc, number of the member list]}; every file repeats the same long lists."""
+        if not isinstance(config, dict):
+            return {}
+        return {
+            text(name): [text(group.get("desc", "")), self.members(str(group.get("ranks", "")))]
+            for name, group in config.items()
+            if isinstance(group, dict)
+        }
+
+    def columns(self) -> dict[str, "np.ndarray[Any, Any]"]:
+        return columns("ops", OPS, self.ops) | columns("positions", POSITIONS, self.positions)
+
+    def meta(self) -> dict[str, Any]:
+        return {
+            "dumps": self.dumps,
+            "groups": self.groups.values(),
+            "signatures": self.signatures.values(),
+            "stacks": self.stacks.values(),
+            "members": [integers(value) for value in self.members.values()],
+        }
+
+
+def with_closed_launches(entries: list[Entry]) -> list[Entry]:
+    """Entries, of which those inside a coalesced launch are done when its closing entry is.
+
+    NCCL puts the end of a launch on that closing entry only: what it holds stays `scheduled` for ever. Where only
+    unfinished operations were dumped the closing entry of a finished launch is missing.
+    """
+    closing = {launch(e): is_done(e) for e in entries if e.get("profiling_name") == COALESCED}
+    closed = {one for one, done in closing.items() if done}
+    if not closed and only_unfinished(entries):
+        together = Counter(launch(e) for e in entries if e.get("is_p2p"))
+        closed = {one for one, count in together.items() if count > 1 and one not in closing}
+    if not closed:
+        return entries
+    return [e | {"state": "completed"} if not is_done(e) and launch(e) in closed else e for e in entries]
+
+
+def only_unfinished(entries: list[Entry]) -> bool:
+    """Whether the recorder left entries out: their numbers have gaps, and none is done."""
+    gaps = bool(entries) and whole(entries[-1].get("record_id")) >= len(entries)
+    return gaps and not any(map(is_done, (*entries[:LOOKED_AT], *entries[-LOOKED_AT:])))
+
+
+def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
+    """Old operations, all done, and recent ones: the last `tail`, or more from the first one that is not done."""
+    old = entries[:-tail]
+    pending = next((i for i, entry in enumerate(old) if entry.get("state") != "completed" and not is_done(entry)), None)
+    cut = len(old) if pending is None else pending
+    return old[:cut], entries[cut:]
+
+
+def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, list[int]]) -> bool:
+    """Whether the ring has lost operations that were not done, so that the oldest one it holds is not the front.
+
+    A group whose oldest entry is not done must have completed all before that one. Statuses count operations, with or
+    without those between two ranks, so only what exceeds both counts is lost.
+    """
+    if not entries or whole(entries[0].get("record_id")) <= 0:
+        return False
+    waiting = {text(entry.get("pg_id")) for entry in recent if not is_done(entry)}.intersection(status)
+    oldest = {pg_id: next(entry for entry in entries if text(entry.get("pg_id")) == pg_id) for pg_id in waiting}
+    return any(not is_done(one) and count_of(one) > status[pg_id][2] + 1 for pg_id, one in oldest.items())
+
+
+def newest(entries: list[Entry]) -> list[Entry]:
+    """The last collective and the last send or receive of each group."""
+    try:
+        return list({(e["process_group"], e["is_p2p"]): e for e in entries}.values())
+    except (KeyError, TypeError):  # JSON has lists in place of tuples
+        return list({(group_of(e), bool(e.get("is_p2p"))): e for e in entries}.values())
+
+
+def columns(prefix: str, names: Sequence[str], rows: "array[int]") -> dict[str, "np.ndarray[Any, Any]"]:
+    matrix = (
+        np.frombuffer(rows, dtype=np.int64).reshape(-1, len(names))
+        if rows
+        else np.zeros((0, len(names)), dtype=np.int64)
+    )
+    return {f"{prefix}.{name}": np.ascontiguousarray(matrix[:, i]) for i, name in enumerate(names)}

@@ -1,0 +1,40 @@
+"""Stacks of processes as py-spy and faulthandler print them."""
+
+import re
+from pathlib import Path
+
+from analyzers.hangs.model import Frame
+from analyzers.hangs.reading.debug_server import holds_many, stacks
+
+TEXT_BYTES = 1 << 22
+FAULTHANDLER = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (?P<name>.+)$')
+PY_SPY = re.compile(r"^\s+(?P<name>.+) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)$")
+"""Frames of native code have no line where the library was built without them."""
+THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
+
+
+def main_thread(path: Path, rank: int) -> list[Frame]:
+    """The stack of the thread that runs the script, innermost first; of a file of many ranks, that of `rank`."""
+    try:
+        threads = split_threads(text_of(path, rank).splitlines())
+    except OSError:
+        return []
+    whole = [t for t in threads if any(f.name.strip() == "<module>" for f in t)]
+    return max(whole or threads, key=len, default=[])
+
+
+def text_of(path: Path, rank: int) -> str:
+    if holds_many(path):
+        return stacks(path).get(rank, "")
+    with path.open(errors="replace") as file:
+        return file.read(TEXT_BYTES)
+
+
+def split_threads(lines: list[str]) -> list[list[Frame]]:
+    threads: list[list[Frame]] = [[]]
+    for line in lines:
+        if THREAD.match(line):
+            threads.append([])
+        elif found := FAULTHANDLER.match(line) or PY_SPY.match(line):
+            threads[-1].append(Frame(found["name"], found["file"], int(found["line"] or 0)))
+    return [thread for thread in threads if thread]

@@ -1,0 +1,149 @@
+"""Our own step log and torchtitan's structured log.
+
+A line that is no JSON is counted, and told apart where it is the last: a job that died may leave that one cut.
+"""
+
+import gzip
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from analyzers.steps.reading.log_lines import Header, Line, Log, is_whole, line_of, number
+from analyzers.steps.reading.typed_jsonl import content_of as typed_content
+
+SPANS = {
+    "fetching_batch": "data_wait",
+    "fwd_bwd": "fwd_bwd",
+    "optim": "optim",
+    "collect_dist_metrics": "loss_sync",
+    "gc_collect": "gc",
+    "checkpoint_save": "ckpt_save",
+    "eval": "eval",
+    "kineto_profiler_step_call": "profiler",
+    "memory_profiler_step_call": "snapshot",
+}
+"""torchtitan's spans under our names of phases."""
+TAGS = {"checkpoint_save": "checkpoint"}
+HEADER = ("rank", "local_rank", "world_size", "host", "pid", "attempt", "device", "started_ns")
+STARTS_AT_MOST = 1000
+
+Row = dict[str, Any]
+
+
+def content_of(path: Path) -> bytes:
+    """A file's bytes, inflated if gzipped."""
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    with gzip.open(path) if zipped else path.open("rb") as stream:
+        return stream.read()
+
+
+def read(path: Path) -> Log:
+    """The steps of a JSONL file of either kind."""
+    content = content_of(path)
+    head, _, rest = content.partition(b"\n")
+    if rest and (typed := typed_content(rest)) and (header := header_in(head)):
+        return Log([header], [], content=typed)
+    texts = content.splitlines()
+    return structured(texts) if any(b'"log_type_name"' in text for text in texts[:3]) else own(texts)
+
+
+def header_in(text: bytes) -> Header | None:
+    """What a first line tells of its job; None where it is no header."""
+    row = decoded(text, Log([], []), last=False)
+    return told_in(row) if "schema" in row else None
+
+
+def told_in(row: Row) -> Header:
+    return {k: v for k in HEADER if isinstance(v := row.get(k), (int, str))}
+
+
+def decoded(text: bytes, log: Log, *, last: bool) -> Row:
+    """The object in a line; empty for anything else, which is counted."""
+    try:
+        content = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        log.torn, log.damaged = last, log.damaged + (not last)
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def own(texts: list[bytes]) -> Log:
+    """Our JSONL: a header, then a line a step. A restart in the same file begins with a header again."""
+    log = Log([], [])
+    decoder = msgspec.json.Decoder(Line)
+    for position, text in enumerate(texts, 1):
+        try:
+            line: Line | None = decoder.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            row = decoded(text, log, last=position == len(texts))
+            if "schema" in row and len(log.headers) < STARTS_AT_MOST:
+                log.headers.append(told_in(row))
+            line = line_of(row)
+        if line:
+            line.rank, line.attempt, line.covers = -1, max(0, len(log.headers) - 1), 1
+            log.lines.append(line)
+    return log
+
+
+def structured(texts: list[bytes]) -> Log:
+    """The log of torchtitan, one file a process start: spans that end carry their duration in ms."""
+    log, steps = Log([], []), dict[int, Line]()
+    for position, text in enumerate(texts, 1):
+        row = decoded(text, log, last=position == len(texts))
+        if row and not log.headers:
+            log.headers.append(header_of(row))
+        step = row.get("step")
+        if isinstance(step, int) and is_whole(step):
+            line = steps.setdefault(step, Line(step, start_ns=nanoseconds(row.get("time_us"), 1e3)))
+            take_event(line, row)
+    # When the data ends, the step that found none is closed without having trained.
+    log.lines = [finished(line) for line in steps.values() if line.dur_ns >= 0 and "optim" in line.phases]
+    return log
+
+
+def header_of(row: Row) -> Header:
+    """What a record tells of its process, under our names."""
+    told = {
+        "rank": row.get("global_rank", row.get("rank")),
+        "local_rank": row.get("local_rank"),
+        "host": row.get("host_name"),
+        "pid": row.get("pid"),
+        "started_ns": nanoseconds(row.get("time_us"), 1e3),
+    }
+    return {name: value for name, value in told.items() if isinstance(value, (int, str))}
+
+
+def take_event(line: Line, row: Row) -> None:
+    """Add one record to its step."""
+    event, value = str(row.get("log_type_name", "")), row.get("value")
+    name = event.removesuffix("_end")
+    if event == "metric_value":
+        take_metric(line, str(row.get("event_name")), value)
+    elif event == "step_end":
+        tags = row.get("step_tags")
+        line.dur_ns = nanoseconds(value, 1e6)
+        line.tags = [TAGS.get(str(tag), str(tag)) for tag in tags] if isinstance(tags, list) else []
+    elif event.endswith("_end") and name in SPANS:
+        line.phases[SPANS[name]] = line.phases.get(SPANS[name], 0) + nanoseconds(value, 1e6)
+
+
+def take_metric(line: Line, name: str, value: Any) -> None:
+    if name == "local_valid_tokens":
+        line.tokens = nanoseconds(value, 1)
+    elif name in ("loss", "grad_norm"):
+        setattr(line, name, number(value))
+
+
+def finished(line: Line) -> Line:
+    """A step with what the log leaves to its reader."""
+    line.residual_ns = line.dur_ns - sum(line.phases.values())
+    return line
+
+
+def nanoseconds(value: Any, unit: float) -> int:
+    """A time in units of `unit` ns as whole ns; 0 for what is none."""
+    ns = number(value) * unit
+    return round(ns) if math.isfinite(ns) and abs(ns) < 4e18 else 0

@@ -1,0 +1,123 @@
+"""The numbers of one account: where its span goes, in all and by phase, stream and step."""
+
+import msgspec
+import numpy as np
+
+from analyzers.traces.answers.all_to_all import exchanges
+from analyzers.traces.answers.collectives import Meetings, collectives
+from analyzers.traces.answers.compiled import compiled
+from analyzers.traces.answers.costs import Attribution
+from analyzers.traces.answers.flops import Formulas
+from analyzers.traces.answers.idle import blocking, idle
+from analyzers.traces.answers.input_shapes import by_shape
+from analyzers.traces.answers.kernels import kernels, sequences
+from analyzers.traces.answers.launches import copies, copy_sizes, graphs, launch_times, queues, synchronisations
+from analyzers.traces.answers.validity import problems
+from analyzers.traces.columns.intervals import account, covered
+from analyzers.traces.columns.phases import NAMES, OTHER
+from analyzers.traces.columns.work import Work
+from analyzers.traces.reading.distinct import distinct, groups
+from analyzers.traces.reading.event_table import Column
+from analyzers.traces.structs import Counter, Part, RankTrace, StepTime
+
+KERNELS_AT_MOST = 100
+DIVIDED = [name for name in Part.__struct_fields__ if name in RankTrace.__struct_fields__]
+"""How an account divides, as a part of it does."""
+
+
+def describe(met: Meetings, formulas: Formulas) -> RankTrace:
+    """All answers about one account; path, rank and utilisation are the caller's to fill in."""
+    work, trace, due = met.work, met.work.trace, Attribution(met.work)
+    whole, gaps = part(work, "", np.arange(len(work.rows))), idle(work)
+    # Of several devices each has done what it was launched for; of one also what was launched unseen.
+    done, again = formulas.total(due.inside[1] > 0 if len(distinct(trace.devices)) > 1 else None)
+    timed = sum(end - start for _, start, end in trace.steps) or whole.span_ns
+    devices = trace.header.get("devices", [])
+    return RankTrace(
+        path="",
+        rank=trace.header.get("rank"),
+        device=work.device,
+        world_size=trace.header.get("world_size"),
+        backend=trace.header.get("backend"),
+        source="cpu" if work.device is None else "device",
+        device_name=devices[0] if devices and work.device is not None else "",
+        steps=len(trace.steps),
+        device_events=len(work.rows),
+        unlinked_events=int((~work.linked).sum()),
+        **{name: getattr(whole, name) for name in DIVIDED},
+        idle_host_ns=gaps.host,
+        idle_dependency_ns=gaps.dependency,
+        idle_launch_ns=gaps.launch,
+        idle_unexplained_ns=gaps.unexplained,
+        blocking_communication_ns=covered(*blocking(work)),
+        kernels=kernels(due)[:KERNELS_AT_MOST],
+        step_times=step_times(work),
+        phases=phase_parts(work),
+        streams=stream_parts(work),
+        operators=due.operators(formulas),
+        modules=due.modules(),
+        annotations=due.annotations(),
+        lines=due.lines(),
+        shapes=by_shape(due, formulas),
+        launched=due.launched(),
+        launches=launch_times(work),
+        queues=queues(work),
+        synchronisations=synchronisations(trace),
+        copies=copies(work),
+        copy_sizes=copy_sizes(work),
+        collectives=collectives(met),
+        exchanges=exchanges(met),
+        graphs=graphs(work),
+        compiled=compiled(trace),
+        sequences=sequences(work),
+        counters=msgspec.convert(trace.columns.meta["counters"], list[Counter]),
+        flops=done,
+        recomputed_flops=again,
+        flops_per_s=round(done / timed * 1e9) if timed else 0,
+        peak_flops_per_s=formulas.peaks[0] if formulas.peaks else None,
+        problems=problems(work),
+    )
+
+
+def part(work: Work, name: str, rows: Column) -> Part:
+    """How some events divide, whose places in `work` are given."""
+    start, end = work.start[rows], work.end[rows]
+    found = account(start, end, work.kind[rows])
+    return Part(
+        name=name,
+        events=len(rows),
+        work_ns=int((end - start).sum()),
+        span_ns=found.span,
+        busy_ns=found.busy,
+        idle_ns=found.idle,
+        compute_ns=found.compute,
+        communication_ns=found.communication,
+        exposed_communication_ns=found.exposed_communication,
+        overlapped_communication_ns=found.overlapped,
+        memory_ns=found.memory,
+        exposed_memory_ns=found.exposed_memory,
+    )
+
+
+def phase_parts(work: Work) -> list[Part]:
+    """By the phase that launched each event; `no launch` where the file does not tell."""
+    phase = work.phase
+    found = [part(work, NAMES[i] if i >= 0 else "no launch", rows) for i, rows in groups(phase)]
+    return [] if [one.name for one in found] == [OTHER] else sorted(found, key=lambda one: -one.busy_ns)
+
+
+def stream_parts(work: Work) -> list[Part]:
+    """By stream; on a host by thread."""
+    lane = work.trace.columns["lane"][work.rows]
+    return [part(work, work.trace.columns.meta["lanes"][i]["name"], rows) for i, rows in groups(lane)]
+
+
+def step_times(work: Work) -> list[StepTime]:
+    """The steps of the host with the work that each launched."""
+    rows, base = dict(groups(work.step())), int(work.trace.header.get("base_ns", 0))
+    found = []
+    for place, (number, start, end) in enumerate(work.trace.steps):
+        one = part(work, f"step {number}", rows.get(place, np.zeros(0, np.int64)))
+        fields = {name: getattr(one, name) for name in Part.__struct_fields__}
+        found.append(StepTime(step=number, start_ns=start + base, dur_ns=end - start, **fields))
+    return found
