@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from trainer.recorders.memory import MemoryRecorder
+from workbench.recorders.memory.recorder import MemoryRecorder
 
 STEPS, WIDTH, WORDS = 4, 192, 1000
 

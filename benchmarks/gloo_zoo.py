@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 from torch.utils.data import DataLoader, Dataset
 
-from trainer.recorders.collector import once
 from workbench import recorders
+from workbench.recorders.hang.collector import once
 
 STEPS, FAULT_STEP = 6, 4
 HEALTHY_STEPS, STEP_S = 150, 0.02

@@ -71,8 +71,8 @@ def unpacked(state: dict[str, Tensor], name: str, parameter: Tensor) -> Tensor:
 def train(folder: str, kind: str, *arguments: str) -> None:
     from trainer.config import load
     from trainer.models.decoder import build_model, init_weights
-    from trainer.recorders.memory import MemoryRecorder
     from trainer.step import mean_loss
+    from workbench.recorders.memory.recorder import MemoryRecorder
 
     config = load(None, arguments)
     model = build_model(config)

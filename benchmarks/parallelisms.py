@@ -27,9 +27,9 @@ from trainer.estimate.pipeline import parts_of
 from trainer.estimate.rehearsal import joined, laid_out, step_of
 from trainer.estimate.tensor_parallel import loss_over
 from trainer.models.decoder import init_weights, model_args
-from trainer.recorders.memory import MemoryRecorder
 from workbench.estimate import estimate
 from workbench.launch.plan import Request
+from workbench.recorders.memory.recorder import MemoryRecorder
 
 ROOT = Path(__file__).parents[1]
 STEPS = 3

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from trainer.recorders import RecorderOptions, Recorders
+from workbench.recorders import RecorderOptions, Recorders
 
 PHASES = ("data_wait", "fwd", "bwd", "grad_clip", "optim", "loss_sync")
 

@@ -1,5 +1,6 @@
 """The borders between the houses hold at run time too."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,14 @@ def test_the_analyzers_need_no_face_and_no_torch():
 def test_the_config_schema_needs_no_torch():
     """The launcher reads a configuration without waiting seconds for torch."""
     assert "torch" not in modules_after("import trainer.config")
+
+
+def test_the_recorders_import_only_the_standard_library_torch_and_themselves():
+    """Any script can import them, whatever else is installed and whatever modules lie beside the script."""
+    allowed = {*sys.stdlib_module_names, "torch"}
+    for path in (ROOT / "workbench" / "recorders").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            foreign = [name for name in names if not name.startswith("workbench.recorders")]
+            assert {name.partition(".")[0] for name in foreign} <= allowed, path

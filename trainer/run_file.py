@@ -18,7 +18,7 @@ import torch.distributed as dist
 from trainer.config import JobConfig, as_dict
 from trainer.models.decoder import model_args
 from trainer.parallel.mesh import World
-from trainer.recorders.files import Place, write_json
+from workbench.recorders.files import Place, write_json
 
 ARTEFACTS = ("dumps", "steps", "tb", "logs")
 

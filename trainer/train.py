@@ -22,10 +22,10 @@ from trainer.metrics import Measured, Meter
 from trainer.models.decoder import build_model
 from trainer.optim import build_optimizer, lr_factor, set_lr
 from trainer.parallel.plan import parallelize
-from trainer.recorders import RecorderOptions, Recorders
-from trainer.recorders.steps import StepLine
 from trainer.run_file import RunFile, set_aside
 from trainer.step import Batch, OptimizerStep
+from workbench.recorders import RecorderOptions, Recorders
+from workbench.recorders.timing.step_log import StepLine
 
 logger = logging.getLogger("root")
 

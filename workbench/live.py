@@ -35,7 +35,7 @@ def subjects(paths: Sequence[Path], run: Path | None, pids: Sequence[int]) -> li
 def collect(folder: Path) -> None:
     """Take one set of dumps of all ranks on this machine, in a process of its own."""
     note(f"asking the ranks of {folder} for their dumps, twice")
-    command = [sys.executable, "-m", "trainer.recorders.collector", str(folder), "--once"]
+    command = [sys.executable, "-m", "workbench.recorders.hang.collector", str(folder), "--once"]
     paths = [str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     try:

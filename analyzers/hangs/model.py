@@ -9,7 +9,8 @@ import numpy as np
 
 INTERNAL = (
     *("/torch/", "/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>"),
-    "/trainer/recorders/",  # our own, through which an ending rank waits to be asked
+    # Our own recorders, in which a rank that ends waits for its dump to be taken; under trainer/ in older recordings.
+    *("/workbench/recorders/", "/trainer/recorders/"),
 )
 """Parts of paths that are not the user's code."""
 NATIVE = (".so", ".c", ".cc", ".cpp", ".cu", ".h", ".S")

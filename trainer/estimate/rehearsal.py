@@ -23,8 +23,8 @@ from trainer.models.decoder import Decoder, build_model
 from trainer.optim import build_optimizer
 from trainer.parallel.mesh import Degrees, World, degrees, mesh_of
 from trainer.parallel.plan import lay_out
-from trainer.recorders.notes import COMMUNICATION, INPUTS
 from trainer.step import Batch, OptimizerStep
+from workbench.recorders.memory.tensor_hooks import COMMUNICATION, INPUTS
 
 STEPS = 2
 """The first step makes the optimizer's state, so that the second is like all that follow."""

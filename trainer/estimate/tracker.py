@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from trainer.recorders.notes import ACTIVATIONS, PRIORITY, TEMPORARY, Notes, local_part
-from trainer.recorders.purposes import purpose_of
+from workbench.recorders.memory.library_functions import purpose_of
+from workbench.recorders.memory.tensor_hooks import ACTIVATIONS, PRIORITY, TEMPORARY, Notes, local_part
 
 DEPTH = 30
 """How many callers of an allocation are looked at for its purpose."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainer.config import ConfigError, JobConfig
-from trainer.recorders.notes import clean
+from workbench.recorders.memory.tensor_hooks import clean
 
 
 class Decoder(nn.Module):

@@ -13,7 +13,7 @@ from trainer.config import JobConfig
 from trainer.models.decoder import Decoder
 from trainer.models.moe import mixtures
 from trainer.parallel.mesh import EXPERT, World
-from trainer.recorders.notes import local_part
+from workbench.recorders.memory.tensor_hooks import local_part
 
 EXPERTS_DIM = 3
 """Dimensions of the weights of experts, and of no others."""

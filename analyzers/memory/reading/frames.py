@@ -11,10 +11,11 @@ from analyzers.memory.reading.interning import Column
 Frame = tuple[str, str, int]
 """Name, file, line."""
 
-# Not a place where the user can change anything: C++, PyTorch, helper packages, the standard library, the recorder.
+# Not a place where the user can change anything: C++, PyTorch, helper packages, the standard library, the recorders
+# (under trainer/ in older recordings).
 INTERNAL = re.compile(
     r"(^|/)torch/|-packages/(einops|jaxtyping|numpy|triton)/|/lib/python[\d.]+/(?!(site|dist)-packages/)"
-    r"|^<|^\?\?$|^$|\.(cpp|cc|cu|cuh|h|hpp|c|so|o)\b|trainer/recorders/"
+    r"|^<|^\?\?$|^$|\.(cpp|cc|cu|cuh|h|hpp|c|so|o)\b|(workbench|trainer)/recorders/"
 )
 
 # What takes the stack or hands memory out, below the operation that asked for it: innermost where stacks="all".

@@ -70,7 +70,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-from trainer.recorders.memory import MemoryRecorder
+from workbench.recorders.memory.recorder import MemoryRecorder
 
 folder, pieces = sys.argv[1], int(sys.argv[2])
 model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 16), nn.Linear(16, 4000, bias=False))

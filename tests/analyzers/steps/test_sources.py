@@ -17,7 +17,7 @@ from analyzers.steps import views
 from analyzers.steps.loading import load
 from analyzers.steps.reading import jsonl, tensorboard
 from analyzers.steps.reading.log_lines import content_of
-from trainer.recorders.structured_log import export
+from workbench.recorders.timing.structured_log import export
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "sources_2ranks"
 GIB = 1 << 30

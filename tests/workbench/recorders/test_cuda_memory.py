@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from trainer.recorders import RecorderOptions, Recorders
-from trainer.recorders.cuda_memory import categorize
-from trainer.recorders.ledger import Ledger, trace_entries
-from trainer.recorders.notes import PARAMETERS, Note
+from workbench.recorders import RecorderOptions, Recorders
+from workbench.recorders.memory.cuda_history import categorize
+from workbench.recorders.memory.live_blocks import Ledger, trace_entries
+from workbench.recorders.memory.tensor_hooks import PARAMETERS, Note
 
 WIDTH = 32
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from trainer.recorders.allocations import Span
-from trainer.recorders.notes import TEMPORARY, UNKNOWN, Note, Notes
-from trainer.recorders.roles import Block, Roles
+from workbench.recorders.memory.block_categories import Block, Roles
+from workbench.recorders.memory.profiler_events import Span
+from workbench.recorders.memory.tensor_hooks import TEMPORARY, UNKNOWN, Note, Notes
 
 ENTRIES = 100_000
 ENDS = ("free_requested", "free_completed")

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trainer.recorders.steps import StepRecorder
-from trainer.recorders.timing import Timing
+from workbench.recorders.timing.step_log import StepRecorder
+from workbench.recorders.timing.step_table import Timing
 
 ROW = re.compile(r"^  (\w+) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)% +([\d.]+|-) +([\d.]+|-)$", re.MULTILINE)
 

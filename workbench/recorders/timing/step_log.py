@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainer.recorders.device_clock import DeviceClock, Spans
-from trainer.recorders.files import Place
-from trainer.recorders.heartbeat import DONE, Heartbeat
-from trainer.recorders.limits import room
-from trainer.recorders.timing import Timing
+from workbench.recorders.files import Place
+from workbench.recorders.hang.heartbeat import DONE, Heartbeat
+from workbench.recorders.memory.limits import room
+from workbench.recorders.timing.device_clock import DeviceClock, Spans
+from workbench.recorders.timing.step_table import Timing
 
 BETWEEN = "between"
 RESIDUAL = "step"

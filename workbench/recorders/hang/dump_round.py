@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainer.recorders.files import write_bytes
-from trainer.recorders.worker import Worker
+from workbench.recorders.files import write_bytes
+from workbench.recorders.hang.rank_process import Worker
 
 PICKLE_TIMEOUT_S = 2.5
 PICKLE_AGAIN_S = 0.5  # a second chance for a rank that was busy and does not hold the GIL

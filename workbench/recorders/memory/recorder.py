@@ -20,14 +20,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.recorders.breakdown import table
-from trainer.recorders.cpu_memory import CpuHistory
-from trainer.recorders.cuda_memory import CudaHistory
-from trainer.recorders.endings import error_frames, is_out_of_memory
-from trainer.recorders.files import Place, write_bytes
-from trainer.recorders.limits import Room, lift, resident, room
-from trainer.recorders.notes import Notes
-from trainer.recorders.profile import TracePlan
+from workbench.recorders.files import Place, write_bytes
+from workbench.recorders.hang.rank_exit import error_frames, is_out_of_memory
+from workbench.recorders.memory.breakdown_table import table
+from workbench.recorders.memory.cpu_history import CpuHistory
+from workbench.recorders.memory.cuda_history import CudaHistory
+from workbench.recorders.memory.limits import Room, lift, resident, room
+from workbench.recorders.memory.tensor_hooks import Notes
+from workbench.recorders.timing.profiler_traces import TracePlan
 
 ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) ?(bytes|[KMGT]iB)")
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}

@@ -27,9 +27,9 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-from trainer.recorders.endings import TerminationDelay, exit_report
-from trainer.recorders.files import Place, write_bytes, write_json
-from trainer.recorders.p2p import PointToPoint
+from workbench.recorders.files import Place, write_bytes, write_json
+from workbench.recorders.hang.rank_exit import TerminationDelay, exit_report
+from workbench.recorders.hang.send_recv_counts import PointToPoint
 
 PATIENCE_S = 15.0
 c10d: Any = _distributed_c10d  # its type stubs lag behind
@@ -168,11 +168,11 @@ class FlightRecorder:
     def _start_collector(self) -> None:
         place, (init, train) = self._place, self._timeouts
         command = [
-            *(sys.executable, "-m", "trainer.recorders.collector", str(self._folder)),
+            *(sys.executable, "-m", "workbench.recorders.hang.collector", str(self._folder)),
             *("--first-rank", str(place.rank), "--ranks", str(place.local_world_size), "--attempt", str(place.attempt)),
             *("--init-timeout", str(init), "--train-timeout", str(train)),
         ]
-        package = Path(__file__).parents[2]
+        package = Path(__file__).parents[3]
         search = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
         with (self._dumps / ".collector.log").open("ab") as log:
             subprocess.Popen(

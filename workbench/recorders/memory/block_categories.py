@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from trainer.recorders.allocations import Frame
-from trainer.recorders.notes import ACTIVATIONS, INPUTS, MODULE, PHASE, PRIORITY, TEMPORARY, Note
-from trainer.recorders.purposes import purpose_of
+from workbench.recorders.memory.library_functions import purpose_of
+from workbench.recorders.memory.profiler_events import Frame
+from workbench.recorders.memory.tensor_hooks import ACTIVATIONS, INPUTS, MODULE, PHASE, PRIORITY, TEMPORARY, Note
 
 LOADING = ("data_wait", "h2d")
 FORWARD, BACKWARD = "fwd", "bwd"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from trainer.recorders.notes import COMMUNICATION, TEMPORARY, UNKNOWN
+from workbench.recorders.memory.tensor_hooks import COMMUNICATION, TEMPORARY, UNKNOWN
 
 Tensor = tuple[str, str, int]
 """(category, name, bytes)."""

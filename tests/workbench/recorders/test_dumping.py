@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from trainer.recorders.collector import once
+from workbench.recorders.hang.collector import once
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]

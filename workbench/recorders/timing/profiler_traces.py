@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule
 
-from trainer.recorders.files import Place
+from workbench.recorders.files import Place
 
 FULL = 2
 """The generation that a full garbage collection is of."""

@@ -1,9 +1,9 @@
 """The process beside the ranks of a node that asks all of them for dumps when one stalls, fails or dies.
 
-It runs outside the ranks, so that it can ask one that holds the GIL and outlives one that is killed, and it uses
-the standard library only. `trainer.recorders.flight` starts it; by hand, for a job that hangs right now:
+It runs outside the ranks, so that it can ask one that holds the GIL and outlives one that is killed, and it uses the
+standard library only. `FlightRecorder.start` starts it; by hand, for a job that hangs right now:
 
-    python -m trainer.recorders.collector outputs --once
+    python -m workbench.recorders.hang.collector outputs --once
 """
 
 import argparse
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.recorders.files import read_json, write_json
-from trainer.recorders.rounds import look
-from trainer.recorders.worker import Worker, is_running
+from workbench.recorders.files import read_json, write_json
+from workbench.recorders.hang.dump_round import look
+from workbench.recorders.hang.rank_process import Worker, is_running
 
 POLL_S = 0.2
 STALLED_AFTER = 0.4  # of the timeout in force: both rounds end before the collectives give up

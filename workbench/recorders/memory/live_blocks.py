@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trainer.recorders.allocations import Allocation, Frame, Session
-from trainer.recorders.notes import UNKNOWN, Note
-from trainer.recorders.roles import Block, Roles
+from workbench.recorders.memory.block_categories import Block, Roles
+from workbench.recorders.memory.profiler_events import Allocation, Frame, Session
+from workbench.recorders.memory.tensor_hooks import UNKNOWN, Note
 
 GRAIN = 2 << 20
 

@@ -11,13 +11,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
-from trainer.recorders.files import Place
-from trainer.recorders.flight import FlightRecorder
-from trainer.recorders.memory import MemoryRecorder
-from trainer.recorders.options import RecorderOptions
-from trainer.recorders.profile import TraceRecorder, collections_marked
-from trainer.recorders.steps import StepLine, StepRecorder
-from trainer.recorders.timing import Timing
+from workbench.recorders.files import Place
+from workbench.recorders.hang.flight_recorder import FlightRecorder
+from workbench.recorders.memory.recorder import MemoryRecorder
+from workbench.recorders.options import RecorderOptions
+from workbench.recorders.timing.profiler_traces import TraceRecorder, collections_marked
+from workbench.recorders.timing.step_log import StepLine, StepRecorder
+from workbench.recorders.timing.step_table import Timing
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Functions of torch that allocate for a purpose of their own."""
 
-from trainer.recorders.notes import COMMUNICATION, PARAMETERS
+from workbench.recorders.memory.tensor_hooks import COMMUNICATION, PARAMETERS
 
 PURPOSES = {
     ("_fsdp_param.py", "alloc_all_gather_outputs"): PARAMETERS,

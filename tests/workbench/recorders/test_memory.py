@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.recorders import RecorderOptions, Recorders
-from trainer.recorders.memory import add_failure
+from workbench.recorders import RecorderOptions, Recorders
+from workbench.recorders.memory.recorder import add_failure
 
 ROOT = Path(__file__).parents[3]
 WIDTH = 64
@@ -180,7 +180,7 @@ OUT_OF_MEMORY = """
 import sys, torch
 from torch import nn
 from trainer.faults import Faults
-from trainer.recorders.memory import MemoryRecorder
+from workbench.recorders.memory.recorder import MemoryRecorder
 from types import SimpleNamespace
 torch.set_num_threads(1)
 model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)])

@@ -10,7 +10,7 @@ import pytest
 
 from analyzers.memory.answers.breakdown import breakdowns
 from analyzers.run import Kind, discover
-from trainer.recorders.breakdown import moments
+from workbench.recorders.memory.breakdown_table import moments
 
 pytestmark = pytest.mark.slow
 

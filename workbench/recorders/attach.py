@@ -17,9 +17,9 @@ from types import TracebackType
 import torch
 import torch.distributed as dist
 
-from trainer.recorders.files import Place
-from trainer.recorders.flight import FlightRecorder
-from trainer.recorders.heartbeat import DONE, Heartbeat
+from workbench.recorders.files import Place
+from workbench.recorders.hang.flight_recorder import FlightRecorder
+from workbench.recorders.hang.heartbeat import DONE, Heartbeat
 
 LOOKS_A_TIMEOUT = 40
 LOOK_AT_MOST_S = 1.0

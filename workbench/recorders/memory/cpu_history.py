@@ -7,10 +7,10 @@ from typing import Any
 
 from torch.profiler import profile, record_function
 
-from trainer.recorders.allocations import Frames, Session, Span
-from trainer.recorders.ledger import Ledger, older_blocks, segments, trace_entries
-from trainer.recorders.notes import Notes
-from trainer.recorders.profile import TracePlan, activities, export
+from workbench.recorders.memory.live_blocks import Ledger, older_blocks, segments, trace_entries
+from workbench.recorders.memory.profiler_events import Frames, Session, Span
+from workbench.recorders.memory.tensor_hooks import Notes
+from workbench.recorders.timing.profiler_traces import TracePlan, activities, export
 
 
 @contextmanager

@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from trainer.recorders.heartbeat import read_beat
-from trainer.recorders.steps import StepRecorder
-from trainer.recorders.structured_log import export
+from workbench.recorders.hang.heartbeat import read_beat
+from workbench.recorders.timing.step_log import StepRecorder
+from workbench.recorders.timing.structured_log import export
 
 ROOT = Path(__file__).parents[3]
 
@@ -83,7 +83,7 @@ def test_full_collections_are_a_phase_of_their_own(tmp_path: Path) -> None:
 def test_a_killed_process_loses_no_finished_step(tmp_path: Path) -> None:
     code = f"""
 import os, signal
-from trainer.recorders.steps import StepRecorder
+from workbench.recorders.timing.step_log import StepRecorder
 recorder = StepRecorder({str(tmp_path)!r})
 for step in (1, 2, 3):
     with recorder.step(step), recorder.phase("fwd"):
@@ -99,7 +99,8 @@ for step in (1, 2, 3):
 
 
 def test_the_collector_needs_no_torch() -> None:
-    code = "import sys, trainer.recorders.collector, trainer.recorders.structured_log; sys.exit('torch' in sys.modules)"
+    modules = "workbench.recorders, workbench.recorders.hang.collector, workbench.recorders.timing.structured_log"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

@@ -1,6 +1,6 @@
 """Writes the step logs of a run as torchtitan's structured logs, for readers of those.
 
-    python -m trainer.recorders.structured_log RUN
+    python -m workbench.recorders.timing.structured_log RUN
 
 makes RUN/structured_logs/training.global_rank_R.<start>-<pid>.jsonl, one for each start of each rank. The spans of a
 step stand in a row, as a step log keeps durations only.

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainer.recorders.files import read_json
-from trainer.recorders.heartbeat import DONE, Beat, read_beat
+from workbench.recorders.files import read_json
+from workbench.recorders.hang.heartbeat import DONE, Beat, read_beat
 
 HELD = {"T": "stopped", "t": "stopped", "D": "in the kernel"}
 

@@ -1,0 +1,1 @@
+"""Record how long the steps and their phases take: step logs and profiler traces."""
