@@ -61,6 +61,7 @@ class Rooms:
     hang: Report[HangData] | None = None
     trace: Report[TraceData] | None = None
     steps: Report[StepsData] | None = None
+    empty_step_logs: bool = False
     problems: list[str] = field(default_factory=list)
 
     def reports(self) -> list[Report[Any]]:
@@ -114,6 +115,7 @@ def ask(found: Run, options: store.Options) -> Rooms:
         rooms.trace = attempt(rooms, lambda: traces.analyze(recorded, options))
     if any(log.kind is not Kind.LOG for log in logs):
         rooms.steps = attempt(rooms, lambda: steps.analyze(logs, options))
+        rooms.empty_step_logs = rooms.steps is None
     return rooms
 
 
@@ -358,6 +360,10 @@ def uneventful(rooms: Rooms, manifest: dict[str, Any], lacking: list[str]) -> Ve
         ends = f", exit codes {codes}" if codes else ""
         text = f"the run {'failed' if status == 'failed' else 'was interrupted'} and left no word of why{ends}"
         return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=text, confidence=0.2, missing=lacking)
+    if status == "completed" and not has_steps(rooms, manifest):
+        text = "the run ended without one step: its status is completed, but nothing shows that it trained"
+        missing = [*lacking, "a step log, which would show the steps"]
+        return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=text, confidence=0.2, missing=missing)
     said = [r.verdict.sentence for r in (rooms.steps, rooms.memory, rooms.trace, rooms.hang) if r is not None]
     state = {"completed": "the run completed", "running": "the run is going on"}.get(
         str(status), "nothing is wrong here"
@@ -370,6 +376,14 @@ def uneventful(rooms: Rooms, manifest: dict[str, Any], lacking: list[str]) -> Ve
         confidence=max((r.verdict.confidence for r in rooms.reports()), default=0.3),
         missing=lacking,
     )
+
+
+def has_steps(rooms: Rooms, manifest: dict[str, Any]) -> bool:
+    """Return whether anything shows that the run trained: a last step, a step log, or artefacts of a job without one.
+
+    A script that does nothing ends with "completed" too.
+    """
+    return bool(manifest.get("last_step") or rooms.steps or (rooms.reports() and not rooms.empty_step_logs))
 
 
 def inputs(found: Run, rooms: Rooms) -> list[Input]:

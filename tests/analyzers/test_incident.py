@@ -56,6 +56,25 @@ def waiting():
     return pickle.dumps({"version": "2.10", "pg_config": {}, "entries": [entry]})
 
 
+@pytest.mark.parametrize("recorded", ["nothing", "a header", "a header and dumps"])
+def test_a_completed_run_without_a_step_is_unknown(tmp_path, recorded):
+    if recorded != "nothing":
+        logged(tmp_path, count=1)
+    if recorded == "a header and dumps":
+        (tmp_path / "dumps").mkdir()
+        idle = pickle.dumps({"version": "2.10", "pg_config": {}, "entries": []})
+        for rank in range(2):
+            (tmp_path / "dumps" / f"rank_{rank}").write_bytes(idle)
+    report = incident.analyze(run.discover(manifest(tmp_path, status="completed")))
+    assert (report.verdict.status, report.verdict.kind) == (Status.UNKNOWN, "unknown")
+    assert "without one step" in report.verdict.sentence
+
+
+def test_a_completed_run_that_names_its_last_step_is_healthy(tmp_path):
+    report = incident.analyze(run.discover(manifest(tmp_path, status="completed", last_step=6)))
+    assert report.verdict.kind == "healthy"
+
+
 def test_a_completed_run_is_healthy(tmp_path):
     report = incident.analyze(run.discover(manifest(logged(tmp_path), status="completed")))
     assert (report.verdict.kind, report.verdict.status, report.data.chain) == ("healthy", "ok", [])
