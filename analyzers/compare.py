@@ -33,8 +33,7 @@ from analyzers.steps.model import Steps, Straggler, summary
 from analyzers.traces.diff import diff as trace_diff
 from analyzers.traces.diff.diff import TraceDiff, signed
 from analyzers.traces.diff.memory import MemoryChange
-from analyzers.traces.findings.findings import duration
-from analyzers.words import mebibytes, seconds
+from analyzers.words import duration_ns, size
 
 Answer = TypeVar("Answer")
 
@@ -169,13 +168,13 @@ def trace_rows(found: TraceDiff | None) -> list[Row]:
     ends = [("traced step", found.step_a_ns, found.step_b_ns), *((p.what, p.a_ns, p.b_ns) for p in found.parts)]
     held = [one for one in found.memory if not one.name]
     return [
-        *(Row(f"trace: {what}", duration(a), duration(b), signed(b - a)) for what, a, b in ends if a or b),
-        *(Row(f"trace: {m.kind}, {m.where}", mebibytes(m.a_bytes), mebibytes(m.b_bytes), more(m)) for m in held),
+        *(Row(f"trace: {what}", duration_ns(a), duration_ns(b), signed(b - a)) for what, a, b in ends if a or b),
+        *(Row(f"trace: {m.kind}, {m.where}", size(m.a_bytes), size(m.b_bytes), more(m)) for m in held),
     ]
 
 
 def more(change: MemoryChange) -> str:
-    return f"{'-' if change.change_bytes < 0 else '+'}{mebibytes(abs(change.change_bytes))}"
+    return f"{'-' if change.change_bytes < 0 else '+'}{size(abs(change.change_bytes))}"
 
 
 def measure(found: Run, options: store.Options) -> Side:
@@ -234,7 +233,7 @@ def moved(a: Side, b: Side) -> list[Evidence]:
     most = sorted(more, key=lambda name: -more[name])[:3]
     late = {s.rank for s in a.late}
     waits = [f"rank {s.rank} makes the others wait: {s.cause}" for s in b.late if s.rank not in late]
-    grown = [f"{name} takes {seconds(more[name])} more a step" for name in most if more[name] > 0]
+    grown = [f"{name} takes {duration_ns(more[name])} more a step" for name in most if more[name] > 0]
     return [Evidence(text=text) for text in [*waits[:3], *grown]]
 
 
@@ -244,15 +243,15 @@ def measure_rows(a: Measures, b: Measures, found: Sequence[Contrast]) -> list[Ro
     names = ("step_time", "step_time_mean", "step_time_p95", "processor_time", "loss")
     pace, mean, p95, busy, last = (by_name.get(name) for name in names)
     rows = [
-        row("step time", (pace.a, pace.b) if pace else (a.step_s, b.step_s), seconds, known.get("step_time")),
-        row("mean step time", (mean.a, mean.b), seconds, known.get("step_time_mean")) if mean else None,
-        row("95th percentile", (p95.a, p95.b), seconds, known.get("step_time_p95")) if p95 else None,
-        row("processor time", (busy.a, busy.b), seconds, known.get("processor_time")) if busy else None,
+        row("step time", (pace.a, pace.b) if pace else (a.step_s, b.step_s), duration_ns, known.get("step_time")),
+        row("mean step time", (mean.a, mean.b), duration_ns, known.get("step_time_mean")) if mean else None,
+        row("95th percentile", (p95.a, p95.b), duration_ns, known.get("step_time_p95")) if p95 else None,
+        row("processor time", (busy.a, busy.b), duration_ns, known.get("processor_time")) if busy else None,
         row("tokens a second", (a.tokens_per_s, b.tokens_per_s), "{:.0f}".format),
         row("last loss", (a.loss, b.loss), "{:.4f}".format),
         row("loss of the last common steps", (last.a, last.b), "{:.4f}".format, known.get("loss")) if last else None,
-        row("peak memory", (a.memory_bytes, b.memory_bytes), mebibytes, known.get("memory")),
-        *(row(f"phase {name}", (a.phases.get(name), b.phases.get(name)), seconds) for name in a.phases | b.phases),
+        row("peak memory", (a.memory_bytes, b.memory_bytes), size, known.get("memory")),
+        *(row(f"phase {name}", (a.phases.get(name), b.phases.get(name)), duration_ns) for name in a.phases | b.phases),
     ]
     return [line for line in rows if line]
 

@@ -26,7 +26,7 @@ from analyzers.report import (
 from analyzers.run import Kind, Run
 from analyzers.steps import StepsData
 from analyzers.traces import TraceData
-from analyzers.words import place, verb, who
+from analyzers.words import agree, rank_names, source_line
 
 SCHEMA = "workbench.incident/1"
 CRASHED = "incident.crashed"
@@ -147,7 +147,7 @@ class Crash:
     def place(self) -> str:
         """The innermost line of the user's own code."""
         line = next((f for f in self.gone.traceback if not any(part in f.filename for part in LIBRARY)), None)
-        return f"{line.name} ({place(line.filename, line.line)})" if line else ""
+        return f"{line.name} ({source_line(line.filename, line.line)})" if line else ""
 
 
 def first_error(found: Run) -> Crash | None:
@@ -194,7 +194,7 @@ def crash_finding(crash: Crash) -> Finding:
 
 
 def crash_text(crash: Crash) -> str:
-    name = who(ranks_of(crash)) if ranks_of(crash) else "a rank"
+    name = rank_names(ranks_of(crash)) if ranks_of(crash) else "a rank"
     did = "gave up waiting for another rank:" if crash.symptom else "failed with"
     return f"{name} {did} {crash.message}" + (f" in {crash.place}" if crash.place else "")
 
@@ -284,7 +284,7 @@ def waiting(rooms: Rooms, culprit: Culprit) -> list[Link]:
     first = next((w for w in mine if set(w.waits_for) & set(culprit.ranks)), mine[0] if mine else None)
     where = f" in {first.operation} #{first.seq} of {label(rooms.hang.data, first.group)}" if first else ""
     whom = "it" if len(culprit.ranks) == 1 else "them"
-    text = f"{who(culprit.victims)} {verb(culprit.victims, 'waits', 'wait')}{where} for {whom}"
+    text = f"{rank_names(culprit.victims)} {agree(culprit.victims, 'waits', 'wait')}{where} for {whom}"
     return [Link(text=text, kind="waiting", ranks=culprit.victims, findings=[f"hang.{culprit.kind}"])]
 
 

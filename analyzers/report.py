@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from analyzers.words import who
+from analyzers.words import rank_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,7 +137,7 @@ def merge(same: Sequence[Finding]) -> Finding:
     others = [finding for finding in same if finding is not first]
     ranks = sorted({rank for finding in same for rank in finding.ranks})
     evidence = [fact for finding in [first, *others] for fact in finding.evidence][:EVIDENCE_AT_MOST]
-    why = first.why if len(ranks) < 2 or not others else f"{first.why} The same on {who(ranks)}."
+    why = first.why if len(ranks) < 2 or not others else f"{first.why} The same on {rank_names(ranks)}."
     return msgspec.structs.replace(first, ranks=ranks, evidence=evidence, why=why)
 
 

@@ -1,11 +1,111 @@
-"""Words that every room uses the same way: ranks as ranges, durations, places in the source."""
+"""The one formatter of numbers, ranks and source lines: every sentence, table and chart takes its text from here.
+
+So 12.6 minutes are "12.6 min" on each face, never also "754 s". What is not known is None here, and "unknown" in text.
+"""
 
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
+UNKNOWN = "unknown"
+SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+MINUTE_S, HOUR_S = 60.0, 3600.0
 
-def ranges(ranks: Iterable[int]) -> str:
-    """`0-2, 5, 7-8` for {0, 1, 2, 5, 7, 8}."""
+
+def size(count: float | None) -> str:
+    """Return bytes in the binary unit that leaves at most four digits before the point: `3.0 GiB`, `512 B`."""
+    if count is None:
+        return UNKNOWN
+    power = 0
+    # Rounding can reach the next unit: 1023.96 MiB reads 1.0 GiB, not 1024.0 MiB.
+    while power + 1 < len(SIZE_UNITS) and abs(round(count, 1 if power else 0)) >= 1024:
+        count, power = count / 1024, power + 1
+    return f"{count:.1f} {SIZE_UNITS[power]}" if power else f"{count:.0f} B"
+
+
+def size_change(count: float) -> str:
+    """Return a difference of bytes with its sign: `+2.5 MiB`."""
+    return f"{'-' if count < 0 else '+'}{size(abs(count))}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds in the unit that fits, with three digits: `870 ns`, `12.3 ms`, `95.0 s`, `12.6 min`, `3.4 h`."""
+    if seconds is None:
+        return UNKNOWN
+    length = abs(seconds)
+    if length >= 2 * HOUR_S:
+        return f"{seconds / HOUR_S:.1f} h"
+    if length >= 2 * MINUTE_S:
+        return f"{seconds / MINUTE_S:.1f} min"
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if length * factor >= 0.9995:  # 999.6 µs round to 1 ms
+            return f"{figures(seconds * factor)} {unit}"
+    return f"{figures(seconds * 1e9)} ns" if seconds else "0 s"
+
+
+def duration_ns(nanoseconds: float | None) -> str:
+    """Return whole nanoseconds as `duration` does."""
+    return UNKNOWN if nanoseconds is None else duration(nanoseconds / 1e9)
+
+
+def waiting_time(seconds: float | None) -> str:
+    """Return a time to wait, no finer than anybody cares: `26 s`, `12 min`, `3.4 h`."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 2 * MINUTE_S:
+        return f"{seconds:.0f} s"
+    return f"{seconds / MINUTE_S:.0f} min" if seconds < 2 * HOUR_S else f"{seconds / HOUR_S:.1f} h"
+
+
+def figures(value: float) -> str:
+    """Return a number with three digits, or with all before its point where it has more: `1.85`, `95.0`, `1234`."""
+    length = abs(value)
+    decimals = 2 if length < 9.995 else 1 if length < 99.95 else 0
+    # Below 1 three digits need more places: 0.00123 would read 0.00.
+    return f"{value:.{decimals}f}" if length >= 0.9995 or not value else f"{value:.3g}"
+
+
+def percent(part: float | None) -> str:
+    """Return a part of 1 in per cent: whole, with a decimal only below 10 and from 99 to 100, where it matters.
+
+    `0.4215` is `42 %`, `0.032` is `3.2 %`, `0.9994` is `99.9 %` (never 100 % of less than all), `0.00001` is `< 0.1 %`.
+    """
+    if part is None:
+        return UNKNOWN
+    value = 100 * abs(part)
+    sign = "-" if part < 0 else ""
+    if 0 < value < 0.05:
+        return f"< {sign}0.1 %"
+    if 99.0 < value < 100.0:
+        return f"{sign}{min(value, 99.9):.1f} %"
+    text = f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
+    return f"{sign}{text.removesuffix('.0')} %"
+
+
+def share(part: float, whole: float) -> str:
+    """Return a part of a whole in per cent, as `percent` does; a whole of nothing has no parts: `0 %`."""
+    return percent(part / whole if whole else 0.0)
+
+
+def percent_change(before: float, after: float) -> str:
+    """Return by how much a number grew or shrank, with its sign: `+140 %`; `unknown` where it was 0."""
+    if not before:
+        return UNKNOWN
+    change = after / before - 1
+    return percent(change) if change < 0 else f"+{percent(change)}"
+
+
+def flops(count: float | None, per: str = "") -> str:
+    """Return floating-point operations: `989 TFLOP`; with `per="/s"` a rate."""
+    if count is None:
+        return UNKNOWN
+    for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= factor:
+            return f"{figures(count / factor)} {prefix}FLOP{per}"
+    return f"{count:.0f} FLOP{per}"
+
+
+def rank_ranges(ranks: Iterable[int]) -> str:
+    """Return ranks with neighbours joined: `0-2, 5, 7-8` for {0, 1, 2, 5, 7, 8}."""
     spans: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if spans and rank == spans[-1][1] + 1:
@@ -15,44 +115,26 @@ def ranges(ranks: Iterable[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
-def who(ranks: Sequence[int]) -> str:
-    """`rank 3` or `ranks 0-2, 5`."""
-    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {ranges(ranks)}"
+def rank_names(ranks: Sequence[int]) -> str:
+    """Return `rank 3` or `ranks 0-2, 5`."""
+    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {rank_ranges(ranks)}"
 
 
-def verb(ranks: Sequence[int], one: str, many: str) -> str:
-    """The form of a verb that goes with so many ranks."""
-    return one if len(set(ranks)) == 1 else many
+def agree(ranks: Sequence[int], singular: str, plural: str) -> str:
+    """Return the form of a verb that agrees with so many ranks: `agree([3], "waits", "wait")` is `waits`."""
+    return singular if len(set(ranks)) == 1 else plural
 
 
-def counted(count: int, what: str) -> str:
-    """`1 piece`, `3 pieces`."""
-    return f"{count} {what}" + ("" if count == 1 else "s")
+def quantity(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 piece`, `3 pieces`."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def place(filename: str, line: int) -> str:
-    """`data/text.py:41`: the file with its folder, and the line; native code may have none (0)."""
+def source_line(filename: str, line: int) -> str:
+    """Return `data/text.py:41`: the file with its folder, and the line; native code may have none (0)."""
     return "/".join(PurePath(filename).parts[-2:]) + (f":{line}" if line else "")
 
 
-def seconds(value: float) -> str:
-    """A duration in s with a unit that fits its size."""
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if value * factor >= 1:
-            return f"{figures(value * factor)} {unit}"
-    return f"{value * 1e9:.3g} ns"
-
-
-def figures(value: float) -> str:
-    """Three digits, more of a number that has more before its point: `:.3g` would turn to an exponent."""
-    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
-
-
-def mebibytes(count: float) -> str:
-    """A size in MiB."""
-    return f"{count / (1 << 20):.1f} MiB"
-
-
-def signal_of(exit_code: int) -> str:
-    """`killed by signal 9` for -9, `exit code 1` for 1."""
+def exit_reason(exit_code: int) -> str:
+    """Return `killed by signal 9` for -9 and `exit code 1` for 1."""
     return f"killed by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"

@@ -7,10 +7,10 @@ import msgspec
 
 from analyzers.report import Evidence, Finding, Report, Severity, Verdict, ranked, status_of, tool_version
 from analyzers.run import Run
+from analyzers.words import share, size
 from trainer.config import ConfigError, JobConfig, load
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, environment, shape, trainer_arguments
-from workbench.present.units import share, size
 from workbench.rehearsal import ask_trainer
 
 NEAR_LIMIT = 0.9

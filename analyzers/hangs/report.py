@@ -21,7 +21,7 @@ from analyzers.hangs.reading.exits import Death, exception_text, is_victim
 from analyzers.hangs.reading.side_data import Side
 from analyzers.hangs.reading.torchrun_workers import last_lines
 from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, ranked, tool_version
-from analyzers.words import verb, who
+from analyzers.words import agree, rank_names
 
 CROWDS_AT_MOST, CALLERS_AT_MOST = 4, 5
 COPY_WHOLE = "collect the dumps again, or copy them whole"
@@ -176,7 +176,7 @@ def without_culprit(scene: Scene, lacking: list[str]) -> Verdict:
         sentence = f"{standing}; stacks alone do not tell who waits for whom"
     if gave_up:
         ends = exception_text(scene.side.exits[gave_up[0]])
-        sentence = f"{who(gave_up)} gave up waiting ({ends}), and the dumps do not show for whom"
+        sentence = f"{rank_names(gave_up)} gave up waiting ({ends}), and the dumps do not show for whom"
     return Verdict(
         status=Status.UNKNOWN if hidden else Status.OK,
         kind="unknown" if hidden else "healthy",
@@ -192,8 +192,10 @@ def missing(scene: Scene) -> list[str]:
     lacks = {
         what: [r for r in ranks if what != NO_STACKS or r not in side.stack_files] for what, ranks in job.lacks.items()
     }
-    lacking = [f"{what} {who(ranks)}" for what, ranks in lacks.items() if ranks]
-    lacking += [f"no dump of {who(ranks)}" + (f": {why}" if why else "") for why, ranks in absent(job, side).items()]
+    lacking = [f"{what} {rank_names(ranks)}" for what, ranks in lacks.items() if ranks]
+    lacking += [
+        f"no dump of {rank_names(ranks)}" + (f": {why}" if why else "") for why, ranks in absent(job, side).items()
+    ]
     inferred = [g.label for g in job.groups if g.source == "entries"]
     if inferred:
         lacking.append(f"members of {', '.join(inferred[:5])} are inferred from who used them")
@@ -205,7 +207,10 @@ def unreadable(job: Job) -> list[str]:
     ranks: dict[str, list[int]] = {}
     for rank, why in sorted(job.unreadable.items()):
         ranks.setdefault(why, []).append(rank)
-    return [f"{verb(r, 'dump', 'dumps')} of {who(r)} {verb(r, 'is', 'are')} unreadable: {w}" for w, r in ranks.items()]
+    return [
+        f"{agree(r, 'dump', 'dumps')} of {rank_names(r)} {agree(r, 'is', 'are')} unreadable: {w}"
+        for w, r in ranks.items()
+    ]
 
 
 def absent(job: Job, side: Side) -> dict[str, list[int]]:
@@ -230,7 +235,7 @@ def stack_of(side: Side, culprit: Culprit) -> list[Evidence]:
         return []
     line, *callers = own
     called = f", called by {', '.join(f.name for f in callers[:CALLERS_AT_MOST])}" if callers else ""
-    text = f"{who(culprit.ranks)}: {line.name}{called}"
+    text = f"{rank_names(culprit.ranks)}: {line.name}{called}"
     return [Evidence(text=text, line=f"{line.filename}:{line.line}", source=str(side.stack_files.get(rank, "")))]
 
 
@@ -248,7 +253,9 @@ def last_words(side: Side, culprit: Culprit) -> list[Evidence]:
     rank = culprit.ranks[0]
     if culprit.kind != "dead":
         told = timing(side, rank)
-        return [Evidence(text=f"{who([rank])}: {told}", source=str(side.step_logs.get(rank, "")))] if told else []
+        return (
+            [Evidence(text=f"{rank_names([rank])}: {told}", source=str(side.step_logs.get(rank, "")))] if told else []
+        )
     log = side.log_files.get(rank)
     said = last_lines(log) if log else ""
     return [Evidence(text=f"its log ends with: {said}", source=str(log))] if said else []
@@ -262,7 +269,7 @@ def crowds(scene: Scene, victims: Sequence[int]) -> list[Evidence]:
             together.setdefault(place, []).append(rank)
     most = sorted(together.items(), key=lambda one: -len(one[1]))[:CROWDS_AT_MOST]
     return [
-        Evidence(text=f"{who(ranks)} {verb(ranks, 'waits', 'wait')} in {name}", line=line)
+        Evidence(text=f"{rank_names(ranks)} {agree(ranks, 'waits', 'wait')} in {name}", line=line)
         for (name, line), ranks in most
     ]
 

@@ -12,7 +12,7 @@ from analyzers.hangs.loading import load_job
 from analyzers.hangs.model import Frame, Job, Op, is_library
 from analyzers.hangs.reading.dump_sets import open_set
 from analyzers.hangs.reading.side_data import Side
-from analyzers.words import place, ranges
+from analyzers.words import rank_ranges, source_line
 
 STATES = ("done", "started", "scheduled", "missing", "mismatch", "no dump")
 
@@ -60,7 +60,9 @@ def folded(table: pd.DataFrame, axis: str = "index") -> pd.DataFrame:
     alike: dict[tuple[str, ...], list[int]] = {}
     for rank, row in zip(by_rank.index, by_rank.to_numpy().tolist(), strict=True):
         alike.setdefault(tuple(row), []).append(int(rank))
-    rows = pd.DataFrame(list(alike), index=pd.Index(map(ranges, alike.values()), name="ranks"), columns=by_rank.columns)
+    rows = pd.DataFrame(
+        list(alike), index=pd.Index(map(rank_ranges, alike.values()), name="ranks"), columns=by_rank.columns
+    )
     return rows if axis == "index" else rows.T
 
 
@@ -90,7 +92,7 @@ def stacks(found: run.Run, options: store.Options | None = None) -> pd.DataFrame
         {
             "depth": len(path) - 1,
             "name": path[-1].name,
-            "place": place(path[-1].filename, path[-1].line),
+            "place": source_line(path[-1].filename, path[-1].line),
             "ranks": merged[path],
             "filename": path[-1].filename,
             "line": path[-1].line,
@@ -167,5 +169,5 @@ def label(job: Job, op: Op | None) -> str:
     if op is None:
         return ""
     signature, line = job.signature(op), job.line(op)
-    where = f" ({place(line.filename, line.line)})" if line else ""
+    where = f" ({source_line(line.filename, line.line)})" if line else ""
     return f"{signature.operation} {signature.shape}{where}"

@@ -9,11 +9,11 @@ import pandas as pd
 from analyzers import run, store
 from analyzers.memory.categories.grouping import Held, Path, held
 from analyzers.memory.findings.remedies import REMEDY
-from analyzers.memory.findings.text import share, size
 from analyzers.memory.loading import opened
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.run import Artefact
+from analyzers.words import share, size
 
 LINE = re.compile(r":\d+$")
 DEPTH = {"category": 1}

@@ -14,7 +14,7 @@ from analyzers.steps.answers.trends import fewer_collectives, memory_growth
 from analyzers.steps.findings import findings as told
 from analyzers.steps.loading import load
 from analyzers.steps.model import Steps, StepsData, summary
-from analyzers.words import seconds, verb
+from analyzers.words import agree, duration
 
 SCHEMA = "workbench.steps/1"
 CLASSES = (
@@ -94,8 +94,8 @@ def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
 def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -> Verdict:
     """`4 ranks, 103 ms a step, nobody is late`, as far as the logs tell."""
     median = max((rank.median_step_s for rank in data.ranks if rank.median_step_s is not None), default=None)
-    text = f"{len(data.ranks)} {verb(steps.ranks, 'rank', 'ranks')}, "
-    text += "no step is timed" if median is None else f"{seconds(median)} a step"
+    text = f"{len(data.ranks)} {agree(steps.ranks, 'rank', 'ranks')}, "
+    text += "no step is timed" if median is None else f"{duration(median)} a step"
     text += ", nobody is late" if late.told else ""
     text += " as far as these logs tell" if late.told and not late.measured else ""
     return Verdict(status=Status.OK, kind="healthy", sentence=text, confidence=told.confidence(steps), missing=missing)

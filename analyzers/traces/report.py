@@ -14,11 +14,11 @@ from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.matching import Recording
 from analyzers.traces.across.rank_waits import Across, Axis, Group, Meeting, RankWaits, across, axes
 from analyzers.traces.across.stragglers import Straggler, straggler_findings, stragglers
-from analyzers.traces.findings.findings import duration, findings_of, percent
+from analyzers.traces.findings.findings import findings_of
 from analyzers.traces.findings.memory import memory_findings
 from analyzers.traces.model import Trace
 from analyzers.traces.structs import Held, RankTrace
-from analyzers.words import who
+from analyzers.words import duration_ns, rank_names, share
 
 SCHEMA = "workbench.trace/1"
 READER = "analyzers.traces.ingest"
@@ -183,10 +183,10 @@ def verdict(accounts: Sequence[RankTrace], findings: Sequence[Finding], clocks: 
 def division(accounts: Sequence[RankTrace]) -> str:
     """How the longest account divides, as half a sentence."""
     a = max(accounts, key=lambda account: account.span_ns)
-    who = "the trace" if a.rank is None else f"rank {a.rank}"
+    name = "the trace" if a.rank is None else f"rank {a.rank}"
     return (
-        f"{who} computes {percent(a.compute_ns, a.span_ns)} of {duration(a.span_ns)}, communicates without computing"
-        f" {percent(a.exposed_communication_ns, a.span_ns)}, idles {percent(a.idle_ns, a.span_ns)}"
+        f"{name} computes {share(a.compute_ns, a.span_ns)} of {duration_ns(a.span_ns)}, communicates without computing"
+        f" {share(a.exposed_communication_ns, a.span_ns)}, idles {share(a.idle_ns, a.span_ns)}"
     )
 
 
@@ -194,7 +194,7 @@ def lacking(accounts: Sequence[RankTrace], clocks: Sequence[Clock]) -> list[str]
     """Evidence that would have made the verdict firmer."""
     apart = [clock.rank for clock in clocks if not clock.agrees]
     wanted = {
-        f"collectives that tell the clock of {who(apart)}: those there are contradict each other or are none": apart,
+        f"collectives that tell the clock of {rank_names(apart)}: there are none, or they contradict each other": apart,
         "step marks (call profiler.step() in the loop)": any(not account.steps for account in accounts),
         "device events": any(account.source == "cpu" for account in accounts),
         "the traces of the other ranks": len({account.rank for account in accounts})

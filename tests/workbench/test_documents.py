@@ -11,11 +11,11 @@ import pytest
 from analyzers.memory import with_further
 from analyzers.run import Kind
 from analyzers.store import Options
+from analyzers.words import size
 from workbench.ask import ask, room_for
 from workbench.options import Format
 from workbench.present import render
 from workbench.present.sections import sections
-from workbench.present.units import size
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

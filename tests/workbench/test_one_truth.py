@@ -15,13 +15,12 @@ from textual.widgets import Static
 
 from analyzers.run import discover
 from analyzers.store import Options
-from analyzers.words import ranges
+from analyzers.words import rank_ranges, size
 from terminal import app_on, settle
 from workbench.ask import ask, room_for
 from workbench.options import Format
 from workbench.present import render
 from workbench.present.sections import sections
-from workbench.present.units import size
 from workbench.tui.panes.home import title, told
 from workbench.web.pages import memory
 from workbench.web.view import view_of
@@ -44,7 +43,7 @@ def words(text):
 
 def parts(finding):
     """What every face must say of a finding."""
-    about = [ranges(finding.ranks)] if finding.ranks else []
+    about = [rank_ranges(finding.ranks)] if finding.ranks else []
     return [finding.id, *about, *map(words, (finding.title, finding.why, finding.next))]
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from analyzers.words import duration, flops, share, size
+from workbench.present.bar import bar
 from workbench.present.trace_details import kernel_name
-from workbench.present.units import bar, duration, operations, share, size
 
 ADD, POINTERS = "at::native::CUDAFunctor_add<float>", "at::detail::Array<char*, 3>"
 
@@ -37,7 +38,7 @@ def test_duration(seconds, text):
     [(None, "-"), (12, "12 FLOP"), (328e3, "328 kFLOP"), (9.89e14, "989 TFLOP"), (3e18, "3000 PFLOP")],
 )
 def test_operations(count, text):
-    assert operations(count) == text
+    assert flops(count) == text
 
 
 @pytest.mark.parametrize(

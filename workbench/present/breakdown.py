@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from analyzers.words import share, size
 from workbench.present.table import Table, table
-from workbench.present.units import share, size
 
 
 def further(data: Any) -> list[Table]:

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from analyzers.words import duration, size
 from workbench.present.table import Table, table
 from workbench.present.trace_details import kernel_name
-from workbench.present.units import duration, size
 
 GROUPINGS = ("categories", "modules", "lines")
 ENDS = "what | a> | b> | change>"

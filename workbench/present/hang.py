@@ -3,7 +3,7 @@
 import pandas as pd
 
 from analyzers.hangs import views
-from analyzers.words import ranges
+from analyzers.words import rank_ranges
 from workbench.present.table import Table, table
 
 ROWS = 40
@@ -29,5 +29,5 @@ def side_by_side(seq: int, cells: list[str]) -> list[object]:
 
 def standing(places: pd.DataFrame) -> Table:
     """Where the ranks stand (`hangs.views.places`)."""
-    rows = ((ranges(ranks), said) for ranks, said in zip(places["ranks"], places["said"], strict=True))
+    rows = ((rank_ranges(ranks), said) for ranks, said in zip(places["ranks"], places["said"], strict=True))
     return table("Where the ranks stand", "ranks | where", rows, ROWS)

@@ -4,7 +4,7 @@ from typing import Any
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run
-from analyzers.words import ranges
+from analyzers.words import rank_ranges
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.pictures import pictures, text
 from workbench.present.sections import sections
@@ -64,7 +64,7 @@ def document(report: Report[Any], run: Run) -> str:
 def card(finding: Finding) -> str:
     """One finding: title, why, next and the evidence."""
     title = f"{SEVERITY_SIGNS[finding.severity]} {text(finding.title)}"
-    about = f" (rank {ranges(finding.ranks)})" if finding.ranks else ""
+    about = f" (rank {rank_ranges(finding.ranks)})" if finding.ranks else ""
     facts = "".join(f"<li>{text(fact.text)} <code>{text(fact.line)}</code></li>" for fact in finding.evidence)
     return (
         f'<div class="finding" id="{text(finding.id)}" style="--status:{SEVERITIES[finding.severity]}">'

@@ -5,7 +5,7 @@ from typing import Any
 
 from analyzers.report import Report
 from analyzers.run import Run
-from analyzers.words import ranges
+from analyzers.words import rank_ranges
 from workbench.console import clean
 from workbench.palette import STATUS_SIGNS
 from workbench.present.sections import sections
@@ -32,7 +32,7 @@ def document(report: Report[Any], run: Run) -> str:
 def findings(report: Report[Any]) -> list[str]:
     lines = ["## Findings", ""] if report.findings else []
     for finding in report.findings:
-        ranks = f" (rank {ranges(finding.ranks)})" if finding.ranks else ""
+        ranks = f" (rank {rank_ranges(finding.ranks)})" if finding.ranks else ""
         lines.append(f"- **{finding.severity}: {escape(finding.title)}**{ranks} `{escape(finding.id)}`")
         lines += [f"  {escape(finding.why)}", f"  Next: {escape(finding.next)}"]
         lines += [f"  - {escape(fact.text)} {escape(fact.line)}".rstrip() for fact in finding.evidence]

@@ -3,8 +3,8 @@
 import pandas as pd
 
 from analyzers.memory.diff import Diff
+from analyzers.words import share, size
 from workbench.present.table import Table, table
-from workbench.present.units import share, size
 
 BLOCKS, CHANGES, STACKS = 500, 200, 50
 NO_STACK = "no stack recorded"

@@ -13,11 +13,11 @@ from analyzers.memory import views as memory_views
 from analyzers.report import Report
 from analyzers.run import Artefact, Run
 from analyzers.steps import views as step_views
+from analyzers.words import duration, size
 from workbench.ask import ROOMS, parts
 from workbench.console import clean
 from workbench.palette import CATEGORIES, qualitative
 from workbench.present.sections import worst_first
-from workbench.present.units import duration, size
 
 WIDTH, HEIGHT = 900, 220
 BUCKETS = 450

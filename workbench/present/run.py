@@ -5,11 +5,10 @@ from typing import Any
 
 from analyzers.report import Finding, Report
 from analyzers.run import Artefact, Run
-from analyzers.words import ranges
+from analyzers.words import duration, rank_ranges, size
 from workbench.ask import parts
 from workbench.palette import SEVERITY_SIGNS
 from workbench.present.table import Table, table
-from workbench.present.units import duration, size
 
 RANKS_AT_MOST = 2000
 FOLDED_AT_MOST = 200
@@ -29,7 +28,7 @@ def ranks(report: Report[Any]) -> Table:
             steps[rank].last_step if rank in steps else None,
             duration(steps[rank].median_step_s) if rank in steps else None,
             size(peaks[rank]) if rank in peaks else None,
-            ranges(waits[rank]) or "nobody" if rank in waits else None,
+            rank_ranges(waits[rank]) or "nobody" if rank in waits else None,
             "  ".join(told for _, told in named.get(rank, [])) or None,
         )
         for rank in sorted(known, key=lambda rank: (named[rank][0][0] if rank in named else len(report.findings), rank))
@@ -65,7 +64,7 @@ def artefacts(runs: Sequence[Run]) -> Table:
         (
             kind.replace("_", " "),
             None if step < 0 else f"{step} (exit)" if of_exit else step,
-            ranges(one.rank for one in files if one.rank is not None) or None,
+            rank_ranges(one.rank for one in files if one.rank is not None) or None,
             len(files),
             size(sum(one.bytes for one in files)),
             below(files[0], runs),

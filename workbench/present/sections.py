@@ -8,12 +8,11 @@ from pathlib import PurePath
 from typing import Any
 
 from analyzers.report import Report
-from analyzers.words import place, ranges
+from analyzers.words import duration, duration_ns, rank_ranges, share, size, source_line
 from workbench.present.breakdown import further
 from workbench.present.comparison import comparison
 from workbench.present.table import Table, table
 from workbench.present.traces import trace
-from workbench.present.units import duration, nanoseconds, share, size
 
 BAR, BROKEN = "|", "¦"
 """What parts the heads of a table, and what stands for it in a name that comes from a file."""
@@ -118,13 +117,13 @@ def hang(data: Any) -> list[Table]:
             "ranks | class | group | seq> | operation | line | victims",
             (
                 (
-                    ranges(c.ranks),
+                    rank_ranges(c.ranks),
                     classes(c),
                     c.group_desc or c.group,
                     c.seq,
                     c.operation,
                     first(c.frames),
-                    ranges(c.victims),
+                    rank_ranges(c.victims),
                 )
                 for c in data.culprits
             ),
@@ -133,11 +132,11 @@ def hang(data: Any) -> list[Table]:
             "Who waits for whom",
             "rank> | waits for | group | seq>",
             (
-                (w.rank, ranges(w.waits_for) or "nobody: all have come", names.get(w.group, w.group), w.seq)
+                (w.rank, rank_ranges(w.waits_for) or "nobody: all have come", names.get(w.group, w.group), w.seq)
                 for w in data.waits
             ),
         ),
-        table("Groups", "name | description | ranks", ((g.name, g.desc, ranges(g.ranks)) for g in data.groups), 6),
+        table("Groups", "name | description | ranks", ((g.name, g.desc, rank_ranges(g.ranks)) for g in data.groups), 6),
     ]
 
 
@@ -150,7 +149,7 @@ def first(frames: list[Any]) -> str:
     from analyzers.hangs.model import user_frame
 
     frame = user_frame(frames)
-    return f"{place(frame.filename, frame.line)} {frame.name}" if frame else "-"
+    return f"{source_line(frame.filename, frame.line)} {frame.name}" if frame else "-"
 
 
 def steps(data: Any) -> list[Table]:
@@ -194,7 +193,7 @@ def straggler(found: Any) -> tuple[Any, ...]:
 def wall_time(goodput: Any) -> list[tuple[Any, ...]]:
     """The parts, the largest first."""
     parts = sorted(goodput.parts.items(), key=lambda item: -item[1]) if goodput else []
-    return [(name, nanoseconds(ns), share(ns, goodput.wall_ns)) for name, ns in parts]
+    return [(name, duration_ns(ns), share(ns, goodput.wall_ns)) for name, ns in parts]
 
 
 def most_changed(change: Any) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run
-from analyzers.words import ranges
+from analyzers.words import rank_ranges
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.sections import sections
@@ -95,7 +95,7 @@ def findings(report: Report[Any]) -> Group:
 
 
 def about(finding: Finding) -> str:
-    return f" (rank {ranges(finding.ranks)})" if finding.ranks else ""
+    return f" (rank {rank_ranges(finding.ranks)})" if finding.ranks else ""
 
 
 def more(run: Run) -> str:

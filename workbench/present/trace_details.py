@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
+from analyzers.words import duration_ns, flops, share, size
 from workbench.present.table import Table, table
-from workbench.present.units import nanoseconds, operations, share, size
 
 LONG, MIDDLE, SHORT = 70, 44, 36
 SHARED = re.compile(r"\(anonymous namespace\)::|\b[a-z]\w*::|, (?:\w+::)*[Aa]rray<char *\*, \w+>")
@@ -56,9 +56,9 @@ def phases(rank: Any) -> Table:
         (
             p.name,
             p.events,
-            nanoseconds(p.busy_ns),
-            nanoseconds(p.compute_ns),
-            nanoseconds(p.exposed_communication_ns),
+            duration_ns(p.busy_ns),
+            duration_ns(p.compute_ns),
+            duration_ns(p.exposed_communication_ns),
             share(p.busy_ns, rank.span_ns),
         )
         for p in rank.phases
@@ -73,9 +73,9 @@ def kernels(rank: Any) -> Table:
             kernel_name(k.name, SHORT),
             k.kind,
             k.count,
-            nanoseconds(k.total_ns),
+            duration_ns(k.total_ns),
             share(k.total_ns, rank.span_ns),
-            *(nanoseconds(ns) for ns in (k.mean_ns, k.median_ns, k.std_ns, k.max_ns)),
+            *(duration_ns(ns) for ns in (k.mean_ns, k.median_ns, k.std_ns, k.max_ns)),
         )
         for k in rank.kernels
     )
@@ -105,9 +105,9 @@ def operators(rank: Any) -> Table:
         (
             cut(o.name),
             o.count,
-            nanoseconds(o.own_ns),
-            nanoseconds(o.device_ns),
-            operations(o.flops / o.device_ns * 1e9, "/s") if o.flops and o.device_ns else "",
+            duration_ns(o.own_ns),
+            duration_ns(o.device_ns),
+            flops(o.flops / o.device_ns * 1e9, "/s") if o.flops and o.device_ns else "",
             o.bound,
         )
         for o in (rank.operators if rank.device is not None else [])
@@ -117,7 +117,7 @@ def operators(rank: Any) -> Table:
 
 
 def modules(rank: Any) -> Table:
-    rows = ((m.name, m.count, nanoseconds(m.host_ns), nanoseconds(m.device_ns), m.kernels) for m in rank.modules)
+    rows = ((m.name, m.count, duration_ns(m.host_ns), duration_ns(m.device_ns), m.kernels) for m in rank.modules)
     return table(f"Modules{of(rank)}", "name | calls> | host> | device> | kernels>", rows, 8)
 
 
@@ -129,8 +129,8 @@ def collectives(rank: Any) -> Table:
             c.group_size,
             size(c.bytes) if c.bytes else "-",
             c.count,
-            nanoseconds(c.median_ns),
-            nanoseconds(c.min_ns),
+            duration_ns(c.median_ns),
+            duration_ns(c.min_ns),
             f"{c.bus_bytes_per_s / 1e9:.2f}" if c.bytes else "-",
         )
         for c in rank.collectives
@@ -144,7 +144,7 @@ def copies(rank: Any) -> Table:
         (
             c.name,
             c.count,
-            nanoseconds(c.total_ns),
+            duration_ns(c.total_ns),
             size(c.bytes or None),
             f"{c.bytes_per_s / 1e9:.2f}" if c.bytes else "-",
         )
@@ -156,7 +156,7 @@ def copies(rank: Any) -> Table:
 def pairs(rank: Any) -> Table:
     """Which kernels an operator launches."""
     rows = (
-        (cut(one.operator, SHORT), kernel_name(one.kernel, MIDDLE), one.count, nanoseconds(one.total_ns))
+        (cut(one.operator, SHORT), kernel_name(one.kernel, MIDDLE), one.count, duration_ns(one.total_ns))
         for one in rank.launched
     )
     return table(f"Kernels by operator{of(rank)}", "operator | kernel | count> | total>", rows, 8)
@@ -168,8 +168,8 @@ def shapes(rank: Any) -> Table:
             cut(one.name, SHORT),
             cut(one.shapes.replace("c10::", ""), MIDDLE),
             one.count,
-            nanoseconds(one.total_ns),
-            operations(one.flops_per_s, "/s") if one.flops else "",
+            duration_ns(one.total_ns),
+            flops(one.flops_per_s, "/s") if one.flops else "",
             one.bound,
         )
         for one in rank.shapes
@@ -191,9 +191,9 @@ def costs(rank: Any, found: list[Any], title: str) -> Table:
         (
             cut(one.name),
             one.count,
-            nanoseconds(one.host_ns),
-            nanoseconds(one.own_ns),
-            nanoseconds(one.device_ns),
+            duration_ns(one.host_ns),
+            duration_ns(one.own_ns),
+            duration_ns(one.device_ns),
             one.kernels,
         )
         for one in found
@@ -207,11 +207,11 @@ def streams(rank: Any) -> Table:
         (
             one.name,
             one.events,
-            nanoseconds(one.busy_ns),
-            nanoseconds(one.compute_ns),
-            nanoseconds(one.communication_ns),
-            nanoseconds(one.memory_ns),
-            nanoseconds(one.idle_ns),
+            duration_ns(one.busy_ns),
+            duration_ns(one.compute_ns),
+            duration_ns(one.communication_ns),
+            duration_ns(one.memory_ns),
+            duration_ns(one.idle_ns),
         )
         for one in rank.streams
     )
@@ -225,10 +225,10 @@ def launches(rank: Any) -> Table:
         (
             one.count,
             one.early,
-            *(nanoseconds(ns) for ns in (one.delay_median_ns, one.delay_p95_ns, one.delay_max_ns)),
+            *(duration_ns(ns) for ns in (one.delay_median_ns, one.delay_p95_ns, one.delay_max_ns)),
             f"{one.queue_mean:.3g}",
             one.queue_max,
-            f"{one.blocked}, {nanoseconds(one.blocked_ns)}",
+            f"{one.blocked}, {duration_ns(one.blocked_ns)}",
         )
         for one in ([rank.launches] if rank.launches else [])
     )
@@ -237,12 +237,12 @@ def launches(rank: Any) -> Table:
 
 
 def queues(rank: Any) -> Table:
-    rows = ((one.name, one.count, f"{one.mean:.3g}", one.max, nanoseconds(one.full_ns)) for one in rank.queues)
+    rows = ((one.name, one.count, f"{one.mean:.3g}", one.max, duration_ns(one.full_ns)) for one in rank.queues)
     return table(f"Queues{of(rank)}", "name | launches> | mean length> | most> | over 1000 for>", rows, 8)
 
 
 def synchronisations(rank: Any) -> Table:
-    rows = ((one.name, one.count, nanoseconds(one.total_ns), nanoseconds(one.max_ns)) for one in rank.synchronisations)
+    rows = ((one.name, one.count, duration_ns(one.total_ns), duration_ns(one.max_ns)) for one in rank.synchronisations)
     return table(f"Calls in which the host waits{of(rank)}", "name | count> | total> | longest>", rows, 8)
 
 
@@ -252,7 +252,7 @@ def copy_sizes(rank: Any) -> Table:
             one.name,
             f"{size(one.at_least)} to {size(16 * one.at_least)}",
             one.count,
-            nanoseconds(one.total_ns),
+            duration_ns(one.total_ns),
             size(one.bytes),
             f"{one.bytes_per_s / 1e9:.2f}",
         )
@@ -263,7 +263,7 @@ def copy_sizes(rank: Any) -> Table:
 
 
 def graphs(rank: Any) -> Table:
-    rows = ((one.launches, one.kernels, nanoseconds(one.device_ns)) for one in ([rank.graphs] if rank.graphs else []))
+    rows = ((one.launches, one.kernels, duration_ns(one.device_ns)) for one in ([rank.graphs] if rank.graphs else []))
     return table(f"CUDA graphs{of(rank)}", "launches> | kernels> | device>", rows)
 
 
@@ -273,7 +273,7 @@ def sequences(rank: Any) -> Table:
             " > ".join(kernel_name(name, SHORT) for name in one.names[:3]),
             len(one.names),
             one.count,
-            nanoseconds(one.total_ns),
+            duration_ns(one.total_ns),
         )
         for one in rank.sequences
     )
@@ -299,9 +299,9 @@ def compiled(rank: Any) -> Table:
             f.calls,
             f.versions,
             f.breaks,
-            nanoseconds(f.between_ns),
+            duration_ns(f.between_ns),
             f.compilations,
-            nanoseconds(f.compile_ns),
+            duration_ns(f.compile_ns),
             f.broken_at,
         )
         for f in (rank.compiled.frames if rank.compiled else [])

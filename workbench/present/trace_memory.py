@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from analyzers.words import duration_ns, size
 from workbench.present.table import Table, table
 from workbench.present.trace_details import cut as shortened
 from workbench.present.trace_details import of
-from workbench.present.units import nanoseconds, size
 
 SHORT, ROWS = 36, 8
 
@@ -93,7 +93,7 @@ def largest(title: str, found: Sequence[Any]) -> Table:
             cut(one.operator),
             cut(one.module),
             cut(one.line),
-            "not freed" if one.lifetime_ns is None else nanoseconds(one.lifetime_ns),
+            "not freed" if one.lifetime_ns is None else duration_ns(one.lifetime_ns),
         )
         for one in found
     )

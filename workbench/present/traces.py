@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from analyzers.words import ranges
+from analyzers.words import duration_ns, flops, rank_ranges, share, size
 from workbench.present.table import Table, table
 from workbench.present.trace_details import cut, details, kernel_name
 from workbench.present.trace_memory import memory
-from workbench.present.units import nanoseconds, operations, share, size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +41,7 @@ def events(blocks: "pd.DataFrame") -> Table:
     most = blocks.nlargest(EVENTS, "busy_ns", keep="first")
     columns = (most[name] for name in ("name", "lane", "kind", "count", "start_ns", "busy_ns"))
     rows = (
-        (cut(name), lane, kind or "host", count, nanoseconds(start), nanoseconds(busy))
+        (cut(name), lane, kind or "host", count, duration_ns(start), duration_ns(busy))
         for name, lane, kind, count, start, busy in zip(*columns, strict=True)
     )
     heads = "longest of them | stream or thread | kind | events> | begins at> | take>"
@@ -54,7 +53,7 @@ def latest(late: "pd.DataFrame") -> Table:
     last = late.loc[late.groupby("which")["late_ns"].idxmax()].nlargest(EVENTS, "late_ns", keep="first")
     columns = (last[name] for name in ("which", "name", "rank", "late_ns", "start_ns"))
     rows = (
-        (f"#{which}", name, rank, nanoseconds(late_ns), nanoseconds(start))
+        (f"#{which}", name, rank, duration_ns(late_ns), duration_ns(start))
         for which, name, rank, late_ns, start in zip(*columns, strict=True)
     )
     return table("Latest arrivals", "collective | name | last rank> | late by> | arrived at>", rows, EVENTS)
@@ -67,12 +66,12 @@ def divided(ranks: list[Any]) -> Table:
             r.rank,
             r.device,
             steps_of(r),
-            nanoseconds(r.span_ns),
-            nanoseconds(r.compute_ns),
-            nanoseconds(r.communication_ns),
-            nanoseconds(r.exposed_communication_ns),
-            nanoseconds(r.memory_ns),
-            nanoseconds(r.idle_ns),
+            duration_ns(r.span_ns),
+            duration_ns(r.compute_ns),
+            duration_ns(r.communication_ns),
+            duration_ns(r.exposed_communication_ns),
+            duration_ns(r.memory_ns),
+            duration_ns(r.idle_ns),
         )
         for r in ranks
     )
@@ -101,11 +100,11 @@ def idle(ranks: list[Any]) -> Table:
             r.rank,
             r.device,
             steps_of(r),
-            nanoseconds(r.idle_host_ns),
-            nanoseconds(r.idle_dependency_ns),
-            nanoseconds(r.idle_launch_ns),
-            nanoseconds(r.idle_unexplained_ns),
-            nanoseconds(r.blocking_communication_ns),
+            duration_ns(r.idle_host_ns),
+            duration_ns(r.idle_dependency_ns),
+            duration_ns(r.idle_launch_ns),
+            duration_ns(r.idle_unexplained_ns),
+            duration_ns(r.blocking_communication_ns),
         )
         for r in ranks
     )
@@ -120,10 +119,10 @@ def arithmetic(ranks: list[Any]) -> Table:
             r.rank,
             r.device,
             steps_of(r),
-            operations(r.flops),
+            flops(r.flops),
             share(r.recomputed_flops, r.flops),
-            operations(r.flops_per_s, "/s"),
-            operations(r.peak_flops_per_s, "/s"),
+            flops(r.flops_per_s, "/s"),
+            flops(r.peak_flops_per_s, "/s"),
             "-" if r.mfu is None else share(r.mfu, 1),
             "-" if r.hfu is None else share(r.hfu, 1),
         )
@@ -134,7 +133,7 @@ def arithmetic(ranks: list[Any]) -> Table:
 
 def steps_of(account: Any) -> str:
     """The numbers of its steps: recordings of several moments of a run stand beside each other."""
-    return ranges(step.step for step in account.step_times) or "-"
+    return rank_ranges(step.step for step in account.step_times) or "-"
 
 
 def validity(ranks: list[Any]) -> Table:
@@ -148,10 +147,10 @@ def waiting(waits: list[Any]) -> Table:
     rows = (
         (
             w.rank,
-            nanoseconds(w.wait_ns),
-            nanoseconds(w.caused_ns),
+            duration_ns(w.wait_ns),
+            duration_ns(w.caused_ns),
             f"{w.last_arrivals} of {w.collectives}",
-            nanoseconds(w.excess_ns),
+            duration_ns(w.excess_ns),
             share(w.saved_ns, w.window_ns),
         )
         for w in waits
@@ -166,10 +165,10 @@ def axes(found: list[Any]) -> Table:
             a.desc,
             a.groups,
             a.collectives,
-            nanoseconds(a.wait_ns),
-            nanoseconds(a.transfer_ns),
-            ranges(a.worst_ranks),
-            nanoseconds(a.worst_wait_ns),
+            duration_ns(a.wait_ns),
+            duration_ns(a.transfer_ns),
+            rank_ranges(a.worst_ranks),
+            duration_ns(a.worst_wait_ns),
             a.worst_last_rank,
         )
         for a in found
@@ -182,10 +181,10 @@ def groups(found: list[Any]) -> Table:
     rows = (
         (
             g.desc or g.name or "-",
-            ranges(g.ranks),
+            rank_ranges(g.ranks),
             g.collectives,
-            nanoseconds(g.wait_ns),
-            nanoseconds(g.transfer_ns),
+            duration_ns(g.wait_ns),
+            duration_ns(g.transfer_ns),
             g.last_rank,
             share(g.last_rank_share, 1),
         )
@@ -204,9 +203,9 @@ def meetings(found: list[Any]) -> Table:
             m.group_desc or m.group or "-",
             m.step,
             m.last_rank,
-            nanoseconds(m.late_ns),
-            nanoseconds(m.wait_ns),
-            nanoseconds(m.transfer_ns),
+            duration_ns(m.late_ns),
+            duration_ns(m.wait_ns),
+            duration_ns(m.transfer_ns),
         )
         for m in found
         if m.wait_ns
@@ -220,10 +219,10 @@ def clocks(found: list[Any]) -> Table:
     rows = (
         (
             c.rank,
-            nanoseconds(c.offset_ns),
-            nanoseconds(max(c.high_ns - c.offset_ns, c.offset_ns - c.low_ns)) if c.agrees else "-",
+            duration_ns(c.offset_ns),
+            duration_ns(max(c.high_ns - c.offset_ns, c.offset_ns - c.low_ns)) if c.agrees else "-",
             f"{c.drift_ppm:.2f} ± {c.drift_error_ppm:.2g} ppm" if c.drift_ppm else "-",
-            "-" if c.residual_ns is None else nanoseconds(c.residual_ns),
+            "-" if c.residual_ns is None else duration_ns(c.residual_ns),
             c.collectives,
         )
         for c in found
@@ -239,9 +238,9 @@ def critical(parts: list[Any]) -> Table:
             kernel_name(part.name) or "outside of operators",
             part.kind,
             part.count,
-            nanoseconds(part.path_ns),
+            duration_ns(part.path_ns),
             share(part.path_ns, whole),
-            nanoseconds(part.saved_ns),
+            duration_ns(part.saved_ns),
         )
         for part in parts
     )

@@ -16,8 +16,8 @@ from textual.widgets import DataTable, Header, Input, LoadingIndicator, Static, 
 
 from analyzers.errors import WorkbenchError
 from analyzers.report import Report
+from analyzers.words import size
 from workbench.console import clean
-from workbench.present.units import size
 from workbench.source import source_of
 from workbench.tui.case import Case
 from workbench.tui.children import end_children

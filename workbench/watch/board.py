@@ -6,12 +6,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from analyzers.steps.live import Now, RankNow, Stall
-from analyzers.words import verb, who
+from analyzers.words import agree, duration, rank_names, size, waiting_time
 from workbench.console import clean
 from workbench.palette import PHASES, SEVERITIES, SEVERITY_SIGNS, STANDING_SIGNS, STANDINGS, STATUSES
+from workbench.present.bar import bar
 from workbench.present.spark import spark
 from workbench.present.text import head
-from workbench.present.units import bar, duration, rough, size
 from workbench.watch.scene import Scene
 
 LABEL = 8
@@ -49,7 +49,7 @@ def facts(now: Now) -> list[str]:
         (f"{now.tokens_per_s or 0:,.0f} tok/s a rank", now.tokens_per_s is not None),
         (f"MFU {now.utilisation or 0:.1%}", now.utilisation is not None),
         (f"{duration(now.step_s)} a step", now.step_s is not None),
-        (f"{rough(now.left_s)} left", now.left_s is not None),
+        (f"{waiting_time(now.left_s)} left", now.left_s is not None),
         (f"{now.world_size} ranks", now.world_size > 0),
         (f"restarted {now.attempt} times", now.attempt > 0),
     ]
@@ -101,12 +101,12 @@ def alert(severity: str, text: str) -> Text:
 
 
 def lost_ranks(ranks: Sequence[int]) -> str:
-    return f"{who(ranks)} {verb(ranks, 'has', 'have')} ended early"
+    return f"{rank_names(ranks)} {agree(ranks, 'has', 'have')} ended early"
 
 
 def stalled(stall: Stall) -> str:
     """Who stands where for how long, and what will happen when."""
-    text = f"{who(stall.ranks)} {verb(stall.ranks, 'stands', 'stand')} in {stall.phase} of step {stall.step}"
+    text = f"{rank_names(stall.ranks)} {agree(stall.ranks, 'stands', 'stand')} in {stall.phase} of step {stall.step}"
     text += f" for {stall.for_s:.0f} s"
     if stall.dumps_in_s is not None and stall.dumps_in_s > 0:
         text += f"; dumps are asked for in {stall.dumps_in_s:.0f} s"

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from analyzers.report import Report
 from analyzers.steps.live import Now, StepNow
+from analyzers.words import duration, size
 from workbench.palette import SEVERITY_SIGNS
-from workbench.present.units import duration, size
 from workbench.watch.board import lost_ranks, stalled
 from workbench.watch.scene import Scene
 

@@ -15,7 +15,7 @@ from analyzers.hangs.reading.exits import Death, is_victim
 from analyzers.hangs.reading.gloo_messages import in_message
 from analyzers.hangs.reading.p2p import one_sided, peer_of, unlike_halves
 from analyzers.hangs.reading.side_data import Side
-from analyzers.words import who
+from analyzers.words import rank_names
 
 HELD = {
     "stopped": "its process is stopped: kill -CONT lets it go on",
@@ -54,7 +54,7 @@ def ring(scene: Scene, ranks: list[int], places: list[At], hurt: list[int]) -> C
         at = min(place for place in places if place.sender >= 0)
         others = sorted({*ranks, *hurt} - set(lost))
         return culprit(scene, "unmatched_p2p", lost, at, others, "it never issued the other half")
-    steps = (f"{who(scene.graph.arrived(place))} in {describe(scene, place)}" for place in sorted(places))
+    steps = (f"{rank_names(scene.graph.arrived(place))} in {describe(scene, place)}" for place in sorted(places))
     odd = minority(scene, ranks, places)
     others = sorted({*ranks, *hurt} - set(odd))
     return culprit(scene, "order_cycle", odd or ranks, at, others if odd else hurt, "; ".join(steps))

@@ -6,7 +6,7 @@ from statistics import median
 import msgspec
 
 from analyzers.hangs.reading.side_data import Side
-from analyzers.words import seconds
+from analyzers.words import duration
 
 TAIL_BYTES = 1 << 16
 """About a hundred lines of a step log."""
@@ -17,7 +17,7 @@ SLOWER = 1.5
 def timing(side: Side, rank: int) -> str:
     """`it has been there for 4.8 s; its steps took 0.18 s before`, as far as known."""
     stay, steps = stay_s(side, rank), step_times(side.step_logs.get(rank))
-    parts = [f"it has been there for {seconds(stay)}"] if stay else []
+    parts = [f"it has been there for {duration(stay)}"] if stay else []
     if steps:
         parts.append(before(steps))
     return "; ".join(parts)
@@ -27,8 +27,8 @@ def before(steps: list[float]) -> str:
     """What the steps took, and whether the last ones were slow already."""
     late, usual = median(steps[-RECENT:]), median(steps[:-RECENT] or steps)
     if late > SLOWER * usual:
-        return f"slow already: its last {RECENT} steps took {seconds(late)} each, those before {seconds(usual)}"
-    return f"its steps took {seconds(median(steps))} before"
+        return f"slow already: its last {RECENT} steps took {duration(late)} each, those before {duration(usual)}"
+    return f"its steps took {duration(median(steps))} before"
 
 
 def stay_s(side: Side, rank: int) -> float | None:

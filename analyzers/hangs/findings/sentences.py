@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from analyzers.hangs.model import Culprit, user_frame
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.words import place, verb, who
+from analyzers.words import agree, rank_names, source_line
 
 NEXT = {
     "host_stuck": "look at the stack of the rank: what it computes or reads there never ends",
@@ -69,18 +69,18 @@ def title(culprit: Culprit) -> str:
     """
     ranks, name, line = culprit.ranks, operation(culprit), user_frame(culprit.frames)
     step = f" at step {culprit.step}" if culprit.step is not None else ""
-    spot = place(line.filename, line.line) if line else ""
+    spot = source_line(line.filename, line.line) if line else ""
     if culprit.out_of_memory:
-        return f"{who(ranks)} ran out of memory{step}" + (f" in {line.name} ({spot})" if line else "")
+        return f"{rank_names(ranks)} ran out of memory{step}" + (f" in {line.name} ({spot})" if line else "")
     return SAID[culprit.kind].format(
-        ranks=who(ranks),
+        ranks=rank_names(ranks),
         name=name,
         step=step,
         detail=culprit.detail,
-        be=verb(ranks, "is", "are"),
-        lag=verb(ranks, "lags", "lag"),
+        be=agree(ranks, "is", "are"),
+        lag=agree(ranks, "lags", "lag"),
         order="wait for each other in a ring" if len(ranks) > 1 else "took its groups in another order than the others",
-        have=verb(ranks, "has", "have"),
+        have=agree(ranks, "has", "have"),
         where=f" in {line.name} ({spot})" if line else " outside of any collective",
         at=f" at {spot}" if line else "",
         went_on=f" and went on to {spot}" if line else "",
@@ -94,7 +94,7 @@ def why(culprit: Culprit) -> str:
     name = operation(culprit) or "what the others wait in"
     end = ENDS[ending(culprit)].format(error=culprit.error)
     whom = "its other half" if is_message(culprit) else "every member"
-    text = WHY[culprit.kind].format(ranks=who(culprit.ranks), name=name, end=end, whom=whom)
+    text = WHY[culprit.kind].format(ranks=rank_names(culprit.ranks), name=name, end=end, whom=whom)
     told = not culprit.detail or culprit.out_of_memory or culprit.detail in title(culprit)
     return text if told else f"{text} ({culprit.detail})"
 
@@ -105,7 +105,7 @@ def sentence(culprit: Culprit) -> str:
     if not hurt:
         return title(culprit)
     whom = "it" if len(culprit.ranks) == 1 else "them"
-    return f"{title(culprit)}; {who(hurt)} {verb(hurt, 'waits', 'wait')} for {whom}"
+    return f"{title(culprit)}; {rank_names(hurt)} {agree(hurt, 'waits', 'wait')} for {whom}"
 
 
 def operation(culprit: Culprit) -> str:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from analyzers.hangs.model import Frame, Job, user_frame
 from analyzers.hangs.reading.side_data import Side
-from analyzers.words import place
+from analyzers.words import source_line
 
 MOST_RANKS = 1 << 20
 
@@ -42,7 +42,7 @@ def spot(job: Job, side: Side, rank: int) -> tuple[str, str]:
         name = line.name if state else called(stack, line)
     else:
         name = "no recorded operation" if state else "no dump"
-    return name, place(line.filename, line.line) if line else ""
+    return name, source_line(line.filename, line.line) if line else ""
 
 
 def called(stack: list[Frame], line: Frame) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from analyzers.hangs.model import user_frame
 from analyzers.hangs.reading.side_files import ExitFile
-from analyzers.words import place
+from analyzers.words import source_line
 
 ORDERLY = (-15, -2)
 """How a launcher ends the ranks that are left over."""
@@ -40,5 +40,5 @@ def is_victim(gone: ExitFile) -> bool:
 
 def exception_text(gone: ExitFile) -> str:
     line = user_frame(gone.traceback)
-    where = f" at {line.name} ({place(line.filename, line.line)})" if line else ""
+    where = f" at {line.name} ({source_line(line.filename, line.line)})" if line else ""
     return ("out of memory" if gone.out_of_memory else f"{gone.error}: {gone.message}"[:200]) + where

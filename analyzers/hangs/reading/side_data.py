@@ -25,7 +25,7 @@ from analyzers.hangs.reading.side_files import (
 )
 from analyzers.hangs.reading.thread_stacks import main_thread
 from analyzers.hangs.reading.torchrun_workers import last_errors, log_files
-from analyzers.words import signal_of
+from analyzers.words import exit_reason
 
 LOOK_NS = 2_000_000_000
 ROUND = re.compile(r"round_(\d+)")
@@ -81,7 +81,7 @@ class Side:
             return None
         code = asked.exit_code if asked and asked.exit_code is not None else self.exit_codes.get(rank)
         if code:
-            return Death(rank, signal_of(code), victim=code in ORDERLY)
+            return Death(rank, exit_reason(code), victim=code in ORDERLY)
         if asked and asked.status == "exited" and (code == 0 or is_done(asked)):
             return Death(rank, "it ended without an error", victim=False)
         if asked and asked.status in ("exited", "refused"):

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from analyzers.memory.findings.text import share, size
 from analyzers.memory.model import Device
 from analyzers.memory.reading.reader import CATEGORIES
 from analyzers.report import Evidence, Finding, Severity
+from analyzers.words import share, size
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from analyzers.memory.answers.stacks import place
 from analyzers.memory.findings.peak import peak_findings
 from analyzers.memory.findings.remedies import remedy, would
-from analyzers.memory.findings.text import fact, ranks_of, share, size
+from analyzers.memory.findings.text import fact, ranks_of
 from analyzers.memory.findings.unused_memory import cached_findings
 from analyzers.memory.model import Device, FreePieces, Growth, Oom
 from analyzers.report import Finding, Severity
-from analyzers.words import counted
+from analyzers.words import quantity, share, size
 
 NEAR_LIMIT, SPIKE, LARGER = 0.9, 0.25, 1.5
 SPLIT_SHARE, SPLIT_BYTES = 0.2, 64 << 20
@@ -66,7 +66,7 @@ def unusable(free: FreePieces, oom: Oom) -> str:
     """What is reserved and free in one place, against the request."""
     large = free.largest_bytes >= oom.requested_bytes
     return (
-        f"pool {free.pool}, stream {free.stream}: {size(free.free_bytes)} free in {counted(free.pieces, 'piece')},"
+        f"pool {free.pool}, stream {free.stream}: {size(free.free_bytes)} free in {quantity(free.pieces, 'piece')},"
         f" the largest {size(free.largest_bytes)}" + ("" if large else ", too small for the request")
     )
 
@@ -169,7 +169,7 @@ def scattered(free: FreePieces) -> str:
     """Where free memory lies that other blocks keep from being given back."""
     where = f"segment {free.segment:#x}" if free.segment is not None else f"pool {free.pool}, stream {free.stream}"
     return (
-        f"{where}: {size(free.split_bytes)} in split segments, {counted(free.pieces, 'free piece')},"
+        f"{where}: {size(free.split_bytes)} in split segments, {quantity(free.pieces, 'free piece')},"
         f" the largest {size(free.largest_bytes)}"
     )
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from analyzers.memory.answers.peak_causes import LOSS_PIECES
 from analyzers.memory.answers.stacks import place
-from analyzers.memory.findings.text import fact, ranks_of, share, size
+from analyzers.memory.findings.text import fact, ranks_of
 from analyzers.memory.model import Device, Notable
 from analyzers.report import Finding, Severity
+from analyzers.words import share, size
 
 ACTIVATION_SHARE = 0.6
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from analyzers.memory.findings.text import size
 from analyzers.memory.model import Device
 from analyzers.memory.reading.job import job_of
+from analyzers.words import size
 
 REMEDY = {
     "parameters": "shard the parameters over more ranks (parallelism.data_parallel_shard_degree) or use a smaller one",

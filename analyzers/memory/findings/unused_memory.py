@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from analyzers.memory.findings.text import fact, ranks_of, share, size
+from analyzers.memory.findings.text import fact, ranks_of
 from analyzers.memory.model import Device
 from analyzers.report import Finding, Severity
+from analyzers.words import share, size
 
 COMMON = "0.0"
 IDLE_SHARE, IDLE_BYTES = 0.25, 256 << 20

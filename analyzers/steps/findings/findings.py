@@ -8,7 +8,7 @@ from analyzers.steps.answers.lateness import Lateness
 from analyzers.steps.answers.losses import Broken
 from analyzers.steps.answers.trends import Moment
 from analyzers.steps.model import Change, Event, Stall, Steps, StepsData, Straggler
-from analyzers.words import seconds, verb, who
+from analyzers.words import agree, duration, rank_names
 
 SURE_AFTER = 20
 """Steps that a firm verdict on timing needs."""
@@ -64,15 +64,15 @@ TOGETHER = ("rotating", "host")
 def straggler(steps: Steps, late: Sequence[Straggler]) -> Finding:
     """The finding on ranks of one pattern, the costliest first."""
     ranks, first = sorted(s.rank for s in late), late[0]
-    its = verb(ranks, "this one does more of its", "these do more of their")
-    lost = f"{seconds(sum(s.lost_s for s in late))} a step, {sum(s.share for s in late):.0%} of all time"
+    its = agree(ranks, "this one does more of its", "these do more of their")
+    lost = f"{duration(sum(s.lost_s for s in late))} a step, {sum(s.share for s in late):.0%} of all time"
     begun = min(s.first_step for s in late)
-    often = f"{seconds(first.lateness_s)} a step in {first.recurrence:.0%} of the steps"
+    often = f"{duration(first.lateness_s)} a step in {first.recurrence:.0%} of the steps"
     causes = " and ".join(sorted({s.cause for s in late}))
     return Finding(
         id="steps.straggler",
         severity=Severity.WARNING,
-        title=f"{who(ranks)} {manner(steps, first, ranks)} from step {begun} on: {causes}, {often}",
+        title=f"{rank_names(ranks)} {manner(steps, first, ranks)} from step {begun} on: {causes}, {often}",
         why=f"a synchronised step lasts as long as its slowest rank; what {its} own work costs {lost}",
         next=PATTERN_NEXT.get(first.pattern) or STRAGGLER_NEXT[first.cause],
         ranks=ranks,
@@ -87,11 +87,11 @@ def manner(steps: Steps, late: Straggler, ranks: Sequence[int]) -> str:
     host = next((start.host for start in steps.starts if start.rank == late.rank), "")
     before = f"of {host} " if late.pattern == "host" else ""
     after = {"recurring": " now and then", "rotating": " in turns"}.get(late.pattern, "")
-    return f"{before}{verb(ranks, 'makes', 'make')} the others wait{after}"
+    return f"{before}{agree(ranks, 'makes', 'make')} the others wait{after}"
 
 
 def fact(steps: Steps, late: Straggler) -> Evidence:
-    text = f"rank {late.rank} is late by {seconds(late.lateness_s)} in {late.steps_late} steps: {late.cause}"
+    text = f"rank {late.rank} is late by {duration(late.lateness_s)} in {late.steps_late} steps: {late.cause}"
     return Evidence(text=text, source=source(steps, late.rank))
 
 
@@ -115,7 +115,7 @@ def stalled(steps: Steps, stall: Stall) -> Finding:
         id="steps.global_stall",
         severity=Severity.WARNING,
         title=f"all ranks stall together in {stall.steps} steps between {stall.first_step} and {stall.last_step}:"
-        f" {stall.cause}, {seconds(stall.lost_s)} in all",
+        f" {stall.cause}, {duration(stall.lost_s)} in all",
         why=f"even the quickest rank took far longer than usual; that cost {stall.share:.0%} of the time",
         next=STALL_NEXT.get(stall.cause, "look at what all ranks share: storage, network"),
         ranks=steps.ranks,
@@ -138,12 +138,12 @@ def slowed(steps: Steps, change: Change) -> Finding:
     return Finding(
         id="steps.slowdown",
         severity=Severity.WARNING,
-        title=f"steps slow down {how}, from {seconds(change.before_s)} to {seconds(change.after_s)}",
+        title=f"steps slow down {how}, from {duration(change.before_s)} to {duration(change.after_s)}",
         why=f"plain steps take {change.after_s / change.before_s:.2f} times as long, which is no noise",
         next="see what changed then: other jobs on the machine, data, clock of the device; compare traces of two steps",
         ranks=steps.ranks,
         step=change.step,
-        evidence=[Evidence(text=f"{name} takes {seconds(more)} more") for name, more in grown if more > 0],
+        evidence=[Evidence(text=f"{name} takes {duration(more)} more") for name, more in grown if more > 0],
         confidence=0.8,
     )
 
@@ -154,7 +154,7 @@ def costly(steps: Steps, bad: Bad) -> Finding:
     return Finding(
         id=f"steps.{bad.part}_time",
         severity=Severity.WARNING,
-        title=f"{title} {bad.share:.0%} of the time: {seconds(bad.seconds)} {why}",
+        title=f"{title} {bad.share:.0%} of the time: {duration(bad.seconds)} {why}",
         why="it is time in which no rank trains",
         next=advice,
         ranks=steps.ranks,
@@ -185,7 +185,7 @@ def broken_loss(broken: Broken) -> Finding:
     return Finding(
         id="steps.nonfinite_loss",
         severity=Severity.ERROR,
-        title=f"the {broken.what} of {who(broken.ranks)} is not finite from step {broken.step} on",
+        title=f"the {broken.what} of {rank_names(broken.ranks)} is not finite from step {broken.step} on",
         why=f"step {broken.step} is the first whose {broken.what} is NaN or infinite; everything after it is lost",
         next="go back to the checkpoint before it; look at the learning rate and the data of that step",
         ranks=broken.ranks,
@@ -263,7 +263,7 @@ def fewer(moment: Moment) -> Finding:
     return Finding(
         id="steps.collective_count",
         severity=Severity.ERROR,
-        title=f"{who(moment.ranks)} issued {count} {less} {noun} than the others in step {moment.step}",
+        title=f"{rank_names(moment.ranks)} issued {count} {less} {noun} than the others in step {moment.step}",
         why=f"the last sequence number in group {moment.what} differs at the end of step {moment.step}",
         next="look for a condition that differs between ranks around a collective",
         ranks=moment.ranks,
@@ -276,7 +276,7 @@ def leak(moment: Moment) -> Finding:
     return Finding(
         id="steps.memory_growth",
         severity=Severity.WARNING,
-        title=f"the memory of {who(moment.ranks)} grows by {moment.value / (1 << 20):.1f} MiB a step",
+        title=f"the memory of {rank_names(moment.ranks)} grows by {moment.value / (1 << 20):.1f} MiB a step",
         why="it rises in nearly every step, which training does not do once it has warmed up",
         next="compare memory snapshots of two steps: what is new and stays?",
         ranks=moment.ranks,
@@ -289,15 +289,15 @@ def remarks(steps: Steps) -> list[Finding]:
     """What is odd about the logs themselves."""
     found = []
     if absent := sorted(set(range(steps.world_size)) - set(steps.ranks)):
-        title = f"no step log of {who(absent)}"
+        title = f"no step log of {rank_names(absent)}"
         found.append(aside("steps.missing_ranks", title, "look for them in another folder", ranks=absent))
     if steps.torn:
-        title, advice = f"the end of the log of {who(steps.torn)} is cut", "the job died while it wrote"
+        title, advice = f"the end of the log of {rank_names(steps.torn)} is cut", "the job died while it wrote"
         found.append(aside("steps.torn_line", title, advice, ranks=steps.torn))
     last = steps.table.groupby("rank")["step"].max()
     if behind := [int(str(rank)) for rank in last[last < last.max()].index]:
-        stop = f"{verb(behind, 'stops', 'stop')} at step {int(last.min())} of {int(last.max())}"
-        title = f"{who(behind)} finished fewer steps and {stop}"
+        stop = f"{agree(behind, 'stops', 'stop')} at step {int(last.min())} of {int(last.max())}"
+        title = f"{rank_names(behind)} finished fewer steps and {stop}"
         found.append(aside("steps.unequal_steps", title, "see how these ranks ended", int(last.min()), behind))
     return found
 

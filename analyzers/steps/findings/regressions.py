@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.steps.answers.contrast import STEPS_AT_LEAST, Contrast
-from analyzers.words import mebibytes, seconds
+from analyzers.words import duration, size
 
 LIMITS: Mapping[str, float] = {"step_time": 0.05, "step_time_mean": 0.05, "memory": 0.05, "loss": 0.02}
 """Relative changes for the worse that are worth a finding, where even the lower end of the interval lies above them."""
@@ -79,8 +79,8 @@ def too_few(found: Contrast | None) -> str:
 def shown(found: Contrast, value: float) -> str:
     """A value of a measure with its unit."""
     if found.measure == "memory":
-        return mebibytes(value)
-    return f"{value:.4f}" if found.measure == "loss" else seconds(value)
+        return size(value)
+    return f"{value:.4f}" if found.measure == "loss" else duration(value)
 
 
 def name_of(found: Contrast) -> str:

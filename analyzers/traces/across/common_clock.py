@@ -15,7 +15,7 @@ from analyzers.traces.across.rank_waits import Across, across
 from analyzers.traces.columns.intervals import COMMUNICATION, COMPUTE, Cover
 from analyzers.traces.reading.event_table import Column
 from analyzers.traces.report import load
-from analyzers.words import ranges
+from analyzers.words import rank_ranges
 
 PARTS = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
 Window = tuple[int, int]
@@ -150,7 +150,7 @@ def fold(ranks: Sequence[int], parts: Column, rows: int) -> list[tuple[list[int]
 def rank_rows(ranks: list[int], values: Column, edges: Column) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "ranks": ranges(ranks),
+            "ranks": rank_ranges(ranks),
             "rank": ranks[0],
             "bin": np.arange(len(edges) - 1),
             "start_ns": edges[:-1],

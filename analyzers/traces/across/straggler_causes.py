@@ -6,8 +6,8 @@ from statistics import median_low
 
 from analyzers.traces.across.matching import MEASURES
 from analyzers.traces.across.rank_waits import Across
-from analyzers.traces.findings.findings import duration, percent
 from analyzers.traces.structs import RankTrace
+from analyzers.words import duration_ns, share
 
 HALF = 0.5
 CAUSES = {
@@ -53,11 +53,11 @@ def computing(mine: RankTrace, others: Sequence[RankTrace]) -> str:
     events = median_low(account.device_events for account in others)
     what = "kernels" if mine.source == "device" else "operators"
     name, growth = grown(mine, others)
-    most = f"most of all {name[:NAME_AT_MOST]} (+{duration(growth)})" if growth > 0 else "none of them by much"
+    most = f"most of all {name[:NAME_AT_MOST]} (+{duration_ns(growth)})" if growth > 0 else "none of them by much"
     if mine.device_events > MORE * events:
         return f"It runs {mine.device_events} {what}, the others {events}: it has more work, {most}."
-    told = f", its matrix products {percent(products - 1, 1)}" if products else ""
-    return f"It runs the same {what} {percent(ratio - 1, 1)} slower{told}, {most}: a slower device or bigger inputs."
+    told = f", its matrix products {share(products - 1, 1)}" if products else ""
+    return f"It runs the same {what} {share(ratio - 1, 1)} slower{told}, {most}: a slower device or bigger inputs."
 
 
 def grown(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.across.rank_waits import Across, RankWaits
 from analyzers.traces.across.straggler_causes import cause_of, detail
 from analyzers.traces.columns.phases import OF_HOST
-from analyzers.traces.findings.findings import duration, percent
+from analyzers.words import duration_ns, share
 
 EXCESS = {"device": 0.03, "cpu": 0.2}
 """Part of the time by which a rank's own work must exceed the others'; on a CPU processes take turns on the cores."""
@@ -132,21 +132,21 @@ def straggler_findings(slow: Sequence[Straggler], rows: Sequence[RankWaits]) -> 
     """One finding a straggler, in words."""
     for one in slow:
         where = f"{one.first_name}" + (f" #{one.first_sequence}" if one.first_sequence is not None else "")
-        late = f", first by {duration(one.first_late_ns)} in {where}" if one.first_late_ns > 0 else ""
+        late = f", first by {duration_ns(one.first_late_ns)} in {where}" if one.first_late_ns > 0 else ""
         yield Finding(
             id="trace.straggler",
             severity=Severity.WARNING,
             title=f"The others wait for rank {one.rank}",
-            why=f"Between collectives rank {one.rank} has {duration(one.excess_ns)} more to do than the others"
+            why=f"Between collectives rank {one.rank} has {duration_ns(one.excess_ns)} more to do than the others"
             f"{often(one)}{late}. {one.detail}"
-            f" Without that the recorded time would be {percent(one.saved_share, 1)} shorter.",
+            f" Without that the recorded time would be {share(one.saved_share, 1)} shorter.",
             next=ADVICE.get(one.cause, ADVICE["mixed"]).format(rank=one.rank),
             ranks=[one.rank],
             step=one.first_step,
             evidence=[
                 Evidence(
-                    text=f"rank {row.rank}: waits {duration(row.wait_ns)}, last in {row.last_arrivals} of"
-                    f" {row.collectives}, own work {duration(abs(row.excess_ns))}"
+                    text=f"rank {row.rank}: waits {duration_ns(row.wait_ns)}, last in {row.last_arrivals} of"
+                    f" {row.collectives}, own work {duration_ns(abs(row.excess_ns))}"
                     f" {'more' if row.excess_ns >= 0 else 'less'} than the others"
                 )
                 for row in rows

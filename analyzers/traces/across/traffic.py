@@ -7,7 +7,7 @@ import pandas as pd
 
 from analyzers.traces.reading.event_table import Column
 from analyzers.traces.structs import RankTrace
-from analyzers.words import ranges
+from analyzers.words import rank_ranges
 
 RANKS_AT_MOST = 256
 
@@ -28,8 +28,8 @@ def traffic(accounts: Sequence[RankTrace], at_most: int = RANKS_AT_MOST) -> pd.D
         sent = np.fmax.reduceat(np.fmax.reduceat(sent, rows, axis=0), columns, axis=1)
     return pd.DataFrame(
         sent,
-        index=[ranges(senders[at : at + every]) for at in rows],
-        columns=[ranges(peers[at : at + every]) for at in columns],
+        index=[rank_ranges(senders[at : at + every]) for at in rows],
+        columns=[rank_ranges(peers[at : at + every]) for at in columns],
     )
 
 

@@ -12,9 +12,9 @@ from analyzers import store
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.run import Artefact
 from analyzers.traces.diff.memory import MemoryChange, memory_changes
-from analyzers.traces.findings.findings import duration
 from analyzers.traces.report import load
 from analyzers.traces.structs import RankTrace, StepTime
+from analyzers.words import duration_ns
 
 WORTH, SURELY = 0.05, 0.1
 """Change of a step that is worth a finding, and that is a warning if `STEPS_AT_LEAST` steps of both tell it."""
@@ -182,4 +182,4 @@ def finding(found: TraceDiff) -> Finding | None:
 
 
 def signed(nanoseconds: float) -> str:
-    return f"{'+' if nanoseconds >= 0 else '-'}{duration(round(abs(nanoseconds)))}"
+    return f"{'+' if nanoseconds >= 0 else '-'}{duration_ns(round(abs(nanoseconds)))}"

@@ -23,7 +23,7 @@ from analyzers.traces.critical.path import critical_path
 from analyzers.traces.export.memory_counters import memory_counters
 from analyzers.traces.model import DEVICE_LANE, HOST_LANE, Trace
 from analyzers.traces.reading.event_table import Column
-from analyzers.words import who
+from analyzers.words import rank_names
 
 EVENTS_AT_MOST = 1_000_000
 """Over all ranks: what Perfetto still opens in a browser. The longest events of each rank stay."""
@@ -196,7 +196,7 @@ def waiting(all_of: Together, meetings: Iterable[Meeting]) -> Iterator[Event]:
             yield track(FINDINGS_PID, tid, "waiting in collectives")
         ends[tid].append(start + met.longest_wait_ns)
         number = "" if met.sequence is None else f" #{met.sequence}"
-        name = f"{who([met.last_rank])} is late in {met.name}{number}"
+        name = f"{rank_names([met.last_rank])} is late in {met.name}{number}"
         yield found(tid, name, (start, met.longest_wait_ns), msgspec.to_builtins(met))
 
 

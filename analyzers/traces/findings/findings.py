@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.structs import Call, Compiled, Frame, RankTrace
-from analyzers.words import ranges, seconds
+from analyzers.words import duration_ns, rank_ranges, share
 
 HOST_BOUND, MEMORY_CALLS, BROKEN = 0.2, 0.01, 0.01
 """Parts of the time."""
@@ -44,9 +44,10 @@ def exposed_finding(account: RankTrace) -> Finding:
     return finding(
         account,
         "trace.exposed_communication",
-        f"{percent(exposed, span)} of the time only communication runs",
-        f"{duration(exposed)} of {duration(account.communication_ns)} of communication run while nothing computes;"
-        f" for {duration(account.blocking_communication_ns)} of it something that was ready waited for its end.",
+        f"{share(exposed, span)} of the time only communication runs",
+        f"{duration_ns(exposed)} of {duration_ns(account.communication_ns)} of communication run while nothing"
+        f" computes; for {duration_ns(account.blocking_communication_ns)} of it something that was ready waited for its"
+        " end.",
         "See which collectives are long; prefetch the next layer, use fewer and larger buckets, or find the rank that"
         " the others wait for.",
         severity=Severity.WARNING,
@@ -59,8 +60,8 @@ def host_bound_finding(account: RankTrace) -> Finding:
     return finding(
         account,
         "trace.host_bound",
-        f"{percent(idle, span)} of the time the device waits for the host",
-        f"For {duration(idle)} the device had finished all it was given before the next launch came.",
+        f"{share(idle, span)} of the time the device waits for the host",
+        f"For {duration_ns(idle)} the device had finished all it was given before the next launch came.",
         "Launch fewer and larger kernels (torch.compile, CUDA graphs, a larger batch); look for .item() and other"
         " synchronising calls, and for a slow data loader.",
         severity=Severity.WARNING,
@@ -71,9 +72,9 @@ def host_bound_finding(account: RankTrace) -> Finding:
 
 def busy_host(account: RankTrace) -> list[str]:
     """What the host spends most time on: a call that waits, and an operator without what it calls."""
-    calls = [f"{call.name}: {call.count} calls, {duration(call.total_ns)}" for call in account.synchronisations[:1]]
+    calls = [f"{call.name}: {call.count} calls, {duration_ns(call.total_ns)}" for call in account.synchronisations[:1]]
     busiest = sorted(account.operators, key=lambda one: -one.own_ns)[:1]
-    return calls + [f"{one.name}: {one.count} calls, {duration(one.own_ns)} of the host" for one in busiest]
+    return calls + [f"{one.name}: {one.count} calls, {duration_ns(one.own_ns)} of the host" for one in busiest]
 
 
 def compiled_finding(account: RankTrace, found: Compiled) -> Finding:
@@ -82,13 +83,14 @@ def compiled_finding(account: RankTrace, found: Compiled) -> Finding:
         account,
         "trace.compiled_meanwhile",
         f"torch.compile was at work during the recording ({times(found.compilations)})",
-        f"{duration(found.compile_ns)} of compiling; {found.recompiled} of {found.regions} regions are of code that was"
-        " compiled before for other inputs.",
+        f"{duration_ns(found.compile_ns)} of compiling; {found.recompiled} of {found.regions} regions are of code"
+        " that was compiled before for other inputs.",
         "TORCH_LOGS=recompiles says what changed; mark sizes that vary as dynamic, and record only after warm-up.",
         severity=Severity.WARNING,
         confidence=0.9,
         facts=[
-            f"{named(one)}: compiled {times(one.compilations)}, {duration(one.compile_ns)}, version {one.versions} now"
+            f"{named(one)}: compiled {times(one.compilations)}, {duration_ns(one.compile_ns)},"
+            f" version {one.versions} now"
             for one in costly[:FACTS_AT_MOST]
         ],
     )
@@ -101,15 +103,15 @@ def breaks_finding(account: RankTrace, found: Compiled) -> Finding:
     return finding(
         account,
         "trace.graph_breaks",
-        f"Graphs of torch.compile break {times(found.breaks)}, {percent(found.between_ns, timed)} of the time",
-        f"From leaving a graph to entering the one behind the break the host takes {duration(found.between_ns)}: guards"
-        " are checked again, and what lies between is not compiled.",
+        f"Graphs of torch.compile break {times(found.breaks)}, {share(found.between_ns, timed)} of the time",
+        f"From leaving a graph to entering the one behind the break the host takes {duration_ns(found.between_ns)}:"
+        " guards are checked again, and what lies between is not compiled.",
         "TORCH_LOGS=graph_breaks gives the reason of each, torch.compile(fullgraph=True) makes it an error; printing,"
         " .item() and calls into C are the usual ones.",
         severity=Severity.WARNING if matters else Severity.INFO,
         confidence=0.9,
         facts=[
-            f"{one.broken_at or named(one)}: breaks {times(one.breaks)}, {duration(one.between_ns)}"
+            f"{one.broken_at or named(one)}: breaks {times(one.breaks)}, {duration_ns(one.between_ns)}"
             for one in broken[:FACTS_AT_MOST]
         ],
     )
@@ -133,7 +135,7 @@ def allocation_finding(account: RankTrace, calls: Sequence[Call]) -> Finding:
         "Look at the memory snapshot for fragmentation and retries; expandable_segments:True may help.",
         severity=Severity.WARNING,
         confidence=0.7,
-        facts=[f"{call.name}: {call.count} calls, {duration(call.total_ns)}" for call in calls],
+        facts=[f"{call.name}: {call.count} calls, {duration_ns(call.total_ns)}" for call in calls],
     )
 
 
@@ -154,7 +156,7 @@ def unlinked_finding(account: RankTrace) -> Finding:
     return finding(
         account,
         "trace.unlinked",
-        f"{percent(account.unlinked_events, account.device_events)} of the device events have no launch",
+        f"{share(account.unlinked_events, account.device_events)} of the device events have no launch",
         "They were launched before the recording began, or their launches were not recorded; they count here, but"
         " belong to no step. Tools that drop them report less busy time.",
         "Use a warm-up step in the profiler's schedule.",
@@ -200,8 +202,8 @@ def finding(
 ) -> Finding:
     where = "" if account.rank is None else f"rank {account.rank}, "
     where += "host" if account.device is None else f"device {account.device}"
-    where += f", step {ranges(step.step for step in account.step_times)}" if account.step_times else ""
-    numbers = f"{where}: span {duration(account.span_ns)}, busy {duration(account.busy_ns)}"
+    where += f", step {rank_ranges(step.step for step in account.step_times)}" if account.step_times else ""
+    numbers = f"{where}: span {duration_ns(account.span_ns)}, busy {duration_ns(account.busy_ns)}"
     return Finding(
         id=name,
         severity=severity,
@@ -212,11 +214,3 @@ def finding(
         evidence=[Evidence(text=text, source=account.path) for text in (numbers, *facts)],
         confidence=confidence,
     )
-
-
-def duration(nanoseconds: float) -> str:
-    return seconds(nanoseconds / 1e9)
-
-
-def percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.0f} %" if whole else "0 %"

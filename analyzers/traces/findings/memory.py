@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from analyzers.report import Finding, Severity
-from analyzers.traces.findings.findings import FACTS_AT_MOST, duration, finding, percent
+from analyzers.traces.findings.findings import FACTS_AT_MOST, finding
 from analyzers.traces.memory_structs import DeviceMemory, Kept, Moment
 from analyzers.traces.structs import RankTrace
-from analyzers.words import counted, mebibytes
+from analyzers.words import duration_ns, quantity, share, size
 
 STEPS_AT_LEAST, STEPS_ENOUGH = 3, 5
 GROWTH_BYTES, GROWTH_PART = 1 << 20, 0.01
@@ -49,9 +49,9 @@ def growth_finding(account: RankTrace, memory: DeviceMemory, growth: Sequence[in
     return finding(
         account,
         "trace.memory_grows",
-        f"Memory of {name(memory)} grows in each of {len(growth)} profiled steps, by {mebibytes(mean)} on average",
-        f"{mebibytes(memory.steps[0].start_bytes)} were allocated when the first one began,"
-        f" {mebibytes(memory.steps[-1].end_bytes)} when the last one ended.{room}",
+        f"Memory of {name(memory)} grows in each of {len(growth)} profiled steps, by {size(mean)} on average",
+        f"{size(memory.steps[0].start_bytes)} were allocated when the first one began,"
+        f" {size(memory.steps[-1].end_bytes)} when the last one ended.{room}",
         "Look at what was never freed: a tensor that is kept with its graph (use .detach() or .item()), or a list that"
         " nobody empties.",
         severity=Severity.WARNING if sure else Severity.INFO,
@@ -68,8 +68,8 @@ def unused_finding(account: RankTrace, memory: DeviceMemory, reserved: Moment, u
     return finding(
         account,
         "trace.memory_unused",
-        f"{percent(unused, reserved.bytes)} of what {name(memory)} reserved was never allocated at once",
-        f"{mebibytes(reserved.bytes)} were reserved, at most {mebibytes(memory.peak.bytes)} allocated: the rest is kept"
+        f"{share(unused, reserved.bytes)} of what {name(memory)} reserved was never allocated at once",
+        f"{size(reserved.bytes)} were reserved, at most {size(memory.peak.bytes)} allocated: the rest is kept"
         " from an earlier peak, or lies in pieces that fit nothing.",
         "A memory snapshot tells which; expandable_segments:True helps against pieces.",
         severity=Severity.WARNING if matters else Severity.INFO,
@@ -82,8 +82,8 @@ def limit_finding(account: RankTrace, memory: DeviceMemory, total: int) -> Findi
     return finding(
         account,
         "trace.memory_near_limit",
-        f"{name(memory).capitalize()} holds {percent(held(memory), total)} of its memory at the peak",
-        f"{mebibytes(held(memory))} of {mebibytes(total)}: a longer batch, or pieces that fit nothing, end the job.",
+        f"{name(memory).capitalize()} holds {share(held(memory), total)} of its memory at the peak",
+        f"{size(held(memory))} of {size(total)}: a longer batch, or pieces that fit nothing, end the job.",
         "Recompute activations, shard further, or make the batch smaller; see which modules allocate most.",
         severity=Severity.WARNING,
         confidence=0.9,
@@ -103,15 +103,13 @@ def name(memory: DeviceMemory) -> str:
 def where(account: RankTrace, moment: Moment) -> str:
     """How much, in which step, by what."""
     begin = next((step.start_ns for step in account.step_times if step.step == moment.step), None)
-    step = f" in step {moment.step}, {duration(moment.at_ns - begin)} after it began" if begin is not None else ""
-    return f"{mebibytes(moment.bytes)}{step}, {moment.phase}: {place(moment.operator, moment.module, moment.line)}"
+    step = f" in step {moment.step}, {duration_ns(moment.at_ns - begin)} after it began" if begin is not None else ""
+    return f"{size(moment.bytes)}{step}, {moment.phase}: {place(moment.operator, moment.module, moment.line)}"
 
 
 def told(kept: Kept) -> str:
     """`2 allocations, 3.0 MiB: aten::mm, Linear_0, train.py(12): step`."""
-    return (
-        f"{counted(kept.count, 'allocation')}, {mebibytes(kept.bytes)}: {place(kept.operator, kept.module, kept.line)}"
-    )
+    return f"{quantity(kept.count, 'allocation')}, {size(kept.bytes)}: {place(kept.operator, kept.module, kept.line)}"
 
 
 def place(*parts: str) -> str:

@@ -14,7 +14,7 @@ from textual.widgets import Static
 from analyzers.hangs import views
 from analyzers.run import Run
 from analyzers.store import Options
-from analyzers.words import ranges
+from analyzers.words import rank_ranges
 from workbench.console import clean
 from workbench.present.hang import operations, standing
 from workbench.present.sections import hang
@@ -91,7 +91,7 @@ class HangPane(Vertical):
     def _load(self) -> None:
         group = self._data.groups[self._at]
         place = f"{self._at + 1} of {len(self._data.groups)}"
-        title = f"group {clean(group.name)} ({clean(group.desc)}), ranks {ranges(group.ranks)}   {place}"
+        title = f"group {clean(group.name)} ({clean(group.desc)}), ranks {rank_ranges(group.ranks)}   {place}"
         ask_aside(
             self,
             "matrix",

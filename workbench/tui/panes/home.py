@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run
-from analyzers.words import who
+from analyzers.words import rank_names
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS
 from workbench.present.run import artefacts, ranks
@@ -156,7 +156,7 @@ class About(Readings):
 
 def title(finding: Finding) -> Text:
     """One line, of which a narrow screen loses the end."""
-    ranks = who(finding.ranks) if finding.ranks else ""
+    ranks = rank_names(finding.ranks) if finding.ranks else ""
     sign = (f"{SEVERITY_SIGNS[finding.severity]} ", SEVERITIES[finding.severity])
     also = "" if re.search(rf"\b{ranks}\b", finding.title) else f"{ranks}: "
     return Text.assemble(sign, also, clean(finding.title), (f"  {finding.id}", "dim"))

@@ -14,11 +14,10 @@ from textual.widgets import Static
 from analyzers.memory import views
 from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
-from analyzers.words import counted
+from analyzers.words import quantity, size
 from workbench.console import clean
 from workbench.palette import CATEGORIES
 from workbench.present.sections import device_name, worst_first
-from workbench.present.units import size
 from workbench.sight import Sight
 from workbench.tui.asking import ask_aside
 from workbench.tui.panes.evidence import TITLES, Evidence, Instant
@@ -97,7 +96,7 @@ class MemoryPane(Vertical):
 
     def _show_device(self) -> None:
         device = self._device
-        where = f"{device_name(device)}  ({self._rank + 1} of {counted(len(self._by_rank), 'rank')})  {device.path}"
+        where = f"{device_name(device)}  ({self._rank + 1} of {quantity(len(self._by_rank), 'rank')})  {device.path}"
         self.query_one("#memory-title", Static).update(Text(clean(where)))
         self._window = None
         self._load()

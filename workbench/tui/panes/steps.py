@@ -14,11 +14,11 @@ from textual.widgets import Static
 from analyzers.run import Run
 from analyzers.steps import views
 from analyzers.store import Options
+from analyzers.words import duration
 from workbench.ask import ROOMS
 from workbench.palette import PHASES
 from workbench.present.sections import steps as tables_of
 from workbench.present.spark import spark
-from workbench.present.units import duration
 from workbench.sight import Sight
 from workbench.tui.asking import ask_aside
 from workbench.tui.widgets.parts import Part, Parts

@@ -14,12 +14,12 @@ from textual.widgets import Static
 from analyzers.run import Kind, Run
 from analyzers.store import Options
 from analyzers.traces import critical_parts, views
+from analyzers.words import duration_ns, share
 from workbench.palette import KIND_SIGNS, KINDS, ink
 from workbench.present.table import Table, table
 from workbench.present.trace_details import cut
 from workbench.present.trace_memory import name as name_of
 from workbench.present.traces import critical, of_rank, steps_of
-from workbench.present.units import nanoseconds, share
 from workbench.sight import Sight
 from workbench.tui.widgets.calls import Calls
 from workbench.tui.widgets.gantt import Gantt
@@ -190,7 +190,7 @@ def breakdown(one: Any, width: int) -> Text:
     room = max(10, width - 27)
     line = Text("?".rjust(6) if one.rank is None else f"{one.rank:>6}")
     line.append(f" {cut(steps_of(one), 6):>6}")
-    line.append(f" {nanoseconds(one.span_ns):>9} ")
+    line.append(f" {duration_ns(one.span_ns):>9} ")
     for name, field in PARTS.items():
         part = getattr(one, field)
         length = round(room * part / one.span_ns) if one.span_ns else 0
@@ -203,7 +203,7 @@ def breakdown(one: Any, width: int) -> Text:
 def kernels(one: Any) -> Table:
     """All executions of each kernel, the longest first."""
     rows = (
-        (nanoseconds(k.total_ns), share(k.total_ns, one.span_ns), k.count, nanoseconds(k.mean_ns), k.kind, k.name)
+        (duration_ns(k.total_ns), share(k.total_ns, one.span_ns), k.count, duration_ns(k.mean_ns), k.kind, k.name)
         for k in one.kernels
     )
     return table("", "total> | of span> | count> | mean> | kind | name", rows, len(one.kernels))
@@ -211,7 +211,7 @@ def kernels(one: Any) -> Table:
 
 def waits(found: Any) -> Table:
     rows = (
-        (one.rank, one.collectives, nanoseconds(one.wait_ns), share(one.wait_ns, one.window_ns), one.last_arrivals)
+        (one.rank, one.collectives, duration_ns(one.wait_ns), share(one.wait_ns, one.window_ns), one.last_arrivals)
         for one in found
     )
     return table("", "rank> | collectives> | waited> | of the time> | came last>", rows, len(found))
@@ -221,11 +221,11 @@ def steps(one: Any) -> Table:
     rows = (
         (
             step.step,
-            nanoseconds(step.dur_ns),
-            nanoseconds(step.busy_ns),
-            nanoseconds(step.compute_ns),
-            nanoseconds(step.communication_ns),
-            nanoseconds(step.exposed_communication_ns),
+            duration_ns(step.dur_ns),
+            duration_ns(step.busy_ns),
+            duration_ns(step.compute_ns),
+            duration_ns(step.communication_ns),
+            duration_ns(step.exposed_communication_ns),
         )
         for step in one.step_times
     )

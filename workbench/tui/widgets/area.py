@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 
+from analyzers.words import size
 from workbench.console import clean
 from workbench.palette import CATEGORIES, qualitative
-from workbench.present.units import size
 from workbench.tui.widgets.stacked import FAILURE, Stacked
 
 

@@ -12,8 +12,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from analyzers.memory.answers.block_map import block_map
+from analyzers.words import share, size
 from workbench.palette import CATEGORIES, LETTERS, ink
-from workbench.present.units import share, size
 
 LABEL = 24
 """Columns in front of the cells, for the size of the segment and how full it is."""

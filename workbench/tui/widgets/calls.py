@@ -5,8 +5,9 @@ from typing import Any
 import pandas as pd
 from rich.text import Text
 
+from analyzers.words import duration_ns
 from workbench.console import clean
-from workbench.present.units import bar, nanoseconds
+from workbench.present.bar import bar
 from workbench.tui.widgets.tree import LazyTree
 
 
@@ -38,4 +39,4 @@ class Calls(LazyTree):
         spent = int(entry[self._clock])
         longest = int(self._frame[self._clock].iloc[self.children_of(self.parent_of(row))[0]])
         count, name = int(entry["count"]), clean(entry["name"])
-        return Text(f"{bar(spent, longest, 8):<8} {nanoseconds(spent):>9} {count:>7} x  {name}")
+        return Text(f"{bar(spent, longest, 8):<8} {duration_ns(spent):>9} {count:>7} x  {name}")

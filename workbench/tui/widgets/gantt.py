@@ -10,9 +10,9 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from analyzers.words import duration_ns
 from workbench.console import clean
 from workbench.palette import KIND_SIGNS, KINDS, ink
-from workbench.present.units import nanoseconds
 from workbench.tui.widgets.keys import SCROLLED
 from workbench.tui.widgets.zoomed import Zoomed
 
@@ -66,7 +66,7 @@ class Gantt(ScrollView, Zoomed, can_focus=True):
         if not len(self._spans):
             return "no events"
         signs = "  ".join(f"{sign} {name or 'host'}" for name, sign in KIND_SIGNS.items() if name != "idle")
-        return f"{nanoseconds(first)} … {nanoseconds(last)} ({nanoseconds(last - first)})   {signs}"
+        return f"{duration_ns(first)} … {duration_ns(last)} ({duration_ns(last - first)})   {signs}"
 
     def _cells(self, lane: str, depth: int, width: int) -> list[Segment]:
         """The events of a row, the longer ones over those they hide."""

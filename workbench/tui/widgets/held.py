@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 import pandas as pd
 from textual.binding import Binding, BindingType
 
+from analyzers.words import duration_ns, size
 from workbench.palette import KINDS
-from workbench.present.units import nanoseconds, size
 from workbench.tui.widgets.stacked import Stacked
 from workbench.tui.widgets.zoomed import Zoomed
 
@@ -53,7 +53,7 @@ class Held(Stacked, Zoomed):
     def ruler(self) -> str:
         """What the device held at the cursor and at most."""
         row, top = self.instants.iloc[max(0, self.cursor)], size(int(self.instants["allocated"].max()))
-        return f"{row['where']}, {nanoseconds(int(row['at_ns']))}: {told(row)}   ▼ {top}  ┆ cursor"
+        return f"{row['where']}, {duration_ns(int(row['at_ns']))}: {told(row)}   ▼ {top}  ┆ cursor"
 
 
 def told(row: Any) -> str:

@@ -5,9 +5,10 @@ from typing import Any
 import pandas as pd
 from rich.text import Text
 
+from analyzers.words import share, size
 from workbench.console import clean
 from workbench.palette import CATEGORIES
-from workbench.present.units import bar, share, size
+from workbench.present.bar import bar
 from workbench.tui.widgets.tree import LazyTree
 
 

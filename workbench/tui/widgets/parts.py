@@ -6,8 +6,9 @@ from typing import NamedTuple
 from rich.text import Text
 from textual.widgets import Static
 
+from analyzers.words import share
 from workbench.console import clean
-from workbench.present.units import bar, share
+from workbench.present.bar import bar
 
 WIDE = 110
 """Columns of the screen from which on there is room for them beside the chart."""

@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
+from analyzers.words import duration
 from workbench.palette import PHASES, STATUSES
-from workbench.present.units import duration
 from workbench.tui.widgets.stacked import FAILURE, Stacked
 
 REST = ("residual", "unknown")

@@ -7,7 +7,7 @@ import pandas as pd
 from rich.text import Text
 from textual.binding import Binding, BindingType
 
-from analyzers.words import ranges, who
+from analyzers.words import rank_names, rank_ranges
 from workbench.console import clean
 from workbench.tui.widgets.tree import LazyTree
 
@@ -56,7 +56,7 @@ class StackTree(LazyTree):
         """Function, place, and the ranks where not all are here."""
         frame = self._frame.iloc[row]
         ranks = frame["ranks"]
-        mark = (f"  {who(ranks)}", "bold") if len(ranks) < self._all else (f"  {ranges(ranks)}", "dim")
+        mark = (f"  {rank_names(ranks)}", "bold") if len(ranks) < self._all else (f"  {rank_ranges(ranks)}", "dim")
         return Text.assemble(clean(frame["name"]), (f"  {clean(frame['place'])}", "dim"), mark)
 
 

@@ -6,8 +6,8 @@ from itertools import groupby
 import pandas as pd
 import plotly.graph_objects as go
 
+from analyzers.words import size
 from workbench.palette import CATEGORIES, LETTERS, ink
-from workbench.present.units import size
 from workbench.web.components.figure import ABOVE, PLAIN, key, plain
 
 LINE = 80

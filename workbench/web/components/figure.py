@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import plotly.graph_objects as go
 from dash import dcc, html
 
+from analyzers.words import size
 from workbench.console import clean
-from workbench.present.units import size
 
 GRID = {"gridcolor": "rgba(128,128,128,0.25)", "zerolinecolor": "rgba(128,128,128,0.5)"}
 PLAIN: dict[str, Any] = {

@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
+from analyzers.words import size
 from workbench.palette import qualitative
-from workbench.present.units import size
 from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, plain
 from workbench.web.components.timing import LANES_PX, time_ticks
 

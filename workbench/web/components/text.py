@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from dash import html
 
 from analyzers.report import Finding, Report
-from analyzers.words import ranges
+from analyzers.words import rank_ranges
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.table import Table
@@ -76,7 +76,7 @@ def told(label: str, parts: Iterable[Any]) -> html.P:
 
 def finding(found: Finding, evidence: str | None = None) -> html.Details:
     """A finding; its facts unfold, and a link leads to where they are seen."""
-    about = f" (rank {ranges(found.ranks)})" if found.ranks else ""
+    about = f" (rank {rank_ranges(found.ranks)})" if found.ranks else ""
     facts = [html.Li([clean(fact.text), " ", place(fact.line)]) for fact in found.evidence]
     summary = html.Summary(
         [f"{SEVERITY_SIGNS[found.severity]} {clean(found.title)}{about} ", html.Code(clean(found.id))]

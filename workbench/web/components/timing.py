@@ -9,9 +9,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analyzers.traces.structs import RankTrace
+from analyzers.words import duration_ns, size
 from workbench.palette import HEAT, KINDS, PHASES, STATUSES, qualitative
 from workbench.present.traces import steps_of
-from workbench.present.units import nanoseconds, size
 from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, key, plain
 
 MOST_RANKS = 12
@@ -111,7 +111,7 @@ def shares(accounts: Sequence[RankTrace]) -> go.Figure:
                 orientation="h",
                 name=title,
                 marker={"color": KINDS[kind]},
-                customdata=[nanoseconds(ns) for ns in parts],
+                customdata=[duration_ns(ns) for ns in parts],
                 hovertemplate="%{y}: %{customdata} (%{x:.1f} %)<extra>%{fullData.name}</extra>",
             )
         )
@@ -197,8 +197,8 @@ def bars(title: str, colour: str, blocks: pd.DataFrame) -> dict[str, Any]:
 
 def told(count: int, busy_ns: int, dur_ns: int) -> str:
     if count == 1:
-        return nanoseconds(dur_ns)
-    return f"the longest of {count} events, {nanoseconds(busy_ns)} in {nanoseconds(dur_ns)}: zoom in"
+        return duration_ns(dur_ns)
+    return f"the longest of {count} events, {duration_ns(busy_ns)} in {duration_ns(dur_ns)}: zoom in"
 
 
 def keys_of(blocks: pd.DataFrame) -> list[tuple[str, int]]:

@@ -7,12 +7,12 @@ import pandas as pd
 from dash import dcc, html
 
 from analyzers.memory import diff, views
+from analyzers.words import size
 from workbench.console import clean
 from workbench.present import comparison
 from workbench.present.memory import by_category, found
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
-from workbench.present.units import size
 from workbench.web.components.compare import of_bytes
 from workbench.web.components.figure import drawn
 from workbench.web.components.memory import category_bars, icicle

@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 from dash import html
 
 from analyzers.memory import views
+from analyzers.words import size
 from workbench.palette import qualitative
 from workbench.present.memory import entries, reserved
-from workbench.present.units import size
 from workbench.web.components.figure import ABOVE, PLAIN, drawn, plain
 from workbench.web.components.text import choice, table
 from workbench.web.pages.segments import leads

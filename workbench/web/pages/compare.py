@@ -8,10 +8,10 @@ from dash import html
 
 from analyzers.run import Run
 from analyzers.steps import views
+from analyzers.words import duration
 from workbench.ask import ROOMS
 from workbench.console import clean
 from workbench.present import comparison
-from workbench.present.units import duration
 from workbench.web.components.compare import changes, of_bytes, of_time, side_by_side
 from workbench.web.components.figure import drawn
 from workbench.web.components.text import choice, table, verdict

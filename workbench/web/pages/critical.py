@@ -15,12 +15,12 @@ from analyzers.store import Options
 from analyzers.traces import critical_parts, views
 from analyzers.traces.critical.path import in_columns
 from analyzers.traces.structs import RankTrace
+from analyzers.words import duration_ns
 from workbench.palette import KINDS
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.trace_details import cut
 from workbench.present.traces import critical
-from workbench.present.units import nanoseconds
 from workbench.web.components.text import address, go, table
 from workbench.web.view import View
 from workbench.web.window import without_window
@@ -85,7 +85,7 @@ def window(start: int, dur: int, query: Mapping[str, str]) -> str:
 
 def pieces(longest: pd.DataFrame) -> Table:
     rows = (
-        (name(place), cut(what) or "-", kind, nanoseconds(at), nanoseconds(dur))
+        (name(place), cut(what) or "-", kind, duration_ns(at), duration_ns(dur))
         for place, at, dur, kind, what in longest[["start_ns", "dur_ns", "kind", "name"]].itertuples()
     )
     return table_of("Its longest pieces, in order of time", "piece | name | kind | begins at> | takes>", rows, PIECES)

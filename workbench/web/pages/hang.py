@@ -7,7 +7,7 @@ import pandas as pd
 from dash import Dash, Input, Output, State, html, no_update
 
 from analyzers.hangs import views
-from analyzers.words import ranges
+from analyzers.words import rank_ranges
 from workbench.console import clean
 from workbench.present.hang import operations, standing
 from workbench.present.sections import hang
@@ -47,7 +47,7 @@ def group_of(view: View, query: dict[str, str]) -> list[Any]:
     told = table(operations(views.operations(view.run, group.name, options=view.options)))
     return [
         choice("group", names, group.name, query),
-        html.H2(f"Group {clean(group.name)} ({clean(group.desc)}), ranks {ranges(group.ranks)}"),
+        html.H2(f"Group {clean(group.name)} ({clean(group.desc)}), ranks {rank_ranges(group.ranks)}"),
         drawn("matrix", matrix(frame), "Ranks down, collectives across, the state of each"),
         html.P("Click a rank to see where it stands.", className="hint"),
         html.Div(told, id="operations"),
@@ -62,7 +62,7 @@ def merged(stacks: pd.DataFrame, query: dict[str, str]) -> list[Any]:
     rank = number(query, "rank", max(known) + 1, ALL)
     lines = [
         html.Li(
-            [f"{clean(name)} ", place(line), f" rank {ranges(ranks)}"],
+            [f"{clean(name)} ", place(line), f" rank {rank_ranges(ranks)}"],
             style={"marginLeft": f"{min(depth, 40) / 2}rem"},
             className="" if rank == ALL else "here" if rank in ranks else "dim",
         )

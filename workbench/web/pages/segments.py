@@ -11,10 +11,10 @@ from dash import html
 
 from analyzers.memory import views
 from analyzers.memory.answers.block_map import Spot, block_map, spot
+from analyzers.words import share, size
 from workbench.present.memory import NO_STACK, life
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
-from workbench.present.units import share, size
 from workbench.web.components.blocks import block_chart
 from workbench.web.components.figure import drawn
 from workbench.web.components.text import Leads, address, go, labelled, navigation, place, table, told

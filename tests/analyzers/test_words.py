@@ -1,0 +1,84 @@
+"""The one formatter: each number has one text, whatever face shows it."""
+
+import pytest
+
+from analyzers.words import (
+    agree,
+    duration,
+    duration_ns,
+    figures,
+    flops,
+    percent,
+    percent_change,
+    quantity,
+    rank_names,
+    rank_ranges,
+    share,
+    size,
+    size_change,
+    source_line,
+    waiting_time,
+)
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "unknown"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 * GIB, "3.0 GiB"),
+        (GIB - 1, "1.0 GiB"), (1000 * GIB, "1000.0 GiB"), (-2048, "-2.0 KiB"), (5000 * 1024 * GIB, "5000.0 TiB"),
+    ],
+)  # fmt: skip
+def test_sizes(count, text):
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "unknown"), (0, "0 s"), (754.2, "12.6 min"), (119.9, "120 s"), (95, "95.0 s"), (1.846, "1.85 s"),
+        (0.338, "338 ms"), (0.0123, "12.3 ms"), (0.00099996, "1.00 ms"), (2.5e-6, "2.50 µs"), (8.7e-7, "870 ns"),
+        (12240, "3.4 h"), (-0.5, "-500 ms"),
+    ],
+)  # fmt: skip
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+    if seconds is not None:
+        assert duration_ns(seconds * 1e9) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        (0, "0 %"), (1, "100 %"), (0.99, "99 %"), (0.994, "99.4 %"), (0.99999, "99.9 %"), (0.4215, "42 %"),
+        (0.032, "3.2 %"), (0.03, "3 %"), (0.0996, "10 %"), (1e-5, "< 0.1 %"), (-0.05, "-5 %"), (1.4, "140 %"),
+        (None, "unknown"),
+    ],
+)  # fmt: skip
+def test_shares(part, text):
+    assert percent(part) == text
+
+
+def test_changes_carry_their_sign():
+    assert percent_change(338, 811) == "+140 %"
+    assert percent_change(100, 95) == "-5 %"
+    assert percent_change(0, 95) == "unknown"
+    assert (size_change(2 * GIB), size_change(-1536)) == ("+2.0 GiB", "-1.5 KiB")
+    assert share(1, 0) == "0 %"
+
+
+def test_other_numbers():
+    assert [figures(x) for x in (0, 0.00123, 1.846, 95, 1234.4)] == ["0.00", "0.00123", "1.85", "95.0", "1234"]
+    assert (flops(9.89e14), flops(2.5e12, "/s"), flops(12), flops(None)) == (
+        "989 TFLOP", "2.50 TFLOP/s", "12 FLOP", "unknown",
+    )  # fmt: skip
+    assert (waiting_time(26.4), waiting_time(754), waiting_time(12240)) == ("26 s", "13 min", "3.4 h")
+
+
+def test_ranks_and_lines():
+    assert rank_ranges({0, 1, 2, 5, 7, 8}) == "0-2, 5, 7-8"
+    assert (rank_names([3]), rank_names([1, 0])) == ("rank 3", "ranks 0-1")
+    assert (agree([3], "waits", "wait"), agree([3, 4], "waits", "wait")) == ("waits", "wait")
+    assert (quantity(1, "piece"), quantity(3, "piece")) == ("1 piece", "3 pieces")
+    assert (source_line("/job/data/text.py", 41), source_line("libc.so", 0)) == ("data/text.py:41", "libc.so")

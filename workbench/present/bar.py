@@ -1,0 +1,8 @@
+"""A horizontal bar in text, for tables."""
+
+
+def bar(part: float, whole: float, width: int = 20) -> str:
+    """Return a bar of at most `width` characters, drawn in eighths of one."""
+    eighths = round(8 * width * max(0.0, min(1.0, part / whole))) if whole else 0
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")
