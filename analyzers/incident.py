@@ -9,6 +9,7 @@ import msgspec
 
 from analyzers import hangs, memory, run, steps, store, traces
 from analyzers.errors import WorkbenchError
+from analyzers.frames import is_library
 from analyzers.hangs import Culprit, ExitFile, HangData
 from analyzers.memory import MemoryData
 from analyzers.report import (
@@ -32,7 +33,6 @@ SCHEMA = "workbench.incident/1"
 CRASHED = "incident.crashed"
 SNAPSHOTS_AT_MOST = 32
 """More snapshots than this are not all read: the last step's suffice to say what happened."""
-LIBRARY = ("/torch/", "/site-packages/", "/lib/python3")
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class Crash:
     @property
     def place(self) -> str:
         """The innermost line of the user's own code."""
-        line = next((f for f in self.gone.traceback if not any(part in f.filename for part in LIBRARY)), None)
+        line = next((f for f in self.gone.traceback if not is_library(f.filename)), None)
         return f"{line.name} ({source_line(line.filename, line.line)})" if line else ""
 
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from analyzers import store, unpickle
+from analyzers.columns import Column
 from analyzers.memory.categories.categorise import categorise
 from analyzers.memory.loading import READER
 from analyzers.memory.model import Snapshot
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.reading.reader import CATEGORIES, CATEGORY_OF, UNTAGGED
 from analyzers.memory.replay.lifetimes import Lifetimes, Replay
 from analyzers.run import Kind, discover, newest_step

@@ -7,13 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-INTERNAL = (
-    *("/torch/", "/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>"),
-    # Our own recorders, in which a rank that ends waits for its dump to be taken; under trainer/ in older recordings.
-    *("/workbench/recorders/", "/trainer/recorders/"),
-)
-"""Parts of paths that are not the user's code."""
-NATIVE = (".so", ".c", ".cc", ".cpp", ".cu", ".h", ".S")
+from analyzers import frames
 
 
 class Frame(msgspec.Struct, frozen=True, order=True):
@@ -189,9 +183,7 @@ def user_frame(frames: list[Frame]) -> Frame | None:
 
 def is_library(frame: Frame) -> bool:
     """Whether a frame is PyTorch's, the standard library's, our recorders' or native code."""
-    native = not frame.line or ".so." in frame.filename or frame.filename.endswith(NATIVE)
-    path = frame.filename if frame.filename.startswith(("/", "<")) else f"/{frame.filename}"  # py-spy cuts paths
-    return native or any(part in path for part in INTERNAL)
+    return not frame.line or frames.is_library(frame.filename)
 
 
 def ops_of(columns: "dict[str, np.ndarray[Any, Any]]", rows: slice, rank: int, groups: dict[int, int]) -> list[Op]:

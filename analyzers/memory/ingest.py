@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 
 from analyzers import unpickle
+from analyzers.columns import Column, UnsavedColumns
 from analyzers.memory.answers.describe import describe
 from analyzers.memory.categories.categorise import Guess, categorise
 from analyzers.memory.model import DeviceTrace, Snapshot
 from analyzers.memory.reading import reader as parsing
-from analyzers.memory.reading.interning import Column, Fresh
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 from analyzers.memory.replay.placement import Placed
 
@@ -31,7 +31,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
         HostileInput: It asks for more than data.
     """
     columns, meta = parsing.read(paths)
-    snapshot = Snapshot(Fresh(columns, meta))
+    snapshot = Snapshot(UnsavedColumns(columns, meta))
     replays = [Replay(snapshot.device(number)) for number in snapshot.devices]
     with unpickle.gc_paused():
         guesses = [categorise(replay) for replay in replays]

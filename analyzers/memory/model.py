@@ -6,9 +6,9 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
+from analyzers.columns import Column, UnsavedColumns
 from analyzers.memory.model_extras import Breakdown, WhatIf
 from analyzers.memory.reading.frames import Frames
-from analyzers.memory.reading.interning import Column, Fresh
 from analyzers.memory.reading.reader import ACTION_OF
 from analyzers.store import Columns
 
@@ -219,7 +219,7 @@ class MemoryData(msgspec.Struct, frozen=True):
 class Snapshot:
     """The columns of one file."""
 
-    columns: Columns | Fresh
+    columns: Columns | UnsavedColumns
 
     @property
     def limit_bytes(self) -> int | None:

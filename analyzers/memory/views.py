@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analyzers import store
+from analyzers.columns import Column
 from analyzers.errors import InputError
 from analyzers.memory.answers.allocator_state import blocks_at, free_at, life_of, named, segments_at
 from analyzers.memory.answers.history import events_of, found, segment_lives
@@ -18,7 +19,6 @@ from analyzers.memory.categories.categorise import categorise
 from analyzers.memory.categories.grouping import held
 from analyzers.memory.loading import opened, replayed
 from analyzers.memory.model import DeviceTrace, StepUse
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.reading.reader import CATEGORIES
 from analyzers.memory.replay.lifetimes import BEFORE, PENDING, Replay
 from analyzers.memory.replay.placement import Placed, used

@@ -12,14 +12,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from analyzers.columns import Column, UnsavedColumns
 from analyzers.traces.answers.between_collectives import meeting_columns
 from analyzers.traces.answers.collectives import Meetings
 from analyzers.traces.answers.flops import Formulas
 from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.columns.phases import phases
 from analyzers.traces.columns.work import Work, works
-from analyzers.traces.model import Fresh, Trace, lanes
-from analyzers.traces.reading.event_table import Column, fitted
+from analyzers.traces.model import Trace, lanes
+from analyzers.traces.reading.event_table import fitted
 
 VERSION = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
 """The answers change when anything in this room does."""
@@ -36,7 +37,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     from analyzers.traces.answers.allocations import of_accounts
     from analyzers.traces.reading import reader as parsing
 
-    columns = Fresh(*parsing.read(paths))
+    columns = UnsavedColumns(*parsing.read(paths))
     trace = derived(columns)
     found, formulas = works(trace), Formulas(trace)
     columns |= work_columns(trace, found)
@@ -51,7 +52,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     return dict(columns), columns.meta | {"accounts": answers, "names": list(texts)}
 
 
-def derived(columns: Fresh) -> Trace:
+def derived(columns: UnsavedColumns) -> Trace:
     """The trace, with `lane` (a number in `meta["lanes"]`), `depth`, `parent` and `phase` of each event added to it."""
     trace = Trace(columns)
     lane, columns.meta["lanes"] = lanes(trace)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from analyzers.columns import Column, UnsavedColumns
 from analyzers.store import Columns
 from analyzers.traces.reading.distinct import distinct, first_places, numbered
-from analyzers.traces.reading.event_table import FIRST_NAME, Column
+from analyzers.traces.reading.event_table import FIRST_NAME
 
 DEVICE_WORK = {"kernel", "Kernel"}
 COPIES = {"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}
@@ -23,19 +24,11 @@ PROFILER_STEP = re.compile(r"ProfilerStep\s*#?(\d+)")
 HOST_LANE, DEVICE_LANE, OTHER_LANE = range(3)
 
 
-class Fresh(dict[str, Column]):
-    """Columns that are not on a disk yet, with their `meta`; what `store.Columns` are to a first reading."""
-
-    def __init__(self, columns: dict[str, Column], meta: dict[str, Any]) -> None:
-        super().__init__(columns)
-        self.meta = meta
-
-
 @dataclass(frozen=True)
 class Trace:
     """The columns of one file: a row an event, `start` and `end` in nanoseconds of the file's own base."""
 
-    columns: Columns | Fresh
+    columns: Columns | UnsavedColumns
 
     @property
     def header(self) -> Mapping[str, Any]:

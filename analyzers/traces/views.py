@@ -28,6 +28,7 @@ import numpy as np
 import pandas as pd
 
 from analyzers import store
+from analyzers.columns import Column
 from analyzers.report import Report
 from analyzers.run import Artefact
 from analyzers.traces.across.common_clock import PARTS, Window, axis, fleet, lateness
@@ -40,7 +41,6 @@ from analyzers.traces.columns.phases import OTHER
 from analyzers.traces.columns.work import launches
 from analyzers.traces.critical.path import critical_path as critical_path_of
 from analyzers.traces.model import DEVICE_LANE, Trace
-from analyzers.traces.reading.event_table import Column
 from analyzers.traces.report import READER, TraceData
 from analyzers.traces.structs import RankTrace
 

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analyzers.columns import Column
 from analyzers.memory.answers.stacks import shown
 from analyzers.memory.categories.categorise import categorise
 from analyzers.memory.model import DeviceTrace
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.reading.reader import ACTION_OF, CATEGORIES
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.placement import Placed

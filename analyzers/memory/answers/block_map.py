@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analyzers.memory.reading.interning import Column
+from analyzers.columns import Column
 from analyzers.memory.replay.simulator import UNIT
 
 

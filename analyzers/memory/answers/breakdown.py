@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzers import store
+from analyzers.columns import Column
 from analyzers.memory.answers.scenario import LAYER
 from analyzers.memory.answers.stacks import place
 from analyzers.memory.categories.categorise import Guess, categorise
@@ -22,7 +23,6 @@ from analyzers.memory.model_extras import (
     Segments,
     TensorHeld,
 )
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.reading.job import job_of
 from analyzers.memory.reading.reader import CATEGORIES
 from analyzers.memory.replay.lifetimes import BEFORE, Replay

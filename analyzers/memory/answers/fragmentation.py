@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.memory.model import DeviceTrace, Fragmentation, FreePieces, Oom
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.replay.placement import Placed, pool_name, used
 
 SEGMENTS_AT_MOST = 8

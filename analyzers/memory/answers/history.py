@@ -5,11 +5,11 @@ import re
 import numpy as np
 import pandas as pd
 
+from analyzers.columns import Column
 from analyzers.memory.answers.allocator_state import named
 from analyzers.memory.categories.categorise import categorise
 from analyzers.memory.model import DeviceTrace
 from analyzers.memory.reading.frames import written
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.reading.reader import ACTIONS, CATEGORIES
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 from analyzers.memory.replay.placement import Placed, segment_around

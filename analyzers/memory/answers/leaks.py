@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.memory.answers.stacks import groups, shown
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import Device, Growth, TopStack
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.reading.reader import CATEGORIES
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.phases import steps

@@ -4,12 +4,12 @@ import re
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.memory.answers.scenario import Scene
 from analyzers.memory.answers.stacks import shown
 from analyzers.memory.categories.categorise import ACTIVATIONS, OPTIMIZER_STATE, TEMPORARY, Guess
 from analyzers.memory.categories.rules import stacks_with, written_frames
 from analyzers.memory.model import Notable
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.phases import Step, steps
 

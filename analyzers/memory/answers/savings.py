@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.memory.answers.scenario import Scene, most_frequent, recompute, scaling
 from analyzers.memory.categories.categorise import ACTIVATIONS, Guess
 from analyzers.memory.model import DeviceTrace, Estimate
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.simulator import LARGE_SEGMENT, SMALL_SEGMENT, allocated
 

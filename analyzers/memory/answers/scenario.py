@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.categories.rules import phase_of_entries, stack_signs
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.reading.job import Job
 from analyzers.memory.reading.reader import CATEGORIES, CATEGORY_OF
 from analyzers.memory.replay.lifetimes import BEFORE, Replay

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import Snapshot, TopStack
 from analyzers.memory.reading.frames import written
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.reading.reader import CATEGORIES
 from analyzers.memory.replay.lifetimes import Lifetimes
 

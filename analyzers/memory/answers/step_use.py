@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import StepUse
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.reading.reader import CATEGORIES
 from analyzers.memory.replay.lifetimes import Lifetimes, Replay
 from analyzers.memory.replay.phases import steps

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.memory.categories.rules import phase_of_entries, stack_signs
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 from analyzers.memory.replay.phases import BACKWARD, FORWARD, NO_PHASE, OPTIMIZER, Phases, windows
 

@@ -5,9 +5,9 @@ from functools import cached_property
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.memory.categories.rules import CATEGORY, CONFIDENCE, NUMBER_OF, RULES, ruled
 from analyzers.memory.model import Basis
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.reading.reader import CATEGORIES, CATEGORY_OF, UNTAGGED
 from analyzers.memory.replay.lifetimes import Lifetimes, Replay
 

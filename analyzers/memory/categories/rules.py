@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.memory.model import DeviceTrace, Snapshot
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.reading.reader import CATEGORY_OF
 from analyzers.memory.replay.lifetimes import ALLOC, BEFORE, Lifetimes
 from analyzers.memory.replay.phases import BACKWARD, FORWARD, NO_PHASE, OPTIMIZER, Phases, windows

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import IO, Any
 
-from analyzers.memory.reading.interning import Column
+from analyzers.columns import Column
 
 Trace = list[Any]
 Table = dict[str, Column]

@@ -6,17 +6,11 @@ from functools import cached_property
 
 import numpy as np
 
-from analyzers.memory.reading.interning import Column
+from analyzers.columns import Column
+from analyzers.frames import Origin, origin_of
 
 Frame = tuple[str, str, int]
 """Name, file, line."""
-
-# Not a place where the user can change anything: C++, PyTorch, helper packages, the standard library, the recorders
-# (under trainer/ in older recordings).
-INTERNAL = re.compile(
-    r"(^|/)torch/|-packages/(einops|jaxtyping|numpy|triton)/|/lib/python[\d.]+/(?!(site|dist)-packages/)"
-    r"|^<|^\?\?$|^$|\.(cpp|cc|cu|cuh|h|hpp|c|so|o)\b|(workbench|trainer)/recorders/"
-)
 
 # What takes the stack or hands memory out, below the operation that asked for it: innermost where stacks="all".
 PLUMBING = re.compile(r"torch::(unwind|CapturedTraceback|cuda)::|c10::|at::(detail::|TensorBase )")
@@ -24,7 +18,7 @@ PLUMBING = re.compile(r"torch::(unwind|CapturedTraceback|cuda)::|c10::|at::(deta
 
 def is_internal(file: str) -> bool:
     """Whether a file is none that the user may have written or chosen."""
-    return INTERNAL.search(file.replace("\\", "/")) is not None
+    return origin_of(file) <= Origin.RUNTIME
 
 
 def written(frame: Frame) -> str:

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Column = npt.NDArray[Any]
+from analyzers.columns import Column
 
 Frames = list[Any]
 NO_FRAMES: Frames = []
@@ -22,14 +21,6 @@ class Numbered(NamedTuple):
 def line_number(line: int) -> int:
     """The line; some recorders write -1 as an unsigned number where none is known."""
     return line if 0 <= line < 1 << 31 else 0
-
-
-class Fresh(dict[str, Column]):
-    """Columns that are not on a disk yet, with their `meta`; what `store.Columns` are to a first reading."""
-
-    def __init__(self, columns: dict[str, Column], meta: dict[str, Any]) -> None:
-        super().__init__(columns)
-        self.meta = meta
 
 
 class Texts:

@@ -16,9 +16,10 @@ from isal import igzip
 from isal.igzip_lib import IsalError
 
 from analyzers import unpickle
+from analyzers.columns import Column
 from analyzers.errors import HostileInput, InputError
 from analyzers.memory.reading.entries import Harvest, Trace
-from analyzers.memory.reading.interning import NO_FRAMES, Column, Interned, Places, Stacks, Texts
+from analyzers.memory.reading.interning import NO_FRAMES, Interned, Places, Stacks, Texts
 
 VERSION = 1
 

@@ -5,8 +5,8 @@ from functools import cached_property
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.memory.model import DeviceTrace
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.reading.reader import ACTION_OF, UNTAGGED
 from analyzers.memory.replay.reserved import reserved
 

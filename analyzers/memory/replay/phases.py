@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.memory.model import DeviceTrace
-from analyzers.memory.reading.interning import Column
 
 STEP = re.compile(r"(?:ProfilerStep|step)#(\d+)")
 NEVER = np.iinfo(np.int64).max

@@ -6,8 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.memory.model import DeviceTrace, Pool, StreamUse
-from analyzers.memory.reading.interning import Column, Places
+from analyzers.memory.reading.interning import Places
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 
 POOLS_AT_MOST = 32

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.memory.model import DeviceTrace, Retry
-from analyzers.memory.reading.interning import Column
 from analyzers.memory.reading.reader import ACTION_OF
 
 GROWS = [ACTION_OF[name] for name in ("segment_alloc", "segment_map")]

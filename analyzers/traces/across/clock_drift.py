@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzers.traces.reading.event_table import Column
+from analyzers.columns import Column
 
 POINTS_AT_LEAST, POINTS_AT_MOST = 20, 128
 SURE = 3.0

@@ -12,10 +12,10 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.across.clock_drift import Drift, drift, scatter
 from analyzers.traces.across.matching import Met, Recording
 from analyzers.traces.answers.collectives import SYMMETRIC
-from analyzers.traces.reading.event_table import Column
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from analyzers import store
+from analyzers.columns import Column
 from analyzers.run import Artefact
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.matching import Recording
 from analyzers.traces.across.rank_waits import Across, across
 from analyzers.traces.columns.intervals import COMMUNICATION, COMPUTE, Cover
-from analyzers.traces.reading.event_table import Column
 from analyzers.traces.report import load
 from analyzers.words import rank_ranges
 

@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.matching import MEASURES, Met
 from analyzers.traces.columns.work import NO_STEP
-from analyzers.traces.reading.event_table import Column
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.run import Artefact
 from analyzers.traces.columns.phases import OF_HOST
 from analyzers.traces.columns.work import NO_STEP
 from analyzers.traces.model import Trace
-from analyzers.traces.reading.event_table import Column
 from analyzers.traces.structs import RankTrace
 
 Key = tuple[Any, ...]

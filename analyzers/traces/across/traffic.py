@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analyzers.traces.reading.event_table import Column
+from analyzers.columns import Column
 from analyzers.traces.structs import RankTrace
 from analyzers.words import rank_ranges
 

@@ -3,6 +3,7 @@
 import msgspec
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.answers.all_to_all import exchanges
 from analyzers.traces.answers.collectives import Meetings, collectives
 from analyzers.traces.answers.compiled import compiled
@@ -17,7 +18,6 @@ from analyzers.traces.columns.intervals import account, covered
 from analyzers.traces.columns.phases import NAMES, OTHER
 from analyzers.traces.columns.work import Work
 from analyzers.traces.reading.distinct import distinct, groups
-from analyzers.traces.reading.event_table import Column
 from analyzers.traces.structs import Counter, Part, RankTrace, StepTime
 
 KERNELS_AT_MOST = 100

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.answers.collectives import ELEMENT_BYTES, Meetings
 from analyzers.traces.reading.distinct import groups, numbered
-from analyzers.traces.reading.event_table import Column
 from analyzers.traces.structs import Exchange
 
 ALL_TO_ALL = re.compile(r"all_?to_?all", re.IGNORECASE)

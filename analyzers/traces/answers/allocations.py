@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.answers.costs import Attribution
 from analyzers.traces.answers.device_allocator import Allocator, allocators
 from analyzers.traces.columns.nesting import NONE, Lanes, enclosing, innermost
@@ -15,7 +16,6 @@ from analyzers.traces.columns.work import Work
 from analyzers.traces.memory_structs import Allocation, DeviceMemory, Kept, Moment, NamedTurnover, StepMemory
 from analyzers.traces.model import HOST_LANE, Trace
 from analyzers.traces.reading.distinct import groups
-from analyzers.traces.reading.event_table import Column
 
 ROWS_AT_MOST, LARGEST_AT_MOST = 100, 20
 

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.answers.collectives import Labels, Meetings
 from analyzers.traces.answers.idle import standing, without
 from analyzers.traces.columns.intervals import COMPUTE, MEMORY, Cover, merge
 from analyzers.traces.columns.phases import GC, OF_HOST, marks
 from analyzers.traces.columns.work import Work
 from analyzers.traces.model import Trace
-from analyzers.traces.reading.event_table import Column, fitted
+from analyzers.traces.reading.event_table import fitted
 
 
 def meeting_columns(accounts: Sequence[Meetings], table: dict[str, int]) -> dict[str, Column]:

@@ -3,11 +3,11 @@
 import numpy as np
 import pandas as pd
 
+from analyzers.columns import Column
 from analyzers.traces.answers.costs import MODULE
 from analyzers.traces.columns.nesting import NONE, innermost, own_time, summed_up
 from analyzers.traces.model import OPS, Trace
 from analyzers.traces.reading.distinct import summed
-from analyzers.traces.reading.event_table import Column
 
 COLUMNS = ("node", "parent", "depth", "name", "count", "host_ns", "own_ns", "device_ns", "kernels")
 

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.columns.intervals import COMMUNICATION
 from analyzers.traces.columns.nesting import NONE, innermost
 from analyzers.traces.columns.work import NO_STEP, Work
 from analyzers.traces.model import OPS
 from analyzers.traces.reading.distinct import coded, groups, numbered
-from analyzers.traces.reading.event_table import Column
 from analyzers.traces.structs import Collective
 
 SYMMETRIC = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)

@@ -11,10 +11,10 @@ from typing import Literal
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.columns.intervals import Cover
 from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.model import ANNOTATIONS, Trace
-from analyzers.traces.reading.event_table import Column
 from analyzers.traces.structs import Compiled, Frame
 
 REGION = re.compile(r"^Torch-Compiled Region(?:: (.+)/(\d+))?")

@@ -6,18 +6,24 @@ from functools import cached_property
 
 import numpy as np
 
+from analyzers.columns import Column
+from analyzers.frames import is_library
 from analyzers.traces.answers.flops import Formulas
 from analyzers.traces.columns.nesting import NONE, innermost, outermost, own_time, summed_up
 from analyzers.traces.columns.work import Work
 from analyzers.traces.model import OPS, PROFILER_STEP, Trace
 from analyzers.traces.reading.distinct import coded, numbered, summed
-from analyzers.traces.reading.event_table import Column
 from analyzers.traces.structs import Cost, Launched
 
 MODULE = re.compile(r"^nn\.Module: ")
 SOURCE = re.compile(r"\.pyx?\(\d+\): ")
-LIBRARY = re.compile(r"(^|/)(torch|site-packages|dist-packages|lib/python[\d.]*)/|^<|^(threading|contextlib|runpy)\.py")
 COSTS_AT_MOST = 100
+
+
+def is_user_function(name: str) -> bool:
+    """Return whether the name of a Python event, such as `train.py(12): step`, is of a file that the user wrote."""
+    place = SOURCE.search(name)
+    return place is not None and not is_library(name[: place.start()] + ".py")
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class Attribution:
         functions = self.trace.of_cat({"python_function"})
         if what == "module":
             return functions & self.trace.is_named(MODULE)
-        own = np.array([bool(SOURCE.search(name) and not LIBRARY.search(name)) for name in self.trace.names] or [False])
+        own = np.array([is_user_function(name) for name in self.trace.names] or [False])
         found: Column = functions & own[self.trace.columns["name"]]
         return found
 

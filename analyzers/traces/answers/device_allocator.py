@@ -5,10 +5,10 @@ from functools import cached_property
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.model import Trace
 from analyzers.traces.reading.distinct import groups, numbered
-from analyzers.traces.reading.event_table import Column
 
 TYPES = {
     0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 15: "hpu", 18: "ipu", 19: "mtia", 20: "privateuse1",

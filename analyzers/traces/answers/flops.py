@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.columns.nesting import NONE, innermost
 from analyzers.traces.model import OPS, Trace
 from analyzers.traces.reading.distinct import groups
-from analyzers.traces.reading.event_table import Column
 
 Dims = list[Any]
 Counted = tuple[int, int]

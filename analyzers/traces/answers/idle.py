@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.answers.launches import waiting_calls
 from analyzers.traces.columns.intervals import COMMUNICATION, COMPUTE, merge
 from analyzers.traces.columns.phases import OF_HOST, marks
 from analyzers.traces.columns.work import Work
-from analyzers.traces.reading.event_table import Column
 
 Intervals = tuple[Column, Column]
 LATENCY_NS = 30_000

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.answers.costs import Attribution
 from analyzers.traces.answers.flops import Formulas, decoded
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.reading.distinct import coded
-from analyzers.traces.reading.event_table import Column
 from analyzers.traces.structs import Shaped
 
 SHAPES_AT_MOST = 50

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.answers.costs import Attribution
 from analyzers.traces.answers.occupancy import Fillings
 from analyzers.traces.columns.intervals import KIND_NAMES
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.columns.work import Work
 from analyzers.traces.reading.distinct import first_places, numbered
-from analyzers.traces.reading.event_table import Column
 from analyzers.traces.structs import Kernel, Sequence
 
 PARTS = {2: (1, 1), 3: (2, 1), 5: (3, 2), 8: (5, 3)}

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.columns.intervals import MEMORY
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.columns.work import Work
 from analyzers.traces.model import LAUNCHES, Trace
 from analyzers.traces.reading.distinct import distinct
-from analyzers.traces.reading.event_table import Column
 from analyzers.traces.structs import Call, Copy, CopySize, Graphs, Launches, Queue
 
 WAITING = re.compile(r"Synchronize$|^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|MemcpyWithStream|Memcpy)\b")

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.columns.work import Work
-from analyzers.traces.reading.event_table import Column
 
 MEASURES = ("occupancy", "warps_per_sm", "blocks_per_sm")
 AT_MOST = 1e9

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.columns.work import Work
 from analyzers.traces.model import Trace
 from analyzers.traces.reading.distinct import distinct
-from analyzers.traces.reading.event_table import Column
 
 
 def problems(work: Work) -> list[str]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzers.traces.reading.event_table import Column
+from analyzers.columns import Column
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.reading.distinct import groups
-from analyzers.traces.reading.event_table import Column, fitted
+from analyzers.traces.reading.event_table import fitted
 
 NONE = -1
 

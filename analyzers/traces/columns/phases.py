@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.columns.nesting import innermost
 from analyzers.traces.model import ANNOTATIONS, HOST_LANE, Trace
 from analyzers.traces.reading.distinct import distinct
-from analyzers.traces.reading.event_table import Column
 
 OTHER = "other"
 FORWARD, BACKWARD, GC = "forward", "backward", "gc"

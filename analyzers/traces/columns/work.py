@@ -6,12 +6,12 @@ from functools import cached_property
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.columns.intervals import COMMUNICATION as COMMUNICATING
 from analyzers.traces.columns.intervals import COMPUTE, MEMORY
 from analyzers.traces.columns.nesting import NONE, innermost, own_time
 from analyzers.traces.model import ANNOTATIONS, COMMUNICATION, COPIES, LAUNCHES, OPS, Trace
 from analyzers.traces.reading.distinct import distinct
-from analyzers.traces.reading.event_table import Column
 
 # gloo runs a collective, the wait for others included, inside such an annotation on a thread of its own.
 HOST_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc):")

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.columns.intervals import COMMUNICATION, KIND_NAMES
 from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.columns.phases import phase_of_names
 from analyzers.traces.model import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
-from analyzers.traces.reading.event_table import Column
 
 JUST_NS = 10_000
 """A collective that begins so shortly behind another one of its thread has queued for it."""

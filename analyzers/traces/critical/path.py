@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.answers.launches import waiting_calls
 from analyzers.traces.columns.intervals import KIND_NAMES
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.critical.host_path import HostPath, Piece
 from analyzers.traces.model import Trace
-from analyzers.traces.reading.event_table import Column
 
 if TYPE_CHECKING:
     import pandas as pd

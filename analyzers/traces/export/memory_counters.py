@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.answers.device_allocator import Allocator, allocators
 from analyzers.traces.model import Trace
-from analyzers.traces.reading.event_table import Column
 
 POINTS_AT_MOST = 20_000
 """A device; of more the highest of each stretch of time stays."""

@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 
 from analyzers import store
+from analyzers.columns import Column
 from analyzers.run import Artefact
 from analyzers.traces.across.common_clock import Together, Window, together
 from analyzers.traces.across.rank_waits import Meeting
 from analyzers.traces.critical.path import critical_path
 from analyzers.traces.export.memory_counters import memory_counters
 from analyzers.traces.model import DEVICE_LANE, HOST_LANE, Trace
-from analyzers.traces.reading.event_table import Column
 from analyzers.words import rank_names
 
 EVENTS_AT_MOST = 1_000_000

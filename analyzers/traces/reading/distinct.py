@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from analyzers.traces.reading.event_table import Column, fitted
+from analyzers.columns import Column
+from analyzers.traces.reading.event_table import fitted
 
 SPARE = 1 << 16
 """Entries of a table that any column may have, however short."""

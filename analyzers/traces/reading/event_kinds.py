@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.reading.digits import MARGIN, WORD, ZERO, Words, masked, width_of, words_before
 from analyzers.traces.reading.distinct import groups
-from analyzers.traces.reading.event_table import NO_ARGS, Column, Table, bounded, written
+from analyzers.traces.reading.event_table import NO_ARGS, Table, bounded, written
 from analyzers.traces.reading.lexicon import REFUSED, UNMET, WORTH_LEARNING, Lexicon
 from analyzers.traces.reading.stream import ExactEvent
 from analyzers.traces.reading.templates import (

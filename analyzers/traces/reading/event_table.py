@@ -8,11 +8,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from analyzers.columns import Column
 from analyzers.traces.reading.stream import ALLOCATION, INSTANT, Args, Events
-
-Column = npt.NDArray[Any]
 
 NO_ARGS = Args()
 MICROSECONDS_AT_MOST = 4.5e15

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.reading.digits import Words
-from analyzers.traces.reading.event_table import Column
 
 UNMET, REFUSED = -1, -2
 """Meanings of a row: that none is known, and that none must be looked for."""

@@ -6,7 +6,8 @@ Runs in the limited child of `analyzers.store`. Memory grows with the columns, n
 from pathlib import Path
 from typing import Any
 
-from analyzers.traces.reading.event_table import Column, Table, lines
+from analyzers.columns import Column
+from analyzers.traces.reading.event_table import Table, lines
 from analyzers.traces.reading.stream import CounterEvent, Reading, read_events
 from analyzers.traces.reading.templated_events import Shortcut
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
+from analyzers.columns import Column
 from analyzers.traces.reading.digits import parts, values
 from analyzers.traces.reading.event_kinds import CONSTANT, FIELDS, LENGTH, Block, Kinds
-from analyzers.traces.reading.event_table import DEVICE_AT_MOST, MICROSECONDS_AT_MOST, Column, Rows, Table
+from analyzers.traces.reading.event_table import DEVICE_AT_MOST, MICROSECONDS_AT_MOST, Rows, Table
 from analyzers.traces.reading.lexicon import UNMET
 from analyzers.traces.reading.stream import COUNTED, EXACT, Events, Reading
 from analyzers.traces.reading.templates import ALLOCATING, DECIMALS, LASTING, PLACES

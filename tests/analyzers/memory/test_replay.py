@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analyzers import memory, store
+from analyzers.columns import UnsavedColumns
 from analyzers.memory import views
 from analyzers.memory.model import Snapshot
 from analyzers.memory.reading.entries import Harvest
-from analyzers.memory.reading.interning import Fresh, Interned
+from analyzers.memory.reading.interning import Interned
 from analyzers.memory.reading.reader import columns, trace_columns
 from analyzers.memory.replay.lifetimes import Replay
 
@@ -24,7 +25,7 @@ RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[Health
 def replay(snapshot, device=0):
     known = Interned()
     harvest = Harvest(lambda entries: trace_columns(entries, known))
-    return Replay(Snapshot(Fresh(*columns(copy.deepcopy(snapshot), known, harvest))).device(device))
+    return Replay(Snapshot(UnsavedColumns(*columns(copy.deepcopy(snapshot), known, harvest))).device(device))
 
 
 def numbers(one):

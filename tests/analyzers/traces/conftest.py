@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from analyzers import run
+from analyzers.columns import UnsavedColumns
 from analyzers.traces import ingest
-from analyzers.traces.model import Fresh, Trace
+from analyzers.traces.model import Trace
 from analyzers.traces.structs import RankTrace
 from wild import recorded
 
@@ -105,7 +106,7 @@ class Maker:
 
     def opened(self, data, name="rank0_trace.json"):
         """The trace as the reader makes it, without a child process; its accounts are in the columns' meta."""
-        return Trace(Fresh(*ingest.read([self.save(data, name).path])))
+        return Trace(UnsavedColumns(*ingest.read([self.save(data, name).path])))
 
     def accounts(self, data, name="rank0_trace.json"):
         return [msgspec.convert(one, RankTrace) for one in self.opened(data, name).columns.meta["accounts"]]

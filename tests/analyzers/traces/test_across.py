@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from analyzers import traces
+from analyzers.columns import UnsavedColumns
 from analyzers.run import Kind, discover
 from analyzers.traces import ingest, report
-from analyzers.traces.model import Fresh
 from workbench.present.traces import trace as tables
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
@@ -26,7 +26,7 @@ def in_this_process(monkeypatch):
     """Spares a child for each of many small files; what the children do is tested elsewhere."""
 
     def load(artefacts, *_):
-        return [Fresh(*ingest.read(paths)) for paths in artefacts]
+        return [UnsavedColumns(*ingest.read(paths)) for paths in artefacts]
 
     monkeypatch.setattr(report.store, "load_many", load)
 

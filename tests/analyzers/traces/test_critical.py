@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 from analyzers import traces
+from analyzers.columns import UnsavedColumns
 from analyzers.run import Kind, discover
 from analyzers.traces import ingest, views
 from analyzers.traces.critical.path import critical_path, if_faster, in_columns
-from analyzers.traces.model import Fresh, Trace
+from analyzers.traces.model import Trace
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
 Op, Collective, Host = SIMULATED.Op, SIMULATED.Collective, SIMULATED.Host
@@ -21,7 +22,7 @@ US = 1_000
 
 def job(folder, parts):
     [rank] = SIMULATED.job(folder, 1, 2, parts)
-    return rank, Trace(Fresh(*ingest.read([folder / "rank0_trace.json.gz"])))
+    return rank, Trace(UnsavedColumns(*ingest.read([folder / "rank0_trace.json.gz"])))
 
 
 def length(parts, change=lambda part: part):

@@ -1,0 +1,23 @@
+"""The types of table columns, shared by every room. A column is a one-dimensional array, often memory-mapped."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Column = npt.NDArray[Any]
+"""A column of any type: what a reader wrote, whatever width its numbers needed."""
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint64]
+"""Eight bytes of a text at a time, as the trace reader compares them."""
+
+
+class UnsavedColumns(dict[str, Column]):
+    """Columns that are not on a disk yet, with their `meta`: what `store.Columns` are once they were read before."""
+
+    def __init__(self, columns: dict[str, Column], meta: dict[str, Any]) -> None:
+        super().__init__(columns)
+        self.meta = meta

@@ -1,0 +1,27 @@
+"""Whose code a frame is, in every way that recorders write a path."""
+
+import pytest
+
+from analyzers.frames import Origin, is_library, origin_of
+
+
+@pytest.mark.parametrize(
+    ("filename", "origin"),
+    [
+        ("", Origin.NATIVE), ("??", Origin.NATIVE), ("libc.so.6", Origin.NATIVE),
+        ("/src/c10/core/Storage.cpp", Origin.NATIVE),
+        ("/opt/conda/lib/python3.11/site-packages/torch/nn/modules/linear.py", Origin.RUNTIME),
+        ("torch/nn/modules/linear.py", Origin.RUNTIME), ("<frozen runpy>", Origin.RUNTIME),
+        ("/usr/lib/python3.12/threading.py", Origin.RUNTIME), ("threading.py", Origin.RUNTIME),
+        ("C:\\py\\Lib\\site-packages\\torch\\optim\\adam.py", Origin.RUNTIME),
+        ("/job/trainer/recorders/flight.py", Origin.RUNTIME),
+        ("/job/workbench/recorders/hang/flight.py", Origin.RUNTIME),
+        ("/usr/lib/python3/dist-packages/apex/optim.py", Origin.PACKAGE),
+        ("/venv/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py", Origin.PACKAGE),
+        ("/home/me/train.py", Origin.USER), ("train.py", Origin.USER), ("/home/me/utils.h5.py", Origin.USER),
+        ("/home/me/my_threading.py", Origin.USER),
+    ],
+)  # fmt: skip
+def test_the_origin_of_a_file(filename, origin):
+    assert origin_of(filename) is origin
+    assert is_library(filename) == (origin is not Origin.USER)
