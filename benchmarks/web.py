@@ -26,7 +26,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.web.app import make_app
-from workbench.web.view import view_of
+from workbench.web.served_run import view_of
 
 GANTT = "#gantt .barlayer .point"
 TIMELINE = "#timeline .scatterlayer .trace"

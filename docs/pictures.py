@@ -19,7 +19,7 @@ from workbench.tui.app import WorkbenchApp
 from workbench.tui.case import RunCase
 from workbench.tui.watch import WatchApp
 from workbench.web.app import make_app
-from workbench.web.view import View, view_of
+from workbench.web.served_run import View, view_of
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"

@@ -131,8 +131,8 @@ def compared(a: Path, b: Path, showing: Showing, fail_on: str | None) -> Exit:
         return Exit.OK
     report = compare.analyze(*runs, Options(), limits.limits)
     if showing.web:
+        from workbench.web.served_run import View
         from workbench.web.server import serve_view
-        from workbench.web.view import View
 
         serve_view(View(runs[0], Options(), report, parts(report), runs[1]), "compare")
         return Exit.OK

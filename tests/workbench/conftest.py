@@ -61,8 +61,8 @@ def served(run, folder: Path, token: str | None = None) -> Iterator[str]:
     """A dashboard as `workbench serve` puts it together, of a run or of a view."""
     from werkzeug.serving import make_server
 
+    from workbench.web.served_run import View, view_of
     from workbench.web.server import assembled
-    from workbench.web.view import View, view_of
 
     view = run if isinstance(run, View) else view_of(run, room_for(run), Options())
     server = make_server("127.0.0.1", 0, assembled(view, folder, token), threaded=True)

@@ -10,7 +10,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import parts
 from workbench.palette import CATEGORIES, ink
-from workbench.web.view import View
+from workbench.web.served_run import View
 
 pytestmark = pytest.mark.browser
 FIXTURES = Path(__file__).parents[1] / "fixtures"

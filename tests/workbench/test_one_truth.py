@@ -23,7 +23,7 @@ from workbench.present import render
 from workbench.present.sections import sections
 from workbench.tui.panes.home import title, told
 from workbench.web.pages import memory
-from workbench.web.view import view_of
+from workbench.web.served_run import view_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NAMES = ["oom_2ranks", "stuck_4ranks", "straggler_data_2ranks", "nan_2ranks"]

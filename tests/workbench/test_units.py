@@ -4,7 +4,7 @@ import pytest
 
 from analyzers.words import duration, flops, share, size
 from workbench.present.bar import bar
-from workbench.present.trace_details import kernel_name
+from workbench.present.tables.trace_rank import kernel_name
 
 ADD, POINTERS = "at::native::CUDAFunctor_add<float>", "at::detail::Array<char*, 3>"
 

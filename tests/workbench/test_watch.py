@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from analyzers.steps.live import Now, RankNow, Stall
 from terminal import until
-from workbench.present.spark import spark
+from workbench.present.sparkline import spark
 from workbench.tui.watch import WatchApp
 from workbench.tui.widgets.rows import Rows
 from workbench.watch import watch

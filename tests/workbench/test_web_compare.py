@@ -8,7 +8,7 @@ from analyzers import compare
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import parts
-from workbench.web.view import View
+from workbench.web.served_run import View
 
 pytestmark = pytest.mark.browser
 FIXTURES = Path(__file__).parents[1] / "fixtures"

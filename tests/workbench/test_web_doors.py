@@ -14,12 +14,12 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.web import server
+from workbench.web.access import Gate
 from workbench.web.app import make_app
-from workbench.web.drops import MOST_BYTES, Drops
-from workbench.web.gate import Gate
 from workbench.web.pages import source
+from workbench.web.served_run import view_of
 from workbench.web.server import assembled
-from workbench.web.view import view_of
+from workbench.web.uploads import MOST_BYTES, Drops
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SENT = {"X-Workbench": "drop"}

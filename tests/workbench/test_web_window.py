@@ -11,7 +11,7 @@ from analyzers.run import TIMED, Kind, discover
 from analyzers.steps import views as steps
 from analyzers.traces import views as traces
 from workbench.web.components.timing import time_ticks
-from workbench.web.window import Marks, Window, read, written
+from workbench.web.step_window import Marks, Window, read, written
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from analyzers.report import Report
 from analyzers.words import duration, duration_ns, rank_ranges, share, size, source_line
-from workbench.present.breakdown import further
-from workbench.present.comparison import comparison
 from workbench.present.table import Table, table
-from workbench.present.traces import trace
+from workbench.present.tables.comparison import comparison
+from workbench.present.tables.memory_breakdown import further
+from workbench.present.tables.trace import trace
 
 BAR, BROKEN = "|", "¦"
 """What parts the heads of a table, and what stands for it in a name that comes from a file."""

@@ -10,7 +10,7 @@ from analyzers.words import agree, duration, rank_names, size, waiting_time
 from workbench.console import clean
 from workbench.palette import PHASES, SEVERITIES, SEVERITY_SIGNS, STANDING_SIGNS, STANDINGS, STATUSES
 from workbench.present.bar import bar
-from workbench.present.spark import spark
+from workbench.present.sparkline import spark
 from workbench.present.text import head
 from workbench.watch.scene import Scene
 

@@ -11,8 +11,8 @@ from workbench.options import Format
 from workbench.present import render
 from workbench.web.components.text import go, navigation
 from workbench.web.pages import compare, config, hang, memory, overview, source, steps, trace
-from workbench.web.view import View, asked
-from workbench.web.window import OWN, Window, read, without_window
+from workbench.web.served_run import View, asked
+from workbench.web.step_window import OWN, Window, read, without_window
 
 PAGES = {"memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "compare": "Compare"}
 """The page of each room, which has a link where the room has something to show."""

@@ -20,10 +20,10 @@ from analyzers.store import Options
 from workbench.ask import JOINED, find, room_for
 from workbench.console import note
 from workbench.errors import UsageProblem
+from workbench.web.access import WSGI, Gate
 from workbench.web.app import make_app
-from workbench.web.drops import Drops
-from workbench.web.gate import WSGI, Gate
-from workbench.web.view import View, view_of
+from workbench.web.served_run import View, view_of
+from workbench.web.uploads import Drops
 
 LOOPBACK = "127.0.0.1"
 TOKEN_BYTES = 18

@@ -10,7 +10,7 @@ from analyzers import traces
 from analyzers.columns import UnsavedColumns
 from analyzers.run import Kind, discover
 from analyzers.traces import ingest, report
-from workbench.present.traces import trace as tables
+from workbench.present.tables.trace import trace as tables
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
 PARTS, STEPS, RANKS = SIMULATED.llama(layers=2), 3, 4

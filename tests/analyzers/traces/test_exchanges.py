@@ -8,7 +8,7 @@ import pytest
 from analyzers import traces
 from analyzers.traces.across.traffic import traffic
 from analyzers.traces.structs import Exchange
-from workbench.present.traces import exchanges
+from workbench.present.tables.trace import exchanges
 from workbench.web.components.timing import traffic as drawn
 
 RANKS = 3

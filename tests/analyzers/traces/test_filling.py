@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from workbench.present.trace_details import fillings
+from workbench.present.tables.trace_rank import fillings
 
 NOTED = {
     "occupancy": "est. achieved occupancy %",

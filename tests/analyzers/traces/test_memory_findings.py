@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyzers import run, traces
-from workbench.present.traces import of_rank
+from workbench.present.tables.trace import of_rank
 
 RECORDED = Path(__file__).parent / "recorded" / "allocating" / "rank0_trace.json.gz"
 MIB, GIB = 1 << 20, 1 << 30

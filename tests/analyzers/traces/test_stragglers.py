@@ -7,7 +7,7 @@ import pytest
 from analyzers import traces
 from analyzers.run import Kind, discover
 from analyzers.traces import views
-from workbench.present.traces import divided
+from workbench.present.tables.trace import divided
 from workbench.web.components.timing import labels
 
 MS = 1_000_000

@@ -11,10 +11,10 @@ from analyzers.run import Kind, Run
 from analyzers.steps import views
 from analyzers.store import Options
 from workbench.ask import ROOMS
-from workbench.present.comparison import comparison
-from workbench.present.memory import changes
-from workbench.present.spark import spark
+from workbench.present.sparkline import spark
 from workbench.present.table import table
+from workbench.present.tables.comparison import comparison
+from workbench.present.tables.snapshot import changes
 from workbench.tui.widgets.readings import Readings
 from workbench.tui.widgets.rows import Rows
 from workbench.tui.widgets.tables import Grid

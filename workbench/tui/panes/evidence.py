@@ -15,8 +15,8 @@ from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.words import size
 from workbench.palette import CATEGORIES, HEAT, ink, qualitative
-from workbench.present.memory import block_list, changes, entries, life, stacks
-from workbench.present.spark import LEVELS
+from workbench.present.sparkline import LEVELS
+from workbench.present.tables.snapshot import block_list, changes, entries, life, stacks
 from workbench.tui.widgets.area import PlaceArea
 from workbench.tui.widgets.blocks import BlockMap
 from workbench.tui.widgets.holders import Holders

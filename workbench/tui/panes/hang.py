@@ -16,8 +16,8 @@ from analyzers.run import Run
 from analyzers.store import Options
 from analyzers.words import rank_ranges
 from workbench.console import clean
-from workbench.present.hang import operations, standing
 from workbench.present.sections import hang
+from workbench.present.tables.hang import operations, standing
 from workbench.sight import Sight
 from workbench.tui.asking import ask_aside
 from workbench.tui.widgets.matrix import Matrix, legend

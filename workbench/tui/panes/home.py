@@ -20,8 +20,8 @@ from analyzers.run import Run
 from analyzers.words import rank_names
 from workbench.console import clean
 from workbench.palette import SEVERITIES, SEVERITY_SIGNS
-from workbench.present.run import artefacts, ranks
 from workbench.present.sections import sections
+from workbench.present.tables.run import artefacts, ranks
 from workbench.sight import Sight, sight
 from workbench.tui.widgets.keys import CURSOR
 from workbench.tui.widgets.readings import TURNS, Readings

@@ -18,7 +18,7 @@ from analyzers.words import duration
 from workbench.ask import ROOMS
 from workbench.palette import PHASES
 from workbench.present.sections import steps as tables_of
-from workbench.present.spark import spark
+from workbench.present.sparkline import spark
 from workbench.sight import Sight
 from workbench.tui.asking import ask_aside
 from workbench.tui.widgets.parts import Part, Parts

@@ -17,9 +17,9 @@ from analyzers.traces import critical_parts, views
 from analyzers.words import duration_ns, share
 from workbench.palette import KIND_SIGNS, KINDS, ink
 from workbench.present.table import Table, table
-from workbench.present.trace_details import cut
-from workbench.present.trace_memory import name as name_of
-from workbench.present.traces import critical, of_rank, steps_of
+from workbench.present.tables.trace import critical, of_rank, steps_of
+from workbench.present.tables.trace_memory import name as name_of
+from workbench.present.tables.trace_rank import cut
 from workbench.sight import Sight
 from workbench.tui.widgets.calls import Calls
 from workbench.tui.widgets.gantt import Gantt

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from analyzers.traces.structs import RankTrace
 from analyzers.words import duration_ns, size
 from workbench.palette import HEAT, KINDS, PHASES, STATUSES, qualitative
-from workbench.present.traces import steps_of
+from workbench.present.tables.trace import steps_of
 from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, key, plain
 
 MOST_RANKS = 12

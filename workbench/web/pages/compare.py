@@ -11,12 +11,12 @@ from analyzers.steps import views
 from analyzers.words import duration
 from workbench.ask import ROOMS
 from workbench.console import clean
-from workbench.present import comparison
-from workbench.web.components.compare import changes, of_bytes, of_time, side_by_side
+from workbench.present.tables import comparison
+from workbench.web.components.comparison import changes, of_bytes, of_time, side_by_side
 from workbench.web.components.figure import drawn
 from workbench.web.components.text import choice, table, verdict
 from workbench.web.components.timing import thinned
-from workbench.web.view import View
+from workbench.web.served_run import View
 
 LISTED = 40
 

@@ -9,7 +9,7 @@ from workbench.config import SIGNS, of_run, words_of
 from workbench.console import clean
 from workbench.present.table import table as table_of
 from workbench.web.components.text import choice, table
-from workbench.web.view import View, asked
+from workbench.web.served_run import View, asked
 
 KINDS = ("all keys", "not the default")
 

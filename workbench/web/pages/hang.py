@@ -9,12 +9,12 @@ from dash import Dash, Input, Output, State, html, no_update
 from analyzers.hangs import views
 from analyzers.words import rank_ranges
 from workbench.console import clean
-from workbench.present.hang import operations, standing
 from workbench.present.sections import hang
+from workbench.present.tables.hang import operations, standing
+from workbench.web.components.collective_matrix import matrix
 from workbench.web.components.figure import drawn
-from workbench.web.components.hang import matrix
 from workbench.web.components.text import address, choice, place, table
-from workbench.web.view import View, asked, number
+from workbench.web.served_run import View, asked, number
 
 COLLECTIVES = 60
 ALL = -1

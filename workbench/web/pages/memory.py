@@ -12,18 +12,18 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzers.memory import views
 from analyzers.memory.answers import across_ranks
-from workbench.present.memory import by_step
 from workbench.present.sections import device_name, kinds_held, stacks, whose, worst_first
-from workbench.web.clocks import memory_marks
+from workbench.present.tables.snapshot import by_step
 from workbench.web.components.figure import Span, drawn, zoomed
 from workbench.web.components.memory import ranks as rank_chart
 from workbench.web.components.text import address, choice, table
-from workbench.web.pages.alive import alive, around, since
-from workbench.web.pages.allocator import allocator
-from workbench.web.pages.segments import segments
-from workbench.web.pages.timeline import COLOURS, chart, snapshot
-from workbench.web.view import WHOLE, View, asked, instant, number, span_of
-from workbench.web.window import OWN, Window, kept, window_of
+from workbench.web.pages.memory_allocator import allocator
+from workbench.web.pages.memory_instant import alive, around, since
+from workbench.web.pages.memory_segments import segments
+from workbench.web.pages.memory_timeline import COLOURS, chart, snapshot
+from workbench.web.served_run import WHOLE, View, asked, instant, number, span_of
+from workbench.web.step_marks import memory_marks
+from workbench.web.step_window import OWN, Window, kept, window_of
 
 GESTURES = {"timeline": "clickData", "tree": "clickData", "blocks": "clickData", "find": "value", "entry": "value"}
 """The parts of the page that a reader points at or types into, and what tells of it."""

@@ -5,12 +5,12 @@ from typing import Any
 
 from dash import html
 
-from workbench.present.run import artefacts, ranks
 from workbench.present.sections import sections
 from workbench.present.table import Table
+from workbench.present.tables.run import artefacts, ranks
 from workbench.web.components.text import finding, table, verdict
-from workbench.web.evidence import evidence
-from workbench.web.view import View
+from workbench.web.evidence_links import evidence
+from workbench.web.served_run import View
 
 ROWS = 64
 

@@ -12,7 +12,7 @@ from analyzers.run import Kind
 from analyzers.traces import views as traces
 from workbench.console import clean
 from workbench.source import NAMED, source_of
-from workbench.web.view import View
+from workbench.web.served_run import View
 
 AROUND = 25
 

@@ -11,8 +11,8 @@ from workbench.present.sections import steps as tables_of
 from workbench.web.components.figure import ALL, Span, drawn, zoomed
 from workbench.web.components.text import choice, table
 from workbench.web.components.timing import losses, phase_stack, step_times
-from workbench.web.view import View, number
-from workbench.web.window import Window, read
+from workbench.web.served_run import View, number
+from workbench.web.step_window import Window, read
 
 CHARTS = ("times", "phases", "loss")
 

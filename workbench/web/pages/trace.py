@@ -10,16 +10,16 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzers.run import Artefact
 from analyzers.traces.across.traffic import traffic
-from workbench.present.traces import trace as tables_of
-from workbench.web.clocks import trace_marks
+from workbench.present.tables.trace import trace as tables_of
 from workbench.web.components.figure import ALL, Span, drawn, zoomed
 from workbench.web.components.text import address, choice, table
 from workbench.web.components.timing import shares
 from workbench.web.components.timing import traffic as drawn_traffic
-from workbench.web.pages import critical
-from workbench.web.pages.events import COLOURS, LATEST_NS, callers, drawing, look_of, shift_of, traces
-from workbench.web.view import View, asked, number, span_of
-from workbench.web.window import Window, kept, read, window_of
+from workbench.web.pages import trace_critical_path
+from workbench.web.pages.trace_events import COLOURS, LATEST_NS, callers, drawing, look_of, shift_of, traces
+from workbench.web.served_run import View, asked, number, span_of
+from workbench.web.step_marks import trace_marks
+from workbench.web.step_window import Window, kept, read, window_of
 
 PATHS = (("0", "events alone"), ("1", "with the critical path of the last step"))
 
@@ -51,7 +51,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
             dcc.Store(id="file", data=at),
             drawn("gantt", figure, "Events of a window, a row a stream or thread", zooms=True),
             *callers(artefacts[at], view, query),
-            *(critical.told(view, artefacts[at], query) if look.path else []),
+            *(trace_critical_path.told(view, artefacts[at], query) if look.path else []),
             html.Div(listed, id="events"),
             *sent(view),
             *(table(section) for section in tables_of(view.parts["trace"])[1:] if section.rows),

@@ -5,7 +5,7 @@ from typing import Any
 
 from analyzers.words import duration, size
 from workbench.present.table import Table, table
-from workbench.present.trace_details import kernel_name
+from workbench.present.tables.trace_rank import kernel_name
 
 GROUPINGS = ("categories", "modules", "lines")
 ENDS = "what | a> | b> | change>"

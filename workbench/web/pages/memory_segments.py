@@ -12,14 +12,14 @@ from dash import html
 from analyzers.memory import views
 from analyzers.memory.answers.block_map import Spot, block_map, spot
 from analyzers.words import share, size
-from workbench.present.memory import NO_STACK, life
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
-from workbench.web.components.blocks import block_chart
+from workbench.present.tables.snapshot import NO_STACK, life
 from workbench.web.components.figure import drawn
+from workbench.web.components.segment_map import block_chart
 from workbench.web.components.text import Leads, address, go, labelled, navigation, place, table, told
-from workbench.web.pages.timeline import snapshot
-from workbench.web.view import ADDRESS, Instant, View
+from workbench.web.pages.memory_timeline import snapshot
+from workbench.web.served_run import ADDRESS, Instant, View
 
 Query = Mapping[str, str]
 CELLS, SEGMENTS = 200, 40

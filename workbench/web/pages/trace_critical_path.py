@@ -19,11 +19,11 @@ from analyzers.words import duration_ns
 from workbench.palette import KINDS
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
-from workbench.present.trace_details import cut
-from workbench.present.traces import critical
+from workbench.present.tables.trace import critical
+from workbench.present.tables.trace_rank import cut
 from workbench.web.components.text import address, go, table
-from workbench.web.view import View
-from workbench.web.window import without_window
+from workbench.web.served_run import View
+from workbench.web.step_window import without_window
 
 LANE = "critical path"
 PIECES = 30

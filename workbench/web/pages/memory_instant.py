@@ -9,17 +9,17 @@ from dash import dcc, html
 from analyzers.memory import diff, views
 from analyzers.words import size
 from workbench.console import clean
-from workbench.present import comparison
-from workbench.present.memory import by_category, found
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
-from workbench.web.components.compare import of_bytes
+from workbench.present.tables import comparison
+from workbench.present.tables.snapshot import by_category, found
+from workbench.web.components.comparison import of_bytes
 from workbench.web.components.figure import drawn
 from workbench.web.components.memory import category_bars, icicle
 from workbench.web.components.text import address, choice, go, place, table
-from workbench.web.pages.segments import leads
-from workbench.web.pages.timeline import snapshot
-from workbench.web.view import GROUPINGS, WHOLE, Instant, View
+from workbench.web.pages.memory_segments import leads
+from workbench.web.pages.memory_timeline import snapshot
+from workbench.web.served_run import GROUPINGS, WHOLE, Instant, View
 
 LEVELS = 2
 NODES = 500

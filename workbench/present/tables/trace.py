@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from analyzers.words import duration_ns, flops, rank_ranges, share, size
 from workbench.present.table import Table, table
-from workbench.present.trace_details import cut, details, kernel_name
-from workbench.present.trace_memory import memory
+from workbench.present.tables.trace_memory import memory
+from workbench.present.tables.trace_rank import cut, details, kernel_name
 
 if TYPE_CHECKING:
     import pandas as pd

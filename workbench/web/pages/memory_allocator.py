@@ -12,12 +12,12 @@ from dash import html
 from analyzers.memory import views
 from analyzers.words import size
 from workbench.palette import qualitative
-from workbench.present.memory import entries, reserved
+from workbench.present.tables.snapshot import entries, reserved
 from workbench.web.components.figure import ABOVE, PLAIN, drawn, plain
 from workbench.web.components.text import choice, table
-from workbench.web.pages.segments import leads
-from workbench.web.pages.timeline import snapshot
-from workbench.web.view import Instant, View, number
+from workbench.web.pages.memory_segments import leads
+from workbench.web.pages.memory_timeline import snapshot
+from workbench.web.served_run import Instant, View, number
 
 RANGES, ROWS = 40, 50
 

@@ -15,9 +15,9 @@ from analyzers.errors import InputError, WorkbenchError
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
+from workbench.web.access import WSGI, refused
 from workbench.web.app import make_app
-from workbench.web.gate import WSGI, refused
-from workbench.web.view import view_of
+from workbench.web.served_run import view_of
 
 MOST_BYTES = 2 << 30
 """Of all dropped files together."""

@@ -5,8 +5,8 @@ from typing import Any
 
 from analyzers.words import duration_ns, size
 from workbench.present.table import Table, table
-from workbench.present.trace_details import cut as shortened
-from workbench.present.trace_details import of
+from workbench.present.tables.trace_rank import cut as shortened
+from workbench.present.tables.trace_rank import of
 
 SHORT, ROWS = 36, 8
 

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from analyzers.words import duration, size
 from workbench.palette import CATEGORIES
-from workbench.present.comparison import signed
+from workbench.present.tables.comparison import signed
 from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, plain
 
 MORE, LESS, WHOLE = CATEGORIES["communication"], CATEGORIES["parameters"], CATEGORIES["workspace"]

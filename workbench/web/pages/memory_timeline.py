@@ -9,9 +9,9 @@ from analyzers.memory import views
 from analyzers.memory.answers.across_ranks import latest
 from analyzers.run import Artefact
 from workbench.palette import CATEGORIES, qualitative
-from workbench.web.clocks import memory_marks
 from workbench.web.components.memory import rank_lines, timeline
-from workbench.web.view import COLOURS, Instant, View
+from workbench.web.served_run import COLOURS, Instant, View
+from workbench.web.step_marks import memory_marks
 
 __all__ = ["COLOURS", "chart", "snapshot"]
 BUCKETS = 600

@@ -12,14 +12,14 @@ from analyzers.store import Options
 from analyzers.traces import views
 from workbench.console import clean
 from workbench.palette import KINDS, qualitative
-from workbench.present.traces import events, latest
+from workbench.present.tables.trace import events, latest
 from workbench.web.components.figure import drawn
-from workbench.web.components.held import held
 from workbench.web.components.memory import DIMMED
 from workbench.web.components.text import place, table
 from workbench.web.components.timing import fleet, gantt, lateness
-from workbench.web.pages import critical
-from workbench.web.view import View, number
+from workbench.web.components.trace_memory import held
+from workbench.web.pages import trace_critical_path
+from workbench.web.served_run import View, number
 
 WIDTH = 1200
 """Columns of a picture; what is narrower than one is joined with its neighbours."""
@@ -63,7 +63,7 @@ def drawing(view: View, at: int, look: Look, span: Nanoseconds | None) -> tuple[
     told, colours = coloured(artefact, view, blocks, look)
     shown = blocks.assign(colour=told)
     if look.path:
-        shown = pd.concat([critical.row(view, artefact, span or whole, WIDTH), shown], ignore_index=True)
+        shown = pd.concat([trace_critical_path.row(view, artefact, span or whole, WIDTH), shown], ignore_index=True)
     listed = [*memory(view, artefact, span, whole), table(events(blocks))]
     return gantt(shown, span or whole, KINDS | colours), together(view, at, span), listed
 

@@ -10,8 +10,8 @@ from analyzers.run import TIMED, Artefact
 from analyzers.steps import views as steps
 from analyzers.store import Options
 from analyzers.traces import views as traces
-from workbench.web.view import View
-from workbench.web.window import Marks
+from workbench.web.served_run import View
+from workbench.web.step_window import Marks
 
 KEPT = 256
 

@@ -7,8 +7,8 @@ from analyzers.report import Finding
 from workbench.present.sections import worst_first
 from workbench.sight import Sight, sight
 from workbench.web.components.text import address
-from workbench.web.pages.events import traces
-from workbench.web.view import View
+from workbench.web.pages.trace_events import traces
+from workbench.web.served_run import View
 
 
 def evidence(view: View, finding: Finding) -> str | None:

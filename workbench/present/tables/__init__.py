@@ -1,0 +1,1 @@
+"""Tables of text, one module a question: what stands in the documents, the terminal app and the dashboard."""
