@@ -26,7 +26,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.web.app import make_app
-from workbench.web.served_run import view_of
+from workbench.web.served_run import served_run
 
 GANTT = "#gantt .barlayer .point"
 TIMELINE = "#timeline .scatterlayer .trace"
@@ -45,7 +45,7 @@ ZOOMED = (0.2, 0.7)
 def served(path: Path) -> Iterator[tuple[str, int]]:
     """The address of a dashboard of a snapshot or trace, and how many entries, or nanoseconds, it has."""
     run = discover(path)
-    view = view_of(run, room_for(run), Options())
+    view = served_run(run, room_for(run), Options())
     server = make_server("127.0.0.1", 0, make_app(view).server, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     memory, trace = view.parts.get("memory"), view.parts.get("trace")

@@ -19,7 +19,7 @@ from workbench.tui.app import WorkbenchApp
 from workbench.tui.case import RunCase
 from workbench.tui.watch import WatchApp
 from workbench.web.app import make_app
-from workbench.web.served_run import View, view_of
+from workbench.web.served_run import ServedRun, served_run
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -53,7 +53,7 @@ def inspecting(folder: Path) -> WorkbenchApp:
     return WorkbenchApp(RunCase(run, room_for(run), Options()))
 
 
-def page(view: View, path: str, name: str) -> None:
+def page(view: ServedRun, path: str, name: str) -> None:
     server = make_server("127.0.0.1", 0, make_app(view).server, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as p:
@@ -67,15 +67,15 @@ def page(view: View, path: str, name: str) -> None:
     server.shutdown()
 
 
-def of_run(folder: Path) -> View:
+def of_run(folder: Path) -> ServedRun:
     run = discover(folder)
-    return view_of(run, room_for(run), Options())
+    return served_run(run, room_for(run), Options())
 
 
-def of_two(a: Path, b: Path) -> View:
+def of_two(a: Path, b: Path) -> ServedRun:
     runs = discover(a), discover(b)
     report = compare.analyze(*runs, Options())
-    return View(runs[0], Options(), report, parts(report), runs[1])
+    return ServedRun(runs[0], Options(), report, parts(report), runs[1])
 
 
 if __name__ == "__main__":

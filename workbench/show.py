@@ -131,10 +131,10 @@ def compared(a: Path, b: Path, showing: Showing, fail_on: str | None) -> Exit:
         return Exit.OK
     report = compare.analyze(*runs, Options(), limits.limits)
     if showing.web:
-        from workbench.web.served_run import View
+        from workbench.web.served_run import ServedRun
         from workbench.web.server import serve_view
 
-        serve_view(View(runs[0], Options(), report, parts(report), runs[1]), "compare")
+        serve_view(ServedRun(runs[0], Options(), report, parts(report), runs[1]), "compare")
         return Exit.OK
     delivered = deliver(report, showing, runs[0])
     return Exit.FINDINGS if limits.fails(report) else delivered

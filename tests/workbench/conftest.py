@@ -61,10 +61,10 @@ def served(run, folder: Path, token: str | None = None) -> Iterator[str]:
     """A dashboard as `workbench serve` puts it together, of a run or of a view."""
     from werkzeug.serving import make_server
 
-    from workbench.web.served_run import View, view_of
+    from workbench.web.served_run import ServedRun, served_run
     from workbench.web.server import assembled
 
-    view = run if isinstance(run, View) else view_of(run, room_for(run), Options())
+    view = run if isinstance(run, ServedRun) else served_run(run, room_for(run), Options())
     server = make_server("127.0.0.1", 0, assembled(view, folder, token), threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

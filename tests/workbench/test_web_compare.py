@@ -8,7 +8,7 @@ from analyzers import compare
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import parts
-from workbench.web.served_run import View
+from workbench.web.served_run import ServedRun
 
 pytestmark = pytest.mark.browser
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -18,7 +18,7 @@ DRAWN = "name => { const d = document.querySelector(`#${name} .js-plotly-plot`).
 def view_of(a, b):
     runs = discover(a), discover(b)
     report = compare.analyze(*runs)
-    return View(runs[0], Options(), report, parts(report), runs[1])
+    return ServedRun(runs[0], Options(), report, parts(report), runs[1])
 
 
 @pytest.fixture(scope="module")

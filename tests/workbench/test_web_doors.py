@@ -14,12 +14,12 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.web import server
-from workbench.web.access import Gate
+from workbench.web.access import AccessControl
 from workbench.web.app import make_app
 from workbench.web.pages import source
-from workbench.web.served_run import view_of
+from workbench.web.served_run import served_run
 from workbench.web.server import assembled
-from workbench.web.uploads import MOST_BYTES, Drops
+from workbench.web.uploads import MOST_BYTES, Uploads
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SENT = {"X-Workbench": "drop"}
@@ -34,21 +34,21 @@ def inside(environ, start_response):
 def drops(tmp_path):
     """What is dropped goes to a folder of the test's own."""
     (tmp_path / "kept").mkdir()
-    return Client(Drops(inside, tmp_path / "kept", Options()))
+    return Client(Uploads(inside, tmp_path / "kept", Options()))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8050", "localhost:1", "localhost", "[::1]:8050"])
 def test_names_of_this_machine_pass(host):
-    assert Client(Gate(inside)).get("/memory", headers={"Host": host}).text == "/memory"
+    assert Client(AccessControl(inside)).get("/memory", headers={"Host": host}).text == "/memory"
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8050", "127.0.0.1.evil.example:8050", ""])
 def test_a_name_that_was_made_to_point_here_does_not(host):
-    assert Client(Gate(inside)).get("/memory", headers={"Host": host}).status_code == 403
+    assert Client(AccessControl(inside)).get("/memory", headers={"Host": host}).status_code == 403
 
 
 def test_a_token_becomes_a_cookie_and_leaves_the_address():
-    client = Client(Gate(inside, "s3cret"))
+    client = Client(AccessControl(inside, "s3cret"))
     assert client.get("/memory").status_code == 403
     assert client.get("/memory?token=guess").status_code == 403
     welcomed = client.get("/memory?token=s3cret&rank=1")
@@ -58,7 +58,7 @@ def test_a_token_becomes_a_cookie_and_leaves_the_address():
 
 def test_the_welcome_leads_nowhere_else():
     """A path of two slashes would be another host."""
-    welcomed = Client(Gate(inside, "s3cret")).get("http://localhost//evil.example/?token=s3cret")
+    welcomed = Client(AccessControl(inside, "s3cret")).get("http://localhost//evil.example/?token=s3cret")
     assert not welcomed.headers["Location"].startswith("//")
 
 
@@ -145,7 +145,7 @@ def secret(tmp_path):
 def sources(name, at, trusted):
     """What the page of sources says of a line, in a run of the fixtures."""
     run = discover(FIXTURES / name)
-    view = view_of(run, room_for(run), Options(), trusted=trusted)
+    view = served_run(run, room_for(run), Options(), trusted=trusted)
     return str(source.layout(view, {"at": at}))
 
 
@@ -166,7 +166,7 @@ def test_what_strangers_drop_is_no_way_to_a_source(secret, tmp_path):
     shown = {}
     for trusted in (True, False):
         (tmp_path / str(trusted)).mkdir()
-        client = Client(Drops(inside, tmp_path / str(trusted), Options(), trusted=trusted))
+        client = Client(Uploads(inside, tmp_path / str(trusted), Options(), trusted=trusted))
         drop(client, "1", {"rank0_memory_snapshot.pickle": pickle.dumps(snapshot)})
         shown[trusted] = asked(client, "/open/1/", "source", f"?at={secret}:1")
     assert "hunter2" in shown[True]
@@ -188,7 +188,7 @@ def asked(client, prefix, page, search):
 
 def test_a_token_guards_every_door(oom, tmp_path):
     """Pages, callbacks, documents, assets, drops and what was opened: nothing answers without it."""
-    client = Client(assembled(view_of(oom, room_for(oom), Options()), tmp_path, "s3cret"))
+    client = Client(assembled(served_run(oom, room_for(oom), Options()), tmp_path, "s3cret"))
     for path in (
         "/",
         "/report.json",
@@ -210,12 +210,12 @@ def test_beyond_loopback_there_is_always_a_token(host, oom, tmp_path, monkeypatc
     """Whoever serves to others gets an address with one, and is told that it is not encrypted."""
     seen = []
     monkeypatch.setattr(server, "listening", lambda _place, app: seen.append(app) or FakeServer())
-    server.serve_view(view_of(oom, room_for(oom), Options()), "", server.Place(host=host))
+    server.serve_view(served_run(oom, room_for(oom), Options()), "", server.Place(host=host))
     assert len(seen[0].token) >= 24
     told = capsys.readouterr().err
     assert f"?token={seen[0].token}" in told
     assert "not encrypted" in told
-    server.serve_view(view_of(oom, room_for(oom), Options()), "", server.Place())
+    server.serve_view(served_run(oom, room_for(oom), Options()), "", server.Place())
     assert seen[1].token is None
 
 
@@ -230,7 +230,7 @@ class FakeServer:
 
 def test_the_policy_allows_no_code_but_our_own(oom):
     """Scripts are files of ours or known by their digest; styles may be inline, as Plotly writes them into elements."""
-    client = make_app(view_of(oom, room_for(oom), Options())).server.test_client()
+    client = make_app(served_run(oom, room_for(oom), Options())).server.test_client()
     policy = dict(part.strip().split(" ", 1) for part in client.get("/").headers["Content-Security-Policy"].split(";"))
     assert policy["default-src"] == "'self'"
     allowed = policy["script-src"].split()

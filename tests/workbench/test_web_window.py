@@ -11,7 +11,7 @@ from analyzers.run import TIMED, Kind, discover
 from analyzers.steps import views as steps
 from analyzers.traces import views as traces
 from workbench.web.components.timing import time_ticks
-from workbench.web.step_window import Marks, Window, read, written
+from workbench.web.step_window import StepMarks, Window, read, written
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -32,7 +32,7 @@ def test_whatever_else_stands_there_is_no_window(text):
 
 def test_marks_lead_there_and_back():
     """Over an axis with a gap between steps 2 and 5, and beyond its ends."""
-    marks = Marks(np.array([0.0, 50, 100, 200, 300]), np.array([1.0, 2, 3, 5, 6]))
+    marks = StepMarks(np.array([0.0, 50, 100, 200, 300]), np.array([1.0, 2, 3, 5, 6]))
     assert marks.within((50, 100)) == (2, 3)
     assert marks.place((2, 3)) == (50, 100)
     assert marks.place((5, 6)) == (200, 300)

@@ -13,7 +13,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass(frozen=True)
-class Gate:
+class AccessControl:
     """A WSGI application in front of another.
 
     Without a token only requests to a name of the loopback interface pass: a page elsewhere that lets its own name

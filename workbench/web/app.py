@@ -1,4 +1,4 @@
-"""`make_app(view)`: the dashboard of one run. The address is the state; nothing is kept between requests."""
+"""`make_app(served)`: the dashboard of one run. The address is the state; nothing is kept between requests."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from workbench.options import Format
 from workbench.present import render
 from workbench.web.components.text import go, navigation
 from workbench.web.pages import compare, config, hang, memory, overview, source, steps, trace
-from workbench.web.served_run import View, asked
+from workbench.web.served_run import ServedRun, asked
 from workbench.web.step_window import OWN, Window, read, without_window
 
 PAGES = {"memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "compare": "Compare"}
@@ -39,40 +39,40 @@ DOCUMENTS = {
 }
 
 
-def make_app(view: View, prefix: str = "/") -> Dash:
+def make_app(served: ServedRun, prefix: str = "/") -> Dash:
     """A Dash app that asks nothing of the network beyond itself. `prefix` is the path under which it is mounted."""
     app = Dash(
         __name__,
-        title=f"workbench {clean(view.name)}",
+        title=f"workbench {clean(served.name)}",
         update_title="",
         index_string=INDEX,
         suppress_callback_exceptions=True,
         routes_pathname_prefix="/",
         requests_pathname_prefix=prefix,
     )
-    app.layout = frame(view)
-    memory.install(app, view)
-    trace.install(app, view)
-    steps.install(app, view)
-    hang.install(app, view)
-    config.install(app, view)
-    turning(app, view)
+    app.layout = frame(served)
+    memory.install(app, served)
+    trace.install(app, served)
+    steps.install(app, served)
+    hang.install(app, served)
+    config.install(app, served)
+    turning(app, served)
     carry, shown = ClientsideFunction("workbench", "carry"), Input("window", "data")
     app.clientside_callback(carry, shown, prevent_initial_call=True)  # type: ignore[no-untyped-call]
-    serve_documents(app, view)
+    serve_documents(app, served)
     guard(app)
     return app
 
 
-def frame(view: View) -> html.Div:
+def frame(served: ServedRun) -> html.Div:
     """What stays while the pages turn. Links are relative, as the app may be mounted anywhere."""
-    there = {"": "Overview", **{name: title for name, title in PAGES.items() if name in view.parts}}
-    there |= {"config": "Config"} if view.manifest else {}
+    there = {"": "Overview", **{name: title for name, title in PAGES.items() if name in served.parts}}
+    there |= {"config": "Config"} if served.manifest else {}
     links = [go(title, name or "./") for name, title in there.items()]
     saved = [html.A(name, href=f"report.{name}", download=f"report.{name}") for name in DOCUMENTS]
     tools = [html.Button("copy link", id="copy"), html.Button("light / dark", id="theme"), html.Span("save:"), *saved]
     header = [
-        html.H1(f"workbench  {clean(view.name)}"),
+        html.H1(f"workbench  {clean(served.name)}"),
         navigation(links, "views"),
         html.Div(tools, className="tools"),
     ]
@@ -84,7 +84,7 @@ def frame(view: View) -> html.Div:
             dcc.Store(id="window", data=Window().told()),
             dcc.Store(id="shown"),
             html.Header(header),
-            linked(hidden=not set(view.parts) & set(WINDOWS)),
+            linked(hidden=not set(served.parts) & set(WINDOWS)),
             html.P(id="said", **said),
             html.Main(id="page", tabIndex=-1),
         ]
@@ -103,7 +103,7 @@ def linked(*, hidden: bool) -> html.Section:
     )
 
 
-def turning(app: Dash, view: View) -> None:
+def turning(app: Dash, served: ServedRun) -> None:
     """The page follows the address; a window that is typed or reset is a page as well."""
 
     @app.callback(
@@ -127,28 +127,28 @@ def turning(app: Dash, view: View) -> None:
             raise PreventUpdate
         if ctx.triggered_id in ("steps", "reset"):
             query = without_window(query) | ({"steps": typed or ""} if ctx.triggered_id == "steps" else {})
-        return page(view, name, query), window(view, name, query).told(), here
+        return page(served, name, query), window(served, name, query).told(), here
 
 
 def own_of(query: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in query.items() if name in OWN}
 
 
-def window(view: View, name: str, query: dict[str, str]) -> Window:
+def window(served: ServedRun, name: str, query: dict[str, str]) -> Window:
     """The window that a page shows, or hands on."""
-    if name in WINDOWS and name in view.parts:
-        return WINDOWS[name](view, query)
+    if name in WINDOWS and name in served.parts:
+        return WINDOWS[name](served, query)
     return Window(None, read(query.get("steps", "")))
 
 
-def page(view: View, name: str, query: dict[str, str]) -> Any:
+def page(served: ServedRun, name: str, query: dict[str, str]) -> Any:
     """The page of that name."""
     if name in LAYOUTS:
-        return LAYOUTS[name](view, query)
+        return LAYOUTS[name](served, query)
     return html.P(f"There is no page {clean(name)}.")
 
 
-def serve_documents(app: Dash, view: View) -> None:
+def serve_documents(app: Dash, served: ServedRun) -> None:
     """The report itself, as a file to save."""
 
     @app.server.get("/report.<name>")  # type: ignore[untyped-decorator]  # Dash types its server as Any
@@ -157,7 +157,7 @@ def serve_documents(app: Dash, view: View) -> None:
             return Response("no such document", 404)
         form, kind = DOCUMENTS[name]
         headers = {"Content-Disposition": f'attachment; filename="report.{name}"'}
-        return Response(render(view.report, form, view.run), headers=headers, content_type=kind)
+        return Response(render(served.report, form, served.run), headers=headers, content_type=kind)
 
 
 def guard(app: Dash) -> None:

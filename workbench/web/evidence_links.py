@@ -8,21 +8,21 @@ from workbench.present.sections import worst_first
 from workbench.sight import Sight, sight
 from workbench.web.components.text import address
 from workbench.web.pages.trace_events import traces
-from workbench.web.served_run import View
+from workbench.web.served_run import ServedRun
 
 
-def evidence(view: View, finding: Finding) -> str | None:
+def evidence(served: ServedRun, finding: Finding) -> str | None:
     """The address of what a finding rests on: page, rank, instant and part of the page."""
     at = sight(finding)
-    if at is None or at.room not in view.parts:
+    if at is None or at.room not in served.parts:
         return None
-    query = QUERIES[at.room](view, at) if at.room in QUERIES else {}
+    query = QUERIES[at.room](served, at) if at.room in QUERIES else {}
     return f"{at.room}{address(query) if query else ''}{f'#{at.part}' if at.part else ''}"
 
 
-def of_memory(view: View, at: Sight) -> Mapping[str, str]:
+def of_memory(served: ServedRun, at: Sight) -> Mapping[str, str]:
     """The device, and of a leak the instants between which it grew."""
-    devices = worst_first(view.parts["memory"].devices)
+    devices = worst_first(served.parts["memory"].devices)
     mine = [i for i, one in enumerate(devices) if at.rank in (None, one.rank)] or [0]
     which = next((i for i in mine if devices[i].step == at.step), mine[0])
     query = {"device": str(which)}
@@ -31,20 +31,20 @@ def of_memory(view: View, at: Sight) -> Mapping[str, str]:
     return query | {"entry": str(steps[-1].last_entry), "since": str(steps[0].last_entry)}
 
 
-def of_hang(view: View, at: Sight) -> Mapping[str, str]:
+def of_hang(served: ServedRun, at: Sight) -> Mapping[str, str]:
     """The group that broke, and the rank that broke it."""
-    culprits = [one for one in view.parts["hang"].culprits if at.rank in (None, *one.ranks)]
+    culprits = [one for one in served.parts["hang"].culprits if at.rank in (None, *one.ranks)]
     named = next((one.group for one in culprits if one.group), None)
     group = {"group": named} if named else {}
     return group | ({} if at.rank is None else {"rank": str(at.rank)})
 
 
-def of_trace(view: View, at: Sight) -> Mapping[str, str]:
-    ranks = [one.rank for one in traces(view)]
+def of_trace(served: ServedRun, at: Sight) -> Mapping[str, str]:
+    ranks = [one.rank for one in traces(served)]
     return {"file": str(ranks.index(at.rank))} if at.rank in ranks else {}
 
 
-def of_steps(_view: View, at: Sight) -> Mapping[str, str]:
+def of_steps(_served: ServedRun, at: Sight) -> Mapping[str, str]:
     return {} if at.rank is None else {"rank": str(at.rank)}
 
 

@@ -20,7 +20,7 @@ DIGITS = 19
 
 
 @dataclass(frozen=True)
-class View:
+class ServedRun:
     """Made once when the server starts; pages only read it."""
 
     run: Run
@@ -47,9 +47,9 @@ class View:
         return next((artefact for artefact in self.run.of(Kind.SNAPSHOT) if str(artefact.path) == path), None)
 
 
-def view_of(run: Run, room: str, options: Options, *, trusted: bool = True) -> View:
+def served_run(run: Run, room: str, options: Options, *, trusted: bool = True) -> ServedRun:
     report = ask(room, run, options)
-    return View(run, options, report, parts(report), trusted=trusted)
+    return ServedRun(run, options, report, parts(report), trusted=trusted)
 
 
 def asked(search: str | None) -> dict[str, str]:

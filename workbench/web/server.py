@@ -20,10 +20,10 @@ from analyzers.store import Options
 from workbench.ask import JOINED, find, room_for
 from workbench.console import note
 from workbench.errors import UsageProblem
-from workbench.web.access import WSGI, Gate
+from workbench.web.access import WSGI, AccessControl
 from workbench.web.app import make_app
-from workbench.web.served_run import View, view_of
-from workbench.web.uploads import Drops
+from workbench.web.served_run import ServedRun, served_run
+from workbench.web.uploads import Uploads
 
 LOOPBACK = "127.0.0.1"
 TOKEN_BYTES = 18
@@ -51,30 +51,30 @@ def serve(path: Path, place: Place) -> None:
 
 def serve_report(run: Run, room: str, options: Options, place: Place | None = None) -> None:
     """Serve the report of one room on its page."""
-    serve_view(view_of(run, room, options), room if room != JOINED else "", place)
+    serve_view(served_run(run, room, options), room if room != JOINED else "", place)
 
 
-def serve_view(view: View, page: str = "", place: Place | None = None) -> None:
-    """Serve a view, and what is dropped onto its page."""
+def serve_view(served: ServedRun, page: str = "", place: Place | None = None) -> None:
+    """Serve a served, and what is dropped onto its page."""
     place = place or Place()
     token = None if place.is_private else secrets.token_urlsafe(TOKEN_BYTES)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="workbench-") as folder:
-        server = listening(place, assembled(view, Path(folder), token))
-        announce(view.run, page, server, place, token)
+        server = listening(place, assembled(served, Path(folder), token))
+        announce(served.run, page, server, place, token)
         server.serve_forever()
 
 
-def assembled(view: View, folder: Path, token: str | None = None) -> Gate:
-    """The whole that is served: the dashboard of `view`, what is dropped onto it, and the door before both."""
-    runs = zip("ab", (view.run, view.other), strict=True) if view.other else ()
-    beside = {name: Later(partial(dashboard, run, name, view.options)) for name, run in runs if run}
-    return Gate(Drops(make_app(view).server, folder, view.options, beside, trusted=token is None), token)
+def assembled(served: ServedRun, folder: Path, token: str | None = None) -> AccessControl:
+    """The whole that is served: the dashboard of `served`, what is dropped onto it, and the door before both."""
+    runs = zip("ab", (served.run, served.other), strict=True) if served.other else ()
+    beside = {name: Later(partial(dashboard, run, name, served.options)) for name, run in runs if run}
+    return AccessControl(Uploads(make_app(served).server, folder, served.options, beside, trusted=token is None), token)
 
 
 def dashboard(run: Run, name: str, options: Options) -> WSGI:
     """One run of a comparison, under an address of its own."""
-    app: WSGI = make_app(view_of(run, room_for(run), options), f"/open/{name}/").server
+    app: WSGI = make_app(served_run(run, room_for(run), options), f"/open/{name}/").server
     return app
 
 
@@ -92,7 +92,7 @@ class Later:
         return self._made(environ, start_response)
 
 
-def listening(place: Place, app: Gate) -> BaseWSGIServer:
+def listening(place: Place, app: AccessControl) -> BaseWSGIServer:
     try:
         return make_server(place.host, place.port, app, threaded=True)
     except (OSError, SystemExit) as error:

@@ -10,37 +10,37 @@ from analyzers.run import TIMED, Artefact
 from analyzers.steps import views as steps
 from analyzers.store import Options
 from analyzers.traces import views as traces
-from workbench.web.served_run import View
-from workbench.web.step_window import Marks
+from workbench.web.served_run import ServedRun
+from workbench.web.step_window import StepMarks
 
 KEPT = 256
 
 
-def memory_marks(view: View, device: Any) -> Marks:
+def memory_marks(served: ServedRun, device: Any) -> StepMarks:
     """Over the entries of a device's trace."""
-    artefact = view.snapshot(device.path)
+    artefact = served.snapshot(device.path)
     assert artefact is not None, "a device of the report comes from a file of the run"
-    return of_memory(artefact, view.options, device.device, logs_of(view))
+    return of_memory(artefact, served.options, device.device, logs_of(served))
 
 
-def trace_marks(view: View, artefact: Artefact) -> Marks:
+def trace_marks(served: ServedRun, artefact: Artefact) -> StepMarks:
     """Over the nanoseconds of a trace."""
-    return of_trace(artefact, view.options, logs_of(view))
+    return of_trace(artefact, served.options, logs_of(served))
 
 
-def logs_of(view: View) -> tuple[Artefact, ...]:
+def logs_of(served: ServedRun) -> tuple[Artefact, ...]:
     """The logs that tell when steps were, for files without marks of their own."""
-    return tuple(view.run.of(*TIMED)) if "steps" in view.parts else ()
+    return tuple(served.run.of(*TIMED)) if "steps" in served.parts else ()
 
 
 @lru_cache(KEPT)
-def of_memory(artefact: Artefact, options: Options, device: int, logs: tuple[Artefact, ...]) -> Marks:
-    return Marks.of(memory.clock(artefact, options, device, logged(logs, options, artefact.rank)))
+def of_memory(artefact: Artefact, options: Options, device: int, logs: tuple[Artefact, ...]) -> StepMarks:
+    return StepMarks.of(memory.clock(artefact, options, device, logged(logs, options, artefact.rank)))
 
 
 @lru_cache(KEPT)
-def of_trace(artefact: Artefact, options: Options, logs: tuple[Artefact, ...]) -> Marks:
-    return Marks.of(traces.clock(artefact, options, logged(logs, options, artefact.rank)))
+def of_trace(artefact: Artefact, options: Options, logs: tuple[Artefact, ...]) -> StepMarks:
+    return StepMarks.of(traces.clock(artefact, options, logged(logs, options, artefact.rank)))
 
 
 def logged(logs: tuple[Artefact, ...], options: Options, rank: int | None) -> pd.DataFrame | None:

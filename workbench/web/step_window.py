@@ -36,14 +36,14 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Marks:
+class StepMarks:
     """Where steps lie on an axis, as points of a line between which both pass evenly."""
 
     at: Any
     steps: Any
 
     @classmethod
-    def of(cls, frame: pd.DataFrame) -> "Marks":
+    def of(cls, frame: pd.DataFrame) -> "StepMarks":
         """From a `clock` of a room: positions, then steps."""
         at, steps = (frame.iloc[:, i].to_numpy(float) for i in (0, 1))
         return cls(at, steps)
@@ -78,7 +78,7 @@ class Marks:
         return [(int(number[i]), float(self.at[i])) for i in inside[first]]
 
 
-def window_of(query: dict[str, str], span: tuple[int, int] | None, marks: Marks) -> Window:
+def window_of(query: dict[str, str], span: tuple[int, int] | None, marks: StepMarks) -> Window:
     """The window that an address asks for: by the page's own axis, else by steps."""
     if span:
         return Window(span, marks.within(span))

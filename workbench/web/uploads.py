@@ -17,7 +17,7 @@ from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.web.access import WSGI, refused
 from workbench.web.app import make_app
-from workbench.web.served_run import view_of
+from workbench.web.served_run import served_run
 
 MOST_BYTES = 2 << 30
 """Of all dropped files together."""
@@ -27,7 +27,7 @@ HEADER = ("HTTP_X_WORKBENCH", "drop")
 """A page elsewhere cannot send it without being asked first, which nobody answers."""
 
 
-class Drops:
+class Uploads:
     """A WSGI application: `main`, and beside it whatever is dropped onto it. Files are kept in `folder`.
 
     `beside` are applications that are open from the start, under names that no dropped set can have. `trusted`: those
@@ -80,8 +80,8 @@ class Drops:
             self._keep(name, file, environ)
             return {"kept": file}
         run = discover(self._folder / name)
-        view = view_of(run, room_for(run), self._options, trusted=self._trusted)
-        self._opened[name] = make_app(view, f"/open/{name}/").server
+        served = served_run(run, room_for(run), self._options, trusted=self._trusted)
+        self._opened[name] = make_app(served, f"/open/{name}/").server
         return {"at": f"/open/{name}/"}
 
     def _keep(self, name: str, file: str, environ: dict[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""One page a question; each is a function from the view and the address's query to a layout."""
+"""One page a question; each is a function from the served run and the address's query to a layout."""

@@ -16,23 +16,23 @@ from workbench.web.components.comparison import changes, of_bytes, of_time, side
 from workbench.web.components.figure import drawn
 from workbench.web.components.text import choice, table, verdict
 from workbench.web.components.timing import thinned
-from workbench.web.served_run import View
+from workbench.web.served_run import ServedRun
 
 LISTED = 40
 
 
-def layout(view: View, query: dict[str, str]) -> html.Div:
-    if "compare" not in view.parts or view.other is None:
+def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
+    if "compare" not in served.parts or served.other is None:
         return html.Div("There is nothing to compare with: open two runs with `workbench compare A B --web`.")
-    data = view.parts["compare"]
+    data = served.parts["compare"]
     return html.Div(
         [
-            verdict(view.report),
-            html.P(["a: ", named(view.run, "a"), ", b: ", named(view.other, "b")], className="hint"),
+            verdict(served.report),
+            html.P(["a: ", named(served.run, "a"), ", b: ", named(served.other, "b")], className="hint"),
             *step_time(data),
             *traced(data.traces, query),
             *memory(data.memory, query),
-            *series(view.run, view.other),
+            *series(served.run, served.other),
             *(table(one) for one in (comparison.measures(data), comparison.settings(data)) if one.rows),
         ]
     )

@@ -9,23 +9,23 @@ from workbench.config import SIGNS, of_run, words_of
 from workbench.console import clean
 from workbench.present.table import table as table_of
 from workbench.web.components.text import choice, table
-from workbench.web.served_run import View, asked
+from workbench.web.served_run import ServedRun, asked
 
 KINDS = ("all keys", "not the default")
 
 
-def layout(view: View, query: dict[str, str]) -> html.Div:
-    if not view.manifest:
+def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
+    if not served.manifest:
         return html.Div("This run left no run.json, which tells its configuration.")
     sought, kind = query.get("key", "")[:100], query.get("show", KINDS[0])
     rows = [
         (one.key, one.value, one.origin, f"{SIGNS.get(one.cls, '')} {one.cls}", one.reason)
-        for one in of_run(view.manifest)
+        for one in of_run(served.manifest)
         if kind != KINDS[1] or one.origin != "default"
     ]
     kept = [row for row in rows if any(sought.casefold() in cell.casefold() for cell in row)]
     field = dcc.Input(id="key", type="search", value=sought, debounce=True)
-    words = " ".join(words_of(view.manifest))
+    words = " ".join(words_of(served.manifest))
     told = table_of(f"Settings ({len(kept)} of {len(rows)})", "key | value | from | class | why", kept, len(kept))
     return html.Div(
         [
@@ -39,9 +39,9 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
     )
 
 
-def install(app: Dash, view: View) -> None:
+def install(app: Dash, served: ServedRun) -> None:
     """What is sought goes into the address."""
-    if not view.manifest:
+    if not served.manifest:
         return
 
     @app.callback(

@@ -14,7 +14,7 @@ from workbench.present.tables.hang import operations, standing
 from workbench.web.components.collective_matrix import matrix
 from workbench.web.components.figure import drawn
 from workbench.web.components.text import address, choice, place, table
-from workbench.web.served_run import View, asked, number
+from workbench.web.served_run import ServedRun, asked, number
 
 COLLECTIVES = 60
 ALL = -1
@@ -22,29 +22,29 @@ UNFOLDED = 32
 """Up to so many ranks have a row each; of more, those that read the same are put together."""
 
 
-def layout(view: View, query: dict[str, str]) -> html.Div:
-    if "hang" not in view.parts:
+def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
+    if "hang" not in served.parts:
         return html.Div("This run holds no Flight Recorder dumps.")
-    data = view.parts["hang"]
+    data = served.parts["hang"]
     return html.Div(
         [
-            *(group_of(view, query) if data.groups else []),
+            *(group_of(served, query) if data.groups else []),
             *(table(section) for section in hang(data) if section.rows),
-            table(standing(views.places(view.run, view.options))),
-            *merged(views.stacks(view.run, view.options), query),
+            table(standing(views.places(served.run, served.options))),
+            *merged(views.stacks(served.run, served.options), query),
         ]
     )
 
 
-def group_of(view: View, query: dict[str, str]) -> list[Any]:
+def group_of(served: ServedRun, query: dict[str, str]) -> list[Any]:
     """Matrix and operations of the group that is asked for, else of the one that broke."""
-    data = view.parts["hang"]
+    data = served.parts["hang"]
     wanted = query.get("group", data.culprits[0].group if data.culprits else None)
     group = next((g for g in data.groups if g.name == wanted), data.groups[0])
-    frame = views.matrix(view.run, group.name, COLLECTIVES, view.options)
+    frame = views.matrix(served.run, group.name, COLLECTIVES, served.options)
     frame = frame if len(frame) <= UNFOLDED else views.folded(frame)
     names = [(g.name, g.desc or g.name) for g in data.groups]
-    told = table(operations(views.operations(view.run, group.name, options=view.options)))
+    told = table(operations(views.operations(served.run, group.name, options=served.options)))
     return [
         choice("group", names, group.name, query),
         html.H2(f"Group {clean(group.name)} ({clean(group.desc)}), ranks {rank_ranges(group.ranks)}"),
@@ -76,9 +76,9 @@ def merged(stacks: pd.DataFrame, query: dict[str, str]) -> list[Any]:
     ]
 
 
-def install(app: Dash, view: View) -> None:
+def install(app: Dash, served: ServedRun) -> None:
     """A click on a rank of the matrix lets its stack stand out."""
-    if "hang" not in view.parts:
+    if "hang" not in served.parts:
         return
 
     @app.callback(

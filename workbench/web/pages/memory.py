@@ -21,7 +21,7 @@ from workbench.web.pages.memory_allocator import allocator
 from workbench.web.pages.memory_instant import alive, around, since
 from workbench.web.pages.memory_segments import segments
 from workbench.web.pages.memory_timeline import COLOURS, chart, snapshot
-from workbench.web.served_run import WHOLE, View, asked, instant, number, span_of
+from workbench.web.served_run import WHOLE, ServedRun, asked, instant, number, span_of
 from workbench.web.step_marks import memory_marks
 from workbench.web.step_window import OWN, Window, kept, window_of
 
@@ -29,12 +29,12 @@ GESTURES = {"timeline": "clickData", "tree": "clickData", "blocks": "clickData",
 """The parts of the page that a reader points at or types into, and what tells of it."""
 
 
-def layout(view: View, query: dict[str, str]) -> html.Div:
-    if "memory" not in view.parts:
+def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
+    if "memory" not in served.parts:
         return html.Div("This run holds no memory snapshots.")
-    devices = worst_first(view.parts["memory"].devices)
+    devices = worst_first(served.parts["memory"].devices)
     device = devices[chosen(devices, query)]
-    at, shown = instant(query, device), window(view, query)
+    at, shown = instant(query, device), window(served, query)
     names = [(str(i), device_name(d)) for i, d in enumerate(devices)]
     return html.Div(
         [
@@ -44,18 +44,18 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
             choice("colour", [(name, f"colour by {name}") for name in COLOURS], at.colour, query),
             drawn(
                 "timeline",
-                chart(view, device, at, shown.span),
+                chart(served, device, at, shown.span),
                 f"Allocated memory by {at.colour} over time",
                 zooms=True,
             ),
             html.P("Drag to zoom in, click to look at another instant, double click for all.", className="hint"),
             dcc.Store(id="device", data=devices.index(device)),
-            *steps_of(view, device, shown),
+            *steps_of(served, device, shown),
             *around(device, at, query),
-            *since(view, device, at, query),
-            *alive(view, device, at, query),
-            *segments(view, device, at, query),
-            *allocator(view, device, at, query, shown.span),
+            *since(served, device, at, query),
+            *alive(served, device, at, query),
+            *segments(served, device, at, query),
+            *allocator(served, device, at, query, shown.span),
             *map(table, kinds_held(device, whose(device, devices))),
             table(stacks(device, whose(device, devices))),
         ]
@@ -67,11 +67,11 @@ def chosen(devices: Sequence[Any], query: dict[str, str]) -> int:
     return number(query, "device", len(devices), 0)
 
 
-def window(view: View, query: dict[str, str]) -> Window:
+def window(served: ServedRun, query: dict[str, str]) -> Window:
     """The entries that the timeline shows, and the steps that these are."""
-    devices = worst_first(view.parts["memory"].devices)
+    devices = worst_first(served.parts["memory"].devices)
     device = devices[chosen(devices, query)]
-    return window_of(query, span_of(query, device.entries), memory_marks(view, device))
+    return window_of(query, span_of(query, device.entries), memory_marks(served, device))
 
 
 def together(devices: Sequence[Any]) -> list[Any]:
@@ -82,19 +82,19 @@ def together(devices: Sequence[Any]) -> list[Any]:
     return [html.H2("Ranks at their peaks"), drawn("ranks", rank_chart(frame), "Bytes by rank and category")]
 
 
-def steps_of(view: View, device: Any, shown: Window) -> Iterator[Any]:
+def steps_of(served: ServedRun, device: Any, shown: Window) -> Iterator[Any]:
     """The numbers behind the timeline, of the steps in sight."""
-    frame = views.steps(snapshot(view, device), view.options, device.device)
+    frame = views.steps(snapshot(served, device), served.options, device.device)
     first, last = shown.span or (0, device.entries)
     if len(frame := frame[(frame["first_entry"] < last) & (frame["last_entry"] >= first)]):
         yield table(by_step(frame))
 
 
-def install(app: Dash, view: View) -> None:
+def install(app: Dash, served: ServedRun) -> None:
     """Zooming reduces the window anew on the server, so that every peak in it survives; clicks go to an address."""
-    if "memory" not in view.parts:
+    if "memory" not in served.parts:
         return
-    devices = worst_first(view.parts["memory"].devices)
+    devices = worst_first(served.parts["memory"].devices)
 
     @app.callback(
         Output("timeline", "figure"),
@@ -108,8 +108,8 @@ def install(app: Dash, view: View) -> None:
         device = devices[at]
         if (wanted := zoomed(relayout)) is None:
             return no_update, no_update
-        shown = narrowed(view, device, wanted)
-        return chart(view, device, instant(asked(search), device), shown.span), shown.told()
+        shown = narrowed(served, device, wanted)
+        return chart(served, device, instant(asked(search), device), shown.span), shown.told()
 
     @app.callback(
         Output("address", "search"),
@@ -128,12 +128,12 @@ def install(app: Dash, view: View) -> None:
         return no_update if wanted == query or not change else address(wanted)
 
 
-def narrowed(view: View, device: Any, wanted: Span) -> Window:
+def narrowed(served: ServedRun, device: Any, wanted: Span) -> Window:
     """The window of a zoom, which may reach beyond the entries."""
     low, high = max(0, int(max(wanted[0], 0))), int(min(wanted[1] + 1, device.entries))
     if low >= high or (low, high) == (0, device.entries):
         return Window()
-    return Window((low, high), memory_marks(view, device).within((low, high)))
+    return Window((low, high), memory_marks(served, device).within((low, high)))
 
 
 def sought(part: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -17,14 +17,16 @@ from workbench.web.components.figure import ABOVE, PLAIN, drawn, plain
 from workbench.web.components.text import choice, table
 from workbench.web.pages.memory_segments import leads
 from workbench.web.pages.memory_timeline import snapshot
-from workbench.web.served_run import Instant, View, number
+from workbench.web.served_run import Instant, ServedRun, number
 
 RANGES, ROWS = 40, 50
 
 
-def allocator(view: View, device: Any, at: Instant, query: dict[str, str], span: tuple[int, int] | None) -> list[Any]:
+def allocator(
+    served: ServedRun, device: Any, at: Instant, query: dict[str, str], span: tuple[int, int] | None
+) -> list[Any]:
     """The reserved ranges of the entries in sight, largest first, and a page of these entries."""
-    artefact, options, of = snapshot(view, device), view.options, device.device
+    artefact, options, of = snapshot(served, device), served.options, device.device
     ranges = views.cached(artefact, options, of, span, RANGES)
     first = page(device, at, query) * ROWS
     found = views.events(artefact, options, of, first, ROWS, at.find)

@@ -19,7 +19,7 @@ from workbench.web.components.memory import category_bars, icicle
 from workbench.web.components.text import address, choice, go, place, table
 from workbench.web.pages.memory_segments import leads
 from workbench.web.pages.memory_timeline import snapshot
-from workbench.web.served_run import GROUPINGS, WHOLE, Instant, View
+from workbench.web.served_run import GROUPINGS, WHOLE, Instant, ServedRun
 
 LEVELS = 2
 NODES = 500
@@ -47,13 +47,13 @@ def remark(device: Any, entry: int) -> str:
     return peak + (f" ({size(failed.requested_bytes)} more were asked for, which failed)" if failed else "")
 
 
-def since(view: View, device: Any, at: Instant, query: Mapping[str, str]) -> Iterator[Any]:
+def since(served: ServedRun, device: Any, at: Instant, query: Mapping[str, str]) -> Iterator[Any]:
     """What changed from an instant that was marked to the one that is looked at."""
     if at.since is None:
         return
-    artefact, of = snapshot(view, device), device.device
+    artefact, of = snapshot(served, device), device.device
     before, after = (diff.Side(artefact=artefact, device=of, entry=entry) for entry in (at.since, at.entry))
-    changed = diff.between(before, after, view.options)
+    changed = diff.between(before, after, served.options)
     rows = [(one.what, one.bytes) for one in changed.categories if one.bytes]
     kept = {name: value for name, value in query.items() if name != "since"}
     yield html.H2(f"What changed between entries {at.since} and {at.entry}", id="changes")
@@ -63,9 +63,9 @@ def since(view: View, device: Any, at: Instant, query: Mapping[str, str]) -> Ite
     yield table(comparison.holders(changed, "lines"))
 
 
-def alive(view: View, device: Any, at: Instant, query: dict[str, str]) -> list[Any]:
+def alive(served: ServedRun, device: Any, at: Instant, query: dict[str, str]) -> list[Any]:
     """The tree of what is alive, with the largest of its nodes as a table."""
-    artefact, options, of = snapshot(view, device), view.options, device.device
+    artefact, options, of = snapshot(served, device), served.options, device.device
     tree = views.tree(artefact, options, of, by=at.by, entry=at.entry)
     sums = views.categories(artefact, options, of, at.entry)
     return [

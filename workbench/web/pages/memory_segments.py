@@ -19,16 +19,16 @@ from workbench.web.components.figure import drawn
 from workbench.web.components.segment_map import block_chart
 from workbench.web.components.text import Leads, address, go, labelled, navigation, place, table, told
 from workbench.web.pages.memory_timeline import snapshot
-from workbench.web.served_run import ADDRESS, Instant, View
+from workbench.web.served_run import ADDRESS, Instant, ServedRun
 
 Query = Mapping[str, str]
 CELLS, SEGMENTS = 200, 40
 HINT = "Click a block for its stack and its life; by keyboard, follow an address in the tables."
 
 
-def segments(view: View, device: Any, at: Instant, query: Query) -> list[Any]:
+def segments(served: ServedRun, device: Any, at: Instant, query: Query) -> list[Any]:
     """The segments that hold what is alive, and what lies at the address that was clicked."""
-    artefact, options, of = snapshot(view, device), view.options, device.device
+    artefact, options, of = snapshot(served, device), served.options, device.device
     ranges = views.segments(artefact, at.entry, options, of)
     state = views.state(artefact, at.entry, options, of)
     map_of = block_map(ranges, state, CELLS, SEGMENTS)
@@ -36,17 +36,19 @@ def segments(view: View, device: Any, at: Instant, query: Query) -> list[Any]:
         html.H2("Segments and what fills them"),
         html.P(HINT, className="hint"),
         drawn("blocks", block_chart(map_of, state), "Segments and what fills them"),
-        *block(view, device, at, query, state, ranges),
+        *block(served, device, at, query, state, ranges),
         table(segment_list(map_of), leads(query)),
     ]
 
 
-def block(view: View, device: Any, at: Instant, query: Query, state: pd.DataFrame, segments: pd.DataFrame) -> list[Any]:
+def block(
+    served: ServedRun, device: Any, at: Instant, query: Query, state: pd.DataFrame, segments: pd.DataFrame
+) -> list[Any]:
     """What lies at the address of the query in the `segments` at the instant, of which `state` has the blocks."""
     if at.block is None:
         return []
     found = spot(segments, state, at.block)
-    lives = views.life(snapshot(view, device), at.block, view.options, device.device)
+    lives = views.life(snapshot(served, device), at.block, served.options, device.device)
     mine = state.iloc[found.block] if found and found.block >= 0 else None
     return [
         html.H2(title(found, at), id="block"),

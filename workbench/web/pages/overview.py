@@ -10,17 +10,19 @@ from workbench.present.table import Table
 from workbench.present.tables.run import artefacts, ranks
 from workbench.web.components.text import finding, table, verdict
 from workbench.web.evidence_links import evidence
-from workbench.web.served_run import View
+from workbench.web.served_run import ServedRun
 
 ROWS = 64
 
 
-def layout(view: View, _query: dict[str, str]) -> html.Div:
-    report = view.report
-    found = [html.H2("Findings"), *(finding(f, evidence(view, f)) for f in report.findings)] if report.findings else []
+def layout(served: ServedRun, _query: dict[str, str]) -> html.Div:
+    report = served.report
+    found = (
+        [html.H2("Findings"), *(finding(f, evidence(served, f)) for f in report.findings)] if report.findings else []
+    )
     lead = report.lead()
-    tables = [ranks(report), *sections(report), artefacts([view.run, *([view.other] if view.other else [])])]
-    return html.Div([verdict(report, evidence(view, lead) if lead else None), *found, *map(shown, tables)])
+    tables = [ranks(report), *sections(report), artefacts([served.run, *([served.other] if served.other else [])])]
+    return html.Div([verdict(report, evidence(served, lead) if lead else None), *found, *map(shown, tables)])
 
 
 def shown(one: Table) -> Any:

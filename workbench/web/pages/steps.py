@@ -11,21 +11,21 @@ from workbench.present.sections import steps as tables_of
 from workbench.web.components.figure import ALL, Span, drawn, zoomed
 from workbench.web.components.text import choice, table
 from workbench.web.components.timing import losses, phase_stack, step_times
-from workbench.web.served_run import View, number
+from workbench.web.served_run import ServedRun, number
 from workbench.web.step_window import Window, read
 
 CHARTS = ("times", "phases", "loss")
 
 
-def layout(view: View, query: dict[str, str]) -> html.Div:
-    if "steps" not in view.parts:
+def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
+    if "steps" not in served.parts:
         return html.Div("This run holds no step logs.")
-    data = view.parts["steps"]
+    data = served.parts["steps"]
     ranks = [rank.rank for rank in data.ranks]
     named = [straggler.rank for straggler in data.stragglers]
     at = number(query, "rank", max(ranks) + 1, named[0] if named else ranks[0])
     rank = at if at in ranks else ranks[0]
-    times, phases, loss = figures(view, rank, window(view, query).steps)
+    times, phases, loss = figures(served, rank, window(served, query).steps)
     return html.Div(
         [
             html.H2("Duration of each step"),
@@ -42,7 +42,7 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
     )
 
 
-def window(_view: View, query: dict[str, str]) -> Window:
+def window(_served: ServedRun, query: dict[str, str]) -> Window:
     """The steps in sight; whole ones, as a bar is."""
     wanted = read(query.get("steps", ""))
     return Window(None, whole(wanted) if wanted else None)
@@ -52,13 +52,13 @@ def whole(steps: Span) -> Span:
     return float(floor(steps[0])), float(ceil(steps[1]))
 
 
-def figures(view: View, rank: int, steps: Span | None) -> tuple[Any, Any, Any]:
+def figures(served: ServedRun, rank: int, steps: Span | None) -> tuple[Any, Any, Any]:
     """The three charts, of some steps or of all."""
-    data, artefacts = view.parts["steps"], view.run.of(*ROOMS["steps"])
+    data, artefacts = served.parts["steps"], served.run.of(*ROOMS["steps"])
     low, high = steps or ALL
-    series = views.series(artefacts, view.options)
+    series = views.series(artefacts, served.options)
     series = series[(series["step"] >= low) & (series["step"] < high)]
-    phases = views.phases(artefacts, view.options, rank).droplevel("rank")
+    phases = views.phases(artefacts, served.options, rank).droplevel("rank")
     phases = phases[(phases.index >= low) & (phases.index < high)]
     named = [straggler.rank for straggler in data.stragglers]
     broken = data.first_nonfinite_step
@@ -70,9 +70,9 @@ def figures(view: View, rank: int, steps: Span | None) -> tuple[Any, Any, Any]:
     return found
 
 
-def install(app: Dash, view: View) -> None:
+def install(app: Dash, served: ServedRun) -> None:
     """A zoom into one chart narrows all three, and shows steps that were thinned out."""
-    if "steps" not in view.parts:
+    if "steps" not in served.parts:
         return
 
     @app.callback(
@@ -88,7 +88,7 @@ def install(app: Dash, view: View) -> None:
         if (wanted := zoomed(changes[at])) is None:
             return (no_update,) * 4
         shown = Window(None, None if wanted == ALL else between(wanted))
-        return *figures(view, rank, shown.steps), shown.told()
+        return *figures(served, rank, shown.steps), shown.told()
 
 
 def between(wanted: Span) -> Span:

@@ -17,27 +17,27 @@ from workbench.web.components.timing import shares
 from workbench.web.components.timing import traffic as drawn_traffic
 from workbench.web.pages import trace_critical_path
 from workbench.web.pages.trace_events import COLOURS, LATEST_NS, callers, drawing, look_of, shift_of, traces
-from workbench.web.served_run import View, asked, number, span_of
+from workbench.web.served_run import ServedRun, asked, number, span_of
 from workbench.web.step_marks import trace_marks
 from workbench.web.step_window import Window, kept, read, window_of
 
 PATHS = (("0", "events alone"), ("1", "with the critical path of the last step"))
 
 
-def layout(view: View, query: dict[str, str]) -> html.Div:
-    if "trace" not in view.parts:
+def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
+    if "trace" not in served.parts:
         return html.Div("This run holds no profiler traces.")
-    artefacts, look = traces(view), look_of(query)
-    at, shown = chosen(view, query), window(view, query)
+    artefacts, look = traces(served), look_of(query)
+    at, shown = chosen(served, query), window(served, query)
     files = [(str(i), name(artefact)) for i, artefact in enumerate(artefacts)]
-    figure, others, listed = drawing(view, at, look, shown.span)
+    figure, others, listed = drawing(served, at, look, shown.span)
     field = dcc.Input(id="event-name", type="search", value=look.find, debounce=True)
     along: dict[str, str] = {key: value for key, value in query.items() if key in ("steps", "colour", "find", "path")}
     return html.Div(
         [
             html.H2("Where the time goes"),
-            drawn("shares", shares(view.parts["trace"].ranks), "Share of each kind of work, a bar a rank"),
-            *(table(section) for section in tables_of(view.parts["trace"])[:1]),
+            drawn("shares", shares(served.parts["trace"].ranks), "Share of each kind of work, a bar a rank"),
+            *(table(section) for section in tables_of(served.parts["trace"])[:1]),
             html.Div(others, id="together"),
             html.H2(f"Events of {name(artefacts[at])}"),
             choice("file", files, str(at), along),
@@ -50,18 +50,18 @@ def layout(view: View, query: dict[str, str]) -> html.Div:
             html.Div(html.Label(["find events by name ", field]), className="fields"),
             dcc.Store(id="file", data=at),
             drawn("gantt", figure, "Events of a window, a row a stream or thread", zooms=True),
-            *callers(artefacts[at], view, query),
-            *(trace_critical_path.told(view, artefacts[at], query) if look.path else []),
+            *callers(artefacts[at], served, query),
+            *(trace_critical_path.told(served, artefacts[at], query) if look.path else []),
             html.Div(listed, id="events"),
-            *sent(view),
-            *(table(section) for section in tables_of(view.parts["trace"])[1:] if section.rows),
+            *sent(served),
+            *(table(section) for section in tables_of(served.parts["trace"])[1:] if section.rows),
         ]
     )
 
 
-def sent(view: View) -> list[Any]:
+def sent(served: ServedRun) -> list[Any]:
     """Who sends how much to whom, where the ranks exchange anything."""
-    found = traffic(view.parts["trace"].ranks)
+    found = traffic(served.parts["trace"].ranks)
     if found.empty:
         return []
     label = "Bytes that each rank, down, sends to each other, across, in all-to-alls"
@@ -73,22 +73,22 @@ def name(artefact: Artefact) -> str:
     return rank if artefact.step is None else f"{rank}, step {artefact.step}"
 
 
-def chosen(view: View, query: dict[str, str]) -> int:
+def chosen(served: ServedRun, query: dict[str, str]) -> int:
     """The number of the file that the address names, else of the first that holds some of the steps in sight."""
-    artefacts, steps = traces(view), read(query.get("steps", ""))
-    holds = (i for i, one in enumerate(artefacts) if steps and trace_marks(view, one).place(steps))
+    artefacts, steps = traces(served), read(query.get("steps", ""))
+    holds = (i for i, one in enumerate(artefacts) if steps and trace_marks(served, one).place(steps))
     return number(query, "file", len(artefacts), next(holds, 0))
 
 
-def window(view: View, query: dict[str, str]) -> Window:
+def window(served: ServedRun, query: dict[str, str]) -> Window:
     """The nanoseconds of the chosen file that are in sight, and the steps that these are."""
-    marks = trace_marks(view, traces(view)[chosen(view, query)])
+    marks = trace_marks(served, traces(served)[chosen(served, query)])
     return window_of(query, span_of(query, LATEST_NS), marks)
 
 
-def install(app: Dash, view: View) -> None:
+def install(app: Dash, served: ServedRun) -> None:
     """Zooming: the events of the window are asked for anew, so that short ones come to sight."""
-    if "trace" not in view.parts:
+    if "trace" not in served.parts:
         return
 
     # The charts of all ranks and of memory are not on every page, and Dash asks that all inputs of a callback are.
@@ -107,8 +107,8 @@ def install(app: Dash, view: View) -> None:
         def zoom(relayout: dict[str, Any] | None, at: int, search: str | None) -> Any:
             if (wanted := zoomed(relayout)) is None:
                 return (no_update,) * 4
-            shown = narrowed(view, at, wanted, common=ctx.triggered_id == "fleet")
-            return *drawing(view, at, look_of(asked(search)), shown.span), shown.told()
+            shown = narrowed(served, at, wanted, common=ctx.triggered_id == "fleet")
+            return *drawing(served, at, look_of(asked(search)), shown.span), shown.told()
 
     @app.callback(
         Output("address", "search", allow_duplicate=True),
@@ -131,10 +131,10 @@ def install(app: Dash, view: View) -> None:
         return no_update if wanted == query else address(wanted)
 
 
-def narrowed(view: View, at: int, wanted: Span, *, common: bool) -> Window:
+def narrowed(served: ServedRun, at: int, wanted: Span, *, common: bool) -> Window:
     """The window of a zoom: in ns of the file, or in ms of the common clock."""
     if wanted == ALL:
         return Window()
-    low, high = (edge * 1e6 - shift_of(view, at) for edge in wanted) if common else wanted
+    low, high = (edge * 1e6 - shift_of(served, at) for edge in wanted) if common else wanted
     span = max(0, int(low)), int(high) + 1
-    return Window(span, trace_marks(view, traces(view)[at]).within(span)) if span[0] < span[1] else Window()
+    return Window(span, trace_marks(served, traces(served)[at]).within(span)) if span[0] < span[1] else Window()

@@ -22,7 +22,7 @@ from workbench.present.table import table as table_of
 from workbench.present.tables.trace import critical
 from workbench.present.tables.trace_rank import cut
 from workbench.web.components.text import address, go, table
-from workbench.web.served_run import View
+from workbench.web.served_run import ServedRun
 from workbench.web.step_window import without_window
 
 LANE = "critical path"
@@ -32,16 +32,16 @@ AROUND = 2
 KEPT = 16
 
 
-def account_of(view: View, artefact: Artefact) -> RankTrace:
+def account_of(served: ServedRun, artefact: Artefact) -> RankTrace:
     """The file's first device, or its host."""
-    found: RankTrace = next(one for one in view.parts["trace"].ranks if one.path == str(artefact.path))
+    found: RankTrace = next(one for one in served.parts["trace"].ranks if one.path == str(artefact.path))
     return found
 
 
-def path_of(view: View, artefact: Artefact) -> pd.DataFrame:
+def path_of(served: ServedRun, artefact: Artefact) -> pd.DataFrame:
     """The pieces of the last step, in order; without steps those of the whole recording."""
-    steps = [one.step for one in account_of(view, artefact).step_times]
-    return path_through(artefact, view.options, steps[-1] if steps else None)
+    steps = [one.step for one in account_of(served, artefact).step_times]
+    return path_through(artefact, served.options, steps[-1] if steps else None)
 
 
 @lru_cache(KEPT)
@@ -49,9 +49,9 @@ def path_through(artefact: Artefact, options: Options, step: int | None) -> pd.D
     return views.critical_path(artefact, options, step)
 
 
-def row(view: View, artefact: Artefact, span: tuple[int, int], width: int) -> pd.DataFrame:
+def row(served: ServedRun, artefact: Artefact, span: tuple[int, int], width: int) -> pd.DataFrame:
     """The path in a window as blocks of a lane of their own, as `traces.views.timeline` has them, in colours."""
-    path = path_of(view, artefact)
+    path = path_of(served, artefact)
     seen = path[(path["start_ns"] < span[1]) & (path["start_ns"] + path["dur_ns"] > span[0])]
     drawn = in_columns(seen, (span[1] - span[0]) // width)
     return drawn.assign(
@@ -64,9 +64,9 @@ def row(view: View, artefact: Artefact, span: tuple[int, int], width: int) -> pd
     )
 
 
-def told(view: View, artefact: Artefact, query: Mapping[str, str]) -> list[Any]:
+def told(served: ServedRun, artefact: Artefact, query: Mapping[str, str]) -> list[Any]:
     """What the path consists of, and its longest pieces, each a way to its window."""
-    parts, path = critical_parts(account_of(view, artefact), view.options), path_of(view, artefact)
+    parts, path = critical_parts(account_of(served, artefact), served.options), path_of(served, artefact)
     longest = path.nlargest(PIECES, "dur_ns", keep="first").sort_values("start_ns")
     spans = longest[["start_ns", "dur_ns"]].itertuples()
     leads = {name(place): go(name(place), window(start, dur, query), fixed=True) for place, start, dur in spans}

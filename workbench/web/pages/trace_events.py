@@ -19,7 +19,7 @@ from workbench.web.components.text import place, table
 from workbench.web.components.timing import fleet, gantt, lateness
 from workbench.web.components.trace_memory import held
 from workbench.web.pages import trace_critical_path
-from workbench.web.served_run import View, number
+from workbench.web.served_run import ServedRun, number
 
 WIDTH = 1200
 """Columns of a picture; what is narrower than one is joined with its neighbours."""
@@ -33,10 +33,10 @@ NAME = 120
 Nanoseconds = tuple[int, int]
 
 
-def traces(view: View) -> list[Artefact]:
+def traces(served: ServedRun) -> list[Artefact]:
     """The files that were understood, in the order of the report."""
-    paths = dict.fromkeys(account.path for account in view.parts["trace"].ranks)
-    known = {str(artefact.path): artefact for artefact in view.run.artefacts}
+    paths = dict.fromkeys(account.path for account in served.parts["trace"].ranks)
+    known = {str(artefact.path): artefact for artefact in served.run.artefacts}
     return [known[path] for path in paths]
 
 
@@ -55,22 +55,22 @@ def look_of(query: dict[str, str]) -> Look:
     return Look(colour, query.get("find", "")[:100], query.get("path") == "1")
 
 
-def drawing(view: View, at: int, look: Look, span: Nanoseconds | None) -> tuple[Any, list[Any], list[Any]]:
+def drawing(served: ServedRun, at: int, look: Look, span: Nanoseconds | None) -> tuple[Any, list[Any], list[Any]]:
     """What follows the window: the events of one file, all ranks beside each other, its memory and longest events."""
-    artefact = traces(view)[at]
-    blocks = blocks_in(artefact, view.options, span)
+    artefact = traces(served)[at]
+    blocks = blocks_in(artefact, served.options, span)
     whole = (0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1)
-    told, colours = coloured(artefact, view, blocks, look)
+    told, colours = coloured(artefact, served, blocks, look)
     shown = blocks.assign(colour=told)
     if look.path:
-        shown = pd.concat([trace_critical_path.row(view, artefact, span or whole, WIDTH), shown], ignore_index=True)
-    listed = [*memory(view, artefact, span, whole), table(events(blocks))]
-    return gantt(shown, span or whole, KINDS | colours), together(view, at, span), listed
+        shown = pd.concat([trace_critical_path.row(served, artefact, span or whole, WIDTH), shown], ignore_index=True)
+    listed = [*memory(served, artefact, span, whole), table(events(blocks))]
+    return gantt(shown, span or whole, KINDS | colours), together(served, at, span), listed
 
 
-def memory(view: View, artefact: Artefact, span: Nanoseconds | None, whole: Nanoseconds) -> list[Any]:
+def memory(served: ServedRun, artefact: Artefact, span: Nanoseconds | None, whole: Nanoseconds) -> list[Any]:
     """What the devices held meanwhile, where the trace tells."""
-    frame = views.memory(artefact, view.options, span, WIDTH)
+    frame = views.memory(artefact, served.options, span, WIDTH)
     if not len(frame):
         return []
     label = "Allocated and reserved memory over time"
@@ -83,9 +83,11 @@ def blocks_in(artefact: Artefact, options: Options, span: Nanoseconds | None) ->
     return views.timeline(artefact, options, span, WIDTH)
 
 
-def coloured(artefact: Artefact, view: View, blocks: pd.DataFrame, look: Look) -> tuple[list[str], dict[str, str]]:
+def coloured(
+    artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, look: Look
+) -> tuple[list[str], dict[str, str]]:
     """What colour tells of each block, and the colour of each such thing, the same in every window."""
-    told, colours = told_by(artefact, view, blocks, look.colour)
+    told, colours = told_by(artefact, served, blocks, look.colour)
     if not look.find:
         return told, colours
     sought = blocks["name"].str.contains(look.find, case=False, regex=False)
@@ -93,26 +95,28 @@ def coloured(artefact: Artefact, view: View, blocks: pd.DataFrame, look: Look) -
     return kept, {**colours, REST: DIMMED}
 
 
-def told_by(artefact: Artefact, view: View, blocks: pd.DataFrame, colour: str) -> tuple[list[str], dict[str, str]]:
+def told_by(
+    artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, colour: str
+) -> tuple[list[str], dict[str, str]]:
     """The same before anything is sought."""
     if colour == "kind":
         return blocks["kind"].tolist(), KINDS
-    known = views.lanes(artefact, view.options) if colour == "stream" else views.PHASES
+    known = views.lanes(artefact, served.options) if colour == "stream" else views.PHASES
     colours = {title: qualitative(i) for i, title in enumerate(known)} | {"other": KINDS[""]}
     if colour == "stream":
         return blocks["lane"].tolist(), colours
-    return views.phases(artefact, blocks["row"].to_numpy(), view.options), colours
+    return views.phases(artefact, blocks["row"].to_numpy(), served.options), colours
 
 
-def together(view: View, at: int, span: Nanoseconds | None) -> list[Any]:
+def together(served: ServedRun, at: int, span: Nanoseconds | None) -> list[Any]:
     """All ranks on one clock: what each does, and who comes late to which collective."""
-    artefacts = traces(view)
+    artefacts = traces(served)
     if len(artefacts) == 1:
         return []
-    shift = shift_of(view, at)
+    shift = shift_of(served, at)
     common = (span[0] + shift, span[1] + shift) if span else None
-    over_time = views.fleet(artefacts, view.options, common)
-    late = views.lateness(artefacts, view.options, COLLECTIVES)
+    over_time = views.fleet(artefacts, served.options, common)
+    late = views.lateness(artefacts, served.options, COLLECTIVES)
     if common:
         late = late[(late["start_ns"] < common[1]) & (late["end_ns"] > common[0])]
     found = [
@@ -125,15 +129,15 @@ def together(view: View, at: int, span: Nanoseconds | None) -> list[Any]:
     return found
 
 
-def shift_of(view: View, at: int) -> int:
+def shift_of(served: ServedRun, at: int) -> int:
     """From the clock of a file to the common one, in ns."""
-    shifts = views.axis(traces(view), view.options).set_index("path")["shift_ns"]
-    return int(shifts[str(traces(view)[at].path)])
+    shifts = views.axis(traces(served), served.options).set_index("path")["shift_ns"]
+    return int(shifts[str(traces(served)[at].path)])
 
 
-def callers(artefact: Artefact, view: View, query: dict[str, str]) -> list[Any]:
+def callers(artefact: Artefact, served: ServedRun, query: dict[str, str]) -> list[Any]:
     """The event that was clicked and what encloses it, each a way to its source if it names one."""
-    found = views.callers(artefact, number(query, "event", LATEST_NS, -1), view.options) if "event" in query else []
+    found = views.callers(artefact, number(query, "event", LATEST_NS, -1), served.options) if "event" in query else []
     if not found:
         return []
     return [
