@@ -58,14 +58,15 @@ def started(task: Task) -> Ended:
     """Do the task in a fresh interpreter."""
     import subprocess
 
-    inherited = os.environ.get("PYTHONPATH", "")
+    # An empty entry of PYTHONPATH is the working folder, whose modules could hide those of the standard library.
+    search = [str(PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     limits = str(task.memory), str(task.seconds)
     child = subprocess.run(  # noqa: PLW1510  # the status is looked at by the caller
         # -P: a module beside the artefact must not be imported in place of ours.
         [sys.executable, "-P", "-m", "analyzers.child", task.reader, str(task.target), *limits],
         input=b"\0".join(os.fsencode(path) for path in task.paths),
         capture_output=True,
-        env=os.environ | {"PYTHONPATH": f"{PACKAGE_ROOT}{os.pathsep}{inherited}", "OPENBLAS_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(search), "OPENBLAS_NUM_THREADS": "1"},
     )
     return Ended(child.returncode, child.stdout or child.stderr)
 

@@ -1,5 +1,15 @@
-"""`python -m workbench`, for trees that are not installed."""
+"""The `workbench` command, also as `python -m workbench`."""
 
-from workbench.cli import main
+from workbench.python_path import put_own_packages_first
 
-main()
+
+def main() -> None:
+    """Run the command line, with our packages before modules of the same names in the user's folder."""
+    put_own_packages_first()
+    from workbench.cli import main as run_command_line
+
+    run_command_line()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ import msgspec
 from analyzers.errors import Exit
 from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked, status_of, tool_version
 from analyzers.store import cache_folder
+from workbench.clashes import clashes
 from workbench.launch.plan import devices
 
 PACKAGES = ("torch", "tensorboard", "numpy", "pandas", "msgspec", "isal", "textual", "dash", "plotly", "typer")
@@ -77,6 +78,7 @@ def problems(data: DoctorData) -> Iterator[Finding]:
     """What is wrong, and what merely limits."""
     yield from training_problems(data)
     yield from recorder_problems(data.variables)
+    yield from clashes()
     if not writable(Path(data.cache)):
         yield finding(
             "doctor.cache",

@@ -10,7 +10,7 @@ from analyzers.run import Run
 from analyzers.words import share, size
 from trainer.config import ConfigError, JobConfig, load
 from workbench.errors import UsageProblem
-from workbench.launch.plan import Request, environment, shape, trainer_arguments
+from workbench.launch.plan import Request, own_environment, shape, trainer_arguments
 from workbench.rehearsal import ask_trainer
 
 NEAR_LIMIT = 0.9
@@ -97,7 +97,7 @@ def rehearse(request: Request, arguments: tuple[str, ...]) -> Rehearsed:
     loaded(arguments)
     ranks = shape(request)
     world = {"WORLD_SIZE": str(ranks["nproc"] * ranks["nnodes"]), "CUDA_VISIBLE_DEVICES": ""}
-    return ask_trainer("trainer.estimate", arguments, Rehearsed, environment(request) | world)
+    return ask_trainer("trainer.estimate", arguments, Rehearsed, own_environment(request) | world)
 
 
 def loaded(arguments: tuple[str, ...]) -> JobConfig:

@@ -2,14 +2,13 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from analyzers.errors import InputError
 from workbench.console import note
 from workbench.errors import UsageProblem
-from workbench.launch.plan import PACKAGE_ROOT
+from workbench.python_path import command, environment
 
 PATIENCE_S = 120
 STACKS_FILE = ".stacks_"
@@ -35,11 +34,11 @@ def subjects(paths: Sequence[Path], run: Path | None, pids: Sequence[int]) -> li
 def collect(folder: Path) -> None:
     """Take one set of dumps of all ranks on this machine, in a process of its own."""
     note(f"asking the ranks of {folder} for their dumps, twice")
-    command = [sys.executable, "-m", "workbench.recorders.hang.collector", str(folder), "--once"]
-    paths = [str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    collector = command("workbench.recorders.hang.collector", str(folder), "--once")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE_S)
+        done = subprocess.run(
+            collector, capture_output=True, text=True, check=False, env=environment(), timeout=PATIENCE_S
+        )
     except subprocess.TimeoutExpired as error:
         raise InputError(
             f"{folder}: the ranks gave no answer in {PATIENCE_S} s", "is its file system alive?"

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -10,6 +9,7 @@ import msgspec
 
 from analyzers.errors import MissingExtra
 from workbench.errors import UsageProblem
+from workbench.python_path import command
 
 Answer = TypeVar("Answer")
 
@@ -22,7 +22,7 @@ def ask_trainer(module: str, arguments: Sequence[str], kind: type[Answer], envir
         MissingExtra: torch is not installed.
     """
     done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
+        command(module, *arguments),
         env=os.environ | environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode == 0:

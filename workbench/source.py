@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from workbench.launch.plan import PACKAGE_ROOT
+from workbench.python_path import PACKAGE_ROOT
 
 NAMED = re.compile(r"([^\s:()\"']+\.(?:py|pyx|cpp|cc|cu|cuh|h|hpp))(?::(\d+)|\((\d+)\))")
 """`path.py:41`, as stacks write it, or `path.py(41)`, as traces do."""

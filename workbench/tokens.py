@@ -6,7 +6,7 @@ import msgspec
 
 from analyzers.report import Report, Status, Verdict, tool_version
 from analyzers.run import Run
-from workbench.launch.plan import Request, environment, trainer_arguments
+from workbench.launch.plan import Request, own_environment, trainer_arguments
 from workbench.rehearsal import ask_trainer
 
 
@@ -38,7 +38,7 @@ def tokens(request: Request, count: int) -> Report[TokensData]:
         WorkbenchError: The configuration does not hold, its text is not there, or training is not installed.
     """
     arguments = [str(count), *trainer_arguments(request)]
-    data = ask_trainer("trainer.data", arguments, TokensData, environment(request))
+    data = ask_trainer("trainer.data", arguments, TokensData, own_environment(request))
     text = (
         f"{data.tokens:,} tokens make {data.sequences:,} sequences of {data.seq_len:,}; every label counts, none is"
         f" masked; the last {data.left_over:,} tokens are less than a sequence and are not seen"

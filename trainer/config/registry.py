@@ -3,6 +3,8 @@
 import importlib
 import importlib.util
 import inspect
+import sys
+from pathlib import Path
 
 from trainer.config.sections import JobConfig
 from trainer.errors import ConfigError
@@ -14,6 +16,7 @@ def from_registry(module: str, function: str) -> JobConfig:
     Raises:
         ConfigError: There is no such module or function.
     """
+    search_working_folder_last()
     name = next((name for name in (f"trainer.models.{module}", module) if exists(f"{name}.config_registry")), None)
     if name is None:
         raise ConfigError(
@@ -27,6 +30,12 @@ def from_registry(module: str, function: str) -> JobConfig:
     if not isinstance(config, JobConfig):
         raise ConfigError(f"{name}.config_registry.{function} returned no JobConfig", "return trainer.config.JobConfig")
     return config
+
+
+def search_working_folder_last() -> None:
+    """Let a registry of the user's be found in the working folder, where nothing can hide a module of ours."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
 
 
 def is_configuration(value: object, module: str) -> bool:

@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from analyzers.errors import MissingExtra
 from trainer.config import ConfigError, JobConfig, load_for_training
 from workbench.errors import UsageProblem
 from workbench.options import Scheduler
+from workbench.python_path import search_path, search_path_last
 
-PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 OURS = "workbench"
 RING_ENTRIES = 20_000
 
@@ -93,7 +94,7 @@ def plan(request: Request) -> Plan:
         command=arguments,
         module="trainer",
         folder=Path(config.job.dump_folder),
-        environment=environment(request),
+        environment=own_environment(request),
         **shape(request),
     )
 
@@ -136,17 +137,18 @@ def devices() -> int:
     return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
 
 
-def environment(request: Request) -> dict[str, str]:
-    """What the ranks need beside our own environment; what the user has set stays."""
+def own_environment(request: Request) -> dict[str, str]:
+    """Return what processes of our trainer need: no module in the user's folder is imported in place of ours."""
+    return {**rank_environment(request), **search_path(), "PYTHONSAFEPATH": "1"}
+
+
+def rank_environment(request: Request) -> dict[str, str]:
+    """Return what the ranks need beside the launcher's environment; what the user has set stays."""
     threads = max(1, (os.cpu_count() or 1) // (request.nproc or devices() or 2))
     wanted = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
     if devices():
         wanted["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
-    unset = {name: value for name, value in wanted.items() if name not in os.environ}
-    if PACKAGE_ROOT.name != "site-packages":  # a tree that may not be installed
-        inherited = os.environ.get("PYTHONPATH")
-        unset["PYTHONPATH"] = os.pathsep.join([str(PACKAGE_ROOT), *([inherited] if inherited else [])])
-    return unset
+    return {name: value for name, value in wanted.items() if name not in os.environ}
 
 
 def recorders(folder: Path) -> dict[str, str]:
@@ -166,9 +168,10 @@ def foreign(request: Request) -> Plan:
 def other_module(request: Request) -> Plan:
     """Another trainer's module under our agent; its options are its own."""
     module = {"torchtitan": "torchtitan.train"}.get(request.trainer, request.trainer)
-    if find_spec(module.partition(".")[0]) is None:
+    # The `workbench` script does not look into the working folder, but `python -m MODULE` of the ranks does.
+    if PathFinder.find_spec(module.partition(".")[0], [str(Path.cwd()), *sys.path]) is None:
         raise MissingExtra(f"--trainer {request.trainer}: no module {module}", f"install it for {sys.executable}")
     arguments = ("--job.config_file", request.config, *request.overrides) if request.config else request.overrides
     folder = Path("outputs")
-    settings = environment(request) | recorders(folder)
+    settings = rank_environment(request) | search_path_last() | recorders(folder)
     return Plan(command=arguments, module=module, folder=folder, environment=settings, **shape(request))

@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 
 from analyzers.errors import Exit, WorkbenchError
+from analyzers.report import Severity
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import JOINED, ask
+from workbench.clashes import clashes
 from workbench.console import complain, note
 from workbench.launch import scheduler
 from workbench.launch.agent import Outcome, start
@@ -31,6 +33,7 @@ def run(request: Request) -> Exit:
     if request.dry_run:
         print(planned.shell())
         return Exit.OK
+    warn_of_clashes()
     outcome = launched(planned)
     if outcome.status == "interrupted":
         note(f"interrupted; what was recorded lies in {planned.folder}")
@@ -40,6 +43,13 @@ def run(request: Request) -> Exit:
         return Exit.FINDINGS
     note(f"completed; look at it with: workbench inspect {planned.folder}")
     return Exit.OK
+
+
+def warn_of_clashes() -> None:
+    """Name modules that are imported in place of ours somewhere, before a job runs for hours."""
+    for clash in clashes():
+        if clash.severity is not Severity.INFO:
+            note(f"warning: {clash.title}. {clash.why}\nnext: {clash.next}")
 
 
 def left_to_scheduler(request: Request, planned: Plan) -> Exit:

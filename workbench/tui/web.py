@@ -3,13 +3,12 @@
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import IO
 
-from workbench.launch.plan import PACKAGE_ROOT
+from workbench.python_path import command, environment
 
 ADDRESS = re.compile(r"https?://\S+(?=\s)")
 LOOKED_S = 0.1
@@ -37,15 +36,14 @@ class Dashboard:
             self._process.wait()
 
     def _start(self) -> str:
-        paths = os.pathsep.join([str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         # A file and not a pipe: nobody reads on once the address is known, and a full pipe would halt the server.
         with tempfile.TemporaryFile() as told:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "workbench", "serve", str(self._path), "--port", "0", "--open"],
+                command("workbench", "serve", str(self._path), "--port", "0", "--open"),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=told,
-                env=os.environ | {"PYTHONPATH": paths},
+                env=environment(),
             )
             while self._process.poll() is None:
                 if found := ADDRESS.search(text_of(told)):

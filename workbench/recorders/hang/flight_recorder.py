@@ -168,12 +168,13 @@ class FlightRecorder:
     def _start_collector(self) -> None:
         place, (init, train) = self._place, self._timeouts
         command = [
-            *(sys.executable, "-m", "workbench.recorders.hang.collector", str(self._folder)),
+            *(sys.executable, "-P", "-m", "workbench.recorders.hang.collector", str(self._folder)),
             *("--first-rank", str(place.rank), "--ranks", str(place.local_world_size), "--attempt", str(place.attempt)),
             *("--init-timeout", str(init), "--train-timeout", str(train)),
         ]
-        package = Path(__file__).parents[3]
-        search = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
+        # With -P and our folder first no module of the user's is imported in place of ours or of the standard library.
+        root = str(Path(__file__).resolve().parents[3])
+        search = os.pathsep.join([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
         with (self._dumps / ".collector.log").open("ab") as log:
             subprocess.Popen(
                 command,

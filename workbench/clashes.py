@@ -1,0 +1,66 @@
+"""Do other modules have the names of our packages, and what does that break?"""
+
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+
+from analyzers.report import Finding, Severity
+from workbench.python_path import OUR_PACKAGES, given_entries, hidden_packages
+
+OUR_DISTRIBUTION = "torch-workbench"
+
+
+def clashes() -> Iterator[Finding]:
+    """Yield a finding for each module of another origin that has the name of a package of ours."""
+    yield from clashing_distributions()
+    yield from clashing_path_entries()
+    yield from clashing_modules_here()
+
+
+def clashing_distributions() -> Iterator[Finding]:
+    """Yield the installed distributions that bring a package of our name, as PyPI's `trainer` does."""
+    installed = packages_distributions()
+    for package in OUR_PACKAGES:
+        for name in sorted({*installed.get(package, ())} - {OUR_DISTRIBUTION}):
+            yield Finding(
+                id="doctor.same_package",
+                severity=Severity.WARNING,
+                title=f"{name} {version(name)} installs a package `{package}` too",
+                why="In one environment the files of one replace those of the other, or hide them.",
+                next=f"pip uninstall {name} && pip install --force-reinstall {OUR_DISTRIBUTION};"
+                " or install the two in separate virtual environments.",
+                confidence=1.0,
+            )
+
+
+def clashing_path_entries() -> Iterator[Finding]:
+    """Yield the modules that hide ours because their folder is an entry of PYTHONPATH."""
+    for entry in given_entries():
+        for module in hidden_packages(entry):
+            yield Finding(
+                id="doctor.python_path",
+                severity=Severity.WARNING,
+                title=f"PYTHONPATH={entry} hides our package `{module.stem}`",
+                why=f"Python imports {module} in its place. The processes that workbench starts still find ours;"
+                " `torchrun -m trainer` and your own scripts do not.",
+                next=f"Take {entry} out of PYTHONPATH, or rename {module.name}.",
+                confidence=1.0,
+            )
+
+
+def clashing_modules_here() -> Iterator[Finding]:
+    """Yield the modules of our names in the working folder: `workbench` breaks scripts, the others rarely matter."""
+    for module in hidden_packages(Path.cwd()):
+        breaks_scripts = module.stem == "workbench"
+        yield Finding(
+            id="doctor.module_here",
+            severity=Severity.WARNING if breaks_scripts else Severity.INFO,
+            title=f"{module.name} in the working folder has the name of our package `{module.stem}`",
+            why="A script in this folder that calls `from workbench import recorders` imports it in place of ours."
+            if breaks_scripts
+            else f"No command of workbench imports it; `python -m {module.stem}` in this folder does.",
+            next=f"Rename {module.name}."
+            if breaks_scripts
+            else "Start training with `workbench launch`, or set PYTHONSAFEPATH=1 for your own commands.",
+            confidence=1.0,
+        )

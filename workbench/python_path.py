@@ -1,0 +1,69 @@
+"""How do our processes find our own packages, whatever modules lie in the user's folder?
+
+`python -m` and an entry such as `.` in PYTHONPATH put the user's folder before the installed packages, so that a
+`trainer.py` in it would be imported in place of ours. Our processes are started with a safe path and look there last.
+"""
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+PACKAGE_ROOT = Path(__file__).resolve().parents[1]
+OUR_PACKAGES = ("workbench", "trainer", "analyzers")
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """Return the command line that runs one of our modules without the working folder in its search path."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a process that runs one of our modules."""
+    return {**os.environ, **search_path()}
+
+
+def search_path() -> dict[str, str]:
+    """Return the PYTHONPATH with which a process finds our packages before all others; empty where it needs none."""
+    given = given_entries()
+    # Before the standard library, site-packages would also bring forward outdated copies of its modules.
+    if PACKAGE_ROOT.name == "site-packages" and not any(map(hidden_packages, given)):
+        return {}
+    return {"PYTHONPATH": os.pathsep.join([str(PACKAGE_ROOT), *given])}
+
+
+def search_path_last() -> dict[str, str]:
+    """Return the PYTHONPATH with which a user's program finds our packages after all of its own."""
+    if PACKAGE_ROOT.name == "site-packages":
+        return {}
+    return {"PYTHONPATH": os.pathsep.join([*given_entries(), str(PACKAGE_ROOT)])}
+
+
+def given_entries() -> list[str]:
+    """Return the entries of the user's PYTHONPATH but for empty ones, which Python takes for the working folder."""
+    return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+
+
+def hidden_packages(folder: str | Path, names: Iterable[str] = OUR_PACKAGES) -> list[Path]:
+    """Return the modules and packages in a folder that have a name of ours; empty for the folder that holds ours."""
+    home = Path(folder).resolve()
+    if home == PACKAGE_ROOT:
+        return []
+    # A folder without __init__.py hides nothing: Python prefers a regular package anywhere in its search path.
+    candidates = (path for name in names for path in (home / f"{name}.py", home / name / "__init__.py"))
+    found = [path for path in candidates if path.is_file()]
+    return [path.parent if path.name == "__init__.py" else path for path in found]
+
+
+def put_own_packages_first() -> None:
+    """Move folders of the user that precede our packages to the end of this process's search path.
+
+    These are the working folder, which `python -m workbench` puts first, and entries of PYTHONPATH that hide a package
+    of ours. They stay in the path, as a configuration may name a module of the user's.
+    """
+    entries = [Path(entry).resolve() for entry in sys.path]
+    position = entries.index(PACKAGE_ROOT) if PACKAGE_ROOT in entries else len(entries)
+    ahead = sys.path[:position]
+    later = [entry for entry in ahead if Path(entry).resolve() == Path.cwd() or hidden_packages(entry)]
+    own = [] if position < len(entries) else [str(PACKAGE_ROOT)]
+    sys.path[:] = [entry for entry in sys.path if entry not in later] + own + later
