@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column, UnsavedColumns
-from analyzers.traces.answers.between_collectives import meeting_columns
-from analyzers.traces.answers.collectives import Meetings
+from analyzers.traces.answers.between_collectives import collective_columns
+from analyzers.traces.answers.collectives import RankCollectives
 from analyzers.traces.answers.flops import Formulas
 from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.columns.phases import phases
@@ -41,14 +41,14 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     trace = derived(columns)
     found, formulas = works(trace), Formulas(trace)
     columns |= work_columns(trace, found)
-    met = [Meetings(work) for work in found]
+    met = [RankCollectives(work) for work in found]
     accounts = [
         msgspec.structs.replace(describe(one, formulas), device_memory=memory)
         for one, memory in zip(met, of_accounts(found), strict=True)
     ]
     answers = msgspec.to_builtins(accounts)
     texts = {name: number for number, name in enumerate(columns.meta["names"])}
-    columns |= meeting_columns(met, texts)
+    columns |= collective_columns(met, texts)
     return dict(columns), columns.meta | {"accounts": answers, "names": list(texts)}
 
 

@@ -12,7 +12,15 @@ from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of
 from analyzers.run import Artefact, selected, unreadable
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.matching import Recording
-from analyzers.traces.across.rank_waits import Across, Axis, Group, Meeting, RankWaits, across, axes
+from analyzers.traces.across.rank_waits import (
+    AxisWaits,
+    CollectiveWait,
+    GroupWaits,
+    RankComparison,
+    RankWaits,
+    axis_waits,
+    compare_ranks,
+)
 from analyzers.traces.across.stragglers import Straggler, straggler_findings, stragglers
 from analyzers.traces.findings.findings import findings_of
 from analyzers.traces.findings.memory import memory_findings
@@ -35,9 +43,9 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     ranks: list[RankTrace]
     waits: list[RankWaits]
     stragglers: list[Straggler]
-    groups: list[Group]
-    axes: list[Axis]
-    meetings: list[Meeting]
+    groups: list[GroupWaits]
+    axes: list[AxisWaits]
+    meetings: list[CollectiveWait]
     clocks: list[Clock]
     critical: list[Held] = []
 
@@ -73,7 +81,7 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
             waits=added_up(joined),
             stragglers=slow,
             groups=last.groups if last else [],
-            axes=axes(last.groups) if last else [],
+            axes=axis_waits(last.groups) if last else [],
             meetings=last.meetings if last else [],
             clocks=last.clocks if last else [],
         ),
@@ -135,15 +143,15 @@ def utilised(account: RankTrace, peak: float | None) -> RankTrace:
     return msgspec.structs.replace(account, peak_flops_per_s=peak, mfu=round(mfu, 6), hfu=round(hfu, 6))
 
 
-def by_step(good: Sequence[Recording]) -> list[Across]:
+def by_step(good: Sequence[Recording]) -> list[RankComparison]:
     """The recordings of each step of the run joined, in order of step, where they can be."""
     steps = defaultdict[int, list[Recording]](list)
     for recording in good:
         steps[-1 if recording.artefact.step is None else recording.artefact.step].append(recording)
-    return [found for step in sorted(steps) if (found := across(steps[step]))]
+    return [found for step in sorted(steps) if (found := compare_ranks(steps[step]))]
 
 
-def added_up(joined: Sequence[Across]) -> list[RankWaits]:
+def added_up(joined: Sequence[RankComparison]) -> list[RankWaits]:
     """The waits of each rank, summed over the recordings at different steps of the run."""
     total: dict[int, RankWaits] = {}
     for row in (row for one in joined for row in one.waits):

@@ -33,7 +33,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     limited_by: str = ""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     """How a selection of the work divides: `name` is a phase, a stream or a step.
 
     compute + exposed communication + exposed memory + idle = span; overlapped + exposed communication = communication.
@@ -54,7 +54,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     exposed_memory_ns: int
 
 
-class StepTime(Part, frozen=True, kw_only=True):
+class StepTime(Breakdown, frozen=True, kw_only=True):
     """One `ProfilerStep#N`: its wall time on the host, and the work that was launched inside it."""
 
     step: int
@@ -314,8 +314,8 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     exposed_memory_ns: int
     kernels: list[Kernel]
     step_times: list[StepTime]
-    phases: list[Part]
-    streams: list[Part]
+    phases: list[Breakdown]
+    streams: list[Breakdown]
     operators: list[Cost]
     modules: list[Cost]
     annotations: list[Cost]

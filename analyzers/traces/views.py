@@ -1,14 +1,14 @@
 """What faces draw of traces, as small tables.
 
 Every moment is in nanoseconds from the first event of its own trace; `axis` says how far to shift each trace so that
-all ranks lie on one clock, and `fleet` and `lateness` are on that common clock already.
+all ranks lie on one clock, and `ranks_timeline` and `lateness` are on that common clock already.
 
 | question | answer, a row each |
 |---|---|
 | `breakdown(report)` | account: the parts of its span, which add up to it |
 | `steps(report)`, `kernels(report)` | step, kernel of an account |
 | `timeline(artefact, window=, width=)` | span of one rank, those narrower than a column joined: nothing vanishes |
-| `fleet(artefacts, window=, bins=, rows=)` | rank (alike ones folded) and bin: how the bin's time divides |
+| `ranks_timeline(artefacts, window=, bins=, rows=)` | rank (alike ones folded) and bin: how the bin's time divides |
 | `lateness(artefacts, limit=)` | rank and collective: how late it came, how long it waited |
 | `clock(artefact)` | moment of one rank: the step it lies in |
 | `axis(artefacts)` | rank: where its trace begins on the common clock |
@@ -31,7 +31,7 @@ from analyzers import store
 from analyzers.columns import Column
 from analyzers.report import Report
 from analyzers.run import Artefact
-from analyzers.traces.across.common_clock import PARTS, Window, axis, fleet, lateness
+from analyzers.traces.across.common_clock import PARTS, Window, axis, lateness, ranks_timeline
 from analyzers.traces.answers.call_tree import tree as tree_of
 from analyzers.traces.answers.device_allocator import allocators
 from analyzers.traces.columns.intervals import KIND_NAMES
@@ -45,8 +45,8 @@ from analyzers.traces.report import READER, TraceData
 from analyzers.traces.structs import RankTrace
 
 __all__ = [
-    "PARTS", "PHASES", "axis", "breakdown", "callers", "clock", "critical_path", "fleet", "kernels", "lanes",
-    "lateness", "memory", "names", "phases", "spans", "steps", "timeline", "tree",
+    "PARTS", "PHASES", "axis", "breakdown", "callers", "clock", "critical_path", "kernels", "lanes",
+    "lateness", "memory", "names", "phases", "ranks_timeline", "spans", "steps", "timeline", "tree",
 ]  # fmt: skip
 SPANS_AT_MOST = 5000
 BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_ns", "busy_ns", "count", "row")

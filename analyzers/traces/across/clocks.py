@@ -14,7 +14,7 @@ import numpy as np
 
 from analyzers.columns import Column
 from analyzers.traces.across.clock_drift import Drift, drift, scatter
-from analyzers.traces.across.matching import Met, Recording
+from analyzers.traces.across.matching import MatchedCollectives, Recording
 from analyzers.traces.answers.collectives import SYMMETRIC
 
 
@@ -103,7 +103,7 @@ def moved(passed: Column, ppm: float) -> Column:
     return found
 
 
-def clocks(met: Met) -> list[Clock]:
+def clocks(met: MatchedCollectives) -> list[Clock]:
     """One a rank, relative to the first; ranks that share no collective with it are reached over others."""
     found = {0: Clock(rank=met.ranks[0], estimate_ns=0, low_ns=0, high_ns=0, same_host=True)}
     start, end, symmetric = met.column("start"), met.column("end"), is_symmetric(met)
@@ -117,13 +117,15 @@ def clocks(met: Met) -> list[Clock]:
     return [found.get(i) or Clock(rank=rank) for i, rank in enumerate(met.ranks)]
 
 
-def is_symmetric(met: Met) -> Column:
+def is_symmetric(met: MatchedCollectives) -> Column:
     """A flag for each row: does its collective end everywhere together?"""
     names = [SYMMETRIC.search(met.told(int(row), "name")) is not None for row in met.first]
     return np.array(names, bool)[met.which]
 
 
-def shared(met: Met, columns: tuple[Column, Column, Column], places: tuple[int, int], known: Clock) -> Pair | None:
+def shared(
+    met: MatchedCollectives, columns: tuple[Column, Column, Column], places: tuple[int, int], known: Clock
+) -> Pair | None:
     """The collectives that both took part in, the first one's by the first rank's clock; None where there are none."""
     start, end, symmetric = columns
     mine, theirs = (np.flatnonzero((met.rank == rank) & symmetric) for rank in places)

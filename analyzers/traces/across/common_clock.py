@@ -12,7 +12,7 @@ from analyzers.columns import Column
 from analyzers.run import Artefact
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.matching import Recording
-from analyzers.traces.across.rank_waits import Across, across
+from analyzers.traces.across.rank_waits import RankComparison, compare_ranks
 from analyzers.traces.columns.intervals import COMMUNICATION, COMPUTE, Cover
 from analyzers.traces.report import load
 from analyzers.words import rank_ranges
@@ -24,35 +24,37 @@ OPEN_AT_MOST = 8
 
 
 @dataclass(frozen=True)
-class Together:
+class AlignedRecordings:
     """Recordings on a common clock, which starts with the earliest event."""
 
     recordings: Sequence[Recording]
-    joint: Across | None
+    comparison: RankComparison | None
     _covers: dict[int, tuple[Cover, Cover, Cover]] = field(default_factory=dict)
 
     @cached_property
     def begins(self) -> list[int]:
         """When each begins by the clock of the first rank, in Unix ns."""
-        return [int(self.unix(place, np.array([one.trace.origin]))[0]) for place, one in enumerate(self.recordings)]
+        return [
+            int(self.to_unix_ns(place, np.array([one.trace.origin]))[0]) for place, one in enumerate(self.recordings)
+        ]
 
     @cached_property
     def clocks(self) -> list[Clock]:
         """One a recording; where nothing tells, its clock is taken to be right."""
-        known = {clock.rank: clock for clock in self.joint.clocks} if self.joint else {}
+        known = {clock.rank: clock for clock in self.comparison.clocks} if self.comparison else {}
         ranks = [one.rank or 0 for one in self.recordings]
         return [known.get(rank) or Clock(rank=rank) for rank in ranks]
 
-    def unix(self, place: int, at: Column) -> Column:
+    def to_unix_ns(self, place: int, at: Column) -> Column:
         """Moments of a recording's columns by the clock of the first rank, in Unix ns."""
         shown = at + self.recordings[place].base
         return shown - self.clocks[place].ahead(shown)
 
-    def common(self, place: int, at: Column) -> Column:
+    def to_common_clock(self, place: int, at: Column) -> Column:
         """Moments of a recording's columns on the common clock."""
-        return self.unix(place, at) - self.origin
+        return self.to_unix_ns(place, at) - self.origin
 
-    def local(self, place: int, at: Column) -> Column:
+    def to_local_clock(self, place: int, at: Column) -> Column:
         """Moments of the common clock as the columns of a recording have them."""
         return self.clocks[place].shows(at + self.origin) - self.recordings[place].base
 
@@ -73,7 +75,7 @@ class Together:
         """[part, bin] how the work of one recording divides between moments of the common clock, in ns."""
         if place not in self._covers:
             self._covers[place] = covers(self.recordings[place])
-        at, length = self.local(place, edges), np.diff(edges)
+        at, length = self.to_local_clock(place, edges), np.diff(edges)
         c, n, w = (np.minimum(cover.between(at[:-1], at[1:]), length) for cover in self._covers[place])
         return np.array([c, n - c, w - n, length - w])
 
@@ -89,7 +91,7 @@ def covers(one: Recording) -> tuple[Cover, Cover, Cover]:
 
 
 @lru_cache(maxsize=OPEN_AT_MOST)
-def together(artefacts: tuple[Artefact, ...], options: store.Options) -> Together:
+def load_aligned(artefacts: tuple[Artefact, ...], options: store.Options) -> AlignedRecordings:
     """All recordings that can be read.
 
     Raises:
@@ -98,7 +100,7 @@ def together(artefacts: tuple[Artefact, ...], options: store.Options) -> Togethe
     good, bad = load(artefacts, options)
     if not good:
         raise bad[0][1]
-    return Together(good, across(good))
+    return AlignedRecordings(good, compare_ranks(good))
 
 
 def axis(artefacts: Sequence[Artefact], options: store.Options | None = None) -> pd.DataFrame:
@@ -106,7 +108,7 @@ def axis(artefacts: Sequence[Artefact], options: store.Options | None = None) ->
 
     The earliest trace has shift 0. Clocks are compared by the collectives that ranks share.
     """
-    all_of = together(tuple(artefacts), options or store.Options())
+    all_of = load_aligned(tuple(artefacts), options or store.Options())
     rows = zip(all_of.recordings, all_of.shifts, all_of.spans, strict=True)
     return pd.DataFrame(
         [(str(one.artefact.path), one.rank, shift, span) for one, shift, span in rows],
@@ -114,7 +116,7 @@ def axis(artefacts: Sequence[Artefact], options: store.Options | None = None) ->
     )
 
 
-def fleet(
+def ranks_timeline(
     artefacts: Sequence[Artefact],
     options: store.Options | None = None,
     window: Window | None = None,
@@ -127,7 +129,7 @@ def fleet(
     what is neither computing nor exposed is idle. Of more than `rows` ranks those that differ most from the middle one
     keep a row of their own; the others are folded into one, which has their mean.
     """
-    all_of = together(tuple(artefacts), options or store.Options())
+    all_of = load_aligned(tuple(artefacts), options or store.Options())
     begin, end = window or (0, max(at + span for at, span in zip(all_of.shifts, all_of.spans, strict=True)))
     edges = begin + (end - begin) * np.arange(bins + 1, dtype=np.int64) // bins
     parts = np.array([all_of.divided(place, edges) for place in range(len(all_of.recordings))], np.int64)
@@ -166,11 +168,11 @@ def lateness(artefacts: Sequence[Artefact], options: store.Options | None = None
     Columns: which (its number among all matched ones), rank, name, group, start_ns and end_ns on the common clock,
     late_ns (after the middle rank), wait_ns (for the last one), excess_ns (own work before it, beyond the others').
     """
-    all_of = together(tuple(artefacts), options or store.Options())
+    all_of = load_aligned(tuple(artefacts), options or store.Options())
     columns = ["which", "rank", "name", "group", "start_ns", "end_ns", "late_ns", "wait_ns", "excess_ns"]
-    if all_of.joint is None:
+    if all_of.comparison is None:
         return pd.DataFrame(columns=columns)
-    late, met = all_of.joint.late, all_of.joint.late.met
+    late, met = all_of.comparison.late, all_of.comparison.late.met
     waited = np.add.reduceat(late.wait, met.first)
     chosen = np.isin(met.which, np.argsort(-waited, kind="stable")[:limit])
     rows = np.flatnonzero(chosen)

@@ -8,7 +8,7 @@ import numpy as np
 
 from analyzers.columns import Column
 from analyzers.traces.across.clocks import Clock
-from analyzers.traces.across.matching import MEASURES, Met
+from analyzers.traces.across.matching import MEASURES, MatchedCollectives
 from analyzers.traces.columns.work import NO_STEP
 
 
@@ -16,7 +16,7 @@ from analyzers.traces.columns.work import NO_STEP
 class Lateness:
     """Matched collectives on one clock; every column has a row for each rank of each collective, in ns."""
 
-    met: Met
+    met: MatchedCollectives
     clocks: Sequence[Clock]
 
     def shifted(self, name: str) -> Column:

@@ -81,7 +81,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Met:
+class MatchedCollectives:
     """Collectives that several ranks recorded: a row a rank of each, sorted by collective and rank.
 
     `first` is where each collective's rows begin, `which` the collective of each row, `rank` the place in `ranks`.
@@ -100,11 +100,11 @@ class Met:
     def first(self) -> Column:
         return np.flatnonzero(np.diff(self.which, prepend=-1))
 
-    def sorted_by(self, moment: Column) -> "Met":
+    def sorted_by(self, moment: Column) -> "MatchedCollectives":
         """The collectives in the order of a moment of each."""
         number = np.argsort(np.argsort(moment, kind="stable"), kind="stable")[self.which]
         order = np.lexsort((self.rank, number))
-        return Met(self.recordings, self.place[order], self.rank[order], number[order])
+        return MatchedCollectives(self.recordings, self.place[order], self.rank[order], number[order])
 
     @property
     def count(self) -> int:
@@ -128,7 +128,7 @@ class Met:
         return str(one.trace.names[number])
 
 
-def match(recordings: Sequence[Recording]) -> Met | None:
+def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | None:
     """The collectives that all their recorded members took part in; None where there are none.
 
     Outside marked steps a recording's first collective is left out, as recordings begin at different moments.
@@ -144,7 +144,7 @@ def match(recordings: Sequence[Recording]) -> Met | None:
         return None
     rows = [(place, rank, which) for which, (_, members) in enumerate(found) for rank, place in members]
     table = np.array(rows, np.int64)
-    return Met(known, table[:, 0], table[:, 1], table[:, 2])
+    return MatchedCollectives(known, table[:, 0], table[:, 1], table[:, 2])
 
 
 def together(known: Sequence[Recording], keys: Sequence[list[Key]]) -> Iterator[tuple[int, list[tuple[int, int]]]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from analyzers.traces.across.clocks import Clock, clocks
 from analyzers.traces.across.lateness import Lateness, spared
-from analyzers.traces.across.matching import Met, Recording, match
+from analyzers.traces.across.matching import MatchedCollectives, Recording, match_collectives
 from analyzers.traces.answers.collectives import ELEMENT_BYTES, bus_factor
 
 MEETINGS_AT_MOST = 50
@@ -32,7 +32,7 @@ class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
     window_ns: int
 
 
-class Meeting(msgspec.Struct, frozen=True, kw_only=True):
+class CollectiveWait(msgspec.Struct, frozen=True, kw_only=True):
     """One collective on all its ranks, split into waiting for the last one and the transfer.
 
     `late_ns` is the last rank's arrival after the middle one's, `wait_ns` the waiting of all ranks together.
@@ -54,7 +54,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
     start_ns: int
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
     """The collectives of one process group: which of its ranks the others wait for, by the time waited."""
 
     name: str
@@ -67,7 +67,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     last_rank_share: float
 
 
-class Axis(msgspec.Struct, frozen=True, kw_only=True):
+class AxisWaits(msgspec.Struct, frozen=True, kw_only=True):
     """The process groups that have one description, such as `mesh_tp`, all together; and the one that waits longest."""
 
     desc: str
@@ -81,26 +81,26 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Across:
+class RankComparison:
     """The matched collectives of one step's recordings, and what follows from them."""
 
     late: Lateness
     waits: list[RankWaits]
-    groups: list[Group]
-    meetings: list[Meeting]
+    groups: list[GroupWaits]
+    meetings: list[CollectiveWait]
     clocks: list[Clock]
 
 
-def across(recordings: Sequence[Recording]) -> Across | None:
+def compare_ranks(recordings: Sequence[Recording]) -> RankComparison | None:
     """None where fewer than two ranks were recorded, or none of their collectives can be matched."""
-    met = match(recordings)
+    met = match_collectives(recordings)
     if met is None:
         return None
     late = Lateness(met, clocks(met)).in_order()
-    return Across(late, waits(late), groups(late), meetings(late), list(late.clocks))
+    return RankComparison(late, rank_waits(late), group_waits(late), longest_waits(late), list(late.clocks))
 
 
-def waits(late: Lateness) -> list[RankWaits]:
+def rank_waits(late: Lateness) -> list[RankWaits]:
     met = late.met
     wait, excess = late.by_rank(late.wait), late.by_rank(late.excess())
     told = np.bincount(met.rank[late.latest], minlength=len(met.ranks))
@@ -123,14 +123,14 @@ def waits(late: Lateness) -> list[RankWaits]:
     ]
 
 
-def meetings(late: Lateness) -> list[Meeting]:
+def longest_waits(late: Lateness) -> list[CollectiveWait]:
     """The collectives in which ranks waited longest, all together."""
     waited = np.add.reduceat(late.wait, late.met.first)
     order = np.argsort(-waited, kind="stable")[:MEETINGS_AT_MOST]
-    return [meeting(late, int(which), int(waited[which])) for which in order]
+    return [collective_wait(late, int(which), int(waited[which])) for which in order]
 
 
-def meeting(late: Lateness, which: int, waited: int) -> Meeting:
+def collective_wait(late: Lateness, which: int, waited: int) -> CollectiveWait:
     met, rows = late.met, np.flatnonzero(late.met.which == which)
     first, last = int(rows[0]), int(late.latest[which])
     sequence, step, members, elements = (
@@ -138,10 +138,10 @@ def meeting(late: Lateness, which: int, waited: int) -> Meeting:
     )
     size = max(elements, 0) * ELEMENT_BYTES.get(met.told(first, "dtype").lower(), 0)
     transfer, name, group = int(late.transfer[which]), met.told(first, "name"), met.told(first, "group")
-    return Meeting(
+    return CollectiveWait(
         name=name,
         group=group,
-        group_desc=description(met, group, int(met.rank[first])),
+        group_desc=group_description(met, group, int(met.rank[first])),
         sequence=sequence if sequence >= 0 else None,
         step=step if step >= 0 else None,
         ranks=[met.ranks[i] for i in met.rank[rows]],
@@ -156,7 +156,7 @@ def meeting(late: Lateness, which: int, waited: int) -> Meeting:
     )
 
 
-def groups(late: Lateness) -> list[Group]:
+def group_waits(late: Lateness) -> list[GroupWaits]:
     """Each process group with its ranks, the one with most waiting first."""
     met = late.met
     label = [(met.told(int(row), "group"), tuple(met.rank[met.which == which])) for which, row in labelled(met)]
@@ -167,9 +167,9 @@ def groups(late: Lateness) -> list[Group]:
         by_last = np.zeros(len(met.ranks), np.int64)
         np.add.at(by_last, met.rank[late.latest[chosen]], waited)
         found.append(
-            Group(
+            GroupWaits(
                 name=name,
-                desc=description(met, name, places[0]),
+                desc=group_description(met, name, places[0]),
                 ranks=[met.ranks[i] for i in places],
                 collectives=int(chosen.sum()),
                 wait_ns=int(waited.sum()),
@@ -181,13 +181,13 @@ def groups(late: Lateness) -> list[Group]:
     return sorted(found, key=lambda one: -one.wait_ns)
 
 
-def axes(found: Sequence[Group]) -> list[Axis]:
+def axis_waits(found: Sequence[GroupWaits]) -> list[AxisWaits]:
     """Groups by what they are called, those with most waiting first; the groups come in that order, too."""
-    called = defaultdict[str, list[Group]](list)
+    called = defaultdict[str, list[GroupWaits]](list)
     for group in found:
         called[group.desc].append(group)
     together = [
-        Axis(
+        AxisWaits(
             desc=desc,
             groups=len(mine),
             collectives=sum(one.collectives for one in mine),
@@ -203,10 +203,10 @@ def axes(found: Sequence[Group]) -> list[Axis]:
     return sorted(together, key=lambda one: -one.wait_ns)
 
 
-def labelled(met: Met) -> list[tuple[int, int]]:
+def labelled(met: MatchedCollectives) -> list[tuple[int, int]]:
     return list(enumerate(met.first.tolist()))
 
 
-def description(met: Met, name: str, place: int) -> str:
+def group_description(met: MatchedCollectives, name: str, place: int) -> str:
     listed = met.recordings[place].trace.header.get("groups", [])
     return next((group["desc"] for group in listed if group["name"] == name), "")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import median_low
 
 from analyzers.traces.across.matching import MEASURES
-from analyzers.traces.across.rank_waits import Across
+from analyzers.traces.across.rank_waits import RankComparison
 from analyzers.traces.structs import RankTrace
 from analyzers.words import duration_ns, share
 
@@ -38,7 +38,7 @@ def cause_of(more: dict[str, int]) -> tuple[str, dict[str, int]]:
     return (named if share >= HALF else "mixed"), {cause: ns for cause, ns in causes.items() if ns > 0}
 
 
-def detail(one: Across, place: int, cause: str) -> str:
+def detail(one: RankComparison, place: int, cause: str) -> str:
     """A sentence on the cause, with numbers."""
     accounts = [recording.account for recording in one.late.met.recordings]
     mine, others = accounts[place], [account for i, account in enumerate(accounts) if i != place]

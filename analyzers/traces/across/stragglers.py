@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.traces.across.rank_waits import Across, RankWaits
+from analyzers.traces.across.rank_waits import RankComparison, RankWaits
 from analyzers.traces.across.straggler_causes import cause_of, detail
 from analyzers.traces.columns.phases import OF_HOST
 from analyzers.words import duration_ns, share
@@ -59,7 +59,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     first_late_ns: int
 
 
-def stragglers(joined: Sequence[Across]) -> list[Straggler]:
+def stragglers(joined: Sequence[RankComparison]) -> list[Straggler]:
     """Of each set of recordings the rank with the largest excess, where that is no noise; one entry a rank."""
     found: dict[int, Straggler] = {}
     for one in joined:
@@ -68,7 +68,7 @@ def stragglers(joined: Sequence[Across]) -> list[Straggler]:
     return sorted(found.values(), key=lambda slow: -slow.excess_ns)
 
 
-def straggler(one: Across) -> Straggler | None:
+def straggler(one: RankComparison) -> Straggler | None:
     place = max(range(len(one.waits)), key=lambda i: one.waits[i].excess_ns)
     row, others = one.waits[place], [wait for i, wait in enumerate(one.waits) if i != place]
     runner_up = max(wait.excess_ns for wait in others)
@@ -78,11 +78,11 @@ def straggler(one: Across) -> Straggler | None:
     return None if may_be_chance(one, place, found) else found
 
 
-def source_of(one: Across, place: int) -> str:
+def source_of(one: RankComparison, place: int) -> str:
     return one.late.met.recordings[place].account.source
 
 
-def may_be_chance(one: Across, place: int, found: Straggler) -> bool:
+def may_be_chance(one: RankComparison, place: int, found: Straggler) -> bool:
     """Whether any other rank might as well have been the one: on a busy machine each is late now and then.
 
     What its host recorded that it did meanwhile is no chance. Of a process that just had no core, several steps tell.
@@ -92,7 +92,7 @@ def may_be_chance(one: Across, place: int, found: Straggler) -> bool:
     return found.late_steps < OFTEN * found.steps
 
 
-def describe(one: Across, place: int) -> Straggler:
+def describe(one: RankComparison, place: int) -> Straggler:
     row, met, late = one.waits[place], one.late.met, one.late
     by_step = late.excess_by_step()[place]
     more = {name: int(values[place]) for name, values in late.excess_by_rank().items()}
@@ -122,7 +122,7 @@ def describe(one: Across, place: int) -> Straggler:
     )
 
 
-def late_from(one: Across, place: int, steps: int) -> float:
+def late_from(one: RankComparison, place: int, steps: int) -> float:
     """The excess in ns from which on a rank counts as late in one of so many steps."""
     source = source_of(one, place)
     return max(TURN_NS[source], EXCESS[source] * one.waits[place].window_ns / max(1, steps))

@@ -5,7 +5,7 @@ import numpy as np
 
 from analyzers.columns import Column
 from analyzers.traces.answers.all_to_all import exchanges
-from analyzers.traces.answers.collectives import Meetings, collectives
+from analyzers.traces.answers.collectives import RankCollectives, collectives
 from analyzers.traces.answers.compiled import compiled
 from analyzers.traces.answers.costs import Attribution
 from analyzers.traces.answers.flops import Formulas
@@ -18,14 +18,14 @@ from analyzers.traces.columns.intervals import account, covered
 from analyzers.traces.columns.phases import NAMES, OTHER
 from analyzers.traces.columns.work import Work
 from analyzers.traces.reading.distinct import distinct, groups
-from analyzers.traces.structs import Counter, Part, RankTrace, StepTime
+from analyzers.traces.structs import Breakdown, Counter, RankTrace, StepTime
 
 KERNELS_AT_MOST = 100
-DIVIDED = [name for name in Part.__struct_fields__ if name in RankTrace.__struct_fields__]
+DIVIDED = [name for name in Breakdown.__struct_fields__ if name in RankTrace.__struct_fields__]
 """How an account divides, as a part of it does."""
 
 
-def describe(met: Meetings, formulas: Formulas) -> RankTrace:
+def describe(met: RankCollectives, formulas: Formulas) -> RankTrace:
     """All answers about one account; path, rank and utilisation are the caller's to fill in."""
     work, trace, due = met.work, met.work.trace, Attribution(met.work)
     whole, gaps = part(work, "", np.arange(len(work.rows))), idle(work)
@@ -79,11 +79,11 @@ def describe(met: Meetings, formulas: Formulas) -> RankTrace:
     )
 
 
-def part(work: Work, name: str, rows: Column) -> Part:
+def part(work: Work, name: str, rows: Column) -> Breakdown:
     """How some events divide, whose places in `work` are given."""
     start, end = work.start[rows], work.end[rows]
     found = account(start, end, work.kind[rows])
-    return Part(
+    return Breakdown(
         name=name,
         events=len(rows),
         work_ns=int((end - start).sum()),
@@ -99,14 +99,14 @@ def part(work: Work, name: str, rows: Column) -> Part:
     )
 
 
-def phase_parts(work: Work) -> list[Part]:
+def phase_parts(work: Work) -> list[Breakdown]:
     """By the phase that launched each event; `no launch` where the file does not tell."""
     phase = work.phase
     found = [part(work, NAMES[i] if i >= 0 else "no launch", rows) for i, rows in groups(phase)]
     return [] if [one.name for one in found] == [OTHER] else sorted(found, key=lambda one: -one.busy_ns)
 
 
-def stream_parts(work: Work) -> list[Part]:
+def stream_parts(work: Work) -> list[Breakdown]:
     """By stream; on a host by thread."""
     lane = work.trace.columns["lane"][work.rows]
     return [part(work, work.trace.columns.meta["lanes"][i]["name"], rows) for i, rows in groups(lane)]
@@ -118,6 +118,6 @@ def step_times(work: Work) -> list[StepTime]:
     found = []
     for place, (number, start, end) in enumerate(work.trace.steps):
         one = part(work, f"step {number}", rows.get(place, np.zeros(0, np.int64)))
-        fields = {name: getattr(one, name) for name in Part.__struct_fields__}
+        fields = {name: getattr(one, name) for name in Breakdown.__struct_fields__}
         found.append(StepTime(step=number, start_ns=start + base, dur_ns=end - start, **fields))
     return found

@@ -8,14 +8,14 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.traces.answers.collectives import ELEMENT_BYTES, Meetings
+from analyzers.traces.answers.collectives import ELEMENT_BYTES, RankCollectives
 from analyzers.traces.reading.distinct import groups, numbered
 from analyzers.traces.structs import Exchange
 
 ALL_TO_ALL = re.compile(r"all_?to_?all", re.IGNORECASE)
 
 
-def exchanges(met: Meetings) -> list[Exchange]:
+def exchanges(met: RankCollectives) -> list[Exchange]:
     """By group, the one that sends most first; calls whose splits are cut short or make no sense do not count."""
     wanted = np.array([ALL_TO_ALL.search(name) is not None for name in met.name.texts], bool)[met.name.code]
     elements, splits = met.told("elements"), met.told("splits")
@@ -62,7 +62,7 @@ def decoded(text: str) -> list[Any] | None:
     return ["cut"] if text else None
 
 
-def ranks_of(met: Meetings, group: str, members: int) -> list[int]:
+def ranks_of(met: RankCollectives, group: str, members: int) -> list[int]:
     """The ranks of a group; empty where neither the file's list of groups nor its size tells them."""
     header = met.work.trace.header
     listed = {one["name"]: one["ranks"] for one in header.get("groups", [])}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.traces.answers.collectives import Labels, Meetings
+from analyzers.traces.answers.collectives import Labels, RankCollectives
 from analyzers.traces.answers.idle import standing, without
 from analyzers.traces.columns.intervals import COMPUTE, MEMORY, Cover, merge
 from analyzers.traces.columns.phases import GC, OF_HOST, marks
@@ -18,13 +18,13 @@ from analyzers.traces.model import Trace
 from analyzers.traces.reading.event_table import fitted
 
 
-def meeting_columns(accounts: Sequence[Meetings], table: dict[str, int]) -> dict[str, Column]:
+def collective_columns(accounts: Sequence[RankCollectives], table: dict[str, int]) -> dict[str, Column]:
     """`meet_*`: a row a collective of an account; `table` numbers the texts and takes new ones."""
     parts = [of_account(number, met, table) for number, met in enumerate(accounts)]
     return {f"meet_{name}": fitted(np.concatenate([part[name] for part in parts])) for name in parts[0]}
 
 
-def of_account(number: int, met: Meetings, table: dict[str, int]) -> dict[str, Column]:
+def of_account(number: int, met: RankCollectives, table: dict[str, int]) -> dict[str, Column]:
     """The columns of one account.
 
     `start`, `end` of the collective; `since` where its rank's work for it began; `work_ns` that work;

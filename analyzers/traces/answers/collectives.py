@@ -38,7 +38,7 @@ class Labels(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Meetings:
+class RankCollectives:
     """The communication of an account in order of time; `rows` are rows of the trace."""
 
     work: Work
@@ -150,7 +150,7 @@ def first_input(shapes: str) -> tuple[int, str]:
         return UNKNOWN, ""
 
 
-def collectives(met: Meetings) -> list[Collective]:
+def collectives(met: RankCollectives) -> list[Collective]:
     """By name, group and size: how often, how long, and how fast at best."""
     kind = numbered(met.name.code, met.group.code, met.members, met.dtype.code, met.sizes)
     length = met.work.trace.columns["end"][met.rows] - met.work.trace.columns["start"][met.rows]
@@ -158,7 +158,7 @@ def collectives(met: Meetings) -> list[Collective]:
     return sorted(found, key=lambda one: (-one.total_ns, one.name, one.bytes))
 
 
-def describe(met: Meetings, one: int, length: Column) -> Collective:
+def describe(met: RankCollectives, one: int, length: Column) -> Collective:
     """All of a kind, of which one is given, by their lengths, which ascend."""
     name, group, kind = (labels.texts[labels.code[one]] for labels in (met.name, met.group, met.dtype))
     members, size = int(met.members[one]), max(int(met.sizes[one]), 0) * ELEMENT_BYTES.get(kind.lower(), 0)

@@ -18,8 +18,8 @@ import numpy as np
 from analyzers import store
 from analyzers.columns import Column
 from analyzers.run import Artefact
-from analyzers.traces.across.common_clock import Together, Window, together
-from analyzers.traces.across.rank_waits import Meeting
+from analyzers.traces.across.common_clock import AlignedRecordings, Window, load_aligned
+from analyzers.traces.across.rank_waits import CollectiveWait
 from analyzers.traces.critical.path import critical_path
 from analyzers.traces.export.memory_counters import memory_counters
 from analyzers.traces.model import DEVICE_LANE, HOST_LANE, Trace
@@ -55,7 +55,7 @@ def export(
     Raises:
         InputError: No trace can be read.
     """
-    all_of = together(tuple(artefacts), options or store.Options())
+    all_of = load_aligned(tuple(artefacts), options or store.Options())
     written = 0
     with gzip.open(target, "wb", 6) if target.suffix == ".gz" else target.open("wb") as file:
         file.write(b'{"displayTimeUnit": "ms", "traceEvents": [\n')
@@ -66,15 +66,15 @@ def export(
     return written
 
 
-def events(all_of: Together, window: Window | None, limit: int) -> Iterator[Event]:
+def events(all_of: AlignedRecordings, window: Window | None, limit: int) -> Iterator[Event]:
     """First what was found, then rank by rank."""
     files = list(dict.fromkeys(one.artefact.path for one in all_of.recordings))
     yield from named(FINDINGS_PID, "findings", -1)
-    yield from waiting(all_of, all_of.joint.meetings if all_of.joint else [])
+    yield from waiting(all_of, all_of.comparison.meetings if all_of.comparison else [])
     for number, path in enumerate(files, 1):
         place = next(i for i, one in enumerate(all_of.recordings) if one.artefact.path == path)
         trace, rank = all_of.recordings[place].trace, all_of.recordings[place].rank
-        bounds = (all_of.common(place, np.asarray(trace.columns[edge])) for edge in ("start", "end"))
+        bounds = (all_of.to_common_clock(place, np.asarray(trace.columns[edge])) for edge in ("start", "end"))
         name = path.name if rank is None else f"rank {rank}"
         times = Times(*bounds)
         rows = rows_of(trace, times, window, limit // len(files))
@@ -83,7 +83,7 @@ def events(all_of: Together, window: Window | None, limit: int) -> Iterator[Even
         processes = pids(trace, number * PIDS_A_RANK, name)
         yield from of_trace(trace, processes, times, rows)
         of_device = partial(pid_of, number * PIDS_A_RANK)
-        yield from memory_counters(trace, of_device, partial(all_of.common, place), window)
+        yield from memory_counters(trace, of_device, partial(all_of.to_common_clock, place), window)
 
 
 def named(pid: int, name: str, order: int) -> Iterator[Event]:
@@ -185,7 +185,7 @@ def arrow(name: str, number: int, source: tuple[int, int, int], target: tuple[in
         yield {"ph": phase, "id": number, "name": name, "cat": name, "pid": pid, "tid": tid, "ts": at / 1000} | bound
 
 
-def waiting(all_of: Together, meetings: Iterable[Meeting]) -> Iterator[Event]:
+def waiting(all_of: AlignedRecordings, meetings: Iterable[CollectiveWait]) -> Iterator[Event]:
     """The collectives with most waiting, each from the first arrival to the end of the wait."""
     ends: dict[int, list[int]] = {}
     for met in sorted((one for one in meetings if one.wait_ns), key=lambda one: (one.start_ns, -one.longest_wait_ns)):
@@ -200,14 +200,14 @@ def waiting(all_of: Together, meetings: Iterable[Meeting]) -> Iterator[Event]:
         yield found(tid, name, (start, met.longest_wait_ns), msgspec.to_builtins(met))
 
 
-def path_of(all_of: Together, place: int, name: str) -> Iterator[Event]:
+def path_of(all_of: AlignedRecordings, place: int, name: str) -> Iterator[Event]:
     """The critical path of a rank's last step, piece by piece."""
     one = all_of.recordings[place]
     if not one.trace.steps:
         return
     number, *bounds = one.trace.steps[-1]
     path = critical_path(one.trace, one.number, (bounds[0] - one.trace.origin, bounds[1] - one.trace.origin))
-    starts = all_of.common(place, path["start_ns"].to_numpy() + one.trace.origin)
+    starts = all_of.to_common_clock(place, path["start_ns"].to_numpy() + one.trace.origin)
     yield track(FINDINGS_PID, PATH_TID, f"critical path of step {number}, {name}")
     for start, piece in zip(starts.tolist(), path.itertuples(index=False), strict=True):
         yield found(PATH_TID, str(piece.name or piece.kind), (start, int(str(piece.dur_ns))), {"kind": piece.kind})

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from analyzers.traces import views
-from analyzers.traces.answers.costs import LIBRARY, SOURCE
+from analyzers.traces.answers.costs import is_user_function
 from analyzers.traces.columns.phases import MATCHING, NAMES, phase_of
 
 RECORDED = Path(__file__).parent / "recorded" / "allocating"
@@ -160,7 +160,7 @@ class Loops:
 
 def own(name):
     """Is it a function of the user's own?"""
-    return SOURCE.search(name) and not LIBRARY.search(name)
+    return is_user_function(name)
 
 
 def fields(struct):

@@ -79,7 +79,7 @@ def test_all_moments_of_drifting_ranks_lie_on_one_clock(drifting):
         shown = table.loc[table["rank"] == rank.rank, "start_ns"].to_numpy()
         truth = np.array(rank.arrivals) - begin
         assert np.abs(shown - shown.min() - (truth - truth.min())).max() <= 4
-    fleet = views.fleet(artefacts, bins=7)
+    fleet = views.ranks_timeline(artefacts, bins=7)
     assert (fleet[[*views.PARTS]].sum(axis=1) == fleet["dur_ns"]).all()
 
 

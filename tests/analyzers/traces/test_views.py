@@ -51,7 +51,7 @@ def test_a_window_holds_what_touches_it(job):
 
 def test_all_ranks_lie_on_one_clock(job):
     real, artefacts = job
-    table = views.fleet(artefacts, bins=50)
+    table = views.ranks_timeline(artefacts, bins=50)
     assert (table[list(views.PARTS)].sum(axis=1) == table["dur_ns"]).all()
     for rank, rows in table.groupby("rank"):
         computing = sum(end - start for start, end, kind in real[rank].work if kind == "compute")
@@ -63,7 +63,7 @@ def test_all_ranks_lie_on_one_clock(job):
 
 def test_many_ranks_fold_around_those_that_differ(job):
     _, artefacts = job
-    table = views.fleet(artefacts, bins=10, rows=2)
+    table = views.ranks_timeline(artefacts, bins=10, rows=2)
     assert sorted(set(table["ranks"])) == ["0, 2", "1"]
     assert (table[list(views.PARTS)].sum(axis=1) == table["dur_ns"]).all()
 

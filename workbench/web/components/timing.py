@@ -212,7 +212,7 @@ def lanes(blocks: pd.DataFrame) -> dict[tuple[str, int], int]:
 
 
 def fleet(frame: pd.DataFrame) -> go.Figure:
-    """What each rank does in most of each stretch of the common clock, from `traces.views.fleet`."""
+    """What each rank does in most of each stretch of the common clock, from `traces.views.ranks_timeline`."""
     kinds = [kind for kind, _ in PARTS.values()]
     most = frame.assign(most=frame[[field for _, field in PARTS.values()]].to_numpy().argmax(axis=1))
     wide = most.pivot_table(index="ranks", columns="start_ns", values="most", sort=False)

@@ -115,7 +115,7 @@ def together(served: ServedRun, at: int, span: Nanoseconds | None) -> list[Any]:
         return []
     shift = shift_of(served, at)
     common = (span[0] + shift, span[1] + shift) if span else None
-    over_time = views.fleet(artefacts, served.options, common)
+    over_time = views.ranks_timeline(artefacts, served.options, common)
     late = views.lateness(artefacts, served.options, COLLECTIVES)
     if common:
         late = late[(late["start_ns"] < common[1]) & (late["end_ns"] > common[0])]
