@@ -23,10 +23,10 @@ from analyzers.report import (
 )
 from analyzers.run import Kind, Run
 from analyzers.steps import RankSteps
-from analyzers.steps.answers import contrast
-from analyzers.steps.answers.contrast import Contrast, Parity, PhaseChange, attribution, parity
 from analyzers.steps.answers.lateness import lateness
 from analyzers.steps.answers.stragglers import stragglers
+from analyzers.steps.diff import measures
+from analyzers.steps.diff.measures import Contrast, Parity, PhaseChange, attribution, parity
 from analyzers.steps.findings.regressions import is_open, name_of, too_few, undecided, worsened
 from analyzers.steps.loading import load
 from analyzers.steps.model import Steps, Straggler, summary
@@ -134,7 +134,7 @@ def analyze(
 
 def contrasts(a: Side, b: Side) -> list[Contrast]:
     """The measures of both runs, memory by snapshots where both have them."""
-    found = contrast.contrasts(a.steps, b.steps) if a.steps and b.steps else []
+    found = measures.contrasts(a.steps, b.steps) if a.steps and b.steps else []
     x, y = a.measures.memory_bytes, b.measures.memory_bytes
     if not (a.snapshot_bytes and b.snapshot_bytes and x and y):
         return found

@@ -13,7 +13,7 @@ import pandas as pd
 from analyzers.errors import InputError
 from analyzers.report import Input
 from analyzers.steps.reading.log_lines import Array, Header, narrowed
-from analyzers.steps.statistics import middles
+from analyzers.steps.robust_statistics import middles
 
 APART = ("first", "compile", "gc", "eval", "checkpoint", "profile", "snapshot")
 """Tags of steps that do more than train; medians leave them out."""

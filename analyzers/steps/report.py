@@ -7,10 +7,10 @@ from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked,
 from analyzers.steps.answers.goodput import goodput
 from analyzers.steps.answers.lateness import Lateness, lateness
 from analyzers.steps.answers.losses import events, first_nonfinite
-from analyzers.steps.answers.pace import apart, changes
+from analyzers.steps.answers.memory_growth import fewer_collectives, memory_growth
 from analyzers.steps.answers.stalls import stalls
+from analyzers.steps.answers.step_time_changes import apart, changes
 from analyzers.steps.answers.stragglers import stragglers
-from analyzers.steps.answers.trends import fewer_collectives, memory_growth
 from analyzers.steps.findings import findings as told
 from analyzers.steps.loading import load
 from analyzers.steps.model import Steps, StepsData, summary

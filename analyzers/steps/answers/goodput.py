@@ -9,7 +9,7 @@ from analyzers.steps.answers.lateness import Lateness
 from analyzers.steps.answers.stragglers import late_from
 from analyzers.steps.model import Goodput, Steps
 from analyzers.steps.reading.log_lines import Array
-from analyzers.steps.statistics import deviation
+from analyzers.steps.robust_statistics import deviation
 
 PHASES: Mapping[str, tuple[str, ...]] = {
     "data": ("data_wait", "h2d"),

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analyzers.steps.model import Event, Steps
 from analyzers.steps.reading.log_lines import BROKEN, FINITE, Array
-from analyzers.steps.statistics import NORMAL, deviation
+from analyzers.steps.robust_statistics import NORMAL, deviation
 
 WINDOW = 20
 BEFORE_AT_LEAST = 8

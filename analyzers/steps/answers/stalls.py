@@ -4,7 +4,7 @@ import pandas as pd
 
 from analyzers.steps.answers.lateness import CAUSES
 from analyzers.steps.model import Stall, Steps
-from analyzers.steps.statistics import deviation
+from analyzers.steps.robust_statistics import deviation
 
 STEPS_AT_LEAST = 20
 STALLS_AT_LEAST = 3

@@ -10,7 +10,7 @@ import pandas as pd
 from analyzers.steps.answers.lateness import Lateness
 from analyzers.steps.model import Steps, Straggler
 from analyzers.steps.reading.log_lines import Array
-from analyzers.steps.statistics import NORMAL
+from analyzers.steps.robust_statistics import NORMAL
 
 STEPS_AT_LEAST = 3
 SHARE_AT_LEAST = 0.01

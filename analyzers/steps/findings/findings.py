@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
-from analyzers.steps.answers.badput import Bad, badput
 from analyzers.steps.answers.lateness import Lateness
 from analyzers.steps.answers.losses import Broken
-from analyzers.steps.answers.trends import Moment
+from analyzers.steps.answers.memory_growth import Moment
+from analyzers.steps.answers.overhead import Bad, badput
 from analyzers.steps.model import Change, Event, Stall, Steps, StepsData, Straggler
 from analyzers.words import agree, duration, rank_names
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.steps.answers.contrast import STEPS_AT_LEAST, Contrast
+from analyzers.steps.diff.measures import STEPS_AT_LEAST, Contrast
 from analyzers.words import duration, size
 
 LIMITS: Mapping[str, float] = {"step_time": 0.05, "step_time_mean": 0.05, "memory": 0.05, "loss": 0.02}

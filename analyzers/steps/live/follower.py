@@ -12,8 +12,8 @@ from typing import Any
 from analyzers import store
 from analyzers.report import Finding, ranked
 from analyzers.steps.answers.lateness import lateness
-from analyzers.steps.answers.trends import memory_growth
-from analyzers.steps.live.now import ENDED, TIMING_STEPS, Now, StepNow
+from analyzers.steps.answers.memory_growth import memory_growth
+from analyzers.steps.live.job_state import ENDED, TIMING_STEPS, Now, StepNow
 from analyzers.steps.live.rank_log import Board, RankLog, StepLog
 from analyzers.steps.live.rank_status import ended, manifest_of, rank_now, setting, stall, status, whole
 from analyzers.steps.loading import Chunk, Source, combined, steps_of

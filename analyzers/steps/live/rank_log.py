@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from analyzers.steps.live.growing_file import LATEST, Growing, lines
 from analyzers.steps.live.heartbeat import Beat, beat_of, is_running, read_beat
-from analyzers.steps.live.tail import LATEST, Growing, lines
 from analyzers.steps.reading import jsonl, tensorboard
 from analyzers.steps.reading.log_lines import UNKNOWN, Header, Line, Log
-from analyzers.steps.reading.scalars import lines_of
+from analyzers.steps.reading.torchtitan_metrics import lines_of
 
 KEPT = 400
 """Steps of each rank that are remembered."""

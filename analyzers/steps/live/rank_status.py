@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from analyzers.steps.live.heartbeat import DONE
-from analyzers.steps.live.now import ENDED, RankNow, Stall
+from analyzers.steps.live.job_state import ENDED, RankNow, Stall
 from analyzers.steps.live.rank_log import RankLog
 
 STALLED_S, STALLED_STEPS = 3.0, 3.0

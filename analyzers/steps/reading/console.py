@@ -6,7 +6,7 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from analyzers.steps.reading import scalars
+from analyzers.steps.reading import torchtitan_metrics
 from analyzers.steps.reading.jsonl import content_of
 from analyzers.steps.reading.log_lines import UNKNOWN, Line, Log
 
@@ -22,7 +22,7 @@ UNITS = re.compile(r"(GiB|MiB)$")
 
 def read(path: Path) -> Log:
     """The steps that a console told of; what it told else is passed by."""
-    values: defaultdict[int, dict[int, scalars.Values]] = defaultdict(dict)
+    values: defaultdict[int, dict[int, torchtitan_metrics.Values]] = defaultdict(dict)
     times: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for raw in content_of(path).splitlines():
         if len(raw) > LONGEST or b"step:" not in raw or b"loss:" not in raw:
@@ -41,16 +41,16 @@ def rank_in(text: str) -> int:
     return int(found[1]) if found else UNKNOWN
 
 
-def lines_of(rank: int, values: dict[int, scalars.Values], times: dict[int, float]) -> list[Line]:
-    lines = [scalars.line_of(step, values[step]) for step in sorted(values)]
-    scalars.timed(lines, times)
+def lines_of(rank: int, values: dict[int, torchtitan_metrics.Values], times: dict[int, float]) -> list[Line]:
+    lines = [torchtitan_metrics.line_of(step, values[step]) for step in sorted(values)]
+    torchtitan_metrics.timed(lines, times)
     for line in lines:
         line.rank = rank
-        scalars.rate(line, values[line.step])
+        torchtitan_metrics.rate(line, values[line.step])
     return lines
 
 
-def pairs(text: str) -> scalars.Values:
+def pairs(text: str) -> torchtitan_metrics.Values:
     """The numbers behind their names: 1,234 has commas, memory a unit."""
     return {name: amount(value) for name, value in PAIR.findall(text)}
 

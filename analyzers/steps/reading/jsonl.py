@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from analyzers.steps.reading.log_lines import Header, Line, Log, is_whole, line_of, number
-from analyzers.steps.reading.typed_jsonl import content_of as typed_content
+from analyzers.steps.reading.uniform_jsonl import content_of as typed_content
 
 SPANS = {
     "fetching_batch": "data_wait",

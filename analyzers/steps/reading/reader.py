@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from analyzers import run
-from analyzers.steps.reading import console, jsonl, scalars
+from analyzers.steps.reading import console, jsonl, torchtitan_metrics
 from analyzers.steps.reading.log_lines import Arrays, Log, Table, content_of
 
 VERSION = 5
-READERS = {run.Kind.TENSORBOARD: scalars.read, run.Kind.LOG: console.read}
+READERS = {run.Kind.TENSORBOARD: torchtitan_metrics.read, run.Kind.LOG: console.read}
 """Of all other kinds the JSONL reader tells two apart itself."""
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from analyzers.steps.live import Follower
-from analyzers.steps.live.tail import Growing, lines
+from analyzers.steps.live.growing_file import Growing, lines
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analyzers import compare, run, store
-from analyzers.steps.answers import contrast
+from analyzers.steps.diff import measures
 from analyzers.steps.loading import load
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -34,7 +34,7 @@ def pair(job, tmp_path):
 
 
 def contrasts(runs):
-    return {c.measure: c for c in contrast.contrasts(*(load(r.artefacts, store.Options()) for r in runs))}
+    return {c.measure: c for c in measures.contrasts(*(load(r.artefacts, store.Options()) for r in runs))}
 
 
 def test_the_interval_of_a_known_change(pair):
@@ -63,7 +63,7 @@ def test_the_bootstrap_against_a_slow_one(pair):
     runs = pair(b=lambda _, step: {"bwd": 5.0}, steps=60, noise=0.1)
     steps = [load(r.artefacts, store.Options()) for r in runs]
     found = contrasts(runs)["step_time"]
-    low, high = slow_interval(*(contrast.plain_times(one) for one in steps))
+    low, high = slow_interval(*(measures.plain_times(one) for one in steps))
     assert (found.low, found.high) == (pytest.approx(low, abs=0.004), pytest.approx(high, abs=0.004))
 
 
@@ -73,9 +73,9 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
     outside = 0
     for _ in range(200):
         x, y = rng.gamma(20, size=(2, 60))
-        draws = np.random.default_rng(contrast.SEED)
-        ratios = np.median(contrast.drawn(y, draws), axis=1) / np.median(contrast.drawn(x, draws), axis=1) - 1
-        low, high = np.percentile(ratios, contrast.SURE)
+        draws = np.random.default_rng(measures.SEED)
+        ratios = np.median(measures.drawn(y, draws), axis=1) / np.median(measures.drawn(x, draws), axis=1) - 1
+        low, high = np.percentile(ratios, measures.SURE)
         outside += not low <= 0 <= high
     assert outside <= 22
 
@@ -165,10 +165,10 @@ def exact_chance(x, y):
 def test_the_interval_of_few_steps_against_the_exact_test():
     rng = np.random.default_rng(5)
     x, y = rng.gamma(9, size=6), 1.5 * rng.gamma(9, size=5)
-    low, high = contrast.not_refused(x, y, np.mean)
+    low, high = measures.not_refused(x, y, np.mean)
     assert low < y.mean() / x.mean() - 1 < high
     for change, inside in ((low + 0.05, True), (high - 0.05, True), (low - 0.05, False), (high + 0.08, False)):
-        assert (exact_chance(x * (1 + change), y) >= contrast.REFUSED) == inside
+        assert (exact_chance(x * (1 + change), y) >= measures.REFUSED) == inside
 
 
 def test_the_machine_that_was_busy_is_told_from_more_work(pair):
@@ -208,10 +208,10 @@ def test_loss_parity(pair):
 def test_what_a_step_gained_adds_up(pair):
     """To the change of the mean step, also of runs whose phases are not the same; what was made slower leads."""
     a, b = (load(r.artefacts, store.Options()) for r in pair(b=lambda _, step: {"bwd": 10.0}, steps=40))
-    found = contrast.attribution(a, b)
+    found = measures.attribution(a, b)
     means = [float(one.table["dur_s"].to_numpy()[one.plain.to_numpy()].mean()) for one in (a, b)]
     assert sum(one.a_s for one in found) == pytest.approx(means[0])
     assert sum(one.change_s for one in found) == pytest.approx(means[1] - means[0])
     assert found[0].what == "bwd"
     assert found[0].change_s == pytest.approx(0.01, rel=0.2)
-    assert found[-1].what == contrast.REST
+    assert found[-1].what == measures.REST
