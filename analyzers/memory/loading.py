@@ -8,7 +8,7 @@ from analyzers.memory.model import Snapshot
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.run import Artefact
 
-READER = "analyzers.memory.ingest"
+READER = "analyzers.memory.digest"
 KEPT = 2
 """Replays that stay in memory: a face asks for window after window of the same device."""
 

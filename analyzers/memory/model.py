@@ -266,7 +266,7 @@ class DeviceTrace:
         return entries[self.number] if self.number < len(entries) else 0
 
     def entry(self, name: str) -> Column:
-        """A column of the entries: action, addr, size, time, stack, place, category, label; see `ingest.derive` too."""
+        """A column of the entries: action, addr, size, time, stack, place, category, label; see `digest.derive` too."""
         return self.snapshot.columns[name][self.rows]
 
     def where(self, action: str) -> Column:
@@ -296,7 +296,7 @@ class DeviceTrace:
         return slice(start, start + counts.get(self.number, 0))
 
     def life(self, name: str) -> Column:
-        """A derived column of the blocks that ever lived; see `ingest.derive`."""
+        """A derived column of the blocks that ever lived; see `digest.derive`."""
         return self.snapshot.columns[f"life_{name}"][self.life_rows]
 
     def block(self, name: str) -> Column:

@@ -12,8 +12,8 @@ from analyzers.errors import WorkbenchError
 from analyzers.memory.answers.across_ranks import uneven
 from analyzers.memory.answers.leaks import growing_over_snapshots
 from analyzers.memory.answers.stacks import place
-from analyzers.memory.findings.findings import findings_of, largest, leak_finding
-from analyzers.memory.findings.text import listed, ranks_of
+from analyzers.memory.findings.device import findings_of, largest, leak_finding
+from analyzers.memory.findings.evidence import listed, ranks_of
 from analyzers.memory.loading import READER
 from analyzers.memory.model import Device, MemoryData, Oom
 from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version

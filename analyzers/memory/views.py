@@ -20,8 +20,8 @@ from analyzers.memory.categories.grouping import held
 from analyzers.memory.loading import opened, replayed
 from analyzers.memory.model import DeviceTrace, StepUse
 from analyzers.memory.reading.reader import CATEGORIES
+from analyzers.memory.replay.arenas import Placed, used
 from analyzers.memory.replay.lifetimes import BEFORE, PENDING, Replay
-from analyzers.memory.replay.placement import Placed, used
 from analyzers.memory.replay.step_clock import step_clock
 from analyzers.run import Artefact
 

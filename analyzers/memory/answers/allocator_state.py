@@ -10,8 +10,8 @@ from analyzers.memory.answers.stacks import shown
 from analyzers.memory.categories.categorise import categorise
 from analyzers.memory.model import DeviceTrace
 from analyzers.memory.reading.reader import ACTION_OF, CATEGORIES
+from analyzers.memory.replay.arenas import Placed
 from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.placement import Placed
 from analyzers.memory.replay.reserved import GROWS, SHRINKS
 
 FREE_REQUESTED = ACTION_OF["free_requested"]

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from analyzers.memory.answers.fragmentation import fragmentation
 from analyzers.memory.answers.leaks import growing
 from analyzers.memory.answers.oom import last_oom
-from analyzers.memory.answers.peak_causes import notable
 from analyzers.memory.answers.savings import estimates
 from analyzers.memory.answers.stacks import top_stacks
 from analyzers.memory.answers.step_use import step_uses
+from analyzers.memory.answers.unusual_use import notable
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import Device
+from analyzers.memory.replay.arenas import Placed, pools, streams
 from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.placement import Placed, pools, streams
 from analyzers.memory.replay.reserved import reserved, retries
 
 

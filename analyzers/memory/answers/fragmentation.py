@@ -4,7 +4,7 @@ import numpy as np
 
 from analyzers.columns import Column
 from analyzers.memory.model import DeviceTrace, Fragmentation, FreePieces, Oom
-from analyzers.memory.replay.placement import Placed, pool_name, used
+from analyzers.memory.replay.arenas import Placed, pool_name, used
 
 SEGMENTS_AT_MOST = 8
 

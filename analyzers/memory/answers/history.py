@@ -11,8 +11,8 @@ from analyzers.memory.categories.categorise import categorise
 from analyzers.memory.model import DeviceTrace
 from analyzers.memory.reading.frames import written
 from analyzers.memory.reading.reader import ACTIONS, CATEGORIES
+from analyzers.memory.replay.arenas import Placed, segment_around
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
-from analyzers.memory.replay.placement import Placed, segment_around
 from analyzers.memory.replay.reserved import GROWS, SHRINKS
 
 SIZE = re.compile(r"(>=|<=)?\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB)?", re.IGNORECASE)

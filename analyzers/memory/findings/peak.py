@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from analyzers.memory.answers.peak_causes import LOSS_PIECES
 from analyzers.memory.answers.stacks import place
-from analyzers.memory.findings.text import fact, ranks_of
+from analyzers.memory.answers.unusual_use import LOSS_PIECES
+from analyzers.memory.findings.evidence import fact, ranks_of
 from analyzers.memory.model import Device, Notable
 from analyzers.report import Finding, Severity
 from analyzers.words import share, size

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from analyzers.memory.findings.text import fact, ranks_of
+from analyzers.memory.findings.evidence import fact, ranks_of
 from analyzers.memory.model import Device
 from analyzers.report import Finding, Severity
 from analyzers.words import share, size

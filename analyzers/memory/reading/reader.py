@@ -18,7 +18,7 @@ from isal.igzip_lib import IsalError
 from analyzers import unpickle
 from analyzers.columns import Column
 from analyzers.errors import HostileInput, InputError
-from analyzers.memory.reading.entries import Harvest, Trace
+from analyzers.memory.reading.incremental import Harvest, Trace
 from analyzers.memory.reading.interning import NO_FRAMES, Interned, Places, Stacks, Texts
 
 VERSION = 1

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from analyzers.memory.replay.arenas import Placed
 from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.placement import Placed
 
 MIB = 1 << 20
 UNIT, SMALL = 512, MIB

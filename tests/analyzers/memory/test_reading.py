@@ -240,7 +240,7 @@ def test_mutated_snapshots_are_answered_or_refused(maker, seed):
         "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
         "from pathlib import Path\n"
         "from analyzers.errors import WorkbenchError\n"
-        "from analyzers.memory import ingest\n"
+        "from analyzers.memory import digest\n"
         "dice, path = random.Random(int(sys.argv[2])), Path(sys.argv[1])\n"
         "whole = path.read_bytes()\n"
         "for _ in range(60):\n"
@@ -249,7 +249,7 @@ def test_mutated_snapshots_are_answered_or_refused(maker, seed):
         "    data[at:at + dice.randrange(6)] = whole[start:start + dice.randrange(9)]\n"
         "    path.write_bytes(data)\n"
         "    try:\n"
-        "        ingest.read([path])\n"
+        "        digest.read([path])\n"
         "    except (WorkbenchError, MemoryError):\n"
         "        pass\n"
     )

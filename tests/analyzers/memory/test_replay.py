@@ -14,7 +14,7 @@ from analyzers import memory, store
 from analyzers.columns import UnsavedColumns
 from analyzers.memory import views
 from analyzers.memory.model import Snapshot
-from analyzers.memory.reading.entries import Harvest
+from analyzers.memory.reading.incremental import Harvest
 from analyzers.memory.reading.interning import Interned
 from analyzers.memory.reading.reader import columns, trace_columns
 from analyzers.memory.replay.lifetimes import Replay

@@ -16,10 +16,10 @@ from analyzers.memory.answers.describe import describe
 from analyzers.memory.categories.categorise import Guess, categorise
 from analyzers.memory.model import DeviceTrace, Snapshot
 from analyzers.memory.reading import reader as parsing
+from analyzers.memory.replay.arenas import Placed
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
-from analyzers.memory.replay.placement import Placed
 
-VERSION = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
+VERSION = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))))
 """The answers change when anything in this room does."""
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from analyzers.memory.answers.stacks import place
+from analyzers.memory.findings.evidence import fact, ranks_of
 from analyzers.memory.findings.peak import peak_findings
 from analyzers.memory.findings.remedies import remedy, would
-from analyzers.memory.findings.text import fact, ranks_of
 from analyzers.memory.findings.unused_memory import cached_findings
 from analyzers.memory.model import Device, FreePieces, Growth, Oom
 from analyzers.report import Finding, Severity

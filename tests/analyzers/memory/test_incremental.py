@@ -8,7 +8,7 @@ import pytest
 
 from analyzers.errors import InputError
 from analyzers.memory.reading import reader
-from analyzers.memory.reading.entries import PART
+from analyzers.memory.reading.incremental import PART
 
 COUNT = 3 * PART + 77
 
