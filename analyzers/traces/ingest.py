@@ -22,8 +22,8 @@ from analyzers.traces.columns.work import Work, works
 from analyzers.traces.model import Trace, lanes
 from analyzers.traces.reading.event_table import fitted
 
-VERSION = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
-"""The answers change when anything in this room does."""
+VERSION = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))))
+"""A change of any module of this room or of a folder in it makes the cached answers stale."""
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:

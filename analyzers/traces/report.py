@@ -7,11 +7,9 @@ from pathlib import Path
 import msgspec
 
 from analyzers import store
-from analyzers.errors import WorkbenchError
 from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
 from analyzers.run import Artefact, selected, unreadable
 from analyzers.traces.across.clocks import Clock
-from analyzers.traces.across.matching import Recording
 from analyzers.traces.across.rank_waits import (
     AxisWaits,
     CollectiveWait,
@@ -24,12 +22,11 @@ from analyzers.traces.across.rank_waits import (
 from analyzers.traces.across.stragglers import Straggler, straggler_findings, stragglers
 from analyzers.traces.findings.findings import findings_of
 from analyzers.traces.findings.memory import memory_findings
-from analyzers.traces.model import Trace
+from analyzers.traces.loading import Recording, load, open_trace
 from analyzers.traces.structs import Held, RankTrace
 from analyzers.words import duration_ns, rank_names, share
 
 SCHEMA = "workbench.trace/1"
-READER = "analyzers.traces.ingest"
 
 
 class TraceData(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +95,7 @@ def critical_parts(account: RankTrace, options: store.Options | None = None) -> 
     """What the last step of an account consists of along its critical path; of the whole recording without steps."""
     from analyzers.traces.critical.path import critical_path, held
 
-    trace = Trace(store.load([Path(account.path)], READER, options))
+    trace = open_trace(Path(account.path), options)
     number = [one["device"] for one in trace.columns.meta["accounts"]].index(account.device)
     step, window = None, None
     if trace.steps:
@@ -106,41 +103,6 @@ def critical_parts(account: RankTrace, options: store.Options | None = None) -> 
         window = start - trace.origin, end - trace.origin
     path = critical_path(trace, number, window)
     return [Held(rank=account.rank, device=account.device, step=step, **part) for part in held(path)]
-
-
-def load(
-    chosen: Sequence[Artefact], options: store.Options
-) -> tuple[list[Recording], list[tuple[Artefact, WorkbenchError]]]:
-    """The accounts of all files, and the files that cannot be read."""
-    loaded = store.load_many([[artefact.path] for artefact in chosen], READER, options)
-    good, bad = list[Recording](), []
-    for artefact, columns in zip(chosen, loaded, strict=True):
-        if isinstance(columns, WorkbenchError):
-            bad.append((artefact, columns))
-        else:
-            good += recordings(artefact, Trace(columns), options.peak_flops)
-    return good, bad
-
-
-def recordings(artefact: Artefact, trace: Trace, peak: float | None = None) -> list[Recording]:
-    """One a device; the rank is what the file says, else what its name says. `peak` is used before the table's."""
-    accounts = [utilised(one, peak) for one in msgspec.convert(trace.columns.meta["accounts"], list[RankTrace])]
-    told = [artefact.rank if account.rank is None else account.rank for account in accounts]
-    filled = [
-        msgspec.structs.replace(account, path=str(artefact.path), rank=rank)
-        for account, rank in zip(accounts, told, strict=True)
-    ]
-    return [Recording(artefact, trace, account, number) for number, account in enumerate(filled)]
-
-
-def utilised(account: RankTrace, peak: float | None) -> RankTrace:
-    """The account with the shares of the peak that it reached."""
-    peak = peak or account.peak_flops_per_s
-    if not peak or not account.flops:
-        return account
-    hfu = account.flops_per_s / peak
-    mfu = hfu * (1 - account.recomputed_flops / account.flops)
-    return msgspec.structs.replace(account, peak_flops_per_s=peak, mfu=round(mfu, 6), hfu=round(hfu, 6))
 
 
 def by_step(good: Sequence[Recording]) -> list[RankComparison]:

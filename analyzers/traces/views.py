@@ -40,8 +40,9 @@ from analyzers.traces.columns.phases import NAMES as PHASES
 from analyzers.traces.columns.phases import OTHER
 from analyzers.traces.columns.work import launches
 from analyzers.traces.critical.path import critical_path as critical_path_of
+from analyzers.traces.loading import open_trace
 from analyzers.traces.model import DEVICE_LANE, Trace
-from analyzers.traces.report import READER, TraceData
+from analyzers.traces.report import TraceData
 from analyzers.traces.structs import RankTrace
 
 __all__ = [
@@ -68,7 +69,7 @@ def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.D
 
     By the profiler's own marks, else by the wall clock of `logged` (step, start_ns, end_ns); empty where neither tells.
     """
-    trace = opened(artefact, options)
+    trace = open_trace(artefact.path, options)
     begin = trace.origin if trace.steps or logged is None else trace.origin + int(trace.header.get("base_ns", 0))
     marks = trace.steps or ([] if logged is None else logged[["step", "start_ns", "end_ns"]].to_numpy().tolist())
     last = int(np.max(trace.columns["end"], initial=trace.origin)) - trace.origin
@@ -96,10 +97,6 @@ def table(rows: Iterable[RankTrace], names: list[str]) -> pd.DataFrame:
     return pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
 
 
-def opened(artefact: Artefact, options: store.Options | None) -> Trace:
-    return Trace(store.load([artefact.path], READER, options))
-
-
 def spans(
     artefact: Artefact, options: store.Options | None = None, window: Window | None = None, limit: int = 2000
 ) -> pd.DataFrame:
@@ -108,7 +105,7 @@ def spans(
     Columns: lane ("stream 7", "thread 4000"), on_device, name, cat, kind (of work, else ""), start_ns, dur_ns, depth
     (how many events of its lane enclose it).
     """
-    trace = opened(artefact, options)
+    trace = open_trace(artefact.path, options)
     rows = within(trace, window)
     c = trace.columns
     rows = rows[np.argsort(c["start"][rows] - c["end"][rows], kind="stable")[:limit]]
@@ -152,7 +149,7 @@ def timeline(
     block), busy_ns (the sum of its events), count (1: a single event) and row (of the longest event in the trace). In
     order of lane, depth and time.
     """
-    trace = opened(artefact, options)
+    trace = open_trace(artefact.path, options)
     c, rows = trace.columns, within(trace, window)
     if not len(rows):
         return pd.DataFrame(columns=[*BLOCK_COLUMNS])
@@ -206,7 +203,7 @@ def memory(
     Columns: where ("cpu", "cuda 0"; hosts first), at_ns (the beginning of the stretch), allocated and reserved (bytes,
     the most in it). Empty where the trace has no allocations.
     """
-    trace = opened(artefact, options)
+    trace = open_trace(artefact.path, options)
     at = trace.columns["memory_at"] - trace.origin
     last = int(np.max(trace.columns["end"], initial=trace.origin)) - trace.origin
     begin, end = window or (int(at.min(initial=0)), max(last, int(at.max(initial=0)) + 1))
@@ -221,17 +218,17 @@ def memory(
 
 def names(artefact: Artefact, options: store.Options | None = None) -> list[str]:
     """The names of all events, each once."""
-    return list(opened(artefact, options).names)
+    return list(open_trace(artefact.path, options).names)
 
 
 def lanes(artefact: Artefact, options: store.Options | None = None) -> list[str]:
     """The names of all streams and threads, each once."""
-    return list(dict.fromkeys(lane["name"] for lane in opened(artefact, options).columns.meta["lanes"]))
+    return list(dict.fromkeys(lane["name"] for lane in open_trace(artefact.path, options).columns.meta["lanes"]))
 
 
 def phases(artefact: Artefact, rows: Column, options: store.Options | None = None) -> list[str]:
     """The phase of the step that each event belongs to, of work on a device that of its launch; `other` if none."""
-    trace = opened(artefact, options)
+    trace = open_trace(artefact.path, options)
     on_device = np.isin(rows, trace.work)
     caller = np.where(on_device, launches(trace, trace.columns["correlation"][rows]), rows)
     return [PHASES[trace.columns["phase"][row]] if row >= 0 else OTHER for row in caller.tolist()]
@@ -242,7 +239,7 @@ def callers(artefact: Artefact, row: int, options: store.Options | None = None) 
 
     Empty where there is no such event.
     """
-    trace = opened(artefact, options)
+    trace = open_trace(artefact.path, options)
     c, found = trace.columns, list[str]()
     at = row if 0 <= row < len(c["name"]) else NONE
     while at != NONE:
@@ -259,11 +256,11 @@ def critical_path(
 
     `critical.if_faster` bounds what a faster kernel would save.
     """
-    trace = opened(artefact, options)
+    trace = open_trace(artefact.path, options)
     marks = {number: (start - trace.origin, end - trace.origin) for number, start, end in trace.steps}
     return critical_path_of(trace, account, marks.get(step) if step is not None else None)
 
 
 def tree(artefact: Artefact, options: store.Options | None = None, by: str = "operator") -> pd.DataFrame:
     """The calls of a trace as a tree; `by` is "operator", "module" or "function". The columns are `tree.COLUMNS`."""
-    return tree_of(opened(artefact, options), by)
+    return tree_of(open_trace(artefact.path, options), by)

@@ -14,8 +14,9 @@ import numpy as np
 
 from analyzers.columns import Column
 from analyzers.traces.across.clock_drift import Drift, drift, scatter
-from analyzers.traces.across.matching import MatchedCollectives, Recording
+from analyzers.traces.across.matching import MatchedCollectives
 from analyzers.traces.answers.collectives import SYMMETRIC
+from analyzers.traces.loading import Recording
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):

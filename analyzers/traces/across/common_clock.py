@@ -11,10 +11,9 @@ from analyzers import store
 from analyzers.columns import Column
 from analyzers.run import Artefact
 from analyzers.traces.across.clocks import Clock
-from analyzers.traces.across.matching import Recording
 from analyzers.traces.across.rank_waits import RankComparison, compare_ranks
 from analyzers.traces.columns.intervals import COMMUNICATION, COMPUTE, Cover
-from analyzers.traces.report import load
+from analyzers.traces.loading import Recording, load
 from analyzers.words import rank_ranges
 
 PARTS = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")

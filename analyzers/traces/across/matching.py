@@ -4,80 +4,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.run import Artefact
 from analyzers.traces.columns.phases import OF_HOST
 from analyzers.traces.columns.work import NO_STEP
-from analyzers.traces.model import Trace
-from analyzers.traces.structs import RankTrace
+from analyzers.traces.loading import Key, Recording
 
-Key = tuple[Any, ...]
 SHIFT_AT_MOST = 32
 """Collectives that one recording may begin before another, where nothing but their order tells which is which."""
 MEASURES = ("work_ns", "overlap_ns", "blocked_ns", "compute_ns", "copy_ns", *(f"{phase}_ns" for phase in OF_HOST))
-
-
-@dataclass(frozen=True)
-class Recording:
-    """One account of one file, as a participant in collectives; times are Unix nanoseconds of its own clock."""
-
-    artefact: Artefact
-    trace: Trace
-    account: RankTrace
-    number: int
-
-    @property
-    def rank(self) -> int | None:
-        return self.account.rank
-
-    @cached_property
-    def rows(self) -> Column:
-        return np.flatnonzero(self.trace.columns["meet_account"] == self.number)
-
-    def column(self, name: str) -> Column:
-        """A column of `meetings`; times with the file's base."""
-        values = np.asarray(self.trace.columns[f"meet_{name}"])[self.rows].astype(np.int64)
-        return values + self.base if name in ("start", "end", "since") else values
-
-    @property
-    def base(self) -> int:
-        return int(self.trace.header.get("base_ns", 0))
-
-    def texts(self, name: str) -> list[str]:
-        return [self.trace.names[i] for i in self.column(name).tolist()]
-
-    @cached_property
-    def group_ranks(self) -> dict[str, tuple[int, ...]]:
-        return {group["name"]: tuple(group["ranks"]) for group in self.trace.header.get("groups", [])}
-
-    @cached_property
-    def kinds(self) -> list[Key]:
-        """(group with its ranks, name, elements) of each collective: what two must share to be the same one."""
-        device = self.account.device is not None
-        return [
-            (group, self.group_ranks.get(group, ()), name, size if device else 0)
-            for group, name, size in zip(
-                self.texts("group"), self.texts("name"), self.column("elements").tolist(), strict=True
-            )
-        ]
-
-    def keys(self) -> list[Key]:
-        """What identifies each collective on all ranks: its number in the group, else its place in the step."""
-        seen = defaultdict[Key, int](int)
-        found = []
-        columns = zip(self.kinds, self.column("sequence").tolist(), self.column("step").tolist(), strict=True)
-        for kind, sequence, step in columns:
-            if sequence >= 0:
-                key: Key = (*kind[:2], "sequence", sequence, kind[2])
-            else:
-                seen[kind, step] += 1
-                key = (*kind, step, seen[kind, step])
-            found.append(key)
-        return found
 
 
 @dataclass(frozen=True)

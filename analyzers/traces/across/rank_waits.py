@@ -9,8 +9,9 @@ import numpy as np
 
 from analyzers.traces.across.clocks import Clock, clocks
 from analyzers.traces.across.lateness import Lateness, spared
-from analyzers.traces.across.matching import MatchedCollectives, Recording, match_collectives
+from analyzers.traces.across.matching import MatchedCollectives, match_collectives
 from analyzers.traces.answers.collectives import ELEMENT_BYTES, bus_factor
+from analyzers.traces.loading import Recording
 
 MEETINGS_AT_MOST = 50
 

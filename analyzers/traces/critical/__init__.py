@@ -1,1 +1,1 @@
-"""critical."""
+"""The critical path: the chain of work and waiting that the recorded time consists of."""

@@ -12,7 +12,7 @@ from analyzers import store
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.run import Artefact
 from analyzers.traces.diff.memory import MemoryChange, memory_changes
-from analyzers.traces.report import load
+from analyzers.traces.loading import load
 from analyzers.traces.structs import RankTrace, StepTime
 from analyzers.words import duration_ns
 
