@@ -11,7 +11,7 @@ import msgspec
 
 from analyzers.memory import analyze
 from analyzers.run import Kind, discover
-from workbench.estimate import estimate
+from workbench.commands.estimate import estimate
 from workbench.launch.plan import Request
 
 ROOT = Path(__file__).parents[1]

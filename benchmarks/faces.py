@@ -27,8 +27,8 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.case import RunCase
-from workbench.tui.widgets.stacked import Stacked
+from workbench.tui.subject import RunCase
+from workbench.tui.widgets.charts.stacked_chart import Stacked
 
 SIZE = (120, 40)
 FIRST_PAINT_S, GAP_S, KEY_S = 0.3, 0.1, 0.05

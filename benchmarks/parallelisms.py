@@ -27,7 +27,7 @@ from trainer.estimate.pipeline import parts_of
 from trainer.estimate.rehearsal import joined, laid_out, step_of
 from trainer.estimate.tensor_parallel import loss_over
 from trainer.models.decoder import init_weights, model_args
-from workbench.estimate import estimate
+from workbench.commands.estimate import estimate
 from workbench.launch.plan import Request
 from workbench.recorders.memory.recorder import MemoryRecorder
 

@@ -16,8 +16,8 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import parts, room_for
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.case import RunCase
-from workbench.tui.watch import WatchApp
+from workbench.tui.subject import RunCase
+from workbench.watch.app import WatchApp
 from workbench.web.app import make_app
 from workbench.web.served_run import ServedRun, served_run
 

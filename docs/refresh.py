@@ -13,18 +13,18 @@ from typing import Any
 
 from trainer.config.schema import options
 from trainer.config.show import default, flag
-from workbench.capabilities import Command, Parameter, capabilities, skill
 from workbench.cli import app
+from workbench.commands.capabilities import Command, Parameter, capabilities, skill
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.panes.hang import HangPane
 from workbench.tui.panes.memory import MemoryPane
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
-from workbench.tui.watch import WatchApp
-from workbench.tui.widgets.gantt import Gantt
-from workbench.tui.widgets.held import Held
-from workbench.tui.widgets.keys import CURSOR, FOUND
-from workbench.tui.widgets.readings import TURNS
+from workbench.tui.widgets.charts.device_memory import Held
+from workbench.tui.widgets.charts.gantt import Gantt
+from workbench.tui.widgets.key_bindings import CURSOR, FOUND
+from workbench.tui.widgets.view_switcher import TURNS
+from workbench.watch.app import WatchApp
 
 KEYS: dict[str, list[Any]] = {
     "Everywhere": WorkbenchApp.BINDINGS,

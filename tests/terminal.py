@@ -7,7 +7,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.case import RunCase
+from workbench.tui.subject import RunCase
 
 PATIENCE_S = 120.0
 """A busy machine is slow, and a wait that succeeds costs nothing."""

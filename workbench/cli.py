@@ -7,7 +7,7 @@ import typer
 
 from workbench import options as opt
 from workbench.console import clean, guarded
-from workbench.grouped import spread
+from workbench.option_groups import spread
 
 EPILOG = (
     "Exit status: 0 analysed; 1 a finding at or above --fail-on, or the launched job failed; 2 usage; "
@@ -58,12 +58,12 @@ def inspect(
     fail_on: opt.FailOnOption = None,
 ) -> None:
     """Any artefact, folder or run: tell what it is, answer, and join what belongs together."""
-    from workbench import show
+    from workbench.commands import analyse
 
     if breakdown or what_if:
-        further = show.Further(breakdown, what_if)
-        raise typer.Exit(show.memory_further(paths, reading, showing, further, fail_on))
-    raise typer.Exit(show.answer(None, paths, reading, showing, fail_on))
+        further = analyse.Further(breakdown, what_if)
+        raise typer.Exit(analyse.memory_further(paths, reading, showing, further, fail_on))
+    raise typer.Exit(analyse.answer(None, paths, reading, showing, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -77,10 +77,10 @@ def hang(
     fail_on: opt.FailOnOption = None,
 ) -> None:
     """Flight Recorder dumps: who hangs whom, and why. With --run or --pid, of a job that hangs right now."""
-    from workbench import show
-    from workbench.live import subjects
+    from workbench.commands import analyse
+    from workbench.commands.live_dumps import subjects
 
-    raise typer.Exit(show.answer("hang", subjects(paths or [], run, pid or []), reading, showing, fail_on))
+    raise typer.Exit(analyse.answer("hang", subjects(paths or [], run, pid or []), reading, showing, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -94,31 +94,31 @@ def trace(
     fail_on: opt.FailOnOption = None,
 ) -> None:
     """Profiler traces: where the time of a step goes, per rank and across ranks."""
-    from workbench import show
+    from workbench.commands import analyse
 
     if export:
-        raise typer.Exit(show.exported(paths, reading, export, force=showing.force))
+        raise typer.Exit(analyse.exported(paths, reading, export, force=showing.force))
     if critical_path:
-        raise typer.Exit(show.trace_further(paths, reading, showing, fail_on))
-    raise typer.Exit(show.answer("trace", paths, reading, showing, fail_on))
+        raise typer.Exit(analyse.trace_further(paths, reading, showing, fail_on))
+    raise typer.Exit(analyse.answer("trace", paths, reading, showing, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
 @spread
 def steps(paths: opt.Paths, reading: opt.StepReading, showing: opt.Showing, fail_on: opt.FailOnOption = None) -> None:
     """Step timing: phases, stragglers, what is out of line."""
-    from workbench import show
+    from workbench.commands import analyse
 
-    raise typer.Exit(show.answer("steps", paths, reading, showing, fail_on))
+    raise typer.Exit(analyse.answer("steps", paths, reading, showing, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
 @spread
 def compare(a: opt.OnePath, b: opt.OnePath, showing: opt.Showing, fail_on: opt.Gated = None) -> None:
     """Two runs: configuration, step time, loss and memory side by side."""
-    from workbench import show
+    from workbench.commands import analyse
 
-    raise typer.Exit(show.compared(a, b, showing, fail_on))
+    raise typer.Exit(analyse.compared(a, b, showing, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -131,9 +131,9 @@ def report(
     ] = False,
 ) -> None:
     """Write a report that stands alone: .html, .md or .json."""
-    from workbench import show
+    from workbench.commands import analyse
 
-    raise typer.Exit(show.written(path, output, force=force, anonymise=anonymise))
+    raise typer.Exit(analyse.written(path, output, force=force, anonymise=anonymise))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -213,12 +213,12 @@ def estimate(
 
     Options of the trainer follow in the form --section.key value, as for `launch`.
     """
-    from workbench import estimate, show
+    from workbench.commands import analyse, estimate
     from workbench.launch.plan import Request
 
     request = Request(config=model.config, module=model.module, nproc=nproc, nnodes=nnodes, overrides=tuple(ctx.args))
-    report = estimate.estimate(request, show.parsed_size(limit, "--limit"))
-    raise typer.Exit(show.deliver(report, document, estimate.subject(request), fail_on))
+    report = estimate.estimate(request, analyse.parsed_size(limit, "--limit"))
+    raise typer.Exit(analyse.deliver(report, document, estimate.subject(request), fail_on))
 
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
@@ -233,13 +233,13 @@ def tokens(
 
     Options of the trainer follow in the form --section.key value, as for `launch`.
     """
-    from workbench import show
+    from workbench.commands import analyse
+    from workbench.commands.tokens import subject
+    from workbench.commands.tokens import tokens as shown
     from workbench.launch.plan import Request
-    from workbench.tokens import subject
-    from workbench.tokens import tokens as shown
 
     request = Request(config=model.config, module=model.module, overrides=tuple(ctx.args))
-    raise typer.Exit(show.deliver(shown(request, sequences), document, subject(request)))
+    raise typer.Exit(analyse.deliver(shown(request, sequences), document, subject(request)))
 
 
 @app.command(rich_help_panel=RUN)
@@ -253,7 +253,7 @@ def demo(
     as_json: opt.Json = False,
 ) -> None:
     """Make a small real incident on CPU and say why it happened."""
-    from workbench.demo import demonstrate
+    from workbench.commands.demo import demonstrate
 
     raise typer.Exit(demonstrate(incident, nproc, folder, tui=not (no_tui or as_json), as_json=as_json))
 
@@ -261,7 +261,7 @@ def demo(
 @app.command(rich_help_panel=HELP)
 def doctor(as_json: opt.Json = False) -> None:
     """Versions, devices and environment variables: what is set wrong, and how to mend it."""
-    from workbench.doctor import examine
+    from workbench.commands.doctor import examine
 
     raise typer.Exit(examine(as_json=as_json))
 
@@ -269,8 +269,8 @@ def doctor(as_json: opt.Json = False) -> None:
 @app.command(rich_help_panel=HELP)
 def capabilities(as_json: opt.Json = False) -> None:
     """For scripts and coding agents: how to ask, and what comes back."""
-    from workbench.capabilities import capabilities as of
-    from workbench.capabilities import skill
+    from workbench.commands.capabilities import capabilities as of
+    from workbench.commands.capabilities import skill
 
     print(of(app).json().decode() if as_json else skill(), end="\n" if as_json else "")
 
@@ -280,7 +280,7 @@ def schema(
     name: Annotated[str | None, typer.Argument(help="memory, hang, trace, steps, incident, ...")] = None,
 ) -> None:
     """JSON Schema of an output, or the names there are."""
-    from workbench.schema import describe
+    from workbench.commands.schema import describe
 
     print(describe(name))
 
@@ -295,7 +295,7 @@ def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
 @config_app.command("show", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
 def config_show(ctx: typer.Context, as_json: opt.Json = False) -> None:
     """The resolved configuration: defaults, then the file, then --section.key value."""
-    from workbench.config import show
+    from workbench.commands.config import show
 
     print(clean(show(*file_and_overrides(ctx.args), as_json=as_json)))
 
@@ -303,7 +303,7 @@ def config_show(ctx: typer.Context, as_json: opt.Json = False) -> None:
 @config_app.command("explain", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
 def config_explain(ctx: typer.Context, as_json: opt.Json = False) -> None:
     """For each key: honoured, translated from an older name, ignored and why, or unknown."""
-    from workbench.config import explain
+    from workbench.commands.config import explain
 
     print(clean(explain(*file_and_overrides(ctx.args), as_json=as_json)))
 

@@ -15,7 +15,7 @@ from trainer.models.decoder import build_model, init_weights
 from trainer.models.llama3.model import FeedForward
 from trainer.models.moe import BIAS_STEP, Experts, MoE, Router, balance, mixtures
 from trainer.parallel.mesh import Degrees, degrees
-from workbench.estimate import estimate
+from workbench.commands.estimate import estimate
 from workbench.launch.plan import Request
 
 DIM, WIDTH, COUNT, TOP = 16, 24, 4, 2

@@ -9,7 +9,7 @@ from analyzers import compare
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import parts
-from workbench.palette import CATEGORIES, ink
+from workbench.colours import CATEGORIES, ink
 from workbench.web.served_run import ServedRun
 
 pytestmark = pytest.mark.browser

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from workbench.capabilities import DOCUMENT_OF, capabilities, skill
 from workbench.cli import app
-from workbench.schema import DOCUMENTS
+from workbench.commands.capabilities import DOCUMENT_OF, capabilities, skill
+from workbench.commands.schema import DOCUMENTS
 
 OPTION = re.compile(r"(?<![\w-])(--?[a-zA-Z][\w-]*)")
 

@@ -14,8 +14,8 @@ import pytest
 from trainer.config.sections import Parallelism
 from trainer.estimate.depth import Shallow
 from trainer.estimate.pipeline import parts_of
+from workbench.commands.estimate import EstimateData, estimate, limit_findings, verdict
 from workbench.errors import UsageProblem
-from workbench.estimate import EstimateData, estimate, limit_findings, verdict
 from workbench.launch.plan import Request
 
 ROOT = Path(__file__).parents[2]

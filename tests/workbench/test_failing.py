@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from workbench.commands.failure_gate import gate
 from workbench.errors import UsageProblem
-from workbench.failing import gate
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,9 +13,9 @@ import pytest
 from textual.widgets import TabbedContent
 
 from terminal import app_on, settle, shown
-from workbench.tui.panes.evidence import Evidence
-from workbench.tui.widgets.area import Area
-from workbench.tui.widgets.gantt import Gantt
+from workbench.tui.panes.memory_evidence import Evidence
+from workbench.tui.widgets.charts.gantt import Gantt
+from workbench.tui.widgets.charts.memory_timeline import Area
 from workbench.tui.widgets.key_line import KeyLine
 
 ROOT = Path(__file__).parents[2]

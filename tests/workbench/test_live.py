@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.live import folder_of
+from workbench.commands.live_dumps import folder_of
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests/fixtures/foreign_job.py"

@@ -12,18 +12,18 @@ from textual.widgets import ContentSwitcher, DataTable
 from analyzers.run import discover
 from analyzers.store import Options
 from terminal import app_on, press, shown
-from workbench.source import below, source_of
+from workbench.source_files import below, source_of
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.case import Comparison
-from workbench.tui.panes.evidence import Evidence
+from workbench.tui.panes.memory_evidence import Evidence
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
-from workbench.tui.source import SourceScreen
-from workbench.tui.widgets.gantt import Gantt
-from workbench.tui.widgets.phase_stack import LossLine, PhaseStack
-from workbench.tui.widgets.rows import Rows
-from workbench.tui.widgets.stack_tree import StackTree
+from workbench.tui.source_screen import SourceScreen
+from workbench.tui.subject import Comparison
+from workbench.tui.widgets.charts.gantt import Gantt
+from workbench.tui.widgets.charts.step_charts import LossLine, PhaseStack
+from workbench.tui.widgets.row_list import Rows
 from workbench.tui.widgets.tables import Grid
+from workbench.tui.widgets.trees.stack_tree import StackTree
 
 
 async def test_a_hang_is_explained_below_its_matrix(fixtures):

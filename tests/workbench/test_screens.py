@@ -9,8 +9,8 @@ from analyzers.run import discover
 from analyzers.store import Options
 from terminal import app_on, settle, shown, until
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.case import Comparison
-from workbench.tui.watch import WatchApp
+from workbench.tui.subject import Comparison
+from workbench.watch.app import WatchApp
 
 SCREENS = Path(__file__).parent / "screens"
 UPDATE = "WORKBENCH_UPDATE_SCREENS"

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from workbench.config import of_run
+from workbench.commands.config import of_run
 
 
 def settings(run):

@@ -10,13 +10,13 @@ from analyzers.store import Options
 from terminal import app_on, settle, shown
 from workbench.present import units
 from workbench.tui.app import WorkbenchApp, open_app
-from workbench.tui.case import RunCase
-from workbench.tui.panes.evidence import Evidence
-from workbench.tui.views import Views
-from workbench.tui.widgets.area import Area
-from workbench.tui.widgets.blocks import FREE, LABEL, BlockMap
-from workbench.tui.widgets.holders import Holders
-from workbench.tui.widgets.matrix import Matrix
+from workbench.tui.panes.memory_evidence import Evidence
+from workbench.tui.subject import RunCase
+from workbench.tui.view_tabs import Views
+from workbench.tui.widgets.charts.block_map import FREE, LABEL, BlockMap
+from workbench.tui.widgets.charts.collective_matrix import Matrix
+from workbench.tui.widgets.charts.memory_timeline import Area
+from workbench.tui.widgets.trees.memory_tree import Holders
 
 SIZES = [(80, 24), (200, 50)]
 

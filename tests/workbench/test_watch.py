@@ -12,11 +12,11 @@ from textual.widgets import Static
 from analyzers.steps.live import Now, RankNow, Stall
 from terminal import until
 from workbench.present.sparkline import spark
-from workbench.tui.watch import WatchApp
-from workbench.tui.widgets.rows import Rows
+from workbench.tui.widgets.row_list import Rows
 from workbench.watch import watch
-from workbench.watch.board import board
-from workbench.watch.scene import Scene
+from workbench.watch.app import WatchApp
+from workbench.watch.job_state import Scene
+from workbench.watch.status_text import board
 
 COMMAND = [sys.executable, "-m", "workbench"]
 

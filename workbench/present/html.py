@@ -5,7 +5,7 @@ from typing import Any
 from analyzers.report import Finding, Report
 from analyzers.run import Run
 from analyzers.words import rank_ranges
-from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
+from workbench.colours import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.sections import sections
 from workbench.present.svg_charts import pictures, text
 from workbench.present.table import Table

@@ -6,8 +6,8 @@ from typing import Any
 from analyzers.report import Report
 from analyzers.run import Run
 from analyzers.words import rank_ranges
+from workbench.colours import STATUS_SIGNS
 from workbench.console import clean
-from workbench.palette import STATUS_SIGNS
 from workbench.present.sections import sections
 from workbench.present.table import Table
 

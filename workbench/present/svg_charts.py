@@ -15,8 +15,8 @@ from analyzers.run import Artefact, Run
 from analyzers.steps import views as step_views
 from analyzers.words import duration, size
 from workbench.ask import ROOMS, parts
+from workbench.colours import CATEGORIES, qualitative
 from workbench.console import clean
-from workbench.palette import CATEGORIES, qualitative
 from workbench.present.sections import worst_first
 
 WIDTH, HEIGHT = 900, 220

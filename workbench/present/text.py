@@ -14,8 +14,8 @@ from rich.text import Text
 from analyzers.report import Finding, Report
 from analyzers.run import Run
 from analyzers.words import rank_ranges
+from workbench.colours import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.console import clean
-from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.sections import sections
 from workbench.present.table import Table
 

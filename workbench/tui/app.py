@@ -18,17 +18,17 @@ from analyzers.errors import WorkbenchError
 from analyzers.report import Report
 from analyzers.words import size
 from workbench.console import clean
-from workbench.source import source_of
-from workbench.tui.case import Case
-from workbench.tui.children import end_children
-from workbench.tui.commands import commands
+from workbench.source_files import source_of
+from workbench.tui.command_palette import commands
+from workbench.tui.dashboard_process import Dashboard
 from workbench.tui.panes.home import Looked
-from workbench.tui.source import SourceScreen
-from workbench.tui.views import Views
-from workbench.tui.web import Dashboard
+from workbench.tui.reader_processes import end_children
+from workbench.tui.source_screen import SourceScreen
+from workbench.tui.subject import Case
+from workbench.tui.view_tabs import Views
+from workbench.tui.widgets.charts.cursor_breakdown import WIDE
 from workbench.tui.widgets.key_line import KeyLine
-from workbench.tui.widgets.parts import WIDE
-from workbench.tui.widgets.readings import Readings
+from workbench.tui.widgets.view_switcher import Readings
 
 
 class Answered(Message):

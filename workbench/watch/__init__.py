@@ -11,8 +11,8 @@ def watch(folder: Path, *, tui: bool) -> Exit:
     Raises:
         InputError: There is no such folder.
     """
+    from workbench.commands.analyse import explore
     from workbench.options import on_terminal
-    from workbench.show import explore
     from workbench.watch.follow import follow
 
     if not folder.is_dir():
@@ -20,7 +20,7 @@ def watch(folder: Path, *, tui: bool) -> Exit:
     if not tui or not on_terminal():
         follow(folder)
         return Exit.OK
-    from workbench.tui.watch import WatchApp
+    from workbench.watch.app import WatchApp
 
     if WatchApp(folder).run():
         return explore(folder)

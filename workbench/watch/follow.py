@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.live import Live
 
 from workbench.console import clean
-from workbench.watch.board import board
-from workbench.watch.lines import Narrator
-from workbench.watch.scene import Scene, Watching
+from workbench.watch.job_state import Scene, Watching
+from workbench.watch.log_lines import Narrator
+from workbench.watch.status_text import board
 
 POLL_S = 0.25
 QUIET_S = 60.0

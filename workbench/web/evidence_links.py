@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from analyzers.report import Finding
+from workbench.evidence_link import Sight, sight
 from workbench.present.sections import worst_first
-from workbench.sight import Sight, sight
 from workbench.web.components.text import address
 from workbench.web.pages.trace_events import traces
 from workbench.web.served_run import ServedRun

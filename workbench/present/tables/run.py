@@ -7,7 +7,7 @@ from analyzers.report import Finding, Report
 from analyzers.run import Artefact, Run
 from analyzers.words import duration, rank_ranges, size
 from workbench.ask import parts
-from workbench.palette import SEVERITY_SIGNS
+from workbench.colours import SEVERITY_SIGNS
 from workbench.present.table import Table, table
 
 RANKS_AT_MOST = 2000

@@ -15,9 +15,9 @@ from workbench.present.sparkline import spark
 from workbench.present.table import table
 from workbench.present.tables.comparison import comparison
 from workbench.present.tables.snapshot import changes
-from workbench.tui.widgets.readings import Readings
-from workbench.tui.widgets.rows import Rows
+from workbench.tui.widgets.row_list import Rows
 from workbench.tui.widgets.tables import Grid
+from workbench.tui.widgets.view_switcher import Readings
 
 TITLES = {
     "measures": "what was measured",

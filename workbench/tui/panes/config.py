@@ -5,7 +5,7 @@ from typing import Any
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from workbench.config import SIGNS, of_run
+from workbench.commands.config import SIGNS, of_run
 from workbench.present.table import table
 from workbench.tui.widgets.tables import Grid
 

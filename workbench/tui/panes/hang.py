@@ -16,14 +16,14 @@ from analyzers.run import Run
 from analyzers.store import Options
 from analyzers.words import rank_ranges
 from workbench.console import clean
+from workbench.evidence_link import Sight
 from workbench.present.sections import hang
 from workbench.present.tables.hang import operations, standing
-from workbench.sight import Sight
-from workbench.tui.asking import ask_aside
-from workbench.tui.widgets.matrix import Matrix, legend
-from workbench.tui.widgets.readings import TURNS, Readings
-from workbench.tui.widgets.stack_tree import StackTree
+from workbench.tui.background import ask_aside
+from workbench.tui.widgets.charts.collective_matrix import Matrix, legend
 from workbench.tui.widgets.tables import Grid, Sections
+from workbench.tui.widgets.trees.stack_tree import StackTree
+from workbench.tui.widgets.view_switcher import TURNS, Readings
 
 COLLECTIVES = 60
 UNFOLDED = 32

@@ -18,15 +18,15 @@ from textual.widgets.option_list import Option
 from analyzers.report import Finding, Report
 from analyzers.run import Run
 from analyzers.words import rank_names
+from workbench.colours import SEVERITIES, SEVERITY_SIGNS
 from workbench.console import clean
-from workbench.palette import SEVERITIES, SEVERITY_SIGNS
+from workbench.evidence_link import Sight, sight
 from workbench.present.sections import sections
 from workbench.present.tables.run import artefacts, ranks
-from workbench.sight import Sight, sight
-from workbench.tui.widgets.keys import CURSOR
-from workbench.tui.widgets.readings import TURNS, Readings
+from workbench.tui.widgets.key_bindings import CURSOR
 from workbench.tui.widgets.tables import Grid, titled
-from workbench.tui.widgets.verdict import VerdictBanner
+from workbench.tui.widgets.verdict_banner import VerdictBanner
+from workbench.tui.widgets.view_switcher import TURNS, Readings
 
 TITLES = {
     "finding": "the finding",

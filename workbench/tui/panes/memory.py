@@ -15,16 +15,16 @@ from analyzers.memory import views
 from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
 from analyzers.words import quantity, size
+from workbench.colours import CATEGORIES
 from workbench.console import clean
-from workbench.palette import CATEGORIES
+from workbench.evidence_link import Sight
 from workbench.present.sections import device_name, worst_first
-from workbench.sight import Sight
-from workbench.tui.asking import ask_aside
-from workbench.tui.panes.evidence import TITLES, Evidence, Instant
-from workbench.tui.widgets.area import Area
-from workbench.tui.widgets.parts import Part, Parts
-from workbench.tui.widgets.readings import TURNS
-from workbench.tui.widgets.stacked import FAILURE
+from workbench.tui.background import ask_aside
+from workbench.tui.panes.memory_evidence import TITLES, Evidence, Instant
+from workbench.tui.widgets.charts.cursor_breakdown import Part, Parts
+from workbench.tui.widgets.charts.memory_timeline import Area
+from workbench.tui.widgets.charts.stacked_chart import FAILURE
+from workbench.tui.widgets.view_switcher import TURNS
 
 RESTED_S = 0.1
 FIRST = "stacks"

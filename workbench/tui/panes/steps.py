@@ -16,16 +16,16 @@ from analyzers.steps import views
 from analyzers.store import Options
 from analyzers.words import duration
 from workbench.ask import ROOMS
-from workbench.palette import PHASES
+from workbench.colours import PHASES
+from workbench.evidence_link import Sight
 from workbench.present.sections import steps as tables_of
 from workbench.present.sparkline import spark
-from workbench.sight import Sight
-from workbench.tui.asking import ask_aside
-from workbench.tui.widgets.parts import Part, Parts
-from workbench.tui.widgets.phase_stack import LossLine, PhaseStack
-from workbench.tui.widgets.readings import TURNS, Readings
-from workbench.tui.widgets.rows import Rows
+from workbench.tui.background import ask_aside
+from workbench.tui.widgets.charts.cursor_breakdown import Part, Parts
+from workbench.tui.widgets.charts.step_charts import LossLine, PhaseStack
+from workbench.tui.widgets.row_list import Rows
 from workbench.tui.widgets.tables import Sections
+from workbench.tui.widgets.view_switcher import TURNS, Readings
 
 TITLES = {
     "tables": "who is late, and what a step of each rank is made of",

@@ -15,19 +15,19 @@ from analyzers.run import Kind, Run
 from analyzers.store import Options
 from analyzers.traces import critical_parts, views
 from analyzers.words import duration_ns, share
-from workbench.palette import KIND_SIGNS, KINDS, ink
+from workbench.colours import KIND_SIGNS, KINDS, ink
+from workbench.evidence_link import Sight
 from workbench.present.table import Table, table
 from workbench.present.tables.trace import critical, of_rank, steps_of
 from workbench.present.tables.trace_memory import name as name_of
 from workbench.present.tables.trace_rank import cut
-from workbench.sight import Sight
-from workbench.tui.widgets.calls import Calls
-from workbench.tui.widgets.gantt import Gantt
-from workbench.tui.widgets.held import Held
-from workbench.tui.widgets.readings import TURNS, Readings
-from workbench.tui.widgets.rows import Rows
+from workbench.tui.widgets.charts.device_memory import Held
+from workbench.tui.widgets.charts.gantt import Gantt
+from workbench.tui.widgets.charts.time_zoom import Zoomed
+from workbench.tui.widgets.row_list import Rows
 from workbench.tui.widgets.tables import Grid, Listed
-from workbench.tui.widgets.zoomed import Zoomed
+from workbench.tui.widgets.trees.call_tree import Calls
+from workbench.tui.widgets.view_switcher import TURNS, Readings
 
 PARTS = {
     "compute": "compute_ns",

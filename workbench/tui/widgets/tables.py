@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Label
 
 from workbench.console import clean
 from workbench.present.table import Table
-from workbench.tui.widgets.keys import CURSOR, FOUND
+from workbench.tui.widgets.key_bindings import CURSOR, FOUND
 
 ROWS_AT_MOST = 2000
 """More take seconds to lay out, and nobody scrolls that far: `--json` has them all."""

@@ -3,7 +3,7 @@
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.palette import STATE_SIGNS, STATES
+from workbench.colours import STATE_SIGNS, STATES
 from workbench.web.components.figure import ABOVE, PLAIN, key
 
 FEW = 30

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analyzers.words import duration, size
-from workbench.palette import CATEGORIES
+from workbench.colours import CATEGORIES
 from workbench.present.tables.comparison import signed
 from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, plain
 

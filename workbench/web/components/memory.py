@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analyzers.words import size
-from workbench.palette import CATEGORIES, STATUSES, ink, qualitative
+from workbench.colours import CATEGORIES, STATUSES, ink, qualitative
 from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, plain
 
 UNSAID, DIMMED = "#c9ced6", "#eceef1"

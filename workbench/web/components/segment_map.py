@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analyzers.words import size
-from workbench.palette import CATEGORIES, LETTERS, ink
+from workbench.colours import CATEGORIES, LETTERS, ink
 from workbench.web.components.figure import ABOVE, PLAIN, key, plain
 
 LINE = 80

@@ -9,10 +9,10 @@ from dash import html
 
 from analyzers.report import Finding, Report
 from analyzers.words import rank_ranges
+from workbench.colours import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.console import clean
-from workbench.palette import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.table import Table
-from workbench.source import NAMED, source_of
+from workbench.source_files import NAMED, source_of
 
 Leads = Callable[[str], html.A | None]
 """The link that a cell of a table is, by its text."""

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from analyzers.traces.structs import RankTrace
 from analyzers.words import duration_ns, size
-from workbench.palette import HEAT, KINDS, PHASES, STATUSES, qualitative
+from workbench.colours import HEAT, KINDS, PHASES, STATUSES, qualitative
 from workbench.present.tables.trace import steps_of
 from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, key, plain
 

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from analyzers.words import size
-from workbench.palette import qualitative
+from workbench.colours import qualitative
 from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, plain
 from workbench.web.components.timing import LANES_PX, time_ticks
 

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
-from workbench.config import SIGNS, of_run, words_of
+from workbench.commands.config import SIGNS, of_run, words_of
 from workbench.console import clean
 from workbench.present.table import table as table_of
 from workbench.web.components.text import choice, table

@@ -11,7 +11,7 @@ from dash import html
 
 from analyzers.memory import views
 from analyzers.words import size
-from workbench.palette import qualitative
+from workbench.colours import qualitative
 from workbench.present.tables.snapshot import entries, reserved
 from workbench.web.components.figure import ABOVE, PLAIN, drawn, plain
 from workbench.web.components.text import choice, table

@@ -8,7 +8,7 @@ import pandas as pd
 from analyzers.memory import views
 from analyzers.memory.answers.across_ranks import latest
 from analyzers.run import Artefact
-from workbench.palette import CATEGORIES, qualitative
+from workbench.colours import CATEGORIES, qualitative
 from workbench.web.components.memory import rank_lines, timeline
 from workbench.web.served_run import COLOURS, Instant, ServedRun
 from workbench.web.step_marks import memory_marks

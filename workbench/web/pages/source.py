@@ -11,7 +11,7 @@ from analyzers.memory import views as memory
 from analyzers.run import Kind
 from analyzers.traces import views as traces
 from workbench.console import clean
-from workbench.source import NAMED, source_of
+from workbench.source_files import NAMED, source_of
 from workbench.web.served_run import ServedRun
 
 AROUND = 25

@@ -16,7 +16,7 @@ from analyzers.traces import critical_parts, views
 from analyzers.traces.critical.path import in_columns
 from analyzers.traces.structs import RankTrace
 from analyzers.words import duration_ns
-from workbench.palette import KINDS
+from workbench.colours import KINDS
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.tables.trace import critical

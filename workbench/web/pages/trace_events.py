@@ -10,8 +10,8 @@ from dash import html
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import views
+from workbench.colours import KINDS, qualitative
 from workbench.console import clean
-from workbench.palette import KINDS, qualitative
 from workbench.present.tables.trace import events, latest
 from workbench.web.components.figure import drawn
 from workbench.web.components.memory import DIMMED

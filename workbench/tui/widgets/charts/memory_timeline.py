@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 
 from analyzers.words import size
+from workbench.colours import CATEGORIES, qualitative
 from workbench.console import clean
-from workbench.palette import CATEGORIES, qualitative
-from workbench.tui.widgets.stacked import FAILURE, Stacked
+from workbench.tui.widgets.charts.stacked_chart import FAILURE, Stacked
 
 
 class Area(Stacked):

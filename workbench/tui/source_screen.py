@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from workbench.console import clean
-from workbench.tui.widgets.rows import Rows
+from workbench.tui.widgets.row_list import Rows
 
 
 class SourceScreen(ModalScreen[None]):

@@ -6,8 +6,8 @@ import msgspec
 
 from analyzers.report import Report, Status, Verdict, tool_version
 from analyzers.run import Run
+from workbench.commands.trainer_process import ask_trainer
 from workbench.launch.plan import Request, own_environment, trainer_arguments
-from workbench.rehearsal import ask_trainer
 
 
 class Position(msgspec.Struct, frozen=True):

@@ -9,9 +9,9 @@ from analyzers.report import Evidence, Finding, Report, Severity, Verdict, ranke
 from analyzers.run import Run
 from analyzers.words import share, size
 from trainer.config import ConfigError, JobConfig, load
+from workbench.commands.trainer_process import ask_trainer
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, own_environment, shape, trainer_arguments
-from workbench.rehearsal import ask_trainer
 
 NEAR_LIMIT = 0.9
 UNCOUNTED = "what no tensor holds: the device's context, libraries' workspaces, fragmentation (often 1 to 3 GiB)"

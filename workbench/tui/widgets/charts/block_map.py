@@ -13,7 +13,7 @@ from textual.strip import Strip
 
 from analyzers.memory.answers.block_map import block_map
 from analyzers.words import share, size
-from workbench.palette import CATEGORIES, LETTERS, ink
+from workbench.colours import CATEGORIES, LETTERS, ink
 
 LABEL = 24
 """Columns in front of the cells, for the size of the segment and how full it is."""

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 
 from analyzers.words import rank_names, rank_ranges
 from workbench.console import clean
-from workbench.tui.widgets.tree import LazyTree
+from workbench.tui.widgets.trees.lazy_tree import LazyTree
 
 PLACE = ("filename", "line", "name")
 

@@ -6,11 +6,11 @@ import msgspec
 
 from analyzers import compare, hangs, incident, memory, steps, traces
 from analyzers.report import Report, json_schema
-from workbench.capabilities import CapabilitiesData
-from workbench.doctor import DoctorData
+from workbench.commands.capabilities import CapabilitiesData
+from workbench.commands.doctor import DoctorData
+from workbench.commands.estimate import EstimateData
+from workbench.commands.tokens import TokensData
 from workbench.errors import UsageProblem
-from workbench.estimate import EstimateData
-from workbench.tokens import TokensData
 
 DOCUMENTS: dict[str, Any] = {
     "memory": Report[memory.MemoryData],

@@ -11,10 +11,10 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from analyzers.words import duration_ns
+from workbench.colours import KIND_SIGNS, KINDS, ink
 from workbench.console import clean
-from workbench.palette import KIND_SIGNS, KINDS, ink
-from workbench.tui.widgets.keys import SCROLLED
-from workbench.tui.widgets.zoomed import Zoomed
+from workbench.tui.widgets.charts.time_zoom import Zoomed
+from workbench.tui.widgets.key_bindings import SCROLLED
 
 LABEL = 20
 """Columns in front of the events, for the lane."""

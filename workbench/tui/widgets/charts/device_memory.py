@@ -6,9 +6,9 @@ import pandas as pd
 from textual.binding import Binding, BindingType
 
 from analyzers.words import duration_ns, size
-from workbench.palette import KINDS
-from workbench.tui.widgets.stacked import Stacked
-from workbench.tui.widgets.zoomed import Zoomed
+from workbench.colours import KINDS
+from workbench.tui.widgets.charts.stacked_chart import Stacked
+from workbench.tui.widgets.charts.time_zoom import Zoomed
 
 COLOURS = {"allocated": KINDS["memory"], "beyond": KINDS["idle"]}
 

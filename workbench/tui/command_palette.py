@@ -6,7 +6,7 @@ from typing import Any
 
 from textual.app import App, SystemCommand
 
-from workbench.tui.widgets.readings import Readings
+from workbench.tui.widgets.view_switcher import Readings
 
 
 def commands(app: App[Any], names: Sequence[str], in_sight: Sequence[Readings]) -> Iterator[SystemCommand]:

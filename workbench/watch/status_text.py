@@ -7,12 +7,12 @@ from rich.text import Text
 
 from analyzers.steps.live import Now, RankNow, Stall
 from analyzers.words import agree, duration, rank_names, size, waiting_time
+from workbench.colours import PHASES, SEVERITIES, SEVERITY_SIGNS, STANDING_SIGNS, STANDINGS, STATUSES
 from workbench.console import clean
-from workbench.palette import PHASES, SEVERITIES, SEVERITY_SIGNS, STANDING_SIGNS, STANDINGS, STATUSES
 from workbench.present.bar import bar
 from workbench.present.sparkline import spark
 from workbench.present.text import head
-from workbench.watch.scene import Scene
+from workbench.watch.job_state import Scene
 
 LABEL = 8
 NUMBER = 12

@@ -6,10 +6,10 @@ import pandas as pd
 from rich.text import Text
 
 from analyzers.words import share, size
+from workbench.colours import CATEGORIES
 from workbench.console import clean
-from workbench.palette import CATEGORIES
 from workbench.present.bar import bar
-from workbench.tui.widgets.tree import LazyTree
+from workbench.tui.widgets.trees.lazy_tree import LazyTree
 
 
 class Holders(LazyTree):

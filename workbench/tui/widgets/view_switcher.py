@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Static
 
-from workbench.tui.asking import ask_aside
+from workbench.tui.background import ask_aside
 
 TURNS: list[BindingType] = [
     Binding("v", "reading(1)", "Next reading", id="reading.next"),

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from analyzers.report import Report
 from analyzers.steps.live import Now, StepNow
 from analyzers.words import duration, size
-from workbench.palette import SEVERITY_SIGNS
-from workbench.watch.board import lost_ranks, stalled
-from workbench.watch.scene import Scene
+from workbench.colours import SEVERITY_SIGNS
+from workbench.watch.job_state import Scene
+from workbench.watch.status_text import lost_ranks, stalled
 
 
 class Narrator:

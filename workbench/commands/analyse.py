@@ -77,7 +77,7 @@ def explore(folder: Path) -> Exit:
 
 def open_app(run: Run, room: str, options: Options) -> Exit:
     from workbench.tui.app import open_app
-    from workbench.tui.case import RunCase
+    from workbench.tui.subject import RunCase
 
     open_app(RunCase(run, room, options))
     return Exit.OK
@@ -119,13 +119,13 @@ def exported(paths: Sequence[Path], reading: Reading, target: Path, *, force: bo
 def compared(a: Path, b: Path, showing: Showing, fail_on: str | None) -> Exit:
     """Two runs side by side, and whether the second passes a gate."""
     from analyzers import compare
-    from workbench.failing import gate
+    from workbench.commands.failure_gate import gate
 
     limits = gate(fail_on)
     runs = discover(a), discover(b)
     if showing.interactive and not fail_on:
         from workbench.tui.app import open_app
-        from workbench.tui.case import Comparison
+        from workbench.tui.subject import Comparison
 
         open_app(Comparison(*runs, Options()))
         return Exit.OK

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from analyzers.words import duration
-from workbench.palette import PHASES, STATUSES
-from workbench.tui.widgets.stacked import FAILURE, Stacked
+from workbench.colours import PHASES, STATUSES
+from workbench.tui.widgets.charts.stacked_chart import FAILURE, Stacked
 
 REST = ("residual", "unknown")
 

@@ -9,7 +9,7 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from workbench.tui.widgets.keys import SCROLLED
+from workbench.tui.widgets.key_bindings import SCROLLED
 
 
 class Rows(ScrollView, can_focus=True):

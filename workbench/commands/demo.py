@@ -7,13 +7,13 @@ from analyzers.errors import Exit
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import JOINED, ask
+from workbench.commands.analyse import explore
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, plan
 from workbench.launch.run import launched
 from workbench.options import Format, on_terminal
 from workbench.present import render
-from workbench.show import explore
 
 SHORT_NAMES = {"hang": "stuck"}
 INCIDENTS = (

@@ -6,8 +6,8 @@ from rich.text import Text
 from textual.widgets import Static
 
 from analyzers.report import Report
+from workbench.colours import STATUS_SIGNS, STATUSES
 from workbench.console import clean
-from workbench.palette import STATUS_SIGNS, STATUSES
 
 
 class VerdictBanner(Static):

@@ -15,9 +15,9 @@ from analyzers.steps.live import RankNow
 from workbench.console import clean
 from workbench.present.text import head
 from workbench.tui.widgets.key_line import KeyLine
-from workbench.tui.widgets.rows import Rows
-from workbench.watch.board import RANK_HEADS, alerts, charts, rank_line, summary, troubled_first
-from workbench.watch.scene import Scene, Watching
+from workbench.tui.widgets.row_list import Rows
+from workbench.watch.job_state import Scene, Watching
+from workbench.watch.status_text import RANK_HEADS, alerts, charts, rank_line, summary, troubled_first
 
 POLL_S = 0.5
 

@@ -8,7 +8,7 @@ from textual.binding import BindingType
 from textual.widgets import Tree
 from textual.widgets.tree import TreeNode
 
-from workbench.tui.widgets.keys import CURSOR, FOUND
+from workbench.tui.widgets.key_bindings import CURSOR, FOUND
 
 
 class LazyTree(Tree[int]):

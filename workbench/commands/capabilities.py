@@ -14,7 +14,7 @@ import typer
 from analyzers.errors import Exit
 from analyzers.report import Report, Status, Verdict, tool_version
 from analyzers.run import ANALYSED, Kind
-from workbench.palette import CATEGORIES
+from workbench.colours import CATEGORIES
 
 DOCUMENT_OF = {
     "inspect": "incident",

@@ -10,7 +10,7 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from workbench.palette import STATE_SIGNS, STATES
+from workbench.colours import STATE_SIGNS, STATES
 
 LABEL = 10
 """Columns in front of the cells, for the rank."""

@@ -8,7 +8,7 @@ from rich.text import Text
 from analyzers.words import duration_ns
 from workbench.console import clean
 from workbench.present.bar import bar
-from workbench.tui.widgets.tree import LazyTree
+from workbench.tui.widgets.trees.lazy_tree import LazyTree
 
 
 class Calls(LazyTree):

@@ -14,7 +14,7 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
-from workbench.palette import STATUSES
+from workbench.colours import STATUSES
 
 STEPS = " ▁▂▃▄▅▆▇█"
 RULER_ROWS = 2

@@ -14,15 +14,15 @@ from analyzers.memory.answers import across_ranks
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.words import size
-from workbench.palette import CATEGORIES, HEAT, ink, qualitative
+from workbench.colours import CATEGORIES, HEAT, ink, qualitative
 from workbench.present.sparkline import LEVELS
 from workbench.present.tables.snapshot import block_list, changes, entries, life, stacks
-from workbench.tui.widgets.area import PlaceArea
-from workbench.tui.widgets.blocks import BlockMap
-from workbench.tui.widgets.holders import Holders
-from workbench.tui.widgets.readings import Readings
-from workbench.tui.widgets.rows import Rows
+from workbench.tui.widgets.charts.block_map import BlockMap
+from workbench.tui.widgets.charts.memory_timeline import PlaceArea
+from workbench.tui.widgets.row_list import Rows
 from workbench.tui.widgets.tables import Grid
+from workbench.tui.widgets.trees.memory_tree import Holders
+from workbench.tui.widgets.view_switcher import Readings
 
 TITLES = {
     "stacks": "largest stacks",

@@ -1,0 +1,1 @@
+"""Trees of the terminal app, which make a node only when its parent is opened."""
