@@ -18,9 +18,9 @@ from analyzers.traces.answers.collectives import RankCollectives
 from analyzers.traces.answers.flops import Formulas
 from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.columns.phases import phases
-from analyzers.traces.columns.work import Work, works
-from analyzers.traces.model import Trace, lanes
-from analyzers.traces.reading.event_table import fitted
+from analyzers.traces.columns.work import Work, work_of_accounts
+from analyzers.traces.model import Trace, find_lanes
+from analyzers.traces.reading.event_table import downcast
 
 VERSION = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))))
 """A change of any module of this room or of a folder in it makes the cached answers stale."""
@@ -39,7 +39,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
     columns = UnsavedColumns(*parsing.read(paths))
     trace = derived(columns)
-    found, formulas = works(trace), Formulas(trace)
+    found, formulas = work_of_accounts(trace), Formulas(trace)
     columns |= work_columns(trace, found)
     met = [RankCollectives(work) for work in found]
     accounts = [
@@ -55,9 +55,9 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 def derived(columns: UnsavedColumns) -> Trace:
     """The trace, with `lane` (a number in `meta["lanes"]`), `depth`, `parent` and `phase` of each event added to it."""
     trace = Trace(columns)
-    lane, columns.meta["lanes"] = lanes(trace)
+    lane, columns.meta["lanes"] = find_lanes(trace)
     depth, parent = nest(lane, columns["start"], columns["end"])
-    columns |= {"lane": fitted(lane), "depth": fitted(depth), "parent": fitted(parent)}
+    columns |= {"lane": downcast(lane), "depth": downcast(depth), "parent": downcast(parent)}
     columns["phase"] = phases(trace, parent, lane)
     return trace
 
@@ -68,4 +68,4 @@ def work_columns(trace: Trace, found: Sequence[Work]) -> dict[str, Column]:
     for number, work in enumerate(found):
         for name, values in (("account", number), ("kind", work.kind), ("launch", work.launch)):
             made[name][work.rows] = values
-    return {name: fitted(column) for name, column in made.items()}
+    return {name: downcast(column) for name, column in made.items()}

@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Turnover(msgspec.Struct, frozen=True, kw_only=True):
+class AllocationTotals(msgspec.Struct, frozen=True, kw_only=True):
     """How often and how much was allocated and freed; net = allocated - freed."""
 
     allocations: int
@@ -13,7 +13,7 @@ class Turnover(msgspec.Struct, frozen=True, kw_only=True):
     net_bytes: int
 
 
-class NamedTurnover(Turnover, frozen=True, kw_only=True):
+class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
     """That of an operator, module, line or phase, with what it calls; `own_`: without what it calls."""
 
     name: str
@@ -22,7 +22,7 @@ class NamedTurnover(Turnover, frozen=True, kw_only=True):
     own_net_bytes: int
 
 
-class StepMemory(Turnover, frozen=True, kw_only=True):
+class StepMemory(AllocationTotals, frozen=True, kw_only=True):
     """A `ProfilerStep#N`: what was allocated when it began and when it ended, and most in between."""
 
     step: int
@@ -32,7 +32,7 @@ class StepMemory(Turnover, frozen=True, kw_only=True):
     peak_reserved_bytes: int
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryMoment(msgspec.Struct, frozen=True, kw_only=True):
     """So many bytes, and where the host was: the innermost operator, module and function of the user's own, else empty.
 
     `at_ns` is Unix time; of operators of the backward pass `module` is that of their forward ones.
@@ -47,14 +47,14 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     line: str
 
 
-class Allocation(Moment, frozen=True, kw_only=True):
+class Allocation(MemoryMoment, frozen=True, kw_only=True):
     """One allocation; `lifetime_ns` and `freed_by` (an operator) are null and empty where it outlives the recording."""
 
     lifetime_ns: int | None
     freed_by: str
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class UnfreedMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Allocations at one place in the code that were not freed before the recording ended."""
 
     operator: str
@@ -64,7 +64,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-class DeviceMemory(Turnover, frozen=True, kw_only=True):
+class DeviceMemory(AllocationTotals, frozen=True, kw_only=True):
     """What one device's allocator did while the trace was recorded.
 
     `total_bytes`: what the device has, null where the trace does not tell. `told`: the recorder told totals; else
@@ -79,15 +79,15 @@ class DeviceMemory(Turnover, frozen=True, kw_only=True):
     told: bool
     start_bytes: int
     end_bytes: int
-    peak: Moment
-    reserved_peak: Moment | None
+    peak: MemoryMoment
+    reserved_peak: MemoryMoment | None
     older_freed_bytes: int
     unfreed_allocations: int
     unfreed_bytes: int
-    operators: list[NamedTurnover]
-    modules: list[NamedTurnover]
-    lines: list[NamedTurnover]
-    phases: list[NamedTurnover]
+    operators: list[NamedAllocationTotals]
+    modules: list[NamedAllocationTotals]
+    lines: list[NamedAllocationTotals]
+    phases: list[NamedAllocationTotals]
     steps: list[StepMemory]
     largest: list[Allocation]
-    unfreed: list[Kept]
+    unfreed: list[UnfreedMemory]

@@ -10,8 +10,8 @@ import numpy as np
 
 from analyzers.columns import Column, UnsavedColumns
 from analyzers.store import Columns
-from analyzers.traces.reading.distinct import distinct, first_places, numbered
-from analyzers.traces.reading.event_table import FIRST_NAME
+from analyzers.traces.reading.distinct import combined_codes, distinct_values, first_rows
+from analyzers.traces.reading.event_table import FIRST_TEXT_ID
 
 DEVICE_WORK = {"kernel", "Kernel"}
 COPIES = {"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}
@@ -39,7 +39,7 @@ class Trace:
     def names(self) -> list[str]:
         return list(self.columns.meta["names"])
 
-    def named(self, wanted: "re.Pattern[str] | set[str]", among: Sequence[int] | None = None) -> Column:
+    def text_matches(self, wanted: "re.Pattern[str] | set[str]", among: Sequence[int] | None = None) -> Column:
         """A flag for each text, or each of some: is it in the set, or does the pattern find something in it?"""
         found = np.zeros(len(self.names), bool)
         for number in range(len(self.names)) if among is None else among:
@@ -47,26 +47,26 @@ class Trace:
             found[number] = name in wanted if isinstance(wanted, set) else wanted.search(name) is not None
         return found
 
-    def is_named(self, wanted: "re.Pattern[str] | set[str]") -> Column:
+    def name_matches(self, wanted: "re.Pattern[str] | set[str]") -> Column:
         """A flag for each event: does its name match?"""
-        found: Column = self.named(wanted)[self.columns["name"]]
+        found: Column = self.text_matches(wanted)[self.columns["name"]]
         return found
 
-    def of_cat(self, wanted: "re.Pattern[str] | set[str]") -> Column:
+    def category_matches(self, wanted: "re.Pattern[str] | set[str]") -> Column:
         """A flag for each event: is its category one of these?"""
-        found: Column = self.named(wanted, self.cats)[self.columns["cat"]]
+        found: Column = self.text_matches(wanted, self.category_ids)[self.columns["cat"]]
         return found
 
     @cached_property
-    def cats(self) -> list[int]:
+    def category_ids(self) -> list[int]:
         """The numbers of the categories among the texts, which are a few of thousands."""
-        numbers: list[int] = distinct(self.columns["cat"]).tolist()
+        numbers: list[int] = distinct_values(self.columns["cat"]).tolist()
         return numbers
 
     @cached_property
     def work(self) -> Column:
         """The rows of device work, by category alone."""
-        return np.flatnonzero(self.of_cat(DEVICE_WORK | COPIES))
+        return np.flatnonzero(self.category_matches(DEVICE_WORK | COPIES))
 
     @cached_property
     def devices(self) -> Column:
@@ -80,14 +80,14 @@ class Trace:
         numbers = {i: int(found[1]) for i, name in enumerate(self.names) if (found := PROFILER_STEP.fullmatch(name))}
         if not numbers:
             return []
-        rows = np.flatnonzero(np.isin(self.columns["name"], list(numbers)) & self.of_cat(ANNOTATIONS))
+        rows = np.flatnonzero(np.isin(self.columns["name"], list(numbers)) & self.category_matches(ANNOTATIONS))
         marks: dict[int, tuple[int, int, int]] = {}
         for row in rows.tolist():
             number = numbers[int(self.columns["name"][row])]
             marks.setdefault(number, (number, int(self.columns["start"][row]), int(self.columns["end"][row])))
         return sorted(marks.values(), key=lambda mark: mark[1])
 
-    def step_at(self, at: Column) -> Column:
+    def step_index_at(self, at: Column) -> Column:
         """The position in `steps` of the step around each moment, -1 where there is none."""
         if not self.steps:
             return np.full(len(at), -1)
@@ -102,25 +102,25 @@ class Trace:
         return int(start.min()) if len(start) else 0
 
 
-def lanes(trace: Trace) -> tuple[Column, list[dict[str, Any]]]:
+def find_lanes(trace: Trace) -> tuple[Column, list[dict[str, Any]]]:
     """The lane of each event, and of each lane its `kind` (HOST_LANE ...), `pid`, `tid` and `name`.
 
     The lanes of work have the device for a pid and the stream for a tid.
     """
     c = trace.columns
     stream = c["stream"][trace.work]
-    kind = np.where(trace.of_cat(HOST), np.int8(HOST_LANE), np.int8(OTHER_LANE))
+    kind = np.where(trace.category_matches(HOST), np.int8(HOST_LANE), np.int8(OTHER_LANE))
     pid = c["pid"].astype(np.result_type(c["pid"], trace.devices))
     tid = c["tid"].astype(np.result_type(c["tid"], stream))
     kind[trace.work] = DEVICE_LANE
     pid[trace.work] = trace.devices
     tid[trace.work] = np.where(stream == -1, tid[trace.work], stream)
-    lane = numbered(kind, pid, tid)
+    lane = combined_codes(kind, pid, tid)
     named = {(process, thread): text for process, thread, text in c.meta["threads"] if text}
     found = []
-    for row in first_places(lane).tolist():
+    for row in first_rows(lane).tolist():
         place = int(pid[row]), int(tid[row])
-        name = lane_name(written(trace, place[1]), int(kind[row]), named.get(place, ""))
+        name = lane_name(text_of_id(trace, place[1]), int(kind[row]), named.get(place, ""))
         found.append({"kind": int(kind[row]), "pid": place[0], "tid": place[1], "name": name})
     return lane, found
 
@@ -132,6 +132,6 @@ def lane_name(number: str, kind: int, known: str) -> str:
     return known if number in known else f"thread {number} {known}".strip()
 
 
-def written(trace: Trace, number: int) -> str:
+def text_of_id(trace: Trace, number: int) -> str:
     """A pid, tid or stream as it stood in the file."""
-    return str(number) if number > FIRST_NAME else trace.names[FIRST_NAME - number]
+    return str(number) if number > FIRST_TEXT_ID else trace.names[FIRST_TEXT_ID - number]

@@ -23,7 +23,7 @@ from analyzers.traces.across.stragglers import Straggler, straggler_findings, st
 from analyzers.traces.findings.findings import findings_of
 from analyzers.traces.findings.memory import memory_findings
 from analyzers.traces.loading import Recording, load, open_trace
-from analyzers.traces.structs import Held, RankTrace
+from analyzers.traces.structs import CriticalPart, RankTrace
 from analyzers.words import duration_ns, rank_names, share
 
 SCHEMA = "workbench.trace/1"
@@ -44,7 +44,7 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     axes: list[AxisWaits]
     meetings: list[CollectiveWait]
     clocks: list[Clock]
-    critical: list[Held] = []
+    critical: list[CriticalPart] = []
 
 
 def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None) -> Report[TraceData]:
@@ -91,7 +91,7 @@ def with_critical_path(report: Report[TraceData], options: store.Options | None 
     return msgspec.structs.replace(report, data=msgspec.structs.replace(report.data, critical=parts))
 
 
-def critical_parts(account: RankTrace, options: store.Options | None = None) -> list[Held]:
+def critical_parts(account: RankTrace, options: store.Options | None = None) -> list[CriticalPart]:
     """What the last step of an account consists of along its critical path; of the whole recording without steps."""
     from analyzers.traces.critical.path import critical_path, held
 
@@ -102,7 +102,7 @@ def critical_parts(account: RankTrace, options: store.Options | None = None) -> 
         step, start, end = trace.steps[-1]
         window = start - trace.origin, end - trace.origin
     path = critical_path(trace, number, window)
-    return [Held(rank=account.rank, device=account.device, step=step, **part) for part in held(path)]
+    return [CriticalPart(rank=account.rank, device=account.device, step=step, **part) for part in held(path)]
 
 
 def by_step(good: Sequence[Recording]) -> list[RankComparison]:

@@ -81,7 +81,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     bound: str = ""
 
 
-class Shaped(msgspec.Struct, frozen=True, kw_only=True):
+class OperatorShape(msgspec.Struct, frozen=True, kw_only=True):
     """An operator with inputs of certain sizes.
 
     `total_ns` is the time of the kernels that it launched itself, on a host its own; `flops_per_s` is over that time.
@@ -96,7 +96,7 @@ class Shaped(msgspec.Struct, frozen=True, kw_only=True):
     bound: str
 
 
-class Launched(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchedKernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel and the operator that launched it, the innermost one."""
 
     operator: str
@@ -105,7 +105,7 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True):
     total_ns: int
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
+class StreamQueue(msgspec.Struct, frozen=True, kw_only=True):
     """How many kernels of one stream were launched and had not begun; `full_ns`: that was over 1000 of them, at about
     which a launching call has to wait.
     """
@@ -135,7 +135,7 @@ class Launches(msgspec.Struct, frozen=True, kw_only=True):
     blocked_ns: int
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class CallTotal(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one name: how often, how long together and at most."""
 
     name: str
@@ -187,7 +187,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     bus_bytes_per_s: float
 
 
-class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+class AllToAll(msgspec.Struct, frozen=True, kw_only=True):
     """The all-to-alls of one group on one rank: `sent_bytes` to each of `ranks`, all `count` calls together.
 
     `ranks` is empty where the file does not tell who the members are.
@@ -200,7 +200,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     sent_bytes: list[int]
 
 
-class Frame(msgspec.Struct, frozen=True, kw_only=True):
+class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
     """A Python frame that torch.compile compiled, `versions` times since the job began.
 
     `function` and `broken_at` (file:line) are known where stacks were recorded. Of its `calls` `breaks` went on behind
@@ -218,7 +218,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     compile_ns: int
 
 
-class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+class CompiledCode(msgspec.Struct, frozen=True, kw_only=True):
     """What torch.compile left in the trace; a frame compiled again has a region `n/1` or higher.
 
     `breaks` and `between_ns` are sums over `frames`; `lookups` are checks of the guards, one a call of a frame.
@@ -233,10 +233,10 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
     between_ns: int = 0
     lookups: int = 0
     lookup_ns: int = 0
-    frames: list[Frame] = []
+    frames: list[CompiledFrame] = []
 
 
-class Graphs(msgspec.Struct, frozen=True, kw_only=True):
+class CudaGraphs(msgspec.Struct, frozen=True, kw_only=True):
     """CUDA graphs: launches of whole graphs, and the kernels that ran from them."""
 
     launches: int = 0
@@ -244,7 +244,7 @@ class Graphs(msgspec.Struct, frozen=True, kw_only=True):
     device_ns: int = 0
 
 
-class Counter(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceCounter(msgspec.Struct, frozen=True, kw_only=True):
     """A performance counter of the device in all ranges of one name, such as `smsp__inst_executed.sum`."""
 
     range: str
@@ -253,7 +253,7 @@ class Counter(msgspec.Struct, frozen=True, kw_only=True):
     total: float
 
 
-class Sequence(msgspec.Struct, frozen=True, kw_only=True):
+class KernelSequence(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels that follow each other on a stream again and again; `total_ns` sums their times."""
 
     names: list[str]
@@ -261,7 +261,7 @@ class Sequence(msgspec.Struct, frozen=True, kw_only=True):
     total_ns: int
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
     """What has a share of the critical path of a step.
 
     The shares add up to the step; if this took half as long the step would be shorter by `saved_ns` at most, as another
@@ -320,19 +320,19 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     modules: list[Cost]
     annotations: list[Cost]
     lines: list[Cost]
-    shapes: list[Shaped]
-    launched: list[Launched]
+    shapes: list[OperatorShape]
+    launched: list[LaunchedKernel]
     launches: Launches | None
-    queues: list[Queue]
-    synchronisations: list[Call]
+    queues: list[StreamQueue]
+    synchronisations: list[CallTotal]
     copies: list[Copy]
     copy_sizes: list[CopySize]
     collectives: list[Collective]
-    exchanges: list[Exchange]
-    graphs: Graphs | None
-    compiled: Compiled | None
-    sequences: list[Sequence]
-    counters: list[Counter]
+    exchanges: list[AllToAll]
+    graphs: CudaGraphs | None
+    compiled: CompiledCode | None
+    sequences: list[KernelSequence]
+    counters: list[DeviceCounter]
     flops: int
     recomputed_flops: int
     flops_per_s: float

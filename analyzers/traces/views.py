@@ -36,9 +36,9 @@ from analyzers.traces.answers.call_tree import tree as tree_of
 from analyzers.traces.answers.device_allocator import allocators
 from analyzers.traces.columns.intervals import KIND_NAMES
 from analyzers.traces.columns.nesting import NONE
-from analyzers.traces.columns.phases import NAMES as PHASES
 from analyzers.traces.columns.phases import OTHER
-from analyzers.traces.columns.work import launches
+from analyzers.traces.columns.phases import PHASE_NAMES as PHASES
+from analyzers.traces.columns.work import launching_rows
 from analyzers.traces.critical.path import critical_path as critical_path_of
 from analyzers.traces.loading import open_trace
 from analyzers.traces.model import DEVICE_LANE, Trace
@@ -230,7 +230,7 @@ def phases(artefact: Artefact, rows: Column, options: store.Options | None = Non
     """The phase of the step that each event belongs to, of work on a device that of its launch; `other` if none."""
     trace = open_trace(artefact.path, options)
     on_device = np.isin(rows, trace.work)
-    caller = np.where(on_device, launches(trace, trace.columns["correlation"][rows]), rows)
+    caller = np.where(on_device, launching_rows(trace, trace.columns["correlation"][rows]), rows)
     return [PHASES[trace.columns["phase"][row]] if row >= 0 else OTHER for row in caller.tolist()]
 
 
@@ -244,7 +244,7 @@ def callers(artefact: Artefact, row: int, options: store.Options | None = None) 
     at = row if 0 <= row < len(c["name"]) else NONE
     while at != NONE:
         found.append(trace.names[c["name"][at]])
-        launched = launches(trace, c["correlation"][[at]])[0] if at in trace.work else NONE
+        launched = launching_rows(trace, c["correlation"][[at]])[0] if at in trace.work else NONE
         at = int(launched if launched != NONE else c["parent"][at])
     return found
 

@@ -12,7 +12,7 @@ from analyzers.columns import Column
 from analyzers.run import Artefact
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.rank_waits import RankComparison, compare_ranks
-from analyzers.traces.columns.intervals import COMMUNICATION, COMPUTE, Cover
+from analyzers.traces.columns.intervals import COMMUNICATION, COMPUTE, CoveredTime
 from analyzers.traces.loading import Recording, load
 from analyzers.words import rank_ranges
 
@@ -28,7 +28,7 @@ class AlignedRecordings:
 
     recordings: Sequence[Recording]
     comparison: RankComparison | None
-    _covers: dict[int, tuple[Cover, Cover, Cover]] = field(default_factory=dict)
+    _covers: dict[int, tuple[CoveredTime, CoveredTime, CoveredTime]] = field(default_factory=dict)
 
     @cached_property
     def begins(self) -> list[int]:
@@ -79,14 +79,18 @@ class AlignedRecordings:
         return np.array([c, n - c, w - n, length - w])
 
 
-def covers(one: Recording) -> tuple[Cover, Cover, Cover]:
+def covers(one: Recording) -> tuple[CoveredTime, CoveredTime, CoveredTime]:
     """What computing, kernels and all work of an account cover."""
     c = one.trace.columns
     rows = np.flatnonzero(c["account"] == one.number)
     start, end, kind = c["start"][rows], c["end"][rows], c["kind"][rows]
     computing = kind == COMPUTE
     kernels = computing | (kind == COMMUNICATION)
-    return Cover(start[computing], end[computing]), Cover(start[kernels], end[kernels]), Cover(start, end)
+    return (
+        CoveredTime(start[computing], end[computing]),
+        CoveredTime(start[kernels], end[kernels]),
+        CoveredTime(start, end),
+    )
 
 
 @lru_cache(maxsize=OPEN_AT_MOST)

@@ -8,13 +8,13 @@ from functools import cached_property
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.traces.columns.phases import OF_HOST
+from analyzers.traces.columns.phases import HOST_PHASES
 from analyzers.traces.columns.work import NO_STEP
 from analyzers.traces.loading import Key, Recording
 
 SHIFT_AT_MOST = 32
 """Collectives that one recording may begin before another, where nothing but their order tells which is which."""
-MEASURES = ("work_ns", "overlap_ns", "blocked_ns", "compute_ns", "copy_ns", *(f"{phase}_ns" for phase in OF_HOST))
+MEASURES = ("work_ns", "overlap_ns", "blocked_ns", "compute_ns", "copy_ns", *(f"{phase}_ns" for phase in HOST_PHASES))
 
 
 @dataclass(frozen=True)

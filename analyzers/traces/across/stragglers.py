@@ -8,7 +8,7 @@ import numpy as np
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.across.rank_waits import RankComparison, RankWaits
 from analyzers.traces.across.straggler_causes import cause_of, detail
-from analyzers.traces.columns.phases import OF_HOST
+from analyzers.traces.columns.phases import HOST_PHASES
 from analyzers.words import duration_ns, share
 
 EXCESS = {"device": 0.03, "cpu": 0.2}
@@ -87,7 +87,7 @@ def may_be_chance(one: RankComparison, place: int, found: Straggler) -> bool:
 
     What its host recorded that it did meanwhile is no chance. Of a process that just had no core, several steps tell.
     """
-    if source_of(one, place) == "device" or found.steps < STEPS_TELLING or found.cause in OF_HOST:
+    if source_of(one, place) == "device" or found.steps < STEPS_TELLING or found.cause in HOST_PHASES:
         return found.caused_share < CAUSED
     return found.late_steps < OFTEN * found.steps
 

@@ -14,11 +14,11 @@ from analyzers.traces.answers.input_shapes import by_shape
 from analyzers.traces.answers.kernels import kernels, sequences
 from analyzers.traces.answers.launches import copies, copy_sizes, graphs, launch_times, queues, synchronisations
 from analyzers.traces.answers.validity import problems
-from analyzers.traces.columns.intervals import account, covered
-from analyzers.traces.columns.phases import NAMES, OTHER
+from analyzers.traces.columns.intervals import break_down, union_length
+from analyzers.traces.columns.phases import OTHER, PHASE_NAMES
 from analyzers.traces.columns.work import Work
-from analyzers.traces.reading.distinct import distinct, groups
-from analyzers.traces.structs import Breakdown, Counter, RankTrace, StepTime
+from analyzers.traces.reading.distinct import distinct_values, rows_by_value
+from analyzers.traces.structs import Breakdown, DeviceCounter, RankTrace, StepTime
 
 KERNELS_AT_MOST = 100
 DIVIDED = [name for name in Breakdown.__struct_fields__ if name in RankTrace.__struct_fields__]
@@ -30,7 +30,7 @@ def describe(met: RankCollectives, formulas: Formulas) -> RankTrace:
     work, trace, due = met.work, met.work.trace, Attribution(met.work)
     whole, gaps = part(work, "", np.arange(len(work.rows))), idle(work)
     # Of several devices each has done what it was launched for; of one also what was launched unseen.
-    done, again = formulas.total(due.inside[1] > 0 if len(distinct(trace.devices)) > 1 else None)
+    done, again = formulas.total(due.inside[1] > 0 if len(distinct_values(trace.devices)) > 1 else None)
     timed = sum(end - start for _, start, end in trace.steps) or whole.span_ns
     devices = trace.header.get("devices", [])
     return RankTrace(
@@ -49,7 +49,7 @@ def describe(met: RankCollectives, formulas: Formulas) -> RankTrace:
         idle_dependency_ns=gaps.dependency,
         idle_launch_ns=gaps.launch,
         idle_unexplained_ns=gaps.unexplained,
-        blocking_communication_ns=covered(*blocking(work)),
+        blocking_communication_ns=union_length(*blocking(work)),
         kernels=kernels(due)[:KERNELS_AT_MOST],
         step_times=step_times(work),
         phases=phase_parts(work),
@@ -70,7 +70,7 @@ def describe(met: RankCollectives, formulas: Formulas) -> RankTrace:
         graphs=graphs(work),
         compiled=compiled(trace),
         sequences=sequences(work),
-        counters=msgspec.convert(trace.columns.meta["counters"], list[Counter]),
+        counters=msgspec.convert(trace.columns.meta["counters"], list[DeviceCounter]),
         flops=done,
         recomputed_flops=again,
         flops_per_s=round(done / timed * 1e9) if timed else 0,
@@ -82,7 +82,7 @@ def describe(met: RankCollectives, formulas: Formulas) -> RankTrace:
 def part(work: Work, name: str, rows: Column) -> Breakdown:
     """How some events divide, whose places in `work` are given."""
     start, end = work.start[rows], work.end[rows]
-    found = account(start, end, work.kind[rows])
+    found = break_down(start, end, work.kind[rows])
     return Breakdown(
         name=name,
         events=len(rows),
@@ -102,19 +102,19 @@ def part(work: Work, name: str, rows: Column) -> Breakdown:
 def phase_parts(work: Work) -> list[Breakdown]:
     """By the phase that launched each event; `no launch` where the file does not tell."""
     phase = work.phase
-    found = [part(work, NAMES[i] if i >= 0 else "no launch", rows) for i, rows in groups(phase)]
+    found = [part(work, PHASE_NAMES[i] if i >= 0 else "no launch", rows) for i, rows in rows_by_value(phase)]
     return [] if [one.name for one in found] == [OTHER] else sorted(found, key=lambda one: -one.busy_ns)
 
 
 def stream_parts(work: Work) -> list[Breakdown]:
     """By stream; on a host by thread."""
     lane = work.trace.columns["lane"][work.rows]
-    return [part(work, work.trace.columns.meta["lanes"][i]["name"], rows) for i, rows in groups(lane)]
+    return [part(work, work.trace.columns.meta["lanes"][i]["name"], rows) for i, rows in rows_by_value(lane)]
 
 
 def step_times(work: Work) -> list[StepTime]:
     """The steps of the host with the work that each launched."""
-    rows, base = dict(groups(work.step())), int(work.trace.header.get("base_ns", 0))
+    rows, base = dict(rows_by_value(work.step())), int(work.trace.header.get("base_ns", 0))
     found = []
     for place, (number, start, end) in enumerate(work.trace.steps):
         one = part(work, f"step {number}", rows.get(place, np.zeros(0, np.int64)))

@@ -9,19 +9,21 @@ import numpy as np
 
 from analyzers.columns import Column
 from analyzers.traces.answers.collectives import ELEMENT_BYTES, RankCollectives
-from analyzers.traces.reading.distinct import groups, numbered
-from analyzers.traces.structs import Exchange
+from analyzers.traces.reading.distinct import combined_codes, rows_by_value
+from analyzers.traces.structs import AllToAll
 
 ALL_TO_ALL = re.compile(r"all_?to_?all", re.IGNORECASE)
 
 
-def exchanges(met: RankCollectives) -> list[Exchange]:
+def exchanges(met: RankCollectives) -> list[AllToAll]:
     """By group, the one that sends most first; calls whose splits are cut short or make no sense do not count."""
     wanted = np.array([ALL_TO_ALL.search(name) is not None for name in met.name.texts], bool)[met.name.code]
     elements, splits = met.told("elements"), met.told("splits")
     chosen = np.flatnonzero(wanted & (elements >= 0) & (splits >= 0))
     found: dict[str, tuple[int, Column]] = {}
-    for _, places in groups(numbered(met.group.code, met.members, met.dtype.code, elements, splits)[chosen]):
+    for _, places in rows_by_value(
+        combined_codes(met.group.code, met.members, met.dtype.code, elements, splits)[chosen]
+    ):
         one = int(chosen[places[0]])
         size = int(elements[one]) * ELEMENT_BYTES.get(met.dtype.texts[met.dtype.code[one]].lower(), 0)
         sent = divided(size, met.work.trace.names[splits[one]], int(met.members[one]))
@@ -31,7 +33,7 @@ def exchanges(met: RankCollectives) -> list[Exchange]:
             found[group] = count + len(places), before + len(places) * sent
     return sorted(
         (
-            Exchange(
+            AllToAll(
                 group=group,
                 group_desc=met.described.get(group, ""),
                 count=count,

@@ -10,12 +10,19 @@ import numpy as np
 from analyzers.columns import Column
 from analyzers.traces.answers.costs import Attribution
 from analyzers.traces.answers.device_allocator import Allocator, allocators
-from analyzers.traces.columns.nesting import NONE, Lanes, enclosing, innermost
-from analyzers.traces.columns.phases import NAMES, OTHER
+from analyzers.traces.columns.nesting import NONE, NestedEvents, innermost_at, innermost_selected
+from analyzers.traces.columns.phases import OTHER, PHASE_NAMES
 from analyzers.traces.columns.work import Work
-from analyzers.traces.memory_structs import Allocation, DeviceMemory, Kept, Moment, NamedTurnover, StepMemory
+from analyzers.traces.memory_structs import (
+    Allocation,
+    DeviceMemory,
+    MemoryMoment,
+    NamedAllocationTotals,
+    StepMemory,
+    UnfreedMemory,
+)
 from analyzers.traces.model import HOST_LANE, Trace
-from analyzers.traces.reading.distinct import groups
+from analyzers.traces.reading.distinct import rows_by_value
 
 ROWS_AT_MOST, LARGEST_AT_MOST = 100, 20
 
@@ -49,7 +56,7 @@ class Attributed:
         for number, one in enumerate(c.meta["lanes"]):
             if one["kind"] == HOST_LANE:
                 lane[(pid == one["pid"]) & (tid == one["tid"])] = number
-        return enclosing(Lanes(c["lane"], c["start"], c["end"], c["parent"]), lane, self.allocator.at)
+        return innermost_at(NestedEvents(c["lane"], c["start"], c["end"], c["parent"]), lane, self.allocator.at)
 
     def of(self, what: str) -> Column:
         """The row of the innermost operator, module or line around each (`Attribution.chosen`)."""
@@ -68,7 +75,7 @@ class Attributed:
         same = (place >= 0) & (sequence[ahead][place] == sequence[behind])
         forward = np.full(len(module) + 1, NONE)
         forward[rows[behind]] = np.where(same, module[rows[ahead[place]]], NONE)
-        nearest = innermost(forward[:-1] != NONE, parent)
+        nearest = innermost_selected(forward[:-1] != NONE, parent)
         return np.where(module == NONE, forward[nearest], module)
 
     def described(self) -> DeviceMemory:
@@ -97,19 +104,19 @@ class Attributed:
             unfreed=self.kept(),
         )
 
-    def peak(self) -> Moment:
+    def peak(self) -> MemoryMoment:
         """When most was allocated; that may have been before the first event."""
         a = self.allocator
         place = int(a.allocated.argmax())
         return self.moment(place, int(a.allocated[place])) if a.allocated[place] >= a.before else self.beginning()
 
-    def beginning(self) -> Moment:
+    def beginning(self) -> MemoryMoment:
         at = int(self.allocator.at[0]) + self.base
         nowhere = dict.fromkeys(("operator", "module", "line"), "")
-        return Moment(bytes=self.allocator.before, at_ns=at, step=None, phase=OTHER, **nowhere)
+        return MemoryMoment(bytes=self.allocator.before, at_ns=at, step=None, phase=OTHER, **nowhere)
 
-    def moment(self, place: int, size: int) -> Moment:
-        return Moment(bytes=size, **self.where(place))
+    def moment(self, place: int, size: int) -> MemoryMoment:
+        return MemoryMoment(bytes=size, **self.where(place))
 
     @property
     def base(self) -> int:
@@ -121,17 +128,17 @@ class Attributed:
         return {
             "at_ns": int(self.allocator.at[place]) + self.base,
             "step": self.trace.steps[step][0] if step != NONE else None,
-            "phase": NAMES[self.phase[place]],
+            "phase": PHASE_NAMES[self.phase[place]],
             **{what: self.named(what, place) for what in ("operator", "module", "line")},
         }
 
     @cached_property
     def step(self) -> Column:
-        return self.trace.step_at(self.allocator.at)
+        return self.trace.step_index_at(self.allocator.at)
 
     @cached_property
     def phase(self) -> Column:
-        return np.append(self.trace.columns["phase"], NAMES.index(OTHER))[self.around]
+        return np.append(self.trace.columns["phase"], PHASE_NAMES.index(OTHER))[self.around]
 
     @cached_property
     def places(self) -> dict[str, Column]:
@@ -145,7 +152,7 @@ class Attributed:
     def name_of(self, number: int) -> str:
         return self.trace.names[number].removeprefix("nn.Module: ")
 
-    def by(self, what: str) -> list[NamedTurnover]:
+    def by(self, what: str) -> list[NamedAllocationTotals]:
         """By operator, module or line; one that runs inside another of its name counts once."""
         own = dict(self.inside(what, deep=False))
         found = []
@@ -164,15 +171,18 @@ class Attributed:
             above = c["parent"][at]
             at = np.where(above == NONE, NONE, around[above]) if deep else np.full(len(at), NONE)
         name, event = np.divmod(np.unique(np.concatenate(keys)), max(1, len(self.around)))
-        return [(number, event[rows]) for number, rows in groups(name)]
+        return [(number, event[rows]) for number, rows in rows_by_value(name)]
 
-    def by_phase(self) -> list[NamedTurnover]:
+    def by_phase(self) -> list[NamedAllocationTotals]:
         change = self.allocator.change
-        found = [named_turnover(NAMES[phase], change[events], change[events]) for phase, events in groups(self.phase)]
+        found = [
+            named_turnover(PHASE_NAMES[phase], change[events], change[events])
+            for phase, events in rows_by_value(self.phase)
+        ]
         return [] if [one.name for one in found] == [OTHER] else largest_first(found)
 
     def by_step(self) -> list[StepMemory]:
-        a, events = self.allocator, dict(groups(self.step))
+        a, events = self.allocator, dict(rows_by_value(self.step))
         found = []
         for place, (number, start, end) in enumerate(self.trace.steps):
             inside = events.get(place, np.zeros(0, np.int64))
@@ -203,14 +213,14 @@ class Attributed:
             **self.where(place),
         )
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[UnfreedMemory]:
         """What was never freed, by where it was allocated."""
         a, sums = self.allocator, dict[tuple[str, str, str], list[int]]()
         for place in a.unfreed.tolist():
             where = self.named("operator", place), self.named("module", place), self.named("line", place)
             sums.setdefault(where, []).append(int(a.change[place]))
         found = [
-            Kept(operator=operator, module=module, line=line, count=len(sizes), bytes=sum(sizes))
+            UnfreedMemory(operator=operator, module=module, line=line, count=len(sizes), bytes=sum(sizes))
             for (operator, module, line), sizes in sums.items()
         ]
         return sorted(found, key=lambda one: -one.bytes)[:LARGEST_AT_MOST]
@@ -224,10 +234,10 @@ def turnover(change: Column) -> dict[str, int]:
     return counts | {"allocated_bytes": allocated, "freed_bytes": freed, "net_bytes": allocated - freed}
 
 
-def named_turnover(name: str, change: Column, own: Column) -> NamedTurnover:
+def named_turnover(name: str, change: Column, own: Column) -> NamedAllocationTotals:
     mine = {f"own_{field}": turnover(own)[field] for field in ("allocations", "allocated_bytes", "net_bytes")}
-    return NamedTurnover(name=name, **turnover(change), **mine)
+    return NamedAllocationTotals(name=name, **turnover(change), **mine)
 
 
-def largest_first(found: list[NamedTurnover]) -> list[NamedTurnover]:
+def largest_first(found: list[NamedAllocationTotals]) -> list[NamedAllocationTotals]:
     return sorted(found, key=lambda one: (-one.own_allocated_bytes, -one.allocated_bytes, one.name))[:ROWS_AT_MOST]

@@ -11,17 +11,17 @@ import numpy as np
 from analyzers.columns import Column
 from analyzers.traces.answers.collectives import Labels, RankCollectives
 from analyzers.traces.answers.idle import standing, without
-from analyzers.traces.columns.intervals import COMPUTE, MEMORY, Cover, merge
-from analyzers.traces.columns.phases import GC, OF_HOST, marks
+from analyzers.traces.columns.intervals import COMPUTE, MEMORY, CoveredTime, merge
+from analyzers.traces.columns.phases import GC, HOST_PHASES, phase_intervals
 from analyzers.traces.columns.work import Work
 from analyzers.traces.model import Trace
-from analyzers.traces.reading.event_table import fitted
+from analyzers.traces.reading.event_table import downcast
 
 
 def collective_columns(accounts: Sequence[RankCollectives], table: dict[str, int]) -> dict[str, Column]:
     """`meet_*`: a row a collective of an account; `table` numbers the texts and takes new ones."""
     parts = [of_account(number, met, table) for number, met in enumerate(accounts)]
-    return {f"meet_{name}": fitted(np.concatenate([part[name] for part in parts])) for name in parts[0]}
+    return {f"meet_{name}": downcast(np.concatenate([part[name] for part in parts])) for name in parts[0]}
 
 
 def of_account(number: int, met: RankCollectives, table: dict[str, int]) -> dict[str, Column]:
@@ -34,7 +34,7 @@ def of_account(number: int, met: RankCollectives, table: dict[str, int]) -> dict
     work, c = met.work, met.work.trace.columns
     start, end = c["start"][met.rows], c["end"][met.rows]
     since = np.maximum.accumulate(begun(work.trace, start))
-    held = Cover(*standing(work))
+    held = CoveredTime(*standing(work))
     blocked = held.between(since, start)
     host = np.where(work.launch[met.places] >= 0, work.launch_start[met.places], start)
     return {
@@ -67,11 +67,11 @@ def begun(trace: Trace, arrival: Column) -> Column:
     """The previous arrival; for the first the beginning of its step, else of the recording."""
     if not len(arrival):
         return arrival
-    marks = [start for _, start, end in trace.steps if start <= arrival[0] < end]
-    return np.append(marks[-1] if marks else min(trace.origin, int(arrival[0])), arrival[:-1])
+    step_starts = [start for _, start, end in trace.steps if start <= arrival[0] < end]
+    return np.append(step_starts[-1] if step_starts else min(trace.origin, int(arrival[0])), arrival[:-1])
 
 
-def overlaps(arrival: Column, held: Cover) -> Column:
+def overlaps(arrival: Column, held: CoveredTime) -> Column:
     """From each arrival to the moment the rank stands still, or to its next arrival."""
     until = np.append(arrival[1:], arrival[-1:])
     place = np.searchsorted(held.end, arrival, side="right")
@@ -80,12 +80,14 @@ def overlaps(arrival: Column, held: Cover) -> Column:
     return found
 
 
-def of_kind(work: Work, kind: int) -> Cover:
-    return Cover(work.start[work.kind == kind], work.end[work.kind == kind])
+def of_kind(work: Work, kind: int) -> CoveredTime:
+    return CoveredTime(work.start[work.kind == kind], work.end[work.kind == kind])
 
 
 def host_phases(trace: Trace, low: Column, high: Column) -> dict[str, Column]:
     """The time between two instants that the host spent in each phase of its own; collecting garbage counts as that."""
-    collecting = merge(*marks(trace, [GC]))
-    found = {phase: without(merge(*marks(trace, [phase])), collecting) for phase in OF_HOST} | {GC: collecting}
-    return {f"{phase}_ns": Cover(*intervals).between(low, high) for phase, intervals in found.items()}
+    collecting = merge(*phase_intervals(trace, [GC]))
+    found = {phase: without(merge(*phase_intervals(trace, [phase])), collecting) for phase in HOST_PHASES} | {
+        GC: collecting
+    }
+    return {f"{phase}_ns": CoveredTime(*intervals).between(low, high) for phase, intervals in found.items()}

@@ -5,9 +5,9 @@ import pandas as pd
 
 from analyzers.columns import Column
 from analyzers.traces.answers.costs import MODULE
-from analyzers.traces.columns.nesting import NONE, innermost, own_time, summed_up
+from analyzers.traces.columns.nesting import NONE, inclusive_sums, innermost_selected, self_times
 from analyzers.traces.model import OPS, Trace
-from analyzers.traces.reading.distinct import summed
+from analyzers.traces.reading.distinct import sums_by_code
 
 COLUMNS = ("node", "parent", "depth", "name", "count", "host_ns", "own_ns", "device_ns", "kernels")
 
@@ -22,14 +22,14 @@ def tree(trace: Trace, by: str) -> pd.DataFrame:
     rows = np.flatnonzero(chosen)
     if not len(rows):
         return pd.DataFrame(columns=COLUMNS)
-    inner = innermost(chosen, c["parent"])
+    inner = innermost_selected(chosen, c["parent"])
     above = np.where(chosen & (c["parent"] >= 0), inner[c["parent"]], NONE)
     node, parents, names = paths(trace, rows, above)
     calls, lasting = launched(trace)
-    spent, count = (summed_up(calls, values, c["parent"]) for values in (lasting, np.ones_like(lasting)))
-    own = own_time(above, c["start"], c["end"])
+    spent, count = (inclusive_sums(calls, values, c["parent"]) for values in (lasting, np.ones_like(lasting)))
+    own = self_times(above, c["start"], c["end"])
     sums = {
-        name: summed(node[rows], values[rows], len(names))
+        name: sums_by_code(node[rows], values[rows], len(names))
         for name, values in (
             ("host_ns", c["end"] - c["start"]),
             ("own_ns", own),
@@ -50,10 +50,10 @@ def tree(trace: Trace, by: str) -> pd.DataFrame:
 
 
 def nodes_of(trace: Trace, by: str) -> Column:
-    functions = trace.of_cat({"python_function"})
+    functions = trace.category_matches({"python_function"})
     if by == "operator":
-        return trace.of_cat(OPS)
-    return functions & trace.is_named(MODULE) if by == "module" else functions
+        return trace.category_matches(OPS)
+    return functions & trace.name_matches(MODULE) if by == "module" else functions
 
 
 def paths(trace: Trace, rows: Column, above: Column) -> tuple[Column, list[int], list[int]]:

@@ -10,10 +10,10 @@ import numpy as np
 
 from analyzers.columns import Column
 from analyzers.traces.columns.intervals import COMMUNICATION
-from analyzers.traces.columns.nesting import NONE, innermost
+from analyzers.traces.columns.nesting import NONE, innermost_selected
 from analyzers.traces.columns.work import NO_STEP, Work
 from analyzers.traces.model import OPS
-from analyzers.traces.reading.distinct import coded, groups, numbered
+from analyzers.traces.reading.distinct import combined_codes, factorize, rows_by_value
 from analyzers.traces.structs import Collective
 
 SYMMETRIC = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
@@ -61,8 +61,8 @@ class RankCollectives:
         place = np.full(len(c["start"]), NONE)
         place[rows] = np.arange(len(rows))
         telling = place >= 0
-        telling &= self.work.trace.of_cat(OPS)
-        around = innermost(telling, c["parent"])
+        telling &= self.work.trace.category_matches(OPS)
+        around = innermost_selected(telling, c["parent"])
         launch = self.work.launch[self.places]
         operator = np.where(launch >= 0, around[launch], NONE)
         return np.where(place[self.rows] >= 0, place[self.rows], np.where(operator >= 0, place[operator], NONE))
@@ -101,7 +101,7 @@ class RankCollectives:
 
     def labels(self, numbers: Column) -> Labels:
         """Texts of the trace by their numbers; that of a negative one is empty."""
-        values, code = coded(numbers)
+        values, code = factorize(numbers)
         return Labels(code, [self.work.trace.names[i] if i >= 0 else "" for i in values.tolist()])
 
     @cached_property
@@ -152,9 +152,9 @@ def first_input(shapes: str) -> tuple[int, str]:
 
 def collectives(met: RankCollectives) -> list[Collective]:
     """By name, group and size: how often, how long, and how fast at best."""
-    kind = numbered(met.name.code, met.group.code, met.members, met.dtype.code, met.sizes)
+    kind = combined_codes(met.name.code, met.group.code, met.members, met.dtype.code, met.sizes)
     length = met.work.trace.columns["end"][met.rows] - met.work.trace.columns["start"][met.rows]
-    found = [describe(met, int(mine[0]), np.sort(length[mine])) for _, mine in groups(kind)]
+    found = [describe(met, int(mine[0]), np.sort(length[mine])) for _, mine in rows_by_value(kind)]
     return sorted(found, key=lambda one: (-one.total_ns, one.name, one.bytes))
 
 

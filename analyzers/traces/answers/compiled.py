@@ -12,10 +12,10 @@ from typing import Literal
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.traces.columns.intervals import Cover
+from analyzers.traces.columns.intervals import CoveredTime
 from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.model import ANNOTATIONS, Trace
-from analyzers.traces.structs import Compiled, Frame
+from analyzers.traces.structs import CompiledCode, CompiledFrame
 
 REGION = re.compile(r"^Torch-Compiled Region(?:: (.+)/(\d+))?")
 GRAPH = re.compile(r"^CompiledFunction$|^## Call CompiledFxGraph|^Pregraph bytecode$")
@@ -62,7 +62,7 @@ class Regions:
     def functions(self) -> dict[int, str]:
         """The Python function that each region (a row) runs, where stacks were recorded: the first one inside."""
         c = self.trace.columns
-        called = np.flatnonzero(self.trace.of_cat({"python_function"}))
+        called = np.flatnonzero(self.trace.category_matches({"python_function"}))
         first = neighbour((c["lane"][called], c["start"][called]), (self.lane, self.start), behind=True)
         pairs = [(row, called[i]) for row, i in zip(self.rows.tolist(), first.tolist(), strict=True) if i != NONE]
         return {row: self.trace.names[c["name"][one]] for row, one in pairs if c["end"][one] <= c["end"][row]}
@@ -75,13 +75,13 @@ class Regions:
         before = neighbour((c["lane"][left], c["end"][left]), (self.lane, self.start), behind=False)
         since = np.where(before != NONE, c["end"][left[before]], self.start)
         since = np.maximum(since, np.where(broken, c["start"][self.outer], since))
-        compiling = Cover(c["start"][made], c["end"][made]).between(since, self.start)
+        compiling = CoveredTime(c["start"][made], c["end"][made]).between(since, self.start)
         return np.where(broken, self.start - since - compiling, 0)
 
 
 def marked(trace: Trace, pattern: re.Pattern[str]) -> Column:
     """The rows of what torch.compile marks so; functions on the stack may be called alike."""
-    return np.flatnonzero(trace.is_named(pattern) & trace.of_cat(ANNOTATIONS))
+    return np.flatnonzero(trace.name_matches(pattern) & trace.category_matches(ANNOTATIONS))
 
 
 def around(trace: Trace, rows: Column) -> Column:
@@ -113,14 +113,14 @@ def compilations(trace: Trace) -> Column:
     return found[np.argsort(trace.columns["start"][found], kind="stable")]
 
 
-def compiled(trace: Trace) -> Compiled | None:
+def compiled(trace: Trace) -> CompiledCode | None:
     """Compiled code that ran, and compilations during the recording; None without any of these."""
     regions, made = Regions(trace), compilations(trace)
     if not len(regions.rows) and not len(made):
         return None
     c, lookups = trace.columns, marked(trace, LOOKUP)
     known, broken = set(regions.frames), regions.outer != NONE
-    return Compiled(
+    return CompiledCode(
         regions=len(known),
         recompiled=sum(version > 0 for _, version in known),
         compilations=len(made),
@@ -134,7 +134,7 @@ def compiled(trace: Trace) -> Compiled | None:
     )
 
 
-def frames(regions: Regions, made: Column) -> list[Frame]:
+def frames(regions: Regions, made: Column) -> list[CompiledFrame]:
     """Each frame with its calls, breaks and compilations; those that cost most first."""
     numbers = {frame: i for i, frame in enumerate(dict.fromkeys(frame for frame, _ in regions.frames))}
     which = np.array([numbers[frame] for frame, _ in regions.frames], np.int64)
@@ -144,7 +144,7 @@ def frames(regions: Regions, made: Column) -> list[Frame]:
         mine = which == number
         function, line = place(next(filter(None, map(regions.functions.get, regions.rows[mine].tolist())), ""))
         found.append(
-            Frame(
+            CompiledFrame(
                 frame=frame,
                 function=function,
                 broken_at=line,
@@ -162,7 +162,7 @@ def frames(regions: Regions, made: Column) -> list[Frame]:
 def of_frames(regions: Regions, made: Column, which: Column, size: int) -> tuple[Column, Column]:
     """(ns, number) of the compilations of each frame: a frame that was compiled runs right behind."""
     c, spent, times = regions.trace.columns, np.zeros(size, np.int64), np.zeros(size, np.int64)
-    forward = made[~regions.trace.is_named(BACKWARD)[made]]
+    forward = made[~regions.trace.name_matches(BACKWARD)[made]]
     region = neighbour((regions.lane, regions.start), (c["lane"][forward], c["end"][forward]), behind=True)
     known = region != NONE
     np.add.at(spent, which[region[known]], (c["end"][forward] - c["start"][forward])[known])

@@ -9,11 +9,11 @@ import numpy as np
 from analyzers.columns import Column
 from analyzers.frames import is_library
 from analyzers.traces.answers.flops import Formulas
-from analyzers.traces.columns.nesting import NONE, innermost, outermost, own_time, summed_up
+from analyzers.traces.columns.nesting import NONE, inclusive_sums, innermost_selected, is_outermost, self_times
 from analyzers.traces.columns.work import Work
 from analyzers.traces.model import OPS, PROFILER_STEP, Trace
-from analyzers.traces.reading.distinct import coded, numbered, summed
-from analyzers.traces.structs import Cost, Launched
+from analyzers.traces.reading.distinct import combined_codes, factorize, sums_by_code
+from analyzers.traces.structs import Cost, LaunchedKernel
 
 MODULE = re.compile(r"^nn\.Module: ")
 SOURCE = re.compile(r"\.pyx?\(\d+\): ")
@@ -43,24 +43,24 @@ class Attribution:
         # On a host events launch themselves, and no device.
         linked = self.work.linked & (self.work.device is not None)
         launch, parent = self.work.launch[linked], self.trace.columns["parent"]
-        count = summed_up(launch, np.ones_like(launch), parent).astype(np.int32)
-        return summed_up(launch, self.work.own[linked], parent), count
+        count = inclusive_sums(launch, np.ones_like(launch), parent).astype(np.int32)
+        return inclusive_sums(launch, self.work.own[linked], parent), count
 
     def by_name(self, what: str, formulas: Formulas | None = None) -> list[Cost]:
         """The events that `chosen` tells by their name; those inside one of the same name count once."""
         c, rows = self.trace.columns, np.flatnonzero(self.chosen(what))
         start, end = c["start"][rows], c["end"][rows]
-        names, which = coded(c["name"][rows])
-        outer = outermost(numbered(c["lane"][rows], which), start, end)
-        own = own_time(self.inner(what, rows), start, end)
+        names, which = factorize(c["name"][rows])
+        outer = is_outermost(combined_codes(c["lane"][rows], which), start, end)
+        own = self_times(self.inner(what, rows), start, end)
         spent, count = self.inside
         outside, outer_name = rows[outer], which[outer]
         sums = (
             np.bincount(which, minlength=len(names)),
-            summed(outer_name, (end - start)[outer], len(names)),
-            summed(which, own, len(names)),
-            summed(outer_name, spent[outside], len(names)),
-            summed(outer_name, count[outside], len(names)),
+            sums_by_code(outer_name, (end - start)[outer], len(names)),
+            sums_by_code(which, own, len(names)),
+            sums_by_code(outer_name, spent[outside], len(names)),
+            sums_by_code(outer_name, count[outside], len(names)),
         )
         found = [
             Cost(
@@ -81,12 +81,12 @@ class Attribution:
     def chosen(self, what: str) -> Column:
         """Which events are an `operator`, an `annotation`, a `module`, or a function of the user's own (`line`)."""
         if what == "operator":
-            return self.trace.of_cat(OPS) & ~self.trace.is_named(PROFILER_STEP)
+            return self.trace.category_matches(OPS) & ~self.trace.name_matches(PROFILER_STEP)
         if what == "annotation":
-            return self.trace.of_cat({"user_annotation"})
-        functions = self.trace.of_cat({"python_function"})
+            return self.trace.category_matches({"user_annotation"})
+        functions = self.trace.category_matches({"python_function"})
         if what == "module":
-            return functions & self.trace.is_named(MODULE)
+            return functions & self.trace.name_matches(MODULE)
         own = np.array([is_user_function(name) for name in self.trace.names] or [False])
         found: Column = functions & own[self.trace.columns["name"]]
         return found
@@ -96,7 +96,7 @@ class Attribution:
         if what not in self._around:
             chosen = self.chosen(what)
             nowhere = np.broadcast_to(np.int32(NONE), chosen.shape)
-            self._around[what] = innermost(chosen, self.trace.columns["parent"]) if chosen.any() else nowhere
+            self._around[what] = innermost_selected(chosen, self.trace.columns["parent"]) if chosen.any() else nowhere
         return self._around[what]
 
     def inner(self, what: str, rows: Column) -> Column:
@@ -113,9 +113,9 @@ class Attribution:
         around = self.around(what)[self.work.launch]
         known = self.work.linked & (around != NONE)
         key = c["name"][self.work.rows[known]].astype(np.int64) * len(self.trace.names) + c["name"][around[known]]
-        keys, which = coded(key)
+        keys, which = factorize(key)
         times = np.bincount(which, minlength=len(keys))
-        spent = summed(which, self.work.own[known], len(keys))
+        spent = sums_by_code(which, self.work.own[known], len(keys))
         order = np.argsort(spent, kind="stable")
         kernel, source = np.divmod(keys[order], max(1, len(self.trace.names)))
         return kernel, source, spent[order], times[order]
@@ -125,12 +125,12 @@ class Attribution:
         kernel, source, _, _ = self.pairs(what)
         return {one: self.trace.names[by] for one, by in zip(kernel.tolist(), source.tolist(), strict=True)}
 
-    def launched(self) -> list[Launched]:
+    def launched(self) -> list[LaunchedKernel]:
         """Which kernels each operator launched, those of most time first."""
         longest = [column[::-1][:COSTS_AT_MOST].tolist() for column in self.pairs("operator")]
         names = self.trace.names
         return [
-            Launched(operator=names[by], kernel=names[one], count=times, total_ns=spent)
+            LaunchedKernel(operator=names[by], kernel=names[one], count=times, total_ns=spent)
             for one, by, spent, times in zip(*longest, strict=True)
         ]
 
@@ -184,7 +184,7 @@ class Attribution:
         chosen = np.zeros(len(self.trace.columns["start"]), bool)
         chosen[rows] = True
         parent = self.trace.columns["parent"]
-        return above(innermost(chosen, parent), parent)[rows] >= 0
+        return above(innermost_selected(chosen, parent), parent)[rows] >= 0
 
     def modules_around(self, module: Column, row: int) -> set[str]:
         """The names of all modules around a row."""

@@ -8,7 +8,7 @@ import numpy as np
 from analyzers.columns import Column
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.model import Trace
-from analyzers.traces.reading.distinct import groups, numbered
+from analyzers.traces.reading.distinct import combined_codes, rows_by_value
 
 TYPES = {
     0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 15: "hpu", 18: "ipu", 19: "mtia", 20: "privateuse1",
@@ -124,7 +124,7 @@ def allocators(trace: Trace) -> list[Allocator]:
     """One a device that allocated or freed, hosts first."""
     kind, number = (np.asarray(trace.columns[f"memory_{name}"]) for name in ("device_type", "device"))
     found = []
-    for _, rows in groups(numbered(kind, number)) if len(kind) else []:
+    for _, rows in rows_by_value(combined_codes(kind, number)) if len(kind) else []:
         first = int(rows[0])
         ordered = rows[np.argsort(trace.columns["memory_at"][rows], kind="stable")]
         device = int(number[first])

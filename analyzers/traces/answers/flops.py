@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.traces.columns.nesting import NONE, innermost
+from analyzers.traces.columns.nesting import NONE, innermost_selected
 from analyzers.traces.model import OPS, Trace
-from analyzers.traces.reading.distinct import groups
+from analyzers.traces.reading.distinct import rows_by_value
 
 Dims = list[Any]
 Counted = tuple[int, int]
@@ -151,13 +151,17 @@ class Formulas:
     @cached_property
     def rows(self) -> tuple[Column, Column, Column]:
         """(row, operations, bytes) of the events that count; none of them lies inside another."""
-        c, counted, found = self.trace.columns, self.trace.is_named(set(FORMULAS)) & self.trace.of_cat(OPS), {}
-        inner = innermost(counted, c["parent"])
+        c, counted, found = (
+            self.trace.columns,
+            self.trace.name_matches(set(FORMULAS)) & self.trace.category_matches(OPS),
+            {},
+        )
+        inner = innermost_selected(counted, c["parent"])
         outermost = counted & ((c["parent"] < 0) | (inner[c["parent"]] == NONE))
         shaped = outermost[c["shape_row"]]
         rows, texts = c["shape_row"][shaped].astype(np.int64), c["shape_text"][shaped].astype(np.int64)
         # Checkpointing stops once it has what backward wants: in an operator that has saved its inputs, no more.
-        ran = ~again(self.trace, rows) | np.isin(rows, c["parent"][~self.trace.is_named(SAVING)])
+        ran = ~again(self.trace, rows) | np.isin(rows, c["parent"][~self.trace.name_matches(SAVING)])
         rows, texts = rows[ran], texts[ran]
         pairs = list(zip(c["name"][rows].tolist(), texts.tolist(), strict=True))
         for name, text in set(pairs):
@@ -174,7 +178,7 @@ class Formulas:
     @cached_property
     def by_name(self) -> dict[int, Counted]:
         rows, done, moved = self.rows
-        named = groups(self.trace.columns["name"][rows])
+        named = rows_by_value(self.trace.columns["name"][rows])
         return {name: (int(done[places].sum()), int(moved[places].sum())) for name, places in named}
 
     def of_name(self, name: int) -> dict[str, Any]:
@@ -196,7 +200,7 @@ def again(trace: Trace, rows: Column) -> Column:
     forward = np.isin(rows, c["autograd_row"][c["autograd_thread"] <= 0])
     backward = np.zeros(len(c["start"]), bool)
     backward[c["autograd_row"][c["autograd_thread"] > 0]] = True
-    found: Column = forward & (innermost(backward, c["parent"])[rows] != NONE)
+    found: Column = forward & (innermost_selected(backward, c["parent"])[rows] != NONE)
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from analyzers.columns import Column
 from analyzers.traces.answers.launches import waiting_calls
 from analyzers.traces.columns.intervals import COMMUNICATION, COMPUTE, merge
-from analyzers.traces.columns.phases import OF_HOST, marks
+from analyzers.traces.columns.phases import HOST_PHASES, phase_intervals
 from analyzers.traces.columns.work import Work
 
 Intervals = tuple[Column, Column]
@@ -98,7 +98,7 @@ def blocking(work: Work) -> Intervals:
     """
     bare = exposed(work)
     if work.device is None:
-        return without(bare, merge(*marks(work.trace, OF_HOST)))
+        return without(bare, merge(*phase_intervals(work.trace, HOST_PHASES)))
     rows, c = waiting_calls(work.trace), work.trace.columns
     return union(held_up(work, bare), common(bare, merge(c["start"][rows], c["end"][rows])))
 
@@ -112,7 +112,7 @@ def standing(work: Work) -> Intervals:
         return blocking(work)
     launched = np.sort(work.launch_start[work.linked & (work.kind == COMPUTE)])
     idle = np.searchsorted(launched, start) == np.searchsorted(launched, end)
-    return union(blocking(work), without((start[idle], end[idle]), merge(*marks(work.trace, OF_HOST))))
+    return union(blocking(work), without((start[idle], end[idle]), merge(*phase_intervals(work.trace, HOST_PHASES))))
 
 
 def union(one: Intervals, other: Intervals) -> Intervals:

@@ -6,14 +6,14 @@ from analyzers.columns import Column
 from analyzers.traces.answers.costs import Attribution
 from analyzers.traces.answers.flops import Formulas, decoded
 from analyzers.traces.columns.nesting import NONE
-from analyzers.traces.reading.distinct import coded
-from analyzers.traces.structs import Shaped
+from analyzers.traces.reading.distinct import factorize
+from analyzers.traces.structs import OperatorShape
 
 SHAPES_AT_MOST = 50
 TEXT_AT_MOST = 200
 
 
-def by_shape(due: Attribution, formulas: Formulas) -> list[Shaped]:
+def by_shape(due: Attribution, formulas: Formulas) -> list[OperatorShape]:
     """Operators by name and input sizes, those that take most time first; nothing where no shapes were recorded."""
     c, names = due.trace.columns, due.trace.names
     rows, texts = c["shape_row"].astype(np.int64), c["shape_text"].astype(np.int64)
@@ -22,7 +22,7 @@ def by_shape(due: Attribution, formulas: Formulas) -> list[Shaped]:
     rows, texts, spent = rows[worth], texts[worth], spent[worth]
     if not len(rows):
         return []
-    keys, which = coded(texts * len(names) + c["name"][rows])
+    keys, which = factorize(texts * len(names) + c["name"][rows])
     count = np.bincount(which)
     total, done, moved = (np.zeros(len(keys), np.int64) for _ in range(3))
     np.add.at(total, which, spent)
@@ -36,7 +36,7 @@ def by_shape(due: Attribution, formulas: Formulas) -> list[Shaped]:
     for i in np.argsort(-total, kind="stable")[:SHAPES_AT_MOST].tolist():
         text, name = divmod(int(keys[i]), len(names))
         found.append(
-            Shaped(
+            OperatorShape(
                 name=names[name],
                 shapes=written(c.meta["shapes"][text]),
                 count=int(count[i]),

@@ -11,8 +11,8 @@ from analyzers.traces.answers.occupancy import Fillings
 from analyzers.traces.columns.intervals import KIND_NAMES
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.columns.work import Work
-from analyzers.traces.reading.distinct import first_places, numbered
-from analyzers.traces.structs import Kernel, Sequence
+from analyzers.traces.reading.distinct import combined_codes, first_rows
+from analyzers.traces.structs import Kernel, KernelSequence
 
 PARTS = {2: (1, 1), 3: (2, 1), 5: (3, 2), 8: (5, 3)}
 """Runs of a length are told apart by the shorter ones that they consist of."""
@@ -56,14 +56,14 @@ def kernel(name: str, kind: str, spent: Column) -> Kernel:
     )
 
 
-def sequences(work: Work) -> list[Sequence]:
+def sequences(work: Work) -> list[KernelSequence]:
     """Runs of kernels that occur at least three times on one stream without overlap, those that take longest first.
 
     Of runs inside each other the longest are told.
     """
     if work.device is None or not len(work.rows):
         return []
-    c, found = work.trace.columns, list[Sequence]()
+    c, found = work.trace.columns, list[KernelSequence]()
     order = np.lexsort((work.start, c["lane"][work.rows]))
     name, lane, spent = (column[order] for column in (c["name"][work.rows], c["lane"][work.rows], work.own))
     ends, runs = np.concatenate([[0], np.cumsum(spent)]), runs_of(name)
@@ -72,7 +72,7 @@ def sequences(work: Work) -> list[Sequence]:
         for begins in repeated(run, length):
             total = int((ends[begins + length] - ends[begins]).sum())
             names = [work.trace.names[i] for i in name[begins[0] :][:length].tolist()]
-            one = Sequence(names=names, count=len(begins), total_ns=total)
+            one = KernelSequence(names=names, count=len(begins), total_ns=total)
             found += [] if contained(one, found) else [one]
     return sorted(found, key=lambda one: -one.total_ns)[:SEQUENCES_AT_MOST]
 
@@ -82,14 +82,14 @@ def runs_of(name: Column) -> dict[int, Column]:
     runs = {1: name}
     for length, (head, tail) in PARTS.items():
         size = max(0, len(name) - length + 1)
-        runs[length] = numbered(runs[head][:size], runs[tail][head:][:size])
+        runs[length] = combined_codes(runs[head][:size], runs[tail][head:][:size])
     return runs
 
 
 def repeated(run: Column, length: int) -> Iterator[Column]:
     """Where the most frequent runs begin, if often enough; of a run that overlaps itself every `length`-th counts."""
     count = np.bincount(run[run != NONE])
-    often = np.lexsort((first_places(run[run != NONE]), -count))[: 4 * SEQUENCES_AT_MOST]
+    often = np.lexsort((first_rows(run[run != NONE]), -count))[: 4 * SEQUENCES_AT_MOST]
     for one in often[count[often] >= TIMES_AT_LEAST].tolist():
         begins = apart(np.flatnonzero(run == one), length)
         if len(begins) >= TIMES_AT_LEAST:
@@ -108,6 +108,6 @@ def apart(places: Column, length: int) -> Column:
     return found
 
 
-def contained(one: Sequence, others: list[Sequence]) -> bool:
+def contained(one: KernelSequence, others: list[KernelSequence]) -> bool:
     """Is it a part of a longer run that is as frequent, or the same run shifted?"""
     return any(set(one.names) <= set(other.names) and one.count <= 2 * other.count for other in others)

@@ -10,8 +10,8 @@ from analyzers.traces.columns.intervals import MEMORY
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.columns.work import Work
 from analyzers.traces.model import LAUNCHES, Trace
-from analyzers.traces.reading.distinct import distinct
-from analyzers.traces.structs import Call, Copy, CopySize, Graphs, Launches, Queue
+from analyzers.traces.reading.distinct import distinct_values
+from analyzers.traces.structs import CallTotal, Copy, CopySize, CudaGraphs, Launches, StreamQueue
 
 WAITING = re.compile(r"Synchronize$|^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|MemcpyWithStream|Memcpy)\b")
 GRAPH_LAUNCH = re.compile(r"GraphLaunch")
@@ -26,7 +26,7 @@ def launch_times(work: Work) -> Launches | None:
     if work.device is None or not len(linked):
         return None
     delay = np.sort(work.start[linked] - work.launch_end[linked])
-    calls = distinct(work.launch[linked])
+    calls = distinct_values(work.launch[linked])
     lasting = work.trace.columns["end"][calls] - work.trace.columns["start"][calls]
     blocked = lasting[lasting > BLOCKED * max(1.0, float(np.median(lasting)))]
     mean, most = queue(*queue_length(work.launch_start[linked], work.start[linked]))
@@ -60,7 +60,7 @@ def queue_length(launched: Column, begun: Column) -> tuple[Column, Column]:
     return at[order], np.cumsum(change[order], dtype=np.int32)
 
 
-def queues(work: Work) -> list[Queue]:
+def queues(work: Work) -> list[StreamQueue]:
     """The queue of each stream, those with most kernels first."""
     c, found = work.trace.columns, []
     lanes = c["lane"][work.rows]
@@ -70,27 +70,29 @@ def queues(work: Work) -> list[Queue]:
         mean, most = queue(at, length)
         full = int(np.diff(at)[length[:-1] > FULL].sum()) if len(at) else 0
         name = c.meta["lanes"][lane]["name"]
-        found.append(Queue(name=name, count=int(mine.sum()), mean=mean, max=most, full_ns=full))
+        found.append(StreamQueue(name=name, count=int(mine.sum()), mean=mean, max=most, full_ns=full))
     return sorted(found, key=lambda one: -one.count)
 
 
-def synchronisations(trace: Trace) -> list[Call]:
+def synchronisations(trace: Trace) -> list[CallTotal]:
     """Calls of the runtime in which the host waits for the device, or for memory."""
     return calls(trace, waiting_calls(trace))
 
 
 def waiting_calls(trace: Trace) -> Column:
     """The rows of these calls."""
-    return np.flatnonzero(trace.of_cat(LAUNCHES) & trace.is_named(WAITING))
+    return np.flatnonzero(trace.category_matches(LAUNCHES) & trace.name_matches(WAITING))
 
 
-def calls(trace: Trace, rows: Column) -> list[Call]:
+def calls(trace: Trace, rows: Column) -> list[CallTotal]:
     c = trace.columns
     lasting = c["end"][rows] - c["start"][rows]
     found = []
-    for name in distinct(c["name"][rows]):
+    for name in distinct_values(c["name"][rows]):
         same = lasting[c["name"][rows] == name]
-        found.append(Call(name=trace.names[name], count=len(same), total_ns=int(same.sum()), max_ns=int(same.max())))
+        found.append(
+            CallTotal(name=trace.names[name], count=len(same), total_ns=int(same.sum()), max_ns=int(same.max()))
+        )
     return sorted(found, key=lambda call: -call.total_ns)
 
 
@@ -144,12 +146,16 @@ def copied(work: Work, rows: Column, size: Column) -> dict[str, Any]:
     }
 
 
-def graphs(work: Work) -> Graphs | None:
+def graphs(work: Work) -> CudaGraphs | None:
     """What ran from CUDA graphs: kernels that say so, or whose launch is that of a whole graph."""
     c = work.trace.columns
-    whole = work.trace.named(GRAPH_LAUNCH)[c["name"][work.launch]] & work.linked if len(c["name"]) else work.linked
+    whole = (
+        work.trace.text_matches(GRAPH_LAUNCH)[c["name"][work.launch]] & work.linked if len(c["name"]) else work.linked
+    )
     inside = whole | np.isin(work.rows, c["graph_row"])
     if not inside.any():
         return None
     launched = work.launch[inside & (work.launch != NONE)]
-    return Graphs(launches=len(distinct(launched)), kernels=int(inside.sum()), device_ns=int(work.own[inside].sum()))
+    return CudaGraphs(
+        launches=len(distinct_values(launched)), kernels=int(inside.sum()), device_ns=int(work.own[inside].sum())
+    )

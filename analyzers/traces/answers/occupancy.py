@@ -21,11 +21,11 @@ class Fillings:
 
     def __init__(self, work: Work) -> None:
         c = work.trace.columns
-        texts = c.meta["fillings"]
+        texts = c.meta["occupancies"]
         self.limits = ["", *(limits(text) for text in texts)]
         self.noted: Column = np.array([[np.nan] * len(MEASURES), *(parsed(text) for text in texts)])
         of_row = np.zeros(len(c["start"]), np.int32)
-        of_row[c["filling_row"]] = c["filling_text"] + np.int32(1)
+        of_row[c["occupancy_row"]] = c["occupancy_text"] + np.int32(1)
         self.which: Column = of_row[work.rows]
         self.length: Column = work.end - work.start
 
@@ -47,7 +47,7 @@ class Fillings:
 
 
 def parts(text: str) -> list[str]:
-    """The parts of a text of `Table.fillings`: one for each of `MEASURES`, and what newer recorders know besides."""
+    """Return the parts of a text of `EventTable.occupancies`: one for each of `MEASURES`, and its limits, if any."""
     return f"{text}\0\0\0".split("\0")[: len(MEASURES) + 1]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from analyzers.columns import Column
 from analyzers.traces.columns.work import Work
 from analyzers.traces.model import Trace
-from analyzers.traces.reading.distinct import distinct
+from analyzers.traces.reading.distinct import distinct_values
 
 
 def problems(work: Work) -> list[str]:
@@ -26,7 +26,7 @@ def device_problems(work: Work) -> Iterator[tuple[str, object]]:
     linked, total = work.linked, len(work.rows)
     unlinked = int((~linked).sum())
     early = work.launch_start[linked] - work.start[linked]
-    overlapping, repeated = overlaps(work), total - len(distinct(work.trace.columns["correlation"][work.rows]))
+    overlapping, repeated = overlaps(work), total - len(distinct_values(work.trace.columns["correlation"][work.rows]))
     yield f"{unlinked} of {total} device events have no launch in the file", unlinked
     by = f"by up to {int(early.max(initial=0)) / 1e3:.1f} us: the clocks of host and device disagree"
     yield f"{int((early > 0).sum())} kernels start before their launch, {by}", (early > 0).any()
@@ -39,7 +39,7 @@ def overlaps(work: Work) -> int:
     lane = work.trace.columns["lane"][work.rows]
     order = np.lexsort((work.start, lane))
     found = 0
-    for one in distinct(lane):
+    for one in distinct_values(lane):
         rows = order[lane[order] == one]
         reach = np.maximum.accumulate(work.end[rows])
         found += int((work.start[rows][1:] < reach[:-1]).sum())

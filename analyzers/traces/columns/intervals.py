@@ -8,7 +8,7 @@ from analyzers.columns import Column
 
 
 @dataclass(frozen=True)
-class Account:
+class TimeBreakdown:
     """How a span of device time divides; all in nanoseconds, all unions.
 
     compute + exposed communication + exposed memory + idle = span;
@@ -55,20 +55,20 @@ def merge(start: Column, end: Column) -> tuple[Column, Column]:
     return start[first], reach[np.append(first[1:], len(start)) - 1]
 
 
-def covered(start: Column, end: Column) -> int:
+def union_length(start: Column, end: Column) -> int:
     """The length of the union."""
     low, high = merge(start, end)
     return int((high - low).sum())
 
 
-def account(start: Column, end: Column, kind: Column) -> Account:
+def break_down(start: Column, end: Column, kind: Column) -> TimeBreakdown:
     """Divide the time of events of the three kinds; zero where there are none."""
 
     def union(mask: Column) -> int:
-        return covered(start[mask], end[mask])
+        return union_length(start[mask], end[mask])
 
-    busy, copies = covered(start, end), kind == MEMORY
-    return Account(
+    busy, copies = union_length(start, end), kind == MEMORY
+    return TimeBreakdown(
         span=int(end.max() - start.min()) if len(start) else 0,
         busy=busy,
         compute=union(kind == COMPUTE),
@@ -78,7 +78,7 @@ def account(start: Column, end: Column, kind: Column) -> Account:
     )
 
 
-class Cover:
+class CoveredTime:
     """How much of the time up to an instant a union of intervals covers."""
 
     def __init__(self, start: Column, end: Column) -> None:

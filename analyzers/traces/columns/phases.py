@@ -7,9 +7,9 @@ from functools import lru_cache
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.traces.columns.nesting import innermost
+from analyzers.traces.columns.nesting import innermost_selected
 from analyzers.traces.model import ANNOTATIONS, HOST_LANE, Trace
-from analyzers.traces.reading.distinct import distinct
+from analyzers.traces.reading.distinct import distinct_values
 
 OTHER = "other"
 FORWARD, BACKWARD, GC = "forward", "backward", "gc"
@@ -29,12 +29,12 @@ PATTERNS = {
     "log": r"^log$",
     "profiler": r"^(profiler|snapshot)$",
 }
-NAMES = [*PATTERNS, OTHER]
-OF_HOST = [
+PHASE_NAMES = [*PATTERNS, OTHER]
+HOST_PHASES = [
     name for name in PATTERNS if name not in (FORWARD, BACKWARD, "forward and backward", "optimizer", "grad_clip")
 ]
 """Phases in which a host does something of its own."""
-MATCHING = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PATTERNS.items()}
+PHASE_PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PATTERNS.items()}
 
 
 def phases(trace: Trace, parent: Column, lane: Column) -> Column:
@@ -42,40 +42,40 @@ def phases(trace: Trace, parent: Column, lane: Column) -> Column:
 
     What no name tells, and came before its step's first backward operator, is taken for forward.
     """
-    by_name = np.array([phase_of(name) for name in trace.names] or [len(MATCHING)])
+    by_name = np.array([phase_of(name) for name in trace.names] or [len(PHASE_PATTERNS)])
     told = by_name[trace.columns["name"]]
     on_host = np.array([one["kind"] == HOST_LANE for one in trace.columns.meta["lanes"]] or [False])[lane]
-    marking = (told < len(MATCHING)) & trace.of_cat(ANNOTATIONS) & on_host
-    around = innermost(marking, parent)
-    found = np.where(around >= 0, told[around], len(MATCHING)).astype(np.int8)
-    return before_backward(trace, found)
+    marking = (told < len(PHASE_PATTERNS)) & trace.category_matches(ANNOTATIONS) & on_host
+    around = innermost_selected(marking, parent)
+    found = np.where(around >= 0, told[around], len(PHASE_PATTERNS)).astype(np.int8)
+    return mark_forward(trace, found)
 
 
-def marks(trace: Trace, names: Sequence[str]) -> tuple[Column, Column]:
+def phase_intervals(trace: Trace, names: Sequence[str]) -> tuple[Column, Column]:
     """(start, end) of the annotations that stand for one of these phases."""
-    rows = np.flatnonzero(phase_of_names(trace, names)[trace.columns["name"]] & trace.of_cat(ANNOTATIONS))
+    rows = np.flatnonzero(names_in_phases(trace, names)[trace.columns["name"]] & trace.category_matches(ANNOTATIONS))
     return trace.columns["start"][rows], trace.columns["end"][rows]
 
 
-def phase_of_names(trace: Trace, names: Sequence[str]) -> Column:
+def names_in_phases(trace: Trace, names: Sequence[str]) -> Column:
     """A flag for each text of the trace: does it stand for one of these phases?"""
-    wanted = {NAMES.index(name) for name in names}
+    wanted = {PHASE_NAMES.index(name) for name in names}
     return np.array([phase_of(name) in wanted for name in trace.names] or [False])
 
 
 @lru_cache(maxsize=1 << 14)
 def phase_of(name: str) -> int:
-    return next((i for i, pattern in enumerate(MATCHING.values()) if pattern.search(name)), len(MATCHING))
+    return next((i for i, pattern in enumerate(PHASE_PATTERNS.values()) if pattern.search(name)), len(PHASE_PATTERNS))
 
 
-def before_backward(trace: Trace, phase: Column) -> Column:
-    if FORWARD in {NAMES[i] for i in distinct(phase)}:
+def mark_forward(trace: Trace, phase: Column) -> Column:
+    if FORWARD in {PHASE_NAMES[i] for i in distinct_values(phase)}:
         return phase
-    start, backward = trace.columns["start"], NAMES.index(BACKWARD)
+    start, backward = trace.columns["start"], PHASE_NAMES.index(BACKWARD)
     first_backward = np.sort(start[phase == backward])
     for _, begin, end in trace.steps:
         place = np.searchsorted(first_backward, begin)
         if place < len(first_backward) and first_backward[place] < end:
-            early = (start >= begin) & (start < first_backward[place]) & (phase == NAMES.index(OTHER))
-            phase = np.where(early, NAMES.index(FORWARD), phase)
+            early = (start >= begin) & (start < first_backward[place]) & (phase == PHASE_NAMES.index(OTHER))
+            phase = np.where(early, PHASE_NAMES.index(FORWARD), phase)
     return phase

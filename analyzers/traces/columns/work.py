@@ -9,9 +9,9 @@ import numpy as np
 from analyzers.columns import Column
 from analyzers.traces.columns.intervals import COMMUNICATION as COMMUNICATING
 from analyzers.traces.columns.intervals import COMPUTE, MEMORY
-from analyzers.traces.columns.nesting import NONE, innermost, own_time
+from analyzers.traces.columns.nesting import NONE, innermost_selected, self_times
 from analyzers.traces.model import ANNOTATIONS, COMMUNICATION, COPIES, LAUNCHES, OPS, Trace
-from analyzers.traces.reading.distinct import distinct
+from analyzers.traces.reading.distinct import distinct_values
 
 # gloo runs a collective, the wait for others included, inside such an annotation on a thread of its own.
 HOST_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc):")
@@ -63,35 +63,37 @@ class Work:
 
     def step(self) -> Column:
         """The position in `trace.steps` of the step that contains each event's launch, or NO_STEP."""
-        return np.where(self.linked, self.trace.step_at(self.launch_start), NO_STEP)
+        return np.where(self.linked, self.trace.step_index_at(self.launch_start), NO_STEP)
 
 
-def works(trace: Trace) -> list[Work]:
+def work_of_accounts(trace: Trace) -> list[Work]:
     """An account for each device that worked; the host's where none did."""
     if not len(trace.work):
         return [host_work(trace)]
-    return [device_work(trace, int(device)) for device in distinct(trace.devices)]
+    return [device_work(trace, int(device)) for device in distinct_values(trace.devices)]
 
 
 def device_work(trace: Trace, device: int) -> Work:
     c = trace.columns
     rows = trace.work[trace.devices == device]
-    communicates = trace.named(COMMUNICATION)[c["name"][rows]] | np.isin(rows, c["collective_row"])
+    communicates = trace.text_matches(COMMUNICATION)[c["name"][rows]] | np.isin(rows, c["collective_row"])
     return Work(
         trace=trace,
         device=device,
         rows=rows,
         kind=np.select(
-            [trace.of_cat(COPIES)[rows], communicates], [np.int8(MEMORY), np.int8(COMMUNICATING)], np.int8(COMPUTE)
+            [trace.category_matches(COPIES)[rows], communicates],
+            [np.int8(MEMORY), np.int8(COMMUNICATING)],
+            np.int8(COMPUTE),
         ),
-        launch=launches(trace, c["correlation"][rows]),
+        launch=launching_rows(trace, c["correlation"][rows]),
         own=c["end"][rows] - c["start"][rows],
     )
 
 
-def launches(trace: Trace, correlation: Column) -> Column:
+def launching_rows(trace: Trace, correlation: Column) -> Column:
     """The row of the call that launched each correlation, NONE where the file has none."""
-    calls = np.flatnonzero(trace.of_cat(LAUNCHES) & (trace.columns["correlation"] >= 0))
+    calls = np.flatnonzero(trace.category_matches(LAUNCHES) & (trace.columns["correlation"] >= 0))
     if not len(calls):
         return np.full(len(correlation), NONE)
     calls = calls[np.argsort(trace.columns["correlation"][calls], kind="stable")]
@@ -103,12 +105,12 @@ def launches(trace: Trace, correlation: Column) -> Column:
 def host_work(trace: Trace) -> Work:
     """Operators outside the collectives' own threads, and the collectives that ran there."""
     c = trace.columns
-    collective = trace.is_named(HOST_COLLECTIVE) & trace.of_cat(ANNOTATIONS)
-    busy_lanes = distinct(c["lane"][collective])
-    operators = trace.of_cat(OPS) & trace.is_named(HOST_OPERATOR)
+    collective = trace.name_matches(HOST_COLLECTIVE) & trace.category_matches(ANNOTATIONS)
+    busy_lanes = distinct_values(c["lane"][collective])
+    operators = trace.category_matches(OPS) & trace.name_matches(HOST_OPERATOR)
     chosen = collective | (operators & ~np.isin(c["lane"], busy_lanes))
     rows = np.flatnonzero(chosen)
-    inner = innermost(chosen, c["parent"])
+    inner = innermost_selected(chosen, c["parent"])
     above = np.where(c["parent"] >= 0, inner[c["parent"]], NONE)
     return Work(
         trace=trace,
@@ -116,5 +118,5 @@ def host_work(trace: Trace) -> Work:
         rows=rows,
         kind=np.where(collective[rows], np.int8(COMMUNICATING), np.int8(COMPUTE)),
         launch=rows,
-        own=own_time(np.where(chosen, above, NONE), c["start"], c["end"])[rows],
+        own=self_times(np.where(chosen, above, NONE), c["start"], c["end"])[rows],
     )

@@ -16,7 +16,7 @@ import numpy as np
 from analyzers.columns import Column
 from analyzers.traces.columns.intervals import COMMUNICATION, KIND_NAMES
 from analyzers.traces.columns.nesting import NONE, nest
-from analyzers.traces.columns.phases import phase_of_names
+from analyzers.traces.columns.phases import names_in_phases
 from analyzers.traces.model import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
 
 JUST_NS = 10_000
@@ -98,8 +98,8 @@ class HostPath:
         """A flag for each event: is it an operator that computes, or a phase of the host's own?"""
         c = self.trace.columns
         if self.account is None:
-            return self.trace.of_cat(OPS) | self.trace.of_cat(LAUNCHES)
-        found: Column = phase_of_names(self.trace, OWN)[c["name"]] & self.trace.of_cat(ANNOTATIONS)
+            return self.trace.category_matches(OPS) | self.trace.category_matches(LAUNCHES)
+        found: Column = names_in_phases(self.trace, OWN)[c["name"]] & self.trace.category_matches(ANNOTATIONS)
         found |= (c["account"] == self.account) & (c["kind"] != COMMUNICATION)
         return found
 
@@ -122,7 +122,7 @@ class HostPath:
         on_host = np.array([one["kind"] == HOST_LANE for one in c.meta["lanes"]] or [False])
         chosen = on_host[c["lane"]] & ~np.isin(c["lane"], np.unique(c["lane"][self.collectives]))
         spent = np.bincount(c["lane"], np.where(chosen & self.working, c["end"] - c["start"], 0))
-        marked = np.unique(c["lane"][self.trace.is_named(PROFILER_STEP)])
+        marked = np.unique(c["lane"][self.trace.name_matches(PROFILER_STEP)])
         spent[marked] += spent.sum() + 1  # the thread of the training loop, whatever another one does
         return np.argsort(-spent, kind="stable")[: int((spent > 0).sum())]
 
@@ -130,8 +130,8 @@ class HostPath:
     def threads(self) -> list[Thread]:
         c = self.trace.columns
         told = (
-            (self.trace.of_cat(ANNOTATIONS) | self.trace.of_cat(LAUNCHES))
-            & ~self.trace.is_named(PROFILER_STEP)
+            (self.trace.category_matches(ANNOTATIONS) | self.trace.category_matches(LAUNCHES))
+            & ~self.trace.name_matches(PROFILER_STEP)
             & (c["end"] > c["start"])
         )
         told &= (c["start"] < self.end) & (c["end"] > self.start)
@@ -142,7 +142,7 @@ class HostPath:
     def issuing(self) -> Column:
         """Of each collective the row of the call that issued it, NONE where there is none before it."""
         c = self.trace.columns
-        calls = np.flatnonzero(self.trace.is_named(ISSUES) & np.isin(c["lane"], self.lanes))
+        calls = np.flatnonzero(self.trace.name_matches(ISSUES) & np.isin(c["lane"], self.lanes))
         calls = calls[np.argsort(c["start"][calls], kind="stable")]
         begun = c["start"][self.collectives]
         latest = np.append(calls, NONE)[np.searchsorted(c["start"][calls], begun, side="right") - 1]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from analyzers.traces.memory_structs import DeviceMemory, NamedTurnover
+from analyzers.traces.memory_structs import DeviceMemory, NamedAllocationTotals
 from analyzers.traces.structs import RankTrace
 
 CHANGES_AT_MOST = 20
@@ -66,14 +66,14 @@ TOTALS: dict[str, Callable[[Sequence[DeviceMemory]], float]] = {
     "most reserved": lambda memories: max(one.reserved_peak.bytes if one.reserved_peak else 0 for one in memories),
     "growth a step": growth,
 }
-NAMED: dict[str, Callable[[DeviceMemory], Sequence[NamedTurnover]]] = {
+NAMED: dict[str, Callable[[DeviceMemory], Sequence[NamedAllocationTotals]]] = {
     "operator": lambda memory: memory.operators,
     "module": lambda memory: memory.modules,
 }
 
 
 def per_step(
-    named: Callable[[DeviceMemory], Sequence[NamedTurnover]], memories: Sequence[DeviceMemory]
+    named: Callable[[DeviceMemory], Sequence[NamedAllocationTotals]], memories: Sequence[DeviceMemory]
 ) -> dict[str, float]:
     """What each name allocates itself in a mean step; a recording without steps counts as one."""
     total = defaultdict[str, int](int)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.traces.structs import Call, Compiled, Frame, RankTrace
+from analyzers.traces.structs import CallTotal, CompiledCode, CompiledFrame, RankTrace
 from analyzers.words import duration_ns, rank_ranges, share
 
 HOST_BOUND, MEMORY_CALLS, BROKEN = 0.2, 0.01, 0.01
@@ -77,7 +77,7 @@ def busy_host(account: RankTrace) -> list[str]:
     return calls + [f"{one.name}: {one.count} calls, {duration_ns(one.own_ns)} of the host" for one in busiest]
 
 
-def compiled_finding(account: RankTrace, found: Compiled) -> Finding:
+def compiled_finding(account: RankTrace, found: CompiledCode) -> Finding:
     costly = sorted((one for one in found.frames if one.compilations), key=lambda one: -one.compile_ns)
     return finding(
         account,
@@ -96,7 +96,7 @@ def compiled_finding(account: RankTrace, found: Compiled) -> Finding:
     )
 
 
-def breaks_finding(account: RankTrace, found: Compiled) -> Finding:
+def breaks_finding(account: RankTrace, found: CompiledCode) -> Finding:
     timed = sum(step.dur_ns for step in account.step_times) or account.span_ns
     matters = found.between_ns > BROKEN * timed
     broken = [one for one in found.frames if one.breaks]
@@ -117,7 +117,7 @@ def breaks_finding(account: RankTrace, found: Compiled) -> Finding:
     )
 
 
-def named(frame: Frame) -> str:
+def named(frame: CompiledFrame) -> str:
     return frame.function or f"frame {frame.frame}"
 
 
@@ -125,7 +125,7 @@ def times(count: int) -> str:
     return f"{count} {'time' if count == 1 else 'times'}"
 
 
-def allocation_finding(account: RankTrace, calls: Sequence[Call]) -> Finding:
+def allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) -> Finding:
     return finding(
         account,
         "trace.driver_allocations",

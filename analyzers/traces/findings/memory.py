@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from analyzers.report import Finding, Severity
 from analyzers.traces.findings.findings import FACTS_AT_MOST, finding
-from analyzers.traces.memory_structs import DeviceMemory, Kept, Moment
+from analyzers.traces.memory_structs import DeviceMemory, MemoryMoment, UnfreedMemory
 from analyzers.traces.structs import RankTrace
 from analyzers.words import duration_ns, quantity, share, size
 
@@ -63,7 +63,7 @@ def growth_finding(account: RankTrace, memory: DeviceMemory, growth: Sequence[in
     )
 
 
-def unused_finding(account: RankTrace, memory: DeviceMemory, reserved: Moment, unused: int) -> Finding:
+def unused_finding(account: RankTrace, memory: DeviceMemory, reserved: MemoryMoment, unused: int) -> Finding:
     matters = memory.total_bytes and unused > UNUSED_OF_DEVICE * memory.total_bytes
     return finding(
         account,
@@ -100,14 +100,14 @@ def name(memory: DeviceMemory) -> str:
     return "the host" if memory.type == "cpu" else f"{memory.type} device {memory.device}"
 
 
-def where(account: RankTrace, moment: Moment) -> str:
+def where(account: RankTrace, moment: MemoryMoment) -> str:
     """How much, in which step, by what."""
     begin = next((step.start_ns for step in account.step_times if step.step == moment.step), None)
     step = f" in step {moment.step}, {duration_ns(moment.at_ns - begin)} after it began" if begin is not None else ""
     return f"{size(moment.bytes)}{step}, {moment.phase}: {place(moment.operator, moment.module, moment.line)}"
 
 
-def told(kept: Kept) -> str:
+def told(kept: UnfreedMemory) -> str:
     """`2 allocations, 3.0 MiB: aten::mm, Linear_0, train.py(12): step`."""
     return f"{quantity(kept.count, 'allocation')}, {size(kept.bytes)}: {place(kept.operator, kept.module, kept.line)}"
 

@@ -3,18 +3,18 @@
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.traces.reading.event_table import fitted
+from analyzers.traces.reading.event_table import downcast
 
 SPARE = 1 << 16
 """Entries of a table that any column may have, however short."""
 
 
-def distinct(column: Column) -> Column:
+def distinct_values(column: Column) -> Column:
     """The values that occur, ascending."""
-    return coded(column)[0]
+    return factorize(column)[0]
 
 
-def coded(column: Column) -> tuple[Column, Column]:
+def factorize(column: Column) -> tuple[Column, Column]:
     """The values that occur, ascending, and for each element the number of its own."""
     if not len(column):
         return column, column
@@ -28,33 +28,33 @@ def coded(column: Column) -> tuple[Column, Column]:
     return np.flatnonzero(occurs) + low, (np.cumsum(occurs, dtype=np.int32) - np.int32(1))[place]
 
 
-def numbered(*columns: Column) -> Column:
+def combined_codes(*columns: Column) -> Column:
     """A number from 0 for each combination of values that occurs, in their order."""
     combined = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        values, code = coded(column)
+        values, code = factorize(column)
         combined *= len(values)
         combined += code
         del code
-    return fitted(coded(combined)[1])
+    return downcast(factorize(combined)[1])
 
 
-def groups(column: Column) -> list[tuple[int, Column]]:
+def rows_by_value(column: Column) -> list[tuple[int, Column]]:
     """Each value that occurs, ascending, with the places where it does."""
-    values, code = coded(column)
-    order = np.argsort(fitted(code), kind="stable")  # by radix where 16 bits hold the numbers
+    values, code = factorize(column)
+    order = np.argsort(downcast(code), kind="stable")  # by radix where 16 bits hold the numbers
     bounds = np.cumsum(np.bincount(code, minlength=len(values)))[:-1]
     return list(zip(values.tolist(), np.split(order, bounds), strict=False))
 
 
-def first_places(code: Column) -> Column:
+def first_rows(code: Column) -> Column:
     """Where each number from 0 occurs first."""
     first = np.zeros(int(code.max(initial=-1)) + 1, np.int64)
     first[code[::-1]] = np.arange(len(code))[::-1]  # what is written last stays
     return first
 
 
-def summed(group: Column, values: Column, size: int) -> Column:
+def sums_by_code(group: Column, values: Column, size: int) -> Column:
     """The sums of the values that go with each number below `size`; exact, as those of floats are not."""
     found = np.zeros(size, np.int64)
     np.add.at(found, group, values)

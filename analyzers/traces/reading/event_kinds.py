@@ -7,8 +7,8 @@ import numpy as np
 
 from analyzers.columns import Column
 from analyzers.traces.reading.digits import MARGIN, WORD, ZERO, Words, masked, width_of, words_before
-from analyzers.traces.reading.distinct import groups
-from analyzers.traces.reading.event_table import NO_ARGS, Table, bounded, written
+from analyzers.traces.reading.distinct import rows_by_value
+from analyzers.traces.reading.event_table import NO_ARGS, EventTable, bounded, raw_text
 from analyzers.traces.reading.lexicon import REFUSED, UNMET, WORTH_LEARNING, Lexicon
 from analyzers.traces.reading.stream import ExactEvent
 from analyzers.traces.reading.templates import (
@@ -23,7 +23,7 @@ from analyzers.traces.reading.templates import (
     understood,
 )
 
-TEXTS = ("name", "cat", "shape", "collective", "group", "dtype", "splits", "unfinished", "filling")
+TEXTS = ("name", "cat", "shape", "collective", "group", "dtype", "splits", "unfinished", "occupancy")
 FIELDS = {field: i for i, field in enumerate((LASTING, ALLOCATING, *TEXTS, *NUMBERS, *DECIMALS, *DECIMALS.values()))}
 CONSTANT, END, LENGTH, SIGN = range(4)
 KIND_BYTES, BYTES_AT_MOST = 2000, 32 << 20
@@ -78,7 +78,7 @@ class Kinds:
     `counts` says.
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: EventTable) -> None:
         self.table = table
         self.known: dict[int, SameLength] = {}
         self.bytes = 0
@@ -91,7 +91,7 @@ class Kinds:
         """The kind of each event, a negative number where it is not known."""
         kinds = np.full(len(block.start), UNMET)
         readable = np.flatnonzero(block.start >= MARGIN)
-        for length, places in groups((block.stop - block.start)[readable]):
+        for length, places in rows_by_value((block.stop - block.start)[readable]):
             if length in self.known or len(places) >= WORTH_LEARNING:
                 rows = readable[places]
                 kinds[rows] = self.of_length(length, block.chosen(rows))
@@ -177,7 +177,7 @@ class Kinds:
         args, text = event.args or NO_ARGS, self.table.text
         known = {"name": text(event.name), "cat": text(event.cat)}
         known |= {"shape": self.table.shape(args) if args.dims else UNMET, "unfinished": UNMET if args.finished else 0}
-        known["filling"] = self.table.filling(args) if args.occupancy or args.limits else UNMET
-        names = (args.collective, str(args.group), args.dtype, written(args.splits))
+        known["occupancy"] = self.table.occupancy(args) if args.occupancy or args.limits else UNMET
+        names = (args.collective, str(args.group), args.dtype, raw_text(args.splits))
         told = [text(name) for name in names] if args.collective else [UNMET] * 4
         return known | dict(zip(("collective", "group", "dtype", "splits"), told, strict=True))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from analyzers.columns import Column
-from analyzers.traces.reading.event_table import Table, lines
+from analyzers.traces.reading.event_table import EventTable, decoded_texts
 from analyzers.traces.reading.stream import CounterEvent, Reading, read_events
 from analyzers.traces.reading.templated_events import Shortcut
 
@@ -27,14 +27,14 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
         InputError: It is no trace.
     """
     bytes(KEPT_BYTES)
-    table = Table()
+    table = EventTable()
     reading = Reading(table.add, Shortcut(table).take)
     with paths[0].open("rb") as file:
         read_events(file, reading)
     meta = {
         "names": list(table.texts),
-        "shapes": lines(table.shapes),
-        "fillings": lines(table.fillings),
+        "shapes": decoded_texts(table.shapes),
+        "occupancies": decoded_texts(table.occupancies),
         "threads": table.threads,
         "problems": reading.problems() + table.problems(),
         "truncated": reading.truncated,

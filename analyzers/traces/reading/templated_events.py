@@ -20,7 +20,7 @@ import numpy as np
 from analyzers.columns import Column
 from analyzers.traces.reading.digits import parts, values
 from analyzers.traces.reading.event_kinds import CONSTANT, FIELDS, LENGTH, Block, Kinds
-from analyzers.traces.reading.event_table import DEVICE_AT_MOST, MICROSECONDS_AT_MOST, Rows, Table
+from analyzers.traces.reading.event_table import DEVICE_AT_MOST, MICROSECONDS_AT_MOST, EventRows, EventTable
 from analyzers.traces.reading.lexicon import UNMET
 from analyzers.traces.reading.stream import COUNTED, EXACT, Events, Reading
 from analyzers.traces.reading.templates import ALLOCATING, DECIMALS, LASTING, PLACES
@@ -40,7 +40,7 @@ RARE_FIELDS = {
     "copy": ("bytes",),
     "graph": ("graph",),
     "unfinished": ("unfinished",),
-    "filling": ("filling",),
+    "occupancy": ("occupancy",),
 }
 """The columns of `table.RARE`; an event has a row where the first of them is not negative."""
 
@@ -97,10 +97,10 @@ class Alike:
             found &= (self[name] >= -1) | (self.layout[FIELDS[name], LENGTH][self.kind] == 0)
         return found
 
-    def rows(self) -> Rows:
+    def rows(self) -> EventRows:
         """What the events give to the table."""
         lasting, allocating = self.playing(LASTING), self.playing(ALLOCATING)
-        return Rows(lasting.order, lasting.columns(), lasting.rare_columns(), allocating.allocations())
+        return EventRows(lasting.order, lasting.columns(), lasting.rare_columns(), allocating.allocations())
 
     def columns(self) -> dict[str, Column]:
         start = self.nanoseconds("ts")
@@ -143,7 +143,7 @@ class Alike:
 class Shortcut:
     """Takes the blocks of which enough is known."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: EventTable) -> None:
         self.table = table
         self.kinds = Kinds(table)
         self.seam = b""
@@ -164,7 +164,7 @@ class Shortcut:
         self.table.join(*rows)
         return int(block.stop[-1]) + 1
 
-    def rows(self, block: Block, reading: Reading) -> tuple[Rows, Rows] | None:
+    def rows(self, block: Block, reading: Reading) -> tuple[EventRows, EventRows] | None:
         """The rows of the events that are known, and those of the others; None where these cannot be decoded apart."""
         kinds = self.kinds.of(block)
         kinds[self.kinds.with_superfluous_zeros(block, kinds)] = UNMET

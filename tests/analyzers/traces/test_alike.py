@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from analyzers.traces.reading import stream
-from analyzers.traces.reading.event_table import FIRST_NAME, Table, lines
+from analyzers.traces.reading.event_table import FIRST_TEXT_ID, EventTable, decoded_texts
 from analyzers.traces.reading.templated_events import Shortcut
 
 ROOT = Path(__file__).parents[3]
@@ -27,7 +27,7 @@ ODDITIES = [
 
 def read(text, *, shortcut):
     """The columns with their texts, all else that is told, and how many blocks were not decoded."""
-    table, taken = Table(), []
+    table, taken = EventTable(), []
     short = Shortcut(table)
 
     def take(buffer, reading):
@@ -38,15 +38,20 @@ def read(text, *, shortcut):
 
     reading = stream.Reading(table.add, take) if shortcut else stream.Reading(table.add)
     stream.read_events(io.BytesIO(text), reading)
-    columns, names, shapes, fillings = table.columns(), list(table.texts), lines(table.shapes), lines(table.fillings)
+    columns, names, shapes, occupancies = (
+        table.columns(),
+        list(table.texts),
+        decoded_texts(table.shapes),
+        decoded_texts(table.occupancies),
+    )
 
     def place(number):
-        return number if number > FIRST_NAME else names[FIRST_NAME - number]
+        return number if number > FIRST_TEXT_ID else names[FIRST_TEXT_ID - number]
 
     columns |= {key: [names[i] for i in columns[key]] for key in TEXTS}
     columns |= {key: [place(i) for i in columns[key].tolist()] for key in PLACES}
     columns["shape_text"] = [shapes[i] for i in columns["shape_text"]]
-    columns["filling_text"] = [fillings[i] for i in columns["filling_text"]]
+    columns["occupancy_text"] = [occupancies[i] for i in columns["occupancy_text"]]
     told = (reading.problems(), table.problems(), reading.metadata, reading.counters)
     threads = [(place(pid), place(tid), name) for pid, tid, name in table.threads]
     return {key: list(column) for key, column in columns.items()}, told, threads, sum(taken)

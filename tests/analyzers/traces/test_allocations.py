@@ -12,7 +12,7 @@ import pytest
 
 from analyzers.traces import views
 from analyzers.traces.answers.costs import is_user_function
-from analyzers.traces.columns.phases import MATCHING, NAMES, phase_of
+from analyzers.traces.columns.phases import PHASE_NAMES, PHASE_PATTERNS, phase_of
 
 RECORDED = Path(__file__).parent / "recorded" / "allocating"
 USUAL, STREAMED = RECORDED / "rank0_trace.json.gz", RECORDED / "streamed.json.gz"
@@ -53,7 +53,7 @@ class Loops:
         modules = [e for e in around if e.name.startswith("nn.Module: ")] or self.forward_modules(ops)
         lines = [e for e in around if e.cat == "python_function" and own(e.name)]
         phases = [phase_of(e.name) for e in around if e.cat in {"cpu_op", "user_annotation"}]
-        told = [number for number in phases if number < len(MATCHING)]
+        told = [number for number in phases if number < len(PHASE_PATTERNS)]
         return SimpleNamespace(
             at=at,
             size=args["Bytes"],
@@ -61,7 +61,7 @@ class Loops:
             allocated=args.get("Total Allocated", 0),
             reserved=args.get("Total Reserved", 0),
             step=next((number for start, end, number in self.steps if start <= at < end), None),
-            phase=NAMES[told[-1]] if told else "other",
+            phase=PHASE_NAMES[told[-1]] if told else "other",
             operator=[e.name for e in ops],
             module=[e.name.removeprefix("nn.Module: ") for e in modules],
             line=[e.name for e in lines],

@@ -7,7 +7,7 @@ import pytest
 
 from analyzers import traces
 from analyzers.traces.across.traffic import traffic
-from analyzers.traces.structs import Exchange
+from analyzers.traces.structs import AllToAll
 from workbench.present.tables.trace import exchanges
 from workbench.web.components.timing import traffic as drawn
 
@@ -63,7 +63,7 @@ def test_the_table_has_a_row_a_rank_and_a_column_a_peer(report):
 
 def account(rank, *groups):
     """A rank that sent so many bytes to each of some ranks."""
-    sent = [Exchange(group="7", count=1, ranks=list(to), sent_bytes=list(to.values())) for to in groups]
+    sent = [AllToAll(group="7", count=1, ranks=list(to), sent_bytes=list(to.values())) for to in groups]
     return SimpleNamespace(rank=rank, exchanges=sent)
 
 

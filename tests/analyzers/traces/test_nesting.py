@@ -4,7 +4,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.traces.columns.nesting import Lanes, enclosing, innermost, nest, outermost, own_time, summed_up
+from analyzers.traces.columns.nesting import (
+    NestedEvents,
+    inclusive_sums,
+    innermost_at,
+    innermost_selected,
+    is_outermost,
+    nest,
+    self_times,
+)
 
 NESTED = settings(max_examples=60, deadline=None)
 
@@ -45,7 +53,7 @@ def test_depth_parent_and_innermost(events):
     for i, outer in enumerate(around):
         assert parent[i] == (max(outer, key=lambda j: depth[j]) if outer else -1)
     chosen = np.arange(count) % 3 == 0
-    found = innermost(chosen, parent)
+    found = innermost_selected(chosen, parent)
     for i, outer in enumerate(around):
         candidates = [j for j in [*outer, i] if chosen[j]]
         assert found[i] == (max(candidates, key=lambda j: depth[j]) if candidates else -1)
@@ -57,7 +65,7 @@ def test_sums_over_what_is_inside(events):
     depth, parent = nest(*events)
     _, start, end = events
     values = np.arange(len(depth))
-    own, sums = own_time(parent, start, end), summed_up(values, values, parent)
+    own, sums = self_times(parent, start, end), inclusive_sums(values, values, parent)
     for i in range(len(depth)):
         assert sums[i] == i + sum(j for j in range(len(depth)) if j != i and encloses(events, i, j))
         assert own[i] == sum(1 for at in range(start[i], end[i]) if not inside_child(events, parent, i, at))
@@ -73,7 +81,7 @@ def inside_child(events, parent, row, at):
 def test_outermost_of_its_name(events, after):
     lane, start, end = events
     name = lane * 2 + np.arange(len(lane)) % 2
-    found = outermost(name, start + after, end + after)
+    found = is_outermost(name, start + after, end + after)
     for i in range(len(lane)):
         assert found[i] == (not any(name[j] == name[i] and j != i and encloses(events, j, i) for j in range(len(lane))))
 
@@ -115,7 +123,7 @@ def test_an_annotation_that_begins_inside_the_call_that_opens_it_is_around_what_
 def test_what_runs_at_a_moment(events, asked):
     lane, start, end = events
     depth, parent = nest(*events)
-    found = enclosing(Lanes(*events, parent), *np.array(asked, int).reshape(-1, 2).T)
+    found = innermost_at(NestedEvents(*events, parent), *np.array(asked, int).reshape(-1, 2).T)
     for (of, at), row in zip(asked, found.tolist(), strict=True):
         running = [i for i in range(len(lane)) if lane[i] == of and start[i] <= at < end[i]]
         assert row == (max(running, key=lambda i: depth[i]) if running else -1)

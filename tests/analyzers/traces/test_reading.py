@@ -11,7 +11,7 @@ from analyzers import store, traces
 from analyzers.errors import InputError
 from analyzers.traces import views
 from analyzers.traces.reading import stream
-from analyzers.traces.reading.event_table import Table
+from analyzers.traces.reading.event_table import EventTable
 from workbench.present.tables.trace import trace as tables
 
 
@@ -197,7 +197,7 @@ def test_what_the_cache_holds_is_found_without_the_parser():
 
 
 def test_columns_stay_narrow_beside_blocks_without_events(maker, made):
-    table = Table()
+    table = EventTable()
     for text in (made.text(), maker.Tracing().text()):
         with maker.save(text).path.open("rb") as file:
             stream.read_events(file, stream.Reading(table.add))
