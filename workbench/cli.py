@@ -61,8 +61,8 @@ def inspect(
     from workbench.commands import analyse
 
     if breakdown or what_if:
-        further = analyse.Further(breakdown, what_if)
-        raise typer.Exit(analyse.memory_further(paths, reading, showing, further, fail_on))
+        tables = analyse.MemoryTables(breakdown, what_if)
+        raise typer.Exit(analyse.memory_with_tables(paths, reading, showing, tables, fail_on))
     raise typer.Exit(analyse.answer(None, paths, reading, showing, fail_on))
 
 
@@ -97,9 +97,9 @@ def trace(
     from workbench.commands import analyse
 
     if export:
-        raise typer.Exit(analyse.exported(paths, reading, export, force=showing.force))
+        raise typer.Exit(analyse.export_traces(paths, reading, export, force=showing.force))
     if critical_path:
-        raise typer.Exit(analyse.trace_further(paths, reading, showing, fail_on))
+        raise typer.Exit(analyse.trace_with_critical_path(paths, reading, showing, fail_on))
     raise typer.Exit(analyse.answer("trace", paths, reading, showing, fail_on))
 
 
@@ -118,7 +118,7 @@ def compare(a: opt.OnePath, b: opt.OnePath, showing: opt.Showing, fail_on: opt.G
     """Two runs: configuration, step time, loss and memory side by side."""
     from workbench.commands import analyse
 
-    raise typer.Exit(analyse.compared(a, b, showing, fail_on))
+    raise typer.Exit(analyse.compare_runs(a, b, showing, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -133,7 +133,7 @@ def report(
     """Write a report that stands alone: .html, .md or .json."""
     from workbench.commands import analyse
 
-    raise typer.Exit(analyse.written(path, output, force=force, anonymise=anonymise))
+    raise typer.Exit(analyse.write_report(path, output, force=force, anonymise=anonymise))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -193,7 +193,7 @@ def launch(
 @app.command(rich_help_panel=RUN)
 def watch(run: opt.RunFolder, no_tui: opt.NoTui = False, _debug: opt.Debug = False) -> None:
     """A job while it runs, whoever started it: steps, speed, memory and room left, stragglers, stalls, verdicts."""
-    from workbench.watch import watch as watch_run
+    from workbench.commands.watch import watch as watch_run
 
     raise typer.Exit(watch_run(run, tui=not no_tui))
 
@@ -214,11 +214,12 @@ def estimate(
     Options of the trainer follow in the form --section.key value, as for `launch`.
     """
     from workbench.commands import analyse, estimate
+    from workbench.commands.output import deliver
     from workbench.launch.plan import Request
 
     request = Request(config=model.config, module=model.module, nproc=nproc, nnodes=nnodes, overrides=tuple(ctx.args))
-    report = estimate.estimate(request, analyse.parsed_size(limit, "--limit"))
-    raise typer.Exit(analyse.deliver(report, document, estimate.subject(request), fail_on))
+    report = estimate.estimate(request, analyse.size_in_bytes(limit, "--limit"))
+    raise typer.Exit(deliver(report, document, estimate.subject(request), fail_on))
 
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
@@ -233,13 +234,13 @@ def tokens(
 
     Options of the trainer follow in the form --section.key value, as for `launch`.
     """
-    from workbench.commands import analyse
+    from workbench.commands.output import deliver
     from workbench.commands.tokens import subject
     from workbench.commands.tokens import tokens as shown
     from workbench.launch.plan import Request
 
     request = Request(config=model.config, module=model.module, overrides=tuple(ctx.args))
-    raise typer.Exit(analyse.deliver(shown(request, sequences), document, subject(request)))
+    raise typer.Exit(deliver(shown(request, sequences), document, subject(request)))
 
 
 @app.command(rich_help_panel=RUN)

@@ -3,11 +3,11 @@
 import json
 import sys
 
-from workbench.commands.config import of_run
+from workbench.run_settings import run_settings
 
 
 def settings(run):
-    return {one.key: one for one in of_run(run.manifest())}
+    return {one.key: one for one in run_settings(run.manifest())}
 
 
 def test_each_setting_tells_its_origin(oom):
@@ -23,7 +23,7 @@ def test_older_names_are_told_as_explain_tells_them():
     """A key that was translated, one that has no effect here, and one that nobody knows."""
     flags = ["--training.batch_size", "4", "--metrics.enable_wandb", "--training.bach_size", "4"]
     manifest = {"argv": ["x", *flags], "config": {"training": {"local_batch_size": 4}}}
-    found = {one.key: one for one in of_run(manifest)}
+    found = {one.key: one for one in run_settings(manifest)}
     assert found["training.local_batch_size"].cls == "translated"
     assert found["training.local_batch_size"].origin == "flag --training.batch_size"
     assert found["metrics.enable_wandb"].cls == "ignored"
@@ -39,7 +39,7 @@ def test_nothing_that_a_manifest_names_is_opened_or_imported(tmp_path):
     module.write_text("raise SystemExit('loaded')\n")
     sys.path.insert(0, str(tmp_path))
     argv = ["x", "--job.config_file", str(secret), "--config", str(secret), "--module", "evil"]
-    told = json.dumps(of_run({"argv": argv, "config": {}}))
+    told = json.dumps(run_settings({"argv": argv, "config": {}}))
     sys.path.remove(str(tmp_path))
     assert "hunter2" not in told
     assert "evil.config_registry" not in sys.modules
@@ -47,4 +47,4 @@ def test_nothing_that_a_manifest_names_is_opened_or_imported(tmp_path):
 
 def test_whatever_stands_in_a_manifest_is_borne():
     for argv in (None, 7, [None, {}], ["--"], ["--training.steps", "many"], ["--a.b=c"]):
-        of_run({"argv": argv, "config": {"training": {"steps": 1}, "x": 3}})
+        run_settings({"argv": argv, "config": {"training": {"steps": 1}, "x": 3}})

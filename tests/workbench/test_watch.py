@@ -11,9 +11,9 @@ from textual.widgets import Static
 
 from analyzers.steps.live import Now, RankNow, Stall
 from terminal import until
+from workbench.commands.watch import watch
 from workbench.present.sparkline import spark
 from workbench.tui.widgets.row_list import Rows
-from workbench.watch import watch
 from workbench.watch.app import WatchApp
 from workbench.watch.job_state import Scene
 from workbench.watch.status_text import board

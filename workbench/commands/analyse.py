@@ -1,36 +1,32 @@
-"""Which face an answer gets: the terminal app, the dashboard, or a document on stdout or in a file."""
+"""Ask the analyzers what a command line names, then open an app or deliver a document: `inspect`, `hang`, `trace`."""
 
 import re
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analyzers.errors import Exit, InputError
-from analyzers.report import Report, Severity
+from analyzers.errors import Exit
 from analyzers.run import Run, discover, newest_step, selected
 from analyzers.store import Options
 from workbench.ask import ROOMS, ask, find, parts, require, room_for
+from workbench.commands.output import deliver, writing
 from workbench.console import note
 from workbench.errors import UsageProblem
-from workbench.options import Document, FailOn, Format, Reading, Showing, StepReading, TraceReading
-from workbench.present import render
+from workbench.options import Document, FailOn, Reading, Showing, StepReading, TraceReading
 
-SUFFIXES = {".html": Format.HTML, ".md": Format.MARKDOWN, ".json": Format.JSON, ".txt": Format.TEXT}
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 @dataclass(frozen=True)
-class Further:
+class MemoryTables:
     """Tables of a memory report that are made only when asked for."""
 
     breakdown: bool
     changes: str | None
 
 
-def options_of(reading: Reading) -> Options:
+def reader_options(reading: Reading) -> Options:
     """How the analyzers are to read."""
     chosen: dict[str, Any] = {"jobs": reading.jobs} if reading.jobs else {}
     step = reading.step if isinstance(reading, StepReading) else None
@@ -39,13 +35,13 @@ def options_of(reading: Reading) -> Options:
         rank=reading.rank,
         step=step,
         cache=not reading.no_cache,
-        max_memory=parsed_size(reading.max_memory),
+        max_memory=size_in_bytes(reading.max_memory),
         peak_flops=peak and peak * 1e12,
         **chosen,
     )
 
 
-def parsed_size(text: str | None, option: str = "--max-memory") -> int | None:
+def size_in_bytes(text: str | None, option: str = "--max-memory") -> int | None:
     """Bytes in a size such as `4GiB`, `500M` or `123456`."""
     if text is None:
         return None
@@ -57,7 +53,7 @@ def parsed_size(text: str | None, option: str = "--max-memory") -> int | None:
 
 def answer(room: str | None, paths: Sequence[Path], reading: Reading, showing: Showing, fail_on: FailOn | None) -> Exit:
     """Ask, show, and say with the exit status whether a finding reaches `--fail-on`."""
-    options, run = options_of(reading), find(paths)
+    options, run = reader_options(reading), find(paths)
     room = room or room_for(run)
     if showing.interactive:
         return open_app(run, room, options)
@@ -69,7 +65,7 @@ def answer(room: str | None, paths: Sequence[Path], reading: Reading, showing: S
     return deliver(ask(room, run, options), showing, run, fail_on)
 
 
-def explore(folder: Path) -> Exit:
+def open_folder(folder: Path) -> Exit:
     """The terminal app on all that a folder holds."""
     run = find([folder])
     return open_app(run, room_for(run), Options())
@@ -83,32 +79,34 @@ def open_app(run: Run, room: str, options: Options) -> Exit:
     return Exit.OK
 
 
-def memory_further(
-    paths: Sequence[Path], reading: Reading, document: Document, further: Further, fail_on: FailOn | None
+def memory_with_tables(
+    paths: Sequence[Path], reading: Reading, document: Document, tables: MemoryTables, fail_on: FailOn | None
 ) -> Exit:
     """The memory report with further tables, as a document."""
     from analyzers.memory import with_further
 
-    options, run = options_of(reading), find(paths)
+    options, run = reader_options(reading), find(paths)
     snapshots = require(run, *ROOMS["memory"])
     report = ask("memory", run, options)
-    whole = with_further(report, snapshots, options, breakdown=further.breakdown, changes=further.changes)
+    whole = with_further(report, snapshots, options, breakdown=tables.breakdown, changes=tables.changes)
     return deliver(whole, document, run, fail_on)
 
 
-def trace_further(paths: Sequence[Path], reading: Reading, document: Document, fail_on: FailOn | None) -> Exit:
+def trace_with_critical_path(
+    paths: Sequence[Path], reading: Reading, document: Document, fail_on: FailOn | None
+) -> Exit:
     """The trace report with the critical path, as a document."""
     from analyzers.traces import with_critical_path
 
-    options, run = options_of(reading), find(paths)
+    options, run = reader_options(reading), find(paths)
     return deliver(with_critical_path(ask("trace", run, options), options), document, run, fail_on)
 
 
-def exported(paths: Sequence[Path], reading: Reading, target: Path, *, force: bool) -> Exit:
+def export_traces(paths: Sequence[Path], reading: Reading, target: Path, *, force: bool) -> Exit:
     """The traces of a run's last recorded step as one file for Perfetto."""
     from analyzers.traces.export.perfetto import export
 
-    options = options_of(reading)
+    options = reader_options(reading)
     artefacts = newest_step(selected(require(find(paths), *ROOMS["trace"]), options.rank, options.step))
     with writing(target, force=force):
         count = export(artefacts, target, options)
@@ -116,7 +114,7 @@ def exported(paths: Sequence[Path], reading: Reading, target: Path, *, force: bo
     return Exit.OK
 
 
-def compared(a: Path, b: Path, showing: Showing, fail_on: str | None) -> Exit:
+def compare_runs(a: Path, b: Path, showing: Showing, fail_on: str | None) -> Exit:
     """Two runs side by side, and whether the second passes a gate."""
     from analyzers import compare
     from workbench.commands.failure_gate import gate
@@ -140,7 +138,7 @@ def compared(a: Path, b: Path, showing: Showing, fail_on: str | None) -> Exit:
     return Exit.FINDINGS if limits.fails(report) else delivered
 
 
-def written(path: Path, output: Path | None, *, force: bool, anonymise: bool) -> Exit:
+def write_report(path: Path, output: Path | None, *, force: bool, anonymise: bool) -> Exit:
     """A report on whatever lies at `path`, in the format that the file's name asks for."""
     if output is None:
         raise UsageProblem("report: no file to write to", "add -o report.html (or .md, .json)")
@@ -151,47 +149,3 @@ def written(path: Path, output: Path | None, *, force: bool, anonymise: bool) ->
 
         told, run = anonymised(told, run)
     return deliver(told, Document(output=output, force=force), run)
-
-
-def deliver(report: Report[Any], asked: Document, run: Run, fail_on: FailOn | None = None) -> Exit:
-    """Print the report or write it to a file; the exit status of the contract."""
-    text = render(report, chosen_format(asked), run)
-    if asked.output:
-        save(text, asked.output, force=asked.force)
-        note(f"wrote {asked.output}")
-    else:
-        sys.stdout.write(text)
-    return exit_for(report, fail_on)
-
-
-def chosen_format(asked: Document) -> Format:
-    """What was asked for, else what the file's name says, else text."""
-    if asked.form:
-        return asked.form
-    if asked.output and asked.output.suffix not in SUFFIXES:
-        raise UsageProblem(f"{asked.output}: no known format", f"name it {', '.join(SUFFIXES)}, or give --format")
-    return SUFFIXES[asked.output.suffix] if asked.output else Format.TEXT
-
-
-def save(text: str, path: Path, *, force: bool) -> None:
-    """Write a document, but not over one that is there."""
-    with writing(path, force=force):
-        path.write_text(text)
-
-
-@contextmanager
-def writing(path: Path, *, force: bool) -> Iterator[None]:
-    """Guards the writing of a file: refuses to overwrite one, and tells in words why it cannot be written."""
-    if path.exists() and not force:
-        raise UsageProblem(f"{path} exists", "choose another name, or add --force")
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}", "choose a folder that exists and can be written to") from error
-
-
-def exit_for(report: Report[Any], fail_on: FailOn | None) -> Exit:
-    worst = report.worst()
-    if fail_on and worst and worst.weight >= Severity(fail_on).weight:
-        return Exit.FINDINGS
-    return Exit.OK

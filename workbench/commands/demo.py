@@ -7,7 +7,7 @@ from analyzers.errors import Exit
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import JOINED, ask
-from workbench.commands.analyse import explore
+from workbench.commands.analyse import open_folder
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, plan
@@ -54,7 +54,7 @@ def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as
     if outcome.status == "interrupted":
         return Exit.INTERRUPTED
     if tui and on_terminal():
-        return explore(place)
+        return open_folder(place)
     run = discover(place)
     note("")
     sys.stdout.write(render(ask(JOINED, run, Options()), Format.JSON if as_json else Format.TEXT, run))

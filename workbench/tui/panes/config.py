@@ -5,8 +5,8 @@ from typing import Any
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from workbench.commands.config import SIGNS, of_run
 from workbench.present.table import table
+from workbench.run_settings import SIGNS, run_settings
 from workbench.tui.widgets.tables import Grid
 
 
@@ -18,6 +18,6 @@ class ConfigPane(Vertical):
         self._manifest = manifest
 
     def compose(self) -> ComposeResult:
-        found = sorted(of_run(self._manifest), key=lambda one: one.origin == "default")
+        found = sorted(run_settings(self._manifest), key=lambda one: one.origin == "default")
         rows = ((one.key, f"{SIGNS.get(one.cls, '')} {one.origin}", one.value, one.reason) for one in found)
         yield Grid(table("", "setting | from | value | why", rows, len(found)), id="settings")

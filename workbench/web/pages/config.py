@@ -5,9 +5,9 @@ from urllib.parse import urlencode
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
-from workbench.commands.config import SIGNS, of_run, words_of
 from workbench.console import clean
 from workbench.present.table import table as table_of
+from workbench.run_settings import SIGNS, command_words, run_settings
 from workbench.web.components.text import choice, table
 from workbench.web.served_run import ServedRun, asked
 
@@ -20,12 +20,12 @@ def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
     sought, kind = query.get("key", "")[:100], query.get("show", KINDS[0])
     rows = [
         (one.key, one.value, one.origin, f"{SIGNS.get(one.cls, '')} {one.cls}", one.reason)
-        for one in of_run(served.manifest)
+        for one in run_settings(served.manifest)
         if kind != KINDS[1] or one.origin != "default"
     ]
     kept = [row for row in rows if any(sought.casefold() in cell.casefold() for cell in row)]
     field = dcc.Input(id="key", type="search", value=sought, debounce=True)
-    words = " ".join(words_of(served.manifest))
+    words = " ".join(command_words(served.manifest))
     told = table_of(f"Settings ({len(kept)} of {len(rows)})", "key | value | from | class | why", kept, len(kept))
     return html.Div(
         [

@@ -1,0 +1,24 @@
+"""`workbench watch`: show a job while it runs, in the terminal app or as lines."""
+
+from pathlib import Path
+
+from analyzers.errors import Exit, InputError
+from workbench.commands.analyse import open_folder
+from workbench.options import on_terminal
+from workbench.watch.follow import follow
+
+
+def watch(folder: Path, *, tui: bool) -> Exit:
+    """Show a job until it ends or the user leaves; `tui` asks for the terminal app, which needs a terminal.
+
+    Raises:
+        InputError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder", "give the folder that the job writes to, its job.dump_folder")
+    if not tui or not on_terminal():
+        follow(folder)
+        return Exit.OK
+    from workbench.watch.app import WatchApp
+
+    return open_folder(folder) if WatchApp(folder).run() else Exit.OK

@@ -1,0 +1,81 @@
+"""Which settings did a run have, and where did each come from: a flag, a file or registry function, or the defaults?"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from analyzers.compare import settings
+from trainer.config import ConfigError, JobConfig, KeyReport, as_dict, explain
+
+FILE_FLAG = "job.config_file"
+SIGNS = {"honoured": "✓", "translated": "→", "ignored": "·", "unknown": "?"}
+"""The sign of each class of key."""
+
+
+class Setting(NamedTuple):
+    """A key of a run with its value as text, where the value came from, and the class of the key (see `SIGNS`)."""
+
+    key: str
+    value: str
+    origin: str
+    cls: str
+    reason: str
+
+
+def run_settings(manifest: Mapping[str, object]) -> list[Setting]:
+    """Return every key of a `run.json` with its origin: a flag, the file or function of the run, or the default.
+
+    Nothing that the manifest names is opened or imported, as the manifest may come from somebody else.
+    """
+    flags = {report.key: report for report in flag_reports(manifest)}
+    defaults = dict(settings({"config": as_dict(JobConfig())}))
+    source = configuration_source(manifest)
+    written = [setting(key, value, flags.pop(key, None), defaults, source) for key, value in settings(manifest)]
+    return [*written, *(setting(key, report.value, report, defaults, source) for key, report in flags.items())]
+
+
+def setting(key: str, value: object, flag: KeyReport | None, defaults: Mapping[str, object], source: str) -> Setting:
+    if flag:
+        origin = f"flag --{flag.source or flag.key}"
+        return Setting(key, str(value), origin, flag.cls, flag.reason or "")
+    if key not in defaults:
+        return Setting(key, str(value), "the run", "", "")
+    return Setting(key, str(value), "default" if value == defaults[key] else source, "honoured", "")
+
+
+def flag_reports(manifest: Mapping[str, object]) -> list[KeyReport]:
+    """Return what became of each flag in `argv`; nothing where they are not flags of our trainer."""
+    groups = [words for words in words_by_flag(command_words(manifest)) if "." in words[0]]
+    # The file that the run was given may be missing here, or another: it must not be read again.
+    asked = [word for words in groups if words[0].lstrip("-") != FILE_FLAG for word in words]
+    try:
+        return explain(None, asked)
+    except ConfigError:
+        return []
+
+
+def command_words(manifest: Mapping[str, object]) -> list[str]:
+    """Return the command line of a run; empty where the manifest holds none."""
+    words = manifest.get("argv")
+    return [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
+
+
+def words_by_flag(words: Sequence[str]) -> list[list[str]]:
+    """Group the words of a command line: each flag with the words that follow it.
+
+    >>> words_by_flag(["train.py", "--training.steps", "5", "--job.id=a"])
+    [['--training.steps', '5'], ['--job.id', 'a']]
+    """
+    groups: list[list[str]] = []
+    for word in words:
+        if word.startswith("--"):
+            groups.append(word.split("=", 1))
+        elif groups:
+            groups[-1].append(word)
+    return groups
+
+
+def configuration_source(manifest: Mapping[str, object]) -> str:
+    """Return the file or registry function whose configuration the flags changed."""
+    flags = {flag.lstrip("-"): values for flag, *values in words_by_flag(command_words(manifest))}
+    named = [value for flag in (FILE_FLAG, "module", "config") for value in flags.get(flag, [])]
+    return " ".join(named[:2]) or "set by the run"
