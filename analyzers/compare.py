@@ -25,11 +25,13 @@ from analyzers.run import Kind, Run
 from analyzers.steps import RankSteps
 from analyzers.steps.answers.lateness import lateness
 from analyzers.steps.answers.stragglers import stragglers
+from analyzers.steps.answers.summary import summary
 from analyzers.steps.diff import measures
 from analyzers.steps.diff.measures import Contrast, Parity, PhaseChange, attribution, parity
 from analyzers.steps.findings.regressions import is_open, name_of, too_few, undecided, worsened
 from analyzers.steps.loading import load
-from analyzers.steps.model import Steps, Straggler, summary
+from analyzers.steps.model import Straggler
+from analyzers.steps.table import Steps
 from analyzers.traces.diff import diff as trace_diff
 from analyzers.traces.diff.diff import TraceDiff, signed
 from analyzers.traces.diff.memory import MemoryChange

@@ -12,9 +12,9 @@ import pandas as pd
 
 from analyzers import run, store
 from analyzers.errors import InputError, WorkbenchError
-from analyzers.steps.model import APART, Durations, Start, Steps
 from analyzers.steps.reading.jsonl import STARTS_AT_MOST
 from analyzers.steps.reading.log_lines import ABSENT, Array, Header, narrowed
+from analyzers.steps.table import NOT_PLAIN, Durations, ProcessStart, Steps
 
 READER = "analyzers.steps.reading.reader"
 SHARED_BYTES = 32 << 20
@@ -70,7 +70,7 @@ class Chunk:
 MADE: Mapping[str, Callable[[Chunk], Array]] = {
     "rank": Chunk.rank,
     "session": Chunk.session,
-    "apart": lambda chunk: chunk.tagged(*APART),
+    "tagged": lambda chunk: chunk.tagged(*NOT_PLAIN),
     "warmup": lambda chunk: chunk.tagged("first", "compile"),
     "tags": lambda chunk: named_tags(chunk.columns["tags"], chunk.meta["tags"]),
 }
@@ -82,7 +82,7 @@ class Source:
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
-        self.starts: list[Start] = []
+        self.starts: list[ProcessStart] = []
         self.headers: list[Header] = []
         self.read: list[run.Artefact] = []
         self.torn: list[int] = []
@@ -103,7 +103,9 @@ class Source:
         for number, (log, rank, file) in enumerate(zip(logs, ranks, files, strict=True)):
             first = before + number * STARTS_AT_MOST
             self.headers += file["headers"]
-            self.starts += [Start.of(rank, first + n, header) for n, header in enumerate(file["headers"])]
+            self.starts += [
+                ProcessStart.from_header(rank, first + n, header) for n, header in enumerate(file["headers"])
+            ]
             self.torn += [rank] if file.get("torn") else []
             self.problems += problems_of(log, file)
 
@@ -234,9 +236,9 @@ def steps_of(source: Source, frame: pd.DataFrame, inputs: list[Any], problems: l
         redone=redone[["rank", "session", "start_ns", "dur_ns", "covers"]],
         starts=source.starts,
         world_size=max([*(n for n in sizes if 0 < n <= RANKS_AT_MOST), int(kept["rank"].max()) + 1]),
-        on=next((str(h["device"]) for h in source.headers if "device" in h), ""),
+        device_type=next((str(h["device"]) for h in source.headers if "device" in h), ""),
         inputs=inputs,
-        torn=sorted(set(source.torn)),
+        truncated=sorted(set(source.torn)),
         problems=problems,
     )
 

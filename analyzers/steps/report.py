@@ -1,32 +1,30 @@
-"""Answers -> `Report[StepsData]`."""
+"""How long do steps take, which rank is late, what became of the loss? The room's door: logs in, report out."""
 
 from collections.abc import Sequence
 
 from analyzers import run, store
-from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked, status_of, tool_version
-from analyzers.steps.answers.goodput import goodput
-from analyzers.steps.answers.lateness import Lateness, lateness
-from analyzers.steps.answers.losses import events, first_nonfinite
-from analyzers.steps.answers.memory_growth import fewer_collectives, memory_growth
-from analyzers.steps.answers.stalls import stalls
-from analyzers.steps.answers.step_time_changes import apart, changes
-from analyzers.steps.answers.stragglers import stragglers
-from analyzers.steps.findings import findings as told
+from analyzers.report import Report, ranked, tool_version
+from analyzers.steps.answers.all_answers import answer_all
+from analyzers.steps.answers.lateness import lateness
+from analyzers.steps.findings.problems import notes, problems
+from analyzers.steps.findings.verdict import healthy, missing_evidence, verdict
 from analyzers.steps.loading import load
-from analyzers.steps.model import Steps, StepsData, summary
-from analyzers.words import agree, duration
+from analyzers.steps.model import StepsData
 
 SCHEMA = "workbench.steps/1"
-CLASSES = (
-    "nonfinite_loss", "collective_count", "straggler", "memory_growth", "global_stall", "slowdown", "loss_rise",
-    "loss_spike", "restart_time", "checkpoint_time", "data_time",
-)  # fmt: skip
-"""Of several findings the one that explains the others names the verdict."""
 
 
 def analyze(artefacts: Sequence[run.Artefact], options: store.Options | None = None) -> Report[StepsData]:
-    """How long steps take, where the time goes, who is late, and what became of the loss. A rank or a step that the
-    options name only narrows `data.ranks`: who is late shows against the others.
+    """Report how long steps take, where the time goes, which ranks are late, and what the loss does.
+
+    The rank and the step of the options narrow `data.ranks` only: a rank is late compared with the others.
+
+        from pathlib import Path
+        from analyzers import run, steps
+
+        report = steps.analyze(run.discover(Path("outputs")).of(*run.TIMED))
+        print(report.verdict.sentence)
+        print(report.table("ranks")[["rank", "median_step_s"]])
 
     Raises:
         InputError: None of the artefacts holds a step, or not the one that is asked for.
@@ -34,10 +32,9 @@ def analyze(artefacts: Sequence[run.Artefact], options: store.Options | None = N
     options = options or store.Options()
     steps = load(artefacts, options)
     late = lateness(steps)
-    data = examined(steps, late, options)
-    remarks = told.remarks(steps)
-    missing = [remark.title for remark in remarks] + steps.problems + told.blind_spots(steps, late)
-    findings = ranked([*grave(steps, data), *told.asides(data), *remarks])
+    data = answer_all(steps, late, options)
+    findings = ranked([*problems(steps, data), *notes(steps, data)])
+    missing = missing_evidence(steps, late)
     return Report(
         schema=SCHEMA,
         version=tool_version(),
@@ -46,56 +43,3 @@ def analyze(artefacts: Sequence[run.Artefact], options: store.Options | None = N
         findings=findings,
         data=data,
     )
-
-
-def examined(steps: Steps, late: Lateness, options: store.Options | None = None) -> StepsData:
-    """The answer to each question."""
-    options = options or store.Options()
-    nonfinite = first_nonfinite(steps)
-    return StepsData(
-        world_size=steps.world_size,
-        ranks=summary(steps, options.rank, options.step),
-        stragglers=stragglers(steps, late),
-        apart=apart(steps),
-        stalls=stalls(steps),
-        changes=changes(steps),
-        events=events(steps),
-        goodput=goodput(steps, late),
-        first_nonfinite_step=nonfinite.step if nonfinite else None,
-    )
-
-
-def grave(steps: Steps, data: StepsData) -> list[Finding]:
-    """The findings that a verdict may rest on."""
-    nonfinite = first_nonfinite(steps)
-    found = told.verdicts(steps, data)
-    found += [told.broken_loss(nonfinite)] if nonfinite else []
-    found += [told.fewer(moment) for moment in fewer_collectives(steps)]
-    found += [told.leak(moment) for moment in memory_growth(steps)]
-    return found
-
-
-def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
-    """The one that the gravest finding gives."""
-    weighty = [f for f in findings if f.severity is not Severity.INFO]
-    if not weighty:
-        return None
-    first = min(weighty, key=lambda f: CLASSES.index(f.id.removeprefix("steps.")))
-    return Verdict(
-        status=status_of(weighty),
-        kind=first.id.removeprefix("steps."),
-        ranks=sorted({rank for f in weighty if f.id == first.id for rank in f.ranks}),
-        sentence=first.title,
-        confidence=first.confidence,
-        missing=missing,
-    )
-
-
-def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -> Verdict:
-    """`4 ranks, 103 ms a step, nobody is late`, as far as the logs tell."""
-    median = max((rank.median_step_s for rank in data.ranks if rank.median_step_s is not None), default=None)
-    text = f"{len(data.ranks)} {agree(steps.ranks, 'rank', 'ranks')}, "
-    text += "no step is timed" if median is None else f"{duration(median)} a step"
-    text += ", nobody is late" if late.told else ""
-    text += " as far as these logs tell" if late.told and not late.measured else ""
-    return Verdict(status=Status.OK, kind="healthy", sentence=text, confidence=told.confidence(steps), missing=missing)

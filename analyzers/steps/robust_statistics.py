@@ -1,23 +1,24 @@
-"""Statistics that single values out of line do not move."""
+"""Statistics that single outliers do not move: medians, and the spread around them."""
 
 import numpy as np
 
-from analyzers.steps.reading.log_lines import Array
+from analyzers.columns import Floats
 
-NORMAL = 1.4826
-"""Median absolute deviation -> standard deviation, where values are normal."""
-
-
-def deviation(values: Array) -> float:
-    """The standard deviation that the median distance from the median stands for."""
-    return NORMAL * float(np.median(np.abs(values - np.median(values))))
+MAD_TO_STD = 1.4826
+"""Median absolute deviation -> standard deviation of normally distributed values: 1 / Phi^-1(3/4)."""
 
 
-def middles(table: Array) -> Array:
-    """The median of each column, of what is not NaN in it; NaN of nothing."""
+def robust_deviation(values: Floats) -> float:
+    """Return the standard deviation, estimated from the median absolute deviation (MAD)."""
+    return MAD_TO_STD * float(np.median(np.abs(values - np.median(values))))
+
+
+def column_medians(table: Floats) -> Floats:
+    """Return the median of each column over its numbers; NaN for a column of NaNs."""
     counts = (~np.isnan(table)).sum(axis=0)
-    found = np.full(table.shape[1], np.nan)
-    for count in np.unique(counts[counts > 0]).tolist():  # NaN is sorted behind all, so each count has its own middle
-        places, same = [(count - 1) // 2, count // 2], counts == count
-        found[same] = np.partition(table[:, same], places, axis=0)[places].sum(axis=0) / 2
-    return found
+    medians = np.full(table.shape[1], np.nan)
+    # np.nanmedian is far slower. Partitioning puts NaN behind all numbers, so columns with equally many share a middle.
+    for count in np.unique(counts[counts > 0]).tolist():
+        middle, same = [(count - 1) // 2, count // 2], counts == count
+        medians[same] = np.partition(table[:, same], middle, axis=0)[middle].sum(axis=0) / 2
+    return medians

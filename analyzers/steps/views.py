@@ -20,11 +20,11 @@ import numpy as np
 import pandas as pd
 
 from analyzers import run, store
-from analyzers.steps.answers import goodput as accounts
+from analyzers.steps.answers.goodput import goodput_by_rank
 from analyzers.steps.answers.lateness import Lateness, lateness
 from analyzers.steps.loading import load
-from analyzers.steps.model import Steps
 from analyzers.steps.reading.log_lines import FINITE, Array
+from analyzers.steps.table import Steps
 
 BINS = 200
 RANK_ROWS = 64
@@ -41,10 +41,10 @@ def kept(artefacts: tuple[run.Artefact, ...], options: store.Options) -> Steps:
 
 
 def series(artefacts: Sequence[run.Artefact], options: store.Options | None = None) -> pd.DataFrame:
-    """One row a rank and step: rank, step, dur_s, loss, grad_norm, memory_bytes, tokens_per_s, tags, apart."""
+    """One row a rank and step: rank, step, dur_s, loss, grad_norm, memory_bytes, tokens_per_s, tags, tagged."""
     table = opened(artefacts, options).table
     rate = (table["tokens"] / table["dur_s"]).where(table["dur_s"] > 0)
-    columns = ["rank", "step", "dur_s", "loss", "grad_norm", "memory_bytes", "tokens_per_s", "tags", "apart"]
+    columns = ["rank", "step", "dur_s", "loss", "grad_norm", "memory_bytes", "tokens_per_s", "tags", "tagged"]
     return table.assign(tokens_per_s=rate)[columns]
 
 
@@ -104,7 +104,7 @@ def sparkline(
 
 def last_in_bins(steps: Steps, late: Lateness, numbers: Array) -> dict[str, "pd.Series[float]"]:
     """Who came last in the step of each bin in which somebody was latest, and by how much."""
-    excess = late.excess.reindex(steps.steps).to_numpy() * late.told
+    excess = late.excess.reindex(steps.steps).to_numpy() * late.is_known
     worst = pd.Series(np.nanmax(excess, axis=1, initial=0.0))
     at = worst.groupby(numbers).idxmax().to_numpy()
     who = [late.excess.columns[int(np.nanargmax(excess[row]))] if worst[row] > 0 else None for row in at]
@@ -139,7 +139,7 @@ def heat(
 ) -> pd.DataFrame:
     """Seconds that ranks were late: a row a bin of ranks, a column a bin of steps; empty where the logs cannot tell."""
     late = lateness(opened(artefacts, options))
-    if not late.told:
+    if not late.is_known:
         return pd.DataFrame()
     excess = late.excess.T
     of_ranks, of_steps = numbers_of(len(excess), rows), numbers_of(excess.shape[1], bins)
@@ -150,7 +150,7 @@ def heat(
 def goodput(artefacts: Sequence[run.Artefact], options: store.Options | None = None) -> pd.DataFrame:
     """Seconds of wall time by part, a row a rank; all rows have the same sum. Parts that took no time are left out."""
     steps = opened(artefacts, options)
-    table = accounts.by_rank(steps, lateness(steps)) / 1e9
+    table = goodput_by_rank(steps, lateness(steps)) / 1e9
     return table.loc[:, table.any()]
 
 

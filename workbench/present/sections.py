@@ -173,9 +173,9 @@ def steps(data: Any) -> list[Table]:
             ((c.step, duration(c.before_s), duration(c.after_s), c.kind, most_changed(c)) for c in data.changes),
         ),
         table(
-            "Steps apart",
+            "Steps that do more than train",
             "tag | steps> | step>",
-            ((tag, one.steps, duration(one.median_step_s)) for tag, one in data.apart.items()),
+            ((tag, one.steps, duration(one.median_step_s)) for tag, one in data.tagged.items()),
         ),
         table(
             "Loss and gradient norm",

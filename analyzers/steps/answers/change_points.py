@@ -1,11 +1,19 @@
-"""Where the level of a series changes: exact segmentation of its ranks.
+"""Where does the level of a series change? Exact segmentation of its ranks, robust against outliers.
 
-Values are replaced by their ranks, so neither outliers nor the shape of the noise matter, and its variance is known.
-Over all ways to cut the series into segments, the sum of squared distances from the segments' means plus a penalty for
-each cut is smallest for the one returned (optimal partitioning, Jackson et al. 2005). In units of the ranks' variance a
-cut without cause gains what the largest of many chi-squared variables of one degree does, about 2 log n; PENALTY leaves
-room for the search over both ends of a segment: over thousands of series of noise less than one in a thousand is cut.
-Neighbouring steps that resemble each other count for fewer steps.
+1. Values are replaced by their ranks (positions in sorted order), scaled to mean 0 and variance 1. Neither outliers
+   nor the shape of the noise matter then, and the variance is known.
+2. Of all ways to cut the series into segments, the cheapest is returned: the sum of squared distances from the
+   segments' means, plus a penalty for each cut. "Optimal partitioning" (Jackson et al., An algorithm for optimal
+   partitioning of data on an interval, IEEE Signal Processing Letters 12, 2005) finds it exactly in O(n^2).
+3. The penalty: in units of the variance, a cut that has no cause still gains about 2 log n (the largest of n
+   chi-squared variables of one degree of freedom). PENALTY log n with PENALTY = 4 leaves room for the search over both
+   ends of a segment: of thousands of series of pure noise less than one in a thousand is cut.
+4. Steps that resemble their neighbours (autocorrelation r) are worth fewer independent ones, so the penalty grows by
+   (1 + r) / (1 - r), the variance inflation of an AR(1) process.
+
+Example: `[1.0, 1.1, 0.9, 1.0, 1.1, 9.0, 1.0, 0.9, 2.0, 2.1, 1.9, 2.0, 2.1, 2.0]` has an outlier at index 5 and a new
+level from index 8 on; with at least SHORTEST = 5 values per segment and enough values for the penalty (a longer series
+of this kind) the one cut is at 8, and the outlier makes none.
 """
 
 from dataclasses import dataclass
@@ -13,69 +21,77 @@ from itertools import pairwise
 
 import numpy as np
 
-from analyzers.steps.reading.log_lines import Array
+from analyzers.columns import Floats
 
 PENALTY = 4.0
 SHORTEST = 5
-"""Steps of a segment."""
+"""Steps that a segment has at least."""
 LONGEST_SERIES = 2000
-"""Longer ones are cut between blocks of steps, of which the median counts."""
+"""Longer series are cut between blocks of steps only, represented by their medians: the cost grows with the square."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of constant level: positions `begin` to `end` (without), and the median in it."""
+    """A stretch of constant level: indices `begin` to `end` (exclusive), and the median of its values."""
 
     begin: int
     end: int
     level: float
 
 
-def segments(values: Array) -> list[Segment]:
-    """The stretches of constant level, in order; one if there is no change."""
+def segments(values: Floats) -> list[Segment]:
+    """Return the stretches of constant level, in order; a single one if the level does not change."""
     block = -(-len(values) // LONGEST_SERIES)
     whole = len(values) // block * block
     medians = np.median(values[:whole].reshape(-1, block), axis=1) if block > 1 else values
-    cuts = [cut * block for cut in cuts_of(standard_ranks(medians), penalty(medians))]
+    cuts = [cut * block for cut in cheapest_cuts(standard_ranks(medians), penalty(medians))]
     bounds = [0, *cuts, len(values)]
     return [Segment(a, b, float(np.median(values[a:b]))) for a, b in pairwise(bounds) if b > a]
 
 
-def penalty(values: Array) -> float:
-    """What a cut costs, more where neighbours resemble each other."""
-    alike = resemblance(values)
-    return float(PENALTY * np.log(max(len(values), 2)) * (1 + alike) / (1 - alike))
+def penalty(values: Floats) -> float:
+    """Return the cost of a cut: PENALTY log n, times (1 + r) / (1 - r) for neighbours with correlation r."""
+    correlation = neighbour_correlation(values)
+    return float(PENALTY * np.log(max(len(values), 2)) * (1 + correlation) / (1 - correlation))
 
 
-def resemblance(values: Array) -> float:
-    """Correlation of neighbours, from differences over one and two steps, which a few changes of level do not touch."""
+def neighbour_correlation(values: Floats) -> float:
+    """Return the correlation of neighbours, 0 to 0.8, from differences over one and two steps.
+
+    Differences have variances 2 s^2 (1 - r) and 2 s^2 (1 - r^2), whose ratio is 1 + r. Unlike the usual estimate, a few
+    changes of level do not raise it.
+    """
     if len(values) < 3 * SHORTEST:
         return 0.0
-    near, far = (float(np.median(np.abs(values[lag:] - values[:-lag]))) for lag in (1, 2))
-    return float(np.clip((far / near) ** 2 - 1, 0.0, 0.8)) if near > 0 else 0.0
+    lag1, lag2 = (float(np.median(np.abs(values[lag:] - values[:-lag]))) for lag in (1, 2))
+    return float(np.clip((lag2 / lag1) ** 2 - 1, 0.0, 0.8)) if lag1 > 0 else 0.0
 
 
-def standard_ranks(values: Array) -> Array:
-    """Ranks of mean 0 and variance 1; equal values share the mean of theirs."""
+def standard_ranks(values: Floats) -> Floats:
+    """Return the ranks of the values, scaled to mean 0 and variance 1; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     spread = ranks.std()
     return (ranks - ranks.mean()) / spread if spread else np.zeros(len(values))
 
 
-def cuts_of(values: Array, price: float) -> list[int]:
-    """The positions of the cuts of the cheapest segmentation."""
+def cheapest_cuts(values: Floats, cut_cost: float) -> list[int]:
+    """Return the indices at which the cheapest segmentation cuts.
+
+    `cost[end]` is the cost of the best segmentation of the first `end` values: the best of all `cost[begin]` plus the
+    squared distances within `begin..end`, which cumulative sums give at once, plus the cost of a cut.
+    """
     count = len(values)
     sums, squares = (np.concatenate([[0.0], np.cumsum(v)]) for v in (values, values * values))
     cost = np.full(count + 1, np.inf)
-    cost[0], last = -price, np.zeros(count + 1, dtype=int)
+    cost[0], last_cut = -cut_cost, np.zeros(count + 1, dtype=int)  # the first segment needs no cut
     for end in range(SHORTEST, count + 1):
         begin = np.arange(end - SHORTEST + 1)
-        inner = squares[end] - squares[begin] - (sums[end] - sums[begin]) ** 2 / (end - begin)
-        total = cost[begin] + inner + price
-        last[end] = int(total.argmin())
-        cost[end] = total[last[end]]
+        distances = squares[end] - squares[begin] - (sums[end] - sums[begin]) ** 2 / (end - begin)
+        total = cost[begin] + distances + cut_cost
+        last_cut[end] = int(total.argmin())
+        cost[end] = total[last_cut[end]]
     cuts, end = [], count
-    while end > 0 and (end := int(last[end])) > 0:
+    while end > 0 and (end := int(last_cut[end])) > 0:
         cuts.append(end)
     return cuts[::-1]

@@ -1,15 +1,25 @@
-"""Where the wall time of a run went, to the nanosecond: what trained, and what did not."""
+"""Where did the wall time of a run go, to the nanosecond: what trained, and what did not?
+
+Each rank has a timeline from the first start of the run to its last step's end. A step is divided among the parts it
+contains, in the order of PARTS: each takes what its phases took, but no more than is left of the step, and the rest is
+`productive`. The time between two steps belongs to the later one. So the parts of every rank add up to the wall time.
+
+Example, in seconds: a rank starts at 0; step 1 runs from 10 to 14 (1 s of it `data_wait`) and step 2 from 14 to 17 (2 s
+`ckpt_save`). Its job starts again, and step 2 is done again from 30 to 33. Then `startup` is 10, `data` 1, `redone` 3
+(the whole first step 2, as its work was lost), `restart` 13 (from 17 to 30) and `productive` 3 + 3: 33 in all.
+"""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
+from analyzers.columns import Floats, Integers, Mask
 from analyzers.steps.answers.lateness import Lateness
-from analyzers.steps.answers.stragglers import late_from
-from analyzers.steps.model import Goodput, Steps
-from analyzers.steps.reading.log_lines import Array
-from analyzers.steps.robust_statistics import deviation
+from analyzers.steps.answers.stragglers import late_thresholds
+from analyzers.steps.model import Goodput
+from analyzers.steps.robust_statistics import robust_deviation
+from analyzers.steps.table import Steps
 
 PHASES: Mapping[str, tuple[str, ...]] = {
     "data": ("data_wait", "h2d"),
@@ -18,27 +28,27 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "gc": ("gc",),
     "recording": ("profiler", "snapshot", "log"),
 }
-"""Parts of a step that do not train."""
+"""The phases of a step that do not train, by the part that they count for."""
 PARTS = ("productive", *PHASES, "stall", "startup", "restart", "redone", "between", "ending")
-"""`stall`: waiting for late ranks, or slow for no known reason. `redone`: steps whose work a restart lost. `restart`:
+"""`stall`: waiting for late ranks, or slow for an unknown reason. `redone`: steps whose work a restart lost. `restart`:
 from the last step before it to the first one after it. `ending`: ranks that stopped earlier than others.
 """
 LATEST_NS, LONGEST_NS = 1 << 62, 1 << 55
-"""The year 2116 and a step of a year: rows beyond are no record of anything."""
-TOGETHER = 64
-"""Ranks whose rows are looked at together; more take more memory than time."""
-ALL = slice(None)
-OUTLIER = 6.0
-"""Robust deviations beyond which a step that only trains was stalled."""
+"""The year 2116, and a step of a year: rows beyond are damaged."""
+RANKS_AT_ONCE = 64
+"""Ranks whose rows are in memory together; more need more memory but no less time."""
+ALL_ROWS = slice(None)
+OUTLIER, OUTLIER_SHARE = 6.0, 0.5
+"""A plain step was stalled from so many robust deviations beyond the median, if that is also this share of it."""
 
 
 def goodput(steps: Steps, late: Lateness) -> Goodput | None:
-    """The mean over ranks; None where the logs do not tell when steps were."""
-    table, bounds = by_rank(steps, late), extent(steps)
+    """Return the mean over ranks; None where the logs do not record when steps were."""
+    table, bounds = goodput_by_rank(steps, late), extent(steps)
     if bounds is None:
         return None
     wall = int(table.iloc[0].sum())
-    parts = shared([sum(table[name].tolist()) for name in PARTS], len(table))
+    parts = divided([sum(table[name].tolist()) for name in PARTS], len(table))
     named = {name: ns for name, ns in zip(PARTS, parts, strict=True) if ns}
     return Goodput(
         started_ns=bounds[0],
@@ -48,142 +58,152 @@ def goodput(steps: Steps, late: Lateness) -> Goodput | None:
     )
 
 
-def shared(sums: Sequence[int], count: int) -> list[int]:
-    """Sums divided by a count so that the quotients still add up: the largest remainders are rounded up."""
-    upward = sum(value % count for value in sums) // count
-    most = sorted(range(len(sums)), key=lambda i: -(sums[i] % count))[:upward]
-    return [value // count + (i in most) for i, value in enumerate(sums)]
+def divided(sums: Sequence[int], count: int) -> list[int]:
+    """Return sums divided by a count as integers that still add up: the largest remainders are rounded up.
+
+    Example: `divided([5, 3], 4)` is `[1, 1]`, as (5 + 3) / 4 = 2 (largest remainder method).
+    """
+    round_up = sum(value % count for value in sums) // count
+    largest = sorted(range(len(sums)), key=lambda i: -(sums[i] % count))[:round_up]
+    return [value // count + (i in largest) for i, value in enumerate(sums)]
 
 
-def by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
-    """Ns of each part, a row a rank; each row adds up to the wall time of the run. Empty where no time is told."""
+def goodput_by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
+    """Return int64 ns of each part (columns) and rank (rows); every row adds up to the wall time of the run.
+
+    Empty where the logs do not record when steps were.
+    """
     bounds = extent(steps)
     if bounds is None:
         return pd.DataFrame()
-    stall_ns = stalled(steps, late)
-    ranks = (steps.ranks[at : at + TOGETHER] for at in range(0, len(steps.ranks), TOGETHER))
-    tables = [of_ranks(steps, rows, stall_ns, bounds) for few in ranks if len(rows := timeline(steps, few))]
+    stall_ns = stalled_ns(steps, late)
+    groups = (steps.ranks[first : first + RANKS_AT_ONCE] for first in range(0, len(steps.ranks), RANKS_AT_ONCE))
+    tables = [parts_of(steps, rows, stall_ns, bounds) for ranks in groups if len(rows := timeline(steps, ranks))]
     return pd.concat(tables).rename_axis("rank").astype(np.int64)[list(PARTS)]
 
 
-def of_ranks(steps: Steps, rows: pd.DataFrame, stall_ns: Array, bounds: tuple[int, int]) -> pd.DataFrame:
-    """The same of the ranks in some rows of a timeline."""
+def parts_of(steps: Steps, rows: pd.DataFrame, stall_ns: Integers, bounds: tuple[int, int]) -> pd.DataFrame:
+    """Return the same of the ranks in some rows of a timeline."""
     begin, end = bounds
-    rows["dur_ns"] = np.minimum(rows["dur_ns"], following(rows, end) - rows["start_ns"])
-    parts = inside(steps, rows, stall_ns) | outside(rows, begin, end)
+    # Clocks that were set, or damaged rows, may overlap: a step ends at the latest where the next one starts.
+    rows["dur_ns"] = np.minimum(rows["dur_ns"], next_start(rows, end) - rows["start_ns"])
+    parts = within_steps(steps, rows, stall_ns) | between_steps(rows, begin, end)
     return pd.DataFrame(parts).groupby(rows["rank"].to_numpy()).sum()
 
 
 def extent(steps: Steps) -> tuple[int, int] | None:
-    """When the first rank started, else its first step, and when the last step ended; None where no time is told."""
+    """Return when the first rank (else its first step) started, and when the last step ended, in Unix ns.
+
+    None where the logs do not record it.
+    """
     starts, ends = [], []
     for table in (steps.table, steps.redone):
         start, length = (table[name].to_numpy() for name in ("start_ns", "dur_ns"))
-        known = timed(table)
-        starts += [int(start[known].min())] if known.any() else []
-        ends += [int((start + length * table["covers"].to_numpy())[known].max())] if known.any() else []
-    first = (start.started_ns for start in steps.starts if start.started_ns > 0)
-    return (min([*starts, *first]), max(ends)) if starts else None
+        timed = is_timed(table)
+        starts += [int(start[timed].min())] if timed.any() else []
+        ends += [int((start + length * table["covers"].to_numpy())[timed].max())] if timed.any() else []
+    started = (start.started_ns for start in steps.starts if start.started_ns > 0)
+    return (min([*starts, *started]), max(ends)) if starts else None
 
 
-def timed(table: pd.DataFrame) -> Array:
-    """Rows that tell when they were and how long, and can be true."""
+def is_timed(table: pd.DataFrame) -> Mask:
+    """Return which rows have a start and a duration that can be true."""
     length = table["dur_ns"].to_numpy().astype(float) * table["covers"].to_numpy()
     start = table["start_ns"].to_numpy()
-    found: Array = (start >= 1) & (start <= LATEST_NS) & (length >= 0) & (length <= LONGEST_NS)
-    return found
+    timed: Mask = (start >= 1) & (start <= LATEST_NS) & (length >= 0) & (length <= LONGEST_NS)
+    return timed
 
 
 def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
-    """The rows of some ranks, which follow each other, with a time, in order of rank and time.
+    """Return the timed rows of some neighbouring ranks, ordered by rank and time, with those that were redone.
 
-    `row` is that of the table, -1 for those that were redone.
+    `row` is the row of the table, -1 for those that were redone.
     """
     columns = ["rank", "session", "start_ns", "dur_ns", "covers"]
     first, last = np.searchsorted(steps.table["rank"].to_numpy(), [ranks[0], ranks[-1] + 1])
     kept = steps.table.iloc[first:last][columns].assign(row=np.arange(first, last))
-    again = steps.redone[steps.redone["rank"].between(ranks[0], ranks[-1])]
-    rows = pd.concat([kept, again[columns].assign(row=-1)], ignore_index=True)
-    rows = rows[timed(rows)]
+    redone = steps.redone[steps.redone["rank"].between(ranks[0], ranks[-1])]
+    rows = pd.concat([kept, redone[columns].assign(row=-1)], ignore_index=True)
+    rows = rows[is_timed(rows)]
     rows["dur_ns"] *= rows["covers"]
     return rows.sort_values(["rank", "start_ns"], kind="stable", ignore_index=True)
 
 
-def following(rows: pd.DataFrame, end: int) -> Array:
-    """When the next row of the same rank starts, of the last one `end`."""
-    after = np.append(rows["start_ns"].to_numpy()[1:], end)
-    after[np.append(changes_rank(rows), True)] = end
-    return after
+def next_start(rows: pd.DataFrame, end: int) -> Integers:
+    """Return when the next row of the same rank starts; `end` for its last one."""
+    following = np.append(rows["start_ns"].to_numpy()[1:], end)
+    following[np.append(rank_changes(rows), True)] = end
+    return following
 
 
-def changes_rank(rows: pd.DataFrame) -> Array:
-    """Whether a row is the last of its rank, for all but the last."""
+def rank_changes(rows: pd.DataFrame) -> Mask:
+    """Return, for all rows but the last, whether the next one is another rank's."""
     ranks = rows["rank"].to_numpy()
     return np.asarray(ranks[1:] != ranks[:-1])
 
 
-def inside(steps: Steps, rows: pd.DataFrame, stall_ns: Array) -> dict[str, Array]:
-    """What the time in steps went for. Parts take what is left of a step in turn, the rest trained."""
-    row, left = rows["row"].to_numpy(), rows["dur_ns"].to_numpy().copy()
-    again = row < 0
-    parts = {"redone": np.where(again, left, 0)}
-    left[again] = 0
+def within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[str, Integers]:
+    """Return what the time in steps went for: each part takes its share of what is left, the rest trained."""
+    row, rest = rows["row"].to_numpy(), rows["dur_ns"].to_numpy().copy()
+    redone = row < 0
+    parts = {"redone": np.where(redone, rest, 0)}
+    rest[redone] = 0
     wanted = {part: phase_ns(steps, names, row) for part, names in PHASES.items()} | {"stall": stall_ns[row]}
     for part, ns in wanted.items():
-        taken = np.where(again, 0, np.minimum(left, ns * rows["covers"].to_numpy()))
+        taken = np.where(redone, 0, np.minimum(rest, ns * rows["covers"].to_numpy()))
         parts[part] = np.maximum(taken, 0)
-        left = left - parts[part]
-    return parts | {"productive": left}
+        rest = rest - parts[part]
+    return parts | {"productive": rest}
 
 
-def phase_ns(steps: Steps, names: tuple[str, ...], rows: Array | slice = ALL) -> Array:
-    """What phases took together, in rows of the table."""
-    known = [steps.phases.at(name, rows) for name in names if name in steps.phases]
-    return np.rint(sum(known, np.zeros(len(steps.table))[rows]) * 1e9).astype(np.int64)
+def phase_ns(steps: Steps, names: tuple[str, ...], rows: Integers | slice = ALL_ROWS) -> Integers:
+    """Return the ns that phases took together, in rows of the table."""
+    logged = [steps.phases.at(name, rows) for name in names if name in steps.phases]
+    return np.rint(sum(logged, np.zeros(len(steps.table))[rows]) * 1e9).astype(np.int64)
 
 
-def stalled(steps: Steps, late: Lateness) -> Array:
-    """Ns of each row that went for waiting, for late ranks or out of line with the other steps."""
+def stalled_ns(steps: Steps, late: Lateness) -> Integers:
+    """Return the ns of each row lost to waiting for late ranks, or to a step far longer than the others."""
     work_ns = steps.table["dur_ns"].to_numpy() - sum(phase_ns(steps, names) for names in PHASES.values())
-    waited_ns = np.rint(waiting(steps, late) * 1e9).astype(np.int64)
+    waited_ns = np.rint(waited_s(steps, late) * 1e9).astype(np.int64)
     plain = steps.plain.to_numpy()
-    typical = pd.Series(work_ns[plain]).groupby(steps.table["rank"].to_numpy()[plain])
     if not plain.any():
         return waited_ns
-    middle, spread = typical.median(), typical.agg(lambda ns: deviation(ns.to_numpy()))
+    by_rank = pd.Series(work_ns[plain]).groupby(steps.table["rank"].to_numpy()[plain])
+    median, spread = by_rank.median(), by_rank.agg(lambda ns: robust_deviation(ns.to_numpy()))
     ranks = steps.table["rank"].to_numpy()
-    usual = middle.reindex(ranks).to_numpy()
-    beyond = work_ns - usual
-    odd = plain & (beyond > OUTLIER * spread.reindex(ranks).to_numpy()) & (beyond > 0.5 * usual)
-    return np.maximum(waited_ns, np.where(odd, beyond, 0).astype(np.int64))
+    usual = median.reindex(ranks).to_numpy()
+    extra = work_ns - usual
+    outlier = plain & (extra > OUTLIER * spread.reindex(ranks).to_numpy()) & (extra > OUTLIER_SHARE * usual)
+    return np.maximum(waited_ns, np.where(outlier, extra, 0).astype(np.int64))
 
 
-def waiting(steps: Steps, late: Lateness) -> Array:
-    """Seconds of each row spent waiting for the latest rank, in steps where one is late."""
+def waited_s(steps: Steps, late: Lateness) -> Floats:
+    """Return the seconds of each row spent waiting for the latest rank, in steps where one is late."""
     rows = np.zeros(len(steps.table))
-    if not late.told or not len(late):
+    if not late.is_known or not len(late):
         return rows
-    worst = late.excess.max(axis=1)
-    waits = late.excess.rsub(worst, axis=0).where(worst > late_from(late), 0.0)
+    latest = late.excess.max(axis=1)
+    waits = late.excess.rsub(latest, axis=0).where(latest > late_thresholds(late), 0.0)
     step = waits.index.get_indexer(pd.Index(steps.table["step"]))
     rank = waits.columns.get_indexer(pd.Index(steps.table["rank"]))
-    known = (step >= 0) & (rank >= 0)
-    rows[known] = waits.to_numpy()[step[known], rank[known]]
+    both = (step >= 0) & (rank >= 0)
+    rows[both] = waits.to_numpy()[step[both], rank[both]]
     return rows
 
 
-def outside(rows: pd.DataFrame, begin: int, end: int) -> dict[str, Array]:
-    """What the time between steps went for, charged to the row after it, at the end to the row before."""
+def between_steps(rows: pd.DataFrame, begin: int, end: int) -> dict[str, Integers]:
+    """Return what the time between steps went for, charged to the row after it; at the end to the row before it."""
     starts, ends = rows["start_ns"].to_numpy(), (rows["start_ns"] + rows["dur_ns"]).to_numpy()
-    first = np.insert(changes_rank(rows), 0, True)
-    last = np.append(changes_rank(rows), True)
-    before = np.insert(ends[:-1], 0, begin)
-    gap = starts - np.where(first, begin, before)
+    first = np.insert(rank_changes(rows), 0, True)
+    last = np.append(rank_changes(rows), True)
+    previous_end = np.insert(ends[:-1], 0, begin)
+    gap = starts - np.where(first, begin, previous_end)
     session = rows["session"].to_numpy()
-    again = ~first & np.insert(session[1:] != session[:-1], 0, False)
+    restarted = ~first & np.insert(session[1:] != session[:-1], 0, False)
     return {
         "startup": np.where(first, gap, 0),
-        "restart": np.where(again, gap, 0),
-        "between": np.where(first | again, 0, gap),
+        "restart": np.where(restarted, gap, 0),
+        "between": np.where(first | restarted, 0, gap),
         "ending": np.where(last, end - ends, 0),
     }

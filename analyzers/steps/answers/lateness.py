@@ -1,10 +1,18 @@
-"""How late each rank comes to the others, step by step. Synchronised steps last equally long on all ranks, so only what
-a rank does before it meets the others tells.
+"""How late does each rank come to the others, step by step?
 
-Two clocks tell it. On CPU and gloo, processor time is local work, as waiting for others takes none; data, garbage
-collection and saving count by the wall, as they happen before anyone waits. Elsewhere phases contain waiting: a rank is
-as late as it is behind the others at the end of the phase where that is most, and those who wait for it catch up later
-in the step. What profiler and snapshots take is left out: it is the observer's own.
+Synchronised steps last equally long on all ranks, so the step time itself says nothing; only what a rank does *before*
+it meets the others does. Two clocks are used:
+
+* CPU with gloo: processor time is local work, as waiting for others takes none. Data loading, garbage collection and
+  checkpoints count by wall time, because they happen before anybody waits.
+* GPUs: phases contain waiting. A rank is as late as it is behind the others at the end of the phase where that is most;
+  those who wait for it catch up later in the step.
+
+Example (GPU, seconds at the end of each phase): rank 0 loads data until 0.01 and ends its backward at 0.41, rank 1
+loads until 0.05 and ends its backward at 0.41 too, as both meet in its collectives. Their step times are equal, but
+rank 1 was 0.04 s behind after `data_wait`: that is its lateness, and `data` its cause.
+
+Time in our own recorders (profiler, snapshots) is left out: it would not be lost without the observer.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,127 +21,120 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analyzers.steps.model import Steps
-from analyzers.steps.reading.log_lines import Array
+from analyzers.columns import Floats, Mask
+from analyzers.steps.model import Cause
+from analyzers.steps.table import Steps
 
-CAUSES: Mapping[str, tuple[str, ...]] = {
-    "compute": ("fwd", "bwd", "fwd_bwd", "grad_clip", "optim"),
-    "data": ("data_wait", "h2d"),
-    "gc": ("gc",),
-    "checkpoint": ("ckpt_save",),
-    "eval": ("eval",),
-    "logging": ("log",),
+PHASES_OF: Mapping[Cause, tuple[str, ...]] = {
+    Cause.COMPUTE: ("fwd", "bwd", "fwd_bwd", "grad_clip", "optim"),
+    Cause.DATA: ("data_wait", "h2d"),
+    Cause.GC: ("gc",),
+    Cause.CHECKPOINT: ("ckpt_save",),
+    Cause.EVALUATION: ("eval",),
+    Cause.LOGGING: ("log",),
 }
-IN_ORDER = (
-    "gc",
-    "data_wait",
-    "h2d",
-    "fwd",
-    "bwd",
-    "fwd_bwd",
-    "grad_clip",
-    "optim",
-    "loss_sync",
-    "log",
-    "ckpt_save",
-    "eval",
-)
-"""Phases as they follow each other in a step."""
-BEFORE_MEETING = ("gc", "data_wait", "h2d", "fwd", "log", "ckpt_save", "eval")
-"""Phases that (but for sharded forwards) wait for nobody."""
+"""The phases of a step that count for each cause."""
+PHASE_ORDER = (
+    "gc", "data_wait", "h2d", "fwd", "bwd", "fwd_bwd", "grad_clip", "optim", "loss_sync", "log", "ckpt_save", "eval",
+)  # fmt: skip
+"""Phases in the order in which they follow each other in a step."""
+LOCAL_PHASES = ("gc", "data_wait", "h2d", "fwd", "log", "ckpt_save", "eval")
+"""Phases that wait for no other rank (a sharded forward does: its all-gathers)."""
 
 
 @dataclass(frozen=True)
 class Lateness:
-    """Seconds, a row a step that all ranks finished, a column a rank.
+    """Seconds per step (rows: those that all ranks finished) and rank (columns).
 
-    `excess`: how much later than the others a rank is. `by_cause`: how much longer it takes for each cause.
-    `usual`: what the others need, a step. `spent`: how long the step took. `measured`: whether by processor time.
-    `apart`: whether all ranks did more than train in the step.
+    `excess`: how much later than the others a rank is. `by_cause`: how much longer than the others it takes for each
+    cause. `usual`: what the others need in each step. `step_s`: how long the step took. `by_processor`: whether
+    computing was measured in processor time. `all_tagged`: whether all ranks did more than train in the step.
     """
 
     excess: pd.DataFrame
-    by_cause: dict[str, pd.DataFrame]
+    by_cause: dict[Cause, pd.DataFrame]
     usual: "pd.Series[float]"
-    spent: "pd.Series[float]"
-    measured: bool
-    apart: "pd.Series[bool]"
+    step_s: "pd.Series[float]"
+    by_processor: bool
+    all_tagged: "pd.Series[bool]"
 
     def __len__(self) -> int:
         return len(self.excess)
 
     @property
-    def told(self) -> bool:
-        """Whether the logs know of anything that happens before the ranks meet, on several of them."""
+    def is_known(self) -> bool:
+        """Whether there are several ranks, and their logs record anything that happens before the ranks meet."""
         return len(self.excess.columns) > 1 and any(grid.to_numpy().any() for grid in self.by_cause.values())
 
 
 def lateness(steps: Steps) -> Lateness:
-    """Of all steps but the first of each start."""
+    """Return how late each rank is in every step that all ranks finished, but the first ones after each start."""
     usable = (~steps.table["warmup"] & steps.table["dur_s"].notna()).to_numpy()
-    measured = bool(steps.cpu) and steps.on != "cuda"
-    spent = steps.grid(steps.table["dur_s"] - steps.observed, usable).dropna()
-    work = by_processor(steps, usable) if measured else by_wall(steps, usable)
-    total = sum_of(work.values(), spent)
-    by_cause = {cause: beyond_others(rows_of(work.pop(cause), spent)) for cause in list(work)}
-    excess = beyond_others(total) if measured else behind(steps, usable, spent)
-    apart = steps.grid(steps.table["apart"], usable).loc[spent.index].min(axis=1) > 0
-    return Lateness(excess, by_cause, others(total), spent.median(axis=1), measured, apart)
+    by_processor = bool(steps.cpu) and steps.device_type != "cuda"
+    step_s = steps.grid(steps.table["dur_s"] - steps.recorder_s, usable).dropna()
+    work = processor_work(steps, usable) if by_processor else wall_work(steps, usable)
+    total = sum_of(work.values(), step_s)
+    # Popped, so that a grid of 512 ranks x 10 000 steps is freed as soon as its excess is known.
+    by_cause = {cause: excess_over_others(rows_of(work.pop(cause), step_s)) for cause in list(work)}
+    excess = excess_over_others(total) if by_processor else largest_delay(steps, usable, step_s)
+    all_tagged = steps.grid(steps.table["tagged"], usable).loc[step_s.index].min(axis=1) > 0
+    return Lateness(excess, by_cause, others(total), step_s.median(axis=1), by_processor, all_tagged)
 
 
-def by_processor(steps: Steps, usable: Array) -> dict[str, pd.DataFrame]:
-    """Local work by cause: computing by processor time, what waits for nobody by the wall."""
-    sources = {cause: steps.cpu if cause == "compute" else steps.phases for cause in CAUSES}
-    return {cause: steps.grid(source.total(CAUSES[cause]), usable) for cause, source in sources.items()}
+def processor_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
+    """Return local work by cause: computing in processor time, the causes that wait for nobody in wall time."""
+    clocks = {cause: steps.cpu if cause is Cause.COMPUTE else steps.phases for cause in PHASES_OF}
+    return {cause: steps.grid(clock.total(PHASES_OF[cause]), usable) for cause, clock in clocks.items()}
 
 
-def by_wall(steps: Steps, usable: Array) -> dict[str, pd.DataFrame]:
-    """Time by cause in phases that wait for nobody."""
-    found = {}
-    for cause, names in CAUSES.items():
-        known = [clock(steps, name) for name in names if name in BEFORE_MEETING and name in steps.phases]
-        if known or cause == "compute":
-            found[cause] = steps.grid(sum(known, pd.Series(0.0, index=steps.table.index)), usable)
-    return found
+def wall_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
+    """Return time by cause in the phases that wait for no other rank."""
+    work = {}
+    for cause, names in PHASES_OF.items():
+        local = [phase_s(steps, name) for name in names if name in LOCAL_PHASES and name in steps.phases]
+        if local or cause is Cause.COMPUTE:
+            work[cause] = steps.grid(sum(local, pd.Series(0.0, index=steps.table.index)), usable)
+    return work
 
 
-def clock(steps: Steps, phase: str) -> "pd.Series[float]":
-    """A phase by the device's clock where it has one: on the host it only shows how long the launching took."""
+def phase_s(steps: Steps, phase: str) -> "pd.Series[float]":
+    """Return a phase in seconds, by the device's clock where it has one: the host's only covers the launching."""
     return steps.device[phase] if phase in steps.device else steps.phases[phase]
 
 
-def behind(steps: Steps, usable: Array, spent: pd.DataFrame) -> pd.DataFrame:
-    """How far a rank is behind the others at the end of the phase where that is most."""
-    reached = late = np.zeros(spent.shape)
-    rows = steps.places_of(spent.index)
-    for phase in IN_ORDER:
+def largest_delay(steps: Steps, usable: Mask, step_s: pd.DataFrame) -> pd.DataFrame:
+    """Return how far each rank is behind the others at the end of the phase where that is most."""
+    phase_end = delay = np.zeros(step_s.shape)
+    rows = steps.grid_rows(step_s.index)
+    for phase in PHASE_ORDER:
         if phase in steps.phases:
-            reached = reached + steps.cells(clock(steps, phase), usable)[rows]
-            late = np.maximum(late, reached - middle_of_others(reached)[:, None])
-    return pd.DataFrame(late, index=spent.index, columns=spent.columns)
+            phase_end = phase_end + steps.cells(phase_s(steps, phase), usable)[rows]
+            delay = np.maximum(delay, phase_end - lower_median(phase_end)[:, None])
+    return pd.DataFrame(delay, index=step_s.index, columns=step_s.columns)
 
 
 def sum_of(grids: Iterable[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
+    """Return the sum of grids over the steps of another one."""
     return sum((rows_of(grid, like) for grid in grids), like * 0.0)
 
 
 def rows_of(grid: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
-    """The steps that another table has; without a copy where it has all."""
+    """Return the steps of a grid that another one has; without a copy where it has all."""
     return grid if len(grid) == len(like) else grid.loc[like.index]
 
 
-def beyond_others(grid: pd.DataFrame) -> pd.DataFrame:
-    """How much more than the others a rank has."""
+def excess_over_others(grid: pd.DataFrame) -> pd.DataFrame:
+    """Return by how much each rank exceeds the others in every step."""
     return grid.sub(others(grid), axis=0)
 
 
 def others(grid: pd.DataFrame) -> "pd.Series[float]":
-    """What the others have: the lower median over ranks, with two ranks the smaller."""
-    return pd.Series(middle_of_others(grid.to_numpy()), index=grid.index)
+    """Return what the other ranks have in each step: the lower median over ranks."""
+    return pd.Series(lower_median(grid.to_numpy()), index=grid.index)
 
 
-def middle_of_others(values: Array) -> Array:
-    """The same of a table without its names."""
+def lower_median(values: Floats) -> Floats:
+    """Return the lower median of each row: with two ranks the smaller value, so that the later one shows as late."""
     middle = (values.shape[1] - 1) // 2
-    found: Array = np.partition(values, middle, axis=1)[:, middle]
-    return found
+    medians: Floats = np.partition(values, middle, axis=1)[:, middle]
+    return medians

@@ -1,48 +1,57 @@
-"""Parts of the wall time that cost more than they should."""
+"""Which parts of the wall time cost more than they should: waiting for data, checkpoints, restarts?"""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import median_low
 
 from analyzers.steps.model import StepsData
 
 STEPS_AT_LEAST = 20
-DATA, CHECKPOINT, RESTART = 0.2, 0.1, 0.1
-"""Shares of the time that are worth a finding."""
-LONG_NS = 600 * 10**9
-"""Starting up takes most of a shorter run anyway."""
+DATA_SHARE, CHECKPOINT_SHARE, RESTART_SHARE = 0.2, 0.1, 0.1
+"""Shares of the time from which on a part is reported."""
+LONG_RUN_NS = 600 * 10**9
+"""Starting takes most of a shorter run anyway, so its restarts are not reported."""
+
+
+class Part(StrEnum):
+    """A part of the time that may cost too much."""
+
+    DATA = "data"
+    CHECKPOINT = "checkpoint"
+    RESTART = "restart"
 
 
 @dataclass(frozen=True)
-class Bad:
-    """A part that takes `share` of the time, `seconds` of each step or of the whole run."""
+class Overhead:
+    """A part that takes `share` of the time: `seconds` of each step (data), or of the whole run (the others)."""
 
-    part: str
+    part: Part
     share: float
     seconds: float
 
 
-def badput(data: StepsData) -> list[Bad]:
-    """What takes too much of the time on most ranks."""
+def overheads(data: StepsData) -> list[Overhead]:
+    """Return the parts that take too much of the time on most ranks; none of a run of few steps."""
     if max(rank.steps for rank in data.ranks) < STEPS_AT_LEAST:
         return []
-    found = [waiting_for_data(data), *of_wall_time(data)]
-    return [bad for bad in found if bad]
+    waiting = data_overhead(data)
+    return [*([waiting] if waiting else []), *run_overheads(data)]
 
 
-def waiting_for_data(data: StepsData) -> Bad | None:
-    """What most ranks wait for their data in a usual step."""
+def data_overhead(data: StepsData) -> Overhead | None:
+    """Return what most ranks wait for their data in a typical step, if that is too much."""
     waits = [(rank.phases.get("data_wait", 0.0), rank.median_step_s) for rank in data.ranks]
-    known = [(wait / step, wait) for wait, step in waits if step]
-    share, wait = median_low(known) if known else (0.0, 0.0)
-    return Bad("data", share, wait) if share >= DATA else None
+    timed = [(wait / step, wait) for wait, step in waits if step]
+    share, wait = median_low(timed) if timed else (0.0, 0.0)
+    return Overhead(Part.DATA, share, wait) if share >= DATA_SHARE else None
 
 
-def of_wall_time(data: StepsData) -> list[Bad]:
-    """Savings that block, and what restarts cost."""
+def run_overheads(data: StepsData) -> list[Overhead]:
+    """Return what blocking checkpoints and restarts cost, where that is too much of the run."""
     if data.goodput is None:
         return []
     wall, parts = data.goodput.wall_ns, data.goodput.parts
     saving = parts.get("checkpoint", 0)
-    lost = (parts.get("restart", 0) + parts.get("redone", 0)) * (wall >= LONG_NS)
-    found = (("checkpoint", saving, CHECKPOINT), ("restart", lost, RESTART))
-    return [Bad(name, ns / wall, ns / 1e9) for name, ns, limit in found if ns > limit * wall]
+    lost = (parts.get("restart", 0) + parts.get("redone", 0)) * (wall >= LONG_RUN_NS)
+    costs = ((Part.CHECKPOINT, saving, CHECKPOINT_SHARE), (Part.RESTART, lost, RESTART_SHARE))
+    return [Overhead(part, ns / wall, ns / 1e9) for part, ns, limit in costs if ns > limit * wall]

@@ -1,43 +1,43 @@
-"""Steps in which all ranks are slow together, before they meet: storage that hiccups, savings that block."""
+"""In which steps are all ranks slow together, before they meet? Storage that hiccups, checkpoints that block."""
 
 import pandas as pd
 
-from analyzers.steps.answers.lateness import CAUSES
-from analyzers.steps.model import Stall, Steps
-from analyzers.steps.robust_statistics import deviation
+from analyzers.steps.answers.lateness import PHASES_OF
+from analyzers.steps.model import Cause, GlobalStall
+from analyzers.steps.robust_statistics import robust_deviation
+from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 20
 STALLS_AT_LEAST = 3
 OUTLIER = 6.0
-"""Robust deviations beyond which a step is stalled, if that also makes it longer by SHARE."""
+"""A step is stalled from so many robust deviations above the median, if that also makes it longer by SHARE."""
 SHARE = 0.2
 COST = 0.03
-"""Of the time of all steps."""
+"""Stalls are reported from this share of the time of all plain steps."""
 
 
-def stalls(steps: Steps) -> list[Stall]:
-    """The causes for which even the quickest rank was stalled now and then, the costliest first."""
-    spent = steps.grid(steps.table["dur_s"], steps.plain).dropna().median(axis=1)
-    if len(spent) < STEPS_AT_LEAST:
+def global_stalls(steps: Steps) -> list[GlobalStall]:
+    """Return the causes for which even the fastest rank was stalled in some steps, the costliest first."""
+    step_s = steps.grid(steps.table["dur_s"], steps.plain).dropna().median(axis=1)
+    if len(step_s) < STEPS_AT_LEAST:
         return []
-    found = [stall(steps, cause, names, spent) for cause, names in CAUSES.items() if cause != "compute"]
-    return sorted((s for s in found if s), key=lambda s: -s.lost_s)
+    # Compute is left out: all ranks computing longer is a longer step, not a stall.
+    causes = [stall_of(steps, cause, step_s) for cause in PHASES_OF if cause is not Cause.COMPUTE]
+    return sorted((stall for stall in causes if stall), key=lambda stall: -stall.lost_s)
 
 
-def stall(steps: Steps, cause: str, names: tuple[str, ...], spent: "pd.Series[float]") -> Stall | None:
-    """The steps that are stalled by one cause."""
-    known = steps.phases.total(names)
-    least = steps.grid(known).min(axis=1).loc[spent.index]
-    usual = float(least.median())
-    beyond = least - usual
-    stalled = beyond[beyond > max(OUTLIER * deviation(least.to_numpy()), SHARE * float(spent.median()))]
-    if len(stalled) < STALLS_AT_LEAST or stalled.sum() < COST * spent.sum():
+def stall_of(steps: Steps, cause: Cause, step_s: "pd.Series[float]") -> GlobalStall | None:
+    """Return the steps stalled by one cause; `step_s` are the seconds of each plain step."""
+    fastest = steps.grid(steps.phases.total(PHASES_OF[cause])).min(axis=1).loc[step_s.index]
+    extra = fastest - float(fastest.median())
+    stalled = extra[extra > max(OUTLIER * robust_deviation(fastest.to_numpy()), SHARE * float(step_s.median()))]
+    if len(stalled) < STALLS_AT_LEAST or stalled.sum() < COST * step_s.sum():
         return None
-    return Stall(
+    return GlobalStall(
         cause=cause,
         steps=len(stalled),
         first_step=int(stalled.index[0]),
         last_step=int(stalled.index[-1]),
         lost_s=float(stalled.sum()),
-        share=float(stalled.sum() / spent.sum()),
+        share=float(stalled.sum() / step_s.sum()),
     )

@@ -1,4 +1,4 @@
-"""Who makes the others wait: which ranks, how often, what for, and whether it is always the same ones."""
+"""Which ranks make the others wait: how often, why, and is it always the same ones?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,138 +7,152 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from analyzers.columns import Floats
 from analyzers.steps.answers.lateness import Lateness
-from analyzers.steps.model import Steps, Straggler
-from analyzers.steps.reading.log_lines import Array
-from analyzers.steps.robust_statistics import NORMAL
+from analyzers.steps.model import Cause, Pattern, Straggler
+from analyzers.steps.robust_statistics import MAD_TO_STD
+from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 3
 SHARE_AT_LEAST = 0.01
 """A straggler is late in this share of the steps, and in STEPS_AT_LEAST."""
 LASTING = 0.75
-"""Who is late in this share of the steps since it began is so for good."""
+"""A rank that is late in this share of the steps since its first late one is late persistently."""
 TURNS = 0.6
-"""Where no rank is the last one in more than this share of the late steps, ranks take turns."""
-TOGETHER = 0.3
-"""Share of a step in which all ranks do more than train that one may take longer than the others."""
+"""Ranks take turns where none is the latest in more than this share of the late steps."""
+ALL_TAGGED_SHARE = 0.3
+"""Where all ranks do more than train, a rank may take this share of the step longer than the others."""
 NOISE = 4.0
-"""Robust deviations that nobody is late by without cause."""
+"""The lateness threshold is at least so many robust standard deviations (MAD); healthy ranks stay below it."""
+MAIN_CAUSE_SHARE = 0.6
+"""A cause that explains more than this share of the lateness names it; else it is mixed."""
 
 
 @dataclass(frozen=True)
-class Bars:
-    """What counts as late. `late`: longer than the others by this share of what a step takes without anyone late.
-    `unsure`: the fewer the steps against it, the more it takes. `cost`: share of the time that a straggler costs.
+class Thresholds:
+    """When a rank counts as a straggler.
+
+    `late`: it takes longer than the others by this share of an undisturbed step. `few_steps`: the share grows by this
+    number divided by the count of steps, as few steps prove little. `cost`: the share of time a straggler must cost.
     """
 
     late: float
-    unsure: float
+    few_steps: float
     cost: float
 
 
-BY_PROCESSOR, BY_WALL = Bars(0.25, 4, 0.1), Bars(0.05, 10, 0.03)
-"""Equal work differs by a third in processor time where caches and cores are shared."""
+BY_PROCESSOR, BY_WALL = Thresholds(0.25, 4, 0.1), Thresholds(0.05, 10, 0.03)
+"""Processor time varies more: equal work differs by a third where ranks share caches and cores."""
 
 
 def stragglers(steps: Steps, late: Lateness) -> list[Straggler]:
-    """Ranks that keep the others waiting, the costliest first."""
-    if not late.told or len(late) < STEPS_AT_LEAST:
-        return []
-    bars = late_from(late)
-    cost = (BY_PROCESSOR if late.measured else BY_WALL).cost
-    found = [judged(late, rank, bars) for rank in steps.ranks]
-    turns = taking_turns(late, bars, cost)
-    chosen = [s for s in found if s and (s.rank in turns or costly(late, s, cost))]
-    named = [msgspec.structs.replace(s, pattern="rotating") if s.rank in turns else s for s in chosen]
-    return sorted(whole_hosts(steps, named), key=lambda s: -s.share)
+    """Return the ranks that make the others wait, the costliest first; none where the logs cannot show lateness.
 
-
-def late_from(late: Lateness) -> Array:
-    """Seconds from which on a rank is late, a step.
-
-    Who does twice the work of the others is late all the same: on a busy machine a step is mostly waiting for cores.
+    Example: of 100 steps of 100 ms, rank 3 takes 40 ms longer than the others in steps 51 to 100. It is late in 50
+    steps (`recurrence` 0.5) by 40 ms, `persistent` since step 51, and costs 20 ms per step on average.
     """
-    bars = BY_PROCESSOR if late.measured else BY_WALL
-    typical = float((late.spent - late.excess.max(axis=1)).clip(lower=0).median())
-    share = bars.late * (1 + bars.unsure / len(late)) * typical
-    if late.measured:
-        plain = np.minimum(share, late.usual.to_numpy())
+    if not late.is_known or len(late) < STEPS_AT_LEAST:
+        return []
+    thresholds = late_thresholds(late)
+    cost = (BY_PROCESSOR if late.by_processor else BY_WALL).cost
+    candidates = [straggler_of(late, rank, thresholds) for rank in steps.ranks]
+    rotating = ranks_in_turns(late, thresholds, cost)
+    costly = [s for s in candidates if s and (s.rank in rotating or is_costly(late, s, cost))]
+    patterned = [msgspec.structs.replace(s, pattern=Pattern.ROTATING) if s.rank in rotating else s for s in costly]
+    return sorted(mark_hosts(steps, patterned), key=lambda straggler: -straggler.share)
+
+
+def late_thresholds(late: Lateness) -> Floats:
+    """Return, for each step, the seconds from which on a rank counts as late.
+
+    It is a share of what a step takes when nobody is late, and by processor time never more than what the others need:
+    a rank with twice their work is late even where, on a busy machine, the step is mostly waiting for cores.
+    """
+    thresholds = BY_PROCESSOR if late.by_processor else BY_WALL
+    undisturbed_s = float((late.step_s - late.excess.max(axis=1)).clip(lower=0).median())
+    share_s = thresholds.late * (1 + thresholds.few_steps / len(late)) * undisturbed_s
+    if late.by_processor:
+        plain = np.minimum(share_s, late.usual.to_numpy())
     else:
-        plain = np.full(len(late), max(share, NOISE * spread(late)))
-    # Where all collect, save or evaluate in a step, no two take equally long over it.
-    return np.where(late.apart, np.maximum(plain, TOGETHER * late.spent.to_numpy()), plain)
+        plain = np.full(len(late), max(share_s, NOISE * lateness_noise(late)))
+    # Where all ranks collect garbage, save or evaluate in a step, no two take equally long for it.
+    return np.where(late.all_tagged, np.maximum(plain, ALL_TAGGED_SHARE * late.step_s.to_numpy()), plain)
 
 
-def spread(late: Lateness) -> float:
-    """Robust deviation of a rank's lateness from step to step; a rank that is always late does not raise it."""
-    changes = np.abs(np.diff(late.excess.to_numpy(), axis=0))
-    return NORMAL * float(np.median(np.median(changes, axis=0)) / np.sqrt(2))
+def lateness_noise(late: Lateness) -> float:
+    """Return the robust standard deviation of a rank's lateness from step to step, in seconds.
+
+    It is taken from differences of neighbouring steps (hence the sqrt(2)), so that a rank which is always late does not
+    raise it.
+    """
+    differences = np.abs(np.diff(late.excess.to_numpy(), axis=0))
+    return MAD_TO_STD * float(np.median(np.median(differences, axis=0)) / np.sqrt(2))
 
 
-def judged(late: Lateness, rank: int, bars: Array) -> Straggler | None:
-    """What a rank's column of excesses shows, if it is late more than now and then."""
+def straggler_of(late: Lateness, rank: int, thresholds: Floats) -> Straggler | None:
+    """Return how a rank is late, or None where it hardly ever is."""
     excess = late.excess[rank]
-    when = excess > bars
-    found = excess[when]
-    if len(found) < max(STEPS_AT_LEAST, SHARE_AT_LEAST * len(late)):
+    is_late = excess > thresholds
+    late_s = excess[is_late]
+    if len(late_s) < max(STEPS_AT_LEAST, SHARE_AT_LEAST * len(late)):
         return None
-    lasting = lasting_from(when)
-    first = int(found.index.min()) if lasting is None else lasting
+    lasting = lasting_from(is_late)
     return Straggler(
         rank=rank,
-        lateness_s=float(found.mean()),
-        recurrence=len(found) / len(late),
-        cause=cause_of(late, rank, found.index),
-        first_step=first,
-        last_step=int(found.index.max()),
-        steps_late=len(found),
-        lost_s=float(found.sum() / len(late)),
-        share=float(found.sum() / late.spent.sum()),
-        pattern="recurring" if lasting is None else "persistent",
+        lateness_s=float(late_s.mean()),
+        recurrence=len(late_s) / len(late),
+        cause=main_cause(late, rank, late_s.index),
+        first_step=int(late_s.index.min()) if lasting is None else lasting,
+        last_step=int(late_s.index.max()),
+        steps_late=len(late_s),
+        lost_s=float(late_s.sum() / len(late)),
+        share=float(late_s.sum() / late.step_s.sum()),
+        pattern=Pattern.RECURRING if lasting is None else Pattern.PERSISTENT,
     )
 
 
-def lasting_from(when: "pd.Series[bool]") -> int | None:
-    """The late step from which on most steps are late, if most late steps come after it."""
-    onward = when[::-1].expanding()
-    lasting = (onward.mean() >= LASTING) & (2 * onward.sum() > when.sum())
-    found = when.index[when & lasting[::-1]]
-    return int(found.min()) if len(found) else None
+def lasting_from(is_late: "pd.Series[bool]") -> int | None:
+    """Return the late step from which on most steps are late, if most of the late steps come after it."""
+    from_end = is_late[::-1].expanding()
+    lasting = (from_end.mean() >= LASTING) & (2 * from_end.sum() > is_late.sum())
+    beginnings = is_late.index[is_late & lasting[::-1]]
+    return int(beginnings.min()) if len(beginnings) else None
 
 
-def costly(late: Lateness, found: Straggler, cost: float) -> bool:
-    """Whether it costs enough of the time in which it was late."""
-    spent = float(late.spent.loc[found.first_step : found.last_step].sum())
-    return found.lateness_s * found.steps_late >= cost * spent
+def is_costly(late: Lateness, straggler: Straggler, cost: float) -> bool:
+    """Return whether a straggler costs at least this share of the time between its first and last late step."""
+    step_s = float(late.step_s.loc[straggler.first_step : straggler.last_step].sum())
+    return straggler.lateness_s * straggler.steps_late >= cost * step_s
 
 
-def cause_of(late: Lateness, rank: int, when: pd.Index) -> str:
-    """The cause that covers most of the excess; `mixed` where none covers the larger part."""
-    gains = {cause: float(grid.loc[when, rank].clip(lower=0).sum()) for cause, grid in late.by_cause.items()}
-    best = max(gains, key=lambda cause: gains[cause])
-    return best if gains[best] > 0.6 * sum(gains.values()) else "mixed"
+def main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:
+    """Return the cause that explains most of a rank's lateness in some steps; MIXED where none explains the most."""
+    extra_s = {cause: float(grid.loc[steps, rank].clip(lower=0).sum()) for cause, grid in late.by_cause.items()}
+    largest = max(extra_s, key=lambda cause: extra_s[cause])
+    return largest if extra_s[largest] > MAIN_CAUSE_SHARE * sum(extra_s.values()) else Cause.MIXED
 
 
-def taking_turns(late: Lateness, bars: Array, cost: float) -> set[int]:
-    """The ranks that are late one after another, each now and then, where that costs enough."""
+def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
+    """Return the ranks that are late one after another, each in some steps only, where that costs enough."""
     excess = late.excess.to_numpy()
-    worst = excess.max(axis=1)
-    when = worst > bars
-    if when.sum() < 2 * STEPS_AT_LEAST or worst[when].sum() < cost * late.spent.sum():
+    latest = excess.max(axis=1)
+    is_late = latest > thresholds
+    if is_late.sum() < 2 * STEPS_AT_LEAST or latest[is_late].sum() < cost * late.step_s.sum():
         return set()
-    ranks, counts = np.unique(excess.argmax(axis=1)[when], return_counts=True)
-    often = (excess > bars[:, None]).mean(axis=0).max()
-    if len(ranks) < 2 or counts.max() > TURNS * when.sum() or often > LASTING:
+    columns, counts = np.unique(excess.argmax(axis=1)[is_late], return_counts=True)
+    most_often = (excess > thresholds[:, None]).mean(axis=0).max()
+    if len(columns) < 2 or counts.max() > TURNS * is_late.sum() or most_often > LASTING:
         return set()
-    return {int(late.excess.columns[rank]) for rank in ranks}
+    return {int(late.excess.columns[column]) for column in columns}
 
 
-def whole_hosts(steps: Steps, found: Sequence[Straggler]) -> list[Straggler]:
-    """Mark those whose machine is late as a whole, where there are others and it holds several ranks."""
-    hosts: dict[str, set[int]] = {}
+def mark_hosts(steps: Steps, late: Sequence[Straggler]) -> list[Straggler]:
+    """Give the pattern HOST to stragglers whose whole machine is late, where it has several ranks and others do not."""
+    ranks_on: dict[str, set[int]] = {}
     for start in steps.starts:
-        hosts.setdefault(start.host, set()).add(start.rank)
-    late = {s.rank for s in found}
-    slow = [ranks for host, ranks in hosts.items() if host and len(ranks) > 1 and ranks <= late]
-    together = set().union(*slow) if 0 < len(slow) < len(hosts) else set()
-    return [msgspec.structs.replace(s, pattern="host") if s.rank in together else s for s in found]
+        ranks_on.setdefault(start.host, set()).add(start.rank)
+    late_ranks = {straggler.rank for straggler in late}
+    slow = [ranks for host, ranks in ranks_on.items() if host and len(ranks) > 1 and ranks <= late_ranks]
+    # If every machine were slow, the machine would explain nothing.
+    together = set().union(*slow) if 0 < len(slow) < len(ranks_on) else set()
+    return [msgspec.structs.replace(s, pattern=Pattern.HOST) if s.rank in together else s for s in late]

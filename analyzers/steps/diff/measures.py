@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from analyzers.steps.answers.change_points import LONGEST_SERIES
-from analyzers.steps.answers.losses import series
-from analyzers.steps.model import Steps
+from analyzers.steps.answers.losses import mean_by_step
 from analyzers.steps.reading.log_lines import Array
+from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST, STEPS_PLENTY = 5, 20
 """Plain steps, or steps with a loss, that a verdict needs; fewer than plenty widen its interval."""
@@ -182,7 +182,7 @@ def memory(a: Steps, b: Steps) -> Contrast | None:
 
 def loss(a: Steps, b: Steps) -> Contrast | None:
     """Mean over the last common steps that have one; the differences of the runs are drawn, not their levels."""
-    x, y = (series(steps, "loss") for steps in (a, b))
+    x, y = (mean_by_step(steps, "loss") for steps in (a, b))
     common = x.index.intersection(y.index)
     late = common[int(len(common) * LOSS_FROM) :] if len(common) >= STEPS_PLENTY else common
     if not len(late) or not x[late].mean():
@@ -222,7 +222,7 @@ def drawn(values: Array, rng: np.random.Generator) -> Array:
 
 def parity(a: Steps, b: Steps) -> Parity | None:
     """Whether two runs have the same losses, None without a common step."""
-    x, y = (series(steps, "loss") for steps in (a, b))
+    x, y = (mean_by_step(steps, "loss") for steps in (a, b))
     common = x.index.intersection(y.index)
     if not len(common):
         return None

@@ -9,17 +9,17 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from analyzers import store
 from analyzers.report import Finding, ranked
+from analyzers.steps.answers.all_answers import answer_all
 from analyzers.steps.answers.lateness import lateness
 from analyzers.steps.answers.memory_growth import memory_growth
+from analyzers.steps.findings.problems import problems
 from analyzers.steps.live.job_state import ENDED, TIMING_STEPS, Now, StepNow
 from analyzers.steps.live.rank_log import Board, RankLog, StepLog
 from analyzers.steps.live.rank_status import ended, manifest_of, rank_now, setting, stall, status, whole
 from analyzers.steps.loading import Chunk, Source, combined, steps_of
-from analyzers.steps.model import Steps
 from analyzers.steps.reading.log_lines import Line, Table, content_of, number
-from analyzers.steps.report import examined, grave
+from analyzers.steps.table import Steps
 
 LOGS = ("steps/rank_*.jsonl", "structured_logs/*.jsonl")
 BOARDS = "tb/**/events.out.tfevents.*"
@@ -123,8 +123,8 @@ class Judged:
             return
         steps = table_of(logs)
         if steps is not None:
-            self.findings = ranked(grave(steps, examined(steps, lateness(steps), store.Options())))
-            self.growth = {moment.ranks[0]: moment.value for moment in memory_growth(steps)}
+            self.findings = ranked(problems(steps, answer_all(steps, lateness(steps))))
+            self.growth = {growth.rank: growth.bytes_per_step for growth in memory_growth(steps)}
         self._seen, self._due = seen, began + (time.monotonic() - began) / JUDGING_SHARE
 
 

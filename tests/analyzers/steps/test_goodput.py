@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analyzers import steps, store
-from analyzers.steps.answers.goodput import PARTS, by_rank, shared
+from analyzers.steps.answers.goodput import PARTS, divided, goodput_by_rank
 from analyzers.steps.answers.lateness import lateness
 from analyzers.steps.loading import load
 
@@ -94,7 +94,7 @@ def test_it_adds_up_whatever_the_clocks_say(job, seed):
     simulated = job(ranks=3, device="cuda")
     simulated.rows = rows
     loaded = load(simulated.written(), store.Options())
-    table = by_rank(loaded, lateness(loaded))
+    table = goodput_by_rank(loaded, lateness(loaded))
     assert list(table) == list(PARTS)
     assert (table.to_numpy() >= 0).all()
     found = steps.analyze(simulated.written()).data.goodput
@@ -107,7 +107,7 @@ def test_quotients_that_add_up(seed):
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 600))
     rows = rng.multinomial(10**12, rng.dirichlet(np.ones(6)), size=count)
-    quotients = shared(rows.sum(axis=0).tolist(), count)
+    quotients = divided(rows.sum(axis=0).tolist(), count)
     assert sum(quotients) == 10**12
     assert np.abs(np.array(quotients) - rows.mean(axis=0)).max() < 1
 
@@ -120,12 +120,12 @@ def test_parts_that_cost_too_much(job):
     }
     report = steps.analyze(simulated.written())
     assert (report.verdict.kind, report.verdict.ranks) == ("data_time", [0, 1])
-    assert "33% of the time: 1 s in a usual step" in report.verdict.sentence
+    assert "33 % of the time: 1.00 s per step" in report.verdict.sentence
     saving = [row(step, 4.0 * step, work=3.0, ckpt_save=0.7) for step in range(1, 31)]
     simulated.rows = {0: saving, 1: saving}
     (found,) = steps.analyze(simulated.written()).findings
     assert found.id == "steps.checkpoint_time"
-    assert "16% of the time: 21 s in all" in found.title
+    assert "16 % of the time: 21.0 s in all" in found.title
 
 
 def test_restarts_that_cost_too_much(job):

@@ -7,7 +7,7 @@ import pytest
 
 from analyzers import steps
 from analyzers.steps.answers import change_points
-from analyzers.steps.answers.change_points import SHORTEST, cuts_of, penalty, segments, standard_ranks
+from analyzers.steps.answers.change_points import SHORTEST, cheapest_cuts, penalty, segments, standard_ranks
 
 MS = 1_000_000
 
@@ -49,7 +49,7 @@ def test_the_segmentation_is_the_cheapest_of_all(seed):
     rng = np.random.default_rng(seed)
     values = rng.normal(size=20) + np.repeat(rng.normal(scale=3, size=4), 5)
     for price in (0.5, 3.0, penalty(values)):
-        assert tuple(cuts_of(standard_ranks(values), price)) == cheapest(standard_ranks(values), price)
+        assert tuple(cheapest_cuts(standard_ranks(values), price)) == cheapest(standard_ranks(values), price)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -87,7 +87,7 @@ def test_a_drift_is_no_staircase(job):
     (change,) = report.data.changes
     assert change.kind == "drift"
     assert change.after_s - change.before_s == pytest.approx(0.040, abs=0.01)
-    assert "little by little" in report.verdict.sentence
+    assert "gradually" in report.verdict.sentence
 
 
 def test_small_changes_are_not_worth_telling(job):
@@ -121,7 +121,7 @@ def test_special_steps_are_told_apart(job):
     report = steps.analyze(
         job(device="cuda", steps=60).run(lambda _, s: {"log": 400.0} if s % 10 == 0 else {}, tags=tags)
     )
-    assert {tag: one.steps for tag, one in report.data.apart.items()} == {"first": 1, "gc": 1, "checkpoint": 6}
-    assert report.data.apart["checkpoint"].median_step_s == pytest.approx(0.5, abs=0.02)
+    assert {tag: one.steps for tag, one in report.data.tagged.items()} == {"first": 1, "gc": 1, "checkpoint": 6}
+    assert report.data.tagged["checkpoint"].median_step_s == pytest.approx(0.5, abs=0.02)
     assert report.data.ranks[0].median_step_s == pytest.approx(0.104, abs=0.003)
     assert report.verdict.kind == "healthy"

@@ -201,7 +201,7 @@ def test_one_rank_and_one_step(logs):
     data = steps.analyze(found, store.Options(rank=1, step=4)).data
     assert [(r.rank, r.steps, r.first_step, r.phases["fwd"]) for r in data.ranks] == [(1, 1, 4, 0.034)]
     assert [r.rank for r in steps.analyze(found, store.Options(step=4)).data.ranks] == [0, 1, 2]
-    with pytest.raises(InputError, match="nothing of this rank"):
+    with pytest.raises(InputError, match="no step log has this rank"):
         steps.analyze(found, store.Options(rank=7))
 
 

@@ -101,7 +101,7 @@ def test_now_and_then(job, device):
         job(device=device, steps=60).run(lambda rank, step: {"gc": 120.0} if rank == 2 and step % 5 == 0 else {})
     )
     assert (late[2].pattern, late[2].cause, late[2].steps_late, len(late)) == ("recurring", "gc", 12, 1)
-    assert "now and then from step 5 on: gc" in report.verdict.sentence
+    assert "in some steps from step 5 on: garbage collection" in report.verdict.sentence
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -122,7 +122,7 @@ def test_a_whole_machine(job):
     report, late = found(simulated.run(lambda rank, _: {"fwd": 30.0} if rank in (2, 3) else {}))
     assert {rank: one.pattern for rank, one in late.items()} == {2: "host", 3: "host"}
     assert report.verdict.ranks == [2, 3]
-    assert "ranks 2-3 of b" in report.verdict.sentence
+    assert "ranks 2-3 (all of host b)" in report.verdict.sentence
 
 
 def test_a_straggler_of_the_last_hundred_steps_of_many(job):
@@ -138,8 +138,8 @@ def test_a_log_that_cannot_tell_who_is_late_says_so(tmp_path):
     (tmp_path / "job.log").write_text(text)
     report = steps.analyze(run.discover(tmp_path).artefacts)
     assert report.verdict.kind == "healthy"
-    assert "nobody is late" not in report.verdict.sentence
-    assert any("who is late" in lack for lack in report.verdict.missing)
+    assert "is late" not in report.verdict.sentence
+    assert any("which rank is late" in lack for lack in report.verdict.missing)
 
 
 def test_titans_logs_name_the_late_loader(tmp_path):

@@ -18,7 +18,7 @@ class PhaseStack(Stacked):
 
     def show(self, frame: pd.DataFrame) -> None:
         """Draw other steps, the largest phase at the bottom."""
-        names = [str(name) for name in frame.columns if name not in ("step", "dur_s", "apart")]
+        names = [str(name) for name in frame.columns if name not in ("step", "dur_s", "tagged")]
         spent = frame[names].sum().to_dict()
         ranked = sorted(names, key=lambda name: (name in REST, -spent[name]))
         colours = {name: PHASES.get(name, PHASES["other"]) for name in ranked}

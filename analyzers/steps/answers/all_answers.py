@@ -1,0 +1,34 @@
+"""All answers of the room at once, as the data of its report."""
+
+from analyzers import store
+from analyzers.steps.answers.goodput import goodput
+from analyzers.steps.answers.lateness import Lateness
+from analyzers.steps.answers.losses import events, first_nonfinite
+from analyzers.steps.answers.stalls import global_stalls
+from analyzers.steps.answers.step_time_changes import step_time_changes
+from analyzers.steps.answers.stragglers import stragglers
+from analyzers.steps.answers.summary import summary
+from analyzers.steps.answers.tagged_steps import tagged_steps
+from analyzers.steps.model import StepsData
+from analyzers.steps.table import Steps
+
+
+def answer_all(steps: Steps, late: Lateness, options: store.Options | None = None) -> StepsData:
+    """Return the answer to each question; the options' rank and step narrow only `ranks`.
+
+    Raises:
+        InputError: There is no such rank or step.
+    """
+    options = options or store.Options()
+    nonfinite = first_nonfinite(steps)
+    return StepsData(
+        world_size=steps.world_size,
+        ranks=summary(steps, options.rank, options.step),
+        stragglers=stragglers(steps, late),
+        tagged=tagged_steps(steps),
+        stalls=global_stalls(steps),
+        changes=step_time_changes(steps),
+        events=events(steps),
+        goodput=goodput(steps, late),
+        first_nonfinite_step=nonfinite.step if nonfinite else None,
+    )

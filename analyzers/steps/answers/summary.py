@@ -1,0 +1,89 @@
+"""How long do the steps of each rank take: one line per rank, of medians over its plain steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from analyzers.columns import Floats, Integers, Mask
+from analyzers.errors import InputError
+from analyzers.steps.model import RankSteps
+from analyzers.steps.table import Steps
+
+
+def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> list[RankSteps]:
+    """Return one entry per rank, over all steps or only the given rank and step.
+
+    Raises:
+        InputError: There is no such rank or step.
+    """
+    selected = np.ones(len(steps.table), dtype=bool)
+    for name, wanted in (("rank", rank), ("step", step)):
+        selected &= True if wanted is None else steps.table[name].to_numpy() == wanted
+    if not selected.any():
+        raise InputError("no step log has this rank and step", "leave out --rank or --step to see which there are")
+    medians = Medians.of_rows(steps, typical_rows(steps, selected))
+    bounds = np.searchsorted(steps.table["rank"].to_numpy(), [*steps.ranks, steps.ranks[-1] + 1])
+    rows = ((code, start + np.flatnonzero(selected[start:end])) for code, (start, end) in enumerate(pairwise(bounds)))
+    return [rank_summary(steps, medians, code, own) for code, own in rows if len(own)]
+
+
+def typical_rows(steps: Steps, selected: Mask) -> Mask:
+    """Return which of the selected rows medians are taken over: a rank's plain steps, or all timed ones if none is."""
+    plain, codes = selected & steps.plain.to_numpy(), steps.rank_codes
+    timed = selected & steps.table["dur_s"].notna().to_numpy()
+    has_plain = np.bincount(codes[plain], minlength=len(steps.ranks)) > 0
+    return np.where(has_plain[codes], plain, timed)
+
+
+@dataclass(frozen=True)
+class Medians:
+    """Medians over typical `rows`, one value per rank in order: seconds, and tokens per step."""
+
+    rows: Mask
+    step: Floats
+    mad: Floats
+    tokens: Floats
+    phases: Mapping[str, Mapping[str, Floats]]
+
+    @classmethod
+    def of_rows(cls, steps: Steps, rows: Mask) -> "Medians":
+        """Compute the medians of all ranks at once: a group-by per rank and phase takes minutes for 512 ranks."""
+        times = steps.table["dur_s"].to_numpy()
+        step = steps.by_rank(times, rows)
+        clocks = {"phases": steps.phases, "cpu": steps.cpu, "device": steps.device}
+        return cls(
+            rows,
+            step,
+            steps.by_rank(np.abs(times - step[steps.rank_codes]), rows),
+            steps.by_rank(steps.table["tokens"], rows),
+            {clock: {name: steps.by_rank(frame[name], rows) for name in frame} for clock, frame in clocks.items()},
+        )
+
+
+def rank_summary(steps: Steps, medians: Medians, code: int, rows: Integers) -> RankSteps:
+    """Return the entry of the rank with this code (its index in `steps.ranks`), from its selected rows."""
+    column = {
+        name: steps.table[name].to_numpy()[rows] for name in ("rank", "step", "memory_bytes", "loss", "loss_state")
+    }
+    times = steps.table["dur_s"].to_numpy()[rows[medians.rows[rows]]]
+    losses = column["loss"][column["loss_state"] > 0]
+    median, tokens = (float(values[code]) if len(times) else None for values in (medians.step, medians.tokens))
+    by_clock = {
+        clock: {name: float(values[code]) for name, values in named.items()} if len(times) else {}
+        for clock, named in medians.phases.items()
+    }
+    return RankSteps(
+        rank=int(column["rank"][0]),
+        steps=len(rows),
+        first_step=int(column["step"][0]),
+        last_step=int(column["step"][-1]),
+        median_step_s=median,
+        mad_s=float(medians.mad[code]) if len(times) else None,
+        p95_step_s=float(np.quantile(times, 0.95)) if len(times) else None,
+        **by_clock,
+        tokens_per_s=tokens / median if tokens and median else None,
+        peak_memory_bytes=int(column["memory_bytes"].max()),
+        last_loss=float(losses[-1]) if len(losses) and np.isfinite(losses[-1]) else None,
+    )

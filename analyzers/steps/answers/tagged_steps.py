@@ -1,0 +1,22 @@
+"""Which steps did more than train: how many carry each tag, and how long they take."""
+
+import numpy as np
+
+from analyzers.steps.model import TaggedSteps
+from analyzers.steps.table import NOT_PLAIN, Steps
+
+
+def tagged_steps(steps: Steps) -> dict[str, TaggedSteps]:
+    """Return the steps with each tag that occurs, in the order of NOT_PLAIN; a step with two tags counts in both."""
+    tags = steps.table["tags"]
+    counted = {}
+    for tag in NOT_PLAIN:
+        # Rows hold joined tags ("first,gc"); there are few different texts, so they are searched instead of the rows.
+        texts = [text for text in tags.unique() if tag in text.split(",")]
+        if texts:
+            rows = steps.table[tags.isin(texts)]
+            median = rows["dur_s"].median()
+            counted[tag] = TaggedSteps(
+                steps=rows["step"].nunique(), median_step_s=None if np.isnan(median) else float(median)
+            )
+    return counted

@@ -1,0 +1,46 @@
+"""What several findings share: names of causes, confidence, the file behind a rank, and findings that are no fault."""
+
+from collections.abc import Mapping, Sequence
+
+from analyzers.report import Finding, Severity
+from analyzers.steps.model import Cause
+from analyzers.steps.table import Steps
+
+FIRM_STEPS = 20
+"""Timed steps that a firm verdict needs."""
+SAME_MOMENT = 3
+"""Two things that begin within so many steps are taken for one."""
+CAUSE_NAMES: Mapping[Cause, str] = {
+    Cause.COMPUTE: "compute",
+    Cause.DATA: "data loading",
+    Cause.GC: "garbage collection",
+    Cause.CHECKPOINT: "saving checkpoints",
+    Cause.EVALUATION: "evaluation",
+    Cause.LOGGING: "logging",
+    Cause.MIXED: "no single cause",
+}
+
+
+def confidence(steps: Steps) -> float:
+    """Return the confidence of a verdict on timing: 0.55 without a step, 0.95 from FIRM_STEPS steps on each rank."""
+    timed = int(steps.table.groupby("rank")["step"].count().min())
+    return round(min(0.95, 0.55 + 0.4 * timed / FIRM_STEPS), 2)
+
+
+def log_of_rank(steps: Steps, rank: int) -> str:
+    """Return the path of a rank's log, or an empty text."""
+    return next((log.path for log in steps.inputs if log.rank == rank), "")
+
+
+def note(finding_id: str, title: str, advice: str, step: int | None = None, ranks: Sequence[int] = ()) -> Finding:
+    """Return a finding that is worth knowing but no fault."""
+    return Finding(
+        id=finding_id,
+        severity=Severity.INFO,
+        title=title,
+        why=title,
+        next=advice,
+        ranks=list(ranks),
+        step=step,
+        confidence=1.0,
+    )

@@ -1,0 +1,72 @@
+"""Findings on ranks that make the others wait."""
+
+from collections.abc import Sequence
+
+from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
+from analyzers.steps.findings.common import CAUSE_NAMES, confidence, log_of_rank
+from analyzers.steps.model import Cause, Pattern, Problem, Straggler
+from analyzers.steps.table import Steps
+from analyzers.words import agree, duration, percent, quantity, rank_names
+
+SHARED_PATTERNS = (Pattern.ROTATING, Pattern.HOST)
+"""Patterns of which several ranks make one finding."""
+
+
+def straggler_findings(steps: Steps, stragglers: Sequence[Straggler]) -> list[Finding]:
+    """Return one finding for ranks that are late together or in turns, and one for each other straggler."""
+    groups: dict[str, list[Straggler]] = {}
+    for straggler in stragglers:
+        shared = straggler.pattern in SHARED_PATTERNS
+        groups.setdefault(straggler.pattern if shared else f"rank {straggler.rank}", []).append(straggler)
+    return [straggler_finding(steps, group) for group in groups.values()]
+
+
+def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
+    """Return the finding on stragglers of one pattern, the costliest first."""
+    ranks, first = sorted(straggler.rank for straggler in group), group[0]
+    begin = min(straggler.first_step for straggler in group)
+    causes = " and ".join(sorted({CAUSE_NAMES[straggler.cause] for straggler in group}))
+    lateness = f"late by {duration(first.lateness_s)} in {percent(first.recurrence)} of the steps"
+    lost, share = sum(s.lost_s for s in group), sum(s.share for s in group)
+    return Finding(
+        id=Problem.STRAGGLER.finding_id,
+        severity=Severity.WARNING,
+        title=f"{waiting_text(steps, first, ranks)} from step {begin} on: {causes}, {lateness}",
+        why="every rank waits for the slowest one in a synchronised step: this costs the job"
+        f" {duration(lost)} per step, {percent(share)} of all step time",
+        next=NEXT_BY_PATTERN.get(first.pattern) or NEXT_BY_CAUSE[first.cause],
+        ranks=ranks,
+        step=begin,
+        evidence=[lateness_fact(steps, straggler) for straggler in group[:EVIDENCE_AT_MOST]],
+        confidence=confidence(steps),
+    )
+
+
+def waiting_text(steps: Steps, first: Straggler, ranks: Sequence[int]) -> str:
+    """Return `rank 3 makes the others wait`, with the pattern."""
+    host = next((start.host for start in steps.starts if start.rank == first.rank), "")
+    whole_host = f" (all of host {host})" if first.pattern is Pattern.HOST else ""
+    when = {Pattern.RECURRING: " in some steps", Pattern.ROTATING: " in turns"}.get(first.pattern, "")
+    return f"{rank_names(ranks)}{whole_host} {agree(ranks, 'makes', 'make')} the others wait{when}"
+
+
+def lateness_fact(steps: Steps, straggler: Straggler) -> Evidence:
+    """Return how late a rank is, with its log as the source."""
+    late_in = f"{duration(straggler.lateness_s)} in {quantity(straggler.steps_late, 'step')}"
+    text = f"rank {straggler.rank} is late by {late_in}: {CAUSE_NAMES[straggler.cause]}"
+    return Evidence(text=text, source=log_of_rank(steps, straggler.rank))
+
+
+NEXT_BY_PATTERN = {
+    Pattern.ROTATING: "make all ranks do this in the same step, or spread it over more steps",
+    Pattern.HOST: "check this machine: other processes, clock speed, temperature, network and storage",
+}
+NEXT_BY_CAUSE = {
+    Cause.COMPUTE: "compare a trace of this rank with one of another rank: does it have more work, or a slower device?",
+    Cause.DATA: "give this rank's data loader more workers (num_workers, prefetch_factor), or check its storage",
+    Cause.GC: "collect garbage in the same step on all ranks: gc.disable(), and gc.collect() every N steps",
+    Cause.CHECKPOINT: "save checkpoints asynchronously (checkpoint.async_mode), or check this rank's storage",
+    Cause.EVALUATION: "evaluate in the same step on all ranks",
+    Cause.LOGGING: "log less often on this rank",
+    Cause.MIXED: "check this rank's machine: other processes, clock speed, temperature",
+}

@@ -1,0 +1,34 @@
+"""What the logs lack: ranks without a log, truncated logs, unequal ends, and questions that they cannot answer."""
+
+from analyzers.report import Finding
+from analyzers.steps.answers.lateness import Lateness
+from analyzers.steps.findings.common import note
+from analyzers.steps.table import Steps
+from analyzers.words import agree, rank_names
+
+
+def log_notes(steps: Steps) -> list[Finding]:
+    """Return notes on missing, truncated and unequally long logs."""
+    notes = []
+    if missing := sorted(set(range(steps.world_size)) - set(steps.ranks)):
+        title = f"{rank_names(missing)} of {steps.world_size} left no step log"
+        notes.append(note("steps.missing_ranks", title, "look for their logs in another folder", ranks=missing))
+    if ranks := steps.truncated:
+        title = f"the log of {rank_names(ranks)} ends in the middle of a line"
+        notes.append(note("steps.torn_line", title, "see how the job ended: it stopped while writing", ranks=ranks))
+    last = steps.table.groupby("rank")["step"].max()
+    if ranks := [int(str(rank)) for rank in last[last < last.max()].index]:
+        stops = f"{agree(ranks, 'stops', 'stop')} at step {int(last.min())} of {int(last.max())}"
+        title = f"{rank_names(ranks)} finished fewer steps and {stops}"
+        notes.append(note("steps.unequal_steps", title, "see how these ranks ended", int(last.min()), ranks))
+    return notes
+
+
+def unanswered(steps: Steps, late: Lateness) -> list[str]:
+    """Return what logs of this kind cannot show, one sentence each."""
+    if len(steps.ranks) < 2:
+        return []
+    if not late.is_known:
+        return ["which rank is late: these logs do not record what each rank does before it meets the others"]
+    slow = "a rank with a slow backward, or slow sharded forward: only traces or processor times show when it arrives"
+    return [] if late.by_processor else [slow]

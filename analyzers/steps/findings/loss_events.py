@@ -1,0 +1,97 @@
+"""Findings on the loss and the gradient norm."""
+
+from collections.abc import Sequence
+
+from analyzers.report import Evidence, Finding, Severity
+from analyzers.steps.answers.losses import NonFinite, height
+from analyzers.steps.findings.common import SAME_MOMENT, note
+from analyzers.steps.model import Event, EventKind, Problem
+from analyzers.steps.table import Steps
+from analyzers.words import quantity, rank_names
+
+
+def nonfinite_finding(broken: NonFinite) -> Finding:
+    """Return the finding on a loss or gradient norm that became NaN or infinite."""
+    return Finding(
+        id=Problem.NONFINITE_LOSS.finding_id,
+        severity=Severity.ERROR,
+        title=f"the {broken.quantity} of {rank_names(broken.ranks)} is NaN or infinite from step {broken.step} on",
+        why=f"step {broken.step} is the first without a finite {broken.quantity}; training after it is lost",
+        next=f"resume from a checkpoint before step {broken.step}; check the learning rate and the data of that step",
+        ranks=broken.ranks,
+        step=broken.step,
+        confidence=0.99,
+    )
+
+
+def loss_findings(steps: Steps, events: Sequence[Event]) -> list[Finding]:
+    """Return findings on the highest spike of the loss and on a rise that stayed."""
+    spikes, jumps = of_kind(events, EventKind.LOSS_SPIKE), of_kind(events, EventKind.GRAD_NORM_JUMP)
+    findings = [spike_finding(steps, max(spikes, key=height), jumps)] if spikes else []
+    return findings + [rise_finding(steps, rise) for rise in of_kind(events, EventKind.LOSS_RISE)]
+
+
+def loss_notes(events: Sequence[Event]) -> list[Finding]:
+    """Return notes on the highest jump of the gradient norm and on a plateau: no faults by themselves."""
+    jumps = of_kind(events, EventKind.GRAD_NORM_JUMP)
+    notes = [jump_note(max(jumps, key=height), len(jumps))] if jumps else []
+    return notes + [plateau_note(event) for event in of_kind(events, EventKind.PLATEAU)]
+
+
+def of_kind(events: Sequence[Event], kind: EventKind) -> list[Event]:
+    """Return the events of one kind."""
+    return [event for event in events if event.kind is kind]
+
+
+def spike_finding(steps: Steps, spike: Event, jumps: Sequence[Event]) -> Finding:
+    """Return the finding on a spike of the loss, with the jumps of the gradient norm that came just before it."""
+    led = [jump for jump in jumps if 0 <= spike.step - jump.step <= SAME_MOMENT]
+    return Finding(
+        id=Problem.LOSS_SPIKE.finding_id,
+        severity=Severity.WARNING,
+        title=f"the loss jumps from {spike.before:.4g} to {spike.value:.4g} at step {spike.step}",
+        why="this is far above how much the steps before it vary"
+        + (f"; the loss is back at step {spike.until}" if spike.until else "; the loss does not come back"),
+        next="check the data and the gradient norm of that step",
+        ranks=steps.ranks,
+        step=spike.step,
+        evidence=[Evidence(text=jump_text(jump)) for jump in led],
+        confidence=0.8,
+    )
+
+
+def rise_finding(steps: Steps, rise: Event) -> Finding:
+    """Return the finding on a loss that rose and stayed up."""
+    return Finding(
+        id=Problem.LOSS_RISE.finding_id,
+        severity=Severity.WARNING,
+        title=f"the loss rises from {rise.before:.4g} to {rise.value:.4g}, from about step {rise.step} on",
+        why=f"it was at {rise.before:.4g} before, and has stayed higher until the last step",
+        next=f"resume from a checkpoint before step {rise.step}; lower the learning rate, clip gradients, or check the"
+        " data",
+        ranks=steps.ranks,
+        step=rise.step,
+        confidence=0.7,
+    )
+
+
+def jump_note(jump: Event, count: int) -> Finding:
+    """Return the note on the highest of so many jumps of the gradient norm."""
+    highest = f", the highest of {quantity(count, 'jump')}" if count > 1 else ""
+    return note(
+        "steps.grad_norm_jump",
+        jump_text(jump) + highest,
+        "check the data of that step; clip gradients if the loss follows",
+        jump.step,
+    )
+
+
+def jump_text(jump: Event) -> str:
+    """Return the sentence on a jump of the gradient norm."""
+    return f"the gradient norm jumps from {jump.before:.4g} to {jump.value:.4g} at step {jump.step}"
+
+
+def plateau_note(event: Event) -> Finding:
+    """Return the note on a loss that falls no more."""
+    title = f"the loss stays at {event.value:.4g} from step {event.step} on"
+    return note("steps.plateau", title, "change the learning rate, or stop the run", event.step)

@@ -1,0 +1,103 @@
+"""Findings on time that all ranks lose: stalls, slower steps, and parts of the run that cost too much."""
+
+from collections.abc import Sequence
+
+from analyzers.report import Evidence, Finding, Severity
+from analyzers.steps.answers.overhead import Overhead, Part
+from analyzers.steps.findings.common import CAUSE_NAMES, SAME_MOMENT, confidence
+from analyzers.steps.model import Cause, Change, ChangeKind, GlobalStall, Pattern, Problem, Straggler
+from analyzers.steps.table import Steps
+from analyzers.words import duration, percent, percent_change
+
+PHASES_NAMED = 3
+
+
+def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
+    """Return the finding on steps in which all ranks stalled."""
+    between = f"between steps {stall.first_step} and {stall.last_step}"
+    return Finding(
+        id=Problem.GLOBAL_STALL.finding_id,
+        severity=Severity.WARNING,
+        title=f"all ranks stalled together in {stall.steps} steps {between}: {CAUSE_NAMES[stall.cause]},"
+        f" {duration(stall.lost_s)} lost in all",
+        why=f"even the fastest rank took far longer than in other steps; this cost {percent(stall.share)} of the time",
+        next=STALL_NEXT.get(stall.cause, "check what all ranks share: storage, network"),
+        ranks=steps.ranks,
+        step=stall.first_step,
+        confidence=confidence(steps),
+    )
+
+
+STALL_NEXT = {
+    Cause.DATA: "check the storage of the data; let the loader read further ahead (prefetch_factor)",
+    Cause.CHECKPOINT: "save checkpoints asynchronously (checkpoint.async_mode), or to faster storage",
+    Cause.GC: "collect less often, or only the young generations: gc.collect(1)",
+}
+
+
+def slowdown_findings(steps: Steps, changes: Sequence[Change], stragglers: Sequence[Straggler]) -> list[Finding]:
+    """Return the finding on the largest change for the worse that no straggler explains."""
+    slower = [c for c in changes if c.after_s > c.before_s and not is_explained(c, stragglers)]
+    return [slowdown_finding(steps, max(slower, key=lambda c: c.after_s - c.before_s))] if slower else []
+
+
+def is_explained(change: Change, stragglers: Sequence[Straggler]) -> bool:
+    """Return whether a straggler began to be late where the steps slowed down."""
+    return any(
+        s.pattern is not Pattern.RECURRING and abs(s.first_step - change.step) <= SAME_MOMENT for s in stragglers
+    )
+
+
+def slowdown_finding(steps: Steps, change: Change) -> Finding:
+    """Return the finding on one change of the step time, with the phases that grew most."""
+    largest = sorted(change.phases.items(), key=lambda item: -item[1])[:PHASES_NAMED]
+    gradual = change.kind is ChangeKind.DRIFT
+    when = "gradually over the run" if gradual else f"from step {change.step} on"
+    more = percent_change(change.before_s, change.after_s)
+    return Finding(
+        id=Problem.SLOWDOWN.finding_id,
+        severity=Severity.WARNING,
+        title=f"steps slow down {when}: {duration(change.before_s)} -> {duration(change.after_s)} ({more})",
+        why=f"the median of plain steps rose by {duration(change.after_s - change.before_s)} and stayed there, so it is"
+        " not a few slow steps",
+        next="check what changed then: other jobs on the machine, the data, the device's clock speed;"
+        " compare traces of two steps",
+        ranks=steps.ranks,
+        step=change.step,
+        evidence=[Evidence(text=f"{name} takes {duration(extra)} more") for name, extra in largest if extra > 0],
+        confidence=0.8,
+    )
+
+
+def overhead_finding(steps: Steps, overhead: Overhead) -> Finding:
+    """Return the finding on a part of the time that costs too much."""
+    activity, scope, advice = OVERHEADS[overhead.part]
+    return Finding(
+        id=f"steps.{overhead.part}_time",
+        severity=Severity.WARNING,
+        title=f"{activity} {percent(overhead.share)} of the time: {duration(overhead.seconds)} {scope}",
+        why="no rank trains during that time",
+        next=advice,
+        ranks=steps.ranks,
+        confidence=0.9,
+    )
+
+
+OVERHEADS = {
+    Part.DATA: (
+        "waiting for data takes",
+        "per step on most ranks",
+        "give the loader more workers and let it read ahead (num_workers, prefetch_factor); profile its transforms",
+    ),
+    Part.CHECKPOINT: (
+        "saving checkpoints takes",
+        "in all",
+        "save asynchronously (checkpoint.async_mode), less often (checkpoint.interval), or to faster storage",
+    ),
+    Part.RESTART: (
+        "restarts and the steps they lost take",
+        "in all",
+        "find out what ended the attempts; save checkpoints more often than the job fails",
+    ),
+}
+"""(activity, what its seconds are measured over, advice) of each part."""

@@ -1,0 +1,34 @@
+"""The findings that a verdict may rest on, and those that are only worth knowing."""
+
+from analyzers.report import Finding
+from analyzers.steps.answers.collective_counts import count_mismatches
+from analyzers.steps.answers.losses import first_nonfinite
+from analyzers.steps.answers.memory_growth import memory_growth
+from analyzers.steps.answers.overhead import overheads
+from analyzers.steps.findings.late_ranks import straggler_findings
+from analyzers.steps.findings.log_gaps import log_notes
+from analyzers.steps.findings.loss_events import loss_findings, loss_notes, nonfinite_finding
+from analyzers.steps.findings.lost_time import overhead_finding, slowdown_findings, stall_finding
+from analyzers.steps.findings.rank_differences import count_finding, growth_finding
+from analyzers.steps.model import StepsData
+from analyzers.steps.table import Steps
+
+
+def problems(steps: Steps, data: StepsData) -> list[Finding]:
+    """Return the findings that a verdict may rest on."""
+    nonfinite = first_nonfinite(steps)
+    return [
+        *straggler_findings(steps, data.stragglers),
+        *(stall_finding(steps, stall) for stall in data.stalls),
+        *slowdown_findings(steps, data.changes, data.stragglers),
+        *(overhead_finding(steps, overhead) for overhead in overheads(data)),
+        *loss_findings(steps, data.events),
+        *([nonfinite_finding(nonfinite)] if nonfinite else []),
+        *(count_finding(mismatch) for mismatch in count_mismatches(steps)),
+        *(growth_finding(growth) for growth in memory_growth(steps)),
+    ]
+
+
+def notes(steps: Steps, data: StepsData) -> list[Finding]:
+    """Return the findings that are worth knowing but no faults."""
+    return [*loss_notes(data.events), *log_notes(steps)]

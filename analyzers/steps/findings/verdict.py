@@ -1,0 +1,51 @@
+"""The verdict of the room: the finding that explains the others, or that all is well as far as the logs show."""
+
+from collections.abc import Sequence
+
+from analyzers.report import Finding, Severity, Status, Verdict, status_of
+from analyzers.steps.answers.lateness import Lateness
+from analyzers.steps.findings.common import confidence
+from analyzers.steps.findings.log_gaps import log_notes, unanswered
+from analyzers.steps.model import Problem, StepsData
+from analyzers.steps.table import Steps
+from analyzers.words import duration, quantity
+
+EXPLAINS_FIRST = {problem.finding_id: (number, problem) for number, problem in enumerate(Problem)}
+
+
+def missing_evidence(steps: Steps, late: Lateness) -> list[str]:
+    """Return what would have made the verdict firmer, one sentence each."""
+    return [finding.title for finding in log_notes(steps)] + steps.problems + unanswered(steps, late)
+
+
+def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
+    """Return the verdict of the finding that explains the others; None where there are only notes."""
+    faults = [finding for finding in findings if finding.severity is not Severity.INFO]
+    if not faults:
+        return None
+    first = min(faults, key=lambda finding: EXPLAINS_FIRST[finding.id])
+    return Verdict(
+        status=status_of(faults),
+        kind=EXPLAINS_FIRST[first.id][1],
+        ranks=sorted({rank for finding in faults if finding.id == first.id for rank in finding.ranks}),
+        sentence=first.title,
+        confidence=first.confidence,
+        missing=missing,
+    )
+
+
+def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -> Verdict:
+    """Return the verdict of a run without faults: `4 ranks, 103 ms per step, no rank is late`, as far as logs show."""
+    median = max((rank.median_step_s for rank in data.ranks if rank.median_step_s is not None), default=None)
+    parts = [quantity(len(data.ranks), "rank")]
+    parts.append("step times not recorded" if median is None else f"{duration(median)} per step")
+    if late.is_known:
+        # Without processor time a slow backward is invisible: everybody waits in it.
+        parts.append("no rank is late" if late.by_processor else "no rank is late as far as these logs show")
+    return Verdict(
+        status=Status.OK,
+        kind="healthy",
+        sentence=", ".join(parts),
+        confidence=confidence(steps),
+        missing=missing,
+    )

@@ -1,0 +1,144 @@
+"""The steps of all ranks in one table, which every answer starts from."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from analyzers.columns import Column, Floats, Integers, Mask
+from analyzers.report import Input
+from analyzers.steps.reading.log_lines import Header, narrowed
+from analyzers.steps.robust_statistics import column_medians
+
+NOT_PLAIN = ("first", "compile", "gc", "eval", "checkpoint", "profile", "snapshot")
+"""Tags of steps that do more than train; medians leave them out."""
+RECORDER_PHASES = ("profiler", "snapshot")
+"""Phases in which our own recorders work."""
+
+
+@dataclass(frozen=True)
+class ProcessStart:
+    """A process that began to write a log; its rows carry the number `session`."""
+
+    rank: int
+    session: int
+    started_ns: int
+    host: str
+
+    @classmethod
+    def from_header(cls, rank: int, session: int, header: Header) -> "ProcessStart":
+        """Return the start that a log's header describes; 0 and "" for what it does not record."""
+        started = header.get("started_ns")
+        return cls(rank, session, started if isinstance(started, int) else 0, str(header.get("host", "")))
+
+
+class Durations:
+    """Durations of each row by name, kept as whole ns; only what is asked for becomes seconds (float64 is twice as
+    large as most of these columns).
+    """
+
+    def __init__(self, ns: pd.DataFrame) -> None:
+        self._ns = ns
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, self._ns)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._ns
+
+    def __len__(self) -> int:
+        return len(self._ns.columns)
+
+    def __getitem__(self, name: str) -> "pd.Series[float]":
+        return self._ns[name] / 1e9
+
+    def at(self, name: str, rows: Mask | Integers | slice) -> Floats:
+        """Return the seconds of some rows."""
+        seconds: Floats = self._ns[name].to_numpy()[rows] / 1e9
+        return seconds
+
+    def total(self, names: Iterable[str]) -> "pd.Series[float]":
+        """Return the sum of several names in seconds; a name that is not recorded took no time."""
+        return sum((self[name] for name in names if name in self), pd.Series(0.0, index=self._ns.index))
+
+
+@dataclass
+class Steps:
+    """One row per rank and step, ordered by both.
+
+    `table` has rank, step, session, covers, start_ns, dur_ns (-1: not recorded), dur_s (NaN), residual_ns, tokens,
+    loss, grad_norm and their states, memory_bytes, alloc_retries, tags (joined by commas), `tagged` and `warmup`
+    (bool). `phases` (wall clock), `cpu` (processor) and `device` have the same rows and the time by phase; `seqs` the
+    last collective by group. `redone`: rows of steps that a later attempt did again.
+    """
+
+    table: pd.DataFrame
+    phases: Durations
+    cpu: Durations
+    device: Durations
+    seqs: pd.DataFrame
+    redone: pd.DataFrame
+    starts: list[ProcessStart]
+    world_size: int
+    device_type: str
+    inputs: list[Input]
+    truncated: list[int] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        """The ranks that have rows, in order."""
+        return [int(rank) for rank in self._index[0]]
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """The steps that some rank finished, in order."""
+        return [int(step) for step in self._index[1]]
+
+    @property
+    def rank_codes(self) -> Column:
+        """The index into `ranks` of each row's rank."""
+        return self._index[2]
+
+    @cached_property
+    def _index(self) -> tuple[Column, Column, Column, Column]:
+        """Ranks and steps, and the index of each row's rank and step among them."""
+        ranks, rank_codes = np.unique(self.table["rank"].to_numpy(), return_inverse=True)
+        steps, step_codes = np.unique(self.table["step"].to_numpy(), return_inverse=True)
+        return ranks, steps, narrowed(rank_codes), narrowed(step_codes)
+
+    def grid(self, values: npt.ArrayLike, usable: npt.ArrayLike | None = None) -> pd.DataFrame:
+        """Return the values of the usable rows as a table of steps x ranks; NaN where a rank has no such row."""
+        ranks, steps, _, _ = self._index
+        index, columns = pd.Index(steps, name="step"), pd.Index(ranks, name="rank")
+        return pd.DataFrame(self.cells(values, usable), index=index, columns=columns)
+
+    def cells(self, values: npt.ArrayLike, usable: npt.ArrayLike | None = None) -> Floats:
+        """Return what `grid` returns, as an array of float64[steps, ranks]."""
+        ranks, steps, rank_codes, step_codes = self._index
+        cells = np.full((len(steps), len(ranks)), np.nan)
+        numbers = np.asarray(values, dtype=float)
+        rows = slice(None) if usable is None else np.asarray(usable)
+        cells[step_codes[rows], rank_codes[rows]] = numbers[rows]
+        return cells
+
+    def by_rank(self, values: npt.ArrayLike, usable: Mask) -> Floats:
+        """Return the median of each rank's usable rows, NaN where it has none."""
+        return column_medians(self.cells(values, usable))
+
+    def grid_rows(self, steps: pd.Index) -> Integers:
+        """Return the row numbers of these steps in a grid."""
+        return np.searchsorted(self._index[1], steps.to_numpy())
+
+    @cached_property
+    def plain(self) -> "pd.Series[bool]":
+        """Whether each row is a step that only trained and whose duration is recorded."""
+        return ~self.table["tagged"] & self.table["dur_s"].notna()
+
+    @cached_property
+    def recorder_s(self) -> "pd.Series[float]":
+        """Seconds of each row that our own recorders took."""
+        return self.phases.total(RECORDER_PHASES)
