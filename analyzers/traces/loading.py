@@ -1,17 +1,15 @@
 """Open trace files through the cache: a `Trace` of each file, and a `Recording` of each device or host in it."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from analyzers import store
-from analyzers.columns import Column
+from analyzers.columns import Integers
 from analyzers.errors import WorkbenchError
 from analyzers.run import Artefact
 from analyzers.traces.model import Trace
@@ -20,12 +18,12 @@ from analyzers.traces.structs import RankTrace
 READER = "analyzers.traces.ingest"
 """The module that `analyzers.store` runs in a limited child; named here, so that a cached trace imports none of it."""
 
-Key = tuple[Any, ...]
+MOMENTS = ("start", "end", "since")
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One account of one file, as a participant in collectives; times are Unix nanoseconds of its own clock."""
+    """One account of one file as a participant in collectives; times are Unix nanoseconds of its own clock."""
 
     artefact: Artefact
     trace: Trace
@@ -36,50 +34,29 @@ class Recording:
     def rank(self) -> int | None:
         return self.account.rank
 
-    @cached_property
-    def rows(self) -> Column:
-        return np.flatnonzero(self.trace.columns["meet_account"] == self.number)
-
-    def column(self, name: str) -> Column:
-        """A column of `meetings`; times with the file's base."""
-        values = np.asarray(self.trace.columns[f"meet_{name}"])[self.rows].astype(np.int64)
-        return values + self.base if name in ("start", "end", "since") else values
-
     @property
     def base(self) -> int:
+        """Unix ns of the file's own time 0."""
         return int(self.trace.header.get("base_ns", 0))
 
+    @cached_property
+    def rows(self) -> Integers:
+        """Rows of the `meet_` columns that belong to this account."""
+        return np.flatnonzero(self.trace.columns["meet_account"] == self.number)
+
+    def column(self, name: str) -> Integers:
+        """Return a column of `answers.between_collectives` for this account; moments are Unix ns."""
+        values = np.asarray(self.trace.columns[f"meet_{name}"])[self.rows].astype(np.int64)
+        return values + self.base if name in MOMENTS else values
+
     def texts(self, name: str) -> list[str]:
+        """Return a column that holds numbers of texts, as the texts."""
         return [self.trace.names[i] for i in self.column(name).tolist()]
 
     @cached_property
     def group_ranks(self) -> dict[str, tuple[int, ...]]:
+        """The ranks of each process group by its name, as far as the file lists them."""
         return {group["name"]: tuple(group["ranks"]) for group in self.trace.header.get("groups", [])}
-
-    @cached_property
-    def kinds(self) -> list[Key]:
-        """(group with its ranks, name, elements) of each collective: what two must share to be the same one."""
-        device = self.account.device is not None
-        return [
-            (group, self.group_ranks.get(group, ()), name, size if device else 0)
-            for group, name, size in zip(
-                self.texts("group"), self.texts("name"), self.column("elements").tolist(), strict=True
-            )
-        ]
-
-    def keys(self) -> list[Key]:
-        """What identifies each collective on all ranks: its number in the group, else its place in the step."""
-        seen = defaultdict[Key, int](int)
-        found = []
-        columns = zip(self.kinds, self.column("sequence").tolist(), self.column("step").tolist(), strict=True)
-        for kind, sequence, step in columns:
-            if sequence >= 0:
-                key: Key = (*kind[:2], "sequence", sequence, kind[2])
-            else:
-                seen[kind, step] += 1
-                key = (*kind, step, seen[kind, step])
-            found.append(key)
-        return found
 
 
 def open_trace(path: Path, options: store.Options | None = None) -> Trace:

@@ -1,13 +1,13 @@
-"""Profiler traces -> `Report[TraceData]`: where the time of a step goes, on each rank and between them."""
+"""Where the time of a step goes, on each rank and between ranks: profiler traces in, a `Report[TraceData]` out."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from analyzers import store
-from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
+from analyzers.report import Finding, Report, merged, ranked, tool_version
 from analyzers.run import Artefact, selected, unreadable
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.rank_waits import (
@@ -18,23 +18,27 @@ from analyzers.traces.across.rank_waits import (
     RankWaits,
     axis_waits,
     compare_ranks,
+    summed_waits,
 )
-from analyzers.traces.across.stragglers import Straggler, straggler_findings, stragglers
+from analyzers.traces.across.stragglers import Straggler, late_ranks
+from analyzers.traces.columns.work import NO_STEP
 from analyzers.traces.findings.findings import findings_of
 from analyzers.traces.findings.memory import memory_findings
+from analyzers.traces.findings.stragglers import straggler_findings, with_detail
+from analyzers.traces.findings.verdict import verdict
 from analyzers.traces.loading import Recording, load, open_trace
 from analyzers.traces.structs import CriticalPart, RankTrace
-from analyzers.words import duration_ns, rank_names, share
 
 SCHEMA = "workbench.trace/1"
 
 
 class TraceData(msgspec.Struct, frozen=True, kw_only=True):
-    """`data` of a trace report.
+    """The `data` of a trace report.
 
-    What follows `ranks` needs collectives that several ranks recorded, and is empty without; `groups`, `axes`,
-    `meetings` and `clocks` are of the recordings at the last step, `waits` and `stragglers` of all. `critical` is of
-    the last profiled step of the first of `ranks`, and empty unless it was asked for.
+    All but `ranks` and `critical` need collectives that several ranks recorded, and are empty without them. `waits` and
+    `stragglers` cover all recordings; `groups`, `axes`, `meetings` (the collectives with most waiting) and `clocks` the
+    recordings at the last step. `critical` covers the last profiled step of the first of `ranks`; it is empty unless
+    `with_critical_path` filled it in.
     """
 
     ranks: list[RankTrace]
@@ -48,126 +52,93 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None) -> Report[TraceData]:
-    """What the traces say, all together. A file that cannot be read becomes a finding.
+    """Return where the time goes in profiler traces of one or several ranks: verdict, findings and tables.
+
+    Args:
+        artefacts: The trace files, as `analyzers.run.discover(folder).of(Kind.TRACE)` lists them. Files of several
+            ranks at one step are compared with each other; those at several steps are summed.
+        options: Limits of the readers, the rank and step to select, the device's peak FLOP/s.
+
+    Returns:
+        The report. `data.ranks` has one entry for each device (or host) of each file, times in integer ns. A file that
+        cannot be read becomes a finding, as long as another can.
 
     Raises:
-        InputError: None of them can be read, or none is of the chosen rank and step.
+        InputError: No file can be read, or none is of the selected rank and step.
+
+    Example:
+        >>> from analyzers import run, traces
+        >>> report = traces.analyze(run.discover(folder).of(run.Kind.TRACE))  # doctest: +SKIP
+        >>> report.verdict.kind, report.verdict.ranks  # doctest: +SKIP
+        ('straggler', [3])
     """
     options = options or store.Options()
-    chosen = selected(artefacts, options.rank, options.step)
-    good, bad = load(chosen, options)
-    if not good:
-        raise bad[0][1]
-    accounts = [recording.account for recording in good]
-    joined = by_step(good)
-    slow = stragglers(joined)
-    findings = [unreadable(artefact, "trace", error) for artefact, error in bad]
-    # What several accounts share is told in the words of the first; the verdict goes on with the longest.
+    inputs = selected(artefacts, options.rank, options.step)
+    recordings, failures = load(inputs, options)
+    if not recordings:
+        raise failures[0][1]
+    accounts = [recording.account for recording in recordings]
+    comparisons = compared_by_step(recordings)
+    waits = summed_waits(comparisons)
+    stragglers = [with_detail(late) for late in late_ranks(comparisons)]
+    findings = [unreadable(artefact, "trace", error) for artefact, error in failures]
+    # A finding that several accounts share is worded for the first, and the verdict continues with the longest one.
     longest_first = sorted(accounts, key=lambda account: -account.span_ns)
-    findings += [finding for one in longest_first for finding in (*findings_of(one), *memory_findings(one))]
-    findings = ranked(merged(findings + list(straggler_findings(slow, added_up(joined)))))
-    last = joined[-1] if joined else None
+    findings += [finding for account in longest_first for finding in account_findings(account)]
+    findings = ranked(merged(findings + list(straggler_findings(stragglers, waits))))
+    last = comparisons[-1] if comparisons else None
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[a.given() for a in chosen],
+        inputs=[artefact.given() for artefact in inputs],
         verdict=verdict(accounts, findings, last.clocks if last else []),
         findings=findings,
         data=TraceData(
             ranks=accounts,
-            waits=added_up(joined),
-            stragglers=slow,
+            waits=waits,
+            stragglers=stragglers,
             groups=last.groups if last else [],
             axes=axis_waits(last.groups) if last else [],
-            meetings=last.meetings if last else [],
+            meetings=last.longest_waits if last else [],
             clocks=last.clocks if last else [],
         ),
     )
 
 
+def account_findings(account: RankTrace) -> Iterator[Finding]:
+    """Yield the findings about one account: its time, then its memory."""
+    yield from findings_of(account)
+    yield from memory_findings(account)
+
+
 def with_critical_path(report: Report[TraceData], options: store.Options | None = None) -> Report[TraceData]:
-    """The same report with `data.critical`."""
+    """Return the same report with `data.critical` filled in: the critical path of the first rank's last step."""
     parts = critical_parts(report.data.ranks[0], options)
     return msgspec.structs.replace(report, data=msgspec.structs.replace(report.data, critical=parts))
 
 
 def critical_parts(account: RankTrace, options: store.Options | None = None) -> list[CriticalPart]:
-    """What the last step of an account consists of along its critical path; of the whole recording without steps."""
+    """Return the parts of an account's last step along its critical path; of the whole recording if it has no steps.
+
+    Raises:
+        InputError: The account's file can no longer be read.
+    """
     from analyzers.traces.critical.path import critical_path, held
 
     trace = open_trace(Path(account.path), options)
-    number = [one["device"] for one in trace.columns.meta["accounts"]].index(account.device)
+    devices = [other["device"] for other in trace.columns.meta["accounts"]]
     step, window = None, None
     if trace.steps:
         step, start, end = trace.steps[-1]
         window = start - trace.origin, end - trace.origin
-    path = critical_path(trace, number, window)
+    path = critical_path(trace, devices.index(account.device), window)
     return [CriticalPart(rank=account.rank, device=account.device, step=step, **part) for part in held(path)]
 
 
-def by_step(good: Sequence[Recording]) -> list[RankComparison]:
-    """The recordings of each step of the run joined, in order of step, where they can be."""
-    steps = defaultdict[int, list[Recording]](list)
-    for recording in good:
-        steps[-1 if recording.artefact.step is None else recording.artefact.step].append(recording)
-    return [found for step in sorted(steps) if (found := compare_ranks(steps[step]))]
-
-
-def added_up(joined: Sequence[RankComparison]) -> list[RankWaits]:
-    """The waits of each rank, summed over the recordings at different steps of the run."""
-    total: dict[int, RankWaits] = {}
-    for row in (row for one in joined for row in one.waits):
-        total[row.rank] = plus(total[row.rank], row) if row.rank in total else row
-    return [total[rank] for rank in sorted(total)]
-
-
-def plus(one: RankWaits, other: RankWaits) -> RankWaits:
-    summed = {name: getattr(one, name) + getattr(other, name) for name in RankWaits.__struct_fields__ if name != "rank"}
-    return msgspec.structs.replace(one, **summed)
-
-
-def verdict(accounts: Sequence[RankTrace], findings: Sequence[Finding], clocks: Sequence[Clock]) -> Verdict:
-    """A straggler first, else the largest loss of the longest account, else trouble with memory, else healthy."""
-    named = {finding.id: finding for finding in findings}
-    missing = lacking(accounts, clocks)
-    for name in ("straggler", "exposed_communication", "host_bound", "memory_near_limit", "memory_grows"):
-        if found := named.get(f"trace.{name}"):
-            return Verdict(
-                status=status_of(findings),
-                kind=name,
-                ranks=found.ranks,
-                sentence=f"{found.title[:1].lower()}{found.title[1:]}; {division(accounts)}",
-                confidence=found.confidence,
-                missing=missing,
-            )
-    worked = any(account.device_events for account in accounts)
-    return Verdict(
-        status=status_of(findings),
-        kind="healthy" if worked else "unknown",
-        sentence=division(accounts) if worked else "the trace has no work in it",
-        confidence=0.8 if worked else 0.0,
-        missing=missing,
-    )
-
-
-def division(accounts: Sequence[RankTrace]) -> str:
-    """How the longest account divides, as half a sentence."""
-    a = max(accounts, key=lambda account: account.span_ns)
-    name = "the trace" if a.rank is None else f"rank {a.rank}"
-    return (
-        f"{name} computes {share(a.compute_ns, a.span_ns)} of {duration_ns(a.span_ns)}, communicates without computing"
-        f" {share(a.exposed_communication_ns, a.span_ns)}, idles {share(a.idle_ns, a.span_ns)}"
-    )
-
-
-def lacking(accounts: Sequence[RankTrace], clocks: Sequence[Clock]) -> list[str]:
-    """Evidence that would have made the verdict firmer."""
-    apart = [clock.rank for clock in clocks if not clock.agrees]
-    wanted = {
-        f"collectives that tell the clock of {rank_names(apart)}: there are none, or they contradict each other": apart,
-        "step marks (call profiler.step() in the loop)": any(not account.steps for account in accounts),
-        "device events": any(account.source == "cpu" for account in accounts),
-        "the traces of the other ranks": len({account.rank for account in accounts})
-        < max((account.world_size or 1 for account in accounts), default=1),
-    }
-    return [what for what, lacks in wanted.items() if lacks]
+def compared_by_step(recordings: Sequence[Recording]) -> list[RankComparison]:
+    """Return the comparison of the ranks at each recorded step of the run, in order, where there is one."""
+    by_step = defaultdict[int, list[Recording]](list)
+    for recording in recordings:
+        # Files outside an `iteration_N` folder name no step: they belong together.
+        by_step[NO_STEP if recording.artefact.step is None else recording.artefact.step].append(recording)
+    return [comparison for step in sorted(by_step) if (comparison := compare_ranks(by_step[step]))]

@@ -1,16 +1,16 @@
-"""Whether one clock runs faster than another, by a robust line through how far it is ahead at different moments."""
+"""Whether one clock runs faster than another: a robust line through how far it is ahead at different moments."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Integers
 
 POINTS_AT_LEAST, POINTS_AT_MOST = 20, 128
-SURE = 3.0
-"""Standard deviations of Kendall's statistic that the interval of the slope spans on each side."""
+STANDARD_DEVIATIONS = 3.0
+"""Standard deviations of Kendall's statistic that the interval of the slope spans on each side (99.7 %)."""
 PPM_AT_MOST = 1000.0
-"""Crystals are off by tens of ppm and NTP slews by 500 at most: what is faster is no drift but a wrong match."""
+"""Crystals are off by tens of ppm and NTP slews by 500 ppm at most: more than this is a wrong match, not a drift."""
 
 
 class Drift(NamedTuple):
@@ -20,52 +20,62 @@ class Drift(NamedTuple):
     error_ppm: float = 0.0
 
 
-def drift(at: Column, ahead: Column) -> Drift:
-    """The drift in `ahead` (ns by which a clock is ahead when it shows `at`); zero unless the points prove one.
+def drift(at: Integers, ahead: Integers) -> Drift:
+    """Return the drift of a clock that is `ahead` of another by so many ns when it shows `at` (ns).
 
-    They do if both halves of the time show it alike, which a jump does not, and if it moves the clock further than
-    single points scatter.
+    Zero unless the points prove one: both halves of the time must show the same slope, which a jump does not give, and
+    the slope must move the clock farther than single points scatter.
+
+    Example: a clock that is 1.0 ms ahead at first, 1.2 ms after 10 s and 1.4 ms after 20 s gains 0.2 ms in 10 s: it
+    runs fast by 20 ppm. In 20 s that moves it by 0.4 ms; were the ends of collectives to scatter by more than that
+    around the line, it would be called no drift.
     """
     at, ahead = thinned(at, ahead)
     if len(at) < POINTS_AT_LEAST:
         return Drift()
     half = len(at) // 2
-    low, high = interval(at, ahead)
+    low, high = slope_interval(at, ahead)
     ppm = (low + high) / 2
-    halves = [interval(at[part], ahead[part]) for part in (slice(half), slice(half, None))]
-    alike = low * high > 0 and all(first <= high and low <= last and first * last > 0 for first, last in halves)
-    moved = abs(ppm) * 1e-6 * int(at[-1] - at[0])
-    if not alike or abs(ppm) > PPM_AT_MOST or moved <= scatter(at, ahead, ppm):
+    halves = [slope_interval(at[part], ahead[part]) for part in (slice(half), slice(half, None))]
+    # Each interval excludes 0, and both halves overlap the whole: a jump gives one of the halves no slope at all.
+    consistent = low * high > 0 and all(first <= high and low <= last and first * last > 0 for first, last in halves)
+    gain = abs(ppm) * 1e-6 * int(at[-1] - at[0])
+    if not consistent or abs(ppm) > PPM_AT_MOST or gain <= scatter(at, ahead, ppm):
         return Drift()
     return Drift(ppm, (high - low) / 2)
 
 
-def thinned(at: Column, ahead: Column) -> tuple[Column, Column]:
-    """The points in order of time; of many the medians of as many runs of neighbours as are worth comparing."""
+def thinned(at: Integers, ahead: Integers) -> tuple[Integers, Integers]:
+    """Return the points in order of time; many are replaced by the medians of `POINTS_AT_MOST` runs of neighbours."""
     order = np.argsort(at, kind="stable")
     at, ahead = at[order], ahead[order]
     if len(at) <= POINTS_AT_MOST:
         return at, ahead
+    # All pairs are compared, so the cost grows with the square of the number of points.
     runs = np.array_split(np.arange(len(at)), POINTS_AT_MOST)
     at, ahead = (np.array([int(np.median(values[run])) for run in runs]) for values in (at, ahead))
     return at, ahead
 
 
-def interval(at: Column, ahead: Column) -> tuple[float, float]:
-    """Bounds of the slope, in ppm, by ranks of the slopes between all pairs of points (Theil, Sen)."""
+def slope_interval(at: Integers, ahead: Integers) -> tuple[float, float]:
+    """Return bounds of the slope in ppm, from the ranked slopes between all pairs of points.
+
+    The estimator is that of Theil and Sen, the interval that of Sen (1968): Kendall's statistic of n points without a
+    trend has the variance n (n - 1) (2 n + 5) / 18.
+    """
     first, second = np.triu_indices(len(at), 1)
-    apart = at[second] - at[first]
-    slopes = np.sort((ahead[second] - ahead[first])[apart > 0] / apart[apart > 0])
+    passed = at[second] - at[first]
+    slopes = np.sort((ahead[second] - ahead[first])[passed > 0] / passed[passed > 0])
     if not len(slopes):
         return 0.0, 0.0
     n = len(at)
-    reach = SURE * np.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    reach = STANDARD_DEVIATIONS * np.sqrt(n * (n - 1) * (2 * n + 5) / 18)
     low, high = ((len(slopes) + sign * reach) / 2 for sign in (-1, 1))
-    places = np.clip([round(low), round(high) - 1], 0, len(slopes) - 1)
-    return float(slopes[places[0]] * 1e6), float(slopes[places[1]] * 1e6)
+    bounds = np.clip([round(low), round(high) - 1], 0, len(slopes) - 1)
+    return float(slopes[bounds[0]] * 1e6), float(slopes[bounds[1]] * 1e6)
 
 
-def scatter(at: Column, ahead: Column, ppm: float = 0.0) -> int:
-    """The median distance, in ns, of the points from their line."""
+def scatter(at: Integers, ahead: Integers, ppm: float = 0.0) -> int:
+    """Return the median distance of the points from their line, in ns."""
     rest = ahead - ppm * 1e-6 * (at - at[0])
     return round(float(np.median(np.abs(rest - np.median(rest)))))

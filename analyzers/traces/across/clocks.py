@@ -1,8 +1,12 @@
-"""How far the clocks of the ranks are apart, told by the collectives alone, with an error bar.
+"""How far the clocks of the ranks are apart, from the collectives alone, with an error bar.
 
-A symmetric collective ends on all ranks at nearly the same moment, which gives an estimate; and on none before the
-last has come, which gives hard bounds. Over a long recording clocks drift too, so that a line takes the place of the
-one number where the ends prove it.
+A symmetric collective (all_reduce, all_gather ...) ends on all ranks at nearly the same moment, which gives an
+estimate; and it ends on no rank before the last one has arrived, which gives hard bounds. Over a long recording clocks
+also drift: where the ends prove it, a line takes the place of one number.
+
+Example: rank 0 is in an all_reduce from 100 to 130 µs, rank 1 from 1110 to 1129 µs of its own clock. The ends say that
+rank 1's clock is 1129 - 130 = 999 µs ahead. It cannot be more than 1129 - 100 = 1029 µs, else rank 1 had left before
+rank 0 arrived, nor less than 1110 - 130 = 980 µs. Every further collective narrows the bounds.
 """
 
 from collections.abc import Sequence
@@ -12,7 +16,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.across.clock_drift import Drift, drift, scatter
 from analyzers.traces.across.matching import MatchedCollectives
 from analyzers.traces.answers.collectives import SYMMETRIC
@@ -22,10 +26,10 @@ from analyzers.traces.loading import Recording
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
     """A rank's clock minus that of the first rank: `offset_ns` lies between `low_ns` and `high_ns`.
 
-    Where it runs fast by `drift_ppm`, known to `drift_error_ppm`, all of these are of the moment when it shows `at_ns`
-    (Unix). `residual_ns`: how far the ends of collectives scatter around what is told here, in the median.
-    `same_host`: both ranks say that they ran on one host, so offset and drift are 0, and `estimate_ns` tests the
-    method. The bounds are null, and the offset 0, where the two share no chain of collectives.
+    Where the clock runs fast by `drift_ppm` (known to within `drift_error_ppm`), all offsets hold for the moment when
+    it shows `at_ns` (Unix). `residual_ns` is the median distance of the ends of collectives from this offset and drift.
+    `same_host`: both ranks say that they ran on one host, so offset and drift are 0 and `estimate_ns` tests the method.
+    The bounds are null, and the offset is 0, where no chain of collectives connects the two ranks.
     """
 
     rank: int
@@ -42,30 +46,30 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def agrees(self) -> bool:
-        """Whether there are bounds, and something between them."""
+        """Whether there are bounds and an offset satisfies both."""
         return self.low_ns is not None and self.high_ns is not None and self.low_ns <= self.high_ns
 
-    def ahead(self, at: Column) -> Column:
-        """By how many ns this clock is ahead of the first rank's when it shows each of these moments."""
-        return self.offset_ns + moved(at - self.at_ns, self.drift_ppm)
+    def ahead(self, at: Column) -> Integers:
+        """Return by how many ns this clock is ahead of the first rank's when it shows each moment (Unix ns)."""
+        return self.offset_ns + clock_gain(at - self.at_ns, self.drift_ppm)
 
-    def shows(self, at: Column) -> Column:
-        """What this clock shows at these moments of the first rank's, the other way round."""
+    def shows(self, at: Column) -> Integers:
+        """Return what this clock shows at moments (Unix ns) of the first rank's clock: the inverse of `ahead`."""
         steady = at + self.offset_ns
-        return steady + moved(steady - self.at_ns, self.drift_ppm / (1 - self.drift_ppm * 1e-6))
+        return steady + clock_gain(steady - self.at_ns, self.drift_ppm / (1 - self.drift_ppm * 1e-6))
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Starts and ends of the symmetric collectives of two ranks; the first one's on a clock that is known.
+class SharedCollectives:
+    """Starts and ends (ns) of the symmetric collectives of two ranks, the first one's on a clock that is known.
 
-    `steady`: nothing can drift, as both read one clock.
+    `steady`: both ranks read one clock, so nothing can drift.
     """
 
-    start: Column
-    end: Column
-    other_start: Column
-    other_end: Column
+    start: Integers
+    end: Integers
+    other_start: Integers
+    other_end: Integers
     steady: bool = False
 
     @property
@@ -81,80 +85,94 @@ class Pair:
     def residual(self) -> int:
         return scatter(self.other_end, self.other_end - self.end, self.drift.ppm)
 
-    def straight(self, at: Column) -> Column:
-        """Moments of the other clock as it would show them if it ran like the first one."""
-        return at - moved(at - self.middle, self.drift.ppm)
+    def without_drift(self, at: Integers) -> Integers:
+        """Return moments of the other clock as it would show them if it ran as fast as the first one."""
+        return at - clock_gain(at - self.middle, self.drift.ppm)
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """The least and the most that the other clock can be ahead."""
-        low, high = self.straight(self.other_start) - self.end, self.straight(self.other_end) - self.start
+        """The least and the most that the other clock can be ahead: nobody leaves before the last rank has arrived."""
+        low = self.without_drift(self.other_start) - self.end
+        high = self.without_drift(self.other_end) - self.start
         return int(low.max()), int(high.min())
 
     @property
     def estimate(self) -> int:
+        """The median distance of the ends, kept within the bounds where these leave room."""
         low, high = self.bounds
-        middle = int(np.median(self.straight(self.other_end) - self.end))
+        middle = int(np.median(self.without_drift(self.other_end) - self.end))
         return min(max(middle, low), high) if low <= high else middle
 
 
-def moved(passed: Column, ppm: float) -> Column:
-    """What a clock that runs fast by `ppm` gains while so many ns pass."""
-    found: Column = np.rint(passed * (ppm * 1e-6)).astype(np.int64)
-    return found
+def clock_gain(passed: Column, ppm: float) -> Integers:
+    """Return what a clock that runs fast by `ppm` gains while so many ns pass."""
+    gain: Integers = np.rint(passed * (ppm * 1e-6)).astype(np.int64)
+    return gain
 
 
-def clocks(met: MatchedCollectives) -> list[Clock]:
-    """One a rank, relative to the first; ranks that share no collective with it are reached over others."""
-    found = {0: Clock(rank=met.ranks[0], estimate_ns=0, low_ns=0, high_ns=0, same_host=True)}
-    start, end, symmetric = met.column("start"), met.column("end"), is_symmetric(met)
+def clocks(matched: MatchedCollectives) -> list[Clock]:
+    """Return the clock of each rank relative to the first; ranks that share no collective with it go by others."""
+    known = {0: Clock(rank=matched.ranks[0], estimate_ns=0, low_ns=0, high_ns=0, same_host=True)}
+    start, end, symmetric = matched.column("start"), matched.column("end"), is_symmetric(matched)
+    # Breadth first, so that each rank is reached over as few others as possible: the bounds of a chain add up.
     pending = [0]
     while pending:
-        at = pending.pop(0)
-        for other in range(len(met.ranks)):
-            if other not in found and (pair := shared(met, (start, end, symmetric), (at, other), found[at])):
-                found[other] = chained(met.recordings, found[at], (at, other), pair)
-                pending.append(other)
-    return [found.get(i) or Clock(rank=rank) for i, rank in enumerate(met.ranks)]
+        near = pending.pop(0)
+        for far in range(len(matched.ranks)):
+            if far in known:
+                continue
+            shared = shared_collectives(matched, (start, end, symmetric), (near, far), known[near])
+            if shared:
+                known[far] = clock_of(matched.recordings, known[near], (near, far), shared)
+                pending.append(far)
+    return [known.get(i) or Clock(rank=rank) for i, rank in enumerate(matched.ranks)]
 
 
-def is_symmetric(met: MatchedCollectives) -> Column:
-    """A flag for each row: does its collective end everywhere together?"""
-    names = [SYMMETRIC.search(met.told(int(row), "name")) is not None for row in met.first]
-    return np.array(names, bool)[met.which]
+def is_symmetric(matched: MatchedCollectives) -> Mask:
+    """Return a flag for each row: whether its collective ends on all ranks together."""
+    names = [SYMMETRIC.search(matched.text(int(row), "name")) is not None for row in matched.first_row]
+    return np.array(names, bool)[matched.collective]
 
 
-def shared(
-    met: MatchedCollectives, columns: tuple[Column, Column, Column], places: tuple[int, int], known: Clock
-) -> Pair | None:
-    """The collectives that both took part in, the first one's by the first rank's clock; None where there are none."""
+def shared_collectives(
+    matched: MatchedCollectives, columns: tuple[Integers, Integers, Mask], indices: tuple[int, int], clock: Clock
+) -> SharedCollectives | None:
+    """Return the symmetric collectives that two ranks took part in; None where there are none.
+
+    `columns` are start, end and `is_symmetric` of every row, `clock` is that of the first of the two `indices`.
+    """
     start, end, symmetric = columns
-    mine, theirs = (np.flatnonzero((met.rank == rank) & symmetric) for rank in places)
-    _, i, j = np.intersect1d(met.which[mine], met.which[theirs], assume_unique=True, return_indices=True)
+    mine, theirs = (np.flatnonzero((matched.rank_index == index) & symmetric) for index in indices)
+    _, i, j = np.intersect1d(
+        matched.collective[mine], matched.collective[theirs], assume_unique=True, return_indices=True
+    )
     if not len(i):
         return None
     mine, theirs = mine[i], theirs[j]
-    begun, ended = (column[mine] - known.ahead(column[mine]) for column in (start, end))
-    return Pair(begun, ended, start[theirs], end[theirs])
+    starts, ends = (column[mine] - clock.ahead(column[mine]) for column in (start, end))
+    return SharedCollectives(starts, ends, start[theirs], end[theirs])
 
 
-def chained(recordings: Sequence[Recording], before: Clock, places: tuple[int, int], pair: Pair) -> Clock:
-    """The clock of a rank that shares collectives with one whose clock is known."""
-    one, other = (recordings[place] for place in places)
-    host = one.trace.header.get("host")
-    same = before.same_host and host is not None and host == other.trace.header.get("host")
-    pair = replace(pair, steady=same)
-    low, high = pair.bounds
+def clock_of(
+    recordings: Sequence[Recording], near_clock: Clock, indices: tuple[int, int], shared: SharedCollectives
+) -> Clock:
+    """Return the clock of the second of two ranks, which share collectives; the first one's clock is known."""
+    near, far = (recordings[index] for index in indices)
+    host = near.trace.header.get("host")
+    same_host = near_clock.same_host and host is not None and host == far.trace.header.get("host")
+    shared = replace(shared, steady=same_host)
+    low, high = shared.bounds
     return Clock(
-        rank=other.rank or 0,
-        offset_ns=0 if same else pair.estimate,
-        estimate_ns=pair.estimate,
-        low_ns=low + (before.low_ns or 0) - before.offset_ns,
-        high_ns=high + (before.high_ns or 0) - before.offset_ns,
-        collectives=len(pair.end),
-        same_host=same,
-        drift_ppm=round(pair.drift.ppm, 6),
-        drift_error_ppm=round(pair.drift.error_ppm, 6),
-        residual_ns=pair.residual,
-        at_ns=pair.middle,
+        rank=far.rank or 0,
+        offset_ns=0 if same_host else shared.estimate,
+        estimate_ns=shared.estimate,
+        # What is not known of the nearer clock is not known of this one either.
+        low_ns=low + (near_clock.low_ns or 0) - near_clock.offset_ns,
+        high_ns=high + (near_clock.high_ns or 0) - near_clock.offset_ns,
+        collectives=len(shared.end),
+        same_host=same_host,
+        drift_ppm=round(shared.drift.ppm, 6),
+        drift_error_ppm=round(shared.drift.error_ppm, 6),
+        residual_ns=shared.residual,
+        at_ns=shared.middle,
     )

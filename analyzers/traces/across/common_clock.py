@@ -1,4 +1,4 @@
-"""Many ranks on one clock: how each one's time divides, and how late each came to collectives."""
+"""Many ranks on one clock: how the time of each divides, and how late each arrived at collectives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analyzers import store
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers
 from analyzers.run import Artefact
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.rank_waits import RankComparison, compare_ranks
@@ -19,70 +19,81 @@ from analyzers.words import rank_ranges
 PARTS = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
 Window = tuple[int, int]
 OPEN_AT_MOST = 8
-"""Sets of recordings that are kept open for the next question."""
+"""Sets of recordings that are kept open, so that the next question about one of them is answered at once."""
+LATENESS_COLUMNS = ["which", "rank", "name", "group", "start_ns", "end_ns", "late_ns", "wait_ns", "excess_ns"]
 
 
 @dataclass(frozen=True)
 class AlignedRecordings:
-    """Recordings on a common clock, which starts with the earliest event."""
+    """Recordings on a common clock: that of the first rank, from the earliest event on, in ns."""
 
     recordings: Sequence[Recording]
     comparison: RankComparison | None
-    _covers: dict[int, tuple[CoveredTime, CoveredTime, CoveredTime]] = field(default_factory=dict)
+    _coverage: dict[int, tuple[CoveredTime, CoveredTime, CoveredTime]] = field(default_factory=dict)
 
     @cached_property
     def begins(self) -> list[int]:
-        """When each begins by the clock of the first rank, in Unix ns."""
+        """When each recording begins by the clock of the first rank, in Unix ns."""
         return [
-            int(self.to_unix_ns(place, np.array([one.trace.origin]))[0]) for place, one in enumerate(self.recordings)
+            int(self.to_unix_ns(index, np.array([recording.trace.origin]))[0])
+            for index, recording in enumerate(self.recordings)
         ]
 
     @cached_property
     def clocks(self) -> list[Clock]:
-        """One a recording; where nothing tells, its clock is taken to be right."""
+        """The clock of each recording; where nothing says how far it is off, it is taken to be right."""
         known = {clock.rank: clock for clock in self.comparison.clocks} if self.comparison else {}
-        ranks = [one.rank or 0 for one in self.recordings]
+        ranks = [recording.rank or 0 for recording in self.recordings]
         return [known.get(rank) or Clock(rank=rank) for rank in ranks]
 
-    def to_unix_ns(self, place: int, at: Column) -> Column:
-        """Moments of a recording's columns by the clock of the first rank, in Unix ns."""
-        shown = at + self.recordings[place].base
-        return shown - self.clocks[place].ahead(shown)
+    def to_unix_ns(self, index: int, at: Column) -> Integers:
+        """Return moments of a recording's columns by the clock of the first rank, in Unix ns."""
+        shown = at + self.recordings[index].base
+        return shown - self.clocks[index].ahead(shown)
 
-    def to_common_clock(self, place: int, at: Column) -> Column:
-        """Moments of a recording's columns on the common clock."""
-        return self.to_unix_ns(place, at) - self.origin
+    def to_common_clock(self, index: int, at: Column) -> Integers:
+        """Return moments of a recording's columns on the common clock."""
+        return self.to_unix_ns(index, at) - self.origin
 
-    def to_local_clock(self, place: int, at: Column) -> Column:
-        """Moments of the common clock as the columns of a recording have them."""
-        return self.clocks[place].shows(at + self.origin) - self.recordings[place].base
+    def to_local_clock(self, index: int, at: Column) -> Integers:
+        """Return moments of the common clock as the columns of a recording have them."""
+        return self.clocks[index].shows(at + self.origin) - self.recordings[index].base
 
     @property
     def origin(self) -> int:
+        """The earliest event by the clock of the first rank, in Unix ns."""
         return min(self.begins)
 
     @property
     def shifts(self) -> list[int]:
+        """When each recording begins on the common clock, in ns."""
         return [begin - self.origin for begin in self.begins]
 
     @cached_property
     def spans(self) -> list[int]:
-        traces = [one.trace for one in self.recordings]
+        """How long each recording lasts, in ns."""
+        traces = [recording.trace for recording in self.recordings]
         return [int(np.max(trace.columns["end"], initial=trace.origin)) - trace.origin for trace in traces]
 
-    def divided(self, place: int, edges: Column) -> Column:
-        """[part, bin] how the work of one recording divides between moments of the common clock, in ns."""
-        if place not in self._covers:
-            self._covers[place] = covers(self.recordings[place])
-        at, length = self.to_local_clock(place, edges), np.diff(edges)
-        c, n, w = (np.minimum(cover.between(at[:-1], at[1:]), length) for cover in self._covers[place])
-        return np.array([c, n - c, w - n, length - w])
+    def parts_between(self, index: int, edges: Integers) -> Integers:
+        """Return [part, bin]: how a recording's time between moments of the common clock divides into `PARTS`, in ns.
+
+        What no work covers is idle. Communication is exposed where only it covers, a copy where no kernel does.
+        """
+        if index not in self._coverage:
+            self._coverage[index] = coverage(self.recordings[index])
+        at, length = self.to_local_clock(index, edges), np.diff(edges)
+        # A drifting clock makes a bin some ns longer or shorter than it is on the common clock.
+        computing, kernels, busy = (
+            np.minimum(cover.between(at[:-1], at[1:]), length) for cover in self._coverage[index]
+        )
+        return np.array([computing, kernels - computing, busy - kernels, length - busy])
 
 
-def covers(one: Recording) -> tuple[CoveredTime, CoveredTime, CoveredTime]:
-    """What computing, kernels and all work of an account cover."""
-    c = one.trace.columns
-    rows = np.flatnonzero(c["account"] == one.number)
+def coverage(recording: Recording) -> tuple[CoveredTime, CoveredTime, CoveredTime]:
+    """Return the time that computing, kernels (computing or communication) and all work of an account cover."""
+    c = recording.trace.columns
+    rows = np.flatnonzero(c["account"] == recording.number)
     start, end, kind = c["start"][rows], c["end"][rows], c["kind"][rows]
     computing = kind == COMPUTE
     kernels = computing | (kind == COMMUNICATION)
@@ -95,26 +106,26 @@ def covers(one: Recording) -> tuple[CoveredTime, CoveredTime, CoveredTime]:
 
 @lru_cache(maxsize=OPEN_AT_MOST)
 def load_aligned(artefacts: tuple[Artefact, ...], options: store.Options) -> AlignedRecordings:
-    """All recordings that can be read.
+    """Return all recordings that can be read, on one clock.
 
     Raises:
-        InputError: None can.
+        InputError: None can be read.
     """
-    good, bad = load(artefacts, options)
-    if not good:
-        raise bad[0][1]
-    return AlignedRecordings(good, compare_ranks(good))
+    recordings, failures = load(artefacts, options)
+    if not recordings:
+        raise failures[0][1]
+    return AlignedRecordings(recordings, compare_ranks(recordings))
 
 
 def axis(artefacts: Sequence[Artefact], options: store.Options | None = None) -> pd.DataFrame:
-    """A row an account: path, rank, `shift_ns` to add to its moments so that all begin on one clock, and `span_ns`.
+    """Return one row for each account: path, rank, `shift_ns` and `span_ns`.
 
-    The earliest trace has shift 0. Clocks are compared by the collectives that ranks share.
+    `shift_ns` is to be added to the account's own moments, so that all lie on one clock; the earliest trace has 0.
     """
-    all_of = load_aligned(tuple(artefacts), options or store.Options())
-    rows = zip(all_of.recordings, all_of.shifts, all_of.spans, strict=True)
+    aligned = load_aligned(tuple(artefacts), options or store.Options())
+    rows = zip(aligned.recordings, aligned.shifts, aligned.spans, strict=True)
     return pd.DataFrame(
-        [(str(one.artefact.path), one.rank, shift, span) for one, shift, span in rows],
+        [(str(recording.artefact.path), recording.rank, shift, span) for recording, shift, span in rows],
         columns=["path", "rank", "shift_ns", "span_ns"],
     )
 
@@ -126,33 +137,39 @@ def ranks_timeline(
     bins: int = 100,
     rows: int = 40,
 ) -> pd.DataFrame:
-    """All ranks in a window of the common clock (all by default), as `bins` equal stretches of time.
+    """Return how the time of all ranks divides in `bins` equal intervals of a window (ns of the common clock).
 
-    Columns: ranks ("0-4, 6"), rank (the first of them), bin, start_ns, dur_ns, and `PARTS`, which add up to dur_ns:
-    what is neither computing nor exposed is idle. Of more than `rows` ranks those that differ most from the middle one
-    keep a row of their own; the others are folded into one, which has their mean.
+    Columns: ranks ("0-4, 6"), rank (the first of them), bin, start_ns, dur_ns, and `PARTS`, which add up to dur_ns.
+    Of more than `rows` ranks those that differ most from the median keep a row of their own; the others share one row
+    with their mean.
     """
-    all_of = load_aligned(tuple(artefacts), options or store.Options())
-    begin, end = window or (0, max(at + span for at, span in zip(all_of.shifts, all_of.spans, strict=True)))
+    aligned = load_aligned(tuple(artefacts), options or store.Options())
+    begin, end = window or (0, max(at + span for at, span in zip(aligned.shifts, aligned.spans, strict=True)))
     edges = begin + (end - begin) * np.arange(bins + 1, dtype=np.int64) // bins
-    parts = np.array([all_of.divided(place, edges) for place in range(len(all_of.recordings))], np.int64)
-    folded = fold([-1 if one.rank is None else one.rank for one in all_of.recordings], parts, rows)
-    return pd.concat([rank_rows(ranks, values, edges) for ranks, values in folded], ignore_index=True)
+    parts = np.array([aligned.parts_between(index, edges) for index in range(len(aligned.recordings))], np.int64)
+    ranks = [-1 if recording.rank is None else recording.rank for recording in aligned.recordings]
+    tables = [rank_rows(*row, edges) for row in with_shared_row(ranks, parts, rows)]
+    return pd.concat(tables, ignore_index=True)
 
 
-def fold(ranks: Sequence[int], parts: Column, rows: int) -> list[tuple[list[int], Column]]:
-    """(ranks, [part, bin]) of each row to draw."""
+def with_shared_row(ranks: Sequence[int], parts: Integers, rows: int) -> list[tuple[list[int], Integers]]:
+    """Return (ranks, [part, bin]) of each row to draw; `parts` is [rank, part, bin].
+
+    Example: of 512 ranks and 40 rows the 39 ranks farthest from the median of all are drawn alone, so that an outlier
+    stays visible; the other 473 share the last row.
+    """
     if len(ranks) <= rows:
         return [([rank], part) for rank, part in zip(ranks, parts, strict=True)]
-    apart = np.abs(parts - np.median(parts, axis=0)).sum(axis=(1, 2))
-    alone = sorted(np.argsort(-apart, kind="stable")[: rows - 1].tolist())
+    distance = np.abs(parts - np.median(parts, axis=0)).sum(axis=(1, 2))
+    alone = sorted(np.argsort(-distance, kind="stable")[: rows - 1].tolist())
     rest = [i for i in range(len(ranks)) if i not in set(alone)]
     mean = np.floor(parts[rest].mean(axis=0)).astype(np.int64)
+    # Rounding down loses some ns of each bin: idle takes them, so that the parts still add up.
     mean[-1] += (parts[rest[0]].sum(axis=0) - mean.sum(axis=0)).astype(np.int64)
     return [([ranks[i]], parts[i]) for i in alone] + [([ranks[i] for i in rest], mean)]
 
 
-def rank_rows(ranks: list[int], values: Column, edges: Column) -> pd.DataFrame:
+def rank_rows(ranks: list[int], parts: Integers, edges: Integers) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "ranks": rank_ranges(ranks),
@@ -160,36 +177,36 @@ def rank_rows(ranks: list[int], values: Column, edges: Column) -> pd.DataFrame:
             "bin": np.arange(len(edges) - 1),
             "start_ns": edges[:-1],
             "dur_ns": np.diff(edges),
-            **dict(zip(PARTS, values, strict=True)),
+            **dict(zip(PARTS, parts, strict=True)),
         }
     )
 
 
 def lateness(artefacts: Sequence[Artefact], options: store.Options | None = None, limit: int = 200) -> pd.DataFrame:
-    """The `limit` collectives with most waiting, in order of time: a row a rank of each.
+    """Return the `limit` collectives with most waiting, in order of time: one row for each rank of each.
 
-    Columns: which (its number among all matched ones), rank, name, group, start_ns and end_ns on the common clock,
-    late_ns (after the middle rank), wait_ns (for the last one), excess_ns (own work before it, beyond the others').
+    Columns: which (the collective's number among all matched ones), rank, name, group, start_ns and end_ns on the
+    common clock, late_ns (after the median rank), wait_ns (for the last rank), excess_ns (own work before it beyond the
+    others'). Empty where no collective was recorded by several ranks.
     """
-    all_of = load_aligned(tuple(artefacts), options or store.Options())
-    columns = ["which", "rank", "name", "group", "start_ns", "end_ns", "late_ns", "wait_ns", "excess_ns"]
-    if all_of.comparison is None:
-        return pd.DataFrame(columns=columns)
-    late, met = all_of.comparison.late, all_of.comparison.late.met
-    waited = np.add.reduceat(late.wait, met.first)
-    chosen = np.isin(met.which, np.argsort(-waited, kind="stable")[:limit])
-    rows = np.flatnonzero(chosen)
+    aligned = load_aligned(tuple(artefacts), options or store.Options())
+    if aligned.comparison is None:
+        return pd.DataFrame(columns=LATENESS_COLUMNS)
+    late = aligned.comparison.lateness
+    matched = late.matched
+    waited = np.add.reduceat(late.wait, matched.first_row)
+    rows = np.flatnonzero(np.isin(matched.collective, np.argsort(-waited, kind="stable")[:limit]))
     return pd.DataFrame(
         {
-            "which": met.which[rows],
-            "rank": np.array(met.ranks)[met.rank[rows]],
-            "name": [met.told(row, "name") for row in rows.tolist()],
-            "group": [met.told(row, "group") for row in rows.tolist()],
-            "start_ns": late.arrival[rows] - all_of.origin,
-            "end_ns": late.end[rows] - all_of.origin,
+            "which": matched.collective[rows],
+            "rank": np.array(matched.ranks)[matched.rank_index[rows]],
+            "name": [matched.text(row, "name") for row in rows.tolist()],
+            "group": [matched.text(row, "group") for row in rows.tolist()],
+            "start_ns": late.arrival[rows] - aligned.origin,
+            "end_ns": late.end[rows] - aligned.origin,
             "late_ns": late.lateness[rows],
             "wait_ns": late.wait[rows],
             "excess_ns": late.excess()[rows],
         },
-        columns=columns,
+        columns=LATENESS_COLUMNS,
     )

@@ -1,4 +1,10 @@
-"""Who keeps the others waiting, for how long, and what would be without: the arithmetic over matched collectives."""
+"""Which rank keeps the others waiting, for how long, and what would be saved: arithmetic over matched collectives.
+
+Example: rank 3 works 20 ms longer than rank 2 before an all_reduce of the pair (2, 3). Rank 2 waits there, and is
+20 ms late in its next all_gather with rank 0. Rank 3's *lateness* is 20 ms in the pair, rank 2's is 20 ms in the
+all_gather; but only rank 3 has an *excess* of 20 ms, as waiting is no work. Excess is charged once, where it arose;
+lateness alone would also blame rank 2, which is a victim.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Integers, Mask
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.matching import MEASURES, MatchedCollectives
 from analyzers.traces.columns.work import NO_STEP
@@ -14,152 +20,159 @@ from analyzers.traces.columns.work import NO_STEP
 
 @dataclass(frozen=True)
 class Lateness:
-    """Matched collectives on one clock; every column has a row for each rank of each collective, in ns."""
+    """Matched collectives on one clock; columns have a row for each rank of each collective and are in ns."""
 
-    met: MatchedCollectives
+    matched: MatchedCollectives
     clocks: Sequence[Clock]
 
-    def shifted(self, name: str) -> Column:
-        """A column of moments on the first rank's clock."""
-        shown = self.met.column(name)
+    def on_first_clock(self, name: str) -> Integers:
+        """Return a column of moments as the first rank's clock showed them (Unix ns)."""
+        shown = self.matched.column(name)
         ahead = np.zeros(len(shown), np.int64)
-        for place, clock in enumerate(self.clocks):
-            mine = self.met.rank == place
+        for index, clock in enumerate(self.clocks):
+            mine = self.matched.rank_index == index
             ahead[mine] = clock.ahead(shown[mine])
         return shown - ahead
 
     def in_order(self) -> "Lateness":
-        """The same with the collectives in the order in which they ended, which only a common clock can tell."""
-        return Lateness(self.met.sorted_by(self.middle(self.end)), self.clocks)
+        """Return the same with the collectives in the order in which they ended, which only a common clock can say."""
+        return Lateness(self.matched.sorted_by(self.median(self.end)), self.clocks)
 
     @cached_property
-    def arrival(self) -> Column:
-        return self.shifted("start")
+    def arrival(self) -> Integers:
+        return self.on_first_clock("start")
 
     @cached_property
-    def end(self) -> Column:
-        return self.shifted("end")
+    def end(self) -> Integers:
+        return self.on_first_clock("end")
 
     @cached_property
-    def last(self) -> Column:
+    def last_arrival(self) -> Integers:
         """For each collective the arrival of the last rank."""
-        return np.maximum.reduceat(self.arrival, self.met.first)
+        return np.maximum.reduceat(self.arrival, self.matched.first_row)
 
     @cached_property
-    def wait(self) -> Column:
-        """How long each rank waited for the last one, in no case beyond its own end."""
-        length = self.met.column("end") - self.met.column("start")
-        found: Column = np.clip(self.last[self.met.which] - self.arrival, 0, length)
-        return found
+    def wait(self) -> Integers:
+        """How long each rank waited for the last one, at most until its own end."""
+        duration = self.matched.column("end") - self.matched.column("start")
+        wait: Integers = np.clip(self.last_arrival[self.matched.collective] - self.arrival, 0, duration)
+        return wait
 
     @cached_property
-    def transfer(self) -> Column:
-        """For each collective its length without waiting: from the last arrival to the middle one of the ends."""
-        found: Column = np.maximum(self.middle(self.end) - self.last, 0)
-        return found
+    def transfer(self) -> Integers:
+        """For each collective its duration without waiting: from the last arrival to the median of the ends."""
+        return (self.median(self.end) - self.last_arrival).clip(min=0)
 
     @cached_property
-    def lateness(self) -> Column:
-        """How much later each rank came than the middle one."""
-        found: Column = self.arrival - self.middle(self.arrival)[self.met.which]
-        return found
+    def lateness(self) -> Integers:
+        """How much later than the median rank each rank arrived."""
+        return self.arrival - self.median(self.arrival)[self.matched.collective]
 
     @cached_property
-    def latest(self) -> Column:
-        """The row of the last rank of each collective."""
-        order = np.lexsort((self.arrival, self.met.which))
-        found: Column = order[np.append(self.met.first[1:], len(order)) - 1]
-        return found
+    def last_row(self) -> Integers:
+        """For each collective the row of the rank that arrived last."""
+        order = np.lexsort((self.arrival, self.matched.collective))
+        last: Integers = order[np.append(self.matched.first_row[1:], len(order)) - 1]
+        return last
 
-    def middle(self, values: Column) -> Column:
-        """The (lower) median of each collective's ranks."""
-        order = np.lexsort((values, self.met.which))
-        size = np.diff(np.append(self.met.first, len(values)))
-        found: Column = values[order[self.met.first + (size - 1) // 2]]
-        return found
+    def median(self, values: Integers) -> Integers:
+        """Return the (lower) median of each collective's ranks."""
+        order = np.lexsort((values, self.matched.collective))
+        median: Integers = values[order[self.matched.first_row + (self.matched.size - 1) // 2]]
+        return median
 
-    def beyond_others(self, values: Column) -> Column:
-        """Each rank's value less the (lower) median of the others in its collective."""
-        which, first = self.met.which, self.met.first
-        order = np.lexsort((values, which))
+    def beyond_others(self, values: Integers) -> Integers:
+        """Return each rank's value less the (lower) median of the other ranks in its collective.
+
+        The rank itself is left out of the median, else of two ranks one would be measured against itself.
+        """
+        collective, first = self.matched.collective, self.matched.first_row
+        order = np.lexsort((values, collective))
         position = np.empty(len(values), np.int64)
-        position[order] = np.arange(len(values)) - first[which[order]]
-        size = np.diff(np.append(first, len(values)))[which]
-        middle = (size - 2) // 2
-        other = order[first[which] + np.where(position > middle, middle, middle + 1)]
-        found: Column = values - values[other]
-        return found
+        position[order] = np.arange(len(values)) - first[collective[order]]
+        middle = (self.matched.size[collective] - 2) // 2
+        # In the sorted values without the rank itself everything behind it moves up by one.
+        other = order[first[collective] + np.where(position > middle, middle, middle + 1)]
+        return values - values[other]
 
-    def excess(self, name: str = "work_ns") -> Column:
-        """What each rank did more than the others before each collective."""
-        return self.beyond_others(self.met.column(name))
+    def excess(self, name: str = "work_ns") -> Integers:
+        """Return what each rank did more than the others before each collective, by one of `MEASURES`."""
+        return self.beyond_others(self.matched.column(name))
 
-    def by_rank(self, values: Column) -> Column:
-        """The sum over all collectives of each rank."""
-        found = np.zeros(len(self.met.ranks), np.int64)
-        np.add.at(found, self.met.rank, values)
-        return found
+    def sum_by_rank(self, values: Integers) -> Integers:
+        """Return the sum of each rank over all collectives."""
+        total = np.zeros(len(self.matched.ranks), np.int64)
+        np.add.at(total, self.matched.rank_index, values)
+        return total
 
-    def excess_by_step(self) -> Column:
-        """[rank, step] what each rank did more than the others in each recorded step."""
-        step = self.met.column("step")
+    def excess_by_step(self) -> Integers:
+        """Return [rank, step]: what each rank did more than the others in each recorded step."""
+        step = self.matched.column("step")
         inside = step != NO_STEP
-        numbers, place = np.unique(step[inside], return_inverse=True)
-        found = np.zeros((len(self.met.ranks), len(numbers)), np.int64)
-        np.add.at(found, (self.met.rank[inside], place), self.excess()[inside])
-        return found
+        numbers, column = np.unique(step[inside], return_inverse=True)
+        total = np.zeros((len(self.matched.ranks), len(numbers)), np.int64)
+        np.add.at(total, (self.matched.rank_index[inside], column), self.excess()[inside])
+        return total
 
-    def excess_by_rank(self) -> dict[str, Column]:
-        """Of each measure, what each rank had more of than the others, in all."""
-        return {name: self.by_rank(self.excess(name)) for name in MEASURES}
+    def excess_by_measure(self) -> dict[str, Integers]:
+        """Return, for each of `MEASURES`, what each rank had more of than the others, summed over all collectives."""
+        return {name: self.sum_by_rank(self.excess(name)) for name in MEASURES}
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The matched collectives once more, with other work between them."""
+    """The matched collectives played again with other amounts of work between them: the what-if of a straggler.
 
-    late: Lateness
+    Example: two ranks work 50 and 70 ms before each of 4 all_reduces of 1 ms. Played as recorded they take 4 * 71 ms =
+    284 ms; with rank 1's work cut to 50 ms they take 204 ms, so without its excess the job would save 80 ms. Playing
+    is needed because excess does not add up to time: where another rank is nearly as late, little is saved.
+    """
+
+    lateness: Lateness
 
     @cached_property
-    def begin(self) -> Column:
+    def begin(self) -> Integers:
         """When each rank's work for its first collective began."""
-        first = np.unique(self.late.met.rank, return_index=True)[1]
-        found: Column = self.late.shifted("since")[first]
-        return found
+        first = np.unique(self.lateness.matched.rank_index, return_index=True)[1]
+        return self.lateness.on_first_clock("since")[first]
 
     @cached_property
-    def held(self) -> Column:
+    def blocked(self) -> Mask:
         """Whether a rank stood still for the collective."""
-        return np.asarray(self.late.met.column("blocked_ns") > 0)
+        return self.lateness.matched.column("blocked_ns") > 0
 
-    def took(self, work: Column, overlap: Column) -> int:
-        """From the first beginning to the last collective's end, in ns, if each rank's own work took so long.
+    def duration(self, work: Integers, overlap: Integers) -> int:
+        """Return the ns from the first beginning to the end of the last collective, with this work in each row.
 
-        A rank goes on beside a collective for `overlap`, stands still until its end where it did so, and comes to the
-        next collective after the rest of its work. What a collective itself takes stays as it was.
+        A rank goes on beside a collective for `overlap`, then stands still until its end where it did so when recorded,
+        and arrives at the next collective after the rest of its work. Transfers stay as long as they were.
         """
-        met, clock = self.late.met, self.begin.copy()
-        went_on, finished = np.zeros(len(clock), np.int64), clock.copy()
-        bounds = np.append(met.first, len(met.which))
-        for which in range(met.count):
-            rows = slice(bounds[which], bounds[which + 1])
-            ranks = met.rank[rows]
-            arrival = clock[ranks] + np.maximum(work[rows] - went_on[ranks], 0)
-            ends = int(arrival.max() + self.late.transfer[which])
-            clock[ranks] = np.where(self.held[rows], np.maximum(arrival + overlap[rows], ends), arrival + overlap[rows])
-            went_on[ranks] = overlap[rows]
+        matched, clock = self.lateness.matched, self.begin.copy()
+        done_beside, finished = np.zeros(len(clock), np.int64), clock.copy()
+        bounds = np.append(matched.first_row, len(matched.collective))
+        for collective in range(matched.count):
+            rows = slice(bounds[collective], bounds[collective + 1])
+            ranks = matched.rank_index[rows]
+            arrival = clock[ranks] + np.maximum(work[rows] - done_beside[ranks], 0)
+            ends = int(arrival.max() + self.lateness.transfer[collective])
+            went_on = arrival + overlap[rows]
+            clock[ranks] = np.where(self.blocked[rows], np.maximum(went_on, ends), went_on)
+            done_beside[ranks] = overlap[rows]
             finished[ranks] = np.maximum(clock[ranks], ends)
         return int(finished.max() - self.begin.min())
 
 
-def spared(late: Lateness) -> tuple[int, list[int]]:
-    """(ns the recorded collectives take, for each rank ns less if its work took as long as the others') by replay."""
-    met, again = late.met, Replay(late)
-    real = met.column("work_ns"), met.column("overlap_ns")
-    typical = [values - late.beyond_others(values) for values in real]
-    now, found = again.took(*real), []
-    for rank in range(len(met.ranks)):
-        mine = met.rank == rank
-        then = again.took(*(np.where(mine, other, own) for own, other in zip(real, typical, strict=True)))
-        found.append(max(now - then, 0))
-    return now, found
+def savings(lateness: Lateness) -> tuple[int, list[int]]:
+    """Return (ns that the collectives take, for each rank the ns saved if its work took as long as the others').
+
+    Both come from a replay, so that they compare: the recorded duration also holds what no rank's work explains.
+    """
+    matched, replay = lateness.matched, Replay(lateness)
+    recorded = matched.column("work_ns"), matched.column("overlap_ns")
+    typical = [values - lateness.beyond_others(values) for values in recorded]
+    as_recorded, saved = replay.duration(*recorded), []
+    for index in range(len(matched.ranks)):
+        mine = matched.rank_index == index
+        work, overlap = (np.where(mine, other, own) for own, other in zip(recorded, typical, strict=True))
+        saved.append(max(as_recorded - replay.duration(work, overlap), 0))
+    return as_recorded, saved

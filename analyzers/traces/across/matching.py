@@ -1,127 +1,183 @@
-"""The same collective on several ranks: by group and sequence number, by order where there is none."""
+"""Which collective of one rank is which of another: by group and sequence number, by order where there is no number."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers
 from analyzers.traces.columns.phases import HOST_PHASES
 from analyzers.traces.columns.work import NO_STEP
-from analyzers.traces.loading import Key, Recording
+from analyzers.traces.loading import Recording
 
+NO_NUMBER = -1
 SHIFT_AT_MOST = 32
-"""Collectives that one recording may begin before another, where nothing but their order tells which is which."""
+"""Collectives by which one recording may begin before another, where only their order says which is which."""
 MEASURES = ("work_ns", "overlap_ns", "blocked_ns", "compute_ns", "copy_ns", *(f"{phase}_ns" for phase in HOST_PHASES))
+"""Columns of `between_collectives` in which ranks are compared, all in ns."""
+
+
+class Key(NamedTuple):
+    """What identifies a collective on all ranks.
+
+    Either `sequence` is its number in the group, or it is the `order`-th collective with this group, name and number of
+    elements in the step. `ranks` are the members, empty where the file does not list them.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    name: str
+    elements: int = 0
+    step: int = NO_STEP
+    order: int = 0
+    sequence: int = NO_NUMBER
+
+
+def kinds_of(recording: Recording) -> list[Key]:
+    """Return group with members, name and elements of each collective: what two must share to be the same one."""
+    # On a host the sizes are known only where shapes were recorded, which need not be so on every rank.
+    on_device = recording.account.device is not None
+    groups = recording.group_ranks
+    columns = zip(recording.texts("group"), recording.texts("name"), recording.column("elements").tolist(), strict=True)
+    return [Key(group, groups.get(group, ()), name, size if on_device else 0) for group, name, size in columns]
+
+
+def keys_of(recording: Recording) -> list[Key]:
+    """Return the key of each collective of a recording: by its number in the group, else by its order in the step."""
+    count = defaultdict[tuple[Key, int], int](int)
+    keys = []
+    columns = zip(
+        kinds_of(recording), recording.column("sequence").tolist(), recording.column("step").tolist(), strict=True
+    )
+    for kind, sequence, step in columns:
+        if sequence >= 0:
+            # In an uneven all-to-all each rank moves another number of elements.
+            keys.append(kind._replace(elements=0, sequence=sequence))
+        else:
+            count[kind, step] += 1
+            keys.append(kind._replace(step=step, order=count[kind, step]))
+    return keys
 
 
 @dataclass(frozen=True)
 class MatchedCollectives:
-    """Collectives that several ranks recorded: a row a rank of each, sorted by collective and rank.
+    """Collectives that several ranks recorded: a row for each rank of each, sorted by collective, then by rank.
 
-    `first` is where each collective's rows begin, `which` the collective of each row, `rank` the place in `ranks`.
+    `position`: where the row stands among the collectives of its own recording; `rank_index`: the index of its rank in
+    `ranks`; `collective`: its number, from 0. Two collectives of three ranks make six rows.
     """
 
     recordings: Sequence[Recording]
-    place: Column
-    rank: Column
-    which: Column
+    position: Integers
+    rank_index: Integers
+    collective: Integers
 
     @property
     def ranks(self) -> list[int]:
-        return [rank for one in self.recordings if (rank := one.rank) is not None]
+        return [rank for recording in self.recordings if (rank := recording.rank) is not None]
 
     @cached_property
-    def first(self) -> Column:
-        return np.flatnonzero(np.diff(self.which, prepend=-1))
-
-    def sorted_by(self, moment: Column) -> "MatchedCollectives":
-        """The collectives in the order of a moment of each."""
-        number = np.argsort(np.argsort(moment, kind="stable"), kind="stable")[self.which]
-        order = np.lexsort((self.rank, number))
-        return MatchedCollectives(self.recordings, self.place[order], self.rank[order], number[order])
+    def first_row(self) -> Integers:
+        """The row at which each collective begins."""
+        return np.flatnonzero(np.diff(self.collective, prepend=-1))
 
     @property
     def count(self) -> int:
-        return len(self.first)
+        return len(self.first_row)
 
-    def column(self, name: str) -> Column:
-        """A column of `meetings` for every row."""
-        parts = [one.column(name) for one in self.recordings]
-        return self.of_parts(parts)
+    @cached_property
+    def size(self) -> Integers:
+        """How many ranks each collective has."""
+        return np.diff(np.append(self.first_row, len(self.collective)))
 
-    def of_parts(self, parts: Sequence[Column]) -> Column:
-        """One value for each row, from columns of each recording."""
+    def sorted_by(self, moment: Column) -> "MatchedCollectives":
+        """Return the collectives renumbered in the order of one moment of each."""
+        number = np.argsort(np.argsort(moment, kind="stable"), kind="stable")[self.collective]
+        order = np.lexsort((self.rank_index, number))
+        return MatchedCollectives(self.recordings, self.position[order], self.rank_index[order], number[order])
+
+    def column(self, name: str) -> Integers:
+        """Return a column of `between_collectives` for every row."""
+        parts = [recording.column(name) for recording in self.recordings]
         offset = np.cumsum([0, *(len(part) for part in parts)])
-        found: Column = np.concatenate([*parts, np.zeros(0, np.int64)])[offset[self.rank] + self.place]
-        return found
+        return np.concatenate([*parts, np.zeros(0, np.int64)])[offset[self.rank_index] + self.position]
 
-    def told(self, row: int, name: str) -> str:
-        """A text of one row: `name`, `group` or `dtype`."""
-        one = self.recordings[self.rank[row]]
-        number = one.trace.columns[f"meet_{name}"][one.rows[self.place[row]]]
-        return str(one.trace.names[number])
+    def text(self, row: int, name: str) -> str:
+        """Return a text of one row: its `name`, `group` or `dtype`."""
+        recording = self.recordings[self.rank_index[row]]
+        number = recording.trace.columns[f"meet_{name}"][recording.rows[self.position[row]]]
+        return str(recording.trace.names[number])
+
+
+Members = list[tuple[int, int]]
+"""(index of the rank, position among its collectives) of each rank that takes part in a collective."""
 
 
 def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | None:
-    """The collectives that all their recorded members took part in; None where there are none.
+    """Return the collectives that all their recorded members took part in; None where there are none.
 
     Outside marked steps a recording's first collective is left out, as recordings begin at different moments.
     """
     known = sorted((one for one in recordings if one.rank is not None), key=lambda one: one.rank or 0)
+    # Two recordings of one rank (two devices, or two files of one step) cannot be told apart as participants.
     if len({one.rank for one in known}) < 2 or len({one.rank for one in known}) < len(known):
         return None
-    keys = [one.keys() for one in known]
+    keys = [keys_of(one) for one in known]
     if any(NO_STEP in one.column("step") and (one.column("sequence") < 0).any() for one in known):
-        keys = anchored(known, keys)
-    found = sorted(together(known, keys), key=lambda entry: entry[0])
-    if not found:
+        keys = [keys[0], *(counted_like(known[0], *pair) for pair in zip(known[1:], keys[1:], strict=True))]
+    complete = sorted(complete_collectives(known, keys), key=lambda entry: entry[0])
+    if not complete:
         return None
-    rows = [(place, rank, which) for which, (_, members) in enumerate(found) for rank, place in members]
+    rows = [
+        (position, rank, collective) for collective, (_, members) in enumerate(complete) for rank, position in members
+    ]
     table = np.array(rows, np.int64)
     return MatchedCollectives(known, table[:, 0], table[:, 1], table[:, 2])
 
 
-def together(known: Sequence[Recording], keys: Sequence[list[Key]]) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """(end on one rank, [(rank's place, collective's place)]) of what all members that were recorded have."""
-    places = defaultdict[Key, list[tuple[int, int]]](list)
-    for rank, mine in enumerate(keys):
-        for place, key in enumerate(mine):
-            if place or known[rank].trace.steps:
-                places[key].append((rank, place))
+def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) -> Iterator[tuple[int, Members]]:
+    """Yield (end on one rank in Unix ns, members) of each collective that every recorded member has."""
+    members_of = defaultdict[Key, Members](list)
+    for rank, rank_keys in enumerate(keys):
+        for position, key in enumerate(rank_keys):
+            if position or known[rank].trace.steps:
+                members_of[key].append((rank, position))
     present = {one.rank for one in known}
     ends = [one.column("end") for one in known]
-    for key, members in places.items():
-        expected = present.intersection(key[1]) or present
+    for key, members in members_of.items():
+        expected = present.intersection(key.ranks) or present
         if len(members) == len(expected) > 1:
-            yield int(ends[members[0][0]][members[0][1]]), members
+            rank, position = members[0]
+            yield int(ends[rank][position]), members
 
 
-def anchored(known: Sequence[Recording], keys: Sequence[list[Key]]) -> list[list[Key]]:
-    """Keys by order alone, counted from the collective at which the recordings agree best with the first one."""
-    reference = known[0]
-    return [[*keys[0]]] + [shifted(reference, one, mine) for one, mine in zip(known[1:], keys[1:], strict=True)]
+def counted_like(reference: Recording, recording: Recording, keys: list[Key]) -> list[Key]:
+    """Return the keys of a recording with `order` counted as in the reference, which may have begun earlier or later.
 
-
-def shifted(reference: Recording, one: Recording, keys: list[Key]) -> list[Key]:
-    """Count a recording's collectives as the reference does, which may have begun earlier or later."""
+    Example: rank 0 recorded all_reduces 1 to 20 of a job, rank 1 began later and recorded 4 to 20. Counted from its own
+    start, rank 1's first one has order 1; it ends when rank 0's fourth ends, so 3 is added to the order of each.
+    """
     by_kind = defaultdict[Key, list[int]](list)
-    for place, kind in enumerate(one.kinds):
-        by_kind[kind].append(place)
-    found = list(keys)
-    for kind, places in by_kind.items():
-        other = [place for place, there in enumerate(reference.kinds) if there == kind]
-        by = best_shift(reference.column("end")[other], one.column("end")[places])
-        for order, place in enumerate(places, 1):
-            if isinstance(found[place][-1], int) and found[place][2] != "sequence":
-                found[place] = (*found[place][:-1], order + by)
-    return found
+    for position, kind in enumerate(kinds_of(recording)):
+        by_kind[kind].append(position)
+    counted, reference_kinds = list(keys), kinds_of(reference)
+    for kind, positions in by_kind.items():
+        same_kind = [position for position, other in enumerate(reference_kinds) if other == kind]
+        missed = best_shift(reference.column("end")[same_kind], recording.column("end")[positions])
+        for order, position in enumerate(positions, 1):
+            if keys[position].sequence == NO_NUMBER:
+                counted[position] = keys[position]._replace(order=order + missed)
+    return counted
 
 
-def best_shift(ends: Column, others: Column) -> int:
-    """How many collectives of `ends` came before the first of `others`, by how closely they end; may be negative."""
+def best_shift(ends: Integers, others: Integers) -> int:
+    """Return how many of `ends` (ns) came before the first of `others`, by how closely they end; may be negative.
+
+    Of the shifts up to `SHIFT_AT_MOST` either way the one with the least median distance between ends wins.
+    """
 
     def distance(by: int) -> tuple[float, int]:
         low, high = max(0, by), min(len(ends), len(others) + by)

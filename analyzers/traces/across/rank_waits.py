@@ -1,4 +1,4 @@
-"""What the traces of several ranks say together: who waits for whom, since when, why, and what it costs."""
+"""Which rank waits for which, since when and what it costs: tables over the matched collectives of several ranks."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -7,20 +7,22 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from analyzers.columns import Integers
 from analyzers.traces.across.clocks import Clock, clocks
-from analyzers.traces.across.lateness import Lateness, spared
+from analyzers.traces.across.lateness import Lateness, savings
 from analyzers.traces.across.matching import MatchedCollectives, match_collectives
-from analyzers.traces.answers.collectives import ELEMENT_BYTES, bus_factor
+from analyzers.traces.answers.collectives import bus_factor, element_bytes
 from analyzers.traces.loading import Recording
 
-MEETINGS_AT_MOST = 50
+LONGEST_WAITS_AT_MOST = 50
 
 
 class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
     """A rank in the collectives that all of their members recorded.
 
-    `wait_ns` it waited for others; `caused_ns` others waited in those where it came last; `excess_ns` is what it did
-    more than the others before its arrivals; `saved_ns` by how much the `window_ns` would shrink without that.
+    `wait_ns`: it waited for others; `caused_ns`: others waited in the collectives where it arrived last; `excess_ns`:
+    what it did more than the others before its arrivals; `saved_ns`: by how much the `window_ns` of all collectives
+    would shrink without that.
     """
 
     rank: int
@@ -36,7 +38,8 @@ class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
 class CollectiveWait(msgspec.Struct, frozen=True, kw_only=True):
     """One collective on all its ranks, split into waiting for the last one and the transfer.
 
-    `late_ns` is the last rank's arrival after the middle one's, `wait_ns` the waiting of all ranks together.
+    `late_ns` is the last rank's arrival after the median rank's, `wait_ns` the waiting of all ranks together, `bytes`
+    the larger buffer of one rank, `start_ns` the first arrival by the first rank's clock (Unix).
     """
 
     name: str
@@ -56,7 +59,7 @@ class CollectiveWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The collectives of one process group: which of its ranks the others wait for, by the time waited."""
+    """The collectives of one process group; most of its waiting was for `last_rank`, `last_rank_share` of it."""
 
     name: str
     desc: str
@@ -69,7 +72,7 @@ class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AxisWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The process groups that have one description, such as `mesh_tp`, all together; and the one that waits longest."""
+    """The process groups along one axis of the mesh (one description, such as `mesh_tp`), and the worst of them."""
 
     desc: str
     groups: int
@@ -83,131 +86,158 @@ class AxisWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class RankComparison:
-    """The matched collectives of one step's recordings, and what follows from them."""
+    """The ranks of one step's recordings, compared by their matched collectives."""
 
-    late: Lateness
+    lateness: Lateness
     waits: list[RankWaits]
     groups: list[GroupWaits]
-    meetings: list[CollectiveWait]
+    longest_waits: list[CollectiveWait]
     clocks: list[Clock]
 
 
 def compare_ranks(recordings: Sequence[Recording]) -> RankComparison | None:
-    """None where fewer than two ranks were recorded, or none of their collectives can be matched."""
-    met = match_collectives(recordings)
-    if met is None:
+    """Return the comparison; None where fewer than two ranks were recorded or no collective can be matched."""
+    matched = match_collectives(recordings)
+    if matched is None:
         return None
-    late = Lateness(met, clocks(met)).in_order()
-    return RankComparison(late, rank_waits(late), group_waits(late), longest_waits(late), list(late.clocks))
+    lateness = Lateness(matched, clocks(matched)).in_order()
+    waits, groups, longest = rank_waits(lateness), group_waits(lateness), longest_waits(lateness)
+    return RankComparison(lateness, waits, groups, longest, list(lateness.clocks))
 
 
-def rank_waits(late: Lateness) -> list[RankWaits]:
-    met = late.met
-    wait, excess = late.by_rank(late.wait), late.by_rank(late.excess())
-    told = np.bincount(met.rank[late.latest], minlength=len(met.ranks))
-    caused = np.zeros(len(met.ranks), np.int64)
-    np.add.at(caused, met.rank[late.latest], np.add.reduceat(late.wait, met.first))
-    took = np.bincount(met.rank, minlength=len(met.ranks))
-    window, less = spared(late)
+def rank_waits(lateness: Lateness) -> list[RankWaits]:
+    matched = lateness.matched
+    wait, excess = lateness.sum_by_rank(lateness.wait), lateness.sum_by_rank(lateness.excess())
+    last_rank = matched.rank_index[lateness.last_row]
+    last_arrivals = np.bincount(last_rank, minlength=len(matched.ranks))
+    caused = np.zeros(len(matched.ranks), np.int64)
+    np.add.at(caused, last_rank, waiting_of_all(lateness))
+    collectives = np.bincount(matched.rank_index, minlength=len(matched.ranks))
+    window, saved = savings(lateness)
     return [
         RankWaits(
             rank=rank,
-            collectives=int(took[i]),
+            collectives=int(collectives[i]),
             wait_ns=int(wait[i]),
             caused_ns=int(caused[i]),
-            last_arrivals=int(told[i]),
+            last_arrivals=int(last_arrivals[i]),
             excess_ns=int(excess[i]),
-            saved_ns=less[i],
+            saved_ns=saved[i],
             window_ns=window,
         )
-        for i, rank in enumerate(met.ranks)
+        for i, rank in enumerate(matched.ranks)
     ]
 
 
-def longest_waits(late: Lateness) -> list[CollectiveWait]:
-    """The collectives in which ranks waited longest, all together."""
-    waited = np.add.reduceat(late.wait, late.met.first)
-    order = np.argsort(-waited, kind="stable")[:MEETINGS_AT_MOST]
-    return [collective_wait(late, int(which), int(waited[which])) for which in order]
+def waiting_of_all(lateness: Lateness) -> Integers:
+    """Return, for each collective, the waiting of its ranks together, in ns."""
+    return np.add.reduceat(lateness.wait, lateness.matched.first_row)
 
 
-def collective_wait(late: Lateness, which: int, waited: int) -> CollectiveWait:
-    met, rows = late.met, np.flatnonzero(late.met.which == which)
-    first, last = int(rows[0]), int(late.latest[which])
+def longest_waits(lateness: Lateness) -> list[CollectiveWait]:
+    """Return the collectives with most waiting of all ranks together, the longest first."""
+    waited = waiting_of_all(lateness)
+    order = np.argsort(-waited, kind="stable")[:LONGEST_WAITS_AT_MOST]
+    return [collective_wait(lateness, collective, int(waited[collective])) for collective in order.tolist()]
+
+
+def collective_wait(lateness: Lateness, collective: int, waited: int) -> CollectiveWait:
+    matched, rows = lateness.matched, np.flatnonzero(lateness.matched.collective == collective)
+    first, last = int(rows[0]), int(lateness.last_row[collective])
     sequence, step, members, elements = (
-        int(met.column(name)[first]) for name in ("sequence", "step", "members", "elements")
+        int(matched.column(name)[first]) for name in ("sequence", "step", "members", "elements")
     )
-    size = max(elements, 0) * ELEMENT_BYTES.get(met.told(first, "dtype").lower(), 0)
-    transfer, name, group = int(late.transfer[which]), met.told(first, "name"), met.told(first, "group")
+    size = max(elements, 0) * element_bytes(matched.text(first, "dtype"))
+    transfer, name, group = (
+        int(lateness.transfer[collective]),
+        matched.text(first, "name"),
+        matched.text(first, "group"),
+    )
     return CollectiveWait(
         name=name,
         group=group,
-        group_desc=group_description(met, group, int(met.rank[first])),
+        group_desc=group_description(matched, group, int(matched.rank_index[first])),
         sequence=sequence if sequence >= 0 else None,
         step=step if step >= 0 else None,
-        ranks=[met.ranks[i] for i in met.rank[rows]],
-        last_rank=met.ranks[met.rank[last]],
-        late_ns=int(late.lateness[last]),
+        ranks=[matched.ranks[i] for i in matched.rank_index[rows]],
+        last_rank=matched.ranks[matched.rank_index[last]],
+        late_ns=int(lateness.lateness[last]),
         wait_ns=waited,
-        longest_wait_ns=int(late.wait[rows].max()),
+        longest_wait_ns=int(lateness.wait[rows].max()),
         transfer_ns=transfer,
         bytes=size,
         bus_bytes_per_s=round(size / transfer * 1e9 * bus_factor(name, members)) if transfer else 0,
-        start_ns=int(late.arrival[rows].min()),
+        start_ns=int(lateness.arrival[rows].min()),
     )
 
 
-def group_waits(late: Lateness) -> list[GroupWaits]:
-    """Each process group with its ranks, the one with most waiting first."""
-    met = late.met
-    label = [(met.told(int(row), "group"), tuple(met.rank[met.which == which])) for which, row in labelled(met)]
-    found = []
-    for name, places in dict.fromkeys(label):
-        chosen = np.array([one == (name, places) for one in label])
-        waited = np.add.reduceat(late.wait, met.first)[chosen]
-        by_last = np.zeros(len(met.ranks), np.int64)
-        np.add.at(by_last, met.rank[late.latest[chosen]], waited)
-        found.append(
+def group_waits(lateness: Lateness) -> list[GroupWaits]:
+    """Return the process groups with their waiting, the one with most first.
+
+    A group is told by its name and its ranks, as the groups along one mesh axis may all have one name.
+    """
+    matched = lateness.matched
+    label = [
+        (matched.text(row, "group"), tuple(matched.rank_index[matched.collective == collective].tolist()))
+        for collective, row in enumerate(matched.first_row.tolist())
+    ]
+    waited = waiting_of_all(lateness)
+    rows = []
+    for name, members in dict.fromkeys(label):
+        mine = np.array([other == (name, members) for other in label])
+        by_last_rank = np.zeros(len(matched.ranks), np.int64)
+        np.add.at(by_last_rank, matched.rank_index[lateness.last_row[mine]], waited[mine])
+        rows.append(
             GroupWaits(
                 name=name,
-                desc=group_description(met, name, places[0]),
-                ranks=[met.ranks[i] for i in places],
-                collectives=int(chosen.sum()),
-                wait_ns=int(waited.sum()),
-                transfer_ns=int(late.transfer[chosen].sum()),
-                last_rank=met.ranks[int(by_last.argmax())],
-                last_rank_share=round(float(by_last.max() / max(1, waited.sum())), 3),
+                desc=group_description(matched, name, members[0]),
+                ranks=[matched.ranks[i] for i in members],
+                collectives=int(mine.sum()),
+                wait_ns=int(waited[mine].sum()),
+                transfer_ns=int(lateness.transfer[mine].sum()),
+                last_rank=matched.ranks[int(by_last_rank.argmax())],
+                last_rank_share=round(float(by_last_rank.max() / max(1, waited[mine].sum())), 3),
             )
         )
-    return sorted(found, key=lambda one: -one.wait_ns)
+    return sorted(rows, key=lambda row: -row.wait_ns)
 
 
-def axis_waits(found: Sequence[GroupWaits]) -> list[AxisWaits]:
-    """Groups by what they are called, those with most waiting first; the groups come in that order, too."""
-    called = defaultdict[str, list[GroupWaits]](list)
-    for group in found:
-        called[group.desc].append(group)
-    together = [
+def axis_waits(groups: Sequence[GroupWaits]) -> list[AxisWaits]:
+    """Return groups of one description as one row, the axis with most waiting first; `groups` come in that order."""
+    by_description = defaultdict[str, list[GroupWaits]](list)
+    for group in groups:
+        by_description[group.desc].append(group)
+    rows = [
         AxisWaits(
             desc=desc,
             groups=len(mine),
-            collectives=sum(one.collectives for one in mine),
-            wait_ns=sum(one.wait_ns for one in mine),
-            transfer_ns=sum(one.transfer_ns for one in mine),
+            collectives=sum(group.collectives for group in mine),
+            wait_ns=sum(group.wait_ns for group in mine),
+            transfer_ns=sum(group.transfer_ns for group in mine),
             worst_ranks=mine[0].ranks,
             worst_wait_ns=mine[0].wait_ns,
             worst_last_rank=mine[0].last_rank,
         )
-        for desc, mine in called.items()
+        for desc, mine in by_description.items()
         if desc
     ]
-    return sorted(together, key=lambda one: -one.wait_ns)
+    return sorted(rows, key=lambda row: -row.wait_ns)
 
 
-def labelled(met: MatchedCollectives) -> list[tuple[int, int]]:
-    return list(enumerate(met.first.tolist()))
-
-
-def group_description(met: MatchedCollectives, name: str, place: int) -> str:
-    listed = met.recordings[place].trace.header.get("groups", [])
+def group_description(matched: MatchedCollectives, name: str, rank_index: int) -> str:
+    """Return what the job calls a process group, such as `mesh_tp`; empty where the rank's file does not say."""
+    listed = matched.recordings[rank_index].trace.header.get("groups", [])
     return next((group["desc"] for group in listed if group["name"] == name), "")
+
+
+def summed_waits(comparisons: Sequence[RankComparison]) -> list[RankWaits]:
+    """Return the waits of each rank, summed over recordings at different steps of the run."""
+    total: dict[int, RankWaits] = {}
+    for row in (row for comparison in comparisons for row in comparison.waits):
+        total[row.rank] = with_added(total[row.rank], row) if row.rank in total else row
+    return [total[rank] for rank in sorted(total)]
+
+
+def with_added(row: RankWaits, other: RankWaits) -> RankWaits:
+    sums = {name: getattr(row, name) + getattr(other, name) for name in RankWaits.__struct_fields__ if name != "rank"}
+    return msgspec.structs.replace(row, **sums)

@@ -1,78 +1,118 @@
-"""Why a rank has more to do than the others: which part of its own work grew, told with numbers."""
+"""Why a rank has more to do than the others: which part of its own work grew, and by how much."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from statistics import median_low
+from typing import NamedTuple
 
-from analyzers.traces.across.matching import MEASURES
-from analyzers.traces.across.rank_waits import RankComparison
 from analyzers.traces.structs import RankTrace
-from analyzers.words import duration_ns, share
 
-HALF = 0.5
-CAUSES = {
-    "compute_ns": "compute",
-    "copy_ns": "copies",
-    **{name: name.removesuffix("_ns") for name in MEASURES[5:]},
+CAUSE_SHARE = 0.5
+"""Part of the excess that one cause must cover to be named."""
+MORE_EVENTS = 1.02
+"""Times as many kernels as the other ranks run, from which on a rank has more work, not a slower device."""
+PRODUCTS = re.compile(r"gemm|cutlass|xmma|cublas|Cijk|aten::(add)?mm|aten::bmm", re.IGNORECASE)
+"""Matrix products: kernels of cuBLAS, CUTLASS and rocBLAS (Cijk), and the operators of a CPU."""
+ANY_NAME = re.compile("")
+
+
+class Cause(StrEnum):
+    """The part of a rank's work that covers most of its excess.
+
+    `HOST`: it launched late, and nothing recorded says why. `MIXED`: no part covers half of the excess. The values from
+    `ZERO_GRAD` on are phases of the host (`columns.phases.HOST_PHASES`).
+    """
+
+    COMPUTE = "compute"
+    COPIES = "copies"
+    HOST = "host"
+    MIXED = "mixed"
+    ZERO_GRAD = "zero_grad"
+    DATA = "data"
+    H2D = "h2d"
+    LOSS_SYNC = "loss_sync"
+    GC = "gc"
+    CHECKPOINT = "checkpoint"
+    EVAL = "eval"
+    LOG = "log"
+    PROFILER = "profiler"
+
+    @property
+    def is_phase(self) -> bool:
+        """Whether the host recorded what it did meanwhile."""
+        return self not in NOT_PHASES
+
+
+NOT_PHASES = {Cause.COMPUTE, Cause.COPIES, Cause.HOST, Cause.MIXED}
+MEASURE_OF = {Cause.COMPUTE: "compute_ns", Cause.COPIES: "copy_ns"} | {
+    cause: f"{cause}_ns" for cause in Cause if cause not in NOT_PHASES
 }
-TOLD = {
-    "copies": "Its memory copies take longer.",
-    "gc": "It collects garbage meanwhile.",
-    "data": "It waits for its input data.",
-    "host": "It launches late, and no recorded operator or annotation accounts for it.",
-    "mixed": "No single part of its work accounts for it.",
-}
-GEMM = re.compile(r"gemm|cutlass|xmma|cublas|Cijk|aten::(add)?mm|aten::bmm", re.IGNORECASE)
-ANY = re.compile("")
-MORE, NAME_AT_MOST = 1.02, 60
+"""The measure of `matching.MEASURES` that each cause is known by; the excess that none of them has is the host's."""
 
 
-def cause_of(more: dict[str, int]) -> tuple[str, dict[str, int]]:
-    """The class that covers most of the excess, and the excess of each; the rest is the host's."""
-    total = more["work_ns"]
-    causes = {cause: more[name] for name, cause in CAUSES.items()}
-    phases = sum(max(value, 0) for cause, value in causes.items() if cause not in ("compute", "copies"))
-    causes["host"] = total - max(causes["compute"], 0) - max(causes["copies"], 0) - phases
-    named = max(causes, key=lambda cause: (min(causes[cause], total), cause not in ("compute", "host")))
-    share = causes[named] / total
-    return (named if share >= HALF else "mixed"), {cause: ns for cause, ns in causes.items() if ns > 0}
+class ComputeGrowth(NamedTuple):
+    """How a rank's computing differs from that of the median of the others.
+
+    `slowdown` is the time of its computing kernels in multiples of theirs, `product_slowdown` that of matrix products
+    (0: they have none); `kernel` is the one whose total exceeds theirs by most, by `growth_ns` (0: none does).
+    """
+
+    on_device: bool
+    events: int
+    typical_events: int
+    slowdown: float
+    product_slowdown: float
+    kernel: str
+    growth_ns: int
+
+    @property
+    def has_more_work(self) -> bool:
+        return self.events > MORE_EVENTS * self.typical_events
 
 
-def detail(one: RankComparison, place: int, cause: str) -> str:
-    """A sentence on the cause, with numbers."""
-    accounts = [recording.account for recording in one.late.met.recordings]
-    mine, others = accounts[place], [account for i, account in enumerate(accounts) if i != place]
-    if cause == "compute":
-        return computing(mine, others)
-    return TOLD.get(cause, f"It spends the time in {cause}.")
+def cause_of(excess: Mapping[str, int]) -> tuple[Cause, dict[str, int]]:
+    """Return the cause that covers most of an excess (ns by measure), and the ns of each cause that contributes.
+
+    Example: of 80 ms excess, 70 ms lie in compute and 5 ms in data; the 5 ms that remain are the host's. Compute covers
+    more than half: it is the cause.
+    """
+    total = excess["work_ns"]
+    parts = {cause: excess[measure] for cause, measure in MEASURE_OF.items()}
+    phases = sum(max(parts[cause], 0) for cause in parts if cause.is_phase)
+    parts[Cause.HOST] = total - max(parts[Cause.COMPUTE], 0) - max(parts[Cause.COPIES], 0) - phases
+    # Of two that cover all of the excess a recorded phase says more than compute, which it may contain.
+    named = max(parts, key=lambda cause: (min(parts[cause], total), cause not in (Cause.COMPUTE, Cause.HOST)))
+    known = {cause.value: ns for cause, ns in parts.items() if ns > 0}
+    return (named if parts[named] / total >= CAUSE_SHARE else Cause.MIXED), known
 
 
-def computing(mine: RankTrace, others: Sequence[RankTrace]) -> str:
-    """Whether the same kernels are slower, and by how much, or there are more of them; and which grew most."""
-    products, ratio = (factor(mine, others, pattern) for pattern in (GEMM, ANY))
-    events = median_low(account.device_events for account in others)
-    what = "kernels" if mine.source == "device" else "operators"
-    name, growth = grown(mine, others)
-    most = f"most of all {name[:NAME_AT_MOST]} (+{duration_ns(growth)})" if growth > 0 else "none of them by much"
-    if mine.device_events > MORE * events:
-        return f"It runs {mine.device_events} {what}, the others {events}: it has more work, {most}."
-    told = f", its matrix products {share(products - 1, 1)}" if products else ""
-    return f"It runs the same {what} {share(ratio - 1, 1)} slower{told}, {most}: a slower device or bigger inputs."
+def compute_growth(mine: RankTrace, others: Sequence[RankTrace]) -> ComputeGrowth:
+    """Return whether a rank runs more kernels than the others, or the same ones for longer."""
+    kernel, growth = grown_most(mine, others)
+    return ComputeGrowth(
+        on_device=mine.source == "device",
+        events=mine.device_events,
+        typical_events=median_low(account.device_events for account in others),
+        slowdown=slowdown(mine, others, ANY_NAME),
+        product_slowdown=slowdown(mine, others, PRODUCTS),
+        kernel=kernel,
+        growth_ns=max(growth, 0),
+    )
 
 
-def grown(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:
-    """The computing kernel whose total exceeds the median of the others by most, and by how much, in ns."""
+def grown_most(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:
+    """Return the computing kernel whose total exceeds the median of the others by most, and the difference in ns."""
     totals = [{k.name: k.total_ns for k in account.kernels if k.kind == "compute"} for account in [mine, *others]]
-    growth = {name: own - median_low(one.get(name, 0) for one in totals[1:]) for name, own in totals[0].items()}
+    growth = {name: own - median_low(other.get(name, 0) for other in totals[1:]) for name, own in totals[0].items()}
     return max(growth.items(), key=lambda pair: pair[1], default=("", 0))
 
 
-def factor(mine: RankTrace, others: Sequence[RankTrace], pattern: re.Pattern[str]) -> float:
-    """How many times as long this rank's computing kernels of a kind take as the median of the others'; 0: unknown."""
+def slowdown(mine: RankTrace, others: Sequence[RankTrace], pattern: re.Pattern[str]) -> float:
+    """Return the time of a rank's computing kernels with such a name, in medians of the others; 0: they have none."""
 
     def total(account: RankTrace) -> int:
-        chosen = (k for k in account.kernels if k.kind == "compute" and pattern.search(k.name))
-        return sum(kernel.total_ns for kernel in chosen)
+        return sum(k.total_ns for k in account.kernels if k.kind == "compute" and pattern.search(k.name))
 
     typical = median_low(total(account) for account in others)
     return total(mine) / typical if typical else 0.0

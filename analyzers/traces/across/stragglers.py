@@ -1,43 +1,35 @@
-"""The rank that the others wait for, and why: which part of its own work is longer than theirs."""
+"""Which rank the others wait for, and why: the part of its own work that is longer than theirs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from analyzers.report import Evidence, Finding, Severity
-from analyzers.traces.across.rank_waits import RankComparison, RankWaits
-from analyzers.traces.across.straggler_causes import cause_of, detail
-from analyzers.traces.columns.phases import HOST_PHASES
-from analyzers.words import duration_ns, share
+from analyzers.traces.across.rank_waits import RankComparison
+from analyzers.traces.across.straggler_causes import Cause, ComputeGrowth, cause_of, compute_growth
 
 EXCESS = {"device": 0.03, "cpu": 0.2}
-"""Part of the time by which a rank's own work must exceed the others'; on a CPU processes take turns on the cores."""
-CAUSED, APART = 0.5, 1.5
-"""Part of all waiting that is for it, and how many times the next largest excess its own is."""
-OFTEN, STEPS_TELLING = 0.6, 5
-"""Part of the steps in which it must be late, where there are so many steps."""
-TURN_NS = {"device": 0, "cpu": 5_000_000}
-"""On a CPU a process is late by that much whenever another one has a turn on its core, whoever it is."""
-EVIDENCE_AT_MOST = 8
-ADVICE = {
-    "compute": "Check clocks, temperature and power of rank {rank}'s device, what else runs on its host, and whether"
-    " its batches are larger.",
-    "data": "Look at rank {rank}'s storage and loader: more workers, prefetching, or smaller files.",
-    "gc": "Collect garbage on all ranks at the same steps (gc.disable() and gc.collect() every n steps).",
-    "checkpoint": "Write checkpoints asynchronously, and on all ranks alike.",
-    "mixed": "Compare what rank {rank} does between collectives with another rank: its operators, its data loading,"
-    " garbage collection, the load of its host.",
-}
+"""Part of the recorded time by which a rank's own work must exceed the others'. On a CPU processes take turns on the
+cores, so that healthy ranks differ by more."""
+RUNNER_UP = 1.5
+"""How many times the next largest excess the largest must be: else several ranks are slow, or none."""
+CAUSED_SHARE = 0.5
+"""Part of all waiting that must be for the rank."""
+LATE_STEPS, STEPS_AT_LEAST = 0.6, 5
+"""Part of the steps in which the rank must be late, where at least so many steps were recorded."""
+TIME_SLICE_NS = {"device": 0, "cpu": 5_000_000}
+"""A process is late by one time slice of the scheduler whenever another one runs on its core: on a CPU that says
+nothing about the rank."""
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """A rank whose own work keeps the others waiting.
 
-    `cause` is `compute`, `copies`, a phase of the host (`data`, `gc`, `checkpoint` ...), `host` (it launched late for
-    no recorded reason) or `mixed`; `causes_ns` has what it had more of than the others; `saved_share` is the part of
-    the time that the job would save without its excess, which it has in `late_steps` of `steps`; `first_*` say in which
-    collective it came late first.
+    `excess_ns` is what it works longer than the others in the recorded time (`excess_share` of it), in `late_steps` of
+    `steps`; the job would save `saved_ns` (`saved_share` of its time) without it. `causes_ns` says what it had more of,
+    `detail` says so in a sentence. `last_share`: the collectives in which it arrived last; `caused_share`: the part of
+    all waiting that was for it. The `first_` fields name the collective to which it first came late.
     """
 
     rank: int
@@ -49,7 +41,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     caused_share: float
     steps: int
     late_steps: int
-    cause: str
+    cause: Cause
     detail: str
     causes_ns: dict[str, int]
     first_name: str
@@ -59,48 +51,69 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     first_late_ns: int
 
 
-def stragglers(joined: Sequence[RankComparison]) -> list[Straggler]:
-    """Of each set of recordings the rank with the largest excess, where that is no noise; one entry a rank."""
-    found: dict[int, Straggler] = {}
-    for one in joined:
-        if (slow := straggler(one)) and (slow.rank not in found or slow.excess_ns > found[slow.rank].excess_ns):
-            found[slow.rank] = slow
-    return sorted(found.values(), key=lambda slow: -slow.excess_ns)
+class LateRank(NamedTuple):
+    """A straggler whose `detail` is still empty, and what a sentence about its computing needs."""
+
+    straggler: Straggler
+    growth: ComputeGrowth
 
 
-def straggler(one: RankComparison) -> Straggler | None:
-    place = max(range(len(one.waits)), key=lambda i: one.waits[i].excess_ns)
-    row, others = one.waits[place], [wait for i, wait in enumerate(one.waits) if i != place]
-    runner_up = max(wait.excess_ns for wait in others)
-    if row.excess_ns < max(EXCESS[source_of(one, place)] * row.window_ns, APART * runner_up):
+def late_ranks(comparisons: Sequence[RankComparison]) -> list[LateRank]:
+    """Return the rank with the largest excess of each comparison, where that is no noise; each rank once."""
+    worst: dict[int, LateRank] = {}
+    for comparison in comparisons:
+        late = late_rank(comparison)
+        if late is None:
+            continue
+        rank, excess = late.straggler.rank, late.straggler.excess_ns
+        if rank not in worst or excess > worst[rank].straggler.excess_ns:
+            worst[rank] = late
+    return sorted(worst.values(), key=lambda late: -late.straggler.excess_ns)
+
+
+def late_rank(comparison: RankComparison) -> LateRank | None:
+    """Return the rank with the largest excess; None where it does not stand out from the others."""
+    waits = comparison.waits
+    index = max(range(len(waits)), key=lambda i: waits[i].excess_ns)
+    row, runner_up = waits[index], max(wait.excess_ns for i, wait in enumerate(waits) if i != index)
+    if row.excess_ns < max(EXCESS[source_of(comparison, index)] * row.window_ns, RUNNER_UP * runner_up):
         return None
-    found = describe(one, place)
-    return None if may_be_chance(one, place, found) else found
+    straggler = measured(comparison, index)
+    if may_be_chance(comparison, index, straggler):
+        return None
+    accounts = [recording.account for recording in comparison.lateness.matched.recordings]
+    others = [account for i, account in enumerate(accounts) if i != index]
+    return LateRank(straggler, compute_growth(accounts[index], others))
 
 
-def source_of(one: RankComparison, place: int) -> str:
-    return one.late.met.recordings[place].account.source
+def source_of(comparison: RankComparison, index: int) -> str:
+    """Return whether a rank's work was recorded on a `device` or on a `cpu`."""
+    return comparison.lateness.matched.recordings[index].account.source
 
 
-def may_be_chance(one: RankComparison, place: int, found: Straggler) -> bool:
-    """Whether any other rank might as well have been the one: on a busy machine each is late now and then.
+def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) -> bool:
+    """Return whether any other rank might as well have been the late one: on a busy machine each is now and then.
 
-    What its host recorded that it did meanwhile is no chance. Of a process that just had no core, several steps tell.
+    A device, or a phase that the host recorded, is evidence in itself. A CPU process that merely got no core must be
+    late in most of several steps.
     """
-    if source_of(one, place) == "device" or found.steps < STEPS_TELLING or found.cause in HOST_PHASES:
-        return found.caused_share < CAUSED
-    return found.late_steps < OFTEN * found.steps
+    evident = source_of(comparison, index) == "device" or straggler.cause.is_phase
+    if evident or straggler.steps < STEPS_AT_LEAST:
+        return straggler.caused_share < CAUSED_SHARE
+    return straggler.late_steps < LATE_STEPS * straggler.steps
 
 
-def describe(one: RankComparison, place: int) -> Straggler:
-    row, met, late = one.waits[place], one.late.met, one.late
-    by_step = late.excess_by_step()[place]
-    more = {name: int(values[place]) for name, values in late.excess_by_rank().items()}
-    cause, causes = cause_of(more)
-    mine = np.flatnonzero(met.rank == place)
-    excess = late.excess()[mine]
+def measured(comparison: RankComparison, index: int) -> Straggler:
+    """Return the numbers of one rank as those of a straggler, `detail` empty."""
+    row, lateness = comparison.waits[index], comparison.lateness
+    matched = lateness.matched
+    by_step = lateness.excess_by_step()[index]
+    cause, causes = cause_of({name: int(values[index]) for name, values in lateness.excess_by_measure().items()})
+    mine = np.flatnonzero(matched.rank_index == index)
+    excess = lateness.excess()[mine]
+    # The first collective with at least half of the largest excess: noise comes before it.
     first = int(mine[np.argmax(2 * excess > excess.max())])
-    sequence, step = (int(met.column(name)[first]) for name in ("sequence", "step"))
+    sequence, step = (int(matched.column(name)[first]) for name in ("sequence", "step"))
     return Straggler(
         rank=row.rank,
         excess_ns=row.excess_ns,
@@ -108,52 +121,21 @@ def describe(one: RankComparison, place: int) -> Straggler:
         saved_ns=row.saved_ns,
         saved_share=round(row.saved_ns / row.window_ns, 4),
         last_share=round(row.last_arrivals / row.collectives, 4),
-        caused_share=round(row.caused_ns / max(1, sum(wait.caused_ns for wait in one.waits)), 4),
+        caused_share=round(row.caused_ns / max(1, sum(wait.caused_ns for wait in comparison.waits)), 4),
         steps=len(by_step),
-        late_steps=int((by_step > late_from(one, place, len(by_step))).sum()),
+        late_steps=int((by_step > late_from_ns(comparison, index, len(by_step))).sum()),
         cause=cause,
-        detail=detail(one, place, cause),
+        detail="",
         causes_ns=causes,
-        first_name=met.told(first, "name"),
-        first_group=met.told(first, "group"),
+        first_name=matched.text(first, "name"),
+        first_group=matched.text(first, "group"),
         first_sequence=sequence if sequence >= 0 else None,
         first_step=step if step >= 0 else None,
-        first_late_ns=int(late.lateness[first]),
+        first_late_ns=int(lateness.lateness[first]),
     )
 
 
-def late_from(one: RankComparison, place: int, steps: int) -> float:
-    """The excess in ns from which on a rank counts as late in one of so many steps."""
-    source = source_of(one, place)
-    return max(TURN_NS[source], EXCESS[source] * one.waits[place].window_ns / max(1, steps))
-
-
-def straggler_findings(slow: Sequence[Straggler], rows: Sequence[RankWaits]) -> Iterator[Finding]:
-    """One finding a straggler, in words."""
-    for one in slow:
-        where = f"{one.first_name}" + (f" #{one.first_sequence}" if one.first_sequence is not None else "")
-        late = f", first by {duration_ns(one.first_late_ns)} in {where}" if one.first_late_ns > 0 else ""
-        yield Finding(
-            id="trace.straggler",
-            severity=Severity.WARNING,
-            title=f"The others wait for rank {one.rank}",
-            why=f"Between collectives rank {one.rank} has {duration_ns(one.excess_ns)} more to do than the others"
-            f"{often(one)}{late}. {one.detail}"
-            f" Without that the recorded time would be {share(one.saved_share, 1)} shorter.",
-            next=ADVICE.get(one.cause, ADVICE["mixed"]).format(rank=one.rank),
-            ranks=[one.rank],
-            step=one.first_step,
-            evidence=[
-                Evidence(
-                    text=f"rank {row.rank}: waits {duration_ns(row.wait_ns)}, last in {row.last_arrivals} of"
-                    f" {row.collectives}, own work {duration_ns(abs(row.excess_ns))}"
-                    f" {'more' if row.excess_ns >= 0 else 'less'} than the others"
-                )
-                for row in rows
-            ][:EVIDENCE_AT_MOST],
-            confidence=round(min(0.95, 0.5 + 0.5 * one.caused_share * min(1.0, one.excess_share / 0.1)), 2),
-        )
-
-
-def often(one: Straggler) -> str:
-    return f" in {one.late_steps} of {one.steps} steps" if one.steps > 1 else ""
+def late_from_ns(comparison: RankComparison, index: int, steps: int) -> float:
+    """Return the excess in ns from which on a rank counts as late in one of so many steps."""
+    source = source_of(comparison, index)
+    return max(TIME_SLICE_NS[source], EXCESS[source] * comparison.waits[index].window_ns / max(1, steps))

@@ -179,6 +179,11 @@ def describe(met: RankCollectives, one: int, length: Column) -> Collective:
     )
 
 
+def element_bytes(dtype: str) -> int:
+    """Return the bytes of one element of a type as recorders write it (`Float`, `c10::BFloat16`); 0: unknown."""
+    return ELEMENT_BYTES.get(dtype.lower(), 0)
+
+
 def bus_factor(name: str, members: int) -> float:
     """Bytes that cross a link for each byte of the buffer, by the convention of nccl-tests."""
     if not SYMMETRIC.search(name) or members < 1:

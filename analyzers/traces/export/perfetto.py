@@ -70,7 +70,7 @@ def events(all_of: AlignedRecordings, window: Window | None, limit: int) -> Iter
     """First what was found, then rank by rank."""
     files = list(dict.fromkeys(one.artefact.path for one in all_of.recordings))
     yield from named(FINDINGS_PID, "findings", -1)
-    yield from waiting(all_of, all_of.comparison.meetings if all_of.comparison else [])
+    yield from waiting(all_of, all_of.comparison.longest_waits if all_of.comparison else [])
     for number, path in enumerate(files, 1):
         place = next(i for i, one in enumerate(all_of.recordings) if one.artefact.path == path)
         trace, rank = all_of.recordings[place].trace, all_of.recordings[place].rank

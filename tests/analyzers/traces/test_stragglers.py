@@ -7,6 +7,9 @@ import pytest
 from analyzers import traces
 from analyzers.run import Kind, discover
 from analyzers.traces import views
+from analyzers.traces.across.straggler_causes import Cause
+from analyzers.traces.columns.phases import HOST_PHASES
+from analyzers.traces.findings.stragglers import REASONS
 from workbench.present.tables.trace import divided
 from workbench.web.components.timing import labels
 
@@ -44,15 +47,23 @@ def test_the_late_rank_is_named(maker, backend, sequence):
     assert (report.verdict.kind, report.verdict.ranks) == ("straggler", [2])
     assert [(row.wait_ns, row.last_arrivals) for row in report.data.waits] == [(80 * MS, 0), (80 * MS, 0), (0, 4)]
     [finding] = [f for f in report.findings if f.id == "trace.straggler"]
-    assert "rank 2 has 80 ms more to do" in finding.why
+    assert "rank 2 works 80.0 ms longer" in finding.why
     [slow] = report.data.stragglers
     assert (slow.cause, slow.excess_ns, slow.saved_ns) == ("compute", 80 * MS, 80 * MS)
     assert report.verdict.confidence >= 0.9
 
 
 def test_a_rank_late_for_another_reason_is_told_apart(maker):
-    [finding] = [f for f in traces.analyze(job(maker, "gloo", computes=False)).findings if f.id == "trace.straggler"]
-    assert "no recorded operator or annotation accounts for it" in finding.why
+    report = traces.analyze(job(maker, "gloo", computes=False))
+    [finding] = [f for f in report.findings if f.id == "trace.straggler"]
+    [slow] = report.data.stragglers
+    assert slow.cause is Cause.HOST
+    assert slow.detail in finding.why
+
+
+def test_each_phase_of_the_host_is_a_cause_with_a_reason():
+    assert {str(cause) for cause in Cause if cause.is_phase} == set(HOST_PHASES)
+    assert set(REASONS) == set(Cause) - {Cause.COMPUTE}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +145,7 @@ def test_recordings_of_two_moments_are_told_apart(maker):
         files.append(maker.save(made.text(), step=f"iteration_{step}"))
     report = traces.analyze(files)
     [finding] = [one for one in report.findings if one.id == "trace.exposed_communication"]
-    assert finding.why.startswith("30 ms of 30 ms")
-    assert finding.evidence[0].text.startswith("rank 0, device 0, step 10: span 40 ms")
+    assert "30.0 ms of 30.0 ms" in finding.why
+    assert finding.evidence[0].text.startswith("rank 0, device 0, step 10: span 40.0 ms")
     assert [row[2] for row in divided(report.data.ranks).rows] == ["5", "10"]
     assert labels(report.data.ranks) == ["rank 0, step 5", "rank 0, step 10"]

@@ -1,0 +1,112 @@
+"""The finding about a rank that the others wait for, worded from the numbers of `across.stragglers`."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from analyzers.report import Evidence, Finding, Severity
+from analyzers.traces.across.rank_waits import RankWaits
+from analyzers.traces.across.straggler_causes import Cause, ComputeGrowth
+from analyzers.traces.across.stragglers import LateRank, Straggler
+from analyzers.words import duration_ns, percent
+
+EVIDENCE_AT_MOST = 8
+NAME_AT_MOST = 60
+CERTAIN_EXCESS_SHARE = 0.1
+"""Excess, as part of the recorded time, from which on its size takes nothing from the confidence."""
+REASONS = {
+    Cause.COPIES: "Its memory copies take longer.",
+    Cause.HOST: "It arrives late, and no recorded operator or annotation explains why.",
+    Cause.MIXED: "No single part of its work explains half of that.",
+    Cause.ZERO_GRAD: "It spends the time resetting gradients (zero_grad).",
+    Cause.DATA: "It waits for its input data.",
+    Cause.H2D: "It spends the time copying batches to its device.",
+    Cause.LOSS_SYNC: "It spends the time reading the loss and other metrics back from its device.",
+    Cause.GC: "Python collects garbage on it meanwhile.",
+    Cause.CHECKPOINT: "It writes a checkpoint meanwhile.",
+    Cause.EVAL: "It evaluates the model meanwhile.",
+    Cause.LOG: "It writes logs meanwhile.",
+    Cause.PROFILER: "Its profiler or memory recorder is at work meanwhile.",
+}
+"""What each cause but compute means; compute has numbers of its own (`computing`)."""
+ADVICE = {
+    Cause.COMPUTE: "Check clock rate, temperature and power of rank {rank}'s device (nvidia-smi -q -d"
+    " CLOCK,TEMPERATURE,POWER), what else runs on its host, and whether its batches are larger.",
+    Cause.COPIES: "Pin the host memory of rank {rank} (DataLoader(pin_memory=True)), and check that its process runs on"
+    " the CPU socket of its device.",
+    Cause.DATA: "Raise num_workers or prefetch_factor of rank {rank}'s DataLoader, and check its storage.",
+    Cause.GC: "Collect garbage on all ranks at the same steps: call gc.disable() once, and gc.collect() every N steps"
+    " (torchtitan: training.gc_freq).",
+    Cause.CHECKPOINT: "Write checkpoints asynchronously (torchtitan: checkpoint.async_mode), on all ranks at the same"
+    " steps.",
+    Cause.MIXED: "Compare what rank {rank} does between collectives with another rank: operators, data loading,"
+    " garbage collection, load of the host.",
+}
+"""What to try for each cause; the causes without a line of their own take that of `MIXED`."""
+
+
+def with_detail(late: LateRank) -> Straggler:
+    """Return the straggler with its cause as a sentence in `detail`."""
+    cause = late.straggler.cause
+    detail = computing(late.growth) if cause is Cause.COMPUTE else REASONS[cause]
+    return msgspec.structs.replace(late.straggler, detail=detail)
+
+
+def computing(growth: ComputeGrowth) -> str:
+    """Return whether a rank runs more kernels than the others, or the same kernels for longer, with numbers."""
+    unit = "kernels" if growth.on_device else "operators"
+    kernel = growth.kernel[:NAME_AT_MOST]
+    most = f"{kernel} grew most (+{duration_ns(growth.growth_ns)})" if growth.growth_ns else "none of them grew much"
+    if growth.has_more_work:
+        return f"It has more work: it runs {growth.events} {unit}, the other ranks {growth.typical_events}; {most}."
+    products = f", its matrix products {percent(growth.product_slowdown - 1)}" if growth.product_slowdown else ""
+    slower = f"the same {unit} take {percent(growth.slowdown - 1)} longer{products}"
+    return f"Its device is slower or its inputs are larger: {slower}; {most}."
+
+
+def straggler_findings(stragglers: Sequence[Straggler], waits: Sequence[RankWaits]) -> Iterator[Finding]:
+    """Yield a finding for each straggler; `waits` are those of all ranks, for the evidence."""
+    for straggler in stragglers:
+        yield Finding(
+            id="trace.straggler",
+            severity=Severity.WARNING,
+            title=f"The other ranks wait for rank {straggler.rank}, which works {duration_ns(straggler.excess_ns)}"
+            " longer",
+            why=reason(straggler),
+            next=ADVICE.get(straggler.cause, ADVICE[Cause.MIXED]).format(rank=straggler.rank),
+            ranks=[straggler.rank],
+            step=straggler.first_step,
+            evidence=[Evidence(text=waiting(row)) for row in waits[:EVIDENCE_AT_MOST]],
+            confidence=confidence(straggler),
+        )
+
+
+def reason(straggler: Straggler) -> str:
+    """Return what the rank did more than the others, since which collective, why, and what it costs."""
+    steps = f" in {straggler.late_steps} of {straggler.steps} steps" if straggler.steps > 1 else ""
+    number = f" #{straggler.first_sequence}" if straggler.first_sequence is not None else ""
+    first = (
+        f" It is late for the first time in {straggler.first_name}{number}, by {duration_ns(straggler.first_late_ns)}."
+        if straggler.first_late_ns > 0
+        else ""
+    )
+    return (
+        f"Between collectives rank {straggler.rank} works {duration_ns(straggler.excess_ns)} longer than the other"
+        f" ranks{steps}.{first} {straggler.detail} Without that the recorded time would be"
+        f" {percent(straggler.saved_share)} shorter."
+    )
+
+
+def waiting(row: RankWaits) -> str:
+    """Return one rank's line of evidence."""
+    work = f"works {duration_ns(abs(row.excess_ns))} {'longer' if row.excess_ns >= 0 else 'less'} than the others"
+    return (
+        f"rank {row.rank}: waits {duration_ns(row.wait_ns)}, arrives last in {row.last_arrivals} of {row.collectives}"
+        f" collectives, {work}"
+    )
+
+
+def confidence(straggler: Straggler) -> float:
+    """Return 0.5 to 0.95: more where most of the waiting is for this rank, and where its excess is large."""
+    size = min(1.0, straggler.excess_share / CERTAIN_EXCESS_SHARE)
+    return round(min(0.95, 0.5 + 0.5 * straggler.caused_share * size), 2)
