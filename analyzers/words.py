@@ -86,12 +86,16 @@ def share(part: float, whole: float) -> str:
     return percent(part / whole if whole else 0.0)
 
 
+def signed_percent(change: float) -> str:
+    """Return a relative change with its sign: `+140 %` for 1.4, `-3 %` for -0.03."""
+    return percent(change) if change < 0 else f"+{percent(change)}"
+
+
 def percent_change(before: float, after: float) -> str:
     """Return by how much a number grew or shrank, with its sign: `+140 %`; `unknown` where it was 0."""
     if not before:
         return UNKNOWN
-    change = after / before - 1
-    return percent(change) if change < 0 else f"+{percent(change)}"
+    return signed_percent(after / before - 1)
 
 
 def flops(count: float | None, per: str = "") -> str:

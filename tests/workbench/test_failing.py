@@ -58,4 +58,4 @@ def test_the_exit_status(tmp_path, monkeypatch, gates, status):
     if status == 2:
         assert done.stderr.startswith("error: --fail-on nothing: not known\nhint: ")
     else:
-        assert "+19.8%" in done.stdout
+        assert "+20 %" in done.stdout

@@ -4,11 +4,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from analyzers.compare import ALLOWED_CHANGES, Measure
 from analyzers.report import Report, Severity
-from analyzers.steps.findings.regressions import LIMITS
 from workbench.errors import UsageProblem
 
-MEASURES = ("step_time", "step_time_mean", "step_time_p95", "processor_time", "memory", "loss")
+MEASURES = tuple(Measure)
 ITEM = re.compile(r"(\w+)(?:\s*>\s*(\d+(?:\.\d+)?)\s*(%?))?")
 USUAL_LIMIT = 0.1
 
@@ -36,7 +36,7 @@ def gate(text: str | None) -> Gate:
     for item in (part.strip() for part in (text or "").split(",") if part.strip()):
         name, limit, percent = parts(item)
         if name in MEASURES:
-            usual = LIMITS.get(name, USUAL_LIMIT)
+            usual = ALLOWED_CHANGES.get(name, USUAL_LIMIT)
             found.limits[name] = float(limit) / (100 if percent else 1) if limit else usual
         else:
             found.severity = Severity(name)

@@ -1,1 +1,1 @@
-"""diff."""
+"""One run against another: measures with confidence intervals, phases that grew, and whether the losses agree."""

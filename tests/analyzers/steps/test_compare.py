@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from analyzers import compare, run, store
-from analyzers.steps.diff import measures
+from analyzers.steps.diff import measures, resampling
+from analyzers.steps.diff.phase_changes import OUTSIDE, phase_changes
 from analyzers.steps.loading import load
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -34,14 +35,14 @@ def pair(job, tmp_path):
 
 
 def contrasts(runs):
-    return {c.measure: c for c in measures.contrasts(*(load(r.artefacts, store.Options()) for r in runs))}
+    return {c.measure: c for c in measures.measure_changes(*(load(r.artefacts, store.Options()) for r in runs))}
 
 
 def test_the_interval_of_a_known_change(pair):
     found = contrasts(pair(b=lambda _, step: {"bwd": 10.0}, steps=100))["step_time"]
     assert found.low < 10 / 105.5 < found.high
     assert found.high - found.low < 0.02
-    assert (found.samples, found.enough) == (99, True)
+    assert (found.samples, found.is_sufficient) == (99, True)
 
 
 def slow_interval(x, y):
@@ -73,9 +74,9 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
     outside = 0
     for _ in range(200):
         x, y = rng.gamma(20, size=(2, 60))
-        draws = np.random.default_rng(measures.SEED)
-        ratios = np.median(measures.drawn(y, draws), axis=1) / np.median(measures.drawn(x, draws), axis=1) - 1
-        low, high = np.percentile(ratios, measures.SURE)
+        draws = np.random.default_rng(resampling.SEED)
+        after, before = (np.median(resampling.block_resamples(values, draws), axis=1) for values in (y, x))
+        low, high = np.percentile(after / before - 1, resampling.BOUNDS_PERCENT)
         outside += not low <= 0 <= high
     assert outside <= 22
 
@@ -144,7 +145,7 @@ def test_recorded_runs_of_nine_steps():
     report = compare.analyze(*runs)
     assert report.verdict.kind == "regression"
     assert report.verdict.sentence.startswith("step time is 1")
-    assert "rank 3 makes the others wait: gc" in [fact.text for fact in report.findings[0].evidence]
+    assert "rank 3 makes the others wait: garbage collection" in [fact.text for fact in report.findings[0].evidence]
     assert compare.analyze(*runs[::-1]).findings == []
 
 
@@ -165,10 +166,10 @@ def exact_chance(x, y):
 def test_the_interval_of_few_steps_against_the_exact_test():
     rng = np.random.default_rng(5)
     x, y = rng.gamma(9, size=6), 1.5 * rng.gamma(9, size=5)
-    low, high = measures.not_refused(x, y, np.mean)
+    low, high = resampling.permutation_bounds(x, y, np.mean)
     assert low < y.mean() / x.mean() - 1 < high
     for change, inside in ((low + 0.05, True), (high - 0.05, True), (low - 0.05, False), (high + 0.08, False)):
-        assert (exact_chance(x * (1 + change), y) >= measures.REFUSED) == inside
+        assert (exact_chance(x * (1 + change), y) >= resampling.REJECTED) == inside
 
 
 def test_the_machine_that_was_busy_is_told_from_more_work(pair):
@@ -198,7 +199,7 @@ def test_loss_parity(pair):
 
     runs = pair(steps=40, fields=[{}, {"loss": parting}])
     same = compare.analyze(*runs).data.parity
-    assert (same.steps, same.identical, same.differs_from, same.apart_from) == (40, False, 20, 35)
+    assert (same.steps, same.identical, same.differs_from, same.diverges_from) == (40, False, 20, 35)
     assert same.largest == pytest.approx(0.501)
     report = compare.analyze(runs[0], runs[0])
     assert report.data.parity.identical
@@ -208,10 +209,10 @@ def test_loss_parity(pair):
 def test_what_a_step_gained_adds_up(pair):
     """To the change of the mean step, also of runs whose phases are not the same; what was made slower leads."""
     a, b = (load(r.artefacts, store.Options()) for r in pair(b=lambda _, step: {"bwd": 10.0}, steps=40))
-    found = measures.attribution(a, b)
+    found = phase_changes(a, b)
     means = [float(one.table["dur_s"].to_numpy()[one.plain.to_numpy()].mean()) for one in (a, b)]
     assert sum(one.a_s for one in found) == pytest.approx(means[0])
     assert sum(one.change_s for one in found) == pytest.approx(means[1] - means[0])
     assert found[0].what == "bwd"
     assert found[0].change_s == pytest.approx(0.01, rel=0.2)
-    assert found[-1].what == measures.REST
+    assert found[-1].what == OUTSIDE

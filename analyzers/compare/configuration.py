@@ -1,0 +1,32 @@
+"""Which settings differ between two runs?"""
+
+from collections.abc import Iterable, Mapping
+
+from analyzers.compare.model import Row
+
+RUN_KEYS = ("world_size", "device_name", "backend", "mesh", "versions")
+"""What else of `run.json` says how a run was made."""
+IGNORED = {"job.dump_folder"}
+"""Two runs always write to different folders."""
+
+
+def setting_rows(a: Mapping[str, object], b: Mapping[str, object]) -> list[Row]:
+    """Return the settings that differ between the manifests (`run.json`) of two runs."""
+    first, second = dict(settings(a)), dict(settings(b))
+    names = sorted({*first, *second} - IGNORED)
+    return [
+        Row(name, str(first.get(name, "")), str(second.get(name, "")))
+        for name in names
+        if first.get(name) != second.get(name)
+    ]
+
+
+def settings(manifest: Mapping[str, object]) -> Iterable[tuple[str, object]]:
+    """Yield (`section.key`, value) of the configuration in a manifest, after what else the run was made with."""
+    for name in RUN_KEYS:
+        if name in manifest:
+            yield name, manifest[name]
+    config = manifest.get("config")
+    for section, keys in config.items() if isinstance(config, dict) else ():
+        for key, value in keys.items() if isinstance(keys, dict) else ():
+            yield f"{section}.{key}", value

@@ -1,0 +1,183 @@
+"""What became worse from one run to the other, how sure that is, and what a gate makes of it: all in sentences."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from analyzers.compare.measuring import MeasuredRun
+from analyzers.compare.rows import Line, interval_text
+from analyzers.report import Evidence, Finding, Severity, Status, Verdict, status_of
+from analyzers.steps.diff.loss_parity import LossParity
+from analyzers.steps.diff.measures import ALLOWED_CHANGES, STEPS_AT_LEAST, Measure, MeasureChange
+from analyzers.steps.findings.common import CAUSE_NAMES
+from analyzers.words import duration, percent, quantity, signed_percent, size
+
+CONFIDENCE = {Measure.STEP_TIME: 0.8, Measure.PROCESSOR_TIME: 0.8, Measure.MEMORY: 0.9}
+OTHER_CONFIDENCE = 0.7
+"""Two runs on one machine also differ for reasons that no interval within a run can know."""
+NAMED_AT_MOST = 3
+MEASURE_NAMES: Mapping[Measure, str] = {
+    Measure.STEP_TIME: "step time",
+    Measure.STEP_TIME_MEAN: "mean step time",
+    Measure.STEP_TIME_P95: "the 95th percentile of the step time",
+    Measure.PROCESSOR_TIME: "processor time",
+    Measure.MEMORY: "peak memory",
+    Measure.LOSS: "loss",
+}
+
+
+class Doubt(StrEnum):
+    """Why a measure cannot be judged."""
+
+    NOT_IN_BOTH = "not in both"
+    FEW_STEPS = "few steps"
+    WIDE_INTERVAL = "wide interval"
+
+
+def regressions(changes: Sequence[MeasureChange], gate: Mapping[str, float], causes: list[Evidence]) -> list[Finding]:
+    """Return a finding for each measure that surely grew by more than is allowed.
+
+    `gate` replaces the usual allowed changes; its `step_time` counts for the mean as well. `causes` explain a longer
+    step. Where the median step grew, that the mean did too is no news.
+    """
+    allowed = dict(ALLOWED_CHANGES) | dict(gate)
+    if Measure.STEP_TIME in gate:
+        allowed[Measure.STEP_TIME_MEAN] = gate[Measure.STEP_TIME]
+    worse = [c for c in changes if c.is_sufficient and c.measure in allowed and c.low > allowed[c.measure]]
+    if any(c.measure is Measure.STEP_TIME for c in worse):
+        worse = [c for c in worse if c.measure is not Measure.STEP_TIME_MEAN]
+    causes = [*waiting_fact(changes), *causes]
+    of_time = (Measure.STEP_TIME, Measure.STEP_TIME_MEAN, Measure.STEP_TIME_P95)
+    return [regression(c, allowed[c.measure], causes if c.measure in of_time else []) for c in worse]
+
+
+def waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:
+    """Return the fact that the work of a step did not grow with its time, if so: the machine was busy."""
+    allowed = ALLOWED_CHANGES[Measure.STEP_TIME]
+    same = [c for c in changes if c.measure is Measure.PROCESSOR_TIME and c.is_sufficient and c.change < allowed]
+    return [Evidence(text=f"waiting grew, not work: processor time {signed_percent(c.change)} per step") for c in same]
+
+
+def regression(change: MeasureChange, allowed: float, evidence: list[Evidence]) -> Finding:
+    """Return the finding on one measure."""
+    return Finding(
+        id=f"compare.{change.measure}",
+        severity=Severity.WARNING,
+        title=f"{MEASURE_NAMES[change.measure]} is {percent(change.change)} higher",
+        why=f"{value_text(change.measure, change.a)} -> {value_text(change.measure, change.b)} ({certainty(change)})."
+        f" Allowed: {signed_percent(allowed)}.",
+        next="compare the phases and settings below; if other jobs use the machine, measure both runs again",
+        evidence=evidence,
+        confidence=CONFIDENCE.get(change.measure, OTHER_CONFIDENCE),
+    )
+
+
+def certainty(change: MeasureChange) -> str:
+    """Return `+140 %; 95 % interval +83 % to +175 %, 9 steps`; a value that was read once is exact."""
+    if change.is_exact:
+        return f"{signed_percent(change.change)}, exact"
+    interval = interval_text(change.low, change.high)
+    return f"{signed_percent(change.change)}; 95 % interval {interval}, {quantity(change.samples, 'step')}"
+
+
+def value_text(measure: Measure, value: float) -> str:
+    """Return a value of a measure with its unit."""
+    if measure is Measure.MEMORY:
+        return size(value)
+    return f"{value:.4f}" if measure is Measure.LOSS else duration(value)
+
+
+def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> list[Finding]:
+    """Return a finding for each measure of a gate that cannot be judged: that is no pass.
+
+    Raises:
+        ValueError: The gate names an unknown measure.
+    """
+    known = {change.measure: change for change in changes}
+    names = [Measure(name) for name in gate if name not in known or not known[Measure(name)].is_sufficient]
+    return [
+        Finding(
+            id=f"compare.{name}_undecided",
+            severity=Severity.WARNING,
+            title=f"{MEASURE_NAMES[name]} cannot be judged: {doubt_text(known.get(name))}",
+            why="a gate is not passed by a measure that cannot be judged",
+            next=f"log at least {STEPS_AT_LEAST} plain steps in both runs",
+            confidence=1.0,
+        )
+        for name in names
+    ]
+
+
+def doubt(change: MeasureChange | None) -> Doubt:
+    """Return why a measure cannot be judged, or not for sure."""
+    if change is None:
+        return Doubt.NOT_IN_BOTH
+    return Doubt.WIDE_INTERVAL if change.is_sufficient else Doubt.FEW_STEPS
+
+
+def doubt_text(change: MeasureChange | None) -> str:
+    """Return the same as a sentence."""
+    if change is None or doubt(change) is Doubt.NOT_IN_BOTH:
+        return "only one of the runs records it"
+    steps = quantity(change.samples, "step")
+    if doubt(change) is Doubt.FEW_STEPS:
+        return f"{steps} are not enough evidence"
+    return f"the steps vary so much that with {steps} it may also be {signed_percent(change.low)}"
+
+
+def is_open(change: MeasureChange) -> bool:
+    """Return whether a measure may have become worse by more than is allowed, and may not have."""
+    allowed = ALLOWED_CHANGES.get(change.measure)
+    if allowed is None or change.measure is Measure.STEP_TIME_MEAN:
+        return False
+    if change.is_sufficient:
+        return change.change > allowed >= change.low
+    return change.measure is Measure.STEP_TIME or abs(change.change) > allowed
+
+
+def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
+    """Return the ranks that make the others wait only in the second run, and the phases that grew most."""
+    before, after = a.measures.phases, b.measures.phases
+    extra_s = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
+    largest = sorted(extra_s, key=lambda name: -extra_s[name])[:NAMED_AT_MOST]
+    late_before = {straggler.rank for straggler in a.stragglers}
+    late = [straggler for straggler in b.stragglers if straggler.rank not in late_before][:NAMED_AT_MOST]
+    waits = [f"rank {straggler.rank} makes the others wait: {CAUSE_NAMES[straggler.cause]}" for straggler in late]
+    grown = [f"{name} takes {duration(extra_s[name])} more per step" for name in largest if extra_s[name] > 0]
+    return [Evidence(text=text) for text in [*waits, *grown]]
+
+
+def verdict(
+    findings: Sequence[Finding], lines: Sequence[Line], changes: Sequence[MeasureChange], parity: LossParity | None
+) -> Verdict:
+    """Return the verdict: a regression, healthy, or unknown where the runs do not show it."""
+    unsure = [change for change in changes if is_open(change)]
+    missing = [f"{MEASURE_NAMES[change.measure]}: {doubt_text(change)}" for change in unsure]
+    if findings:
+        return Verdict(
+            status=status_of(findings),
+            kind="regression",
+            sentence="; ".join(finding.title for finding in findings),
+            confidence=findings[0].confidence,
+            missing=missing,
+        )
+    comparable = [line for line in lines if line.is_comparable]
+    if unsure or not comparable:
+        sentence = "; ".join(map(unsure_text, unsure)) or "the runs have no measurement in common"
+        return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=sentence, confidence=0.2, missing=missing)
+    parts = [f"{line.what} {line.change}" for line in comparable[:NAMED_AT_MOST]]
+    sentence = ", ".join([*parts, *parity_text(parity)])
+    return Verdict(status=Status.OK, kind="healthy", sentence=sentence, confidence=0.8, missing=missing)
+
+
+def unsure_text(change: MeasureChange) -> str:
+    """Return `step time +40 %, but 4 steps are not enough evidence`."""
+    return f"{MEASURE_NAMES[change.measure]} {signed_percent(change.change)}, but {doubt_text(change)}"
+
+
+def parity_text(parity: LossParity | None) -> list[str]:
+    """Return how far the losses agree, if that is worth a word."""
+    if parity is None:
+        return []
+    if parity.identical:
+        return [f"the losses of all {parity.steps} common steps are identical"]
+    return [] if parity.diverges_from is None else [f"the losses diverge from step {parity.diverges_from} on"]

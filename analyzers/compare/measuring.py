@@ -1,0 +1,106 @@
+"""The numbers of one run, and the files they come from."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeVar
+
+import msgspec
+
+from analyzers import memory, run, store
+from analyzers.compare.model import Measures
+from analyzers.errors import WorkbenchError
+from analyzers.report import Input
+from analyzers.run import Kind, Run
+from analyzers.steps import RankSteps
+from analyzers.steps.answers.lateness import lateness
+from analyzers.steps.answers.stragglers import stragglers
+from analyzers.steps.answers.summary import summary
+from analyzers.steps.diff.measures import Measure, MeasureChange, measure_changes
+from analyzers.steps.loading import load
+from analyzers.steps.model import Straggler
+from analyzers.steps.table import Steps
+
+Answer = TypeVar("Answer")
+
+
+@dataclass
+class MeasuredRun:
+    """One of the two runs: its numbers, the files behind them, and its steps if it logged some."""
+
+    measures: Measures
+    inputs: list[Input]
+    steps: Steps | None = None
+    snapshot_bytes: int | None = None
+    """The peak of its newest memory snapshots."""
+
+    @property
+    def stragglers(self) -> list[Straggler]:
+        """The ranks that make the others wait."""
+        return stragglers(self.steps, lateness(self.steps)) if self.steps else []
+
+
+def measured_pair(a: Run, b: Run, options: store.Options) -> tuple[MeasuredRun, MeasuredRun]:
+    """Return both runs, measured alike: memory comes from the snapshots of both, or from the step logs of both.
+
+    On a CPU the step log has the resident set of the process, which is far more than its tensors.
+    """
+    first, second = measured(a, options), measured(b, options)
+    if first.snapshot_bytes and second.snapshot_bytes:
+        for side in (first, second):
+            side.measures = msgspec.structs.replace(side.measures, memory_bytes=side.snapshot_bytes)
+    return first, second
+
+
+def measured(source: Run, options: store.Options) -> MeasuredRun:
+    """Return the numbers of one run."""
+    result = MeasuredRun(Measures(), [])
+    if logs := source.of(*run.TIMED):
+        result.steps = answer_or_none(lambda: load(logs, options))
+    if result.steps:
+        result.measures, result.inputs = medians_over(summary(result.steps)), result.steps.inputs
+    snapshots = run.newest_step(source.of(Kind.SNAPSHOT))
+    if snapshots and (report := answer_or_none(lambda: memory.analyze(snapshots, options))):
+        result.snapshot_bytes = max(device.peak_allocated_bytes for device in report.data.devices)
+        result.inputs = [*result.inputs, *report.inputs]
+    return result
+
+
+def answer_or_none(question: Callable[[], Answer]) -> Answer | None:
+    """Return an answer, or None where the artefacts cannot give one: the other measures count all the same."""
+    try:
+        return question()
+    except WorkbenchError:
+        return None
+
+
+def medians_over(ranks: Sequence[RankSteps]) -> Measures:
+    """Return the medians over ranks; of memory the fullest rank, of the loss the first one that logs it."""
+    names = {name for rank in ranks for name in rank.phases}
+    return Measures(
+        step_s=known_median(rank.median_step_s for rank in ranks),
+        timed_steps=min(rank.steps for rank in ranks),
+        tokens_per_s=known_median(rank.tokens_per_s for rank in ranks),
+        loss=next((rank.last_loss for rank in ranks if rank.last_loss is not None), None),
+        memory_bytes=max(rank.peak_memory_bytes for rank in ranks) or None,
+        phases={name: median(rank.phases.get(name, 0.0) for rank in ranks) for name in sorted(names)},
+    )
+
+
+def known_median(values: Iterable[float | None]) -> float | None:
+    """Return the median of the values that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def changes_between(a: MeasuredRun, b: MeasuredRun) -> list[MeasureChange]:
+    """Return the change of each measure that both runs have; memory is exact where both left snapshots."""
+    changes = measure_changes(a.steps, b.steps) if a.steps and b.steps else []
+    x, y = a.measures.memory_bytes, b.measures.memory_bytes
+    if not (a.snapshot_bytes and b.snapshot_bytes and x and y):
+        return changes
+    change = y / x - 1
+    exact = MeasureChange(
+        measure=Measure.MEMORY, a=x, b=y, change=change, low=change, high=change, samples=1, is_sufficient=True
+    )
+    return [*(c for c in changes if c.measure is not Measure.MEMORY), exact]

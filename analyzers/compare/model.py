@@ -1,0 +1,44 @@
+"""The structs of the JSON document `workbench.compare/1`."""
+
+import msgspec
+
+from analyzers.memory import diff
+from analyzers.steps.diff.loss_parity import LossParity
+from analyzers.steps.diff.measures import MeasureChange
+from analyzers.steps.diff.phase_changes import PhaseChange
+from analyzers.traces.diff.diff import TraceDiff
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One quantity or setting of both runs, as texts; `change` and its 95 % `interval` may be empty."""
+
+    what: str
+    a: str
+    b: str
+    change: str = ""
+    interval: str = ""
+
+
+class Measures(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of one run: seconds, bytes, tokens per second of one rank; None or 0 where not recorded."""
+
+    step_s: float | None = None
+    timed_steps: int = 0
+    tokens_per_s: float | None = None
+    loss: float | None = None
+    memory_bytes: int | None = None
+    phases: dict[str, float] = {}
+
+
+class CompareData(msgspec.Struct, frozen=True, kw_only=True):
+    """Both runs and how they differ; None or empty where one of them lacks the artefacts."""
+
+    a: Measures
+    b: Measures
+    rows: list[Row]
+    config: list[Row]
+    contrasts: list[MeasureChange] = []
+    parity: LossParity | None = None
+    phases: list[PhaseChange] = []
+    memory: diff.Diff | None = None
+    traces: TraceDiff | None = None

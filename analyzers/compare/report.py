@@ -1,0 +1,97 @@
+"""What changed from one run to another? The door: two runs in, a report out."""
+
+from collections.abc import Mapping
+
+from analyzers import run, store
+from analyzers.compare.configuration import setting_rows
+from analyzers.compare.findings import regressions, time_causes, undecided, verdict
+from analyzers.compare.measuring import MeasuredRun, answer_or_none, changes_between, measured_pair
+from analyzers.compare.model import CompareData
+from analyzers.compare.rows import measure_lines, trace_lines
+from analyzers.errors import InputError
+from analyzers.memory import diff
+from analyzers.report import Finding, Input, Report, ranked, tool_version
+from analyzers.run import Kind, Run
+from analyzers.steps.diff.loss_parity import LossParity, loss_parity
+from analyzers.steps.diff.phase_changes import PhaseChange, phase_changes
+from analyzers.traces.diff import diff as trace_diff
+from analyzers.traces.diff.diff import TraceDiff
+
+SCHEMA = "workbench.compare/1"
+
+
+def analyze(
+    a: Run, b: Run, options: store.Options | None = None, limits: Mapping[str, float] | None = None
+) -> Report[CompareData]:
+    """Report what changed from run `a` to run `b`.
+
+    `limits` is a gate: the relative increase that is allowed of each measure it names, in place of the usual one
+    (`ALLOWED_CHANGES`); a measure of the gate that cannot be judged is a finding.
+
+        from pathlib import Path
+        from analyzers import compare, run
+
+        before, after = (run.discover(Path(name)) for name in ("before", "after"))
+        report = compare.analyze(before, after, limits={"step_time": 0.03})
+        print(report.verdict.kind, report.verdict.sentence)
+
+    Raises:
+        InputError: The two have nothing in common that can be compared.
+    """
+    options, gate = options or store.Options(), limits or {}
+    first, second = measured_pair(a, b, options)
+    changes, traces = changes_between(first, second), traces_diff(a, b, options)
+    lines = [*measure_lines(first.measures, second.measures, changes), *trace_lines(traces)]
+    config = setting_rows(a.manifest(), b.manifest())
+    if not lines and not config:
+        raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
+    memory, memory_findings = memory_diff(a, b, options)
+    slower = trace_diff.finding(traces) if traces else None
+    worse = [*regressions(changes, gate, time_causes(first, second)), *undecided(changes, gate)]
+    findings = ranked([*worse, *memory_findings, *([slower] if slower else [])])
+    parity, phases = step_differences(first, second)
+    return Report(
+        schema=SCHEMA,
+        version=tool_version(),
+        inputs=[*first.inputs, *second.inputs, *trace_inputs(a, b, traces)],
+        verdict=verdict(findings, lines, changes, parity),
+        findings=findings,
+        data=CompareData(
+            a=first.measures,
+            b=second.measures,
+            rows=[*(line.row() for line in lines), *config],
+            config=config,
+            contrasts=changes,
+            parity=parity,
+            phases=phases,
+            memory=memory,
+            traces=traces,
+        ),
+    )
+
+
+def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None, list[PhaseChange]]:
+    """Return whether the losses agree, and the changes of phases, where both runs logged steps."""
+    if not a.steps or not b.steps:
+        return None, []
+    return loss_parity(a.steps, b.steps), phase_changes(a.steps, b.steps)
+
+
+def memory_diff(a: Run, b: Run, options: store.Options) -> tuple[diff.Diff | None, list[Finding]]:
+    """Return what fills more or less of the memory at the peak, where both runs left snapshots."""
+    before, after = (run.newest_step(source.of(Kind.SNAPSHOT)) for source in (a, b))
+    if not before or not after:
+        return None, []
+    return answer_or_none(lambda: diff.compare(before, after, options)) or (None, [])
+
+
+def traces_diff(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
+    """Return the difference of the newest traces, where both runs have some."""
+    before, after = (run.newest_step(source.of(Kind.TRACE)) for source in (a, b))
+    return answer_or_none(lambda: trace_diff.compare(before, after, options)) if before and after else None
+
+
+def trace_inputs(a: Run, b: Run, traces: TraceDiff | None) -> list[Input]:
+    """Return the traces that were compared."""
+    compared = (a, b) if traces else ()
+    return [trace.given() for source in compared for trace in run.newest_step(source.of(Kind.TRACE))]

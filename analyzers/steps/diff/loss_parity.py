@@ -1,0 +1,51 @@
+"""Are the losses of two runs the same, step by step?"""
+
+import msgspec
+import numpy as np
+
+from analyzers.columns import Column, Mask
+from analyzers.steps.answers.losses import mean_by_step
+from analyzers.steps.table import Steps
+
+DIVERGED = 1e-2
+"""Losses have diverged where they differ by this share of the first run's."""
+
+
+class LossParity(msgspec.Struct, frozen=True, kw_only=True):
+    """The losses of two runs at their common steps.
+
+    `largest` is the largest difference. `differs_from` is the first step with another value; `diverges_from` the step
+    from which on all differ by more than one per cent. None: never.
+    """
+
+    steps: int
+    identical: bool
+    largest: float
+    differs_from: int | None
+    diverges_from: int | None = msgspec.field(name="apart_from")
+
+
+def loss_parity(a: Steps, b: Steps) -> LossParity | None:
+    """Return whether two runs have the same losses; None without a common step."""
+    x, y = (mean_by_step(steps, "loss") for steps in (a, b))
+    common = x.index.intersection(y.index)
+    if not len(common):
+        return None
+    before, after = x[common].to_numpy(), y[common].to_numpy()
+    difference = np.abs(after - before)
+    differing = np.flatnonzero(difference > 0)
+    return LossParity(
+        steps=len(common),
+        identical=not len(differing),
+        largest=float(difference.max()),
+        differs_from=int(common[differing[0]]) if len(differing) else None,
+        diverges_from=diverges_from(np.asarray(common), difference > DIVERGED * np.abs(before)),
+    )
+
+
+def diverges_from(steps: Column, diverged: Mask) -> int | None:
+    """Return the step from which on all have diverged; None where the last one has not."""
+    if not diverged[-1]:
+        return None
+    close = np.flatnonzero(~diverged)
+    return int(steps[close[-1] + 1 if len(close) else 0])

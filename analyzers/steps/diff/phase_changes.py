@@ -1,0 +1,42 @@
+"""Which phases made the mean step longer or shorter?"""
+
+import msgspec
+
+from analyzers.steps.table import Steps
+
+OUTSIDE = "in no phase"
+"""The time of a step that no phase covers."""
+
+
+class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean seconds of a phase in the plain steps of two runs; all changes add up to that of the mean step."""
+
+    what: str
+    a_s: float
+    b_s: float
+    change_s: float
+
+
+def phase_changes(a: Steps, b: Steps) -> list[PhaseChange]:
+    """Return the change of each phase, the largest first and the time outside of phases last.
+
+    Empty where one of the runs has no plain step.
+    """
+    before, after = mean_phases(a), mean_phases(b)
+    if not before or not after:
+        return []
+    changes = [
+        PhaseChange(what=name, a_s=x, b_s=y, change_s=y - x)
+        for name in before | after
+        for x, y in [(before.get(name, 0.0), after.get(name, 0.0))]
+    ]
+    return sorted(changes, key=lambda phase: (phase.what == OUTSIDE, -abs(phase.change_s)))
+
+
+def mean_phases(steps: Steps) -> dict[str, float]:
+    """Return the mean seconds by phase over the plain steps of all ranks, with the rest of the mean step."""
+    rows = steps.plain.to_numpy()
+    if not rows.any():
+        return {}
+    phases = {name: float(steps.phases.at(name, rows).mean()) for name in steps.phases}
+    return {**phases, OUTSIDE: float(steps.table["dur_s"].to_numpy()[rows].mean()) - sum(phases.values())}

@@ -1,0 +1,91 @@
+"""How sure is a change between two series? Intervals by block bootstrap and by permutation test.
+
+Neighbouring steps resemble each other, so single steps must not be drawn as if they were independent: blocks of
+neighbours are (moving block bootstrap; Künsch, Annals of Statistics 17, 1989), about n^(1/3) long. A fixed seed makes
+two runs of the program give the same interval.
+
+From fewer than STEPS_PLENTY steps a bootstrap shows too little of what could have been. The interval then holds all
+relative changes that a permutation test does not reject (Fisher; "test inversion").
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from analyzers.columns import Floats, Integers
+from analyzers.steps.answers.change_points import LONGEST_SERIES
+
+STEPS_PLENTY = 20
+"""From so many steps the bootstrap is good enough."""
+DRAWS, SEED = 2000, 17
+BOUNDS_PERCENT = (2.5, 97.5)
+"""Percentiles that hold 95 % of the draws."""
+REJECTED = 0.05
+HALVINGS = 20
+"""Bisections of an interval: a millionth of it remains."""
+TINY = 1e-9
+
+
+class Statistic(Protocol):
+    """What is computed of a series, or of each row of a table of them: `np.median`, `np.mean`."""
+
+    def __call__(self, values: Floats, /, *, axis: int | None = None) -> Any: ...
+
+
+def change_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
+    """Return the 95 % interval of the relative change of a statistic from `x` to `y`, by bootstrap."""
+    rng = np.random.default_rng(SEED)
+    after = statistic(block_resamples(y, rng), axis=1)
+    before = statistic(block_resamples(x, rng), axis=1)
+    bounds: Floats = np.percentile(after / np.maximum(before, TINY) - 1, BOUNDS_PERCENT)
+    return bounds
+
+
+def permutation_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
+    """Return the smallest and the largest relative change of `x` that a permutation test does not tell from `y`.
+
+    Example: x = 10 ms and y = 15 ms on average, both with much noise. Scaled by 1.5, x equals y (chance 1); scaled by
+    1.2 or 1.8 it differs more than 95 % of random splits do. The interval is then +20 % to +80 %.
+    """
+    order = np.random.default_rng(SEED).permuted(np.tile(np.arange(len(x) + len(y)), (DRAWS, 1)), axis=1)
+
+    def is_rejected(change: float) -> bool:
+        return split_chance(x * (1 + change), y, statistic, order) < REJECTED
+
+    change = float(statistic(y) / statistic(x)) - 1
+    return np.array([boundary(is_rejected, change, -1.0), boundary(is_rejected, change, 2 * change + 2)])
+
+
+def boundary(is_rejected: Callable[[float], bool], inside: float, outside: float) -> float:
+    """Return where rejection begins between a value inside the interval and one outside, by bisection."""
+    for _ in range(HALVINGS):
+        middle = (inside + outside) / 2
+        inside, outside = (inside, middle) if is_rejected(middle) else (middle, outside)
+    return inside
+
+
+def split_chance(x: Floats, y: Floats, statistic: Statistic, order: Integers) -> float:
+    """Return how often steps dealt at random to two runs differ as much as `x` and `y` do (the p value).
+
+    `order` holds a random order of all steps in each row, the same for every call so that bisection converges.
+    """
+    dealt = np.concatenate([x, y])[order]
+    difference = statistic(dealt[:, len(x) :], axis=1) - statistic(dealt[:, : len(x)], axis=1)
+    observed = abs(float(statistic(y) - statistic(x)))
+    return float((np.abs(difference) >= observed * (1 - TINY)).mean())
+
+
+def block_resamples(values: Floats, rng: np.random.Generator) -> Floats:
+    """Return float64[DRAWS, n]: resamples made of blocks of neighbours, which may wrap around the end."""
+    count = len(values)
+    block = max(1, round(count ** (1 / 3)))
+    begins = rng.integers(count, size=(DRAWS, -(-count // block)))
+    indices = (begins[:, :, None] + np.arange(block)) % count
+    return values[indices.reshape(DRAWS, -1)[:, :count]]
+
+
+def thinned(values: Floats) -> Floats:
+    """Return every n-th value, at most LONGEST_SERIES of them: 2000 resamples of 100 000 steps fill the memory."""
+    every = -(-len(values) // LONGEST_SERIES) if len(values) else 1
+    return values[::every]
