@@ -14,7 +14,7 @@ from analyzers.words import rank_names
 if TYPE_CHECKING:
     import pandas as pd
 
-Data = TypeVar("Data")
+Data_co = TypeVar("Data_co", covariant=True)
 EVIDENCE_AT_MOST = 8
 
 
@@ -78,7 +78,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float
 
 
-class Report(msgspec.Struct, Generic[Data], frozen=True, kw_only=True):
+class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
     """What was read, what it means, and the numbers behind it. Encodes to the JSON document of the contract."""
 
     schema: str
@@ -87,7 +87,7 @@ class Report(msgspec.Struct, Generic[Data], frozen=True, kw_only=True):
     inputs: list[Input]
     verdict: Verdict
     findings: list[Finding]
-    data: Data
+    data: Data_co
 
     def table(self, name: str) -> "pd.DataFrame":
         """The list `data.<name>` as a table, one row an item."""

@@ -13,14 +13,16 @@ from analyzers.store import Options
 from workbench.ask import ask, room_for
 from workbench.options import Format
 from workbench.present import render
-from workbench.present.anonymous import Veil, anonymised
+from workbench.present.anonymous import Anonymiser, anonymised
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 @pytest.fixture
 def veil():
-    return Veil(["gpu-17.corp", "gpu-17"], ["in /opt/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py:134"])
+    return Anonymiser(
+        ["gpu-17.corp", "gpu-17"], ["in /opt/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py:134"]
+    )
 
 
 @pytest.mark.parametrize(

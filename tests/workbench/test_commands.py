@@ -42,7 +42,7 @@ def test_help_is_quick():
         ("hang", OOM / "dumps", "rank 0 waits"),
         ("hang", STUCK / "dumps", "in loop_in_python (trainer/faults.py:"),
         ("steps", DATA, "rank 1 makes the others wait from step 6 on: data"),
-        ("trace", DATA, "Where the time goes"),
+        ("trace", DATA, "Time by rank"),
     ],
 )
 def test_each_door_tells_its_part(command, place, expected):

@@ -14,9 +14,10 @@ import pytest
 from trainer.config.sections import Parallelism
 from trainer.estimate.depth import Shallow
 from trainer.estimate.pipeline import parts_of
-from workbench.commands.estimate import EstimateData, estimate, limit_findings, verdict
+from workbench.commands.estimate import estimate, limit_findings, verdict
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request
+from workbench.trainer_answers import EstimateData
 
 ROOT = Path(__file__).parents[2]
 ERRORS = runpy.run_path(str(ROOT / "benchmarks" / "estimate.py"))

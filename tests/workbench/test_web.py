@@ -28,7 +28,9 @@ def test_an_address_is_a_state(site, page):
     page.wait_for_selector("#timeline .scatterlayer .trace")
     asked_for = page.locator("nav.choice").first.locator("a").nth(2).inner_text()
     assert asked_for.capitalize() in page.locator("main h2").all_inner_texts()
-    assert any(caption.startswith("Who holds the peak") for caption in page.locator("caption").all_inner_texts())
+    assert any(
+        caption.startswith("Memory by category at the peak") for caption in page.locator("caption").all_inner_texts()
+    )
 
 
 def test_zooming_asks_for_the_window(site, page):
@@ -74,7 +76,7 @@ def test_what_is_alive_is_a_tree_a_table_and_a_map(site, page, by):
     page.wait_for_selector("#blocks .heatmaplayer")
     page.wait_for_selector("#categories .barlayer .point")
     assert "Largest holders" in page.locator("main").inner_text()
-    rows = page.locator("table", has=page.locator("caption", has_text="Alive by category")).locator("tbody tr")
+    rows = page.locator("table", has=page.locator("caption", has_text="Live memory by category")).locator("tbody tr")
     assert rows.count() == page.locator("#categories .barlayer .point").count()
 
 
@@ -84,12 +86,12 @@ def test_what_is_sought_is_told_and_the_rest_dims(site, page):
     page.wait_for_selector("#tree .icicle")
     page.fill("#find", "feed_forward")
     page.keyboard.press("Enter")
-    page.wait_for_selector("caption:has-text('Blocks found')")
+    page.wait_for_selector("caption:has-text('Matching blocks')")
     assert "find=feed_forward" in page.url
-    address = page.locator("table:has(caption:has-text('Blocks found')) tbody td").first.inner_text()
+    address = page.locator("table:has(caption:has-text('Matching blocks')) tbody td").first.inner_text()
     page.goto(f"{site}/memory?find={address}")
-    page.wait_for_selector("caption:has-text('Blocks found')")
-    lives = page.locator("table:has(caption:has-text('Blocks found')) tbody tr td:first-child").all_inner_texts()
+    page.wait_for_selector("caption:has-text('Matching blocks')")
+    lives = page.locator("table:has(caption:has-text('Matching blocks')) tbody tr td:first-child").all_inner_texts()
     assert address in lives
 
 

@@ -125,7 +125,7 @@ def test_a_window_survives_a_click_and_other_colours(site, page):
     page.wait_for_selector("#timeline .legend >> text=backward")
     page.fill("#find", "feed_forward")
     page.keyboard.press("Enter")
-    page.wait_for_selector("caption:has-text('Blocks found')")
+    page.wait_for_selector("caption:has-text('Matching blocks')")
     assert "from=9000" in page.url
     low, _ = page.evaluate(SHOWN, "timeline")
     assert low >= 8900

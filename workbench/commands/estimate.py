@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from analyzers.report import Evidence, Finding, Report, Severity, Verdict, ranked, status_of, tool_version
 from analyzers.run import Run
 from analyzers.words import share, size
@@ -12,51 +10,10 @@ from trainer.config import ConfigError, JobConfig, load
 from workbench.commands.trainer_process import ask_trainer
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, own_environment, shape, trainer_arguments
+from workbench.trainer_answers import EstimateData, Option, Rehearsed
 
 NEAR_LIMIT = 0.9
 UNCOUNTED = "what no tensor holds: the device's context, libraries' workspaces, fragmentation (often 1 to 3 GiB)"
-
-
-class RankMemory(msgspec.Struct, frozen=True):
-    """What `count` ranks hold that are like `first_rank`: at the peak by category, and in each window at most."""
-
-    first_rank: int
-    count: int
-    peak_bytes: int
-    peak_window: str
-    categories: dict[str, int]
-    windows: dict[str, int]
-
-
-class Option(msgspec.Struct, frozen=True):
-    """Another setting, rehearsed as well, and the peak of the fullest rank under it."""
-
-    setting: str
-    peak_bytes: int
-
-
-class Rehearsed(msgspec.Struct, frozen=True):
-    """What `python -m trainer.estimate` prints. `assumptions` name what the trainer itself does not have."""
-
-    world_size: int
-    mesh: dict[str, int]
-    model: str
-    parameters: int
-    layers: int
-    assumptions: list[str]
-    ranks: list[RankMemory]
-
-    @property
-    def peak_bytes(self) -> int:
-        """Of the fullest rank."""
-        return max(rank.peak_bytes for rank in self.ranks)
-
-
-class EstimateData(Rehearsed, frozen=True):
-    """`data` of an estimate. `options` are filled where `limit_bytes` is given and the run comes near it."""
-
-    limit_bytes: int | None
-    options: list[Option]
 
 
 def estimate(request: Request, limit: int | None) -> Report[EstimateData]:

@@ -8,9 +8,8 @@ from analyzers import compare, hangs, incident, memory, steps, traces
 from analyzers.report import Report, json_schema
 from workbench.commands.capabilities import CapabilitiesData
 from workbench.commands.doctor import DoctorData
-from workbench.commands.estimate import EstimateData
-from workbench.commands.tokens import TokensData
 from workbench.errors import UsageProblem
+from workbench.trainer_answers import EstimateData, TokensData
 
 DOCUMENTS: dict[str, Any] = {
     "memory": Report[memory.MemoryData],

@@ -2,33 +2,11 @@
 
 from pathlib import Path
 
-import msgspec
-
 from analyzers.report import Report, Status, Verdict, tool_version
 from analyzers.run import Run
 from workbench.commands.trainer_process import ask_trainer
 from workbench.launch.plan import Request, own_environment, trainer_arguments
-
-
-class Position(msgspec.Struct, frozen=True):
-    """One position of a sequence. Every label counts: the trainer masks none."""
-
-    sequence: int
-    position: int
-    token: int
-    text: str
-    label: int
-    label_text: str
-
-
-class TokensData(msgspec.Struct, frozen=True):
-    """`left_over` tokens at the end of the text are less than a sequence and are never seen."""
-
-    seq_len: int
-    tokens: int
-    sequences: int
-    left_over: int
-    rows: list[Position]
+from workbench.trainer_answers import TokensData
 
 
 def tokens(request: Request, count: int) -> Report[TokensData]:

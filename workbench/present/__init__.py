@@ -1,14 +1,13 @@
-"""Report -> text, JSON, Markdown, standalone HTML."""
-
-from typing import Any
+"""Documents of a report: text, JSON, Markdown and standalone HTML, all made from the same tables."""
 
 from analyzers.report import Report
 from analyzers.run import Run
 from workbench.options import Format
 
 
-def render(report: Report[Any], wanted: Format, run: Run) -> str:
-    """The whole document, ending in a newline."""
+def render(report: Report[object], wanted: Format, run: Run) -> str:
+    """Return the report on `run` as a document in the `wanted` format, ending in a newline."""
+    # Each format imports its own libraries, so that `--json` does not wait for Rich or NumPy.
     if wanted is Format.JSON:
         return report.json().decode() + "\n"
     if wanted is Format.MARKDOWN:

@@ -1,17 +1,16 @@
-"""A report without what tells whose run it was: paths, hosts, addresses and users become numbered stand-ins.
+"""A report without names: paths, hosts, addresses and users become numbered stand-ins, so that it can be shared.
 
-The same name gets the same stand-in throughout, so that frames and ranks can still be told apart. What everybody has is
-kept: packages below site-packages, Python's own library, this project's trainer, and the names of artefacts.
+The same name gets the same stand-in throughout, so that frames and ranks can still be told apart. Public names stay:
+packages below site-packages, Python's own library, this project's trainer, and the names of artefacts.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from analyzers.report import Report
+from analyzers.report import Data_co, Report
 from analyzers.run import Kind, Run
 
 PUBLIC_BELOW = re.compile(r"(?:site|dist)-packages|python3(?:\.\d+)?|trainer|torch|aten|c10")
@@ -25,34 +24,38 @@ PATH = re.compile(
     rf"(?<![\w.])(?:~|[A-Za-z]:)?[\\/](?:[^\s:'\"()<>,;]+)|(?:[\w.@+-]+/)*[\w@+-][\w.@+-]*\.(?:{SUFFIXES})\b"
 )
 ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{1,4}\b", re.IGNORECASE)
+HIDDEN = ("inputs", "verdict", "findings")
+"""The parts of a report that hold text, beside its data."""
 
 
-class Names:
-    """Stand-ins, numbered in order of sight."""
+class StandIns:
+    """Stand-ins such as `host2`, numbered by kind in the order in which names are seen."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], str] = {}
 
     def __call__(self, kind: str, name: str) -> str:
+        """Return the stand-in of a name, always the same."""
         number = 1 + sum(known == kind for known, _ in self._known)
         return self._known.setdefault((kind, name), f"{kind}{number}")
 
 
-def anonymised(report: Report[Any], run: Run) -> tuple[Report[Any], Run]:
-    """The report, and the run that it is told of, with every text replaced."""
+def anonymised(report: Report[Data_co], run: Run) -> tuple[Report[Data_co], Run]:
+    """Return the report and its run with every identifying text replaced; numbers and ids stay."""
     plain = msgspec.to_builtins(report)
-    veil = Veil(hosts(run), texts(plain))
-    hidden = walked(plain, veil)
-    data = msgspec.convert(hidden["data"], type(report.data))
-    told = msgspec.structs.replace(msgspec.convert(hidden, Report[Any]), data=data)
+    anonymiser = Anonymiser(hosts(run), texts(plain))
+    hidden = msgspec.convert(replaced(plain, anonymiser), Report)
+    # A report of no stated data keeps that as plain values; they become the room's structs again here.
+    data = msgspec.convert(hidden.data, type(report.data))
+    anonymous = msgspec.structs.replace(report, **{name: getattr(hidden, name) for name in HIDDEN}, data=data)
     # The files stay, as charts are drawn from them; their names stand in no document.
-    return told, Run(Path(veil.path(str(run.root))), run.artefacts)
+    return anonymous, Run(Path(anonymiser.path(str(run.root))), run.artefacts)
 
 
 def hosts(run: Run) -> set[str]:
-    """The machines that the files of a run name."""
-    told = run.manifest().get("hosts")
-    named = set(told.values()) if isinstance(told, dict) else set()
+    """Return the machines that the files of a run name."""
+    listed = run.manifest().get("hosts")
+    named = set(listed.values()) if isinstance(listed, dict) else set()
     for artefact in run.of(Kind.GROUPS):
         try:
             named.add(msgspec.json.decode(artefact.path.read_bytes())["host"])
@@ -61,41 +64,46 @@ def hosts(run: Run) -> set[str]:
     return {name for name in named if isinstance(name, str) and name}
 
 
-def texts(value: Any) -> Iterator[str]:
-    """All texts in a tree of plain values, but for the keys of mappings."""
+def texts(value: object) -> Iterator[str]:
+    """Yield all texts in a tree of plain values, without the keys of mappings."""
     if isinstance(value, str):
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from texts(inner)
 
 
-def walked(value: Any, veil: "Veil", field: str = "") -> Any:
-    """A tree of plain values with each text replaced; keys of mappings are names of fields, or our own."""
+def replaced(value: object, anonymiser: "Anonymiser", field: str = "") -> object:
+    """Return a tree of plain values with each text replaced; keys of mappings are names of fields and stay."""
     if isinstance(value, str):
-        return veil.path(value) if field in PATH_FIELDS and value else veil(value)
+        return anonymiser.path(value) if field in PATH_FIELDS and value else anonymiser(value)
     if isinstance(value, dict):
-        return {key: walked(inner, veil, key) for key, inner in value.items()}
+        return {key: replaced(inner, anonymiser, key) for key, inner in value.items()}
     if isinstance(value, list):
-        return [walked(inner, veil, field) for inner in value]
+        return [replaced(inner, anonymiser, field) for inner in value]
     return value
 
 
-class Veil:
-    """Replaces what identifies in a text. `seen` are the texts it will be used on."""
+class Anonymiser:
+    """Replaces what identifies a machine, a user or a folder in a text.
+
+    `seen` are all texts that it will be used on: a path that is public in one of them is public in short in all.
+    """
 
     def __init__(self, hosts: Iterable[str], seen: Iterable[str]) -> None:
-        self._names = Names()
+        self._stand_ins = StandIns()
+        # The longest first: `node1` must not replace the beginning of `node1.cluster`.
         longest_first = sorted(hosts, key=len, reverse=True)
         self._hosts = re.compile("|".join(rf"\b{re.escape(host)}\b" for host in longest_first) or r"(?!)")
         self._public = {short for text in seen for path in PATH.findall(text) for short in public_forms(path)}
 
     def __call__(self, text: str) -> str:
-        text = PATH.sub(lambda found: self.path(found[0]), text)
-        text = self._hosts.sub(lambda found: self._names("host", found[0]), text)
-        return ADDRESS.sub(lambda found: self._names("address", found[0]), text)
+        """Return a text with its paths, hosts and addresses replaced."""
+        text = PATH.sub(lambda match: self.path(match[0]), text)
+        text = self._hosts.sub(lambda match: self._stand_ins("host", match[0]), text)
+        return ADDRESS.sub(lambda match: self._stand_ins("address", match[0]), text)
 
     def path(self, path: str) -> str:
-        """A text that is a path as a whole."""
+        """Return a path with the parts replaced that are not public."""
         if path in self._public:
             return path
         parts = parts_of(path)
@@ -108,20 +116,21 @@ class Veil:
             return part
         stem, dot, suffix = part.rpartition(".")
         if last and dot and stem:
-            return f"{self._names('file', stem)}.{suffix}"
-        return self._names("folder", part)
+            return f"{self._stand_ins('file', stem)}.{suffix}"
+        return self._stand_ins("folder", part)
 
 
 def parts_of(path: str) -> list[str]:
+    """Return the folders and the file of a path, of Unix or Windows."""
     return [part for part in re.split(r"[\\/]", path) if part]
 
 
 def first_public(parts: list[str]) -> int:
-    """Where the part of a path begins that everybody has; its length if nowhere."""
+    """Return the index of the first folder that every machine has (site-packages), or the length without one."""
     return next((i for i, part in enumerate(parts) if PUBLIC_BELOW.fullmatch(part)), len(parts))
 
 
 def public_forms(path: str) -> list[str]:
-    """How a public file may be told in short: by its last two parts, or one."""
+    """Return the short forms in which messages name a public file: its last two parts, or one."""
     parts = parts_of(path)
     return ["/".join(parts[-count:]) for count in (1, 2)] if first_public(parts) < len(parts) else []

@@ -1,13 +1,11 @@
-"""A report as one HTML file that needs no network and no script."""
-
-from typing import Any
+"""A report as one HTML file that needs neither the network nor a script, so that it can be mailed or archived."""
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run
-from analyzers.words import rank_ranges
+from analyzers.words import rank_names
 from workbench.colours import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.present.sections import sections
-from workbench.present.svg_charts import pictures, text
+from workbench.present.svg_charts import charts, text
 from workbench.present.table import Table
 
 STYLE = """
@@ -40,16 +38,17 @@ PAGE = """<!doctype html>
 """
 
 
-def document(report: Report[Any], run: Run) -> str:
+def document(report: Report[object], run: Run) -> str:
+    """Return the report as one HTML page: verdict, findings, charts, tables."""
     verdict = report.verdict
     body = [
         f'<div class="verdict" style="--status:{STATUSES[verdict.status]}">',
         f"<p><strong>{text(verdict.sentence)}</strong></p>",
-        *(f"<p>missing: {text(gap)}</p>" for gap in verdict.missing),
+        *(f"<p>Missing evidence: {text(gap)}</p>" for gap in verdict.missing),
         "</div>",
         *(["<h2>Findings</h2>"] if report.findings else []),
         *(card(finding) for finding in report.findings),
-        *pictures(report, run),
+        *charts(report, run),
         *(grid(section) for section in sections(report)),
     ]
     return PAGE.format(
@@ -62,9 +61,9 @@ def document(report: Report[Any], run: Run) -> str:
 
 
 def card(finding: Finding) -> str:
-    """One finding: title, why, next and the evidence."""
+    """Return one finding: title, why, next and the evidence."""
     title = f"{SEVERITY_SIGNS[finding.severity]} {text(finding.title)}"
-    about = f" (rank {rank_ranges(finding.ranks)})" if finding.ranks else ""
+    about = f" ({rank_names(finding.ranks)})" if finding.ranks else ""
     facts = "".join(f"<li>{text(fact.text)} <code>{text(fact.line)}</code></li>" for fact in finding.evidence)
     return (
         f'<div class="finding" id="{text(finding.id)}" style="--status:{SEVERITIES[finding.severity]}">'
@@ -74,6 +73,8 @@ def card(finding: Finding) -> str:
 
 
 def grid(section: Table) -> str:
+    """Return a table under its title."""
+
     def row(cells: tuple[str, ...], tag: str) -> str:
         styled = (tag + (' class="n"' if i in section.numeric else "") for i in range(len(cells)))
         return "<tr>" + "".join(f"<{s}>{text(c)}</{tag}>" for s, c in zip(styled, cells, strict=True)) + "</tr>"

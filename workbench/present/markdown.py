@@ -1,25 +1,25 @@
-"""A report for a ticket or a pull request."""
+"""A report as Markdown, for a ticket or a pull request."""
 
 import re
-from typing import Any
 
 from analyzers.report import Report
 from analyzers.run import Run
-from analyzers.words import rank_ranges
+from analyzers.words import rank_names
 from workbench.colours import STATUS_SIGNS
 from workbench.console import clean
 from workbench.present.sections import sections
 from workbench.present.table import Table
 
 
-def document(report: Report[Any], run: Run) -> str:
+def document(report: Report[object], run: Run) -> str:
+    """Return the report as Markdown: verdict, findings, tables."""
     verdict = report.verdict
     lines = [
         f"# {STATUS_SIGNS[verdict.status]} {escape(verdict.kind.replace('_', ' '))}",
         "",
         f"**{escape(verdict.sentence)}**",
         "",
-        *(f"- missing: {escape(gap)}" for gap in verdict.missing),
+        *(f"- Missing evidence: {escape(gap)}" for gap in verdict.missing),
         "",
         *findings(report),
     ]
@@ -29,10 +29,11 @@ def document(report: Report[Any], run: Run) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
 
 
-def findings(report: Report[Any]) -> list[str]:
+def findings(report: Report[object]) -> list[str]:
+    """Return all findings as a list."""
     lines = ["## Findings", ""] if report.findings else []
     for finding in report.findings:
-        ranks = f" (rank {rank_ranges(finding.ranks)})" if finding.ranks else ""
+        ranks = f" ({rank_names(finding.ranks)})" if finding.ranks else ""
         lines.append(f"- **{finding.severity}: {escape(finding.title)}**{ranks} `{escape(finding.id)}`")
         lines += [f"  {escape(finding.why)}", f"  Next: {escape(finding.next)}"]
         lines += [f"  - {escape(fact.text)} {escape(fact.line)}".rstrip() for fact in finding.evidence]
@@ -40,6 +41,7 @@ def findings(report: Report[Any]) -> list[str]:
 
 
 def grid(section: Table) -> list[str]:
+    """Return the lines of a table."""
     rule = ["---:" if i in section.numeric else "---" for i in range(len(section.columns))]
     rows = [section.columns, rule, *section.rows]
     lines = ["| " + " | ".join(cell if row is rule else escape(cell) for cell in row) + " |" for row in rows]
@@ -47,6 +49,6 @@ def grid(section: Table) -> list[str]:
 
 
 def escape(text: object) -> str:
-    """Text of an artefact as text: no markup, no links, no HTML, one line."""
+    """Return a text as plain text on one line: a hostile file may hold markup, links or HTML."""
     flat = clean(text).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*_\[\]|#!])", r"\\\1", flat)

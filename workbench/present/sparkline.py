@@ -1,33 +1,34 @@
-"""Numbers over time in one line of text."""
+"""A sparkline: numbers over time in one line of text."""
 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
 
 LEVELS = "▁▂▃▄▅▆▇█"
-BROKEN = "✗"
+NOT_FINITE = "✗"
 
 
 def spark(values: Sequence[float], width: int) -> str:
-    """At most `width` characters, each the highest of its stretch of values; what is not finite is `✗`."""
+    """Return at most `width` characters, each the highest value of its stretch; NaN and infinity read `✗`."""
     finite = [value for value in values if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     return "".join(level(worst(part), low, high) for part in stretches(values, width))
 
 
 def stretches(values: Sequence[float], width: int) -> list[Sequence[float]]:
-    """The values in at most `width` parts of nearly one length."""
+    """Return the values in at most `width` stretches of nearly equal length."""
     parts = min(width, len(values))
     edges = [len(values) * i // parts for i in range(parts + 1)] if parts else []
     return [values[a:b] for a, b in pairwise(edges)]
 
 
 def worst(values: Sequence[float]) -> float:
-    """The highest, or one that is not finite: neither may be lost in a line."""
+    """Return the value that must stay visible: the first that is not finite, else the highest."""
     return next((value for value in values if not math.isfinite(value)), max(values))
 
 
 def level(value: float, low: float, high: float) -> str:
+    """Return the character for a value between `low` and `high`."""
     if not math.isfinite(value):
-        return BROKEN
+        return NOT_FINITE
     return LEVELS[round((value - low) / (high - low) * (len(LEVELS) - 1))] if high > low else LEVELS[0]

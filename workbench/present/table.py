@@ -1,8 +1,9 @@
-"""A small table of text: the unit that documents and faces lay out."""
+"""A small table of text: the unit that documents, the terminal app and the dashboard lay out."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+
+from analyzers.words import UNKNOWN
 
 ROWS = 12
 """How many rows a document shows of a table; `--json` has them all."""
@@ -19,9 +20,12 @@ class Table:
     left_out: int = 0
 
 
-def table(title: str, columns: str, rows: Iterable[Iterable[Any]], limit: int = ROWS) -> Table:
-    """A table from heads such as `rank> | phase`, where `>` marks a column of numbers."""
+def table(title: str, columns: str, rows: Iterable[Iterable[object]], limit: int = ROWS) -> Table:
+    """Return a table with heads such as `rank> | phase`, where `>` marks a column of numbers.
+
+    A cell of None reads `unknown`; builders give "" where a cell does not apply.
+    """
     heads = [head.strip() for head in columns.split("|")]
-    cells = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
+    cells = [tuple(UNKNOWN if cell is None else str(cell) for cell in row) for row in rows]
     numeric = frozenset(i for i, head in enumerate(heads) if head.endswith(">"))
     return Table(title, tuple(h.rstrip(">") for h in heads), tuple(cells[:limit]), numeric, max(0, len(cells) - limit))

@@ -1,9 +1,8 @@
-"""A report for a terminal, a pipe or a log: verdict first, then why, what to do next, and the numbers."""
+"""A report as text for a terminal, a pipe or a log: verdict, why, what to do next, then the numbers."""
 
 import io
 import os
 import sys
-from typing import Any
 
 from rich import box
 from rich.console import Console, Group
@@ -13,7 +12,7 @@ from rich.text import Text
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run
-from analyzers.words import rank_ranges
+from analyzers.words import rank_names
 from workbench.colours import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.console import clean
 from workbench.present.sections import sections
@@ -24,8 +23,8 @@ PIPED = 120
 FINDINGS = 8
 
 
-def document(report: Report[Any], run: Run) -> str:
-    """The text; with colour only where stdout is a terminal that wants it."""
+def document(report: Report[object], run: Run) -> str:
+    """Return the report as text; in colour only where stdout is a terminal that supports it."""
     buffer = io.StringIO()
     on_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     width = min(WIDEST, os.get_terminal_size().columns) if on_terminal else PIPED
@@ -40,8 +39,8 @@ def document(report: Report[Any], run: Run) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def head(report: Report[Any]) -> Group:
-    """Verdict, Why, Next, Missing."""
+def head(report: Report[object]) -> Group:
+    """Return the verdict with its reason, the next step and the missing evidence."""
     verdict, first = report.verdict, report.lead()
     colour = STATUSES[verdict.status]
     name = f"{STATUS_SIGNS[verdict.status]} {verdict.kind.replace('_', ' ')}"
@@ -63,12 +62,13 @@ def head(report: Report[Any]) -> Group:
 
 
 def evidence(finding: Finding) -> Text:
+    """Return the first facts behind a finding, one a line."""
     lines = [clean(fact.text) + (f"  ({clean(fact.line)})" if fact.line else "") for fact in finding.evidence[:5]]
     return Text("\n".join(f"- {line}" for line in lines), style="dim")
 
 
 def grid(section: Table) -> Group:
-    """A table under its title."""
+    """Return a table under its title."""
     drawn = Grid(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     for i, column in enumerate(section.columns):
         drawn.add_column(Text(column), justify="right" if i in section.numeric else "left", overflow="fold")
@@ -76,28 +76,29 @@ def grid(section: Table) -> Group:
         drawn.add_row(*(Text(clean(cell)) for cell in row))
     parts: list[Text | Padding] = [Text(f"\n{clean(section.title)}", style="bold"), Padding(drawn, (0, 0, 0, 1))]
     if section.left_out:
-        parts.append(Text(f"  ... and {section.left_out} more: --json has them all", style="dim"))
+        parts.append(Text(f"  ... and {section.left_out} more (--json prints all)", style="dim"))
     return Group(*parts)
 
 
-def findings(report: Report[Any]) -> Group:
-    """All findings, the first ones in full."""
+def findings(report: Report[object]) -> Group:
+    """Return the findings: the first `FINDINGS` with why and next, the rest as a count."""
     parts: list[Text | Padding] = [Text("\nFindings", style="bold")]
     for finding in report.findings[:FINDINGS]:
         sign = Text(f"  {SEVERITY_SIGNS[finding.severity]} ", style=SEVERITIES[finding.severity])
         parts.append(sign + Text(clean(f"{finding.title}{about(finding)}")) + Text(f"  [{finding.id}]", style="dim"))
         if finding is not report.lead():
-            told = Text(clean(f"{finding.why}\nNext: {finding.next}"), style="dim")
-            parts.append(Padding(told, (0, 0, 0, 6)))
+            body = Text(clean(f"{finding.why}\nNext: {finding.next}"), style="dim")
+            parts.append(Padding(body, (0, 0, 0, 6)))
     if (hidden := len(report.findings) - FINDINGS) > 0:
-        parts.append(Text(f"  ... and {hidden} more: --json has them all", style="dim"))
+        parts.append(Text(f"  ... and {hidden} more (--json prints all)", style="dim"))
     return Group(*parts)
 
 
 def about(finding: Finding) -> str:
-    return f" (rank {rank_ranges(finding.ranks)})" if finding.ranks else ""
+    """Return the ranks that a finding is about, in parentheses."""
+    return f" ({rank_names(finding.ranks)})" if finding.ranks else ""
 
 
 def more(run: Run) -> str:
-    """The command that shows more."""
-    return f"more: workbench inspect {clean(run.root)}    (a terminal app; --web, --json, --format markdown)"
+    """Return the command that shows more."""
+    return f"More: workbench inspect {clean(run.root)}   (terminal app; --web opens the dashboard, --json prints data)"

@@ -5,7 +5,7 @@ from typing import Any
 
 from analyzers.report import Finding
 from workbench.evidence_link import Sight, sight
-from workbench.present.sections import worst_first
+from workbench.present.tables.memory import worst_first
 from workbench.web.components.text import address
 from workbench.web.pages.trace_events import traces
 from workbench.web.served_run import ServedRun

@@ -10,7 +10,7 @@ from analyzers import traces
 from analyzers.columns import UnsavedColumns
 from analyzers.run import Kind, discover
 from analyzers.traces import ingest, report
-from workbench.present.tables.trace import trace as tables
+from workbench.present.tables.trace import trace_tables as tables
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
 PARTS, STEPS, RANKS = SIMULATED.llama(layers=2), 3, 4
@@ -99,7 +99,7 @@ def test_the_culprit_is_found_behind_the_victims_of_another_group(tmp_path, offs
             assert getattr(axis, name) == sum(getattr(group, name) for group in mine)
     shown = {table.title: table.rows for table in tables(found)}
     assert [row[:2] for row in shown["Waiting by mesh axis"]] == [(axis.desc, "2") for axis in found.axes]
-    assert {row[1] for row in shown["Collectives with most waiting"]} <= {"mesh_1", "mesh_2"}
+    assert {row[1] for row in shown["Collectives with the most waiting"]} <= {"mesh_1", "mesh_2"}
 
 
 def test_recordings_that_begin_at_different_collectives_are_matched(tmp_path, maker):

@@ -8,7 +8,7 @@ import pytest
 from analyzers import traces
 from analyzers.traces.across.traffic import traffic
 from analyzers.traces.structs import AllToAll
-from workbench.present.tables.trace import exchanges
+from workbench.present.tables.trace import bytes_sent
 from workbench.web.components.timing import traffic as drawn
 
 RANKS = 3
@@ -53,7 +53,7 @@ def test_each_part_goes_to_its_rank(report):
 
 
 def test_the_table_has_a_row_a_rank_and_a_column_a_peer(report):
-    shown = exchanges(report.data.ranks)
+    shown = bytes_sent(report.data.ranks)
     assert [(row[0], row[2:]) for row in shown.rows] == [
         ("0", ("840 B", "1.6 KiB", "3.9 KiB")),
         ("1", ("3.2 KiB", "40 B", "3.2 KiB")),
@@ -94,7 +94,7 @@ def test_members_that_nobody_names_are_no_ranks(maker):
     report = traces.analyze([maker.save(made.text(), "rank4_trace.json")])
     [found] = report.data.ranks[0].exchanges
     assert (found.ranks, found.sent_bytes) == ([], [800, 800, 1600])
-    assert exchanges(report.data.ranks).columns[2:] == ("to member 0", "to member 1", "to member 2")
+    assert bytes_sent(report.data.ranks).columns[2:] == ("to member 0", "to member 1", "to member 2")
     assert traffic(report.data.ranks).empty
 
 

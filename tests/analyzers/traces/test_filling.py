@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from workbench.present.tables.trace_rank import fillings
+from workbench.present.tables.trace_rank import occupancy
 
 NOTED = {
     "occupancy": "est. achieved occupancy %",
@@ -36,7 +36,7 @@ def test_means_are_weighted_by_duration(maker):
         "hostile": (None, None, None),
         "plain": (None, None, None),
     }
-    assert [row[2:] for row in fillings(account).rows] == [("18 %", "2.0", "0.4", ""), ("25 %", "2.0", "", "")]
+    assert [row[2:] for row in occupancy(account).rows] == [("18 %", "2.00", "0.438", ""), ("25 %", "2.00", "", "")]
 
 
 def test_what_limits_a_kernel_is_that_of_its_longest_execution(maker):
@@ -56,7 +56,7 @@ def test_what_limits_a_kernel_is_that_of_its_longest_execution(maker):
         "hostile": (None, ""),
         "plain": (None, ""),
     }
-    assert fillings(account).rows[0][2:] == ("88 %", "59.0", "3.8", "warps, registers")
+    assert occupancy(account).rows[0][2:] == ("88 %", "59.0", "3.75", "warps, registers")
 
 
 def test_kernels_that_last_no_time_count_alike(maker):
@@ -72,7 +72,7 @@ def test_a_host_has_no_table_of_them(maker):
     made.event("aten::mm", "cpu_op", 0, 1000)
     [account] = maker.accounts(made.text())
     assert account.kernels[0].occupancy is None
-    assert not fillings(account).rows
+    assert not occupancy(account).rows
 
 
 @pytest.mark.real

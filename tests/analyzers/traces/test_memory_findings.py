@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyzers import run, traces
-from workbench.present.tables.trace import of_rank
+from workbench.present.tables.trace import rank_tables
 
 RECORDED = Path(__file__).parent / "recorded" / "allocating" / "rank0_trace.json.gz"
 MIB, GIB = 1 << 20, 1 << 30
@@ -90,8 +90,8 @@ def test_a_recording_that_grows_is_told_whole(tmp_path):
     report = traces.analyze(run.discover(tmp_path).of(run.Kind.TRACE))
     assert (report.verdict.kind, report.verdict.ranks) == ("memory_grows", [0])
     assert any("remember" in one.text for one in report.lead().evidence)
-    tables = {one.title: one for one in of_rank(report.data.ranks[0]) if one.rows}
+    tables = {one.title: one for one in rank_tables(report.data.ranks[0]) if one.rows}
     grown = tables["Memory by step, cpu, rank 0"]
-    assert [row[grown.columns.index("grown by")] for row in grown.rows] == ["64.0 KiB"] * 3
-    kept = tables["What was never freed while it was recorded, cpu, rank 0"].rows
+    assert [row[grown.columns.index("growth")] for row in grown.rows] == ["64.0 KiB"] * 3
+    kept = tables["Memory never freed during the recording, cpu, rank 0"].rows
     assert [row[:2] for row in kept] == [("192.0 KiB", "3")]

@@ -12,7 +12,7 @@ from analyzers.errors import InputError
 from analyzers.traces import views
 from analyzers.traces.reading import stream
 from analyzers.traces.reading.event_table import EventTable
-from workbench.present.tables.trace import trace as tables
+from workbench.present.tables.trace import trace_tables as tables
 
 
 def one(maker, data, name="rank0_trace.json"):

@@ -10,7 +10,7 @@ from analyzers.traces import views
 from analyzers.traces.across.straggler_causes import Cause
 from analyzers.traces.columns.phases import HOST_PHASES
 from analyzers.traces.findings.stragglers import REASONS
-from workbench.present.tables.trace import divided
+from workbench.present.tables.trace import time_by_rank
 from workbench.web.components.timing import labels
 
 MS = 1_000_000
@@ -147,5 +147,5 @@ def test_recordings_of_two_moments_are_told_apart(maker):
     [finding] = [one for one in report.findings if one.id == "trace.exposed_communication"]
     assert "30.0 ms of 30.0 ms" in finding.why
     assert finding.evidence[0].text.startswith("rank 0, device 0, step 10: span 40.0 ms")
-    assert [row[2] for row in divided(report.data.ranks).rows] == ["5", "10"]
+    assert [row[2] for row in time_by_rank(report.data.ranks).rows] == ["5", "10"]
     assert labels(report.data.ranks) == ["rank 0, step 5", "rank 0, step 10"]

@@ -1,92 +1,109 @@
-"""The tables of a comparison: what changed from the first run to the second."""
+"""What changed from run a to run b: measures, settings, time by phase and kernel, memory by category."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-from analyzers.words import duration, size
+from analyzers.compare import CompareData
+from analyzers.memory.diff import Change as MemoryChange
+from analyzers.memory.diff import Diff
+from analyzers.traces.diff.diff import TraceDiff
+from analyzers.words import duration, duration_ns, size
 from workbench.present.table import Table, table
-from workbench.present.tables.trace_rank import kernel_name
+from workbench.present.tables.kernel_names import kernel_name
 
-GROUPINGS = ("categories", "modules", "lines")
-ENDS = "what | a> | b> | change>"
+GROUPINGS: Mapping[str, Callable[[Diff], Sequence[MemoryChange]]] = {
+    "categories": lambda diff: diff.categories,
+    "modules": lambda diff: diff.modules,
+    "lines": lambda diff: diff.lines,
+}
+"""The ways to group the memory at a peak, by the name that the dashboard's address has for them."""
+SINGULAR = {"categories": "category", "modules": "module", "lines": "source line"}
+HEADS = "{} | a> | b> | change>"
+
+Formatter = Callable[[float], str]
 
 
-def comparison(data: Any) -> list[Table]:
-    """Measures and settings, then what the time and the memory are made of, the largest changes first."""
+def comparison_tables(data: CompareData) -> list[Table]:
+    """Return measures and settings, then what changed in time and memory, the largest changes first."""
+    traces = data.traces
     return [
         measures(data),
         settings(data),
-        phases(data),
-        *(traced(data.traces, kind) for kind in kinds(data.traces)[:1]),
-        *([allocated(data.traces)] if data.traces else []),
-        *(holders(data.memory, by) for by in GROUPINGS if data.memory),
+        step_phases(data),
+        *([trace_changes(traces, kind) for kind in changed_kinds(traces)[:1]] if traces else []),
+        *([device_memory(traces)] if traces else []),
+        *(memory_changes(data.memory, by) for by in GROUPINGS if data.memory),
     ]
 
 
-def measures(data: Any) -> Table:
-    told = data.rows[: len(data.rows) - len(data.config)]  # the settings stand behind the measures
-    rows = ((row.what, row.a, row.b, row.change, row.interval) for row in told)
-    return table("Side by side", "what | a> | b> | change> | 95% interval>", rows, 40)
+def measures(data: CompareData) -> Table:
+    """Return step time, throughput, loss and memory of both runs."""
+    rows = data.rows[: len(data.rows) - len(data.config)]  # the settings come after the measures
+    cells = ((row.what, row.a, row.b, row.change, row.interval) for row in rows)
+    return table("Runs side by side", "measure | a> | b> | change> | 95 % interval>", cells, 40)
 
 
-def settings(data: Any) -> Table:
-    rows = ((row.what, row.a, row.b) for row in data.config)
-    return table("Settings that differ", "setting | a | b", rows, 40)
+def settings(data: CompareData) -> Table:
+    """Return the settings that differ."""
+    return table("Settings that differ", "setting | a | b", ((row.what, row.a, row.b) for row in data.config), 40)
 
 
-def phases(data: Any) -> Table:
-    """What a mean step gained and lost; the changes add up."""
-    rows = [(one.what, one.a_s, one.b_s, one.change_s) for one in data.phases]
-    whole = [("the whole step", *(sum(row[i] for row in rows) for i in (1, 2, 3)))] if rows else []
-    return table("A mean step by phase", ENDS, (ends(row, duration) for row in [*rows, *whole]), 24)
+def step_phases(data: CompareData) -> Table:
+    """Return how much longer or shorter each phase of a mean step is; the changes add up to the last row."""
+    rows = [(phase.what, phase.a_s, phase.b_s, phase.change_s) for phase in data.phases]
+    before, after = sum(phase.a_s for phase in data.phases), sum(phase.b_s for phase in data.phases)
+    whole = [("whole step", before, after, after - before)] if rows else []
+    return changes("Mean step by phase", HEADS.format("phase"), [*rows, *whole], duration, 24)
 
 
-def parts(found: Any) -> Table:
-    """What a traced step gained and lost; the changes add up."""
-    rows = [(one.what, one.a_ns / 1e9, one.b_ns / 1e9, one.change_ns / 1e9) for one in found.parts]
-    a, b = found.step_a_ns / 1e9, found.step_b_ns / 1e9
-    return table(
-        "A traced step by part", ENDS, (ends(row, duration) for row in [*rows, ("the whole step", a, b, b - a)])
-    )
+def trace_parts(diff: TraceDiff) -> Table:
+    """Return how much longer or shorter each part of a profiled step is; the changes add up to the last row."""
+    rows = [(part.what, part.a_ns, part.b_ns, part.change_ns) for part in diff.parts]
+    whole = ("whole step", diff.step_a_ns, diff.step_b_ns, diff.step_b_ns - diff.step_a_ns)
+    return changes("Profiled step by kind of work", HEADS.format("work"), [*rows, whole], duration_ns)
 
 
-def kinds(found: Any) -> list[str]:
-    """Of what kinds something changed in the traces."""
-    return list(dict.fromkeys(one.kind for one in found.changes)) if found else []
+def changed_kinds(diff: TraceDiff) -> list[str]:
+    """Return the kinds of things that changed in the traces, such as `kernel` and `module`."""
+    return list(dict.fromkeys(change.kind for change in diff.changes))
 
 
-def traced(found: Any, kind: str, limit: int = 12) -> Table:
-    """The kernels, operators, modules or phases of which a traced step has more or less."""
+def trace_changes(diff: TraceDiff, kind: str, limit: int = 12) -> Table:
+    """Return the kernels, operators, modules or phases on which a profiled step spends more or less time."""
     rows = (
-        (kernel_name(one.name), one.how, *ends(("", one.a_ns / 1e9, one.b_ns / 1e9, one.change_ns / 1e9), duration)[1:])
-        for one in found.changes
-        if one.kind == kind
+        (kernel_name(c.name), c.how, duration_ns(c.a_ns), duration_ns(c.b_ns), signed(c.change_ns, duration_ns))
+        for c in diff.changes
+        if c.kind == kind
     )
-    return table(f"Each {kind} that changed, a step", "what | how | a> | b> | change>", rows, limit)
+    return table(f"Time per profiled step that changed, by {kind}", f"{kind} | how | a> | b> | change>", rows, limit)
 
 
-def allocated(found: Any, limit: int = 16) -> Table:
-    """What the traced devices held at most, and what allocates more or less."""
+def device_memory(diff: TraceDiff, limit: int = 16) -> Table:
+    """Return the peaks of the traced devices, and the operators and modules that allocate more or less."""
     rows = (
-        (one.where, one.kind, one.name or "-", *ends(("", one.a_bytes, one.b_bytes, one.change_bytes), size)[1:])
-        for one in found.memory
+        (c.where, c.kind, c.name, size(c.a_bytes), size(c.b_bytes), signed(c.change_bytes, size)) for c in diff.memory
     )
-    return table("Memory in the traces", "of | what | name | a> | b> | change>", rows, limit)
+    return table("Device memory in the traces", "device | measure | name | a> | b> | change>", rows, limit)
 
 
-def holders(diff: Any, by: str, limit: int = 8) -> Table:
-    """What the fullest devices hold at their peaks, the largest changes first."""
+def memory_changes(diff: Diff, by: str, limit: int = 8) -> Table:
+    """Return what changed at the peaks of the fullest devices, grouped `by` one of `GROUPINGS`, largest first."""
     rows = (
-        (c.what, c.state, *ends(("", c.a_bytes, c.b_bytes, c.bytes), size)[1:]) for c in getattr(diff, by) if c.bytes
+        (c.what, c.state, size(c.a_bytes), size(c.b_bytes), signed(c.bytes, size))
+        for c in GROUPINGS[by](diff)
+        if c.bytes
     )
-    return table(f"Memory that changed, by {by}", "what | state | a> | b> | change>", rows, limit)
+    name = SINGULAR[by]
+    return table(f"Memory that changed, by {name}", f"{name} | state | a> | b> | change>", rows, limit)
 
 
-def ends(row: tuple[str, Any, Any, Any], told: Callable[[Any], str]) -> tuple[str, ...]:
-    """A name, both values and the change, as text."""
-    what, a, b, change = row
-    return what, told(a), told(b), signed(change, told)
+def changes(
+    title: str, heads: str, rows: Sequence[tuple[str, float, float, float]], text: Formatter, limit: int = 12
+) -> Table:
+    """Return a table of names, both values and the change, each number formatted by `text`."""
+    cells = ((what, text(a), text(b), signed(change, text)) for what, a, b, change in rows)
+    return table(title, heads, cells, limit)
 
 
-def signed(change: float, told: Callable[[Any], str]) -> str:
-    return f"{'-' if change < 0 else '+'}{told(abs(change))}"
+def signed(change: float, text: Formatter) -> str:
+    """Return a change with its sign, formatted by `text`."""
+    return f"{'-' if change < 0 else '+'}{text(abs(change))}"

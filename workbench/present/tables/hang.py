@@ -1,33 +1,86 @@
-"""What was looked up of a hang, as tables."""
+"""Who hangs and who waits: the culprits of a hang report, and what the ranks were doing."""
 
-import pandas as pd
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from analyzers.hangs import views
-from analyzers.words import rank_ranges
+from analyzers.hangs.model import Culprit, Frame, HangData, user_frame
+from analyzers.words import rank_ranges, source_line
 from workbench.present.table import Table, table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ROWS = 40
 
 
-def operations(frame: pd.DataFrame) -> Table:
-    """What the ranks issued side by side (`hangs.views.operations`); those that issued the same share a column.
+def hang_tables(data: HangData) -> list[Table]:
+    """Return the culprits, who waits for whom, and the process groups."""
+    groups = ((g.name, g.desc, rank_ranges(g.ranks)) for g in data.groups)
+    return [
+        culprits(data.culprits),
+        waits(data),
+        table("Process groups", "name | description | ranks", groups, 6),
+    ]
 
-    The lines come last, as what parts the ranks is to be seen first; `≠` marks the rows in which they part.
+
+def culprits(found: Sequence[Culprit]) -> Table:
+    """Return the ranks that hold up the others, where they are and who waits for them."""
+    rows = (
+        (
+            rank_ranges(c.ranks),
+            class_name(c),
+            c.group_desc or c.group or "",
+            "" if c.seq is None else c.seq,
+            c.operation or "",
+            user_line(c.frames),
+            rank_ranges(c.victims),
+        )
+        for c in found
+    )
+    return table("Culprits", "ranks | class | group | seq> | operation | source line | victims", rows)
+
+
+def waits(data: HangData) -> Table:
+    """Return for each waiting rank the ranks that it waits for."""
+    names = {group.name: group.desc or group.name for group in data.groups}
+    rows = (
+        (w.rank, rank_ranges(w.waits_for) or "no rank: all have arrived", names.get(w.group, w.group), w.seq)
+        for w in data.waits
+    )
+    return table("Who waits for whom", "rank> | waits for | group | seq>", rows)
+
+
+def class_name(culprit: Culprit) -> str:
+    """Return the class of a culprit in words: `host stuck`."""
+    return str(culprit.kind).replace("_", " ")
+
+
+def user_line(frames: Sequence[Frame]) -> str:
+    """Return `train.py:41 step`: the innermost line of user code; `not recorded` without a stack."""
+    frame = user_frame(list(frames))
+    return f"{source_line(frame.filename, frame.line)} {frame.name}" if frame else "not recorded"
+
+
+def operations(frame: "pd.DataFrame") -> Table:
+    """Return what the ranks issued side by side (`hangs.views.operations`); equal ranks share a column.
+
+    `≠` marks the rows in which ranks differ. The source lines come last, so that the difference is in sight first.
     """
     together = views.folded(frame, "columns") if len(frame) else frame
-    heads = " | ".join(["seq>", "", *(f"rank {ranks}" for ranks in together.columns), "line"])
+    heads = " | ".join(["seq>", "", *(f"rank {ranks}" for ranks in together.columns), "source lines"])
     rows = (side_by_side(seq, row) for seq, row in zip(together.index, together.to_numpy().tolist(), strict=True))
-    return table("Operations around the point where ranks part", heads, rows, ROWS)
+    return table("Operations around the first difference between ranks", heads, rows, ROWS)
 
 
-def side_by_side(seq: int, cells: list[str]) -> list[object]:
-    """A row, from cells such as `all_reduce 1024 Float (trainer/step.py:43)`."""
-    told = [cell.removesuffix(")").partition(" (") for cell in cells]
-    lines = dict.fromkeys(line for _, _, line in told if line)
-    return [seq, "≠" if len(set(cells)) > 1 else "", *(operation for operation, _, _ in told), "  ".join(lines)]
+def side_by_side(seq: int, cells: Sequence[str]) -> list[object]:
+    """Return a row of `operations` from cells such as `all_reduce 1024 Float (trainer/step.py:43)`."""
+    pieces = [cell.removesuffix(")").partition(" (") for cell in cells]
+    lines = dict.fromkeys(line for _, _, line in pieces if line)
+    return [seq, "≠" if len(set(cells)) > 1 else "", *(operation for operation, _, _ in pieces), "  ".join(lines)]
 
 
-def standing(places: pd.DataFrame) -> Table:
-    """Where the ranks stand (`hangs.views.places`)."""
+def current_positions(places: "pd.DataFrame") -> Table:
+    """Return what each rank was doing when it was last seen (`hangs.views.places`)."""
     rows = ((rank_ranges(ranks), said) for ranks, said in zip(places["ranks"], places["said"], strict=True))
-    return table("Where the ranks stand", "ranks | where", rows, ROWS)
+    return table("What each rank is doing", "ranks | activity", rows, ROWS)

@@ -1,107 +1,124 @@
-"""The breakdown table and the what-if of a memory report as small tables of text."""
+"""What a memory report answers only on request: the full breakdown of the peak, and what-if estimates."""
 
-from typing import Any
+from collections.abc import Sequence
 
-from analyzers.words import share, size
+from analyzers.memory.model import MemoryData
+from analyzers.memory.model_extras import Activations, Breakdown, WhatIf
+from analyzers.words import percent_change, share, size
 from workbench.present.table import Table, table
 
 
-def further(data: Any) -> list[Table]:
-    """What was asked for beside the usual report; of several files the breakdown of the fullest."""
-    fullest = sorted(data.breakdown, key=lambda one: -one.peak_bytes)[:1]
-    return [*what_if(data.what_if), *(part for one in fullest for part in breakdown(one))]
+def requested_tables(data: MemoryData) -> list[Table]:
+    """Return the tables of the what-if and of the breakdown; of several files the breakdown of the fullest."""
+    fullest = sorted(data.breakdown, key=lambda device: -device.peak_bytes)[:1]
+    return [*what_if(data.what_if), *(part for device in fullest for part in breakdown(device))]
 
 
-def what_if(answers: list[Any]) -> list[Table]:
+def what_if(answers: Sequence[WhatIf]) -> list[Table]:
+    """Return how the peaks would change with other settings, and by which models that was estimated."""
     if not answers:
         return []
-    first = max(answers, key=lambda one: one.new_peak_bytes)
-    names = sorted(first.new_categories, key=lambda name: -max(first.categories[name], first.new_categories[name]))
+    fullest = max(answers, key=lambda answer: answer.new_peak_bytes)
     return [
+        new_peaks(answers, ", ".join(f"{change.name}={change.value}" for change in fullest.changes)),
+        new_categories(fullest),
         table(
-            f"What if {', '.join(f'{change.name}={change.value}' for change in first.changes)}",
-            "rank> | device> | step> | peak> | would be> | change>",
-            (
-                (w.rank, w.device, w.step, size(w.peak_bytes), size(w.new_peak_bytes), changed(w))
-                for w in sorted(answers, key=lambda one: -one.new_peak_bytes)
-            ),
+            "Models behind the estimates",
+            "change | model",
+            ((f"{c.name}={c.value}", c.model) for c in fullest.changes),
         ),
-        table(
-            "Who holds the peak then",
-            "category | now> | would be>",
-            (
-                (name, size(first.categories[name]), size(first.new_categories[name]))
-                for name in names
-                if first.categories[name] or first.new_categories[name]
-            ),
-        ),
-        table("By these models", "change | model", ((f"{c.name}={c.value}", c.model) for c in first.changes)),
     ]
 
 
-def changed(answer: Any) -> str:
-    return f"{100 * (answer.new_peak_bytes / answer.peak_bytes - 1):+.1f} %" if answer.peak_bytes else "-"
+def new_peaks(answers: Sequence[WhatIf], settings: str) -> Table:
+    """Return the peak of each device now and with the changed settings."""
+    rows = (
+        (
+            answer.rank,
+            answer.device,
+            answer.step,
+            size(answer.peak_bytes),
+            size(answer.new_peak_bytes),
+            percent_change(answer.peak_bytes, answer.new_peak_bytes),
+        )
+        for answer in sorted(answers, key=lambda answer: -answer.new_peak_bytes)
+    )
+    return table(f"What if {settings}", "rank> | device> | step> | peak now> | estimated peak> | change>", rows)
 
 
-def breakdown(one: Any) -> list[Table]:
-    """The tables of one device of one file."""
-    of = f", rank {one.rank}" if one.rank is not None else ""
+def new_categories(answer: WhatIf) -> Table:
+    """Return the categories at the peak now and with the changed settings, the largest first."""
+    now, later = answer.categories, answer.new_categories
+    names = sorted(later, key=lambda name: -max(now[name], later[name]))
+    rows = ((name, size(now[name]), size(later[name])) for name in names if now[name] or later[name])
+    return table("Memory by category at the estimated peak", "category | now> | estimated>", rows)
+
+
+def breakdown(device: Breakdown) -> list[Table]:
+    """Return the tables of one device of one file."""
+    suffix = f", rank {device.rank}" if device.rank is not None else ""
     return [
         table(
-            f"Allocator segments{of}",
+            f"Allocator segments{suffix}",
             "kind | segments> | reserved> | allocated> | free>",
             (
                 (s.kind, s.segments, size(s.reserved_bytes), size(s.allocated_bytes), size(s.free_bytes))
-                for s in one.segments
+                for s in device.segments
             ),
         ),
         table(
-            f"Memory by category at the peak of {size(one.peak_bytes)}{of}",
-            "category | bytes> | share> | tensors> | largest",
+            f"Memory by category at the peak of {size(device.peak_bytes)}{suffix}",
+            "category | bytes> | share> | tensors> | largest tensors",
             (
-                (h.name, size(h.bytes), share(h.bytes, one.peak_bytes), h.tensors, ", ".join(h.largest))
-                for h in one.holders
+                (h.name, size(h.bytes), share(h.bytes, device.peak_bytes), h.tensors, ", ".join(h.largest))
+                for h in device.holders
             ),
         ),
         table(
-            "High-water marks of what comes and goes",
+            "Highest use of short-lived categories",
             "category | bytes> | after entry>",
-            ((h.name, size(h.bytes), h.entry) for h in one.high_water),
+            ((h.name, size(h.bytes), h.entry) for h in device.high_water),
         ),
         table(
             "Largest tensors",
             "tensor | bytes> | category",
-            ((t.name, size(t.bytes), t.category) for t in one.tensors),
+            ((t.name, size(t.bytes), t.category) for t in device.tensors),
             20,
         ),
-        *model(one.activations),
-        *overhead(one),
+        *model(device.activations),
+        *overhead(device),
     ]
 
 
-def model(activations: Any) -> list[Table]:
-    """The model's shape, and what each layer keeps beside what the formula says."""
-    job, told = activations.job, activations.theoretical_bytes_per_layer
+def model(activations: Activations) -> list[Table]:
+    """Return the shape of the model, and what each layer keeps for the backward pass beside what the formula says."""
+    job, formula = activations.job, activations.theoretical_bytes_per_layer
+    whole = formula * job.layers if job and job.layers and formula else None
     shape = [
         ("model", job.name), ("hidden size", job.dim), ("intermediate size", job.hidden_dim), ("layers", job.layers),
-        ("heads", job.heads), ("batch", job.batch), ("sequence", job.seq), ("recomputation", job.checkpointing),
-        ("theoretical activations of a layer", size(told)),
-        ("of all layers", size(told * job.layers if told else None)),
+        ("heads", job.heads), ("batch", job.batch), ("sequence length", job.seq),
+        ("activation checkpointing", job.checkpointing),
+        ("activations of one layer by the formula", size(formula)),
+        ("activations of all layers by the formula", size(whole)),
     ] if job else []  # fmt: skip
-    rows = ((layer.layer, size(layer.bytes), share(layer.bytes, told or 0)) for layer in activations.layers)
+    rows = (
+        (layer.layer, size(layer.bytes), share(layer.bytes, formula) if formula else None)
+        for layer in activations.layers
+    )
     return [
-        table("Model", "what | is", shape),
-        table("Activations of each layer at the peak", "layer | measured> | of the theoretical>", rows, 8),
+        table("Model", "setting | value", shape),
+        table("Activations of each layer at the peak", "layer | measured> | share of the formula>", rows, 8),
     ]
 
 
-def overhead(one: Any) -> list[Table]:
-    found = one.overhead
-    if found is None:
+def overhead(device: Breakdown) -> list[Table]:
+    """Return how much of the memory in use the allocator accounts for; nothing where that was not recorded."""
+    account = device.overhead
+    if account is None:
         return []
     rows = [
-        (f"used by the {found.of}", size(found.used_bytes), ""),
-        ("tracked", size(found.tracked_bytes), share(found.tracked_bytes, found.used_bytes)),
-        ("untracked", size(found.untracked_bytes), share(found.untracked_bytes, found.used_bytes)),
+        (f"used by the {account.of}", size(account.used_bytes), ""),
+        ("tracked", size(account.tracked_bytes), share(account.tracked_bytes, account.used_bytes)),
+        ("untracked", size(account.untracked_bytes), share(account.untracked_bytes, account.used_bytes)),
     ]
-    return [table(f"Used against tracked at the end (untracked: {found.made_of})", "what | bytes> | share>", rows)]
+    return [table(f"Memory in use at the end (untracked: {account.made_of})", "what | bytes> | share>", rows)]

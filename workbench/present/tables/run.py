@@ -1,35 +1,34 @@
-"""The whole run at a glance: how each rank stands, and which files tell of it."""
+"""The whole run at a glance: the state of each rank, and the files that the run left."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from analyzers.report import Finding, Report
 from analyzers.run import Artefact, Run
 from analyzers.words import duration, rank_ranges, size
-from workbench.ask import parts
 from workbench.colours import SEVERITY_SIGNS
+from workbench.present.room_data import RoomData, room_data
 from workbench.present.table import Table, table
 
 RANKS_AT_MOST = 2000
-FOLDED_AT_MOST = 200
+FILES_AT_MOST = 200
 
 
-def ranks(report: Report[Any]) -> Table:
-    """A row a rank: what each room says of it; those that findings name come first."""
-    rooms = parts(report)
-    steps = {one.rank: one for one in rooms["steps"].ranks} if "steps" in rooms else {}
-    peaks = peaks_of(rooms["memory"].devices) if "memory" in rooms else {}
-    waits = {one.rank: one.waits_for for one in rooms["hang"].waits} if "hang" in rooms else {}
-    named = named_by(report.findings)
-    known = {one.rank for one in report.inputs if one.rank is not None} | {*steps, *peaks, *waits, *named}
+def rank_list(report: Report[object]) -> Table:
+    """Return a row for each rank: what each room says of it; ranks that findings name come first."""
+    rooms = room_data(report)
+    steps = {rank.rank: rank for rank in rooms.steps.ranks} if rooms.steps else {}
+    peaks = peak_bytes(rooms)
+    waits = {wait.rank: wait.waits_for for wait in rooms.hang.waits} if rooms.hang else {}
+    named = findings_by_rank(report.findings)
+    known = {file.rank for file in report.inputs if file.rank is not None} | {*steps, *peaks, *waits, *named}
     rows = (
         (
             rank,
-            steps[rank].last_step if rank in steps else None,
-            duration(steps[rank].median_step_s) if rank in steps else None,
-            size(peaks[rank]) if rank in peaks else None,
-            rank_ranges(waits[rank]) or "nobody" if rank in waits else None,
-            "  ".join(told for _, told in named.get(rank, [])) or None,
+            steps[rank].last_step if rank in steps else "",
+            duration(steps[rank].median_step_s) if rank in steps else "",
+            size(peaks[rank]) if rank in peaks else "",
+            rank_ranges(waits[rank]) or "no rank" if rank in waits else "",
+            "  ".join(text for _, text in named.get(rank, [])),
         )
         for rank in sorted(known, key=lambda rank: (named[rank][0][0] if rank in named else len(report.findings), rank))
     )
@@ -37,44 +36,44 @@ def ranks(report: Report[Any]) -> Table:
     return table("Ranks", heads, rows, RANKS_AT_MOST)
 
 
-def peaks_of(devices: Sequence[Any]) -> dict[int, int]:
-    """Bytes at the highest peak of each rank's snapshots."""
+def peak_bytes(rooms: RoomData) -> dict[int, int]:
+    """Return the highest peak of each rank's snapshots."""
     peaks: dict[int, int] = {}
-    for device in devices:
+    for device in rooms.memory.devices if rooms.memory else ():
         if device.rank is not None:
             peaks[device.rank] = max(peaks.get(device.rank, 0), device.peak_allocated_bytes)
     return peaks
 
 
-def named_by(findings: Sequence[Finding]) -> dict[int, list[tuple[int, str]]]:
-    """The place and the id of the findings that name a rank, the gravest first, as they are ordered."""
+def findings_by_rank(findings: Sequence[Finding]) -> dict[int, list[tuple[int, str]]]:
+    """Return, for each rank, position and id of the findings that name it, in the order of the report."""
     named: dict[int, list[tuple[int, str]]] = {}
-    for place, finding in enumerate(findings):
+    for position, finding in enumerate(findings):
         for rank in finding.ranks:
-            named.setdefault(rank, []).append((place, f"{SEVERITY_SIGNS[finding.severity]} {finding.id}"))
+            named.setdefault(rank, []).append((position, f"{SEVERITY_SIGNS[finding.severity]} {finding.id}"))
     return named
 
 
-def artefacts(runs: Sequence[Run]) -> Table:
-    """The files of the runs, those of one kind and step in one row."""
-    alike: dict[tuple[str, int, bool], list[Artefact]] = {}
-    for one in (artefact for run in runs for artefact in run.artefacts):
-        alike.setdefault((one.kind, -1 if one.step is None else one.step, one.exit), []).append(one)
+def file_list(runs: Sequence[Run]) -> Table:
+    """Return the files of the runs; files of the same kind and step share a row."""
+    groups: dict[tuple[str, int, bool], list[Artefact]] = {}
+    for file in (artefact for run in runs for artefact in run.artefacts):
+        groups.setdefault((file.kind, -1 if file.step is None else file.step, file.exit), []).append(file)
     rows = (
         (
             kind.replace("_", " "),
-            None if step < 0 else f"{step} (exit)" if of_exit else step,
-            rank_ranges(one.rank for one in files if one.rank is not None) or None,
+            "" if step < 0 else f"{step} (exit)" if at_exit else step,
+            rank_ranges(file.rank for file in files if file.rank is not None),
             len(files),
-            size(sum(one.bytes for one in files)),
-            below(files[0], runs),
+            size(sum(file.bytes for file in files)),
+            path_in_run(files[0], runs),
         )
-        for (kind, step, of_exit), files in sorted(alike.items())
+        for (kind, step, at_exit), files in sorted(groups.items())
     )
-    return table("Artefacts", "kind | step> | ranks | files> | size> | the first of them", rows, FOLDED_AT_MOST)
+    return table("Files", "kind | step> | ranks | files> | size> | first file", rows, FILES_AT_MOST)
 
 
-def below(one: Artefact, runs: Sequence[Run]) -> str:
-    """The path inside its run; whole where several are shown."""
+def path_in_run(file: Artefact, runs: Sequence[Run]) -> str:
+    """Return the path inside the run; the whole path where several runs are shown."""
     only = runs[0].root if len(runs) == 1 else None
-    return str(one.path.relative_to(only)) if only and one.path.is_relative_to(only) else str(one.path)
+    return str(file.path.relative_to(only)) if only and file.path.is_relative_to(only) else str(file.path)

@@ -1,11 +1,17 @@
-"""The tables of a trace report: all ranks side by side, then the details of one."""
+"""The tables of a trace report: all ranks side by side, then the details of the first."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from analyzers.words import duration_ns, flops, rank_ranges, share, size
+from analyzers.traces.across.clocks import Clock
+from analyzers.traces.across.rank_waits import AxisWaits, CollectiveWait, GroupWaits, RankWaits
+from analyzers.traces.report import TraceData
+from analyzers.traces.structs import CriticalPart, RankTrace
+from analyzers.words import duration_ns, figures, flops, percent, rank_ranges, share, size
 from workbench.present.table import Table, table
-from workbench.present.tables.trace_memory import memory
-from workbench.present.tables.trace_rank import cut, details, kernel_name
+from workbench.present.tables.kernel_names import kernel_name, shortened
+from workbench.present.tables.trace_memory import memory_tables
+from workbench.present.tables.trace_rank import detail_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,43 +19,43 @@ if TYPE_CHECKING:
 EVENTS, PEERS = 12, 16
 
 
-def trace(data: Any) -> list[Table]:
-    """Where the time of all ranks goes, who waits for whom, then the details of the first account."""
+def trace_tables(data: TraceData) -> list[Table]:
+    """Return where the time of all ranks goes and who waits for whom, then the details of the first rank."""
     return [
-        divided(data.ranks),
-        idle([r for r in data.ranks if r.device is not None]),
+        time_by_rank(data.ranks),
+        idle_causes([r for r in data.ranks if r.device is not None]),
         waiting(data.waits),
-        axes([a for a in data.axes if a.groups > 1]),
-        groups(data.groups),
-        meetings(data.meetings),
-        exchanges(data.ranks),
-        clocks([c for c in data.clocks if not c.same_host]),
-        arithmetic([r for r in data.ranks if r.flops]),
-        critical(data.critical),
-        validity(data.ranks),
-        *(section for rank in data.ranks[:1] for section in of_rank(rank)),
+        waiting_by_axis([a for a in data.axes if a.groups > 1]),
+        waiting_by_group(data.groups),
+        longest_waits(data.meetings),
+        bytes_sent(data.ranks),
+        clock_offsets([c for c in data.clocks if not c.same_host]),
+        floating_point_work([r for r in data.ranks if r.flops]),
+        critical_path(data.critical),
+        problems(data.ranks),
+        *(section for rank in data.ranks[:1] for section in rank_tables(rank)),
     ]
 
 
-def of_rank(rank: Any) -> list[Table]:
-    """All that is known of one rank: its time, then its memory."""
-    return [*details(rank), *memory(rank)]
+def rank_tables(rank: RankTrace) -> list[Table]:
+    """Return all tables of one rank: its time, then its memory."""
+    return [*detail_tables(rank), *memory_tables(rank)]
 
 
-def events(blocks: "pd.DataFrame") -> Table:
-    """What takes longest in a window (`traces.views.timeline`); short neighbours are told as one."""
+def longest_events(blocks: "pd.DataFrame") -> Table:
+    """Return what takes longest in a window (`traces.views.timeline`); short neighbours are counted together."""
     most = blocks.nlargest(EVENTS, "busy_ns", keep="first")
     columns = (most[name] for name in ("name", "lane", "kind", "count", "start_ns", "busy_ns"))
     rows = (
-        (cut(name), lane, kind or "host", count, duration_ns(start), duration_ns(busy))
+        (shortened(name), lane, kind or "host", count, duration_ns(start), duration_ns(busy))
         for name, lane, kind, count, start, busy in zip(*columns, strict=True)
     )
-    heads = "longest of them | stream or thread | kind | events> | begins at> | take>"
-    return table("Longest events of the window", heads, rows, EVENTS)
+    heads = "longest event | stream or thread | kind | events> | start> | duration>"
+    return table("Longest events in view", heads, rows, EVENTS)
 
 
-def latest(late: "pd.DataFrame") -> Table:
-    """The collectives that a rank came latest to (`traces.views.lateness`)."""
+def latest_arrivals(late: "pd.DataFrame") -> Table:
+    """Return, for each collective, the rank that arrived last (`traces.views.lateness`), the latest first."""
     last = late.loc[late.groupby("which")["late_ns"].idxmax()].nlargest(EVENTS, "late_ns", keep="first")
     columns = (last[name] for name in ("which", "name", "rank", "late_ns", "start_ns"))
     rows = (
@@ -59,13 +65,14 @@ def latest(late: "pd.DataFrame") -> Table:
     return table("Latest arrivals", "collective | name | last rank> | late by> | arrived at>", rows, EVENTS)
 
 
-def divided(ranks: list[Any]) -> Table:
-    heads = "rank> | device> | steps> | span> | compute> | communication> | exposed> | memory> | idle>"
+def time_by_rank(ranks: Sequence[RankTrace]) -> Table:
+    """Return how the recorded time of each rank divides."""
+    heads = (
+        "rank> | device> | steps> | recorded> | compute> | communication> | exposed communication> | memory> | idle>"
+    )
     rows = (
         (
-            r.rank,
-            r.device,
-            steps_of(r),
+            *identity(r),
             duration_ns(r.span_ns),
             duration_ns(r.compute_ns),
             duration_ns(r.communication_ns),
@@ -75,11 +82,21 @@ def divided(ranks: list[Any]) -> Table:
         )
         for r in ranks
     )
-    return table("Where the time goes", heads, rows)
+    return table("Time by rank", heads, rows)
 
 
-def exchanges(ranks: list[Any]) -> Table:
-    """What each rank of the group that exchanges most sends to each other, as far as there is room."""
+def identity(account: RankTrace) -> tuple[object, object, str]:
+    """Return rank, device and steps of an account: the first cells of its row."""
+    return account.rank, "host" if account.device is None else account.device, step_numbers(account)
+
+
+def step_numbers(account: RankTrace) -> str:
+    """Return the numbers of its steps, as recordings of several moments of a run stand beside each other."""
+    return rank_ranges(step.step for step in account.step_times) or "none"
+
+
+def bytes_sent(ranks: Sequence[RankTrace]) -> Table:
+    """Return what each rank sends to each other in the group with the largest exchange; at most `PEERS` columns."""
     most = max((e for r in ranks for e in r.exchanges), key=lambda e: sum(e.sent_bytes), default=None)
     members = len(most.sent_bytes[:PEERS]) if most else 0
     peers = most.ranks[:PEERS] if most and most.ranks else [f"member {i}" for i in range(members)]
@@ -90,16 +107,15 @@ def exchanges(ranks: list[Any]) -> Table:
         if most and (e.group, e.ranks) == (most.group, most.ranks)
     )
     heads = " | ".join(["rank>", "all-to-alls>", *(f"to {peer}>" for peer in peers)])
-    return table(f"Who sends how much to whom in group {most.group_desc or most.group if most else ''}", heads, rows)
+    return table(f"Bytes sent by all-to-all in group {most.group_desc or most.group if most else ''}", heads, rows)
 
 
-def idle(ranks: list[Any]) -> Table:
-    kinds = "host too late> | dependency> | launch latency> | unexplained> | blocking communication>"
+def idle_causes(ranks: Sequence[RankTrace]) -> Table:
+    """Return why the device of each rank was not computing."""
+    causes = "host too late> | dependency> | launch latency> | unexplained> | blocking communication>"
     rows = (
         (
-            r.rank,
-            r.device,
-            steps_of(r),
+            *identity(r),
             duration_ns(r.idle_host_ns),
             duration_ns(r.idle_dependency_ns),
             duration_ns(r.idle_launch_ns),
@@ -108,42 +124,37 @@ def idle(ranks: list[Any]) -> Table:
         )
         for r in ranks
     )
-    return table("Why the device does not compute", f"rank> | device> | steps> | {kinds}", rows)
+    return table("Why the device does not compute", f"rank> | device> | steps> | {causes}", rows)
 
 
-def arithmetic(ranks: list[Any]) -> Table:
-    """What the steps did of what the device can do; only operators whose shapes were recorded count."""
-    heads = "rank> | device> | steps> | done> | recomputed> | rate> | peak, dense 16 bit> | MFU> | HFU>"
+def floating_point_work(ranks: Sequence[RankTrace]) -> Table:
+    """Return the floating-point work beside what the device can do; only operators with recorded shapes count."""
+    heads = "rank> | device> | steps> | work> | recomputed> | rate> | peak rate (dense, 16 bit)> | MFU> | HFU>"
     rows = (
         (
-            r.rank,
-            r.device,
-            steps_of(r),
+            *identity(r),
             flops(r.flops),
             share(r.recomputed_flops, r.flops),
             flops(r.flops_per_s, "/s"),
             flops(r.peak_flops_per_s, "/s"),
-            "-" if r.mfu is None else share(r.mfu, 1),
-            "-" if r.hfu is None else share(r.hfu, 1),
+            percent(r.mfu),
+            percent(r.hfu),
         )
         for r in ranks
     )
-    return table("Arithmetic of products, convolutions and attention (HFU counts what is recomputed)", heads, rows)
+    title = "Work of matrix products, convolutions and attention (MFU leaves out recomputation, HFU counts it)"
+    return table(title, heads, rows)
 
 
-def steps_of(account: Any) -> str:
-    """The numbers of its steps: recordings of several moments of a run stand beside each other."""
-    return rank_ranges(step.step for step in account.step_times) or "-"
+def problems(ranks: Sequence[RankTrace]) -> Table:
+    """Return what is wrong with each recording, so that nobody trusts its numbers further than they hold."""
+    rows = ((r.rank, "host" if r.device is None else r.device, problem) for r in ranks for problem in r.problems)
+    return table("Problems with the recordings", "rank> | device> | problem", rows)
 
 
-def validity(ranks: list[Any]) -> Table:
-    """What is odd about each file, so that its numbers are trusted no further than they hold."""
-    rows = ((r.rank, r.device, problem) for r in ranks for problem in r.problems)
-    return table("What is odd about the recordings", "rank> | device> | what", rows)
-
-
-def waiting(waits: list[Any]) -> Table:
-    heads = "rank> | waits> | others wait for it> | comes last> | more to do than others> | saved without that>"
+def waiting(waits: Iterable[RankWaits]) -> Table:
+    """Return how long each rank waits in collectives, and how long the others wait for it."""
+    heads = "rank> | waits> | others wait for it> | arrives last> | more work than others> | saved without that work>"
     rows = (
         (
             w.rank,
@@ -155,11 +166,11 @@ def waiting(waits: list[Any]) -> Table:
         )
         for w in waits
     )
-    return table("Who waits for whom", heads, rows)
+    return table("Waiting in collectives by rank", heads, rows)
 
 
-def axes(found: list[Any]) -> Table:
-    """Groups along one axis of the mesh have one description."""
+def waiting_by_axis(axes: Iterable[AxisWaits]) -> Table:
+    """Return the waiting in all groups along each axis of the mesh; these groups have the same description."""
     rows = (
         (
             a.desc,
@@ -171,16 +182,17 @@ def axes(found: list[Any]) -> Table:
             duration_ns(a.worst_wait_ns),
             a.worst_last_rank,
         )
-        for a in found
+        for a in axes
     )
-    heads = "groups | how many> | collectives> | waiting of all> | transfer> | worst of them | its waiting> | for rank>"
+    heads = "axis | groups> | collectives> | total waiting> | transfer> | worst group | its waiting> | for rank>"
     return table("Waiting by mesh axis", heads, rows, 8)
 
 
-def groups(found: list[Any]) -> Table:
+def waiting_by_group(groups: Iterable[GroupWaits]) -> Table:
+    """Return the waiting in each process group, and the rank that caused most of it."""
     rows = (
         (
-            g.desc or g.name or "-",
+            g.desc or g.name,
             rank_ranges(g.ranks),
             g.collectives,
             duration_ns(g.wait_ns),
@@ -188,54 +200,62 @@ def groups(found: list[Any]) -> Table:
             g.last_rank,
             share(g.last_rank_share, 1),
         )
-        for g in found
+        for g in groups
         if g.wait_ns
     )
-    heads = "group | ranks | collectives> | waiting of all> | transfer> | most for rank> | of it>"
+    heads = "group | ranks | collectives> | total waiting> | transfer> | mostly for rank> | share>"
     return table("Waiting by process group", heads, rows, 5)
 
 
-def meetings(found: list[Any]) -> Table:
-    heads = "collective | group | step> | last rank> | late by> | waiting of all> | transfer>"
+def longest_waits(meetings: Iterable[CollectiveWait]) -> Table:
+    """Return the collectives in which the ranks waited longest."""
+    heads = "collective | group | step> | last rank> | late by> | total waiting> | transfer>"
     rows = (
         (
             m.name if m.sequence is None else f"{m.name} #{m.sequence}",
-            m.group_desc or m.group or "-",
+            m.group_desc or m.group,
             m.step,
             m.last_rank,
             duration_ns(m.late_ns),
             duration_ns(m.wait_ns),
             duration_ns(m.transfer_ns),
         )
-        for m in found
+        for m in meetings
         if m.wait_ns
     )
-    return table("Collectives with most waiting", heads, rows, 5)
+    return table("Collectives with the most waiting", heads, rows, 5)
 
 
-def clocks(found: list[Any]) -> Table:
-    """Of ranks on other hosts: the ends of collectives tell how far their clocks are apart."""
-    heads = "rank> | ahead by> | to within> | runs fast by> | ends scatter by> | collectives>"
+def clock_offsets(clocks: Iterable[Clock]) -> Table:
+    """Return how far the clocks of ranks on other hosts are off, as the ends of their collectives show."""
+    heads = "rank> | ahead by> | uncertainty> | drift> | residual> | collectives>"
     rows = (
         (
             c.rank,
             duration_ns(c.offset_ns),
-            duration_ns(max(c.high_ns - c.offset_ns, c.offset_ns - c.low_ns)) if c.agrees else "-",
-            f"{c.drift_ppm:.2f} ± {c.drift_error_ppm:.2g} ppm" if c.drift_ppm else "-",
-            "-" if c.residual_ns is None else duration_ns(c.residual_ns),
+            uncertainty(c),
+            f"{figures(c.drift_ppm)} ± {figures(c.drift_error_ppm)} ppm" if c.drift_ppm else "none",
+            duration_ns(c.residual_ns),
             c.collectives,
         )
-        for c in found
+        for c in clocks
     )
-    return table("Clocks against that of the first rank", heads, rows, 8)
+    return table("Clock offsets from the first rank", heads, rows, 8)
 
 
-def critical(parts: list[Any]) -> Table:
-    """What a step consists of, along the chain of what held up what."""
+def uncertainty(clock: Clock) -> str:
+    """Return how far the true offset of a clock may be from the estimated one."""
+    if clock.low_ns is None or clock.high_ns is None or not clock.agrees:
+        return duration_ns(None)
+    return duration_ns(max(clock.high_ns - clock.offset_ns, clock.offset_ns - clock.low_ns))
+
+
+def critical_path(parts: Sequence[CriticalPart]) -> Table:
+    """Return what lies on the critical path of a step, and what shortening each part would save."""
     whole = sum(part.path_ns for part in parts)
     rows = (
         (
-            kernel_name(part.name) or "outside of operators",
+            kernel_name(part.name) or "outside operators",
             part.kind,
             part.count,
             duration_ns(part.path_ns),
@@ -244,7 +264,7 @@ def critical(parts: list[Any]) -> Table:
         )
         for part in parts
     )
-    heads = "name | kind | pieces> | on the path> | share> | saved at most, if twice as fast>"
-    of = f" of step {parts[0].step}" if parts and parts[0].step is not None else ""
-    who = f", rank {parts[0].rank}" if parts and parts[0].rank is not None else ""
-    return table(f"Critical path{of}{who}", heads, rows)
+    heads = "name | kind | pieces> | time on the path> | share> | saved at most if twice as fast>"
+    step = f" of step {parts[0].step}" if parts and parts[0].step is not None else ""
+    rank = f", rank {parts[0].rank}" if parts and parts[0].rank is not None else ""
+    return table(f"Critical path{step}{rank}", heads, rows)

@@ -1,115 +1,129 @@
-"""The tables of the memory that the devices of one traced rank held."""
+"""The tables of the memory that the devices of one traced rank held, where allocations were recorded."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from analyzers.words import duration_ns, size
 from workbench.present.table import Table, table
-from workbench.present.tables.trace_rank import cut as shortened
-from workbench.present.tables.trace_rank import of
+from workbench.present.tables.kernel_names import user_function
+from workbench.present.tables.trace_rank import rank_suffix
 
-SHORT, ROWS = 36, 8
+if TYPE_CHECKING:
+    from analyzers.traces.memory_structs import (
+        Allocation,
+        DeviceMemory,
+        NamedAllocationTotals,
+        StepMemory,
+        UnfreedMemory,
+    )
+    from analyzers.traces.structs import RankTrace
+
+ROWS = 8
 
 
-def memory(rank: Any) -> list[Table]:
-    """What was allocated and freed, a set of tables a device; none where the trace does not tell."""
-    return [devices(rank), *(section for one in rank.device_memory for section in of_device(rank, one))]
+def memory_tables(rank: "RankTrace") -> list[Table]:
+    """Return what was allocated and freed, a set of tables for each device; none without recorded allocations."""
+    return [devices(rank), *(section for memory in rank.device_memory for section in device_tables(rank, memory))]
 
 
-def devices(rank: Any) -> Table:
+def devices(rank: "RankTrace") -> Table:
+    """Return a row for each device: its peak, and the operator and module that reached it."""
     rows = (
         (
-            name(one),
-            size(one.start_bytes),
-            size(one.peak.bytes),
-            one.peak.step,
-            one.peak.phase,
-            cut(one.peak.operator),
-            cut(one.peak.module),
-            size(one.reserved_peak.bytes) if one.reserved_peak else "-",
-            size(one.end_bytes),
-            size(one.unfreed_bytes),
+            device_name(memory),
+            size(memory.start_bytes),
+            size(memory.peak.bytes),
+            memory.peak.step,
+            memory.peak.phase,
+            user_function(memory.peak.operator),
+            user_function(memory.peak.module),
+            size(memory.reserved_peak.bytes) if memory.reserved_peak else "not recorded",
+            size(memory.end_bytes),
+            size(memory.unfreed_bytes),
         )
-        for one in rank.device_memory
+        for memory in rank.device_memory
     )
-    heads = "memory of | at first> | at most> | in step> | phase | in operator | in module | reserved> | at the end> |"
-    return table(f"Memory while it was recorded{of(rank)}", f"{heads} never freed>", rows)
+    peak = "peak> | in step> | phase | operator | module | peak reserved>"
+    heads = f"device | at the start> | {peak} | at the end> | never freed>"
+    return table(f"Memory during the recording{rank_suffix(rank)}", heads, rows)
 
 
-def of_device(rank: Any, one: Any) -> list[Table]:
-    whose = f", {name(one)}{of(rank)}"
+def device_tables(rank: "RankTrace", memory: "DeviceMemory") -> list[Table]:
+    """Return the tables of one device."""
+    suffix = f", {device_name(memory)}{rank_suffix(rank)}"
     return [
-        turnover(f"Memory by operator{whose}", one.operators),
-        turnover(f"Memory by module{whose}", one.modules),
-        turnover(f"Memory by function of the user's own{whose}", one.lines),
-        turnover(f"Memory by phase{whose}", one.phases),
-        steps(f"Memory by step{whose}", one.steps),
-        largest(f"Largest allocations{whose}", one.largest),
-        kept(f"What was never freed while it was recorded{whose}", one.unfreed),
+        totals(f"Memory by operator{suffix}", memory.operators),
+        totals(f"Memory by module{suffix}", memory.modules),
+        totals(f"Memory by function in user code{suffix}", memory.lines),
+        totals(f"Memory by phase{suffix}", memory.phases),
+        steps(f"Memory by step{suffix}", memory.steps),
+        largest(f"Largest allocations{suffix}", memory.largest),
+        never_freed(f"Memory never freed during the recording{suffix}", memory.unfreed),
     ]
 
 
-def turnover(title: str, found: Sequence[Any]) -> Table:
-    """All that was allocated inside, and what not in something else of the kind that was called."""
+def totals(title: str, items: "Iterable[NamedAllocationTotals]") -> Table:
+    """Return what was allocated inside each operator, module, function or phase; `own`: not in one that it called."""
     rows = (
         (
-            cut(one.name),
-            one.allocations,
-            size(one.allocated_bytes),
-            size(one.net_bytes),
-            size(one.own_allocated_bytes),
-            size(one.own_net_bytes),
+            user_function(item.name),
+            item.allocations,
+            size(item.allocated_bytes),
+            size(item.net_bytes),
+            size(item.own_allocated_bytes),
+            size(item.own_net_bytes),
         )
-        for one in found
+        for item in items
     )
-    heads = "name | allocations> | allocated> | net> | allocated, own> | net, own>"
+    heads = "name | allocations> | allocated> | net> | own allocated> | own net>"
     return table(title, heads, rows, ROWS)
 
 
-def steps(title: str, found: Sequence[Any]) -> Table:
+def steps(title: str, items: "Iterable[StepMemory]") -> Table:
+    """Return start, peak and end of each step, and by how much it grew."""
     rows = (
         (
-            one.step,
-            size(one.start_bytes),
-            size(one.peak_bytes),
-            size(one.peak_reserved_bytes) if one.peak_reserved_bytes else "-",
-            size(one.end_bytes),
-            size(one.end_bytes - one.start_bytes),
-            one.allocations,
-            size(one.allocated_bytes),
+            step.step,
+            size(step.start_bytes),
+            size(step.peak_bytes),
+            size(step.peak_reserved_bytes) if step.peak_reserved_bytes else "not recorded",
+            size(step.end_bytes),
+            size(step.end_bytes - step.start_bytes),
+            step.allocations,
+            size(step.allocated_bytes),
         )
-        for one in found
+        for step in items
     )
-    heads = "step> | at first> | at most> | reserved> | at the end> | grown by> | allocations> | allocated>"
+    heads = "step> | at the start> | peak> | peak reserved> | at the end> | growth> | allocations> | allocated>"
     return table(title, heads, rows, ROWS)
 
 
-def largest(title: str, found: Sequence[Any]) -> Table:
+def largest(title: str, items: "Iterable[Allocation]") -> Table:
+    """Return the largest allocations, and how long each lived."""
     rows = (
         (
-            size(one.bytes),
-            one.step,
-            one.phase,
-            cut(one.operator),
-            cut(one.module),
-            cut(one.line),
-            "not freed" if one.lifetime_ns is None else duration_ns(one.lifetime_ns),
+            size(allocation.bytes),
+            allocation.step,
+            allocation.phase,
+            user_function(allocation.operator),
+            user_function(allocation.module),
+            user_function(allocation.line),
+            "not freed" if allocation.lifetime_ns is None else duration_ns(allocation.lifetime_ns),
         )
-        for one in found
+        for allocation in items
     )
-    return table(title, "size> | step> | phase | operator | module | function | lives>", rows, ROWS)
+    return table(title, "size> | step> | phase | operator | module | function | lifetime>", rows, ROWS)
 
 
-def kept(title: str, found: Sequence[Any]) -> Table:
-    rows = ((size(one.bytes), one.count, cut(one.operator), cut(one.module), cut(one.line)) for one in found)
+def never_freed(title: str, items: "Iterable[UnfreedMemory]") -> Table:
+    """Return where in the code memory was allocated that outlived the recording."""
+    rows = (
+        (size(k.bytes), k.count, user_function(k.operator), user_function(k.module), user_function(k.line))
+        for k in items
+    )
     return table(title, "size> | allocations> | operator | module | function", rows, ROWS)
 
 
-def name(one: Any) -> str:
-    """`cuda 0`; a host has no number."""
-    return one.type if one.device is None else f"{one.type} {one.device}"
-
-
-def cut(text: str) -> str:
-    """An operator, a module, or a function with its file and the folder of that."""
-    return shortened("/".join(text.split("/")[-2:]), SHORT) or "-"
+def device_name(memory: "DeviceMemory") -> str:
+    """Return `cuda 0`; a host has no number."""
+    return memory.type if memory.device is None else f"{memory.type} {memory.device}"

@@ -1,56 +1,40 @@
-"""The tables of one rank's trace."""
+"""The tables of one rank's trace: kernels, operators, streams, launches, copies and whatever else it recorded."""
 
-import re
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from analyzers.words import duration_ns, flops, share, size
+from analyzers.words import duration_ns, figures, flops, percent, share, size
 from workbench.present.table import Table, table
+from workbench.present.tables.kernel_names import MEDIUM, SHORT, kernel_name, shortened
 
-LONG, MIDDLE, SHORT = 70, 44, 36
-SHARED = re.compile(r"\(anonymous namespace\)::|\b[a-z]\w*::|, (?:\w+::)*[Aa]rray<char *\*, \w+>")
-"""Namespaces and the type of the pointers, which every kernel of a library shares."""
+if TYPE_CHECKING:
+    from analyzers.traces.structs import Cost, RankTrace
+
+ROWS = 8
 
 
-def details(rank: Any) -> list[Table]:
-    """All that is known of one rank, the longest of each kind."""
-    tables = (
-        phases, kernels, fillings, operators, pairs, shapes, modules, lines, annotations, streams, collectives,
-        launches, queues, synchronisations, copies, copy_sizes, graphs, sequences, compiled, counters,
+def detail_tables(rank: "RankTrace") -> list[Table]:
+    """Return all tables of one rank but those of its memory; each lists what takes longest."""
+    builders = (
+        phases, kernels, occupancy, operators, launched_kernels, input_shapes, modules, user_functions, annotations,
+        streams, collectives, launches, queues, blocking_calls, copies, copy_sizes, graphs, sequences, compiled_code,
+        counters,
     )  # fmt: skip
-    return [build(rank) for build in tables]
+    return [build(rank) for build in builders]
 
 
-def cut(name: str, length: int = LONG) -> str:
-    """A name without what says nothing, no longer than there is room for."""
-    name = name.removeprefix("void ")
-    return name if len(name) <= length else f"{name[: length - 1]}…"
+def rank_suffix(rank: "RankTrace") -> str:
+    """Return what a title adds to name the rank."""
+    return "" if rank.rank is None else f", rank {rank.rank}"
 
 
-def kernel_name(name: str, length: int = LONG) -> str:
-    """A kernel's name by what tells it from others: without namespaces and parameters, cut in the middle."""
-    if "<" in name or "(" in name:
-        name = SHARED.sub("", without_parameters(name.removeprefix("void ")))
-        name = name.replace(", ", ",").replace(" >", ">")
-    return middle(name, length)
+def gigabytes_per_second(bytes_per_s: float) -> str:
+    """Return a bandwidth in decimal GB/s, the unit of data sheets and of nccl-tests."""
+    return figures(bytes_per_s / 1e9)
 
 
-def without_parameters(name: str) -> str:
-    """A function without its last pair of parentheses; template arguments may have some, too."""
-    depth = 0
-    for place in range(len(name) - 1, 0, -1):
-        depth += (name[place] == ")") - (name[place] == "(")
-        if not depth:
-            return name[:place] if name.endswith(")") else name
-    return name
-
-
-def middle(text: str, length: int) -> str:
-    """A text whose middle is left out where it is longer."""
-    end = length // 3
-    return text if len(text) <= length else f"{text[: length - end - 1]}…{text[-end:]}"
-
-
-def phases(rank: Any) -> Table:
+def phases(rank: "RankTrace") -> Table:
+    """Return the device work by the phase of the step that launched it."""
     heads = "phase | events> | busy> | compute> | exposed communication> | share>"
     rows = (
         (
@@ -63,11 +47,12 @@ def phases(rank: Any) -> Table:
         )
         for p in rank.phases
     )
-    return table(f"Work by the phase that launched it{of(rank)}", heads, rows, 8)
+    return table(f"Work by phase that launched it{rank_suffix(rank)}", heads, rows, ROWS)
 
 
-def kernels(rank: Any) -> Table:
-    heads = "name | kind | count> | total> | of span> | mean> | median> | deviation> | longest>"
+def kernels(rank: "RankTrace") -> Table:
+    """Return the kernels with the most time in total; on a host the operators by their own time."""
+    heads = "name | kind | count> | total> | share> | mean> | median> | deviation> | longest>"
     rows = (
         (
             kernel_name(k.name, SHORT),
@@ -79,31 +64,32 @@ def kernels(rank: Any) -> Table:
         )
         for k in rank.kernels
     )
-    return table(f"Longest work{of(rank)}", heads, rows, 8)
+    title = "Kernels by total time" if rank.device is not None else "Operators by total time"
+    return table(f"{title}{rank_suffix(rank)}", heads, rows, ROWS)
 
 
-def fillings(rank: Any) -> Table:
-    """How well the longest kernels fill the device, where the recorder noted it."""
+def occupancy(rank: "RankTrace") -> Table:
+    """Return how well the longest kernels use the device, where the profiler recorded it."""
     rows = (
         (
             kernel_name(k.name),
             share(k.total_ns, rank.span_ns),
-            "" if k.occupancy is None else f"{k.occupancy:.0f} %",
-            *("" if one is None else f"{one:.1f}" for one in (k.warps_per_sm, k.blocks_per_sm)),
+            "" if k.occupancy is None else percent(k.occupancy / 100),
+            *("" if count is None else figures(count) for count in (k.warps_per_sm, k.blocks_per_sm)),
             k.limited_by,
         )
         for k in rank.kernels
         if k.occupancy is not None or k.limited_by
     )
-    heads = "name | of span> | occupancy> | warps per SM> | blocks per SM> | limited by"
-    return table(f"How kernels fill the device{of(rank)}", heads, rows, 8)
+    heads = "name | share> | occupancy> | warps per SM> | blocks per SM> | limited by"
+    return table(f"Occupancy of the longest kernels{rank_suffix(rank)}", heads, rows, ROWS)
 
 
-def operators(rank: Any) -> Table:
-    """Only of a device: on a host they are the longest work already."""
+def operators(rank: "RankTrace") -> Table:
+    """Return the operators that launched the most work on a device; on a host `kernels` lists them already."""
     rows = (
         (
-            cut(o.name),
+            shortened(o.name),
             o.count,
             duration_ns(o.own_ns),
             duration_ns(o.device_ns),
@@ -113,186 +99,198 @@ def operators(rank: Any) -> Table:
         for o in (rank.operators if rank.device is not None else [])
         if o.device_ns
     )
-    return table(f"Operators{of(rank)}", "name | count> | host, own> | device> | rate> | bound by", rows, 8)
+    heads = "name | count> | own host time> | device> | rate> | bound by"
+    return table(f"Operators{rank_suffix(rank)}", heads, rows, ROWS)
 
 
-def modules(rank: Any) -> Table:
-    rows = ((m.name, m.count, duration_ns(m.host_ns), duration_ns(m.device_ns), m.kernels) for m in rank.modules)
-    return table(f"Modules{of(rank)}", "name | calls> | host> | device> | kernels>", rows, 8)
+def launched_kernels(rank: "RankTrace") -> Table:
+    """Return which kernels each operator launches."""
+    rows = (
+        (shortened(pair.operator, SHORT), kernel_name(pair.kernel, MEDIUM), pair.count, duration_ns(pair.total_ns))
+        for pair in rank.launched
+    )
+    return table(f"Kernels by operator{rank_suffix(rank)}", "operator | kernel | count> | total>", rows, ROWS)
 
 
-def collectives(rank: Any) -> Table:
+def input_shapes(rank: "RankTrace") -> Table:
+    """Return the operators by the shapes of their inputs, where these were recorded."""
     rows = (
         (
-            c.name,
-            c.group_desc or c.group or "-",
-            c.group_size,
-            size(c.bytes) if c.bytes else "-",
-            c.count,
-            duration_ns(c.median_ns),
-            duration_ns(c.min_ns),
-            f"{c.bus_bytes_per_s / 1e9:.2f}" if c.bytes else "-",
+            shortened(shape.name, SHORT),
+            shortened(shape.shapes.replace("c10::", ""), MEDIUM),
+            shape.count,
+            duration_ns(shape.total_ns),
+            flops(shape.flops_per_s, "/s") if shape.flops else "",
+            shape.bound,
         )
-        for c in rank.collectives
-    )
-    heads = "name | group | ranks> | size> | count> | median> | shortest> | bus GB/s at best>"
-    return table(f"Collectives{of(rank)}", heads, rows, 6)
-
-
-def copies(rank: Any) -> Table:
-    rows = (
-        (
-            c.name,
-            c.count,
-            duration_ns(c.total_ns),
-            size(c.bytes or None),
-            f"{c.bytes_per_s / 1e9:.2f}" if c.bytes else "-",
-        )
-        for c in rank.copies
-    )
-    return table(f"Memory copies{of(rank)}", "name | count> | total> | moved> | GB/s>", rows, 6)
-
-
-def pairs(rank: Any) -> Table:
-    """Which kernels an operator launches."""
-    rows = (
-        (cut(one.operator, SHORT), kernel_name(one.kernel, MIDDLE), one.count, duration_ns(one.total_ns))
-        for one in rank.launched
-    )
-    return table(f"Kernels by operator{of(rank)}", "operator | kernel | count> | total>", rows, 8)
-
-
-def shapes(rank: Any) -> Table:
-    rows = (
-        (
-            cut(one.name, SHORT),
-            cut(one.shapes.replace("c10::", ""), MIDDLE),
-            one.count,
-            duration_ns(one.total_ns),
-            flops(one.flops_per_s, "/s") if one.flops else "",
-            one.bound,
-        )
-        for one in rank.shapes
+        for shape in rank.shapes
     )
     heads = "name | inputs | count> | total> | rate> | bound by"
-    return table(f"Operators by the sizes of their inputs{of(rank)}", heads, rows, 8)
+    return table(f"Operators by input shapes{rank_suffix(rank)}", heads, rows, ROWS)
 
 
-def lines(rank: Any) -> Table:
-    return costs(rank, rank.lines, "Functions of the user's own")
+def modules(rank: "RankTrace") -> Table:
+    """Return the time of each module of the model, with the modules inside it."""
+    rows = ((m.name, m.count, duration_ns(m.host_ns), duration_ns(m.device_ns), m.kernels) for m in rank.modules)
+    return table(f"Modules{rank_suffix(rank)}", "name | calls> | host> | device> | kernels>", rows, ROWS)
 
 
-def annotations(rank: Any) -> Table:
+def user_functions(rank: "RankTrace") -> Table:
+    """Return the functions of the user's own code."""
+    return costs(rank, rank.lines, "Functions in user code")
+
+
+def annotations(rank: "RankTrace") -> Table:
+    """Return the ranges that the code annotated by `record_function`."""
     return costs(rank, rank.annotations, "Annotations")
 
 
-def costs(rank: Any, found: list[Any], title: str) -> Table:
+def costs(rank: "RankTrace", items: "Iterable[Cost]", title: str) -> Table:
+    """Return the host and device time of functions or annotations."""
     rows = (
         (
-            cut(one.name),
-            one.count,
-            duration_ns(one.host_ns),
-            duration_ns(one.own_ns),
-            duration_ns(one.device_ns),
-            one.kernels,
+            shortened(item.name),
+            item.count,
+            duration_ns(item.host_ns),
+            duration_ns(item.own_ns),
+            duration_ns(item.device_ns),
+            item.kernels,
         )
-        for one in found
+        for item in items
     )
-    return table(f"{title}{of(rank)}", "name | count> | host> | own> | device> | kernels>", rows, 8)
+    heads = "name | count> | host> | own host time> | device> | kernels>"
+    return table(f"{title}{rank_suffix(rank)}", heads, rows, ROWS)
 
 
-def streams(rank: Any) -> Table:
-    """How the time of each stream divides; on a host that of each thread."""
+def streams(rank: "RankTrace") -> Table:
+    """Return how the time of each stream divides; on a host that of each thread."""
     rows = (
         (
-            one.name,
-            one.events,
-            duration_ns(one.busy_ns),
-            duration_ns(one.compute_ns),
-            duration_ns(one.communication_ns),
-            duration_ns(one.memory_ns),
-            duration_ns(one.idle_ns),
+            stream.name,
+            stream.events,
+            duration_ns(stream.busy_ns),
+            duration_ns(stream.compute_ns),
+            duration_ns(stream.communication_ns),
+            duration_ns(stream.memory_ns),
+            duration_ns(stream.idle_ns),
         )
-        for one in rank.streams
+        for stream in rank.streams
     )
     heads = "name | events> | busy> | compute> | communication> | memory> | idle>"
-    return table(f"{'Streams' if rank.device is not None else 'Threads'}{of(rank)}", heads, rows, 8)
+    title = "Streams" if rank.device is not None else "Threads"
+    return table(f"{title}{rank_suffix(rank)}", heads, rows, ROWS)
 
 
-def launches(rank: Any) -> Table:
-    """From the end of a launching call to the kernel's beginning, and how many kernels wait in between."""
+def collectives(rank: "RankTrace") -> Table:
+    """Return the collectives by name, group and size, with the bandwidth of the fastest."""
     rows = (
         (
-            one.count,
-            one.early,
-            *(duration_ns(ns) for ns in (one.delay_median_ns, one.delay_p95_ns, one.delay_max_ns)),
-            f"{one.queue_mean:.3g}",
-            one.queue_max,
-            f"{one.blocked}, {duration_ns(one.blocked_ns)}",
+            c.name,
+            c.group_desc or c.group,
+            c.group_size,
+            size(c.bytes or None),
+            c.count,
+            duration_ns(c.median_ns),
+            duration_ns(c.min_ns),
+            gigabytes_per_second(c.bus_bytes_per_s) if c.bytes else None,
         )
-        for one in ([rank.launches] if rank.launches else [])
+        for c in rank.collectives
     )
-    heads = "launches> | call outlasted> | delay, median> | p95> | longest> | queue, mean> | most> | slow calls>"
-    return table(f"Launches{of(rank)}", heads, rows)
+    heads = "name | group | ranks> | size> | count> | median> | shortest> | best bus GB/s>"
+    return table(f"Collectives{rank_suffix(rank)}", heads, rows, 6)
 
 
-def queues(rank: Any) -> Table:
-    rows = ((one.name, one.count, f"{one.mean:.3g}", one.max, duration_ns(one.full_ns)) for one in rank.queues)
-    return table(f"Queues{of(rank)}", "name | launches> | mean length> | most> | over 1000 for>", rows, 8)
-
-
-def synchronisations(rank: Any) -> Table:
-    rows = ((one.name, one.count, duration_ns(one.total_ns), duration_ns(one.max_ns)) for one in rank.synchronisations)
-    return table(f"Calls in which the host waits{of(rank)}", "name | count> | total> | longest>", rows, 8)
-
-
-def copy_sizes(rank: Any) -> Table:
+def launches(rank: "RankTrace") -> Table:
+    """Return the delay from the end of a launching call to its kernel's start, and how many kernels queue."""
     rows = (
         (
-            one.name,
-            f"{size(one.at_least)} to {size(16 * one.at_least)}",
-            one.count,
-            duration_ns(one.total_ns),
-            size(one.bytes),
-            f"{one.bytes_per_s / 1e9:.2f}",
+            all_calls.count,
+            all_calls.early,
+            *(duration_ns(ns) for ns in (all_calls.delay_median_ns, all_calls.delay_p95_ns, all_calls.delay_max_ns)),
+            figures(all_calls.queue_mean),
+            all_calls.queue_max,
+            f"{all_calls.blocked}, {duration_ns(all_calls.blocked_ns)}",
         )
-        for one in rank.copy_sizes
+        for all_calls in ([rank.launches] if rank.launches else [])
     )
-    heads = "name | size of each> | count> | total> | moved> | GB/s>"
-    return table(f"Memory copies by size{of(rank)}", heads, rows)
+    delays = "median delay> | p95 delay> | longest delay>"
+    heads = f"launches> | kernel first> | {delays} | mean queue> | longest queue> | slow calls>"
+    title = "Kernel launches (kernel first: it started before the launching call returned)"
+    return table(f"{title}{rank_suffix(rank)}", heads, rows)
 
 
-def graphs(rank: Any) -> Table:
-    rows = ((one.launches, one.kernels, duration_ns(one.device_ns)) for one in ([rank.graphs] if rank.graphs else []))
-    return table(f"CUDA graphs{of(rank)}", "launches> | kernels> | device>", rows)
+def queues(rank: "RankTrace") -> Table:
+    """Return how many kernels wait on each stream; above about 1000 a launching call has to wait."""
+    rows = ((q.name, q.count, figures(q.mean), q.max, duration_ns(q.full_ns)) for q in rank.queues)
+    heads = "name | launches> | mean length> | longest> | time above 1000>"
+    return table(f"Launch queues{rank_suffix(rank)}", heads, rows, ROWS)
 
 
-def sequences(rank: Any) -> Table:
+def blocking_calls(rank: "RankTrace") -> Table:
+    """Return the calls in which the host waits for the device."""
+    rows = (
+        (call.name, call.count, duration_ns(call.total_ns), duration_ns(call.max_ns)) for call in rank.synchronisations
+    )
+    return table(f"Calls that block the host{rank_suffix(rank)}", "name | count> | total> | longest>", rows, ROWS)
+
+
+def copies(rank: "RankTrace") -> Table:
+    """Return the memory copies by kind, with the bandwidth of all together."""
     rows = (
         (
-            " > ".join(kernel_name(name, SHORT) for name in one.names[:3]),
-            len(one.names),
-            one.count,
-            duration_ns(one.total_ns),
+            copy.name,
+            copy.count,
+            duration_ns(copy.total_ns),
+            size(copy.bytes or None),
+            gigabytes_per_second(copy.bytes_per_s) if copy.bytes else None,
         )
-        for one in rank.sequences
+        for copy in rank.copies
     )
-    heads = "begins with | kernels> | count> | total>"
-    return table(f"Kernels that follow each other again and again{of(rank)}", heads, rows)
+    return table(f"Memory copies{rank_suffix(rank)}", "name | count> | total> | copied> | GB/s>", rows, 6)
 
 
-def begins(names: list[str]) -> str:
-    return " > ".join(kernel_name(name, SHORT) for name in names[:3])
+def copy_sizes(rank: "RankTrace") -> Table:
+    """Return the memory copies by size, as small ones reach only part of the bandwidth."""
+    rows = (
+        (
+            copy.name,
+            f"{size(copy.at_least)} to {size(16 * copy.at_least)}",
+            copy.count,
+            duration_ns(copy.total_ns),
+            size(copy.bytes),
+            gigabytes_per_second(copy.bytes_per_s),
+        )
+        for copy in rank.copy_sizes
+    )
+    heads = "name | size of each> | count> | total> | copied> | GB/s>"
+    return table(f"Memory copies by size{rank_suffix(rank)}", heads, rows)
 
 
-def counters(rank: Any) -> Table:
-    rows = ((cut(one.range, MIDDLE), one.name, one.count, f"{one.total:,.6g}") for one in rank.counters)
-    return table(f"Performance counters{of(rank)}", "range | counter | count> | total>", rows)
+def graphs(rank: "RankTrace") -> Table:
+    """Return what ran from CUDA graphs."""
+    rows = ((g.launches, g.kernels, duration_ns(g.device_ns)) for g in ([rank.graphs] if rank.graphs else []))
+    return table(f"CUDA graphs{rank_suffix(rank)}", "launches> | kernels> | device>", rows)
 
 
-def compiled(rank: Any) -> Table:
-    """The frames that torch.compile compiled."""
-    heads = "function | calls> | versions> | breaks> | between graphs> | compiled> | took> | broken at"
+def sequences(rank: "RankTrace") -> Table:
+    """Return sequences of kernels that repeat: candidates for fusing or for a CUDA graph."""
+    rows = (
+        (
+            " > ".join(kernel_name(name, SHORT) for name in sequence.names[:3]),
+            len(sequence.names),
+            sequence.count,
+            duration_ns(sequence.total_ns),
+        )
+        for sequence in rank.sequences
+    )
+    heads = "first kernels | kernels> | count> | total>"
+    return table(f"Repeated sequences of kernels{rank_suffix(rank)}", heads, rows)
+
+
+def compiled_code(rank: "RankTrace") -> Table:
+    """Return the functions that torch.compile compiled, with their graph breaks and recompilations."""
+    breaks = "graph breaks> | time between graphs>"
+    heads = f"function | calls> | versions> | {breaks} | compilations> | compile time> | break at"
     rows = (
         (
             f.function or f"frame {f.frame}",
@@ -306,8 +304,10 @@ def compiled(rank: Any) -> Table:
         )
         for f in (rank.compiled.frames if rank.compiled else [])
     )
-    return table(f"Compiled code{of(rank)}", heads, rows, 8)
+    return table(f"Compiled code{rank_suffix(rank)}", heads, rows, ROWS)
 
 
-def of(rank: Any) -> str:
-    return "" if rank.rank is None else f", rank {rank.rank}"
+def counters(rank: "RankTrace") -> Table:
+    """Return the performance counters of the device."""
+    rows = ((shortened(c.range, MEDIUM), c.name, c.count, f"{c.total:,.6g}") for c in rank.counters)
+    return table(f"Performance counters{rank_suffix(rank)}", "range | counter | count> | total>", rows)

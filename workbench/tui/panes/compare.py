@@ -13,8 +13,8 @@ from analyzers.store import Options
 from workbench.ask import ROOMS
 from workbench.present.sparkline import spark
 from workbench.present.table import table
-from workbench.present.tables.comparison import comparison
-from workbench.present.tables.snapshot import changes
+from workbench.present.tables.comparison import comparison_tables
+from workbench.present.tables.snapshot import module_changes
 from workbench.tui.widgets.row_list import Rows
 from workbench.tui.widgets.tables import Grid
 from workbench.tui.widgets.view_switcher import Readings
@@ -38,7 +38,7 @@ class ComparePane(Readings):
     def widgets(self) -> Iterable[Widget]:
         """A widget for each of `TITLES`."""
         rows = ((row.what, row.a, row.b) for row in self._data.config)
-        yield Grid(comparison(self._data)[0], id="measures")
+        yield Grid(comparison_tables(self._data)[0], id="measures")
         yield Grid(id="memory")
         yield Rows(Text(f"  {'from':>9} {'to':>9}", style="dim"), loss_line, id="losses")
         yield Grid(table("", "setting | a | b", rows, len(self._data.config)), id="settings")
@@ -56,7 +56,7 @@ class ComparePane(Readings):
         if not all(kept):
             return None
         a, b = (diff.fullest(artefacts, self._options) for artefacts in kept)
-        return (changes(diff.between(a, b, self._options)),)
+        return (module_changes(diff.between(a, b, self._options)),)
 
     def _loss(self, run: Run) -> list[float]:
         logs = run.of(*ROOMS["steps"])

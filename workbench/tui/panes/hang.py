@@ -17,8 +17,7 @@ from analyzers.store import Options
 from analyzers.words import rank_ranges
 from workbench.console import clean
 from workbench.evidence_link import Sight
-from workbench.present.sections import hang
-from workbench.present.tables.hang import operations, standing
+from workbench.present.tables.hang import current_positions, hang_tables, operations
 from workbench.tui.background import ask_aside
 from workbench.tui.widgets.charts.collective_matrix import Matrix, legend
 from workbench.tui.widgets.tables import Grid, Sections
@@ -121,7 +120,7 @@ class Explained(Readings):
 
     def widgets(self) -> Iterable[Widget]:
         """Chain, stacks, operations, places."""
-        yield Sections([section for section in hang(self._data)[:2] if section.rows], id="chain")
+        yield Sections([section for section in hang_tables(self._data)[:2] if section.rows], id="chain")
         yield StackTree(id="stacks")
         yield Grid(id="operations")
         yield Grid(id="standing")
@@ -133,5 +132,5 @@ class Explained(Readings):
         if reading == "operations":
             return (operations(views.operations(self._run, self._group, options=self._options)),)
         if reading == "standing":
-            return (standing(views.places(self._run, self._options)),)
+            return (current_positions(views.places(self._run, self._options)),)
         return None

@@ -22,7 +22,7 @@ from workbench.colours import SEVERITIES, SEVERITY_SIGNS
 from workbench.console import clean
 from workbench.evidence_link import Sight, sight
 from workbench.present.sections import sections
-from workbench.present.tables.run import artefacts, ranks
+from workbench.present.tables.run import file_list, rank_list
 from workbench.tui.widgets.key_bindings import CURSOR
 from workbench.tui.widgets.tables import Grid, titled
 from workbench.tui.widgets.verdict_banner import VerdictBanner
@@ -138,8 +138,8 @@ class About(Readings):
     def widgets(self) -> Iterable[Widget]:
         """A widget for each of `TITLES`."""
         yield VerticalScroll(self._text, *titled(sections(self._report)[:TABLES_AT_MOST]), id="finding")
-        yield Grid(ranks(self._report), id="ranks")
-        yield Grid(artefacts(self._runs), id="artefacts")
+        yield Grid(rank_list(self._report), id="ranks")
+        yield Grid(file_list(self._runs), id="artefacts")
 
     def ask(self, reading: str) -> None:
         """All of it is in the report."""

@@ -18,7 +18,7 @@ from analyzers.words import quantity, size
 from workbench.colours import CATEGORIES
 from workbench.console import clean
 from workbench.evidence_link import Sight
-from workbench.present.sections import device_name, worst_first
+from workbench.present.tables.memory import device_name, worst_first
 from workbench.tui.background import ask_aside
 from workbench.tui.panes.memory_evidence import TITLES, Evidence, Instant
 from workbench.tui.widgets.charts.cursor_breakdown import Part, Parts

@@ -16,7 +16,7 @@ from analyzers.store import Options
 from analyzers.words import size
 from workbench.colours import CATEGORIES, HEAT, ink, qualitative
 from workbench.present.sparkline import LEVELS
-from workbench.present.tables.snapshot import block_list, changes, entries, life, stacks
+from workbench.present.tables.snapshot import block_history, block_list, entry_list, module_changes, stack_list
 from workbench.tui.widgets.charts.block_map import BlockMap
 from workbench.tui.widgets.charts.memory_timeline import PlaceArea
 from workbench.tui.widgets.row_list import Rows
@@ -143,7 +143,7 @@ class Evidence(Readings):
         return None if at is None else looks[reading](at)
 
     def _stacks(self, at: Instant) -> tuple[Any, ...]:
-        return (stacks(views.top_stacks(at.artefact, self._options, at.device, at.entry)),)
+        return (stack_list(views.top_stacks(at.artefact, self._options, at.device, at.entry)),)
 
     def _tree(self, at: Instant) -> tuple[Any, ...]:
         return (views.tree(at.artefact, self._options, at.device, by=self._grouping, entry=at.entry),)
@@ -158,11 +158,11 @@ class Evidence(Readings):
     def _life(self, at: Instant) -> tuple[Any, ...] | None:
         if self._address is None:
             return None
-        return (life(views.life(at.artefact, self._address, self._options, at.device)),)
+        return (block_history(views.life(at.artefact, self._address, self._options, at.device)),)
 
     def _changes(self, at: Instant) -> tuple[Any, ...]:
         before = self._mark or Instant(at.artefact, at.device, -1)
-        return (changes(diff.between(before.side(), at.side(), self._options)),)
+        return (module_changes(diff.between(before.side(), at.side(), self._options)),)
 
     def _places(self, at: Instant) -> tuple[Any, ...]:
         return (views.places(at.artefact, self._options, at.device, self._place, self.wide),)
@@ -170,7 +170,7 @@ class Evidence(Readings):
     def _entries(self, at: Instant) -> tuple[Any, ...]:
         first = max(0, at.entry - EARLIER)
         count = at.entry + LATER + 1 - first
-        return (entries(views.events(at.artefact, self._options, at.device, first, count)),)
+        return (entry_list(views.events(at.artefact, self._options, at.device, first, count)),)
 
     def _reserved(self, at: Instant) -> tuple[Any, ...]:
         frame = views.cached(at.artefact, self._options, at.device, limit=RANGES)

@@ -18,8 +18,8 @@ from analyzers.words import duration
 from workbench.ask import ROOMS
 from workbench.colours import PHASES
 from workbench.evidence_link import Sight
-from workbench.present.sections import steps as tables_of
 from workbench.present.sparkline import spark
+from workbench.present.tables.steps import steps_tables as tables_of
 from workbench.tui.background import ask_aside
 from workbench.tui.widgets.charts.cursor_breakdown import Part, Parts
 from workbench.tui.widgets.charts.step_charts import LossLine, PhaseStack

@@ -18,9 +18,9 @@ from analyzers.words import duration_ns, share
 from workbench.colours import KIND_SIGNS, KINDS, ink
 from workbench.evidence_link import Sight
 from workbench.present.table import Table, table
-from workbench.present.tables.trace import critical, of_rank, steps_of
-from workbench.present.tables.trace_memory import name as name_of
-from workbench.present.tables.trace_rank import cut
+from workbench.present.tables.kernel_names import shortened
+from workbench.present.tables.trace import critical_path, rank_tables, step_numbers
+from workbench.present.tables.trace_memory import device_name as name_of
 from workbench.tui.widgets.charts.device_memory import Held
 from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.charts.time_zoom import Zoomed
@@ -136,9 +136,9 @@ class Looked(Readings):
             "calls": lambda: (views.tree(artefact, options, by),),
             "waits": lambda: (waits(self._data.waits),),
             "steps": lambda: (steps(one),),
-            "critical": lambda: (critical(critical_parts(one, options)),),
+            "critical": lambda: (critical_path(critical_parts(one, options)),),
             "held": lambda: (own_memory(one, views.memory(artefact, options, window, width)), window),
-            "tables": lambda: ([section for section in of_rank(one) if section.rows],),
+            "tables": lambda: ([section for section in rank_tables(one) if section.rows],),
         }
         return answers[reading]()
 
@@ -189,7 +189,7 @@ def breakdown(one: Any, width: int) -> Text:
     """A rank's bar: pieces as long as their share of the span, with sign and, where there is room, per cent."""
     room = max(10, width - 27)
     line = Text("?".rjust(6) if one.rank is None else f"{one.rank:>6}")
-    line.append(f" {cut(steps_of(one), 6):>6}")
+    line.append(f" {shortened(step_numbers(one), 6):>6}")
     line.append(f" {duration_ns(one.span_ns):>9} ")
     for name, field in PARTS.items():
         part = getattr(one, field)

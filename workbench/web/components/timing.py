@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from analyzers.traces.structs import RankTrace
 from analyzers.words import duration_ns, size
 from workbench.colours import HEAT, KINDS, PHASES, STATUSES, qualitative
-from workbench.present.tables.trace import steps_of
+from workbench.present.tables.trace import step_numbers
 from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, key, plain
 
 MOST_RANKS = 12
@@ -123,7 +123,7 @@ def labels(accounts: Sequence[RankTrace]) -> list[str]:
     """A name for each bar; bars of one name Plotly would put on top of each other."""
     names = [f"rank {account.rank}" for account in accounts]
     if len({*names}) < len(names):
-        names = [f"{name}, step {steps_of(one)}" for name, one in zip(names, accounts, strict=True)]
+        names = [f"{name}, step {step_numbers(one)}" for name, one in zip(names, accounts, strict=True)]
     if len({*names}) < len(names):
         names = [f"{name}, device {one.device}" for name, one in zip(names, accounts, strict=True)]
     return names

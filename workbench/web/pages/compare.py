@@ -51,7 +51,7 @@ def step_time(data: Any) -> Iterator[Any]:
     whole = (sum(one.a_s for one in data.phases), sum(one.b_s for one in data.phases))
     yield html.H2("Where the time of a mean step changed")
     yield drawn("step-change", of_time(parts, whole), "From the mean step of a to that of b, by phase")
-    yield table(comparison.phases(data))
+    yield table(comparison.step_phases(data))
 
 
 def traced(found: Any, query: dict[str, str]) -> Iterator[Any]:
@@ -62,16 +62,16 @@ def traced(found: Any, query: dict[str, str]) -> Iterator[Any]:
     whole = (found.step_a_ns / 1e9, found.step_b_ns / 1e9)
     yield html.H2("Where the time of a traced step changed")
     yield drawn("trace-change", of_time(parts, whole), "From the traced step of a to that of b, by part")
-    yield table(comparison.parts(found))
+    yield table(comparison.trace_parts(found))
     if found.memory:
-        yield table(comparison.allocated(found, LISTED))
-    if not (kinds := comparison.kinds(found)):
+        yield table(comparison.device_memory(found, LISTED))
+    if not (kinds := comparison.changed_kinds(found)):
         return
     kind = chosen(query, "kind", kinds)
     rows = [(one.name, one.change_ns / 1e9) for one in found.changes if one.kind == kind]
     yield choice("kind", [(name, f"by {name}") for name in kinds], kind, query)
     yield drawn("kernel-change", changes(rows, duration), f"Time a step that each {kind} gained or lost")
-    yield table(comparison.traced(found, kind, LISTED))
+    yield table(comparison.trace_changes(found, kind, LISTED))
 
 
 def memory(found: Any, query: dict[str, str]) -> Iterator[Any]:
@@ -83,7 +83,7 @@ def memory(found: Any, query: dict[str, str]) -> Iterator[Any]:
     yield html.H2("Who holds more or less at the peak")
     yield choice("by", [(name, f"by {name}") for name in comparison.GROUPINGS], by, query)
     yield drawn("memory-change", of_bytes(rows, (found.a_bytes, found.b_bytes)), f"The peak of a and b, by {by}")
-    yield table(comparison.holders(found, by, LISTED))
+    yield table(comparison.memory_changes(found, by, LISTED))
 
 
 def chosen(query: Mapping[str, str], name: str, known: Any) -> str:

@@ -9,8 +9,7 @@ from dash import Dash, Input, Output, State, html, no_update
 from analyzers.hangs import views
 from analyzers.words import rank_ranges
 from workbench.console import clean
-from workbench.present.sections import hang
-from workbench.present.tables.hang import operations, standing
+from workbench.present.tables.hang import current_positions, hang_tables, operations
 from workbench.web.components.collective_matrix import matrix
 from workbench.web.components.figure import drawn
 from workbench.web.components.text import address, choice, place, table
@@ -29,8 +28,8 @@ def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
     return html.Div(
         [
             *(group_of(served, query) if data.groups else []),
-            *(table(section) for section in hang(data) if section.rows),
-            table(standing(views.places(served.run, served.options))),
+            *(table(section) for section in hang_tables(data) if section.rows),
+            table(current_positions(views.places(served.run, served.options))),
             *merged(views.stacks(served.run, served.options), query),
         ]
     )

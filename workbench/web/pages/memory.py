@@ -12,8 +12,8 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzers.memory import views
 from analyzers.memory.answers import across_ranks
-from workbench.present.sections import device_name, kinds_held, stacks, whose, worst_first
-from workbench.present.tables.snapshot import by_step
+from workbench.present.tables.memory import category_tables, device_name, device_suffix, largest_stacks, worst_first
+from workbench.present.tables.snapshot import step_peaks
 from workbench.web.components.figure import Span, drawn, zoomed
 from workbench.web.components.memory import ranks as rank_chart
 from workbench.web.components.text import address, choice, table
@@ -56,8 +56,8 @@ def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
             *alive(served, device, at, query),
             *segments(served, device, at, query),
             *allocator(served, device, at, query, shown.span),
-            *map(table, kinds_held(device, whose(device, devices))),
-            table(stacks(device, whose(device, devices))),
+            *map(table, category_tables(device, device_suffix(device, devices))),
+            table(largest_stacks(device, device_suffix(device, devices))),
         ]
     )
 
@@ -87,7 +87,7 @@ def steps_of(served: ServedRun, device: Any, shown: Window) -> Iterator[Any]:
     frame = views.steps(snapshot(served, device), served.options, device.device)
     first, last = shown.span or (0, device.entries)
     if len(frame := frame[(frame["first_entry"] < last) & (frame["last_entry"] >= first)]):
-        yield table(by_step(frame))
+        yield table(step_peaks(frame))
 
 
 def install(app: Dash, served: ServedRun) -> None:

@@ -12,7 +12,7 @@ from dash import html
 from analyzers.memory import views
 from analyzers.words import size
 from workbench.colours import qualitative
-from workbench.present.tables.snapshot import entries, reserved
+from workbench.present.tables.snapshot import entry_list, reserved_ranges
 from workbench.web.components.figure import ABOVE, PLAIN, drawn, plain
 from workbench.web.components.text import choice, table
 from workbench.web.pages.memory_segments import leads
@@ -35,9 +35,9 @@ def allocator(
         html.H2("What the allocator did"),
         html.P(f"{told}: each from the entry that reserved it to the one that gave it back.", className="hint"),
         drawn("cached", lives(ranges, span or (0, device.entries)), told),
-        table(reserved(ranges), leads(query)),
+        table(reserved_ranges(ranges), leads(query)),
         turning(first // ROWS, len(found) == ROWS, query),
-        table(entries(found), leads(query)),
+        table(entry_list(found), leads(query)),
     ]
 
 

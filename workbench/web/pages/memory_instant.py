@@ -12,7 +12,7 @@ from workbench.console import clean
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.tables import comparison
-from workbench.present.tables.snapshot import by_category, found
+from workbench.present.tables.snapshot import live_categories, matching_blocks
 from workbench.web.components.comparison import of_bytes
 from workbench.web.components.figure import drawn
 from workbench.web.components.memory import category_bars, icicle
@@ -60,7 +60,7 @@ def since(served: ServedRun, device: Any, at: Instant, query: Mapping[str, str])
     yield go("no more", address(kept))
     label = "From the bytes at the first instant to those at the second, by category"
     yield drawn("since", of_bytes(rows, (changed.a_bytes, changed.b_bytes)), label)
-    yield table(comparison.holders(changed, "lines"))
+    yield table(comparison.memory_changes(changed, "lines"))
 
 
 def alive(served: ServedRun, device: Any, at: Instant, query: dict[str, str]) -> list[Any]:
@@ -70,12 +70,16 @@ def alive(served: ServedRun, device: Any, at: Instant, query: dict[str, str]) ->
     sums = views.categories(artefact, options, of, at.entry)
     return [
         drawn("categories", category_bars(sums), "Bytes alive by category"),
-        table(by_category(sums)),
+        table(live_categories(sums)),
         choice("by", [(name, f"by {name}") for name in GROUPINGS], at.by, query),
         drawn("tree", icicle(*below(tree, at.under), at.find), f"What is alive, by {at.by}"),
         *path_of(tree, at.under),
         table(holders(tree)),
-        *([table(found(views.search(artefact, at.find, options, of, FOUND), FOUND), leads(query))] if at.find else []),
+        *(
+            [table(matching_blocks(views.search(artefact, at.find, options, of, FOUND), FOUND), leads(query))]
+            if at.find
+            else []
+        ),
     ]
 
 

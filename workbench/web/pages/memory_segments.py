@@ -14,7 +14,7 @@ from analyzers.memory.answers.block_map import Spot, block_map, spot
 from analyzers.words import share, size
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
-from workbench.present.tables.snapshot import NO_STACK, life
+from workbench.present.tables.snapshot import NO_STACK, block_history
 from workbench.web.components.figure import drawn
 from workbench.web.components.segment_map import block_chart
 from workbench.web.components.text import Leads, address, go, labelled, navigation, place, table, told
@@ -54,7 +54,7 @@ def block(
         html.H2(title(found, at), id="block"),
         beside(found, state, query),
         *(about(mine, lives, device, query) if mine is not None else []),
-        table(life(lives, f"Life of the address {at.block:#x}"), leads(query)),
+        table(block_history(lives, f"Life of the address {at.block:#x}"), leads(query)),
     ]
 
 

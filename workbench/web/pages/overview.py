@@ -7,7 +7,7 @@ from dash import html
 
 from workbench.present.sections import sections
 from workbench.present.table import Table
-from workbench.present.tables.run import artefacts, ranks
+from workbench.present.tables.run import file_list, rank_list
 from workbench.web.components.text import finding, table, verdict
 from workbench.web.evidence_links import evidence
 from workbench.web.served_run import ServedRun
@@ -21,7 +21,7 @@ def layout(served: ServedRun, _query: dict[str, str]) -> html.Div:
         [html.H2("Findings"), *(finding(f, evidence(served, f)) for f in report.findings)] if report.findings else []
     )
     lead = report.lead()
-    tables = [ranks(report), *sections(report), artefacts([served.run, *([served.other] if served.other else [])])]
+    tables = [rank_list(report), *sections(report), file_list([served.run, *([served.other] if served.other else [])])]
     return html.Div([verdict(report, evidence(served, lead) if lead else None), *found, *map(shown, tables)])
 
 

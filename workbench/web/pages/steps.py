@@ -7,7 +7,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzers.steps import views
 from workbench.ask import ROOMS
-from workbench.present.sections import steps as tables_of
+from workbench.present.tables.steps import steps_tables as tables_of
 from workbench.web.components.figure import ALL, Span, drawn, zoomed
 from workbench.web.components.text import choice, table
 from workbench.web.components.timing import losses, phase_stack, step_times

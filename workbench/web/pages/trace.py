@@ -10,7 +10,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzers.run import Artefact
 from analyzers.traces.across.traffic import traffic
-from workbench.present.tables.trace import trace as tables_of
+from workbench.present.tables.trace import trace_tables as tables_of
 from workbench.web.components.figure import ALL, Span, drawn, zoomed
 from workbench.web.components.text import address, choice, table
 from workbench.web.components.timing import shares

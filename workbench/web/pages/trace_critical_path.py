@@ -19,8 +19,8 @@ from analyzers.words import duration_ns
 from workbench.colours import KINDS
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
-from workbench.present.tables.trace import critical
-from workbench.present.tables.trace_rank import cut
+from workbench.present.tables.kernel_names import shortened
+from workbench.present.tables.trace import critical_path
 from workbench.web.components.text import address, go, table
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import without_window
@@ -70,7 +70,7 @@ def told(served: ServedRun, artefact: Artefact, query: Mapping[str, str]) -> lis
     longest = path.nlargest(PIECES, "dur_ns", keep="first").sort_values("start_ns")
     spans = longest[["start_ns", "dur_ns"]].itertuples()
     leads = {name(place): go(name(place), window(start, dur, query), fixed=True) for place, start, dur in spans}
-    return [html.H2("Critical path", id="critical"), table(critical(parts)), table(pieces(longest), leads.get)]
+    return [html.H2("Critical path", id="critical"), table(critical_path(parts)), table(pieces(longest), leads.get)]
 
 
 def name(place: int) -> str:
@@ -85,7 +85,7 @@ def window(start: int, dur: int, query: Mapping[str, str]) -> str:
 
 def pieces(longest: pd.DataFrame) -> Table:
     rows = (
-        (name(place), cut(what) or "-", kind, duration_ns(at), duration_ns(dur))
+        (name(place), shortened(what) or "-", kind, duration_ns(at), duration_ns(dur))
         for place, at, dur, kind, what in longest[["start_ns", "dur_ns", "kind", "name"]].itertuples()
     )
     return table_of("Its longest pieces, in order of time", "piece | name | kind | begins at> | takes>", rows, PIECES)

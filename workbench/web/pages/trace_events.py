@@ -12,7 +12,7 @@ from analyzers.store import Options
 from analyzers.traces import views
 from workbench.colours import KINDS, qualitative
 from workbench.console import clean
-from workbench.present.tables.trace import events, latest
+from workbench.present.tables.trace import latest_arrivals, longest_events
 from workbench.web.components.figure import drawn
 from workbench.web.components.memory import DIMMED
 from workbench.web.components.text import place, table
@@ -64,7 +64,7 @@ def drawing(served: ServedRun, at: int, look: Look, span: Nanoseconds | None) ->
     shown = blocks.assign(colour=told)
     if look.path:
         shown = pd.concat([trace_critical_path.row(served, artefact, span or whole, WIDTH), shown], ignore_index=True)
-    listed = [*memory(served, artefact, span, whole), table(events(blocks))]
+    listed = [*memory(served, artefact, span, whole), table(longest_events(blocks))]
     return gantt(shown, span or whole, KINDS | colours), together(served, at, span), listed
 
 
@@ -125,7 +125,11 @@ def together(served: ServedRun, at: int, span: Nanoseconds | None) -> list[Any]:
     ]
     if len(late):
         label = "How late each rank comes to the collectives with most waiting"
-        found += [html.H2("Who comes late", id="waits"), drawn("lateness", lateness(late), label), table(latest(late))]
+        found += [
+            html.H2("Who comes late", id="waits"),
+            drawn("lateness", lateness(late), label),
+            table(latest_arrivals(late)),
+        ]
     return found
 
 

@@ -1,0 +1,62 @@
+"""The typed data of each room in a report: a report of one room has one, a joined report has several."""
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from analyzers.report import Report
+
+if TYPE_CHECKING:
+    from analyzers.compare import CompareData
+    from analyzers.hangs.model import HangData
+    from analyzers.memory.model import MemoryData
+    from analyzers.steps.model import StepsData
+    from analyzers.traces.report import TraceData
+
+
+@dataclass(frozen=True)
+class RoomData:
+    """What each room says of a run; None where its files are missing."""
+
+    memory: "MemoryData | None" = None
+    hang: "HangData | None" = None
+    trace: "TraceData | None" = None
+    steps: "StepsData | None" = None
+    compare: "CompareData | None" = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the rooms that have data; the terminal app and the dashboard show a view for each."""
+        return frozenset(field.name for field in fields(self) if getattr(self, field.name) is not None)
+
+
+def room_data(report: Report[object]) -> RoomData:
+    """Return the data of a report by room."""
+    data, kind = report.data, type(report.data).__name__
+    # Only the room that made the data is imported: a report of one room must not wait for the libraries of another.
+    if kind == "MemoryData":
+        from analyzers.memory.model import MemoryData
+
+        return RoomData(memory=data if isinstance(data, MemoryData) else None)
+    if kind == "HangData":
+        from analyzers.hangs.model import HangData
+
+        return RoomData(hang=data if isinstance(data, HangData) else None)
+    if kind == "TraceData":
+        from analyzers.traces.report import TraceData
+
+        return RoomData(trace=data if isinstance(data, TraceData) else None)
+    if kind == "StepsData":
+        from analyzers.steps.model import StepsData
+
+        return RoomData(steps=data if isinstance(data, StepsData) else None)
+    return joined_data(data)
+
+
+def joined_data(data: object) -> RoomData:
+    """Return the rooms of a joined report, or the comparison of two runs."""
+    from analyzers.compare import CompareData
+    from analyzers.incident import IncidentData
+
+    if isinstance(data, IncidentData):
+        return RoomData(data.memory, data.hang, data.trace, data.steps)
+    return RoomData(compare=data if isinstance(data, CompareData) else None)

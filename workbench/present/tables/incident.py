@@ -1,0 +1,35 @@
+"""What led to what in a run: the chain of events, then the tables of the rooms that it rests on."""
+
+from collections.abc import Iterator
+
+from analyzers.incident import IncidentData
+from workbench.present.table import Table, table
+from workbench.present.tables.hang import hang_tables
+from workbench.present.tables.memory import memory_tables
+from workbench.present.tables.steps import steps_tables
+from workbench.present.tables.trace import trace_tables
+
+TABLES_BEHIND = 3
+"""Tables of each room that the chain names; the rest is on the pages of the rooms."""
+
+
+def incident_tables(data: IncidentData) -> list[Table]:
+    """Return the chain and the tables behind it; of a run without an incident the first table of each room."""
+    chain = table("Chain of events", "# | event", ((i, link.text) for i, link in enumerate(data.chain, 1)))
+    named = {finding.partition(".")[0] for link in data.chain for finding in link.findings}
+    rooms = dict(room_tables(data))
+    if not named:
+        return [chain, *(table for tables in rooms.values() for table in tables[:1])]
+    return [chain, *(table for room, tables in rooms.items() if room in named for table in tables[:TABLES_BEHIND])]
+
+
+def room_tables(data: IncidentData) -> Iterator[tuple[str, list[Table]]]:
+    """Yield the tables of each room that has data."""
+    if data.memory:
+        yield "memory", memory_tables(data.memory)
+    if data.hang:
+        yield "hang", hang_tables(data.hang)
+    if data.steps:
+        yield "steps", steps_tables(data.steps)
+    if data.trace:
+        yield "trace", trace_tables(data.trace)

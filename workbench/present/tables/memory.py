@@ -1,0 +1,107 @@
+"""What filled the memory of each device: its peak, who held it, and the largest stacks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+
+from analyzers.memory.answers.across_ranks import latest
+from analyzers.memory.model import Device, MemoryData
+from analyzers.words import share, size
+from workbench.present.table import Table, table
+from workbench.present.tables.memory_breakdown import requested_tables
+
+DETAILED_DEVICES = 2
+"""Devices whose categories are listed: the one that failed and the one to compare it with."""
+
+
+def memory_tables(data: MemoryData) -> list[Table]:
+    """Return the tables of a memory report; only the breakdown and the what-if where these were asked for."""
+    if data.breakdown or data.what_if:
+        return requested_tables(data)
+    devices, fullest = data.devices, worst_first(latest(data.devices))
+    return [
+        device_list(devices),
+        *(held for d in fullest[:DETAILED_DEVICES] for held in category_tables(d, device_suffix(d, devices))),
+        *(largest_stacks(d, device_suffix(d, devices)) for d in fullest[:1]),
+    ]
+
+
+def device_list(devices: Sequence[Device]) -> Table:
+    """Return a row for each device of each file."""
+    unnamed = ranks_unknown(devices)
+    rows = (
+        (
+            PurePath(d.path).name if unnamed else d.rank,
+            d.device,
+            d.step,
+            d.entries,
+            size(d.start_allocated_bytes),
+            size(d.peak_allocated_bytes),
+            size(d.end_allocated_bytes),
+            "" if d.fragmentation.made_up_segments else size(d.reserved_bytes),
+            "exact" if d.consistent else "does not match the final state",
+        )
+        for d in devices
+    )
+    heads = (
+        f"{'file' if unnamed else 'rank>'} | device> | step> | entries> | start> | peak> | end> | reserved> | replay"
+    )
+    return table("Memory by rank and device", heads, rows)
+
+
+def ranks_unknown(devices: Sequence[Device]) -> bool:
+    """Return whether only the names of the files tell the devices from each other."""
+    return len({d.path for d in devices}) > 1 and all(d.rank is None for d in devices)
+
+
+def device_suffix(device: Device, devices: Sequence[Device]) -> str:
+    """Return what a title adds to name one of several devices: `, rank 1` or `, snapshot.pickle`."""
+    if device.rank is not None:
+        return f", rank {device.rank}"
+    return f", {PurePath(device.path).name}" if ranks_unknown(devices) else ""
+
+
+def worst_first(devices: Sequence[Device]) -> list[Device]:
+    """Return the devices that ran out of memory first, the others by their peak."""
+    return sorted(devices, key=lambda d: (d.oom is None, -d.peak_allocated_bytes))
+
+
+def category_tables(device: Device, suffix: str) -> Iterator[Table]:
+    """Yield the categories at the peak, and before them those at a failed allocation that came at another entry."""
+    if device.oom and device.oom.index != device.peak_index:
+        at = entry_name(device.oom.index)
+        yield categories(device.oom.categories, f"Memory by category at the failed allocation{suffix}, {at}")
+    yield categories(device.categories, f"Memory by category at the peak{suffix}, {entry_name(device.peak_index)}")
+
+
+def entry_name(entry: int) -> str:
+    """Return the instant after an entry of the trace in words; -1 is before the first."""
+    return f"after entry {entry}" if entry >= 0 else "before the first entry"
+
+
+def categories(bytes_by_category: Mapping[str, int], title: str) -> Table:
+    """Return the allocated bytes by category, the largest first, and their sum in the last row."""
+    total = sum(bytes_by_category.values())
+    largest = sorted(bytes_by_category.items(), key=lambda item: -item[1])
+    rows = [(name, size(count), share(count, total)) for name, count in [*largest, ("allocated", total)] if count]
+    return table(title, "category | bytes> | share>", rows)
+
+
+def largest_stacks(device: Device, suffix: str) -> Table:
+    """Return the stacks that allocated most of what is live at the peak."""
+    rows = (
+        (size(s.bytes), s.count, s.category, s.frames[0] if s.frames else "no stack recorded")
+        for s in device.top_stacks
+    )
+    return table(f"Largest stacks at the peak{suffix}", "bytes> | blocks> | category | source line", rows, 8)
+
+
+def device_name(device: Device) -> str:
+    """Return `rank 1, device 0, after step 5, out of memory`, without what is not known.
+
+    A snapshot of a failure bears the last finished step: the memory ran out in the one after it.
+    """
+    rank = [f"rank {device.rank}"] if device.rank is not None else []
+    when = "after step" if device.oom else "step"
+    step = [f"{when} {device.step}"] if device.step is not None else []
+    failed = ["out of memory"] if device.oom else []
+    return ", ".join([*rank, f"device {device.device}", *step, *failed])

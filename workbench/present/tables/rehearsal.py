@@ -1,0 +1,41 @@
+"""What the trainer answers without training: the memory that a job will need, and the tokens that it trains on."""
+
+from analyzers.words import share, size
+from workbench.present.table import Table, table
+from workbench.trainer_answers import EstimateData, TokensData
+
+
+def estimate_tables(data: EstimateData) -> list[Table]:
+    """Return what each rank will hold, by category and by window of the step, and settings that need less."""
+    fullest = max(data.ranks, key=lambda r: r.peak_bytes)
+    categories = sorted(fullest.categories.items(), key=lambda item: -item[1])
+    return [
+        table(
+            "Peak by rank",
+            "first rank> | ranks like it> | peak> | reached in",
+            ((r.first_rank, r.count, size(r.peak_bytes), r.peak_window) for r in data.ranks),
+        ),
+        table(
+            "Memory by category at the peak",
+            "category | bytes> | share>",
+            ((name, size(count), share(count, fullest.peak_bytes)) for name, count in categories if count),
+        ),
+        table(
+            "Peak of each window of the step (+0 is the first layer, -1 the last)",
+            "window | bytes> | share of the peak>",
+            ((name, size(count), share(count, fullest.peak_bytes)) for name, count in fullest.windows.items()),
+            20,
+        ),
+        table(
+            "Settings that need less memory",
+            "setting | peak>",
+            ((o.setting, size(o.peak_bytes)) for o in data.options),
+        ),
+    ]
+
+
+def token_tables(data: TokensData) -> list[Table]:
+    """Return each token that the model reads, beside the label that it has to predict."""
+    rows = ((r.sequence, r.position, r.token, r.text, r.label, r.label_text) for r in data.rows)
+    heads = "sequence> | position> | token> | token text | label> | label text"
+    return [table("Tokens and labels", heads, rows, 64)]

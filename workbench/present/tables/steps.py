@@ -1,0 +1,95 @@
+"""How long the steps took, on which rank and phase, and what the loss did."""
+
+from collections.abc import Sequence
+
+from analyzers.steps.model import Change, Event, Goodput, RankSteps, StepsData, Straggler, TaggedSteps
+from analyzers.words import duration, duration_ns, share
+from workbench.present.table import Table, table
+
+BAR, BROKEN_BAR = "|", "¦"
+"""What separates the heads of a table, and what replaces it in the name of a phase, which comes from a file."""
+PHASES = 6
+
+
+def steps_tables(data: StepsData) -> list[Table]:
+    """Return the tables of a report on step logs."""
+    return [
+        stragglers(data.stragglers),
+        medians(data.ranks),
+        wall_time(data.goodput),
+        level_changes(data.changes),
+        untypical_steps(data.tagged),
+        loss_events(data.events),
+    ]
+
+
+def stragglers(found: Sequence[Straggler]) -> Table:
+    """Return the ranks that the others wait for."""
+    rows = (
+        (s.rank, duration(s.lateness_s), share(s.recurrence, 1), s.cause, s.pattern, duration(s.lost_s)) for s in found
+    )
+    heads = "rank> | late by> | share of steps> | cause | pattern | mean loss per step>"
+    return table("Stragglers", heads, rows)
+
+
+def medians(ranks: Sequence[RankSteps]) -> Table:
+    """Return the median step of each rank and of its longest phases."""
+    names = sorted({phase for r in ranks for phase in r.phases})
+    shown = sorted(names, key=lambda n: -max(r.phases.get(n, 0.0) for r in ranks))[:PHASES]
+    rows = ((r.rank, r.steps, duration(r.median_step_s), *(phase_time(r, name) for name in shown)) for r in ranks)
+    heads = " | ".join(["rank>", "steps>", "step>", *(f"{n.replace(BAR, BROKEN_BAR)}>" for n in shown)])
+    return table("Median step time by rank", heads, rows)
+
+
+def phase_time(rank: RankSteps, name: str) -> str:
+    """Return the median time of a phase; a rank that never entered it has an empty cell."""
+    return duration(rank.phases[name]) if name in rank.phases else ""
+
+
+def wall_time(goodput: Goodput | None) -> Table:
+    """Return how the time from start to end divides, the largest part first."""
+    parts = sorted(goodput.parts.items(), key=lambda item: -item[1]) if goodput else []
+    whole = goodput.wall_ns if goodput else 0
+    rows = ((name, duration_ns(ns), share(ns, whole)) for name, ns in parts)
+    return table("Wall time by activity", "activity | time> | share>", rows)
+
+
+def level_changes(changes: Sequence[Change]) -> Table:
+    """Return when the step time changed for good, and the phase behind it."""
+    rows = ((c.step, duration(c.before_s), duration(c.after_s), c.kind, most_changed(c)) for c in changes)
+    heads = "from step> | before> | after> | kind | phase that changed most"
+    return table("Changes of the step time", heads, rows)
+
+
+def most_changed(change: Change) -> str:
+    """Return `bwd +12 ms`: the phase that changed most and by how much; nothing where phases are not recorded."""
+    if not change.phases:
+        return "not recorded"
+    name = max(change.phases, key=lambda phase: abs(change.phases[phase]))
+    return f"{name} {'+' if change.phases[name] >= 0 else '-'}{duration(abs(change.phases[name]))}"
+
+
+def untypical_steps(by_tag: dict[str, TaggedSteps]) -> Table:
+    """Return the steps that do more than train, such as compiling or saving a checkpoint."""
+    rows = ((tag, steps.steps, duration(steps.median_step_s)) for tag, steps in by_tag.items())
+    return table("Steps left out of the medians", "tag | steps> | median step>", rows)
+
+
+def loss_events(events: Sequence[Event]) -> Table:
+    """Return what happened to the loss and the gradient norm."""
+    rows = (
+        (
+            e.step,
+            e.kind.replace("_", " "),
+            loss_value(e.before),
+            loss_value(e.value),
+            "" if e.until is None else e.until,
+        )
+        for e in events
+    )
+    return table("Loss and gradient norm", "step> | event | before> | value> | recovered at step>", rows)
+
+
+def loss_value(value: float | None) -> str:
+    """Return a loss or a gradient norm with four digits; it has no unit."""
+    return "" if value is None else f"{value:.4g}"
