@@ -18,7 +18,7 @@ import torch.distributed as dist
 from trainer.config import JobConfig, as_dict
 from trainer.models.decoder import model_args
 from trainer.parallel.mesh import World
-from workbench.recorders.files import Place, write_json
+from workbench.recorders.files import RankPlace, write_json
 
 ARTEFACTS = ("dumps", "steps", "tb", "logs")
 
@@ -56,7 +56,7 @@ def described(config: JobConfig, world: World) -> dict[str, Any]:
         "backend": dist.get_backend(),
         "model": {**asdict(model_args(config)), "hidden_dim": model_args(config).hidden_dim},
         "hosts": hosts(world.size),
-        "attempt": Place.here().attempt,
+        "attempt": RankPlace.here().attempt,
         "started_ns": time.time_ns(),
         "ended_ns": None,
         "status": "running",
@@ -85,7 +85,7 @@ def set_aside(config: JobConfig) -> None:
     earlier run.json are this run's own: the launcher opens them before the first rank starts.
     """
     folder = Path(config.job.dump_folder)
-    run_file, place = folder / "run.json", Place.here()
+    run_file, place = folder / "run.json", RankPlace.here()
     if place.attempt > 0 or place.rank > 0 or not run_file.exists():
         return
     ended = run_file.stat().st_mtime

@@ -10,7 +10,7 @@ import pytest
 
 from analyzers.memory.answers.breakdown import breakdowns
 from analyzers.run import Kind, discover
-from workbench.recorders.memory.breakdown_table import moments
+from workbench.recorders.memory.breakdown_table import find_peaks
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ def test_one_rank_prints_it(printed):
 def test_both_tables_agree(printed):
     artefact = next(a for a in discover(printed.folder).of(Kind.SNAPSHOT) if a.rank == 0)
     [theirs] = breakdowns([artefact])
-    peak, highest = moments(pickle.loads(Path(artefact.path).read_bytes()))
+    peak, highest = find_peaks(pickle.loads(Path(artefact.path).read_bytes()))
     ours = Counter()
     for category, _, size in peak:
         ours[category] += size

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from workbench.recorders.timing.step_log import StepRecorder
-from workbench.recorders.timing.step_table import Timing
+from workbench.recorders.timing.step_table import StepTable
 
 ROW = re.compile(r"^  (\w+) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)% +([\d.]+|-) +([\d.]+|-)$", re.MULTILINE)
 
@@ -106,7 +106,7 @@ def test_device_times_come_from_events_that_nobody_waits_for(tmp_path, monkeypat
     monkeypatch.setattr(Event, "made", 0)
     monkeypatch.setattr(Event, "now", 0.0)
     monkeypatch.setattr(torch, "cuda", Device)
-    recorder = StepRecorder(tmp_path, device="cuda", timing=Timing())
+    recorder = StepRecorder(tmp_path, device="cuda", timing=StepTable())
     for step in range(1, 5):
         with recorder.step(step):
             for phase in ("fwd", "bwd"):
@@ -129,7 +129,7 @@ def test_what_it_costs():
         "step": 1, "dur_ns": 10**8, "residual_ns": 10**6, "tags": [],
         **{key: dict.fromkeys(("fwd", "bwd", "optim"), 10**7) for key in ("phases", "cpu_ns", "device_ns")},
     }  # fmt: skip
-    timing, count = Timing(), 20_000
+    timing, count = StepTable(), 20_000
     began = time.process_time()
     for _ in range(count):
         timing.add(line)
@@ -137,6 +137,6 @@ def test_what_it_costs():
 
 
 def test_without_a_usual_step():
-    timing = Timing()
+    timing = StepTable()
     timing.add({"tags": ["first"]})
     assert timing.table().startswith("Timing breakdown: no step")

@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from workbench.recorders.memory.library_functions import purpose_of
-from workbench.recorders.memory.tensor_hooks import ACTIVATIONS, PRIORITY, TEMPORARY, Notes, local_part
+from workbench.recorders.memory.library_functions import category_of_function
+from workbench.recorders.memory.tensor_hooks import ACTIVATIONS, PRIORITY, TEMPORARY, TensorHooks, local_tensor
 
 DEPTH = 30
 """How many callers of an allocation are looked at for its purpose."""
@@ -138,7 +138,7 @@ def purpose() -> str:
     for _ in range(DEPTH):
         if frame.f_code.co_filename.endswith(PROPAGATION):
             return PRETENDED
-        if known := purpose_of(frame.f_code.co_filename, frame.f_code.co_name):
+        if known := category_of_function(frame.f_code.co_filename, frame.f_code.co_name):
             return known
         if frame.f_back is None:
             break
@@ -146,23 +146,23 @@ def purpose() -> str:
     return TEMPORARY
 
 
-class TrackedRoles(Notes):
+class TrackedRoles(TensorHooks):
     """The recorders' hooks on a model and its optimizer, which tell a tracker what its storages are."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: MemoryTracker) -> None:
         super().__init__(model, optimizer, keep=0)
         self._tracker = tracker
 
-    def role(self, tensor: torch.Tensor, kind: str, label: str) -> None:  # noqa: ARG002
+    def note_tensor(self, tensor: torch.Tensor, kind: str, label: str) -> None:  # noqa: ARG002
         """Tell what a tensor is."""
-        self._tracker.see(local_part(tensor).untyped_storage(), kind)
+        self._tracker.see(local_tensor(tensor).untyped_storage(), kind)
 
     @contextmanager
     def noting(self) -> Iterator[None]:
         """Tell roles inside; what lived before is entered first."""
-        self.open()
-        for tensor, kind, label in self.standing():
-            self.role(tensor, kind, label)
-        with self.saving():
+        self.start()
+        for tensor, kind, label in self.long_lived_tensors():
+            self.note_tensor(tensor, kind, label)
+        with self.note_saved_tensors():
             yield
         self.close()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainer.config import ConfigError, JobConfig
-from workbench.recorders.memory.tensor_hooks import clean
+from workbench.recorders.memory.tensor_hooks import without_wrappers
 
 
 class Decoder(nn.Module):
@@ -86,7 +86,7 @@ def init_weights(model: Decoder, seed: int) -> None:
     and no rank ever holds the full model.
     """
     for name, parameter in model.named_parameters():
-        plain = clean(name)
+        plain = without_wrappers(name)
         generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(f"{seed}/{plain}".encode()))
         full = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
         draw(plain, full, len(model.layers), generator)

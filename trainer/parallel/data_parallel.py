@@ -13,7 +13,7 @@ from trainer.config import JobConfig
 from trainer.models.decoder import Decoder
 from trainer.models.moe import mixtures
 from trainer.parallel.mesh import EXPERT, World
-from workbench.recorders.memory.tensor_hooks import local_part
+from workbench.recorders.memory.tensor_hooks import local_tensor
 
 EXPERTS_DIM = 3
 """Dimensions of the weights of experts, and of no others."""
@@ -55,7 +55,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy, *, 
 
 def cut_along(ranks: int, parameter: nn.Parameter) -> Shard | None:
     """The dimension that a parameter is cut along: the experts' second, where ranks would be left without any."""
-    few = len(local_part(parameter)) < ranks
+    few = len(local_tensor(parameter)) < ranks
     return Shard(1) if parameter.dim() == EXPERTS_DIM and few else None
 
 

@@ -1,4 +1,4 @@
-"""All recorders behind one small interface, for the training loop."""
+"""All recorders behind one small interface, for a training loop."""
 
 import logging
 import os
@@ -11,21 +11,21 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
-from workbench.recorders.files import Place
+from workbench.recorders.files import RankPlace
 from workbench.recorders.hang.flight_recorder import FlightRecorder
 from workbench.recorders.memory.recorder import MemoryRecorder
 from workbench.recorders.options import RecorderOptions
-from workbench.recorders.timing.profiler_traces import TraceRecorder, collections_marked
+from workbench.recorders.timing.profiler_traces import TraceRecorder, mark_garbage_collections
 from workbench.recorders.timing.step_log import StepLine, StepRecorder
-from workbench.recorders.timing.step_table import Timing
+from workbench.recorders.timing.step_table import StepTable
 
 logger = logging.getLogger(__name__)
 
 
 class Recorders:
-    """Everything that is recorded of a run, switched by `options`.
+    """Record what `options` ask for.
 
-    Make it after the process group and the model; call `prepare` before the process group. `failed` and `close` come
+    Create it after the process group and the model; call `prepare` before the process group. Call `failed` and `close`
     before the process group is destroyed.
     """
 
@@ -37,7 +37,7 @@ class Recorders:
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         device = "cuda" if model is not None and any(p.is_cuda for p in model.parameters()) else "cpu"
-        timing = Timing() if options.timing_breakdown and Place.here().rank == 0 else None
+        timing = StepTable() if options.timing_breakdown and RankPlace.here().rank == 0 else None
         self.steps = StepRecorder(options.folder, device=device, timing=timing)
         self.flight = start_flight(options) if dist.is_initialized() and options.trace_buf_size > 0 else None
         self.traces = trace_recorder(options, device) if options.enable_profiling else None
@@ -53,21 +53,21 @@ class Recorders:
     @staticmethod
     def prepare(options: RecorderOptions) -> None:
         """Set the environment variables that PyTorch reads when the process group is made."""
-        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # two lines for each profiler session else
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # otherwise Kineto prints two lines per profiler session
         FlightRecorder.prepare(options.folder, options.trace_buf_size)
 
     @contextmanager
     def step(self, step: int) -> Iterator[StepLine]:
-        """Record one step; yields the line that it writes."""
+        """Record one step; yields the line of the step log, to be filled in by the loop."""
         plan = self.traces.plan if self.traces else self.memory.traces if self.memory else None
-        traced = plan is not None and plan.active(step)
+        traced = plan is not None and plan.is_traced(step)
         self._profiled = traced or self.memory is not None
         with self.steps.step(step) as line:
             if self.traces:
                 self.traces.begin(step)
             with ExitStack() as stack:
                 if self._profiled:
-                    stack.enter_context(collections_marked())
+                    stack.enter_context(mark_garbage_collections())
                 if self.memory:
                     stack.enter_context(self.memory.recording(step))
                 yield line
@@ -75,7 +75,7 @@ class Recorders:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Record a phase of the step such as data_wait, fwd, bwd, optim."""
+        """Record a phase of the step, such as data_wait, fwd, bwd or optim."""
         with ExitStack() as stack:
             stack.enter_context(self.steps.phase(name))
             if self.memory:
@@ -85,7 +85,7 @@ class Recorders:
             yield
 
     def failed(self, error: BaseException) -> None:
-        """Write what an error leaves behind. Call it before raising the error on."""
+        """Write what explains an error: step log, memory snapshot, dumps. Call it before raising the error on."""
         self.steps.stop()
         if self.memory:
             try:
@@ -93,10 +93,10 @@ class Recorders:
             except Exception:  # the error itself and the other ranks' dumps matter more
                 logger.exception("no memory snapshot could be written")
         if self.flight:
-            self.flight.failed(error, step=self.steps.now, phase=self.steps.phase_now)
+            self.flight.failed(error, step=self.steps.current_step, phase=self.steps.current_phase)
 
     def close(self) -> None:
-        """Mark a clean end."""
+        """Mark a clean end of the run on this rank."""
         for recorder in (self.traces, self.memory, self.flight, self.steps):
             if recorder:
                 recorder.close()
@@ -107,7 +107,7 @@ class Recorders:
                 self._end_sessions()
         if traced:
             line.tag("profile")
-        if self.memory and self.memory.due(line.step):
+        if self.memory and self.memory.is_due(line.step):
             line.tag("snapshot")
             with self.steps.phase("snapshot"):
                 self.memory.write()
@@ -123,7 +123,7 @@ class Recorders:
 
 
 def trace_recorder(options: RecorderOptions, device: str) -> TraceRecorder:
-    """The trace recorder that the options ask for."""
+    """Return the trace recorder that the options ask for."""
     return TraceRecorder(
         Path(options.folder) / options.save_traces_folder,
         freq=options.profile_freq,
@@ -134,7 +134,7 @@ def trace_recorder(options: RecorderOptions, device: str) -> TraceRecorder:
 
 
 def start_flight(options: RecorderOptions) -> FlightRecorder:
-    """The flight recorder, serving."""
+    """Return a flight recorder that serves dumps already."""
     flight = FlightRecorder(
         options.folder, init_timeout_s=options.init_timeout_s, train_timeout_s=options.train_timeout_s
     )

@@ -1,4 +1,4 @@
-"""Files that are complete or absent, and who this process is."""
+"""Which rank is this process, and how does it write files that are complete or absent?"""
 
 import json
 import os
@@ -9,8 +9,8 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Place:
-    """Who this process is within its job, as the launcher's environment says."""
+class RankPlace:
+    """The rank of this process in its job, from the launcher's environment variables."""
 
     rank: int
     local_rank: int
@@ -21,8 +21,12 @@ class Place:
     attempt: int
 
     @classmethod
-    def here(cls) -> "Place":
-        """Read RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and the restart count; a single process without them."""
+    def here(cls) -> "RankPlace":
+        """Return the place of this process, from RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and
+        TORCHELASTIC_RESTART_COUNT.
+
+        A process without these variables is rank 0 of 1.
+        """
         number = {
             name: int(os.environ.get(name, default))
             for name, default in (("RANK", 0), ("LOCAL_RANK", 0), ("WORLD_SIZE", 1), ("TORCHELASTIC_RESTART_COUNT", 0))
@@ -39,20 +43,21 @@ class Place:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that readers see all of it or nothing. Makes the folder."""
+    """Write a file so that readers see all of it or nothing; create its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_bytes(content)
+    # A rename is atomic: a reader, or a run that is killed here, never leaves half a file.
     draft.replace(path)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write `value` as indented JSON, complete or not at all."""
     write_bytes(path, json.dumps(value, indent=1).encode() + b"\n")
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file, or None where there is no readable one."""
+    """Return the content of a JSON file, or None if it is absent or not valid JSON."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):

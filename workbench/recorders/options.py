@@ -1,11 +1,14 @@
-"""What the facade records, and where."""
+"""What do the recorders record, and where do they write it?"""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class RecorderOptions:
-    """Options of all recorders together. Names are those of torchtitan's profiling and comm sections."""
+    """Options of all recorders together, named as in torchtitan's profiling and comm sections.
+
+    Frequencies are in steps, sizes in entries, timeouts in seconds; folders are relative to `folder`.
+    """
 
     folder: str = "outputs"
     enable_profiling: bool = False

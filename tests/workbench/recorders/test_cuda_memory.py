@@ -10,7 +10,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from workbench.recorders import RecorderOptions, Recorders
 from workbench.recorders.memory.cuda_history import categorize
-from workbench.recorders.memory.live_blocks import Ledger, trace_entries
+from workbench.recorders.memory.live_blocks import LiveBlocks, trace_entries
 from workbench.recorders.memory.tensor_hooks import PARAMETERS, Note
 
 WIDTH = 32
@@ -41,11 +41,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict], list[Not
     """The entries of a step, categories included, and the notes taken in it."""
     kept: list = []
     with pytest.MonkeyPatch.context() as patch:
-        enter = Ledger.enter
-        patch.setattr(Ledger, "enter", lambda self, *found: (enter(self, *found), kept.append((self, found[1]))))
+        add = LiveBlocks.add_session
+        patch.setattr(
+            LiveBlocks, "add_session", lambda self, *given: (add(self, *given), kept.append((self, given[1])))
+        )
         train(tmp_path_factory.mktemp("run"))
-    ledger, notes = kept[-1]
-    return trace_entries(list(ledger.events())[-len(ledger._sessions[-1]) :]), notes
+    blocks, notes = kept[-1]
+    return trace_entries(list(blocks.events())[-len(blocks._sessions[-1]) :]), notes
 
 
 def train(folder: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from workbench.recorders import RecorderOptions, Recorders
-from workbench.recorders.memory.recorder import add_failure
+from workbench.recorders.memory.recorder import insert_failure
 
 ROOT = Path(__file__).parents[3]
 WIDTH = 64
@@ -219,7 +219,7 @@ def test_what_unwinding_freed_was_not_left_when_the_allocation_failed() -> None:
         {"action": action, "size": 24, "time_us": time}
         for time, action in enumerate(["alloc", "alloc", "free_requested", "free_completed", "free_completed"])
     ]
-    add_failure(trace, {"action": "oom", "size": 24, "device_free": 60, "time_us": 9})
+    insert_failure(trace, {"action": "oom", "size": 24, "device_free": 60, "time_us": 9})
     assert [entry["action"] for entry in trace].index("oom") == 3
     assert (trace[3]["device_free"], trace[3]["time_us"]) == (12, 3)
 

@@ -1,6 +1,6 @@
-"""The process beside the ranks of a node that asks all of them for dumps when one stalls, fails or dies.
+"""The process beside the ranks of a node that collects their dumps when one of them stalls, fails or dies.
 
-It runs outside the ranks, so that it can ask one that holds the GIL and outlives one that is killed, and it uses the
+It runs outside the ranks, so that it can ask a rank that holds the GIL and outlives one that is killed. It uses the
 standard library only. `FlightRecorder.start` starts it; by hand, for a job that hangs right now:
 
     python -m workbench.recorders.hang.collector outputs --once
@@ -15,27 +15,27 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from workbench.recorders.files import read_json, write_json
-from workbench.recorders.hang.dump_round import look
-from workbench.recorders.hang.rank_process import Worker, is_running
+from workbench.recorders.hang.dump_round import take_round
+from workbench.recorders.hang.rank_process import RankProcess, is_running
 
 POLL_S = 0.2
 STALLED_AFTER = 0.4  # of the timeout in force: both rounds end before the collectives give up
-STALLED_AFTER_SLOW = 0.6  # once a stall has passed by itself: so that slow steps don't use up the sets
+STALLED_AFTER_SLOW = 0.6  # after a stall that ended by itself, so that slow steps do not use up the sets
 SECOND_ROUND_AFTER = 0.2  # of the timeout, but no longer than
 SECOND_ROUND_AT_MOST_S = 10.0
-SECOND_ROUND_ASKED_S = 3.0  # somebody waits for the answer
-SECOND_ROUND_ENDING_S = 1.0  # ranks that fail or are told to end wait for both looks, before they go
-QUIET_S, SETTLE_S = 0.6, 3.0  # a rank that has not moved for this long waits for somebody; how long to hope for that
-MOST_SETS = 8
+SECOND_ROUND_BY_HAND_S = 3.0  # a person waits for the answer
+SECOND_ROUND_ENDING_S = 1.0  # ranks that fail, or got SIGTERM, wait for both rounds before they end
+QUIET_S = 0.6  # a rank whose heartbeat stood for this long waits for another rank
+SETTLE_S = 3.0  # how long the other ranks get to reach that state
+MAX_SETS = 8  # each set interrupts the ranks: a job that stalls again and again must still train
 BY_HAND = "by hand"
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why dumps are asked for."""
+    """Why dumps are taken: `reason` is one of stalled, died, failed or asked; `detail` says it in words."""
 
     reason: str
     detail: str
@@ -43,21 +43,21 @@ class Cause:
     timeout_s: float = 0.0
 
     @property
-    def second_after_s(self) -> float:
-        """Seconds until the second look, which tells slow from stuck."""
+    def second_round_after_s(self) -> float:
+        """Seconds from the first round of dumps to the second, which distinguishes a slow rank from a stuck one."""
         if self.reason == "stalled":
             return min(SECOND_ROUND_AFTER * self.timeout_s, SECOND_ROUND_AT_MOST_S)
-        return SECOND_ROUND_ASKED_S if self.lives_on else SECOND_ROUND_ENDING_S
+        return SECOND_ROUND_BY_HAND_S if self.job_continues else SECOND_ROUND_ENDING_S
 
     @property
-    def lives_on(self) -> bool:
-        """Whether the job may go on afterwards, so that nothing may be disturbed."""
+    def job_continues(self) -> bool:
+        """Whether the job may go on afterwards, so that nothing may disturb it."""
         return self.reason == "stalled" or self.detail == BY_HAND
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the collector is told at its start."""
+    """The arguments of a collector: run folder, ranks of this node, restart attempt, and the timeouts in seconds."""
 
     folder: Path
     ranks: Sequence[int]
@@ -67,111 +67,116 @@ class Plan:
 
 
 class Collector:
-    """Watches the ranks of one node until all are gone or done."""
+    """Watches the ranks of one node until all of them have ended."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.dumps = plan.folder / "dumps"
-        self.workers = [Worker(plan.folder, rank, plan.attempt) for rank in plan.ranks]
-        self._mourned: set[int] = set()
-        self._looked_ns = 0
+        self.workers = [RankProcess(plan.folder, rank, plan.attempt) for rank in plan.ranks]
+        self._reported_dead: set[int] = set()
+        self._last_dump_ns = 0
         self._sets = 0
-        self._patience = STALLED_AFTER
+        self._stall_share = STALLED_AFTER
 
     def run(self) -> None:
-        """Watch, collect, and clean up behind ranks that could not."""
+        """Watch and collect; at the end remove the sockets of ranks that could not do it themselves."""
         while True:
             if cause := self._cause():
                 self.collect(cause)
             self._answer_requests()
-            if self._over():
+            if self._job_ended():
                 break
             time.sleep(POLL_S)
         for worker in self.workers:
-            if worker.side and worker.side["server"].startswith("/"):
-                shutil.rmtree(Path(worker.side["server"]).parent, ignore_errors=True)
+            if worker.side_file and worker.side_file["server"].startswith("/"):
+                shutil.rmtree(Path(worker.side_file["server"]).parent, ignore_errors=True)
 
     def collect(self, cause: Cause) -> Path:
-        """Take one set of dumps, of two looks. Returns its folder."""
-        if not cause.lives_on:
+        """Take one set of dumps, in two rounds, and return its folder."""
+        if not cause.job_continues:
             self._settle()
         home, asked_ns = claim_set(self.dumps), time.time_ns()
-        rounds = [look(self.workers, home, 1, last=not cause.lives_on)]
-        write_json(home / "collection.json", account(cause, asked_ns, rounds))
-        time.sleep(max(0.0, cause.second_after_s - (time.time_ns() - asked_ns) / 1e9))
-        rounds.append(look(self.workers, home / "round_2", 2))
-        write_json(home / "collection.json", account(cause, asked_ns, rounds))
-        self._looked_ns = asked_ns  # what has moved since the first look may be another stall
+        rounds = [take_round(self.workers, home, 1, send_signals=not cause.job_continues)]
+        write_json(home / "collection.json", collection_document(cause, asked_ns, rounds))
+        time.sleep(max(0.0, cause.second_round_after_s - (time.time_ns() - asked_ns) / 1e9))
+        rounds.append(take_round(self.workers, home / "round_2", 2))
+        write_json(home / "collection.json", collection_document(cause, asked_ns, rounds))
+        self._last_dump_ns = asked_ns  # what has moved since the first round may be another stall
         self._sets += 1
         if cause.reason == "stalled" and self._all_moved():
-            self._patience = STALLED_AFTER_SLOW
+            self._stall_share = STALLED_AFTER_SLOW
         return home
 
-    def _over(self) -> bool:
-        known = [worker for worker in self.workers if worker.side]
-        return bool(known) and all(worker.gone or worker.finished for worker in known)
+    def _job_ended(self) -> bool:
+        known = [worker for worker in self.workers if worker.side_file]
+        return bool(known) and all(worker.has_exited or worker.ended_cleanly for worker in known)
 
     def _cause(self) -> Cause | None:
-        if died := self._died():
+        if died := self._dead_rank():
             return died
-        if self._sets >= MOST_SETS:
+        if self._sets >= MAX_SETS:
             return None
-        return self._requested() or self._stalled()
+        return self._request() or self._stalled_rank()
 
-    def _died(self) -> Cause | None:
-        """A process that went without a word: neither done, nor with an error of its own, nor after a look at all."""
-        lost = [w for w in self.workers if w.rank not in self._mourned and w.gone and not w.finished]
-        self._mourned.update(worker.rank for worker in lost)
+    def _dead_rank(self) -> Cause | None:
+        """Return a cause if a process vanished without a word: no clean end, no error file, and no dump
+        taken since it moved.
+        """
+        lost = [w for w in self.workers if w.rank not in self._reported_dead and w.has_exited and not w.ended_cleanly]
+        self._reported_dead.update(worker.rank for worker in lost)
         lost = [worker for worker in lost if not self._has_exit_file(worker)]
-        if not lost or not self._moved():
+        if not lost or not self._any_moved():
             return None
         return Cause("died", f"process of rank {', '.join(str(worker.rank) for worker in lost)} is gone")
 
-    def _requested(self) -> Cause | None:
-        """What ranks ask for, unless nothing has moved since the last look."""
-        if not self._moved():
+    def _request(self) -> Cause | None:
+        """Return what a rank asks for, unless no rank has moved since the last dump."""
+        if not self._any_moved():
             return None
         asked = sorted(
             (found for path in self._requests() if (found := read_json(path))), key=lambda r: int(r["time_ns"])
         )
+        # An error says more than a rank that was told to end because of it.
         asked.sort(key=lambda request: request["reason"] != "failed")
         return Cause(asked[0]["reason"], asked[0]["detail"]) if asked else None
 
-    def _stalled(self) -> Cause | None:
+    def _stalled_rank(self) -> Cause | None:
         now = time.time_ns()
         for worker in self.workers:
-            beat = worker.beat
-            if beat is None or worker.finished or worker.gone:
+            beat = worker.heartbeat
+            if beat is None or worker.ended_cleanly or worker.has_exited:
                 continue
-            timeout = self.plan.train_timeout_s if worker.begun else self.plan.init_timeout_s
+            timeout = self.plan.train_timeout_s if worker.has_finished_a_step else self.plan.init_timeout_s
             stalled = (now - beat.time_ns) / 1e9
-            if stalled > self._patience * timeout and beat.time_ns > self._looked_ns:
+            if stalled > self._stall_share * timeout and beat.time_ns > self._last_dump_ns:
                 return Cause("stalled", f"rank {worker.rank} is in {beat.phase} of step {beat.step}", stalled, timeout)
         return None
 
-    def _moved(self) -> bool:
-        return self._looked_ns == 0 or any(self._beats_since())
+    def _any_moved(self) -> bool:
+        return self._last_dump_ns == 0 or any(self._beats_since())
 
     def _all_moved(self) -> bool:
         return all(self._beats_since())
 
     def _beats_since(self) -> list[bool]:
-        """For each rank whether it has moved since the last look."""
-        beats = [worker.beat for worker in self.workers]
-        return [beat is not None and beat.time_ns > self._looked_ns for beat in beats]
+        """Return for each rank whether its heartbeat advanced since the last dump."""
+        beats = [worker.heartbeat for worker in self.workers]
+        return [beat is not None and beat.time_ns > self._last_dump_ns for beat in beats]
 
     def _settle(self) -> None:
-        """Let the other ranks reach the place where they wait for the lost one."""
+        """Wait until the other ranks reach the collective in which they wait for the lost rank, at most
+        SETTLE_S seconds.
+        """
         deadline = time.time_ns() + int(SETTLE_S * 1e9)
         while time.time_ns() < deadline:
-            beats = [w.beat for w in self.workers if not w.gone and not w.finished]
+            beats = [w.heartbeat for w in self.workers if not w.has_exited and not w.ended_cleanly]
             if all(beat is None or time.time_ns() - beat.time_ns > QUIET_S * 1e9 for beat in beats):
                 return
             time.sleep(POLL_S)
 
-    def _has_exit_file(self, worker: Worker) -> bool:
+    def _has_exit_file(self, worker: RankProcess) -> bool:
         found = read_json(self.dumps / f"exit_{worker.rank}.json")
-        beat = worker.beat
+        beat = worker.heartbeat
         return bool(found and beat and found["time_ns"] > beat.time_ns)
 
     def _requests(self) -> list[Path]:
@@ -179,14 +184,16 @@ class Collector:
         return [path for path in self.dumps.glob(".ask_*.json") if int(path.stem.rpartition("_")[2]) in ranks]
 
     def _answer_requests(self) -> None:
-        """A request vanishes when it has been answered or needs no answer; whoever asked waits for that."""
-        if not self._moved() or self._sets >= MOST_SETS:
+        """Delete the requests that were answered or need no answer: the rank that asked waits for its file
+        to vanish.
+        """
+        if not self._any_moved() or self._sets >= MAX_SETS:
             for path in self._requests():
                 path.unlink(missing_ok=True)
 
 
-def account(cause: Cause, asked_ns: int, rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """The content of `collection.json`."""
+def collection_document(cause: Cause, asked_ns: int, rounds: list[dict[str, object]]) -> dict[str, object]:
+    """Return the content of `collection.json`."""
     return {
         "schema": "workbench.collection/1",
         "reason": cause.reason,
@@ -199,7 +206,10 @@ def account(cause: Cause, asked_ns: int, rounds: list[dict[str, Any]]) -> dict[s
 
 
 def claim_set(dumps: Path) -> Path:
-    """The folder of the next set: dumps itself, then set_2, set_3 ... Of several collectors one gets each."""
+    """Return the folder of the next set: dumps itself, then set_2, set_3, ...
+
+    Each of several collectors gets its own.
+    """
     number, home = 1, dumps
     while True:
         home.mkdir(parents=True, exist_ok=True)
@@ -212,8 +222,8 @@ def claim_set(dumps: Path) -> Path:
             return home
 
 
-def local_ranks(folder: Path) -> tuple[list[int], int]:
-    """The ranks of the newest attempt that live on this host, and that attempt, from the side files."""
+def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
+    """Return the ranks of the newest attempt that run on this host, and that attempt, from the side files."""
     found = [side for path in (folder / "dumps").glob("groups_*.json") if (side := read_json(path))]
     attempt = max((int(side["attempt"]) for side in found), default=0)
     here = (s for s in found if s["attempt"] == attempt and s["host"] == socket.gethostname() and is_running(s["pid"]))
@@ -221,15 +231,17 @@ def local_ranks(folder: Path) -> tuple[list[int], int]:
 
 
 def once(folder: Path) -> Path | None:
-    """Take one set of dumps now, whether a collector watches or not. None if no rank lives on this host."""
-    ranks, attempt = local_ranks(folder)
+    """Take one set of dumps now, whether a collector watches or not; returns its folder, or None if no rank
+    runs here.
+    """
+    ranks, attempt = ranks_on_this_host(folder)
     if not ranks:
         return None
     return Collector(Plan(folder, ranks, attempt, 0.0, 0.0)).collect(Cause("asked", BY_HAND))
 
 
 def main() -> None:
-    """Parse the plan and watch."""
+    """Parse the command line and watch the ranks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--once", action="store_true", help="take one set now and print its folder")

@@ -1,4 +1,4 @@
-"""One look at all ranks of a node: Flight Recorder first, stacks next, signals last.
+"""One round of questions to all ranks of a node: Flight Recorder first, then Python stacks, signals last.
 
 Standard library only: this runs outside the ranks.
 """
@@ -14,76 +14,83 @@ from pathlib import Path
 from typing import Any
 
 from workbench.recorders.files import write_bytes
-from workbench.recorders.hang.rank_process import Worker
+from workbench.recorders.hang.rank_process import RankProcess
 
 PICKLE_TIMEOUT_S = 2.5
-PICKLE_AGAIN_S = 0.5  # a second chance for a rank that was busy and does not hold the GIL
+PICKLE_RETRY_S = 0.5  # a second chance for a rank that was busy and does not hold the GIL
 JSON_TIMEOUT_S = 4.0
 STACKS_TIMEOUT_S = 2.0
 PY_SPY_TIMEOUT_S = 5.0
 Answer = dict[str, Any]
 
 
-def look(workers: Sequence[Worker], folder: Path, number: int, *, last: bool = True) -> dict[str, Any]:
-    """Ask all workers at once and store what they answer in `folder`. Returns a round of `collection.json`.
+def take_round(
+    workers: Sequence[RankProcess], folder: Path, number: int, *, send_signals: bool = True
+) -> dict[str, object]:
+    """Ask all ranks at once, store their answers in `folder`, and return a round of `collection.json`.
 
-    Signals are sent in the last look only: they end a sleep, so that a stuck rank may go on.
+    A signal ends a sleep, so that a stuck rank might go on: where that matters, only the last round sends signals.
     """
     asked_ns = time.time_ns()
     for worker in workers:
+        # Known from the first round of this set; in a new set the rank may have released the GIL.
         worker.holds_gil = worker.holds_gil and number > 1
-    answers: dict[int, Answer] = {worker.rank: blank(worker) for worker in workers}
-    for question in (messages, recorder, stacks_by_http, stacks_by_py_spy, *([stacks_by_signal] if last else [])):
-        everywhere(question, workers, answers, folder)
+    answers: dict[int, Answer] = {worker.rank: unanswered(worker) for worker in workers}
+    questions = [send_recv_counts, flight_recorder_dump, stacks_by_http, stacks_by_py_spy]
+    for question in [*questions, *([stacks_by_signal] if send_signals else [])]:
+        ask_all(question, workers, answers, folder)
     return {"round": number, "asked_ns": asked_ns, "ranks": {str(rank): answers[rank] for rank in sorted(answers)}}
 
 
-def everywhere(
-    question: Callable[[Worker, Answer, Path], None],
-    workers: Sequence[Worker],
+def ask_all(
+    question: Callable[[RankProcess, Answer, Path], None],
+    workers: Sequence[RankProcess],
     answers: dict[int, Answer],
     folder: Path,
 ) -> None:
-    """Put one question to all workers at once and wait for the last answer."""
+    """Put one question to all ranks at once and wait for the last answer."""
     with ThreadPoolExecutor(max_workers=max(1, len(workers))) as pool:
         list(pool.map(lambda worker: question(worker, answers[worker.rank], folder), workers))
 
 
-def blank(worker: Worker) -> Answer:
-    """The answer of a rank that says nothing, with what can be seen from outside."""
-    beat = worker.beat
+def unanswered(worker: RankProcess) -> Answer:
+    """Return the answer of a rank that says nothing, with what is visible from outside: its process and its
+    heartbeat.
+    """
+    beat = worker.heartbeat
     return {
-        "status": "unregistered" if worker.side is None else "exited" if worker.gone else "timeout",
+        "status": "unregistered" if worker.side_file is None else "exited" if worker.has_exited else "timeout",
         "channel": None,
         "asked_ns": time.time_ns(),
         "answered_ns": None,
         "file": None,
         "stacks": None,
         "exit_code": None,
-        "process": worker.process,
+        "process": worker.blocked_by,
         "heartbeat": None if beat is None else {key: asdict(beat)[key] for key in ("step", "phase", "time_ns")},
     }
 
 
-def messages(worker: Worker, _answer: Answer, folder: Path) -> None:
-    """Its counts of sends and receives; they need no answer of the rank."""
-    if counts := worker.messages:
+def send_recv_counts(worker: RankProcess, _answer: Answer, folder: Path) -> None:
+    """Store the rank's counts of sends and receives, which lie in shared memory and need no answer of the rank."""
+    if counts := worker.send_recv_counts:
         write_bytes(folder / f"p2p_{worker.rank}.bin", counts)
 
 
-def recorder(worker: Worker, answer: Answer, folder: Path) -> None:
-    """The rank's Flight Recorder: a pickle with frames, or JSON where something holds the GIL."""
-    if answer["status"] != "timeout" or answer["process"] == "stopped":  # it would keep the others waiting
+def flight_recorder_dump(worker: RankProcess, answer: Answer, folder: Path) -> None:
+    """Store the rank's Flight Recorder: as a pickle with frames, or as JSON if something holds the GIL."""
+    # A stopped process never answers: asking it would only keep the other ranks waiting.
+    if answer["status"] != "timeout" or answer["process"] == "stopped":
         return
     answer["asked_ns"] = time.time_ns()
-    patience = PICKLE_AGAIN_S if worker.holds_gil else PICKLE_TIMEOUT_S
+    patience = PICKLE_RETRY_S if worker.holds_gil else PICKLE_TIMEOUT_S
     worker.holds_gil = not fetch(worker, answer, folder, "pickle", patience) and answer["status"] == "timeout"
     if answer["status"] != "ok":
         fetch(worker, answer, folder, "json", JSON_TIMEOUT_S)
 
 
-def fetch(worker: Worker, answer: Answer, folder: Path, channel: str, timeout: float) -> bool:
-    """Fetch one form of the dump, note how that went, and say whether it is there."""
+def fetch(worker: RankProcess, answer: Answer, folder: Path, channel: str, timeout: float) -> bool:
+    """Fetch one form of the dump, record the outcome in `answer`, and return whether the dump came."""
     handler, name = {
         "pickle": ("workbench_fr_trace", f"rank_{worker.rank}"),
         "json": ("fr_trace_json", f"rank_{worker.rank}.json"),
@@ -94,15 +101,15 @@ def fetch(worker: Worker, answer: Answer, folder: Path, channel: str, timeout: f
         answer["status"] = "timeout"
         return False
     except OSError:
-        answer["status"] = "exited" if worker.gone else "refused"
+        answer["status"] = "exited" if worker.has_exited else "refused"
         return False
     write_bytes(folder / name, body)
     answer.update(status="ok", channel=channel, answered_ns=time.time_ns(), file=name)
     return True
 
 
-def stacks_by_http(worker: Worker, answer: Answer, folder: Path) -> None:
-    """Python stacks of all threads; needs the GIL."""
+def stacks_by_http(worker: RankProcess, answer: Answer, folder: Path) -> None:
+    """Store the Python stacks of all threads as the rank's worker server writes them; needs the GIL."""
     if answer["status"] != "ok" or worker.holds_gil:
         return
     try:
@@ -113,12 +120,17 @@ def stacks_by_http(worker: Worker, answer: Answer, folder: Path) -> None:
     answer["stacks"] = "http"
 
 
-def stacks_by_py_spy(worker: Worker, answer: Answer, folder: Path) -> None:
-    """Python stacks from outside, where py-spy is there and may look: of a rank that holds the GIL or is stopped."""
+def needs_stacks(worker: RankProcess, answer: Answer) -> bool:
+    """Return whether a rank runs whose stacks did not come in another way."""
+    return not answer["stacks"] and answer["status"] in ("ok", "timeout") and not worker.has_exited
+
+
+def stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
+    """Store the Python stacks that py-spy reads from outside, for a rank that holds the GIL or is stopped."""
     tool = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
-    if answer["stacks"] or answer["status"] not in ("ok", "timeout") or worker.gone or worker.side is None or not tool:
+    if not needs_stacks(worker, answer) or worker.side_file is None or not tool:
         return
-    command = [tool, "dump", "--nonblocking", "--full-filenames", "--pid", str(worker.side["pid"])]
+    command = [tool, "dump", "--nonblocking", "--full-filenames", "--pid", str(worker.side_file["pid"])]
     try:
         done = subprocess.run(command, capture_output=True, timeout=PY_SPY_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -127,9 +139,9 @@ def stacks_by_py_spy(worker: Worker, answer: Answer, folder: Path) -> None:
     answer["stacks"] = "py-spy"
 
 
-def stacks_by_signal(worker: Worker, answer: Answer, folder: Path) -> None:
-    """Python stacks by a signal, for a rank that answered no other way."""
-    if answer["stacks"] or answer["status"] not in ("ok", "timeout") or worker.gone:
+def stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None:
+    """Store the Python stacks that a signal makes the rank write, if it answered in no other way."""
+    if not needs_stacks(worker, answer):
         return
     try:
         body = worker.signal_stacks(STACKS_TIMEOUT_S)

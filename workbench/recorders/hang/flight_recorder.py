@@ -1,4 +1,4 @@
-"""Makes a rank answer for itself: Flight Recorder, stacks and process groups, whatever state it is in.
+"""Makes a rank answer for itself in any state: Flight Recorder, Python stacks and process groups.
 
 In any training script, after `init_process_group`:
 
@@ -6,8 +6,8 @@ In any training script, after `init_process_group`:
     flight.start()
 
 A collector process per node then asks every rank for its dumps, into `outputs/dumps`, when a rank dies or when the
-heartbeat of a `StepRecorder` in the same folder stalls. `failed(error)` before raising an error on adds those.
-Collectors of several nodes each take sets of their own ranks; the analyzers put together what belongs together.
+heartbeat of a `StepRecorder` in the same folder stops. Call `failed(error)` before raising an error on. Collectors of
+several nodes each take sets of their own ranks; the analyzers join those that belong together.
 """
 
 import contextlib
@@ -21,29 +21,29 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-from workbench.recorders.files import Place, write_bytes, write_json
+from workbench.recorders.files import RankPlace, write_bytes, write_json
 from workbench.recorders.hang.rank_exit import TerminationDelay, exit_report
-from workbench.recorders.hang.send_recv_counts import PointToPoint
+from workbench.recorders.hang.send_recv_counts import SendRecvCounts
 
-PATIENCE_S = 15.0
+COLLECTOR_TIMEOUT_S = 15.0
 c10d: Any = _distributed_c10d  # its type stubs lag behind
 logger = logging.getLogger(__name__)
 
 
-def dump_recorder() -> bytes:
-    """The ring of the backend in use, as the pickle that PyTorch writes."""
+def dump_ring() -> bytes:
+    """Return the ring of the backend in use, as the pickle that PyTorch writes."""
     dump = getattr(c10d, "_dump_nccl_trace", None) if "nccl" in dist.get_backend() else None
     return bytes((dump or c10d._dump_fr_trace)())  # noqa: SLF001
 
 
-def process_groups() -> dict[str, dict[str, Any]]:
-    """Every process group this rank is in: {name: {desc, ranks}}. Flight Recorder's own map is wrong on gloo."""
+def process_groups() -> dict[str, dict[str, object]]:
+    """Return every process group of this rank: {name: {desc, ranks}}. Flight Recorder's own map is wrong on gloo."""
     world = dist.distributed_c10d._world  # noqa: SLF001
     return {
         name: {"desc": group.group_desc, "ranks": sorted(world.pg_group_ranks[group])}
@@ -51,28 +51,35 @@ def process_groups() -> dict[str, dict[str, Any]]:
     }
 
 
-def answer_trace(_request: Any, response: Any) -> None:
-    """Handler of the worker server: the dump with frames. Runs on the server's thread and needs the GIL."""
-    response.set_content(dump_recorder(), "application/octet-stream")
+class Response(Protocol):
+    """What this module needs of a response of PyTorch's worker server."""
+
+    def set_content(self, content: bytes, content_type: str) -> None: ...
+    def set_status(self, status: int) -> None: ...
+
+
+def answer_trace(_request: object, response: Response) -> None:
+    """Answer the collector with the dump, frames included. Runs on the worker server's thread and needs the GIL."""
+    response.set_content(dump_ring(), "application/octet-stream")
     response.set_status(200)
 
 
 class FlightRecorder:
-    """Dumps of this rank, under `folder`/dumps, on demand of the node's collector."""
+    """Serves dumps of this rank, under `folder`/dumps, to the collector of its node."""
 
     def __init__(self, folder: str | Path, *, init_timeout_s: float = 300.0, train_timeout_s: float = 100.0) -> None:
         self._folder = Path(folder).absolute()
         self._dumps = self._folder / "dumps"
-        self._place = Place.here()
+        self._place = RankPlace.here()
         self._timeouts = (init_timeout_s, train_timeout_s)
         self._request = self._dumps / f".ask_{self._place.rank}.json"
         self._socket_home = tempfile.mkdtemp(prefix="wb_")
         self._groups = 0
-        self._delay = TerminationDelay(lambda: self.ask("asked", "terminated by SIGTERM"))
+        self._termination_delay = TerminationDelay(lambda: self.ask("asked", "terminated by SIGTERM"))
 
     @staticmethod
     def prepare(folder: str | Path, buffer: int = 20000) -> None:
-        """Set what PyTorch reads when the process group is made; what the user has set stays."""
+        """Set the variables that PyTorch reads when the process group is made; values that the user set stay."""
         late = Path(folder).absolute() / "dumps" / "watchdog"
         for name, value in (
             ("TORCH_FR_BUFFER_SIZE", str(buffer)),
@@ -93,20 +100,20 @@ class FlightRecorder:
         self._request.unlink(missing_ok=True)
         self._stacks = (self._dumps / f".stacks_{self._place.rank}.txt").open("w")
         faulthandler.register(signal.SIGUSR2, file=self._stacks, all_threads=True)
-        importlib.import_module("torch._dynamo")  # else the first dump with frames does, which takes seconds
+        importlib.import_module("torch._dynamo")  # otherwise the first dump with frames imports it, in seconds
         with contextlib.suppress(RuntimeError):  # registered before, in this process
             c10d._register_handler("workbench_fr_trace", answer_trace)  # noqa: SLF001
         self._server = c10d._WorkerServer(f"{self._socket_home}/rank")  # noqa: SLF001
         self.refresh()
-        self._delay.install()
-        self._messages = PointToPoint(self._dumps / f".p2p_{self._place.rank}.bin")
+        self._termination_delay.install()
+        self._messages = SendRecvCounts(self._dumps / f".p2p_{self._place.rank}.bin")
         if "gloo" in dist.get_backend():  # NCCL records them itself
             self._messages.install()
         if self._place.local_rank == 0:
             self._start_collector()
 
     def refresh(self) -> None:
-        """Write the side file again if process groups have come or gone. Costs a `len` where none has."""
+        """Write the side file again if process groups were created or destroyed. Costs one `len` otherwise."""
         count = len(dist.distributed_c10d._world.pg_names)  # noqa: SLF001
         if count == self._groups:
             return
@@ -132,24 +139,26 @@ class FlightRecorder:
         )
 
     def sequences(self) -> dict[str, int]:
-        """Number of the last collective that this rank enqueued in each of its groups."""
+        """Return the number of the last collective that this rank enqueued in each of its groups."""
         number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
         world = dist.distributed_c10d._world  # noqa: SLF001
         return {name: number(group) for group, name in list(world.pg_names.items())}
 
     def failed(self, error: BaseException, *, step: int = 0, phase: str = "") -> None:
-        """Write `exit_R.json` and hold this rank until the others, which wait for it, have been asked for dumps."""
+        """Write `exit_R.json` and keep this rank alive until the other ranks, which wait for it, were asked
+        for their dumps.
+        """
         rank = self._place.rank
         write_json(self._dumps / f"exit_{rank}.json", exit_report(error, rank=rank, step=step, phase=phase))
         own = self._dumps / f"rank_{rank}"
         asked = isinstance(error, Exception) and self.ask("failed", f"rank {rank}: {type(error).__name__}")
-        if isinstance(error, Exception) and not asked and not own.exists():  # one from before the error says more
-            write_bytes(own, dump_recorder())
+        if isinstance(error, Exception) and not asked and not own.exists():  # a dump from before the error says more
+            write_bytes(own, dump_ring())
 
     def ask(self, reason: str, detail: str) -> bool:
-        """Ask the collector for a set of dumps of all ranks and wait for it. False if it did not come."""
+        """Ask the collector for a set of dumps of all ranks and wait for it; False if it did not come in time."""
         write_json(self._request, {"reason": reason, "detail": detail, "time_ns": time.time_ns()})
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + COLLECTOR_TIMEOUT_S
         while self._request.exists():
             if time.monotonic() > deadline:
                 self._request.unlink(missing_ok=True)
@@ -158,8 +167,8 @@ class FlightRecorder:
         return True
 
     def close(self) -> None:
-        """Stop serving; for a clean end, before the process group is destroyed."""
-        self._delay.remove()
+        """Stop serving, at a clean end, before the process group is destroyed."""
+        self._termination_delay.remove()
         self._messages.remove()
         self._server.shutdown()
         faulthandler.unregister(signal.SIGUSR2)

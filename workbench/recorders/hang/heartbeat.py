@@ -1,4 +1,4 @@
-"""Step and phase that a rank is in right now, in 64 bytes of shared memory that survive the process."""
+"""In which step and phase is a rank right now? 64 bytes of shared memory say it, and survive the process."""
 
 import mmap
 import os
@@ -13,7 +13,7 @@ DONE = "done"
 
 @dataclass(frozen=True)
 class Beat:
-    """One reading of a heartbeat: when, in which step and phase; `beats` counts the changes."""
+    """The last beat of a rank: time, step, phase, process id, and how many beats there were."""
 
     time_ns: int
     step: int
@@ -23,7 +23,10 @@ class Beat:
 
 
 class Heartbeat:
-    """`beat(step, phase)` rewrites the file in place: under a microsecond, no system call."""
+    """Writes the heartbeat of this rank.
+
+    `beat` rewrites the file in place: under a microsecond, without a system call.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,13 +37,13 @@ class Heartbeat:
         self._beats = 0
 
     def beat(self, step: int, phase: bytes) -> None:
-        """Note the present step and phase (at most 32 bytes of UTF-8)."""
+        """Write the present step and phase (at most 32 bytes of UTF-8)."""
         self._beats += 1
         LAYOUT.pack_into(self._memory, 0, time.time_ns(), step, self._pid, self._beats, phase)
 
 
 def read_beat(path: Path) -> Beat | None:
-    """The last beat of a rank, or None before its first one."""
+    """Return the last beat of a rank, or None before its first one."""
     try:
         time_ns, step, pid, beats, phase = LAYOUT.unpack(path.read_bytes())
     except (OSError, struct.error):

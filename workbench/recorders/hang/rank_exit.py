@@ -1,4 +1,4 @@
-"""How a rank ends: what an error says of itself, and a short stay after SIGTERM."""
+"""How does a rank end: what does its error say, and how long does it stay after SIGTERM?"""
 
 import ctypes
 import os
@@ -7,24 +7,25 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+
+from workbench.recorders.memory.snapshot import Frame
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed: CUDA, the CPU allocator, or Python's own."""
+    """Return whether an error says that an allocation failed: on CUDA, in the CPU allocator, or in Python itself."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
-def error_frames(error: BaseException) -> list[dict[str, Any]]:
-    """Frames {name, filename, line} of the error's traceback, innermost first."""
+def error_frames(error: BaseException) -> list[Frame]:
+    """Return the frames {name, filename, line} of the error's traceback, innermost first."""
     found = traceback.extract_tb(error.__traceback__)
     return [{"name": frame.name, "filename": frame.filename, "line": frame.lineno or 0} for frame in reversed(found)]
 
 
-def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> dict[str, Any]:
-    """The content of `exit_R.json`."""
+def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> dict[str, object]:
+    """Return the content of `exit_R.json`."""
     return {
         "schema": "workbench.exit/1",
         "rank": rank,
@@ -40,9 +41,9 @@ def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> di
 
 
 class TerminationDelay:
-    """Keeps a rank that gets SIGTERM alive until `last_act` is over, also while its main thread is in a collective.
+    """Keeps a rank that gets SIGTERM alive until `last_act` is over, even while its main thread is in a collective.
 
-    Launchers send SIGTERM to all ranks as soon as one is gone; without a delay nobody could be asked any more.
+    Launchers send SIGTERM to all ranks as soon as one has died; without the delay no rank could be asked any more.
     """
 
     def __init__(self, last_act: Callable[[], object]) -> None:
@@ -51,7 +52,7 @@ class TerminationDelay:
         self._previous_fd = -1
 
     def install(self) -> None:
-        """Take over SIGTERM if nobody else has, from the main thread; else do nothing."""
+        """Take over SIGTERM, from the main thread and if no other handler has; otherwise do nothing."""
         if (
             threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
@@ -64,14 +65,14 @@ class TerminationDelay:
         threading.Thread(target=self._wait, name="termination-delay", daemon=True).start()
 
     def remove(self) -> None:
-        """Give SIGTERM its usual effect back."""
+        """Give SIGTERM its default effect back."""
         if self._pipe[1] >= 0:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.set_wakeup_fd(self._previous_fd)
             os.close(self._pipe[1])
 
     def _wait(self) -> None:
-        """Runs on a thread of its own: the main thread may be in C code for as long as a timeout."""
+        """Wait for SIGTERM on a thread of its own: the main thread may be in C code for as long as a timeout."""
         while received := os.read(self._pipe[0], 1):
             if received[0] == signal.SIGTERM:
                 self._last_act()

@@ -1,4 +1,4 @@
-"""One rank as the collector sees it: is it alive, where is it, and what does its worker server answer.
+"""A rank as the collector sees it from outside: does it run, in which step is it, and what does it answer?
 
 Standard library only: this runs outside the ranks.
 """
@@ -14,11 +14,11 @@ from typing import Any
 from workbench.recorders.files import read_json
 from workbench.recorders.hang.heartbeat import DONE, Beat, read_beat
 
-HELD = {"T": "stopped", "t": "stopped", "D": "in the kernel"}
+BLOCKED_STATES = {"T": "stopped", "t": "stopped", "D": "in the kernel"}
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
+    """An HTTP connection over a Unix socket."""
 
     def __init__(self, path: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
@@ -32,7 +32,10 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def post(server: str, handler: str, timeout: float) -> bytes:
-    """Call a handler of a rank's worker server, given as a socket's path or host:port. Raises OSError."""
+    """Return the answer of a handler of a rank's worker server, given as a socket's path or host:port.
+
+    Raises OSError.
+    """
     connection = (
         UnixConnection(server, timeout)
         if server.startswith("/")
@@ -52,22 +55,22 @@ def post(server: str, handler: str, timeout: float) -> bytes:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process lives; a zombie does not."""
+    """Return whether a process runs; a zombie does not."""
     if not Path("/proc/self").exists():
-        return responds(pid)
-    return state_of(pid) not in ("", "Z", "X")
+        return accepts_signals(pid)
+    return process_state(pid) not in ("", "Z", "X")
 
 
-def state_of(pid: int) -> str:
-    """The letter by which Linux says what a process does; empty where there is none."""
+def process_state(pid: int) -> str:
+    """Return the letter that Linux has for the state of a process; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
 
 
-def responds(pid: int) -> bool:
-    """Whether a signal could be sent to the process."""
+def accepts_signals(pid: int) -> bool:
+    """Return whether a signal could be sent to the process."""
     try:
         os.kill(pid, 0)
     except OSError:
@@ -75,80 +78,83 @@ def responds(pid: int) -> bool:
     return True
 
 
-class Worker:
-    """A rank of this node, known from its side file and heartbeat."""
+class RankProcess:
+    """A rank of this node, known by its side file and its heartbeat."""
 
     def __init__(self, folder: Path, rank: int, attempt: int) -> None:
         self.rank = rank
         self.holds_gil = False
-        self._side_file = folder / "dumps" / f"groups_{rank}.json"
+        self._side_path = folder / "dumps" / f"groups_{rank}.json"
         self._signal_file = folder / "dumps" / f".stacks_{rank}.txt"
         self._message_file = folder / "dumps" / f".p2p_{rank}.bin"
         self._beat_file = folder / "steps" / f"heartbeat_{rank}.bin"
         self._step_log = folder / "steps" / f"rank_{rank}.jsonl"
-        self._begun = False
+        self._finished_a_step = False
         self._attempt = attempt
-        self._side: dict[str, Any] | None = None
+        self._side_content: dict[str, Any] | None = None
 
     @property
-    def side(self) -> dict[str, Any] | None:
-        """The rank's side file, once it has been written in this attempt."""
-        if self._side is None:
-            found = read_json(self._side_file)
-            self._side = found if found and found["attempt"] == self._attempt else None
-        return self._side
+    def side_file(self) -> dict[str, Any] | None:
+        """The content of the rank's side file, once it was written in this attempt."""
+        if self._side_content is None:
+            found = read_json(self._side_path)
+            self._side_content = found if found and found["attempt"] == self._attempt else None
+        return self._side_content
 
     @property
-    def beat(self) -> Beat | None:
-        """The heartbeat of this very process."""
-        beat = read_beat(self._beat_file)
-        return beat if beat and self.side and beat.pid == self.side["pid"] else None
+    def heartbeat(self) -> Beat | None:
+        """The last beat of this very process; a restarted rank has another one."""
+        heartbeat = read_beat(self._beat_file)
+        return heartbeat if heartbeat and self.side_file and heartbeat.pid == self.side_file["pid"] else None
 
     @property
-    def begun(self) -> bool:
-        """Whether this process has ended its first step: a line follows the last header of its step log."""
-        if not self._begun:
+    def has_finished_a_step(self) -> bool:
+        """Whether this process ended its first step: a line follows the last header of its step log."""
+        if not self._finished_a_step:
             try:
                 lines = self._step_log.read_text(encoding="utf-8").splitlines()
             except OSError:
                 return False
-            self._begun = bool(lines) and '"schema"' not in lines[-1]
-        return self._begun
+            self._finished_a_step = bool(lines) and '"schema"' not in lines[-1]
+        return self._finished_a_step
 
     @property
-    def process(self) -> str | None:
-        """What keeps the process from running at all, if anything does: "stopped", or "in the kernel" (storage)."""
-        return HELD.get(state_of(self.side["pid"])) if self.side else None
+    def blocked_by(self) -> str | None:
+        """What keeps the process from running at all: "stopped", "in the kernel" (usually storage), or None."""
+        return BLOCKED_STATES.get(process_state(self.side_file["pid"])) if self.side_file else None
 
     @property
-    def gone(self) -> bool:
-        """Registered once, no process any more."""
-        return self.side is not None and not is_running(self.side["pid"])
+    def has_exited(self) -> bool:
+        """Whether the rank was registered once and has no process any more."""
+        return self.side_file is not None and not is_running(self.side_file["pid"])
 
     @property
-    def finished(self) -> bool:
-        """Came to a clean end."""
-        beat = self.beat
-        return beat is not None and beat.phase == DONE
+    def ended_cleanly(self) -> bool:
+        """Whether the rank marked a clean end."""
+        heartbeat = self.heartbeat
+        return heartbeat is not None and heartbeat.phase == DONE
 
     @property
-    def messages(self) -> bytes:
-        """Its counts of sends and receives, without the rows that are not in use."""
+    def send_recv_counts(self) -> bytes:
+        """The rank's counts of sends and receives, without unused rows."""
         try:
             return self._message_file.read_bytes().rstrip(b"\0")
         except OSError:
             return b""
 
     def ask(self, handler: str, timeout: float) -> bytes:
-        """Call a handler of the rank. Raises OSError."""
-        assert self.side is not None
-        return post(self.side["server"], handler, timeout)
+        """Return the answer of one of the rank's handlers. Raises OSError."""
+        assert self.side_file is not None
+        return post(self.side_file["server"], handler, timeout)
 
     def signal_stacks(self, timeout: float) -> bytes:
-        """Stacks by faulthandler's signal, which needs no GIL but interrupts a sleeping rank; empty if none came."""
-        assert self.side is not None
+        """Return the stacks that faulthandler writes at a signal; empty if none came within `timeout` seconds.
+
+        It needs no GIL, but interrupts a rank that sleeps.
+        """
+        assert self.side_file is not None
         before = self._signal_file.stat().st_size
-        os.kill(self.side["pid"], signal.SIGUSR2)
+        os.kill(self.side_file["pid"], signal.SIGUSR2)
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             time.sleep(0.1)

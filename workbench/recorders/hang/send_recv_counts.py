@@ -1,7 +1,8 @@
-"""Counts sends and receives, which gloo's Flight Recorder does not record: without them a rank that waits for a message
-looks like one that waits for nobody.
+"""How often did this rank send to and receive from each peer?
 
-One row of a small memory-mapped file for each group, direction and peer, rewritten in place at every call.
+Flight Recorder does not record these calls on gloo: without the counts a rank that waits for a message looks like one
+that waits for nobody. A small memory-mapped file has one row for each group, direction and peer; each call rewrites its
+row in place.
 """
 
 import mmap
@@ -9,41 +10,53 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch._C import _distributed_c10d
 
 ROW = struct.Struct("<qq48s64s")
 """Calls, wall-clock nanoseconds of the last one, `send 0->1` with ranks in the group, name of the group."""
-ROWS_AT_MOST = 512
+MAX_ROWS = 512
 process_group: Any = _distributed_c10d.ProcessGroup  # its type stubs lag behind
 
 
-class PointToPoint:
-    """Counts the calls of this process from `install` on."""
+class Group(Protocol):
+    """What this module needs of a process group."""
+
+    group_name: str
+
+    def rank(self) -> int: ...
+
+
+Call = Callable[[Group, object, int, int], object]
+"""`ProcessGroup.send` and `.recv`: group, tensors, peer (a rank in the group), tag."""
+
+
+class SendRecvCounts:
+    """Counts the sends and receives of this process from `install` on."""
 
     def __init__(self, path: Path) -> None:
         with path.open("w+b") as file:
-            file.truncate(ROW.size * ROWS_AT_MOST)
-            self._memory = mmap.mmap(file.fileno(), ROW.size * ROWS_AT_MOST)
+            file.truncate(ROW.size * MAX_ROWS)
+            self._memory = mmap.mmap(file.fileno(), ROW.size * MAX_ROWS)
         self._rows: dict[tuple[str, str], list[int]] = {}
-        self._originals: dict[str, Callable[..., Any]] = {}
+        self._originals: dict[str, Call] = {}
 
     def install(self) -> None:
-        """Take note of what passes through `ProcessGroup.send` and `.recv`, under which all Python calls end."""
+        """Count what passes through `ProcessGroup.send` and `.recv`, in which all Python calls end."""
         for verb, arrow in (("send", "->"), ("recv", "<-")):
             self._originals[verb] = getattr(process_group, verb)
             setattr(process_group, verb, self._counting(verb, arrow))
 
     def remove(self) -> None:
-        """Leave the methods as they were."""
+        """Restore the original methods."""
         for verb, original in self._originals.items():
             setattr(process_group, verb, original)
 
-    def _counting(self, verb: str, arrow: str) -> Callable[..., Any]:
+    def _counting(self, verb: str, arrow: str) -> Call:
         original = self._originals[verb]
 
-        def call(group: Any, tensors: Any, peer: int, tag: int) -> Any:
+        def call(group: Group, tensors: object, peer: int, tag: int) -> object:
             self._note(group.group_name, f"{verb} {group.rank()}{arrow}{peer}")
             return original(group, tensors, peer, tag)
 
@@ -52,7 +65,7 @@ class PointToPoint:
     def _note(self, group: str, name: str) -> None:
         row = self._rows.setdefault((group, name), [len(self._rows), 0])
         row[1] += 1
-        if row[0] < ROWS_AT_MOST:
+        if row[0] < MAX_ROWS:
             ROW.pack_into(
                 self._memory, row[0] * ROW.size, row[1], time.time_ns(), name.encode()[:48], group.encode()[:64]
             )

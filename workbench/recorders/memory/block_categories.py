@@ -1,9 +1,9 @@
-"""What each live block is for: by where and when it was made, and by what is noted about it while it lives."""
+"""What is each live block for? Its place in the code and its time say it first, and notes about it while it lives."""
 
 from dataclasses import dataclass
 
-from workbench.recorders.memory.library_functions import purpose_of
-from workbench.recorders.memory.profiler_events import Frame
+from workbench.recorders.memory.library_functions import category_of_function
+from workbench.recorders.memory.snapshot import Frame
 from workbench.recorders.memory.tensor_hooks import ACTIVATIONS, INPUTS, MODULE, PHASE, PRIORITY, TEMPORARY, Note
 
 LOADING = ("data_wait", "h2d")
@@ -12,7 +12,7 @@ FORWARD, BACKWARD = "fwd", "bwd"
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A piece of memory in use: where, how large, what for."""
+    """A live block of memory: address, size, stack, category and label."""
 
     address: int
     size: int
@@ -20,59 +20,61 @@ class Block:
     category: str
     label: str
 
-    def take(self, note: Note) -> None:
-        """Let a note decide what this is, unless a weightier one has."""
+    def apply_note(self, note: Note) -> None:
+        """Set category and label from a note, unless an earlier note has a higher priority."""
         if PRIORITY[note.kind] >= PRIORITY.get(self.category, 0):
             self.category, self.label = note.kind, note.label
 
 
-class Roles:
-    """Told of allocations, ends and notes in order of time."""
+class BlockCategories:
+    """Assigns categories to live blocks from allocations, frees and notes, given in order of time."""
 
     def __init__(self) -> None:
         self.live: dict[int, Block] = {}
-        self._forward: list[Block] = []
-        self.start()
+        self._forward_blocks: list[Block] = []
+        self.begin_session()
 
-    def start(self) -> None:
-        """A session begins: no module and no phase runs."""
+    def begin_session(self) -> None:
+        """Begin a session: no module and no phase runs."""
         self._module = self._phase = ""
 
-    def allocated(self, address: int, size: int, frames: list[Frame]) -> Block:
-        """A block of what its surroundings say."""
-        block = self.live[address] = Block(address, size, frames, self._purpose(frames), self._module)
+    def allocate(self, address: int, size: int, frames: list[Frame]) -> Block:
+        """Return a new live block, in the category that its stack and the present phase suggest."""
+        block = self.live[address] = Block(address, size, frames, self._initial_category(frames), self._module)
         if self._phase == FORWARD:
-            self._forward.append(block)
+            self._forward_blocks.append(block)
         return block
 
-    def heed(self, note: Note) -> bool:
-        """Take in a note; false if the block that it is about does not live."""
+    def apply(self, note: Note) -> bool:
+        """Apply a note; returns False if no live block has its address."""
         if note.kind == MODULE:
             self._module = note.label
         elif note.kind == PHASE:
-            self._enter(note.label)
+            self._enter_phase(note.label)
         elif block := self.live.get(note.address):
-            block.take(note)
+            block.apply_note(note)
         else:
             return not note.address
         return True
 
-    def _enter(self, phase: str) -> None:
-        """What the forward pass made and left serves the backward pass, also where no hook saw it being saved.
+    def _enter_phase(self, phase: str) -> None:
+        """Enter a phase.
 
-        Selective checkpointing keeps outputs in a store of its own, which no saved-tensor hook passes through.
+        What the forward pass allocated and left alive serves the backward pass, also where no hook saw it.
+
+        Selective checkpointing keeps outputs in a store of its own, which no saved-tensor hook sees.
         """
         self._phase = phase
         if phase == BACKWARD:
-            for block in self._forward:
+            for block in self._forward_blocks:
                 if block.category == TEMPORARY and self.live.get(block.address) is block:
                     block.category = ACTIVATIONS
         if phase in (FORWARD, BACKWARD):
-            self._forward = []
+            self._forward_blocks = []
 
-    def _purpose(self, frames: list[Frame]) -> str:
-        """What new memory is for as long as nothing was noted about it."""
+    def _initial_category(self, frames: list[Frame]) -> str:
+        """Return the category of new memory for as long as no note is about it."""
         if self._phase in LOADING:
             return INPUTS
-        known = (purpose_of(frame["filename"], frame["name"]) for frame in frames)
-        return next(filter(None, known), TEMPORARY)
+        categories = (category_of_function(frame["filename"], frame["name"]) for frame in frames)
+        return next(filter(None, categories), TEMPORARY)

@@ -1,8 +1,8 @@
-"""Functions of torch that allocate for a purpose of their own."""
+"""Which functions of torch allocate memory for a purpose of their own, such as communication?"""
 
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, PARAMETERS
 
-PURPOSES = {
+CATEGORIES = {
     ("_fsdp_param.py", "alloc_all_gather_outputs"): PARAMETERS,
     ("_fsdp_collectives.py", "foreach_all_gather"): COMMUNICATION,
     ("_fsdp_collectives.py", "foreach_reduce"): COMMUNICATION,
@@ -12,17 +12,17 @@ PURPOSES = {
 }
 
 
-GATHERED = "FSDP::all_gather_copy_out"
-RANGES = ("FSDP::all_gather", "FSDP::post_backward_reduce")
+GATHER_SPAN = "FSDP::all_gather_copy_out"
+FSDP_SPANS = ("FSDP::all_gather", "FSDP::post_backward_reduce")
 """What FSDP records by itself, with the module's name behind: it is known also where no Python frame is."""
-LIBRARIES = ("gloo:", "nccl:", "c10d::")
+COLLECTIVE_PREFIXES = ("gloo:", "nccl:", "c10d::")
 """How what the collectives' libraries run is called."""
 
 
-def purpose_of(filename: str, function: str) -> str | None:
-    """What memory allocated in this function is for; None for the many that only compute."""
-    if not filename and function.startswith(LIBRARIES):
+def category_of_function(filename: str, function: str) -> str | None:
+    """Return the category of memory allocated in this function; None for the many functions that only compute."""
+    if not filename and function.startswith(COLLECTIVE_PREFIXES):
         return COMMUNICATION
-    if not filename and function.startswith(RANGES):
-        return PARAMETERS if function.startswith(GATHERED) else COMMUNICATION
-    return PURPOSES.get((filename.rpartition("/")[2], function))
+    if not filename and function.startswith(FSDP_SPANS):
+        return PARAMETERS if function.startswith(GATHER_SPAN) else COMMUNICATION
+    return CATEGORIES.get((filename.rpartition("/")[2], function))

@@ -1,22 +1,25 @@
-"""A history of the CPU's memory: which blocks live, what happened of late, in the schema of PyTorch's snapshots."""
+"""Which blocks of CPU memory live, and what history to them of late? The answer has the schema of
+PyTorch's snapshots.
+"""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from workbench.recorders.memory.block_categories import Block, Roles
-from workbench.recorders.memory.profiler_events import Allocation, Frame, Session
+from workbench.recorders.memory.block_categories import Block, BlockCategories
+from workbench.recorders.memory.profiler_events import Allocation, ProfilerSession
+from workbench.recorders.memory.snapshot import Frame, Segment, SegmentBlock, TraceEntry, first_entry
 from workbench.recorders.memory.tensor_hooks import UNKNOWN, Note
 
-GRAIN = 2 << 20
+SEGMENT_ALIGNMENT = 2 << 20
 
 
 class Event(NamedTuple):
-    """What happened to a block."""
+    """What history to a block, in the words of PyTorch's trace entries."""
 
     action: str
     time_us: int
@@ -24,94 +27,96 @@ class Event(NamedTuple):
     frames: list[Frame]
 
 
-class Ledger(Roles):
-    """Live blocks and the events of the last `keep` sessions."""
+class LiveBlocks(BlockCategories):
+    """The live blocks, and the events of the last `keep` sessions."""
 
     def __init__(self, keep: int) -> None:
         super().__init__()
         self.lost_notes = 0
         self._sessions: deque[list[Event]] = deque(maxlen=keep)
 
-    def adopt(self, tensors: Iterable[tuple[torch.Tensor, str, str]]) -> None:
-        """Enter tensors that were there before anything was recorded."""
+    def add_older_tensors(self, tensors: Iterable[tuple[torch.Tensor, str, str]]) -> None:
+        """Add tensors that existed before anything was recorded."""
         for tensor, category, label in tensors:
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
             if address and address not in self.live:
                 self.live[address] = Block(address, storage.nbytes(), [], category, label)
 
-    def enter(self, session: Session, notes: list[Note]) -> None:
-        """Enter what a session has seen, and what was noted during it."""
+    def add_session(self, session: ProfilerSession, notes: list[Note]) -> None:
+        """Add what a session has seen, and the notes that were taken during it."""
         self._sessions.append([])
-        self.start()
-        happened: Iterator[Allocation | Note] = merge(session.allocations, notes, key=lambda found: found.time_ns)
-        for found in happened:
-            if isinstance(found, Note):
-                self.lost_notes += not self.heed(found)
-            elif found.size > 0:
-                self._allocate(found)
+        self.begin_session()
+        history: Iterator[Allocation | Note] = merge(session.allocations, notes, key=lambda event: event.time_ns)
+        for event in history:
+            if isinstance(event, Note):
+                self.lost_notes += not self.apply(event)
+            elif event.size > 0:
+                self._allocate(event)
             else:
-                self._free(found)
+                self._free(event)
         self._evict_transfers()
         self._evict_overlapped()
 
     def events(self) -> Iterator[Event]:
-        """All events that are kept, in order of time."""
+        """Yield all events that are kept, in order of time."""
         for session in self._sessions:
             yield from session
 
-    def _allocate(self, found: Allocation) -> None:
-        if unseen := self.live.pop(found.address, None):
-            self._log("free_completed", found.time_ns, unseen, [])
-        block = self.allocated(found.address, found.size, found.frames)
-        self._log("alloc", found.time_ns, block, found.frames)
+    def _allocate(self, event: Allocation) -> None:
+        if unseen := self.live.pop(event.address, None):
+            self._log("free_completed", event.time_ns, unseen, [])
+        block = self.allocate(event.address, event.size, event.frames)
+        self._log("alloc", event.time_ns, block, event.frames)
 
-    def _free(self, found: Allocation) -> None:
-        block = self.live.pop(found.address, None) or Block(found.address, -found.size, [], UNKNOWN, "")
+    def _free(self, event: Allocation) -> None:
+        block = self.live.pop(event.address, None) or Block(event.address, -event.size, [], UNKNOWN, "")
         for action in ("free_requested", "free_completed"):
-            self._log(action, found.time_ns, block, found.frames)
+            self._log(action, event.time_ns, block, event.frames)
 
     def _log(self, action: str, time_ns: int, block: Block, frames: list[Frame]) -> None:
         self._sessions[-1].append(Event(action, time_ns // 1000, block, frames))
 
     def _evict_transfers(self) -> None:
-        """Drop what collectives copied for themselves: gloo's threads free it, which no profiler sees.
+        """Remove the copies that collectives made for themselves: gloo's threads free them, which no profiler sees.
 
         No collective is under way at the end of a step.
         """
-        for block in [block for block in self.live.values() if any(map(is_transfer, block.frames))]:
+        for block in [block for block in self.live.values() if any(map(is_collective_copy, block.frames))]:
             del self.live[block.address]
-            self._log("free_completed", self._now_us() * 1000, block, [])
+            self._log("free_completed", self._last_event_us() * 1000, block, [])
 
-    def _now_us(self) -> int:
+    def _last_event_us(self) -> int:
         return self._sessions[-1][-1].time_us if self._sessions[-1] else 0
 
     def _evict_overlapped(self) -> None:
-        """Drop blocks that went unseen, between sessions, and whose place others have taken."""
+        """Remove blocks that were freed between sessions, unseen, and whose addresses newer blocks have."""
         order = sorted(self.live.values(), key=lambda block: block.address)
-        now_us = self._now_us()
+        last_us = self._last_event_us()
         for block, following in pairwise(order):
             if block.address + block.size > following.address:
                 del self.live[block.address]
-                self._log("free_completed", now_us * 1000, block, [])
+                self._log("free_completed", last_us * 1000, block, [])
 
 
-def is_transfer(frame: Frame) -> bool:
-    """Whether what was allocated below this frame is a collective's own copy."""
+def is_collective_copy(frame: Frame) -> bool:
+    """Return whether an allocation below this frame is a collective's own copy."""
     name: str = frame["name"]
     return name.startswith("c10d::") or name == "aten::flatten_dense_tensors"
 
 
-def trace_entries(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Entries of a device trace. The first says `unknown`, as PyTorch's viewer needs one that does."""
-    entries = [entry_of(event) for event in events]
-    first = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": [], "category": UNKNOWN}
-    return [{**first, "time_us": entries[0]["time_us"] if entries else 0}, *entries]
+def trace_entries(events: Iterable[Event]) -> list[TraceEntry]:
+    """Return the entries of a device trace.
+
+    The first one has the category `unknown`, which PyTorch's viewer needs once.
+    """
+    entries = [trace_entry(event) for event in events]
+    return [first_entry(entries), *entries]
 
 
-def entry_of(event: Event) -> dict[str, Any]:
-    """One trace entry."""
-    entry = {
+def trace_entry(event: Event) -> TraceEntry:
+    """Return one entry of a device trace."""
+    entry: TraceEntry = {
         "action": event.action,
         "addr": event.block.address,
         "size": event.block.size,
@@ -122,37 +127,44 @@ def entry_of(event: Event) -> dict[str, Any]:
         "frames": event.frames,
     }
     if event.action == "alloc":
-        entry |= {"category": event.block.category, "user_metadata": event.block.label}
+        entry["category"], entry["user_metadata"] = event.block.category, event.block.label
     return entry
 
 
-def older_blocks(ledger: Ledger) -> dict[int, list[str]]:
-    """{address: [category, label]} of blocks that are older than the first event."""
-    born = {id(event.block) for event in ledger.events() if event.action == "alloc"}
-    older = {event.block.address: event.block for event in ledger.events() if id(event.block) not in born}
-    older |= {address: block for address, block in ledger.live.items() if id(block) not in born}
+def blocks_before_trace(blocks: LiveBlocks) -> dict[int, list[str]]:
+    """Return {address: [category, label]} of blocks that are older than the first event."""
+    born = {id(event.block) for event in blocks.events() if event.action == "alloc"}
+    older = {event.block.address: event.block for event in blocks.events() if id(event.block) not in born}
+    older |= {address: block for address, block in blocks.live.items() if id(block) not in born}
     return {address: [block.category, block.label] for address, block in older.items()}
 
 
-def segments(ledger: Ledger) -> list[dict[str, Any]]:
-    """Segments that a CPU does not have: aligned ranges over every address in use, for viewers that need them."""
-    everything = {event.block.address: event.block.size for event in ledger.events()}
-    everything |= {address: block.size for address, block in ledger.live.items()}
-    live = sorted(ledger.live.values(), key=lambda block: block.address)
-    found, position = [], 0
+def segments(blocks: LiveBlocks) -> list[Segment]:
+    """Return segments, which a CPU does not have: aligned ranges over every address in use, because viewers
+    need them.
+    """
+    everything = {event.block.address: event.block.size for event in blocks.events()}
+    everything |= {address: block.size for address, block in blocks.live.items()}
+    live = sorted(blocks.live.values(), key=lambda block: block.address)
+    made_up, position = [], 0
     for start, stop in aligned_ranges(everything.items()):
         inside = []
         while position < len(live) and live[position].address < stop:
             inside.append(live[position])
             position += 1
-        found.append(segment(start, stop, inside))
-    return found
+        made_up.append(segment(start, stop, inside))
+    return made_up
 
 
 def aligned_ranges(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merge (address, size) into disjoint ranges of whole grains."""
+    """Merge (address, size) into disjoint ranges of whole multiples of SEGMENT_ALIGNMENT.
+
+    Example, in MiB: (1, 1) and (3, 2) are aligned to 0-2 and 2-6, which touch: one range 0-6.
+    """
     ranges: list[tuple[int, int]] = []
-    for start, stop in sorted((a // GRAIN * GRAIN, -(-(a + size) // GRAIN) * GRAIN) for a, size in spans):
+    unit = SEGMENT_ALIGNMENT
+    # -(-x // unit) rounds up.
+    for start, stop in sorted((a // unit * unit, -(-(a + size) // unit) * unit) for a, size in spans):
         if ranges and start <= ranges[-1][1]:
             ranges[-1] = (ranges[-1][0], max(ranges[-1][1], stop))
         else:
@@ -160,18 +172,18 @@ def aligned_ranges(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return ranges
 
 
-def segment(start: int, stop: int, inside: list[Block]) -> dict[str, Any]:
-    """One made-up segment, tiled by its live blocks and the gaps between them."""
+def segment(start: int, stop: int, inside: list[Block]) -> Segment:
+    """Return one made-up segment, tiled by its live blocks and the gaps between them."""
     used = sum(block.size for block in inside)
-    blocks: list[dict[str, Any]] = []
-    place = start
+    blocks: list[SegmentBlock] = []
+    position = start
     for block in inside:
-        if block.address > place:
-            blocks.append(block_entry(place, block.address - place, "inactive", []))
+        if block.address > position:
+            blocks.append(block_entry(position, block.address - position, "inactive", []))
         blocks.append(block_entry(block.address, block.size, "active_allocated", block.frames))
-        place = block.address + block.size
-    if place < stop:
-        blocks.append(block_entry(place, stop - place, "inactive", []))
+        position = block.address + block.size
+    if position < stop:
+        blocks.append(block_entry(position, stop - position, "inactive", []))
     return {
         "device": 0,
         "address": start,
@@ -188,7 +200,7 @@ def segment(start: int, stop: int, inside: list[Block]) -> dict[str, Any]:
     }
 
 
-def block_entry(address: int, size: int, state: str, frames: list[Frame]) -> dict[str, Any]:
-    """One block of a segment."""
+def block_entry(address: int, size: int, state: str, frames: list[Frame]) -> SegmentBlock:
+    """Return one block of a segment."""
     requested = size if state == "active_allocated" else 0
     return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": frames}

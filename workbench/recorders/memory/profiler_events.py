@@ -1,18 +1,34 @@
-"""The profiler's real allocation events of a session, with the stacks they happened in."""
+"""Which allocations did a profiler session see, and in which stacks?"""
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch._C._profiler import _EventType
 
-Frame = dict[str, Any]
-Path = tuple[Any, Any] | None  # (outer path, event): inner parts share their outer ones
+from workbench.recorders.memory.snapshot import Frame
+
+
+class ProfilerEvent(Protocol):
+    """What this module reads of the events of PyTorch's profiler, whose type stubs lack them."""
+
+    tag: _EventType
+    name: str
+    start_time_ns: int
+    end_time_ns: int
+    extra_fields: Any
+    children: list["ProfilerEvent"]
+
+
+Path = tuple[Any, ProfilerEvent] | None
+"""(outer path, event): paths of inner events share those of outer ones."""
 
 
 class Allocation(NamedTuple):
-    """`size` bytes came (> 0) or went (< 0) at `address`; `frames` innermost first, shared between events."""
+    """`size` bytes were allocated (> 0) or freed (< 0) at `address`; `frames` are innermost first, shared
+    between events.
+    """
 
     time_ns: int
     address: int
@@ -21,33 +37,33 @@ class Allocation(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A named stretch of the optimizer's, which PyTorch marks by itself."""
+    """A named span of the optimizer, which PyTorch marks by itself."""
 
     name: str
     begin_ns: int
     end_ns: int
 
 
-class Frames:
-    """Interns frames and stacks, so that a snapshot holds each only once."""
+class FrameTable:
+    """Holds each frame and each stack once, so that a snapshot stays small."""
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, str, int], Frame] = {}
         self._stacks: dict[tuple[int, ...], list[Frame]] = {}
 
     def frame(self, name: str, filename: str, line: int) -> Frame:
-        """The one dict for a place in the code."""
+        """Return the one dict for a source line."""
         return self._frames.setdefault((name, filename, line), {"name": name, "filename": filename, "line": line})
 
     def stack(self, frames: list[Frame]) -> list[Frame]:
-        """The one list for a stack."""
+        """Return the one list for a stack."""
         return self._stacks.setdefault(tuple(map(id, frames)), frames)
 
 
-class Session:
-    """What a stopped profiler has seen: allocations of the CPU and spans of the optimizer, each in order of time."""
+class ProfilerSession:
+    """Allocations on the CPU and spans of the optimizer that a stopped profiler has seen, each in order of time."""
 
-    def __init__(self, profiler: torch.profiler.profile, frames: Frames) -> None:
+    def __init__(self, profiler: torch.profiler.profile, frames: FrameTable) -> None:
         self.allocations: list[Allocation] = []
         self.spans: list[Span] = []
         self._frames = frames
@@ -57,8 +73,8 @@ class Session:
         self.allocations.sort(key=lambda found: found.time_ns)
         self.spans.sort(key=lambda span: span.begin_ns)
 
-    def _walk(self, roots: list[Any]) -> None:
-        pending: list[tuple[Any, Path]] = [(root, None) for root in roots]
+    def _walk(self, roots: list[ProfilerEvent]) -> None:
+        pending: list[tuple[ProfilerEvent, Path]] = [(root, None) for root in roots]
         while pending:
             event, path = pending.pop()
             if event.tag == _EventType.Allocation:
@@ -66,15 +82,15 @@ class Session:
                 continue
             if event.tag in (_EventType.PyCall, _EventType.PyCCall, _EventType.TorchOp):
                 path = (path, event)
-                self._note_span(event)
+                self._add_span(event)
             pending.extend((child, path) for child in event.children)
 
-    def _add(self, event: Any, path: Path) -> None:
+    def _add(self, event: ProfilerEvent, path: Path) -> None:
         fields = event.extra_fields
         if fields.device.type == "cpu":
             self.allocations.append(Allocation(event.start_time_ns, fields.ptr, fields.alloc_size, self._stack(path)))
 
-    def _note_span(self, event: Any) -> None:
+    def _add_span(self, event: ProfilerEvent) -> None:
         if event.tag == _EventType.TorchOp and event.name.startswith("Optimizer."):
             self.spans.append(Span(event.name, event.start_time_ns, event.end_time_ns))
 
@@ -85,7 +101,10 @@ class Session:
         return known[1]
 
     def _unwind(self, path: Path) -> Iterator[Frame]:
-        """Innermost first. The line at which a Python frame stands is known only to the call below it."""
+        """Yield the frames of a stack, innermost first.
+
+        Only the call below a Python frame knows at which line it stands.
+        """
         innermost = True
         while path is not None:
             path, event = path

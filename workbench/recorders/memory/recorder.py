@@ -1,11 +1,11 @@
-"""Memory snapshots with exact categories, every `freq` steps and when an allocation fails.
+"""Writes memory snapshots with exact categories, every `freq` steps and when an allocation fails.
 
-In any training script, with the model built and, if there is one, the process group made:
+In any training script, with the model built and the process group made if there is one:
 
     memory = MemoryRecorder("outputs/memory_snapshot", model, optimizer, freq=10)
     with memory.step(n):  ...
 
-and `memory.failed(error)` before raising an error on. On CUDA the history is PyTorch's own. PyTorch keeps none on CPU:
+Call `memory.failed(error)` before raising an error on. On CUDA the history is PyTorch's own. PyTorch keeps none on CPU:
 there a profiler session runs in every step, and its allocation events are written in the same schema.
 """
 
@@ -15,27 +15,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from workbench.recorders.files import Place, write_bytes
+from workbench.recorders.files import RankPlace, write_bytes
 from workbench.recorders.hang.rank_exit import error_frames, is_out_of_memory
 from workbench.recorders.memory.breakdown_table import table
 from workbench.recorders.memory.cpu_history import CpuHistory
 from workbench.recorders.memory.cuda_history import CudaHistory
-from workbench.recorders.memory.limits import Room, lift, resident, room
-from workbench.recorders.memory.tensor_hooks import Notes
+from workbench.recorders.memory.limits import Room, memory_room, raise_soft_limits, resident_bytes
+from workbench.recorders.memory.snapshot import Mark, Snapshot, TraceEntry
+from workbench.recorders.memory.tensor_hooks import TensorHooks
 from workbench.recorders.timing.profiler_traces import TracePlan
 
-ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) ?(bytes|[KMGT]iB)")
+ALLOCATION_SIZE = re.compile(r"[Tt]ried to allocate ([\d.]+) ?(bytes|[KMGT]iB)")
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-MOST_MARKS = 100_000
+MAX_MARKS = 100_000
 
 
 class MemoryRecorder:
-    """Snapshots of this rank: `folder`/iteration_N, and iteration_N_exit if memory runs out with N the last step."""
+    """Snapshots of this rank in `folder`/iteration_N, or iteration_N_exit if memory runs out; N is the last
+    finished step.
+    """
 
     def __init__(
         self,
@@ -48,11 +50,11 @@ class MemoryRecorder:
     ) -> None:
         self._folder, self._freq, self.traces = Path(folder), freq, traces
         self._on_device = any(parameter.is_cuda for parameter in model.parameters())
-        self._notes = Notes(model, optimizer)
-        self._history = CudaHistory(self._notes) if self._on_device else CpuHistory(self._notes, freq, traces)
-        self._marks: list[dict[str, Any]] = []
+        self._hooks = TensorHooks(model, optimizer)
+        self._history = CudaHistory(self._hooks) if self._on_device else CpuHistory(self._hooks, freq, traces)
+        self._marks: list[Mark] = []
         self._phase = ""
-        self._finished: int | None = None
+        self._last_finished_step: int | None = None
         self._failed_ns = 0
 
     @contextmanager
@@ -61,60 +63,62 @@ class MemoryRecorder:
         with self.recording(step):
             yield
         self.finish()
-        if self.due(step):
+        if self.is_due(step):
             self.write()
 
     @contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Record what happens inside as one step; `finish` ends that."""
-        self._finished = step - 1 if self._finished is None else self._finished
+        """Record what happens inside as one step; `finish` ends the recording."""
+        self._last_finished_step = step - 1 if self._last_finished_step is None else self._last_finished_step
         self._history.begin(step)
-        with self._notes.saving(), self._marked(f"step#{step}"):
+        with self._hooks.note_saved_tensors(), self._marked(f"step#{step}"):
             yield
-        self._finished = step
+        self._last_finished_step = step
 
     def finish(self) -> None:
         """End the recording of a step."""
         self._history.end()
 
-    def due(self, step: int) -> bool:
-        """Whether a snapshot is written after this step."""
+    def is_due(self, step: int) -> bool:
+        """Return whether a snapshot is written after this step."""
         return step % self._freq == 0
 
     def write(self) -> None:
         """Write a snapshot of this moment."""
-        self._write(self._folder / f"iteration_{self._finished}", self._snapshot(room()))
+        self._write(self._folder / f"iteration_{self._last_finished_step}", self._snapshot(memory_room()))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Mark a phase such as fwd or bwd."""
         outer, self._phase = self._phase, name
-        self._notes.phase(name)
+        self._hooks.note_phase(name)
         with self._marked(name):
             yield
         self._phase = outer
-        self._notes.phase(outer)
+        self._hooks.note_phase(outer)
 
     def failed(self, error: BaseException) -> None:
-        """Write a snapshot if the error says that an allocation failed. Lifts the process's soft limits for that."""
+        """Write a snapshot if the error says that an allocation failed. Raises the process's soft limits for that."""
         if not is_out_of_memory(error):
             return
-        left = room()
-        lift()
+        room_left = memory_room()
+        raise_soft_limits()
         self._history.end()
-        snapshot = self._snapshot(left)
+        snapshot = self._snapshot(room_left)
         if not self._on_device:  # the CUDA allocator writes such an entry itself
-            add_failure(snapshot["device_traces"][0], failure(error, left, self._failed_ns or time.time_ns()))
-        self._write(self._folder / f"iteration_{self._finished or 0}_exit", snapshot)
+            insert_failure(
+                snapshot["device_traces"][0], failure_entry(error, room_left, self._failed_ns or time.time_ns())
+            )
+        self._write(self._folder / f"iteration_{self._last_finished_step or 0}_exit", snapshot)
 
     def breakdown(self) -> str:
-        """What holds the memory that was recorded of late, as a table."""
-        return table(self._snapshot(room()))
+        """Return what holds the memory that was recorded of late, as a table."""
+        return table(self._snapshot(memory_room()))
 
     def close(self) -> None:
         """Remove all hooks."""
         self._history.end()
-        self._notes.close()
+        self._hooks.close()
 
     @contextmanager
     def _marked(self, name: str) -> Iterator[None]:
@@ -130,7 +134,7 @@ class MemoryRecorder:
     def _mark(self, stage: str, name: str, time_ns: int) -> None:
         self._marks.append({"stage": stage, "name": name, "device": 0, "time_us": time_ns // 1000})
 
-    def _snapshot(self, left: Room) -> dict[str, Any]:
+    def _snapshot(self, room_left: Room) -> Snapshot:
         snapshot = self._history.snapshot()
         begin = next((entry["time_us"] for trace in snapshot["device_traces"] for entry in trace), 0)
         snapshot["external_annotations"] = [
@@ -139,36 +143,36 @@ class MemoryRecorder:
         ]
         snapshot["workbench"] = {
             "schema": "workbench.snapshot/1",
-            "rank": Place.here().rank,
-            "step": self._finished or 0,
+            "rank": RankPlace.here().rank,
+            "step": self._last_finished_step or 0,
             "device": "cuda" if self._on_device else "cpu",
-            "limit_bytes": torch.cuda.mem_get_info()[1] if self._on_device else left.limit,
-            "process_bytes": resident(),
+            "limit_bytes": torch.cuda.mem_get_info()[1] if self._on_device else room_left.limit,
+            "process_bytes": resident_bytes(),
             "exact": True,
             "phase": self._phase,
             **self._history.details(),
         }
         return snapshot
 
-    def _all_marks(self) -> list[dict[str, Any]]:
+    def _all_marks(self) -> list[Mark]:
         for span in self._history.spans:
             self._mark("START", span.name, span.begin_ns)
             self._mark("END", span.name, span.end_ns)
         self._history.spans.clear()
-        self._marks = sorted(self._marks, key=lambda mark: int(mark["time_us"]))[-MOST_MARKS:]
+        self._marks = sorted(self._marks, key=lambda mark: int(mark["time_us"]))[-MAX_MARKS:]
         return self._marks
 
-    def _write(self, folder: Path, snapshot: dict[str, Any]) -> None:
-        write_bytes(folder / f"rank{Place.here().rank}_memory_snapshot.pickle", pickle.dumps(snapshot, protocol=4))
+    def _write(self, folder: Path, snapshot: Snapshot) -> None:
+        write_bytes(folder / f"rank{RankPlace.here().rank}_memory_snapshot.pickle", pickle.dumps(snapshot, protocol=4))
 
 
-def failure(error: BaseException, left: Room, time_ns: int) -> dict[str, Any]:
-    """The trace entry of an allocation that failed: what was asked for, what was left, and the failing line."""
-    asked = ASKED.search(str(error))
+def failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceEntry:
+    """Return the trace entry of an allocation that failed: bytes asked for, bytes left, and the failing line."""
+    match = ALLOCATION_SIZE.search(str(error))
     return {
         "action": "oom",
-        "device_free": left.free or 0,
-        "size": int(float(asked[1]) * UNITS[asked[2]]) if asked else 0,
+        "device_free": room_left.free or 0,
+        "size": int(float(match[1]) * UNITS[match[2]]) if match else 0,
         "stream": 0,
         "time_us": time_ns // 1000,
         "compile_context": "N/A",
@@ -177,17 +181,18 @@ def failure(error: BaseException, left: Room, time_ns: int) -> dict[str, Any]:
     }
 
 
-def add_failure(trace: list[dict[str, Any]], entry: dict[str, Any]) -> None:
-    """Insert the entry where its time says, but before what the unwinding has freed since.
+def insert_failure(trace: list[TraceEntry], entry: TraceEntry) -> None:
+    """Insert the entry at its time, but before what was freed while the error unwound the stack.
 
-    The allocation failed, so less was left than it asked for; what made it more came after.
+    The allocation failed, so less was left than it asked for. Example: it asked for 8 bytes when 3 were left, and
+    unwinding freed 10: the entry says 13 left. Going back over that free gives 3, which is the state that failed.
     """
-    place = next((k for k, other in enumerate(trace) if other["time_us"] > entry["time_us"]), len(trace))
-    back, free = place, entry["device_free"]
+    position = next((k for k, other in enumerate(trace) if other["time_us"] > entry["time_us"]), len(trace))
+    back, free = position, entry["device_free"]
     while back and free >= entry["size"] and trace[back - 1]["action"].startswith("free_"):
         back -= 1
         free -= trace[back]["size"] * (trace[back]["action"] == "free_completed")
     if 0 <= free < entry["size"]:
-        place = back
+        position = back
         entry |= {"device_free": free, "time_us": trace[back]["time_us"] if back < len(trace) else entry["time_us"]}
-    trace.insert(place, entry)
+    trace.insert(position, entry)

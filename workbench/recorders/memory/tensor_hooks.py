@@ -1,10 +1,10 @@
-"""What each storage is for, noted at the moment when it is known, so that categories are exact and not guessed."""
+"""What is each storage for? Hooks note it at the moment when it is known, so that categories are exact, not guessed."""
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -20,11 +20,17 @@ ACTIVATIONS, INPUTS, TEMPORARY, COMMUNICATION, UNKNOWN = (
 )
 PRIORITY = {PARAMETERS: 5, OPTIMIZER_STATE: 4, GRADIENTS: 3, INPUTS: 2, ACTIVATIONS: 1}
 WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module"}
-MOST_NOTES = 1_000_000
+MAX_NOTES = 1_000_000
+
+
+class Removable(Protocol):
+    """The handle of a hook."""
+
+    def remove(self) -> None: ...
 
 
 class Note(NamedTuple):
-    """One thing known at one time: a storage's role, or, without an address, the module or phase that runs now."""
+    """One fact at one time: the category of a storage, or, without an address, the module or phase that runs now."""
 
     time_ns: int
     address: int
@@ -35,138 +41,143 @@ class Note(NamedTuple):
 MODULE, PHASE = "module", "phase"
 
 
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor on this rank, of a DTensor too."""
-    part: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
-    return part
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of the tensor on this rank, also of a DTensor."""
+    local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+    return local
 
 
-def clean(name: str) -> str:
-    """A parameter's or module's name without those of wrappers."""
+def without_wrappers(name: str) -> str:
+    """Return a parameter's or module's name without the names of wrappers."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
-def add_gradient_hook(parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Any:
-    """Call `hook` whenever a gradient has been accumulated; returns the hook's handle."""
-    return parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+def add_gradient_hook(parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Removable:
+    """Call `hook` whenever a gradient was accumulated; returns the hook's handle."""
+    return parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call,no-any-return]
 
 
-class Notes:
-    """Hooks on a model and its optimizers that note what tensors are; `taken()` hands the notes over.
+class TensorHooks:
+    """Hooks on a model and its optimizers that note what tensors are; `take_notes()` returns the notes.
 
-    Notes are taken between `open()` and `shut()` only; `keep` bounds how many wait to be handed over.
+    They note between `start()` and `stop()` only; `keep` bounds how many notes wait to be taken.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, keep: int = MOST_NOTES) -> None:
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, keep: int = MAX_NOTES) -> None:
         self.lost = 0
         self._model, self._optimizer = model, optimizer
-        self._names: dict[torch.Tensor, str] = {parameter: clean(name) for name, parameter in model.named_parameters()}
+        self._names: dict[torch.Tensor, str] = {
+            parameter: without_wrappers(name) for name, parameter in model.named_parameters()
+        }
         self._notes: deque[Note] = deque(maxlen=keep)
         self._modules: list[str] = []
-        self._open = False
-        self._handles: list[Any] = [register_optimizer_step_post_hook(lambda opt, *_: self._note_state(opt))]
+        self._running = False
+        self._handles: list[Removable] = [
+            register_optimizer_step_post_hook(lambda opt, *_: self._note_optimizer_state(opt))
+        ]
         for parameter in self._names:
             if parameter.requires_grad:
                 self._handles.append(add_gradient_hook(parameter, self._note_gradient))
         for name, module in model.named_modules():
-            self._hook(module, clean(name))
+            self._hook(module, without_wrappers(name))
 
     @contextmanager
-    def saving(self) -> Iterator[None]:
+    def note_saved_tensors(self) -> Iterator[None]:
         """Note what autograd saves for the backward pass inside."""
         with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor):
             yield
 
-    def open(self) -> None:
-        """Take notes from now on."""
-        self._open = True
+    def start(self) -> None:
+        """Note from now on."""
+        self._running = True
         self._modules.clear()
 
-    def shut(self) -> None:
-        """Take no more notes."""
-        self._open = False
+    def stop(self) -> None:
+        """Note no more."""
+        self._running = False
 
-    def taken(self) -> list[Note]:
-        """The notes since the last call, in order of time."""
+    def take_notes(self) -> list[Note]:
+        """Return the notes since the last call, in order of time."""
         notes = list(self._notes)
         self._notes.clear()
         return notes
 
-    def phase(self, name: str) -> None:
+    def note_phase(self, name: str) -> None:
         """Note that a phase of the step begins, or ends if the name is empty."""
         self._add(0, PHASE, name)
 
-    def role(self, tensor: torch.Tensor, kind: str, label: str) -> None:
-        """Note what a tensor is."""
-        if self._open:
+    def note_tensor(self, tensor: torch.Tensor, kind: str, label: str) -> None:
+        """Note what a tensor is for."""
+        if self._running:
             with suppress(RuntimeError, NotImplementedError):  # subclasses without a storage
-                self._add(local_part(tensor).untyped_storage().data_ptr(), kind, label)
+                self._add(local_tensor(tensor).untyped_storage().data_ptr(), kind, label)
 
-    def standing(self) -> Iterator[tuple[torch.Tensor, str, str]]:
-        """(tensor, category, label) of all that outlives a step: weights, buffers, gradients, optimizer state."""
+    def long_lived_tensors(self) -> Iterator[tuple[torch.Tensor, str, str]]:
+        """Yield (tensor, category, label) of all that outlives a step: weights, buffers, gradients, optimizer state."""
         for parameter, name in self._names.items():
-            yield local_part(parameter), PARAMETERS, name
+            yield local_tensor(parameter), PARAMETERS, name
             if parameter.grad is not None:
-                yield local_part(parameter.grad), GRADIENTS, name
+                yield local_tensor(parameter.grad), GRADIENTS, name
         for name, buffer in self._model.named_buffers():
-            yield local_part(buffer), PARAMETERS, clean(name)
+            yield local_tensor(buffer), PARAMETERS, without_wrappers(name)
         if self._optimizer:
-            yield from self._state(self._optimizer)
+            yield from self._optimizer_state(self._optimizer)
 
     def close(self) -> None:
         """Remove all hooks."""
-        self._open = False
+        self._running = False
         for handle in self._handles:
             handle.remove()
 
     def _add(self, address: int, kind: str, label: str) -> None:
-        if self._open:
+        if self._running:
             self.lost += len(self._notes) == self._notes.maxlen
             self._notes.append(Note(time.time_ns(), address, kind, label))
 
     def _hook(self, module: nn.Module, name: str) -> None:
-        self._handles.append(module.register_forward_pre_hook(self._enter(name)))
-        self._handles.append(module.register_forward_hook(self._leave, always_call=True))
+        self._handles.append(module.register_forward_pre_hook(self._before_forward(name)))
+        self._handles.append(module.register_forward_hook(self._after_forward, always_call=True))
 
-    def _enter(self, name: str) -> Callable[[nn.Module, Any], None]:
-        def enter(module: nn.Module, inputs: Any) -> None:
+    def _before_forward(self, name: str) -> Callable[[nn.Module, tuple[object, ...]], None]:
+        def enter(module: nn.Module, inputs: tuple[object, ...]) -> None:
             self._modules.append(name)
             self._add(0, MODULE, name)
             if not name:
                 self._note_inputs(inputs)
             for key, parameter in module._parameters.items():  # noqa: SLF001 - also those FSDP has put there for now
                 if parameter is not None:
-                    self.role(parameter, PARAMETERS, f"{name}.{key}")
+                    self.note_tensor(parameter, PARAMETERS, f"{name}.{key}")
 
         return enter
 
-    def _leave(self, *_: Any) -> None:
+    def _after_forward(self, *_: object) -> None:
         if self._modules:
             self._modules.pop()
         self._add(0, MODULE, self._modules[-1] if self._modules else "")
 
-    def _note_inputs(self, inputs: Any) -> None:
+    def _note_inputs(self, inputs: tuple[object, ...]) -> None:
         for position, value in enumerate(inputs):
             if isinstance(value, torch.Tensor):
-                self.role(value, INPUTS, f"input {position}")
+                self.note_tensor(value, INPUTS, f"input {position}")
 
     def _note_gradient(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
-            self.role(parameter.grad, GRADIENTS, self._names.get(parameter, ""))
+            self.note_tensor(parameter.grad, GRADIENTS, self._names.get(parameter, ""))
 
-    def _note_state(self, optimizer: torch.optim.Optimizer) -> None:
-        for tensor, kind, label in self._state(optimizer):
-            self.role(tensor, kind, label)
+    def _note_optimizer_state(self, optimizer: torch.optim.Optimizer) -> None:
+        for tensor, kind, label in self._optimizer_state(optimizer):
+            self.note_tensor(tensor, kind, label)
 
-    def _state(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[torch.Tensor, str, str]]:
+    def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[torch.Tensor, str, str]]:
         for parameter, state in optimizer.state.items():
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
-                    yield local_part(value), OPTIMIZER_STATE, f"{self._names.get(parameter, '?')}.{key}"
+                    yield local_tensor(value), OPTIMIZER_STATE, f"{self._names.get(parameter, '?')}.{key}"
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
         base = tensor if tensor._base is None else tensor._base  # noqa: SLF001
+        # Autograd also saves views of the weights, such as a transpose: they take no memory of their own.
         if not isinstance(base, nn.Parameter):
-            self.role(tensor, ACTIVATIONS, self._modules[-1] if self._modules else "loss")
+            self.note_tensor(tensor, ACTIVATIONS, self._modules[-1] if self._modules else "loss")
         # Detached, as a node that saves its own output would keep itself alive.
         return tensor.detach() if tensor.grad_fn is not None else tensor

@@ -1,24 +1,31 @@
-"""Time of phases on a CUDA device, by events that are read once they have passed: never a synchronisation."""
+"""How long do phases take on a CUDA device? Events tell, read once the device has passed them: never a
+synchronisation.
+"""
 
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING
+
+from workbench.recorders.timing.step_record import MemoryUse
+
+if TYPE_CHECKING:
+    from torch.cuda import Event
 
 
 class Spans:
     """The events of one step's phases, in order: (name, begin, end)."""
 
-    def __init__(self, found: list[tuple[str, Any, Any]]) -> None:
-        self._found = found
+    def __init__(self, spans: list[tuple[str, "Event", "Event"]]) -> None:
+        self._spans = spans
 
     def ready(self) -> bool:
-        """Whether the device has passed the last event."""
-        return all(end.query() for _, _, end in self._found[-1:])
+        """Return whether the device has passed the last event."""
+        return all(end.query() for _, _, end in self._spans[-1:])  # type: ignore[no-untyped-call]
 
     def resolve(self) -> dict[str, int]:
-        """Nanoseconds per phase; spans that the device has not passed are left out."""
+        """Return the nanoseconds of each phase; spans that the device has not passed are left out."""
         total: defaultdict[str, int] = defaultdict(int)
-        for name, begin, end in self._found:
-            if end.query():
+        for name, begin, end in self._spans:
+            if end.query():  # type: ignore[no-untyped-call]
                 total[name] += round(begin.elapsed_time(end) * 1e6)
         return dict(total)
 
@@ -31,8 +38,8 @@ class DeviceClock:
 
         self._cuda = torch.cuda
         self._capacity = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-        self._open: list[tuple[str, Any]] = []
-        self._found: list[tuple[str, Any, Any]] = []
+        self._open: list[tuple[str, Event]] = []
+        self._spans: list[tuple[str, Event, Event]] = []
 
     def begin(self, name: str) -> None:
         """Mark the beginning of a phase in the device's queue."""
@@ -41,15 +48,17 @@ class DeviceClock:
     def end(self) -> None:
         """Mark the end of the phase opened last."""
         name, begin = self._open.pop()
-        self._found.append((name, begin, self._mark()))
+        self._spans.append((name, begin, self._mark()))
 
     def take(self) -> Spans:
-        """Hand over the spans since the last call."""
-        spans, self._found = Spans(self._found), []
+        """Return the spans since the last call."""
+        spans, self._spans = Spans(self._spans), []
         return spans
 
-    def memory(self) -> dict[str, int | None]:
-        """Highest allocated and reserved bytes since the last call, what they may rise to, retries since the start."""
+    def memory(self) -> MemoryUse:
+        """Return the peaks of allocated and reserved bytes since the last call, their limit, and the
+        retries since the start.
+        """
         stats = self._cuda.memory_stats()
         self._cuda.reset_peak_memory_stats()
         allocated, reserved = (stats.get(f"{kind}_bytes.all.peak", 0) for kind in ("allocated", "reserved"))
@@ -60,7 +69,7 @@ class DeviceClock:
             "alloc_retries": stats.get("num_alloc_retries", 0),
         }
 
-    def _mark(self) -> Any:
-        event: Any = self._cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    def _mark(self) -> "Event":
+        event: Event = self._cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event

@@ -1,4 +1,4 @@
-"""Profiler traces every `freq` steps, in torchtitan's schedule and layout.
+"""Writes profiler traces every `freq` steps, in torchtitan's schedule and folder layout.
 
 In any training script:
 
@@ -15,24 +15,24 @@ from pathlib import Path
 
 from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule
 
-from workbench.recorders.files import Place
+from workbench.recorders.files import RankPlace
 
-FULL = 2
+OLDEST_GENERATION = 2
 """The generation that a full garbage collection is of."""
 
 
 def activities(device: str) -> list[ProfilerActivity]:
-    """What the profiler watches on a device."""
+    """Return what the profiler watches on a device."""
     return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
 
 
 @contextmanager
-def collections_marked() -> Iterator[None]:
-    """Show full garbage collections as `gc` in what the profiler records meanwhile."""
+def mark_garbage_collections() -> Iterator[None]:
+    """Show full garbage collections as a span `gc` in what the profiler records inside."""
     marks = ExitStack()
 
     def note(moment: str, info: dict[str, int]) -> None:
-        if info["generation"] == FULL:
+        if info["generation"] == OLDEST_GENERATION:
             if moment == "start":
                 marks.enter_context(record_function("gc"))
             else:
@@ -56,7 +56,7 @@ def export(profiler: profile, path: Path) -> None:
 
 @dataclass(frozen=True)
 class TracePlan:
-    """Which steps are traced, and where to: the last `active` of every `freq` steps, after `warmup` steps."""
+    """Which steps are traced, and where to: the last `active_steps` of every `freq` steps, after `warmup` steps."""
 
     folder: Path
     freq: int
@@ -68,22 +68,22 @@ class TracePlan:
             raise ValueError(f"profile_freq {self.freq} is below warmup {self.warmup} + active {self.active_steps}")
 
     def action(self, step: int) -> ProfilerAction:
-        """What the profiler does in a step; steps count from 1."""
+        """Return what the profiler does in a step; steps count from 1."""
         wait = self.freq - self.warmup - self.active_steps
         plan: Callable[[int], ProfilerAction] = schedule(wait=wait, warmup=self.warmup, active=self.active_steps)
         return plan(max(0, step - 1))
 
-    def active(self, step: int) -> bool:
-        """Whether the step is in a trace."""
+    def is_traced(self, step: int) -> bool:
+        """Return whether the step is in a trace."""
         return self.action(step) in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 
     def path(self, step: int) -> Path:
-        """This rank's trace that ends with a step."""
-        return self.folder / f"iteration_{step}" / f"rank{Place.here().rank}_trace.json"
+        """Return the path of this rank's trace that ends with a step."""
+        return self.folder / f"iteration_{step}" / f"rank{RankPlace.here().rank}_trace.json"
 
 
 class TraceRecorder:
-    """Writes `folder`/iteration_N/rankR_trace.json; `ProfilerStep#n` in it is step n."""
+    """Writes `folder`/iteration_N/rankR_trace.json; the span `ProfilerStep#n` in it is step n."""
 
     def __init__(
         self, folder: str | Path, *, freq: int = 10, warmup: int = 3, active: int = 1, device: str = "cpu"
@@ -94,17 +94,17 @@ class TraceRecorder:
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
-        """Record one step, if it is its turn."""
+        """Record one step, if it is one that is traced."""
         self.begin(step)
         yield
         self.end()
 
     def begin(self, step: int) -> None:
-        """A step begins."""
+        """Start a step."""
         self._profiler = self._profiler or self._start(step)
 
     def end(self) -> None:
-        """The step ends; a trace that is complete now is written."""
+        """End the step, and write a trace that is complete now."""
         if self._profiler:
             with warnings.catch_warnings():
                 # Each cycle is saved before the next one begins, so nothing is lost.
@@ -112,7 +112,7 @@ class TraceRecorder:
                 self._profiler.step()
 
     def close(self) -> None:
-        """Stop; a trace that is not complete is dropped."""
+        """Stop the profiler; an incomplete trace is dropped."""
         if self._profiler:
             self._profiler.on_trace_ready = None
             self._profiler.stop()

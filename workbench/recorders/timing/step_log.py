@@ -1,4 +1,4 @@
-"""One line a step: how long each phase took, on the wall and on the processor, and what the step yielded.
+"""How long did each phase of each step take, on the wall clock and on the processor, and what did the step yield?
 
 In any training script:
 
@@ -17,21 +17,21 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from workbench.recorders.files import Place
+from workbench.recorders.files import RankPlace
 from workbench.recorders.hang.heartbeat import DONE, Heartbeat
-from workbench.recorders.memory.limits import room
+from workbench.recorders.memory.limits import memory_room
 from workbench.recorders.timing.device_clock import DeviceClock, Spans
-from workbench.recorders.timing.step_table import Timing
+from workbench.recorders.timing.step_record import MemoryUse, StepRecord
+from workbench.recorders.timing.step_table import StepTable
 
 BETWEEN = "between"
 RESIDUAL = "step"
 PAGE = 1 if sys.platform == "darwin" else 1024
 
 
-def as_number(value: float | None) -> float | str | None:
-    """A number that JSON can hold: NaN and infinities become the strings "nan", "inf" and "-inf"."""
+def json_number(value: float | None) -> float | str | None:
+    """Return a number that JSON can hold: NaN and infinities become the strings "nan", "inf" and "-inf"."""
     return value if value is None or math.isfinite(value) else str(float(value))
 
 
@@ -55,7 +55,7 @@ class StepLine:
         local_loss: float | None = None,
         grad_norm: float | None = None,
     ) -> None:
-        """Set what is known: tokens and loss of this rank, loss of all ranks, gradient norm, as Python numbers."""
+        """Set what is known: tokens and loss of this rank, mean loss of all ranks, gradient norm; as Python numbers."""
         self.tokens = self.tokens if tokens is None else tokens
         self.loss = self.loss if loss is None else loss
         self.local_loss = self.local_loss if local_loss is None else local_loss
@@ -68,7 +68,10 @@ class StepLine:
 
 
 class PhaseClock:
-    """Charges time to the innermost open phase, so that phases never overlap and the residual is exact."""
+    """Charges time to the innermost open phase, so that phases never overlap and the residual is exact.
+
+    Example: in step(10 ms) { fwd(6 ms) { gc(2 ms) } } the phases are fwd 4 ms and gc 2 ms, and the residual is 4 ms.
+    """
 
     def __init__(self) -> None:
         self.wall: defaultdict[str, int] = defaultdict(int)
@@ -77,13 +80,13 @@ class PhaseClock:
         self._wall_mark = self._cpu_mark = 0
 
     def restart(self) -> None:
-        """Forget what was charged and begin at this moment."""
+        """Forget what was charged and start at this moment."""
         self.wall.clear()
         self.cpu.clear()
         self._wall_mark, self._cpu_mark = time.perf_counter_ns(), time.process_time_ns()
 
     def charge(self) -> None:
-        """Give the time since the last call to the innermost open phase."""
+        """Charge the time since the last call to the innermost open phase."""
         wall, cpu = time.perf_counter_ns(), time.process_time_ns()
         name = self.open[-1] if self.open else BETWEEN
         self.wall[name] += wall - self._wall_mark
@@ -94,23 +97,23 @@ class PhaseClock:
 class StepRecorder:
     """Writes `steps/rank_R.jsonl` and `steps/heartbeat_R.bin` under `folder`; every line is flushed at once."""
 
-    def __init__(self, folder: str | Path, *, device: str = "cpu", timing: Timing | None = None) -> None:
-        place = Place.here()
+    def __init__(self, folder: str | Path, *, device: str = "cpu", timing: StepTable | None = None) -> None:
+        place = RankPlace.here()
         self.timing = timing
         home = Path(folder) / "steps"
         self.heartbeat = Heartbeat(home / f"heartbeat_{place.rank}.bin")
         self._file = (home / f"rank_{place.rank}.jsonl").open("ab", buffering=0)
         self._device = DeviceClock() if device == "cuda" else None
         self._clock = PhaseClock()
-        self._waiting: list[tuple[dict[str, Any], Spans]] = []
-        self.now = 0
+        self._waiting: list[tuple[StepRecord, Spans]] = []
+        self.current_step = 0
         self._thread = threading.get_ident()
-        gc.callbacks.append(self._note_collection)
+        gc.callbacks.append(self._time_garbage_collection)
         self._write(header(place, device))
         self.heartbeat.beat(0, b"init")
 
     @property
-    def phase_now(self) -> str:
+    def current_phase(self) -> str:
         """The innermost open phase."""
         return self._clock.open[-1] if self._clock.open else BETWEEN
 
@@ -118,7 +121,7 @@ class StepRecorder:
     def step(self, step: int) -> Iterator[StepLine]:
         """Time one step. A step that an exception ends leaves no line, but its heartbeat says where it was."""
         line, start_ns, started = StepLine(step), time.time_ns(), time.perf_counter_ns()
-        self.now = step
+        self.current_step = step
         self._clock.restart()
         self._clock.open.append(RESIDUAL)
         self.heartbeat.beat(step, RESIDUAL.encode())
@@ -130,7 +133,7 @@ class StepRecorder:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Charge what happens inside to `name`. An inner phase's time is taken out of the outer one."""
+        """Charge what happens inside to `name`. The time of an inner phase is not counted in the outer one."""
         self._enter(name)
         if self._device:
             self._device.begin(name)
@@ -140,33 +143,36 @@ class StepRecorder:
         self._leave()
 
     def breakdown(self, *, last: bool) -> str | None:
-        """The table of the steps since the last one, None if none is kept; never waits for the device."""
+        """Return the table of the steps since the last one, or None if none is kept; never waits for the device."""
         self._flush(last=last)
         return self.timing.table() if self.timing else None
 
     def stop(self) -> None:
-        """Write what waits for the device and leave the heartbeat as it is: the rank ends here by an error."""
-        gc.callbacks.remove(self._note_collection)
+        """Write the lines that wait for the device; the heartbeat stays as it is, because the rank ends
+        here with an error.
+        """
+        gc.callbacks.remove(self._time_garbage_collection)
         self._flush(last=True)
         self._file.close()
 
     def close(self) -> None:
-        """Write what waits for the device, mark a clean end."""
+        """Write the lines that wait for the device, and mark a clean end."""
         self.stop()
-        self.heartbeat.beat(self.now, DONE.encode())
+        self.heartbeat.beat(self.current_step, DONE.encode())
 
     def _enter(self, name: str) -> None:
         self._clock.charge()
         self._clock.open.append(name)
-        self.heartbeat.beat(self.now, name.encode())
+        self.heartbeat.beat(self.current_step, name.encode())
 
     def _leave(self) -> None:
         self._clock.charge()
         self._clock.open.pop()
-        self.heartbeat.beat(self.now, self.phase_now.encode())
+        self.heartbeat.beat(self.current_step, self.current_phase.encode())
 
-    def _note_collection(self, when: str, info: dict[str, int]) -> None:
-        """Charge full garbage collections, whoever causes them, to the phase `gc`."""
+    def _time_garbage_collection(self, when: str, info: dict[str, int]) -> None:
+        """Charge full garbage collections, whatever causes them, to the phase `gc`."""
+        # Python calls the hook on the thread that collects; only this thread's time belongs to the step.
         if info["generation"] < 2 or threading.get_ident() != self._thread:
             return
         if when == "start":
@@ -182,7 +188,7 @@ class StepRecorder:
         self._waiting.append((record, self._device.take()))
         self._flush(last=False)
 
-    def _record(self, line: StepLine, start_ns: int, dur_ns: int) -> dict[str, Any]:
+    def _record(self, line: StepLine, start_ns: int, dur_ns: int) -> StepRecord:
         phases = {name: ns for name, ns in self._clock.wall.items() if name != RESIDUAL}
         return {
             "step": line.step,
@@ -193,9 +199,9 @@ class StepRecorder:
             "device_ns": {},
             "residual_ns": dur_ns - sum(phases.values()),
             "tokens": line.tokens,
-            "loss": as_number(line.loss),
-            "local_loss": as_number(line.local_loss),
-            "grad_norm": as_number(line.grad_norm),
+            "loss": json_number(line.loss),
+            "local_loss": json_number(line.local_loss),
+            "grad_norm": json_number(line.grad_norm),
             **(self._device.memory() if self._device else process_memory()),
             "tags": line.tags,
             "seqs": dict(line.seqs),
@@ -207,17 +213,17 @@ class StepRecorder:
             record["device_ns"] = spans.resolve()
             self._write_step(record)
 
-    def _write_step(self, record: dict[str, Any]) -> None:
+    def _write_step(self, record: StepRecord) -> None:
         self._write(record)
         if self.timing:
             self.timing.add(record)
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, record: Mapping[str, object]) -> None:
         self._file.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
 
 
-def header(place: Place, device: str) -> dict[str, Any]:
-    """The first line of a step log; a restarted rank appends another one."""
+def header(place: RankPlace, device: str) -> dict[str, object]:
+    """Return the first line of a step log; a restarted rank appends another one."""
     return {
         "schema": "workbench.steps/1",
         "rank": place.rank,
@@ -231,8 +237,8 @@ def header(place: Place, device: str) -> dict[str, Any]:
     }
 
 
-def process_memory() -> dict[str, int | None]:
-    """Highest resident set of this process so far and what it may rise to, in bytes."""
-    peak, left = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PAGE, room().free
+def process_memory() -> MemoryUse:
+    """Return the peak of this process's resident set so far and what it may rise to, in bytes."""
+    peak, left = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PAGE, memory_room().free
     limit = None if left is None else peak + left
     return {"memory_bytes": peak, "reserved_bytes": peak, "limit_bytes": limit, "alloc_retries": 0}

@@ -1,74 +1,79 @@
-"""The table of where the time of a step goes, out of the lines that the step recorder writes anyway."""
+"""Where does the time of a step go? A table for the console, from the lines that the step recorder writes anyway."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-STEPS_AT_MOST = 10_000
+from workbench.recorders.timing.step_record import StepRecord
+
+MAX_STEPS = 10_000
 """Older steps are forgotten, so that a long run does not grow."""
-APART = frozenset(("first", "compile", "profile", "snapshot"))
-"""Tags of steps that tell nothing of the usual ones."""
+SPECIAL_TAGS = frozenset(("first", "compile", "profile", "snapshot"))
+"""Tags of steps that take longer than the usual ones."""
 OTHER, WHOLE = "other", "step"
 MS = 1e6
 
 
 class Row(NamedTuple):
-    """A component of the step in ms: by the wall clock, of the processor, of the device (None: not by events)."""
+    """A component of the step in ms: wall clock, processor, and device (None without device events)."""
 
     name: str
-    middle: float
-    mean: float
-    largest: float
-    processor: float | None
-    device: float | None
+    median_ms: float
+    mean_ms: float
+    largest_ms: float
+    processor_ms: float | None
+    device_ms: float | None
 
 
-class Timing:
-    """Collects steps; `table` tells of those since the one before."""
+class StepTable:
+    """Collects steps; `table` describes those since the last table."""
 
     def __init__(self) -> None:
-        self._steps: deque[Mapping[str, Any]] = deque(maxlen=STEPS_AT_MOST)
+        self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS)
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Take in a finished line of the step log."""
-        if not APART.intersection(line["tags"]):
+    def add(self, line: StepRecord) -> None:
+        """Add a finished line of the step log."""
+        if not SPECIAL_TAGS.intersection(line["tags"]):
             self._steps.append(line)
 
     def table(self) -> str:
-        """A row a component, the longest first, the rest and the whole; forgets the steps."""
+        """Return one row per component, longest first, then the rest and the whole step; then forget these steps."""
         if not self._steps:
             return "Timing breakdown: no step but first, profiled or snapshot ones"
         first, last, count = self._steps[0]["step"], self._steps[-1]["step"], len(self._steps)
         rows = list(self.rows())
-        whole = rows[-1].mean
+        whole = rows[-1].mean_ms
         lines = [f"Timing breakdown of {count} steps from {first} to {last}, in ms:", HEAD]
-        lines += [formatted(row, row.mean / whole if whole else 0.0) for row in rows]
+        lines += [format_row(row, row.mean_ms / whole if whole else 0.0) for row in rows]
         self._steps.clear()
         return "\n".join(lines)
 
     def rows(self) -> Iterator[Row]:
-        """The components by what they take on average, then what is none of them, then the step."""
+        """Yield the components by their mean duration, then what belongs to none of them, then the step."""
         names = dict.fromkeys(name for line in self._steps for name in line["phases"])
-        yield from sorted((self._row(name) for name in names), key=lambda row: -row.mean)
-        yield measured(OTHER, [line["residual_ns"] for line in self._steps])
-        yield measured(WHOLE, [line["dur_ns"] for line in self._steps])
+        yield from sorted((self._row(name) for name in names), key=lambda row: -row.mean_ms)
+        yield row_of(OTHER, [line["residual_ns"] for line in self._steps])
+        yield row_of(WHOLE, [line["dur_ns"] for line in self._steps])
 
     def _row(self, name: str) -> Row:
-        wall, cpu, device = ([line[key].get(name, 0) for line in self._steps] for key in CLOCKS)
-        row = measured(name, wall)
-        return row._replace(processor=fmean(cpu) / MS, device=fmean(device) / MS if any(device) else None)
+        wall = [line["phases"].get(name, 0) for line in self._steps]
+        cpu = [line["cpu_ns"].get(name, 0) for line in self._steps]
+        device = [line["device_ns"].get(name, 0) for line in self._steps]
+        row = row_of(name, wall)
+        return row._replace(processor_ms=fmean(cpu) / MS, device_ms=fmean(device) / MS if any(device) else None)
 
 
-CLOCKS = ("phases", "cpu_ns", "device_ns")
 HEAD = f"  {'component':<12}{'median':>10}{'mean':>10}{'largest':>10}{'share':>8}{'processor':>11}{'device':>10}"
 
 
-def measured(name: str, ns: list[int]) -> Row:
+def row_of(name: str, ns: list[int]) -> Row:
+    """Return the row of a component from its durations in nanoseconds."""
     return Row(name, median(ns) / MS, fmean(ns) / MS, max(ns) / MS, None, None)
 
 
-def formatted(row: Row, share: float) -> str:
-    times = "".join(f"{value:>10.3f}" for value in (row.middle, row.mean, row.largest))
-    processor, device = ("-" if value is None else f"{value:.3f}" for value in (row.processor, row.device))
+def format_row(row: Row, share: float) -> str:
+    """Return a row as text; `share` is that of the mean step."""
+    times = "".join(f"{value:>10.3f}" for value in (row.median_ms, row.mean_ms, row.largest_ms))
+    processor, device = ("-" if value is None else f"{value:.3f}" for value in (row.processor_ms, row.device_ms))
     return f"  {row.name:<12}{times}{share:>8.1%}{processor:>11}{device:>10}"

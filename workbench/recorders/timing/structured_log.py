@@ -1,9 +1,9 @@
-"""Writes the step logs of a run as torchtitan's structured logs, for readers of those.
+"""Writes the step logs of a run as torchtitan's structured logs, for tools that read those.
 
     python -m workbench.recorders.timing.structured_log RUN
 
-makes RUN/structured_logs/training.global_rank_R.<start>-<pid>.jsonl, one for each start of each rank. The spans of a
-step stand in a row, as a step log keeps durations only.
+It creates RUN/structured_logs/training.global_rank_R.<start>-<pid>.jsonl, one file for each start of each rank. The
+spans of a step follow one another, because a step log keeps durations only.
 """
 
 import argparse
@@ -41,11 +41,13 @@ class Writer:
         self._sequence, self._steps, self._last_ns = 0, 0, int(header["started_ns"])
 
     def start(self) -> Record:
-        """The record that opens a file."""
+        """Return the record that opens a file."""
         return self._record("instant", "structured_logger_started", self._last_ns)
 
     def step(self, line: Record) -> Iterator[Record]:
-        """The records of one step: each span with its phases in a row, then the tokens and the step itself."""
+        """Yield the records of one step: each span, its phases one after the other, then the tokens and the
+        step itself.
+        """
         self._steps += 1
         facts = {"step": line["step"], "relative_step": self._steps}
         tags = [TAGS[tag] for tag in line["tags"] if tag in TAGS]
@@ -61,7 +63,7 @@ class Writer:
         marked = facts | ({"step_tags": tags} if tags else {})
         yield self._record("event", "step_end", end_ns, value=line["dur_ns"] / 1e6, **marked)
 
-    def _record(self, kind: str, name: str, now_ns: int, **more: Any) -> Record:
+    def _record(self, kind: str, name: str, now_ns: int, **more: object) -> Record:
         header, rank = self._header, self._header["rank"]
         record = {
             "rank": rank,
@@ -92,7 +94,7 @@ class Writer:
 
 
 def spans(phases: dict[str, int]) -> dict[str, int]:
-    """Nanoseconds by torchtitan's names of spans."""
+    """Return the nanoseconds of each span, by torchtitan's names."""
     total: dict[str, int] = {}
     for phase, ns in phases.items():
         name = SPANS.get(phase, phase)
@@ -101,7 +103,7 @@ def spans(phases: dict[str, int]) -> dict[str, int]:
 
 
 def metrics(line: Record) -> Iterator[tuple[str, float]]:
-    """(name, value) of the numbers that a step line carries."""
+    """Yield (name, value) of the numbers in a step line."""
     yield "local_valid_tokens", float(line["tokens"])
     for name in ("loss", "grad_norm"):
         if line[name] is not None and math.isfinite(float(line[name])):
@@ -109,8 +111,8 @@ def metrics(line: Record) -> Iterator[tuple[str, float]]:
 
 
 def records(path: Path) -> Iterator[tuple[Record, list[Record]]]:
-    """(header, records) of each start in a step log. A line that was cut off is passed by."""
-    writer, header, found = None, None, list[Record]()
+    """Yield (header, records) of each start in a step log; a truncated line is skipped."""
+    writer, header, rank_records = None, None, list[Record]()
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
             line = json.loads(text)
@@ -118,31 +120,31 @@ def records(path: Path) -> Iterator[tuple[Record, list[Record]]]:
             continue
         if "schema" in line:
             if header:
-                yield header, found
+                yield header, rank_records
             header, writer = line, Writer(line, path)
-            found = [writer.start()]
+            rank_records = [writer.start()]
         elif writer:
-            found.extend(writer.step(line))
+            rank_records.extend(writer.step(line))
     if header:
-        yield header, found
+        yield header, rank_records
 
 
 def export(run: Path) -> list[Path]:
-    """Write the structured logs of a run; returns their paths."""
+    """Write the structured logs of a run and return their paths."""
     written = []
     for path in sorted((run / "steps").glob("rank_*.jsonl")):
-        for header, found in records(path):
+        for header, rank_records in records(path):
             start = time.strftime("%Y%m%d-%H%M%S", time.gmtime(header["started_ns"] / 1e9))
             name = f"training.global_rank_{header['rank']}.{start}-{header['pid']:06d}.jsonl"
             target = run / "structured_logs" / name
             target.parent.mkdir(exist_ok=True)
-            target.write_text("".join(json.dumps(record) + "\n" for record in found), encoding="utf-8")
+            target.write_text("".join(json.dumps(record) + "\n" for record in rank_records), encoding="utf-8")
             written.append(target)
     return written
 
 
 def main() -> None:
-    """Export the run named on the command line."""
+    """Export the run that the command line names."""
     parser = argparse.ArgumentParser(description="Export step logs as torchtitan's structured logs.")
     parser.add_argument("run", type=Path, help="the run's folder")
     for path in export(parser.parse_args().run):

@@ -1,0 +1,98 @@
+"""What does a memory snapshot hold? The schema of `torch.cuda.memory._snapshot()`, with our additions."""
+
+from typing import TypedDict
+
+
+class Frame(TypedDict):
+    """A source line on a stack; `filename` is empty for operations of PyTorch."""
+
+    name: str
+    filename: str
+    line: int
+
+
+class TraceEntry(TypedDict, total=False):
+    """An event in the history of a device. `category` is our addition; `user_metadata` holds our label."""
+
+    action: str
+    addr: int
+    size: int
+    stream: int
+    time_us: int
+    compile_context: str
+    user_metadata: str
+    frames: list[Frame]
+    category: str
+    device_free: int
+
+
+def first_entry(trace: list[TraceEntry]) -> TraceEntry:
+    """Return an entry to put first: PyTorch's viewer shows categories only if one entry has the category `unknown`."""
+    time_us = trace[0].get("time_us", 0) if trace else 0
+    return {
+        "action": "snapshot", "addr": 0, "size": 0, "stream": 0,
+        "time_us": time_us, "frames": [], "category": "unknown",
+    }  # fmt: skip
+
+
+class SegmentBlock(TypedDict):
+    """A part of a segment, live or free; sizes in bytes."""
+
+    address: int
+    size: int
+    requested_size: int
+    state: str
+    frames: list[Frame]
+
+
+class Segment(TypedDict):
+    """A range of addresses that the allocator took from the device; sizes in bytes."""
+
+    device: int
+    address: int
+    total_size: int
+    allocated_size: int
+    active_size: int
+    requested_size: int
+    stream: int
+    segment_type: str
+    segment_pool_id: tuple[int, int]
+    is_expandable: bool
+    frames: list[Frame]
+    blocks: list[SegmentBlock]
+
+
+class Mark(TypedDict):
+    """The START or END of a step, a phase or a span of the optimizer."""
+
+    stage: str
+    name: str
+    device: int
+    time_us: int
+
+
+class Details(TypedDict, total=False):
+    """Our additions. `blocks` has {address: [category, label]} of blocks that are older than the trace."""
+
+    schema: str
+    rank: int
+    step: int
+    device: str
+    limit_bytes: int | None
+    process_bytes: int | None
+    exact: bool
+    phase: str
+    made_up_segments: bool
+    lost_notes: int
+    blocks: dict[int, list[str]]
+    device_used_bytes: int
+
+
+class Snapshot(TypedDict, total=False):
+    """A memory snapshot: live segments and the history of each device."""
+
+    segments: list[Segment]
+    device_traces: list[list[TraceEntry]]
+    allocator_settings: dict[str, object]
+    external_annotations: list[Mark]
+    workbench: Details

@@ -1,0 +1,30 @@
+"""What does a line of the step log hold?"""
+
+from typing import TypedDict
+
+
+class MemoryUse(TypedDict):
+    """Memory of a step, in bytes: peaks of the device's allocator, on a CPU of the resident set; retries: a count."""
+
+    memory_bytes: int
+    reserved_bytes: int
+    limit_bytes: int | None
+    alloc_retries: int
+
+
+class StepRecord(MemoryUse):
+    """A line of `steps/rank_R.jsonl`; times are in ns, and `residual_ns` is the time of the step outside all phases."""
+
+    step: int
+    start_ns: int
+    dur_ns: int
+    phases: dict[str, int]
+    cpu_ns: dict[str, int]
+    device_ns: dict[str, int]
+    residual_ns: int
+    tokens: int
+    loss: float | str | None
+    local_loss: float | str | None
+    grad_norm: float | str | None
+    tags: list[str]
+    seqs: dict[str, int]
