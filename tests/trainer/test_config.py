@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainer.config import ConfigError, JobConfig, KeyReport, as_dict, explain, load, load_for_training, notes, options
-from trainer.config.given import flatten
+from trainer.config.written_keys import flatten
 from trainer.config.load import known
 from trainer.config.show import help_text, toml
 from wild import DATA, SHARED

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainer.config import compat
-from trainer.config.given import Given, read_flags, read_toml
+from trainer.config.written_keys import Given, read_flags, read_toml
 from trainer.config.registry import from_registry
 from trainer.config.schema import Option, from_toml, from_words, options
 from trainer.config.sections import JobConfig
