@@ -14,7 +14,7 @@ from trainer.train import Trainer
 
 @record
 def main() -> None:
-    """One rank, from its command line to its end. An error leaves through `record`, which writes error.json."""
+    """Run one rank from its command line to its end. An error leaves through `record`, which writes error.json."""
     start_logging()
     try:
         config = load_for_training(sys.argv[1:])

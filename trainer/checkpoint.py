@@ -28,12 +28,14 @@ from trainer.errors import CheckpointError
 
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 """The optimizer's state goes by names of parameters: numbers differ from mesh to mesh."""
+StateDict = dict[str, Any]
+"""What torch saves and loads: tensors and other values, nested by name."""
 STEP_FOLDER = re.compile(r"step-(\d+)")
 
 
 @dataclass
 class TrainState:
-    """What a checkpoint holds: all that decides the next step."""
+    """What a checkpoint holds: everything that decides the next step."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -41,8 +43,8 @@ class TrainState:
     step: int = 0
     """The last finished step."""
 
-    def gather(self) -> dict[str, Any]:
-        """By part, named as in checkpoint.exclude_from_loading."""
+    def gather(self) -> StateDict:
+        """Return the state by part, named as in checkpoint.exclude_from_loading."""
         return {
             "model": get_model_state_dict(self.model),
             "optimizer": get_optimizer_state_dict(self.model, self.optimizer, options=OPTIONS),
@@ -50,8 +52,8 @@ class TrainState:
             "train_state": {"step": self.step},
         }
 
-    def restore(self, parts: dict[str, Any]) -> None:
-        """Take over the parts that are there."""
+    def restore(self, parts: StateDict) -> None:
+        """Load the parts that are given."""
         if "model" in parts:
             set_model_state_dict(self.model, parts["model"])
         if "optimizer" in parts:
@@ -63,7 +65,7 @@ class TrainState:
 
 
 class Checkpointer:
-    """Saves and loads `state`, as the configuration says."""
+    """Saves and loads `state` as the configuration says."""
 
     def __init__(self, config: JobConfig, state: TrainState) -> None:
         self.config, self.state = config.checkpoint, state
@@ -76,14 +78,15 @@ class Checkpointer:
             self._group = dist.new_group(backend="gloo", group_desc=CHECKPOINT_GROUP)
 
     def load(self) -> Path | None:
-        """Go on from the newest checkpoint, else from initial_load_path; returns what was loaded.
+        """Resume from the newest checkpoint, or start from initial_load_path; returns the path that was loaded, or
+        None.
 
         Raises:
             CheckpointError: The step or path that was asked for does not exist.
         """
         if not self.config.enable:
             return None
-        if path := self._newest():
+        if path := self._path_to_resume():
             return self._load(path, ("model", "optimizer", "dataloader", "train_state"))
         if self.config.initial_load_path:
             parts = ("model",) if self.config.initial_load_model_only else ("model", "optimizer", "dataloader")
@@ -91,19 +94,19 @@ class Checkpointer:
         return None
 
     def save(self, step: int) -> bool:
-        """Save after `step` if it is time; returns whether it was."""
+        """Save after `step` if a checkpoint is due; returns whether it was."""
         self.state.step = step
-        if not self._is_time(step):
+        if not self._is_due(step):
             return False
         self.wait()
         path = self.folder / f"step-{step}"
         if step == self.last_step and self.config.last_save_model_only:
-            save(self._exported(), checkpoint_id=path)
+            save(self._weights_to_export(), checkpoint_id=path)
         elif self._group:
             self._saving = async_save(self.state.gather(), checkpoint_id=path, process_group=self._group)  # type: ignore[assignment]
         else:
             save(self.state.gather(), checkpoint_id=path)
-        self._drop_oldest()
+        self._delete_oldest()
         return True
 
     def wait(self) -> None:
@@ -112,13 +115,14 @@ class Checkpointer:
             self._saving.result()
             self._saving = None
 
-    def _is_time(self, step: int) -> bool:
+    def _is_due(self, step: int) -> bool:
         config = self.config
         first = step == 1 and config.enable_first_step_checkpoint
         due = first or step % config.interval == 0 or step == self.last_step
         return config.enable and not config.load_only and due
 
-    def _exported(self) -> dict[str, Any]:
+    def _weights_to_export(self) -> StateDict:
+        # A last save is for evaluation: weights alone, in a type that other programs want.
         dtype = getattr(torch, self.config.export_dtype)
         weights = get_model_state_dict(self.state.model)
         return {"model": {name: value.to(dtype) for name, value in weights.items() if isinstance(value, Tensor)}}
@@ -126,7 +130,7 @@ class Checkpointer:
     def _load(self, path: Path, parts: tuple[str, ...]) -> Path:
         if not (path / ".metadata").exists():
             raise CheckpointError(
-                f"{path} is no complete checkpoint", f"complete ones here: {self._complete() or 'none'}"
+                f"{path} is no complete checkpoint", f"complete ones here: {self._complete_steps() or 'none'}"
             )
         target = {
             part: value
@@ -137,25 +141,26 @@ class Checkpointer:
         self.state.restore(target)
         return path
 
-    def _newest(self) -> Path | None:
-        """The checkpoint to resume from; one that holds weights only cannot be."""
+    def _path_to_resume(self) -> Path | None:
+        """Return the checkpoint to resume from; one that holds weights only cannot be resumed."""
         if self.config.load_step >= 0:
             return self.folder / f"step-{self.config.load_step}"
-        paths = (self.folder / f"step-{step}" for step in reversed(self._complete()))
+        paths = (self.folder / f"step-{step}" for step in reversed(self._complete_steps()))
         return next((path for path in paths if is_resumable(path)), None)
 
-    def _complete(self) -> list[int]:
-        """Steps whose checkpoints were written to the end, oldest first."""
+    def _complete_steps(self) -> list[int]:
+        """Return the steps whose checkpoints were written to the end, oldest first."""
         found = [(STEP_FOLDER.fullmatch(path.name), path) for path in self.folder.glob("step-*")]
         return sorted(int(match[1]) for match, path in found if match and (path / ".metadata").exists())
 
-    def _drop_oldest(self) -> None:
+    def _delete_oldest(self) -> None:
         keep = self.config.keep_latest_k
+        # All ranks share the folder: only one may delete, and only checkpoints that are complete.
         if dist.get_rank() == 0 and keep > 0:
-            for step in self._complete()[:-keep]:
+            for step in self._complete_steps()[:-keep]:
                 shutil.rmtree(self.folder / f"step-{step}")
 
 
 def is_resumable(path: Path) -> bool:
-    """Whether a checkpoint holds more than weights."""
+    """Return whether a checkpoint holds more than weights."""
     return "train_state.step" in FileSystemReader(path).read_metadata().state_dict_metadata

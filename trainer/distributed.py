@@ -1,4 +1,4 @@
-"""Process group, timeouts and seeds: what all ranks agree on before the first step."""
+"""Process group, timeouts and seeds: what all ranks must agree on before the first step."""
 
 import os
 import random
@@ -19,25 +19,26 @@ CHECKPOINT_GROUP = "checkpoint"
 
 
 def join(config: JobConfig) -> World:
-    """Join the process group that torchrun's environment describes, or make one of a single rank."""
+    """Join the process group that torchrun's environment describes, or create one of a single rank."""
     os.environ.setdefault("RANK", "0")
     os.environ.setdefault("WORLD_SIZE", "1")
     os.environ.setdefault("MASTER_ADDR", "localhost")
     os.environ.setdefault("MASTER_PORT", "0")
     device = own_device()
     size = int(os.environ["WORLD_SIZE"])
-    wanted = degrees(config.parallelism, size)
+    degrees_wanted = degrees(config.parallelism, size)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         timeout=timedelta(seconds=config.comm.init_timeout_seconds),
+        # With a device, NCCL connects eagerly and the first collective finds a wrong setup early.
         device_id=device if device.type == "cuda" else None,
     )
-    experts = mesh_of(wanted.sparse(), device.type) if wanted.ep > 1 else None
-    return World(dist.get_rank(), size, device, wanted, mesh_of(wanted.dense(), device.type), experts)
+    experts = mesh_of(degrees_wanted.sparse(), device.type) if degrees_wanted.ep > 1 else None
+    return World(dist.get_rank(), size, device, degrees_wanted, mesh_of(degrees_wanted.dense(), device.type), experts)
 
 
 def own_device() -> torch.device:
-    """The accelerator of this local rank, else the CPU."""
+    """Return the accelerator of this local rank, or the CPU."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -46,24 +47,24 @@ def own_device() -> torch.device:
 
 
 def set_timeouts(seconds: int) -> None:
-    """Give the collectives of every group this timeout, from the next one on; writing a checkpoint may take longer."""
+    """Set the timeout of the collectives of every group, from the next one on; writing a checkpoint may take longer."""
     for group in list(distributed_c10d._world.pg_map):  # noqa: SLF001 - there is no public list of groups
         if group.group_desc != CHECKPOINT_GROUP:
             distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)  # noqa: SLF001
 
 
 def seed_everything(config: Debug, device: torch.device) -> int:
-    """Seed all generators and choose deterministic kernels; returns the seed that all ranks share."""
+    """Seed all generators and select deterministic kernels if asked for; returns the seed that all ranks share."""
     if config.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         torch.use_deterministic_algorithms(True, warn_only=config.deterministic_warn_only)
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
     torch.autograd.set_detect_anomaly(config.detect_anomaly)
-    drawn = random.SystemRandom().randrange(2**31) if config.seed is None else config.seed
-    shared = torch.tensor(drawn, dtype=torch.int64, device=device)
-    dist.broadcast(shared, src=0)
-    seed = int(shared)
+    own_seed = random.SystemRandom().randrange(2**31) if config.seed is None else config.seed
+    shared_seed = torch.tensor(own_seed, dtype=torch.int64, device=device)
+    dist.broadcast(shared_seed, src=0)
+    seed = int(shared_seed)
     os.environ["PYTHONHASHSEED"] = str(seed % 2**32)
     random.seed(seed)
     torch.manual_seed(seed)
@@ -71,9 +72,9 @@ def seed_everything(config: Debug, device: torch.device) -> int:
 
 
 def leave() -> NoReturn:
-    """End this rank after the process group.
+    """End this rank after destroying the process group.
 
-    The interpreter is not taken down in order: gloo's threads sometimes abort then, after correct results.
+    The interpreter is not shut down in order: gloo's threads sometimes abort then, after correct results.
     """
     dist.barrier()
     dist.destroy_process_group()

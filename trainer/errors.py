@@ -18,7 +18,7 @@ class ConfigError(TrainerError):
 
 
 class DataError(TrainerError):
-    """The training data cannot be read, or there is too little of it."""
+    """The training data cannot be read, or are too few."""
 
 
 class CheckpointError(TrainerError):

@@ -30,20 +30,23 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-MARGIN = 192 << 20
-LARGER = 64
-FOREVER_S = 3600.0
-CHECKED = 1024
+MEMORY_MARGIN_BYTES = 192 << 20
+BATCH_FACTOR = 64
+STUCK_S = 3600.0
+COLLECTIVE_SIZE = 1024
+
+
+Batch = TypeVar("Batch")
 
 
 class FaultConfig(Protocol):
-    """The `[faults]` section."""
+    """The `[faults]` section of the configuration."""
 
     @property
     def name(self) -> str: ...
@@ -56,114 +59,119 @@ class FaultConfig(Protocol):
 
 
 class Faults:
-    """Hooks for the loop. All ranks make it and call it alike; one of them breaks.
+    """Hooks for the training loop. All ranks create it and call it in the same way; one of them misbehaves.
 
-    `timeout_s` is that of the job's collectives.
+    `timeout_s` is the timeout of the job's collectives.
     """
 
     def __init__(self, config: FaultConfig, *, model: nn.Module, timeout_s: float) -> None:
         self.name, self.step, self.seconds = config.name, config.step, config.seconds
         ranks, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
-        self.mine = rank == config.rank % ranks
+        self.is_faulty_rank = rank == config.rank % ranks
         self.model, self.timeout_s = model, timeout_s
         self.groups = [
             dist.new_group(timeout=timedelta(seconds=timeout_s), group_desc=f"fault_{k}")
-            for k in range(GROUPS.get(self.name, 0))
+            for k in range(GROUP_COUNTS.get(self.name, 0))
         ]
-        self._now = 0
-        self._kept: list[Any] = []
-        if self.mine and self.name == "straggler":
+        self._current_step = 0
+        self._leaked: list[object] = []
+        if self.is_faulty_rank and self.name == "straggler":
             model.register_forward_pre_hook(lambda *_: self._compute_more())
-        if self.mine and self.name == "nan":
-            model.register_forward_hook(lambda _module, _inputs, output: self._spoil(output))
-        if self.mine and self.name == "leak":
-            model.register_forward_hook(lambda _module, _inputs, output: self._keep(output))
+        if self.is_faulty_rank and self.name == "nan":
+            model.register_forward_hook(lambda _module, _inputs, output: self._make_nan(output))
+        if self.is_faulty_rank and self.name == "leak":
+            model.register_forward_hook(lambda _module, _inputs, output: self._leak(output))
 
     def before_step(self, step: int) -> None:
-        """Call at the beginning of a step, inside its record."""
-        self._now = step
+        """Break what the fault breaks. Call it at the beginning of a step, inside its record."""
+        self._current_step = step
         if self.name == "deadlock" and step == self.step:
-            cross(self.groups[::-1] if self.mine else self.groups)
-        elif self.name in GROUPS:
-            check(self.groups[0], self.name if self.mine and step == self.step else "healthy")
-        elif self.mine and step == self.step and self.name in AT_ONCE:
-            AT_ONCE[self.name](self)
+            all_reduce_in_each(self.groups[::-1] if self.is_faulty_rank else self.groups)
+        elif self.name in GROUP_COUNTS:
+            run_checked_collective(
+                self.groups[0], self.name if self.is_faulty_rank and step == self.step else "healthy"
+            )
+        elif self.is_faulty_rank and step == self.step and self.name in STEP_FAULTS:
+            STEP_FAULTS[self.name](self)
 
-    def on_batch(self, step: int, batch: Any) -> Any:
-        """Call with a batch (tensors, also in tuples, lists, dicts) inside the phase data_wait; returns the batch."""
-        if not self.mine or step < self.step:
+    def on_batch(self, step: int, batch: Batch) -> Batch:
+        """Return the batch, late or enlarged if the fault is that. Call it inside the phase data_wait.
+
+        A batch is a tensor, or tuples, lists and dicts of tensors.
+        """
+        if not self.is_faulty_rank or step < self.step:
             return batch
         if self.name == "straggler_data":
             time.sleep(self.seconds)
         if self.name == "straggler_gc":
             collect_garbage(self.seconds)
-        return enlarge(batch) if self.name == "oom" else batch
+        return cast("Batch", enlarge(batch)) if self.name == "oom" else batch
 
     def _compute_more(self) -> None:
-        if self._now >= self.step:
+        if self._current_step >= self.step:
             compute(self.seconds)
 
-    def _spoil(self, output: Any) -> Any:
-        """NaN in place of this rank's logits; the gradients carry it to all ranks."""
-        return output * float("nan") if self._now >= self.step else output
+    def _make_nan(self, output: torch.Tensor) -> torch.Tensor:
+        """Return NaN in place of this rank's logits; the gradients carry it to all ranks."""
+        return output * float("nan") if self._current_step >= self.step else output
 
-    def _keep(self, output: Any) -> None:
-        if self._now >= self.step:
-            self._kept.append(output)
+    def _leak(self, output: object) -> None:
+        if self._current_step >= self.step:
+            self._leaked.append(output)
 
 
-def check(group: dist.ProcessGroup, how: str) -> None:
-    """The collective of every step that one rank gets wrong in one way."""
-    value = torch.ones(0 if how == "mismatch_shape" else CHECKED, device=device_of(group))
-    if how == "mismatch_type":
+def run_checked_collective(group: dist.ProcessGroup, fault: str) -> None:
+    """Run the collective of every step, which the faulty rank gets wrong in one way."""
+    value = torch.ones(0 if fault == "mismatch_shape" else COLLECTIVE_SIZE, device=device_of(group))
+    if fault == "mismatch_type":
         dist.all_gather([torch.empty_like(value) for _ in range(group.size())], value, group=group)
-    elif how != "skip":
+    elif fault != "skip":
         dist.all_reduce(value, group=group)
 
 
-def cross(groups: list[dist.ProcessGroup]) -> None:
-    """One collective in each group, in the order given."""
+def all_reduce_in_each(groups: list[dist.ProcessGroup]) -> None:
+    """Run one collective in each group, in the order given."""
     for group in groups:
-        dist.all_reduce(torch.ones(CHECKED, device=device_of(group)), group=group)
+        dist.all_reduce(torch.ones(COLLECTIVE_SIZE, device=device_of(group)), group=group)
 
 
 def device_of(group: dist.ProcessGroup) -> str:
-    """Where the tensors of a group's collectives live."""
+    """Return the device of the tensors of a group's collectives."""
     return "cuda" if "nccl" in dist.get_backend(group) else "cpu"
 
 
 def loop_in_python() -> None:
-    """Busy, as a loop whose end condition never comes true."""
-    end = time.monotonic() + FOREVER_S
+    """Keep this thread busy, like a loop whose end condition never comes true."""
+    end = time.monotonic() + STUCK_S
     while time.monotonic() < end:
         pass
 
 
 def hold_gil(seconds: float) -> None:
-    """Wait in C for a lock that this thread holds, keeping the GIL: signals do not end it either, only time."""
+    """Wait in C, holding the GIL, for a lock that this thread holds. Only time ends it: signals do not."""
     libc = ctypes.PyDLL(None)
     lock = ctypes.create_string_buffer(64)  # all zero: a plain pthread mutex
-    until = (ctypes.c_long * 2)(int(time.time() + seconds), 0)
+    deadline = (ctypes.c_long * 2)(int(time.time() + seconds), 0)
     libc.pthread_mutex_lock(lock)
-    libc.pthread_mutex_timedlock(lock, until)
+    libc.pthread_mutex_timedlock(lock, deadline)
 
 
 def limit_memory(fault: Faults) -> None:
-    """Let this process, or its device, hold hardly more than it does now."""
+    """Let this process, or its device, hold little more memory than it does now."""
     device = next(fault.model.parameters()).device
     if device.type == "cuda":
-        room = torch.cuda.memory_reserved(device) + MARGIN
+        room = torch.cuda.memory_reserved(device) + MEMORY_MARGIN_BYTES
         torch.cuda.set_per_process_memory_fraction(room / torch.cuda.mem_get_info(device)[1], device)
         return
     pages = int(Path("/proc/self/statm").read_text().split()[5])
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + MARGIN, hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + MEMORY_MARGIN_BYTES, hard))
 
 
-def enlarge(batch: Any) -> Any:
-    """The batch with each tensor repeated along its first dimension."""
+def enlarge(batch: object) -> object:
+    """Return the batch with each tensor repeated along its first dimension."""
     if isinstance(batch, torch.Tensor):
-        return batch.repeat(LARGER, *[1] * (batch.dim() - 1))
+        return batch.repeat(BATCH_FACTOR, *[1] * (batch.dim() - 1))
     if isinstance(batch, dict):
         return {key: enlarge(value) for key, value in batch.items()}
     return type(batch)(enlarge(value) for value in batch) if isinstance(batch, (tuple, list)) else batch
@@ -177,7 +185,7 @@ def compute(seconds: float) -> None:
 
 
 def collect_garbage(seconds: float) -> None:
-    """Make cyclic garbage and collect it for some time."""
+    """Create cyclic garbage and collect it for some seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         knots: list[Any] = []
@@ -186,11 +194,11 @@ def collect_garbage(seconds: float) -> None:
         gc.collect()
 
 
-GROUPS = {"skip": 1, "mismatch_shape": 1, "mismatch_type": 1, "deadlock": 2}
-AT_ONCE: dict[str, Callable[[Faults], None]] = {
+GROUP_COUNTS = {"skip": 1, "mismatch_shape": 1, "mismatch_type": 1, "deadlock": 2}
+STEP_FAULTS: dict[str, Callable[[Faults], None]] = {
     "oom": limit_memory,
     "stuck": lambda _: loop_in_python(),
-    "stuck_sleep": lambda _: time.sleep(FOREVER_S),
+    "stuck_sleep": lambda _: time.sleep(STUCK_S),
     "stuck_gil": lambda fault: hold_gil(1.5 * fault.timeout_s + 5),
     "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
 }

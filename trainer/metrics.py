@@ -1,4 +1,4 @@
-"""What a run tells of itself: torchtitan's line on the console, and its tags in TensorBoard."""
+"""What does a run report of itself? Torchtitan's line on the console, and its tags in TensorBoard."""
 
 import logging
 import os
@@ -46,13 +46,13 @@ class Usage:
     retries: int = 0
     ooms: int = 0
 
-    def highest(self, other: "Usage") -> "Usage":
-        """The higher one of each."""
+    def maximum(self, other: "Usage") -> "Usage":
+        """Return the larger one of each number."""
         return Usage(*map(max, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True)
-class Measured:
+class StepMetrics:
     """What the training loop knows after a step that is logged."""
 
     step: int
@@ -66,13 +66,13 @@ class Measured:
 
 
 class Meter:
-    """Counts tokens and time between two logged steps, and reports."""
+    """Counts tokens and seconds between two logged steps, and reports them."""
 
     def __init__(self, config: JobConfig, world: World, flops_per_token: int) -> None:
         self.device, self.flops_per_token = world.device, flops_per_token
         self.peak_flops = peak_flops(world.device)
         self.colors = not config.metrics.disable_color_printing and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        self.board = board(config, world)
+        self.tensorboard = tensorboard(config, world)
         self._restart()
 
     def _restart(self) -> None:
@@ -81,41 +81,41 @@ class Meter:
         self.started = time.perf_counter()
 
     @property
-    def speed(self) -> dict[str, float | None]:
-        """What turns tokens a second into model-flops utilisation."""
+    def utilisation_constants(self) -> dict[str, float | None]:
+        """The numbers that turn tokens per second into model-flops utilisation."""
         return {"flops_per_token": self.flops_per_token, "peak_flops": self.peak_flops}
 
-    def waited(self, seconds: float) -> None:
-        """Add a wait for data."""
+    def add_data_wait(self, seconds: float) -> None:
+        """Add seconds that the loop waited for data."""
         self.data_s += seconds
 
-    def stepped(self, tokens: int) -> None:
-        """Add a step and this rank's tokens."""
+    def add_step(self, tokens: int) -> None:
+        """Add a step and the tokens of this rank."""
         self.tokens += tokens
         self.steps += 1
-        self.usage = self.usage.highest(memory(self.device))
+        self.usage = self.usage.maximum(memory_usage(self.device))
 
-    def report(self, measured: Measured) -> None:
-        """Log the steps since the last report and begin to count anew."""
+    def report(self, metrics: StepMetrics) -> None:
+        """Log the steps since the last report, and start counting again."""
         seconds = time.perf_counter() - self.started
         tps = self.tokens / seconds
         tflops = tps * self.flops_per_token / 1e12
         mfu = 100 * tflops * 1e12 / self.peak_flops if self.peak_flops else None
-        logger.info(self.line(measured, {"tps": tps, "tflops": tflops}, mfu))
-        if self.board:
-            values = self.scalars(measured, seconds)
+        logger.info(self.line(metrics, {"tps": tps, "tflops": tflops}, mfu))
+        if self.tensorboard:
+            values = self.scalars(metrics, seconds)
             values |= {"throughput(tps)": tps, "tflops": tflops} | ({} if mfu is None else {"mfu(%)": mfu})
             for tag, value in values.items():
-                self.board.add_scalar(tag, value, measured.step)
+                self.tensorboard.add_scalar(tag, value, metrics.step)
         self._restart()
 
-    def line(self, measured: Measured, rates: dict[str, float], mfu: float | None) -> str:
-        """One line in torchtitan's words. No model-flops utilisation without a known peak."""
+    def line(self, metrics: StepMetrics, rates: dict[str, float], mfu: float | None) -> str:
+        """Return one line in torchtitan's words. Without a known peak the model-flops utilisation is N/A."""
         usage = self.usage
         parts = {
-            "step": f"{measured.step:2}",
-            "loss": f"{measured.loss:7.4f}",
-            "grad_norm": f"{measured.grad_norm:7.4f}",
+            "step": f"{metrics.step:2}",
+            "loss": f"{metrics.loss:7.4f}",
+            "grad_norm": f"{metrics.grad_norm:7.4f}",
             "memory": f"{usage.reserved / GIB:5.2f}GiB({100 * usage.reserved / usage.capacity:.2f}%)",
             "tps": f"{round(rates['tps']):,}",
             "tflops": f"{rates['tflops']:,.2f}",
@@ -126,15 +126,15 @@ class Meter:
     def colored(self, name: str, text: str) -> str:
         return f"\x1b[{COLORS[name]}m{text}\x1b[39m" if self.colors else text
 
-    def scalars(self, measured: Measured, seconds: float) -> dict[str, float]:
-        """TensorBoard's tags other than speed; times are means over the steps since the last report."""
+    def scalars(self, metrics: StepMetrics, seconds: float) -> dict[str, float]:
+        """Return TensorBoard's tags other than speed; times are means over the steps since the last report."""
         usage = self.usage
         return {
-            "loss_metrics/global_avg_loss": measured.loss,
-            "loss_metrics/global_max_loss": measured.max_loss,
-            "grad_norm": measured.grad_norm,
-            "n_tokens_seen": measured.tokens_seen,
-            "lr": measured.lr,
+            "loss_metrics/global_avg_loss": metrics.loss,
+            "loss_metrics/global_max_loss": metrics.max_loss,
+            "grad_norm": metrics.grad_norm,
+            "n_tokens_seen": metrics.tokens_seen,
+            "lr": metrics.lr,
             "time_metrics/end_to_end(s)": seconds / self.steps,
             "time_metrics/data_loading(s)": self.data_s / self.steps,
             "time_metrics/data_loading(%)": 100 * self.data_s / seconds,
@@ -147,13 +147,13 @@ class Meter:
         }
 
     def close(self) -> None:
-        """Write out what TensorBoard's writer holds."""
-        if self.board:
-            self.board.close()
+        """Write what TensorBoard's writer still holds."""
+        if self.tensorboard:
+            self.tensorboard.close()
 
 
-def board(config: JobConfig, world: World) -> "SummaryWriter | None":
-    """TensorBoard's writer, on the ranks that have one."""
+def tensorboard(config: JobConfig, world: World) -> "SummaryWriter | None":
+    """Return TensorBoard's writer, on the ranks that have one."""
     metrics = config.metrics
     if not metrics.enable_tensorboard or (world.rank != 0 and not metrics.save_for_all_ranks):
         return None
@@ -163,9 +163,12 @@ def board(config: JobConfig, world: World) -> "SummaryWriter | None":
     return SummaryWriter(folder / f"rank_{world.rank}" if metrics.save_for_all_ranks else folder)
 
 
-def memory(device: torch.device) -> Usage:
-    """The highest use since the recorders reset it, which is once a step; on a CPU since the process began."""
+def memory_usage(device: torch.device) -> Usage:
+    """Return the peak since the recorders last reset it, which they do in each step; on a CPU since the
+    process started.
+    """
     if device.type == "cpu":
+        # ru_maxrss is in bytes on macOS and in KiB on Linux.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         return Usage(peak, peak, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     stats = torch.cuda.memory_stats(device)
@@ -175,7 +178,7 @@ def memory(device: torch.device) -> Usage:
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """What the device can do a second in bf16, None if that is not known."""
+    """Return the bf16 operations per second that the device is made for, or None if unknown."""
     if device.type == "cpu":
         return None
     name = torch.cuda.get_device_name(device)
@@ -183,7 +186,7 @@ def peak_flops(device: torch.device) -> float | None:
 
 
 def start_logging() -> None:
-    """Lines on standard output, with torchtitan's prefix but our name."""
+    """Log to standard output, with torchtitan's line format but our name."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("[trainer] %(asctime)s - %(name)s - %(levelname)s - %(message)s"))
     logger.addHandler(handler)

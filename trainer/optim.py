@@ -10,10 +10,10 @@ from trainer.config.sections import LRScheduler, Optimizer
 
 
 def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimizer:
-    """Adam or AdamW over all parameters."""
-    chosen = torch.optim.AdamW if config.name == "AdamW" else torch.optim.Adam
-    return chosen(
-        [{"params": alike} for alike in by_mesh(model)],
+    """Return Adam or AdamW over all parameters."""
+    optimizer_class = torch.optim.AdamW if config.name == "AdamW" else torch.optim.Adam
+    return optimizer_class(
+        [{"params": parameters} for parameters in parameters_by_mesh(model)],
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
@@ -23,18 +23,19 @@ def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimize
     )
 
 
-def by_mesh(model: nn.Module) -> list[list[nn.Parameter]]:
-    """The parameters, those of each device mesh apart: no one operation takes tensors of several meshes."""
-    found: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+def parameters_by_mesh(model: nn.Module) -> list[list[nn.Parameter]]:
+    """Return the parameters grouped by device mesh: no single operation takes tensors of several meshes."""
+    groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in model.parameters():
-        found.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
-    return list(found.values())
+        groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    return list(groups.values())
 
 
 def lr_factor(step: int, steps: int, config: LRScheduler) -> float:
-    """The learning rate of `step`, from 1, as a fraction of its highest: linear warmup, plateau, decay.
+    """Return the learning rate of `step` (from 1) as a fraction of its maximum: linear warmup, plateau, decay.
 
-    The decay is laid out to end one step after the last, so that no step is wasted on a rate of zero.
+    The decay would reach its end one step after the last, so that no step is wasted on a rate of zero. Example: 10
+    steps, 2 of warmup, decay_ratio 0.4, linear: 0.5, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25.
     """
     total = config.total_steps or steps
     warmup = min(config.warmup_steps, total)

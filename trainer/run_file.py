@@ -10,7 +10,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,16 +23,16 @@ ARTEFACTS = ("dumps", "steps", "tb", "logs")
 
 
 class RunFile:
-    """Written by rank 0 at the start and at a clean end; the launcher corrects it after another end."""
+    """Written by rank 0 at the start and at a clean end; the launcher corrects it after any other end."""
 
     def __init__(self, config: JobConfig, world: World, size: dict[str, float | None]) -> None:
         self.path = Path(config.job.dump_folder) / "run.json"
         self.writes = world.rank == 0
-        self.content = described(config, world) | size
+        self.content = initial_content(config, world) | size
         self._write()
 
     def end(self, step: int) -> None:
-        """Note a clean end after `step`."""
+        """Write that the run ended cleanly after `step`."""
         self.content |= {"status": "completed", "ended_ns": time.time_ns(), "last_step": step}
         self._write()
 
@@ -42,20 +41,21 @@ class RunFile:
             write_json(self.path, self.content)
 
 
-def described(config: JobConfig, world: World) -> dict[str, Any]:
+def initial_content(config: JobConfig, world: World) -> dict[str, object]:
+    """Return the content at the start of a run."""
     device = world.device
     return {
         "schema": "workbench.run/1",
         "argv": sys.argv,
         "config": as_dict(config),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "workbench": own_version()},
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "workbench": workbench_version()},
         "world_size": world.size,
         "mesh": world.degrees.described(),
         "device": device.type,
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU",
         "backend": dist.get_backend(),
         "model": {**asdict(model_args(config)), "hidden_dim": model_args(config).hidden_dim},
-        "hosts": hosts(world.size),
+        "hosts": host_names(world.size),
         "attempt": RankPlace.here().attempt,
         "started_ns": time.time_ns(),
         "ended_ns": None,
@@ -64,32 +64,32 @@ def described(config: JobConfig, world: World) -> dict[str, Any]:
     }
 
 
-def own_version() -> str | None:
+def workbench_version() -> str | None:
     try:
         return version("torch-workbench")
     except PackageNotFoundError:
         return None
 
 
-def hosts(world_size: int) -> dict[str, str]:
-    """Rank -> host name. A collective: every rank must call it."""
+def host_names(world_size: int) -> dict[str, str]:
+    """Return {rank: host name}. This is a collective: every rank must call it."""
     names: list[str] = [""] * world_size
     dist.all_gather_object(names, socket.gethostname())
     return {str(rank): name for rank, name in enumerate(names)}
 
 
-def set_aside(config: JobConfig) -> None:
-    """Move what an earlier run left in the dump folder to previous/<when it started>/; checkpoints stay.
+def move_earlier_run(config: JobConfig) -> None:
+    """Move what an earlier run left in the dump folder to previous/<its start time>/; checkpoints stay.
 
-    A restart of the same run keeps everything: the cause of the restart is in there. Logs that are younger than the
-    earlier run.json are this run's own: the launcher opens them before the first rank starts.
+    A restart of the same run keeps everything, because the cause of the restart is in there. Logs that are younger than
+    the earlier run.json belong to this run: the launcher opens them before the first rank starts.
     """
     folder = Path(config.job.dump_folder)
     run_file, place = folder / "run.json", RankPlace.here()
     if place.attempt > 0 or place.rank > 0 or not run_file.exists():
         return
     ended = run_file.stat().st_mtime
-    earlier = folder / "previous" / started(run_file)
+    earlier = folder / "previous" / start_stamp(run_file)
     profiling, metrics = config.profiling, config.metrics
     names = {*ARTEFACTS, profiling.save_traces_folder, profiling.save_memory_snapshot_folder, metrics.save_tb_folder}
     for path in [folder / name for name in sorted(names - {"logs"})] + list((folder / "logs").glob("*")):
@@ -98,8 +98,8 @@ def set_aside(config: JobConfig) -> None:
     move(run_file, earlier / "run.json")
 
 
-def started(run_file: Path) -> str:
-    """When a run started, as a UTC stamp that is a good file name."""
+def start_stamp(run_file: Path) -> str:
+    """Return the start time of a run as a UTC stamp that is a good file name."""
     try:
         seconds = json.loads(run_file.read_text(encoding="utf-8"))["started_ns"] / 1e9
     except (ValueError, KeyError, TypeError):

@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from trainer.config import ConfigError, JobConfig
 from trainer.config.sections import Compile, Training
 from trainer.models.moe import balance
-from trainer.optim import by_mesh
+from trainer.optim import parameters_by_mesh
 from trainer.parallel.mesh import Degrees, World
 
 Batch = tuple[Tensor, Tensor]
@@ -24,7 +24,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass
 class OptimizerStep:
-    """The parts of a step that compute; `phase(name)` is entered around each."""
+    """The parts of a step that compute; `phase(name)` is entered around each of them."""
 
     config: JobConfig
     world: World
@@ -33,26 +33,26 @@ class OptimizerStep:
     phase: Callable[[str], AbstractContextManager[None]]
 
     def __post_init__(self) -> None:
-        self.accumulation = accumulation(self.config.training, self.world.degrees)
+        self.accumulation_steps = accumulation_steps(self.config.training, self.world.degrees)
         self.loss_fn = loss_function(self.config.compile)
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        """Add the gradients of one batch; returns its part of the step's loss."""
+        """Add the gradients of one batch, and return its part of the step's loss."""
         inputs, labels = batch
         with self.phase("fwd"), self.autocast():
-            loss = self.loss_fn(self.model(inputs), labels) / self.accumulation
+            loss = self.loss_fn(self.model(inputs), labels) / self.accumulation_steps
         with self.phase("bwd"):
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Mixed precision where FSDP, which has its own, is not used."""
+        """Return the context of mixed precision if FSDP, which has its own, is not used."""
         if self.world.degrees.dp_shard > 1 or self.config.training.mixed_precision_param == "float32":
             return contextlib.nullcontext()
         return torch.autocast(self.world.device.type, dtype=torch.bfloat16)
 
     def update(self) -> Tensor:
-        """Clip the gradients and apply them; returns their norm before."""
+        """Clip the gradients and apply them; returns their norm before clipping."""
         with self.phase("grad_clip"):
             norm = self.clip_gradients()
         with self.phase("optim"):
@@ -62,42 +62,44 @@ class OptimizerStep:
         return norm
 
     def clip_gradients(self) -> Tensor:
-        """Scale the gradients down to max_norm; returns their norm before."""
-        norm: Tensor = vector_norm(torch.stack([norm_of(alike) for alike in by_mesh(self.model)]))
-        for alike in by_mesh(self.model):
-            clip_grads_with_norm_(alike, self.config.training.max_norm, norm)
+        """Scale the gradients down to max_norm; returns their norm before clipping."""
+        # A norm of the norms: the meshes' gradients cannot go through one operation.
+        norms = [gradient_norm(parameters) for parameters in parameters_by_mesh(self.model)]
+        norm: Tensor = vector_norm(torch.stack(norms))
+        for parameters in parameters_by_mesh(self.model):
+            clip_grads_with_norm_(parameters, self.config.training.max_norm, norm)
         return norm
 
 
-def norm_of(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """The norm of their gradients, over all ranks that have parts of them."""
+def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Return the norm of the gradients of `parameters`, over all ranks that have parts of them."""
     norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
-def accumulation(training: Training, degrees: Degrees) -> int:
-    """Batches of each rank in one step.
+def accumulation_steps(training: Training, degrees: Degrees) -> int:
+    """Return how many batches each rank takes in one step.
 
     Raises:
-        ConfigError: global_batch_size is no multiple of what all ranks take at once.
+        ConfigError: global_batch_size is not a multiple of what all ranks take at once.
     """
     at_once = training.local_batch_size * degrees.data_parallel
-    wanted = at_once if training.global_batch_size < 0 else training.global_batch_size
-    if wanted < at_once or wanted % at_once:
+    global_batch = at_once if training.global_batch_size < 0 else training.global_batch_size
+    if global_batch < at_once or global_batch % at_once:
         raise ConfigError(
-            f"global_batch_size {wanted} is no multiple of {at_once}, which all ranks take at once",
+            f"global_batch_size {global_batch} is no multiple of {at_once}, which all ranks take at once",
             "change global_batch_size, local_batch_size or the data-parallel degrees",
         )
-    return wanted // at_once
+    return global_batch // at_once
 
 
 def loss_function(config: Compile) -> Callable[[Tensor, Tensor], Tensor]:
-    """Cross entropy, compiled if `config` says so."""
+    """Return cross entropy, compiled if `config` says so."""
     if config.enable and "loss" in config.components:
         return torch.compile(mean_loss, backend=config.backend)
     return mean_loss
 
 
 def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy of logits (B, T, V) and labels (B, T), in float32."""
+    """Return the mean cross entropy of logits (B, T, V) and labels (B, T), in float32."""
     return cross_entropy(logits.flatten(0, 1).float(), labels.flatten())

@@ -18,11 +18,11 @@ from trainer.data.loader import Loader, Share
 from trainer.data.text import documents
 from trainer.distributed import join, seed_everything, set_timeouts
 from trainer.faults import Faults
-from trainer.metrics import Measured, Meter
+from trainer.metrics import Meter, StepMetrics
 from trainer.models.decoder import build_model
 from trainer.optim import build_optimizer, lr_factor, set_lr
 from trainer.parallel.plan import parallelize
-from trainer.run_file import RunFile, set_aside
+from trainer.run_file import RunFile, move_earlier_run
 from trainer.step import Batch, OptimizerStep
 from workbench.recorders import RecorderOptions, Recorders
 from workbench.recorders.timing.step_log import StepLine
@@ -31,12 +31,12 @@ logger = logging.getLogger("root")
 
 
 class Trainer:
-    """Everything that one rank needs to train, made in the order of the lines below."""
+    """Everything that one rank needs to train, created in the order of the lines below."""
 
     def __init__(self, config: JobConfig) -> None:
         self.config = config
         options = recorder_options(config)
-        set_aside(config)
+        move_earlier_run(config)
         Recorders.prepare(options)
         self.world = join(config)
         self.seed = seed_everything(config.debug, self.world.device)
@@ -54,22 +54,25 @@ class Trainer:
         self.checkpointer = Checkpointer(config, self.state)
         self.loaded = self.checkpointer.load()
         self.compute = OptimizerStep(config, self.world, self.model, self.optimizer, self.phase)
-        self.run_file = RunFile(config, self.world, {"parameters": self.parameters, **self.meter.speed})
+        self.run_file = RunFile(config, self.world, {"parameters": self.parameters, **self.meter.utilisation_constants})
         self.recorders = Recorders(options, model=self.model, optimizer=self.optimizer)
         self.faults = Faults(config.faults, model=self.model, timeout_s=config.comm.train_timeout_seconds)
 
     def build_loader(self) -> Loader:
-        """This rank's share of the data. Without a seed the text is still the same in each run, so that runs resume."""
+        """Return this rank's share of the data.
+
+        The text is the same in each run even without a seed, so that runs can resume.
+        """
         training, world = self.config.training, self.world
         share = Share(training.local_batch_size, world.data_rank, world.degrees.data_parallel)
         return Loader(documents(training, self.config.debug.seed or 0), training.seq_len, share)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Note what runs now. The recorders come last, after all that may refuse the configuration."""
+        """Record what runs now. The recorders are created last, after everything that may refuse the configuration."""
         return self.recorders.phase(name)
 
     def announce(self) -> None:
-        """Say what is about to run."""
+        """Log what is about to run."""
         config, degrees = self.config, self.world.degrees
         logger.info("Starting job: %s", config.job.description)
         if config.job.print_config:
@@ -86,7 +89,7 @@ class Trainer:
             logger.info("Loaded %s, going on after step %d", self.loaded, self.state.step)
 
     def train(self) -> None:
-        """All steps that remain."""
+        """Run all steps that remain."""
         self.announce()
         first, last = self.state.step + 1, self.config.training.steps
         for step in range(first, last + 1):
@@ -95,30 +98,31 @@ class Trainer:
                     line.tag("first")
                 self.train_step(step, line)
             if step == first:
+                # The first step may compile and connect for minutes; after it a stall is worth an alarm.
                 set_timeouts(self.config.comm.train_timeout_seconds)
-            self.tell_timing(step, last)
+            self.print_timing_table(step, last)
         self.checkpointer.wait()
         logger.info("Training completed")
         if self.config.debug.memory_breakdown and self.world.rank == 0 and self.recorders.memory:
             logger.info(self.recorders.memory.breakdown())
 
-    def tell_timing(self, step: int, last: int) -> None:
-        """Print where the time went, if that is asked for and due."""
+    def print_timing_table(self, step: int, last: int) -> None:
+        """Log where the time went, if the configuration asks for it and it is due."""
         freq = self.config.debug.timing_breakdown_freq
         if self.recorders.steps.timing and (step == last or (freq and step % freq == 0)):
             logger.info(self.recorders.steps.breakdown(last=step == last))
 
     def train_step(self, step: int, line: StepLine) -> None:
-        """One step of the optimizer over `accumulation` batches."""
+        """Run one step of the optimizer over `accumulation_steps` batches."""
         self.faults.before_step(step)
         self.collect_garbage(step, line)
         lr = self.config.optimizer.lr * lr_factor(step, self.config.training.steps, self.config.lr_scheduler)
         set_lr(self.optimizer, lr)
         loss = torch.zeros((), device=self.world.device)
-        for _ in range(self.compute.accumulation):
+        for _ in range(self.compute.accumulation_steps):
             loss += self.compute.forward_backward(self.next_batch(step))
         grad_norm = self.compute.update()
-        self.meter.stepped(self.tokens_per_step)
+        self.meter.add_step(self.tokens_per_step)
         line.update(tokens=self.tokens_per_step)
         if step == 1 or step % self.config.metrics.log_freq == 0:
             self.log(line, step, lr, loss, grad_norm)
@@ -128,34 +132,36 @@ class Trainer:
 
     @property
     def tokens_per_step(self) -> int:
-        """Of this rank."""
+        """Tokens of this rank in one step."""
         training = self.config.training
-        return self.compute.accumulation * training.local_batch_size * training.seq_len
+        return self.compute.accumulation_steps * training.local_batch_size * training.seq_len
 
     def collect_garbage(self, step: int, line: StepLine) -> None:
-        """Collect at the same steps on all ranks, so that they do not wait for each other's collections in turn."""
+        """Collect garbage in the same steps on all ranks, so that they do not wait for each other's
+        collections in turn.
+        """
         if step == 1 or step % self.config.training.gc_freq == 0:
             line.tag("gc")
             with self.phase("gc"):
                 gc.collect(1)
 
     def next_batch(self, step: int) -> Batch:
-        """Inputs and labels on the device."""
+        """Return inputs and labels on the device, (B, T) int64 each."""
         started = time.perf_counter()
         with self.phase("data_wait"):
             inputs, labels = self.faults.on_batch(step, next(self.batches))
-        self.meter.waited(time.perf_counter() - started)
+        self.meter.add_data_wait(time.perf_counter() - started)
         with self.phase("h2d"):
             device = self.world.device
             return inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
     def log(self, line: StepLine, step: int, lr: float, loss: Tensor, grad_norm: Tensor) -> None:
-        """Agree on the loss with the other ranks and report it."""
+        """Agree on the loss with the other ranks, and report it."""
         with self.phase("loss_sync"):
             mean, highest = loss.clone(), loss.clone()
             dist.all_reduce(mean, dist.ReduceOp.AVG)
             dist.all_reduce(highest, dist.ReduceOp.MAX)
-            measured = Measured(
+            metrics = StepMetrics(
                 step=step,
                 loss=float(mean),
                 max_loss=float(highest),
@@ -163,9 +169,9 @@ class Trainer:
                 lr=lr,
                 tokens_seen=self.loader.consumed * self.config.training.seq_len,
             )
-        line.update(loss=measured.loss, local_loss=float(loss), grad_norm=measured.grad_norm)
+        line.update(loss=metrics.loss, local_loss=float(loss), grad_norm=metrics.grad_norm)
         with self.phase("log"):
-            self.meter.report(measured)
+            self.meter.report(metrics)
 
     def close(self) -> None:
         """End cleanly."""
@@ -175,7 +181,7 @@ class Trainer:
 
 
 def recorder_options(config: JobConfig) -> RecorderOptions:
-    """What the recorders need to know of the configuration."""
+    """Return what the recorders need to know of the configuration."""
     profiling, comm = config.profiling, config.comm
     if config.debug.memory_breakdown:
         profiling = replace(profiling, enable_memory_snapshot=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from trainer.config import ConfigError, JobConfig, KeyReport, as_dict, explain, load, load_for_training, notes, options
-from trainer.config.written_keys import flatten
 from trainer.config.load import known
 from trainer.config.show import help_text, toml
+from trainer.config.written_keys import flatten
 from wild import DATA, SHARED
 
 TOMLS = sorted((DATA / "titan_toml").glob("**/*.toml"))

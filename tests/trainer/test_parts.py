@@ -19,7 +19,7 @@ from trainer.models.decoder import build_model, init_weights
 from trainer.optim import lr_factor
 from trainer.parallel.activation_checkpoint import apply_activation_checkpointing, interval
 from trainer.parallel.mesh import Degrees, degrees
-from trainer.run_file import set_aside
+from trainer.run_file import move_earlier_run
 
 
 def config_of(flavor: str) -> JobConfig:
@@ -169,12 +169,12 @@ def test_an_earlier_run_is_set_aside_but_not_its_checkpoints_nor_new_logs(tmp_pa
         os.utime(tmp_path / name, (when, when))
     config = JobConfig()
     config.job.dump_folder, config.profiling.save_traces_folder = str(tmp_path), "traces"
-    set_aside(config)
+    move_earlier_run(config)
     assert {path.name for path in tmp_path.iterdir()} == {"previous", "logs", "checkpoint", "mine"}
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["new"]
     aside = tmp_path / "previous" / "20231114T221320.000000Z"
     assert {path.name for path in aside.iterdir()} == {"run.json", "logs", "steps", "dumps", "traces"}
-    set_aside(config)
+    move_earlier_run(config)
     assert len(list((tmp_path / "previous").iterdir())) == 1
 
 
@@ -183,5 +183,5 @@ def test_a_restart_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "run.json").write_text("{}")
     config = JobConfig()
     config.job.dump_folder = str(tmp_path)
-    set_aside(config)
+    move_earlier_run(config)
     assert (tmp_path / "run.json").exists()

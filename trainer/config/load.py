@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainer.config import compat
-from trainer.config.written_keys import Given, read_flags, read_toml
 from trainer.config.registry import from_registry
 from trainer.config.schema import Option, from_toml, from_words, options
 from trainer.config.sections import JobConfig
+from trainer.config.written_keys import Given, read_flags, read_toml
 from trainer.errors import ConfigError
 
 Class = Literal["honoured", "translated", "ignored", "unknown"]

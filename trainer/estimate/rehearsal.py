@@ -162,7 +162,7 @@ class Rehearsal:
 
     def step(self) -> None:
         """As the training loop has it."""
-        for _ in range(min(self.compute.accumulation, MOST_BATCHES)):
+        for _ in range(min(self.compute.accumulation_steps, MOST_BATCHES)):
             with loss_over(self.world.tensor):
                 self.compute.forward_backward(self.batch())
         self.compute.update()
