@@ -21,11 +21,11 @@ import torch.distributed as dist
 from analyzers.memory import analyze
 from analyzers.run import Kind, discover
 from trainer.config import load
-from trainer.estimate.context_parallel import ring_over
+from trainer.estimate.context_parallel import ring_attention
 from trainer.estimate.mesh import local_problem
-from trainer.estimate.pipeline import parts_of
-from trainer.estimate.rehearsal import joined, laid_out, step_of
-from trainer.estimate.tensor_parallel import loss_over
+from trainer.estimate.pipeline import model_parts
+from trainer.estimate.rehearsal import build_parts, build_step, fake_world
+from trainer.estimate.tensor_parallel import split_loss
 from trainer.models.decoder import init_weights, model_args
 from workbench.commands.estimate import estimate
 from workbench.launch.plan import Request
@@ -87,17 +87,17 @@ def train(folder: str, *arguments: str) -> None:
     backend = os.environ.get(BACKEND, "gloo")
     dist.init_process_group(backend, rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
     local = local_problem(config, dist.get_world_size())
-    world, args = joined(local, dist.get_rank()), model_args(config)
-    parts = parts_of(world.stage, args.n_layers, local.config.parallelism)
-    models = laid_out(local.config, world, args, parts)
+    world, args = fake_world(local, dist.get_rank()), model_args(config)
+    parts = model_parts(world.stage, args.n_layers, local.config.parallelism)
+    models = build_parts(local.config, world, args, parts)
     for model in models:
         model.to_empty(device="cpu")
         init_weights(model, 1)
-    compute = step_of(local.config, world, models, parts, lambda name: memory.phase(name))  # noqa: PLW0108 - made below
+    compute = build_step(local.config, world, models, parts, lambda name: memory.phase(name))  # noqa: PLW0108 - made below
     memory = MemoryRecorder(folder, compute.model, compute.optimizer, freq=STEPS)
     training = local.config.training
     for number in range(1, STEPS + 1):
-        with memory.step(number), loss_over(world.tensor), ring_over(world.context):
+        with memory.step(number), split_loss(world.tensor), ring_attention(world.context):
             with memory.phase("data_wait"):
                 rows = torch.randint(256, (training.local_batch_size, training.seq_len + 1))
             compute.forward_backward((rows[:, :-1], rows[:, 1:]))

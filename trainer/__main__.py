@@ -4,7 +4,7 @@ import sys
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from trainer.config.load import load_for_training, notes
+from trainer.config.load import load_for_training, startup_notes
 from trainer.config.show import help_text
 from trainer.distributed import leave
 from trainer.errors import TrainerError
@@ -18,7 +18,7 @@ def main() -> None:
     start_logging()
     try:
         config = load_for_training(sys.argv[1:])
-        for note in notes(sys.argv[1:]):
+        for note in startup_notes(sys.argv[1:]):
             logger.warning(note)
         trainer = Trainer(config)
     except TrainerError as error:

@@ -12,7 +12,7 @@ from torch.distributed import distributed_c10d
 
 from trainer.config import JobConfig
 from trainer.config.sections import Debug
-from trainer.parallel.mesh import World, degrees, mesh_of
+from trainer.parallel.mesh import World, build_mesh, degrees
 
 CHECKPOINT_GROUP = "checkpoint"
 """What the group is called whose collectives save checkpoints beside the training steps."""
@@ -26,15 +26,15 @@ def join(config: JobConfig) -> World:
     os.environ.setdefault("MASTER_PORT", "0")
     device = own_device()
     size = int(os.environ["WORLD_SIZE"])
-    degrees_wanted = degrees(config.parallelism, size)
+    wanted = degrees(config.parallelism, size)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         timeout=timedelta(seconds=config.comm.init_timeout_seconds),
         # With a device, NCCL connects eagerly and the first collective finds a wrong setup early.
         device_id=device if device.type == "cuda" else None,
     )
-    experts = mesh_of(degrees_wanted.sparse(), device.type) if degrees_wanted.ep > 1 else None
-    return World(dist.get_rank(), size, device, degrees_wanted, mesh_of(degrees_wanted.dense(), device.type), experts)
+    experts = build_mesh(wanted.sparse(), device.type) if wanted.ep > 1 else None
+    return World(dist.get_rank(), size, device, wanted, build_mesh(wanted.dense(), device.type), experts)
 
 
 def own_device() -> torch.device:

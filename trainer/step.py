@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trainer.config import ConfigError, JobConfig
 from trainer.config.sections import Compile, Training
-from trainer.models.moe import balance
+from trainer.models.moe import balance_experts
 from trainer.optim import parameters_by_mesh
 from trainer.parallel.mesh import Degrees, World
 
@@ -56,7 +56,7 @@ class OptimizerStep:
         with self.phase("grad_clip"):
             norm = self.clip_gradients()
         with self.phase("optim"):
-            balance(self.model, self.world.mesh)
+            balance_experts(self.model, self.world.mesh)
             self.optimizer.step()
             self.optimizer.zero_grad()
         return norm

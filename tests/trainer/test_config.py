@@ -8,8 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config import ConfigError, JobConfig, KeyReport, as_dict, explain, load, load_for_training, notes, options
-from trainer.config.load import known
+from trainer.config import (
+    ConfigError,
+    JobConfig,
+    KeyReport,
+    as_dict,
+    explain,
+    load,
+    load_for_training,
+    options,
+    startup_notes,
+)
+from trainer.config.load import is_known
 from trainer.config.show import help_text, toml
 from trainer.config.written_keys import flatten
 from wild import DATA, SHARED
@@ -48,7 +58,7 @@ def test_each_key_of_a_real_file_has_one_class(path: Path) -> None:
 def test_every_key_of_every_age_is_known() -> None:
     table = json.loads(KEYS.read_text())
     keys = {*table["keys"], *table["keys_of_no_core_config"]} - {"checkpoint"}
-    assert [key for key in keys if not known(key)] == []
+    assert [key for key in keys if not is_known(key)] == []
 
 
 @pytest.mark.parametrize(
@@ -222,6 +232,6 @@ def test_the_schema_needs_no_torch_and_prints() -> None:
 
 def test_what_is_replaced_or_without_effect_is_said(tmp_path: Path) -> None:
     path = write(tmp_path, '[training]\ndataset = "c4_test"\n[metrics]\nenable_wandb = true\n[job]\nprint_args = false')
-    replaced, ignored = notes(["--config", str(path), "--checkpoint.no_last_save_in_hf"])
+    replaced, ignored = startup_notes(["--config", str(path), "--checkpoint.no_last_save_in_hf"])
     assert replaced.startswith("training.dataset became training.dataset = 'synthetic': c4_test is not shipped")
     assert ignored == "without effect here: metrics.enable_wandb"

@@ -13,7 +13,7 @@ from trainer.config import ConfigError, JobConfig
 from trainer.config.sections import Parallelism
 from trainer.models.decoder import build_model, init_weights
 from trainer.models.llama3.model import FeedForward
-from trainer.models.moe import BIAS_STEP, Experts, MoE, Router, balance, mixtures
+from trainer.models.moe import BIAS_STEP, Experts, MoE, Router, balance_experts, moe_layers
 from trainer.parallel.mesh import Degrees, degrees
 from workbench.commands.estimate import estimate
 from workbench.launch.plan import Request
@@ -64,13 +64,13 @@ def test_the_bias_chooses_experts_but_weighs_nothing(mixture: MoE) -> None:
 
 def test_who_had_too_many_tokens_becomes_less_likely(mixture: MoE) -> None:
     mixture.tokens_per_expert.copy_(torch.tensor([9.0, 1.0, 1.0, 1.0]))
-    balance(mixture, None)
+    balance_experts(mixture, None)
     assert mixture.expert_bias.tolist() == pytest.approx([-1.5 * BIAS_STEP, *[0.5 * BIAS_STEP] * 3])
     assert not mixture.tokens_per_expert.any()
 
 
 def test_tokens_can_be_dealt_out_in_turn(mixture: MoE) -> None:
-    mixture.router.even = True
+    mixture.router.force_balance = True
     mixture(torch.randn(2, 6, DIM))
     assert mixture.tokens_per_expert.tolist() == [2 * 6 * TOP / COUNT] * COUNT
 
@@ -86,7 +86,7 @@ def test_experts_begin_different_and_small() -> None:
     model = build_model(llama4())
     model.to_empty(device="cpu")
     init_weights(model, 1)
-    for moe in mixtures(model):
+    for moe in moe_layers(model):
         assert not torch.equal(moe.experts.w1[0], moe.experts.w1[1])
         assert 0 < moe.experts.w2.std() < moe.experts.w1.std()
         assert not moe.expert_bias.any()

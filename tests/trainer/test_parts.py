@@ -10,14 +10,14 @@ import torch
 from trainer.config import ConfigError, JobConfig
 from trainer.config.sections import ActivationCheckpoint, LRScheduler, Parallelism, Training
 from trainer.data.loader import Loader, Share
-from trainer.data.text import documents, synthetic
+from trainer.data.text import documents, synthetic_documents
 from trainer.data.tokenizer import VOCAB_SIZE, encode
 from trainer.distributed import set_timeouts
 from trainer.errors import DataError
 from trainer.metrics import peak_flops
 from trainer.models.decoder import build_model, init_weights
 from trainer.optim import lr_factor
-from trainer.parallel.activation_checkpoint import apply_activation_checkpointing, interval
+from trainer.parallel.activation_checkpoint import apply_activation_checkpointing, recompute_interval
 from trainer.parallel.mesh import Degrees, degrees
 from trainer.run_file import move_earlier_run
 
@@ -86,12 +86,12 @@ def test_bytes_are_tokens() -> None:
 
 
 def test_synthetic_text_depends_on_the_seed_alone() -> None:
-    first, again, other = (list(islice(synthetic(seed), 3)) for seed in (1, 1, 2))
+    first, again, other = (list(islice(synthetic_documents(seed), 3)) for seed in (1, 1, 2))
     assert first == again != other
 
 
 def test_ranks_share_the_data_and_resume_anywhere() -> None:
-    text = list(islice(synthetic(0), 5))
+    text = list(islice(synthetic_documents(0), 5))
     whole = Loader(text, 8, Share(batch=4))
     halves = [Loader(text, 8, Share(batch=2, rank=rank, ranks=2)) for rank in (0, 1)]
     batches = iter(whole)
@@ -139,11 +139,11 @@ def test_degrees_fill_the_world() -> None:
 
 
 def test_selective_checkpointing_needs_a_number_or_op() -> None:
-    assert interval(ActivationCheckpoint(mode="selective", selective_ac_option="op")) == (1, True)
-    assert interval(ActivationCheckpoint(mode="selective", selective_ac_option="3")) == (3, False)
-    assert interval(ActivationCheckpoint(mode="none")) == (0, False)
+    assert recompute_interval(ActivationCheckpoint(mode="selective", selective_ac_option="op")) == (1, True)
+    assert recompute_interval(ActivationCheckpoint(mode="selective", selective_ac_option="3")) == (3, False)
+    assert recompute_interval(ActivationCheckpoint(mode="none")) == (0, False)
     with pytest.raises(ConfigError):
-        interval(ActivationCheckpoint(mode="selective", selective_ac_option="0"))
+        recompute_interval(ActivationCheckpoint(mode="selective", selective_ac_option="0"))
 
 
 def test_the_peak_of_a_cpu_is_unknown() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from trainer.config.sections import Parallelism
 from trainer.estimate.depth import Shallow
-from trainer.estimate.pipeline import parts_of
+from trainer.estimate.pipeline import model_parts
 from workbench.commands.estimate import estimate, limit_findings, verdict
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request
@@ -61,14 +61,14 @@ RING = """
 import torch, torch.distributed as dist
 from torch.nn.functional import scaled_dot_product_attention as usual
 from torch.nn import functional
-from trainer.estimate.context_parallel import ring_over
+from trainer.estimate.context_parallel import ring_attention
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(1)
 whole = [torch.randn(2, 3, 8 * size, 4, requires_grad=True) for _ in range(4)]
 mine = [tensor.detach().chunk(size, dim=2)[rank].clone().requires_grad_() for tensor in whole]
 usual(*whole[:3], is_causal=True).backward(whole[3])
-with ring_over(dist.group.WORLD):
+with ring_attention(dist.group.WORLD):
     functional.scaled_dot_product_attention(*mine[:3], is_causal=True).backward(mine[3])
 for one, part in zip(whole[:3], mine[:3]):
     torch.testing.assert_close(part.grad, one.grad.chunk(size, dim=2)[rank])
@@ -98,8 +98,8 @@ def test_a_ring_attends_like_one_rank(tmp_path: Path) -> None:
 def test_layers_are_dealt_out(schedule: str, layers: int, rank: int, expected: list[range]) -> None:
     """The embedding and the output stand for a layer each, so that the ends have fewer."""
     config = Parallelism(pipeline_parallel_degree=4, pipeline_parallel_schedule=schedule)
-    assert [part.layers for part in parts_of(rank, layers, config)] == expected
-    every = [number for each in range(4) for part in parts_of(each, layers, config) for number in part.layers]
+    assert [part.layers for part in model_parts(rank, layers, config)] == expected
+    every = [number for each in range(4) for part in model_parts(each, layers, config) for number in part.layers]
     assert sorted(every) == list(range(layers))
 
 
@@ -133,16 +133,16 @@ import os
 import runpy
 from dataclasses import replace
 from trainer.config import JobConfig
-from trainer.estimate.depth import windows
-from trainer.estimate.mesh import Local
+from trainer.estimate.depth import window_peaks
+from trainer.estimate.mesh import LocalProblem
 from trainer.estimate.pipeline import Part
 from trainer.estimate.rehearsal import join_fake, rehearse
 from trainer.models.decoder import model_args
 config = JobConfig()
 config.activation_checkpoint.mode, config.activation_checkpoint.selective_ac_option = {mode!r}, "2"
 config.training.seq_len = 64
-world, args = join_fake(Local(config, {ranks}), 0), replace(model_args(config), n_layers={layers})
-found = [windows(config, world, args), rehearse(config, world, args, [Part(0, 1, range({layers}))])]
+world, args = join_fake(LocalProblem(config, {ranks}), 0), replace(model_args(config), n_layers={layers})
+found = [window_peaks(config, world, args), rehearse(config, world, args, [Part(0, 1, range({layers}))])]
 print(json.dumps([{{name: peak.total for name, peak in part.items() if "middle" not in name}} for part in found]))
 """
 
@@ -156,7 +156,7 @@ def test_deep_models_follow_from_shallow_ones(mode: str, layers: int) -> None:
 @pytest.mark.parametrize("layers", [1, 2, 5, 9, 40])
 @pytest.mark.parametrize("period", [1, 2, 3, 7])
 def test_whole_periods_are_left_out(layers: int, period: int) -> None:
-    shallow = Shallow.of(layers, period)
+    shallow = Shallow.for_model(layers, period)
     if shallow is None:
         assert layers <= 2 * max(2, period) + 2 * period
         return

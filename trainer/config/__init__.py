@@ -1,6 +1,6 @@
 """The configuration of a run. Importing it needs no torch, so that a launcher can."""
 
-from trainer.config.load import KeyReport, explain, load, load_for_training, notes
+from trainer.config.load import KeyReport, explain, load, load_for_training, startup_notes
 from trainer.config.schema import as_dict, options
 from trainer.config.sections import JobConfig
 from trainer.errors import ConfigError
@@ -13,6 +13,6 @@ __all__ = [
     "explain",
     "load",
     "load_for_training",
-    "notes",
     "options",
+    "startup_notes",
 ]

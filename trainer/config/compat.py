@@ -1,24 +1,27 @@
-"""torchtitan's older and newer names, and what this trainer leaves out, with the reason.
+"""Which older and newer names of torchtitan does this trainer understand, and what does it leave out, and why?
 
-Three tables say it all: `RENAMED` and `CONVERTED` lead to a key of ours, `LEFT_OUT` names what has no effect here.
-`REFUSED` are values that would change the result if they were ignored in silence.
+Four tables say it all: `RENAMED` and `CONVERTED` lead to a key of ours, `LEFT_OUT` names keys without effect here, and
+`REFUSED` has values that would change the result if they were ignored in silence.
 """
 
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from trainer.errors import ConfigError
 
 
 class Translation(NamedTuple):
-    """A key of ours in place of the one that was written."""
+    """A key of ours and its value, in place of the key that was written."""
 
     key: str
-    value: Any
+    value: object
     reason: str = ""
 
 
-Values = Mapping[str, Any]
-"""All that was written, to read one key in the light of another."""
+Values = Mapping[str, object]
+"""All keys that were written: some keys mean something else beside others."""
+Converter = Callable[[object, Values], Translation | None]
 
 RENAMED = {
     "activation_checkpoint.force_recompute_mm_shapes_by_fqns":
@@ -74,85 +77,107 @@ RENAMED = {
 }  # fmt: skip
 
 
-def negate(key: str) -> Callable[[Any, Values], Translation]:
-    return lambda value, _: Translation(key, not value, "the other way round")
+def negate(key: str) -> Converter:
+    """Return a conversion to a switch with the opposite meaning."""
+    return lambda value, _: Translation(key, not value, "the opposite switch")
 
 
-def data_parallel(value: Any, written: Values) -> Translation:
+def data_parallel(value: object, written: Values) -> Translation:
+    """Convert a degree whose kind another key, training.data_parallel_type, decides."""
     kind = "replicate" if written.get("training.data_parallel_type") == "ddp" else "shard"
     return Translation(f"parallelism.data_parallel_{kind}_degree", value)
 
 
-def data_parallel_type(value: Any, _: Values) -> Translation:
-    """DDP shards nothing; FSDP leaves the degree to `data_parallel`."""
+def data_parallel_type(value: object, _: Values) -> Translation:
+    """Convert the kind of data parallelism: DDP shards nothing; FSDP leaves the degree to `data_parallel`."""
     if value == "ddp":
         return Translation("parallelism.data_parallel_shard_degree", 1, "ddp shards nothing")
     return Translation("parallelism.data_parallel_replicate_degree", 1, "fsdp replicates nothing")
 
 
-def warmup(value: Any, written: Values) -> Translation:
-    steps = written.get("training.steps", 10000)
-    return Translation("lr_scheduler.warmup_steps", int(value * steps), f"{value} of {steps} steps")
+def number(key: str, value: object) -> float:
+    """Return the value if it is a number.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    raise ConfigError(f"{key} = {value!r} is not a number", "give an integer or a float")
 
 
-def sequences(key: str) -> Callable[[Any, Values], Translation]:
-    """Tokens counted as sequences of training.seq_len."""
+def warmup_share(value: object, written: Values) -> Translation:
+    """Convert a share of the steps to a number of steps."""
+    steps = number("training.steps", written.get("training.steps", 10000))
+    share = number("training.warmup_pct", value)
+    return Translation("lr_scheduler.warmup_steps", int(share * steps), f"{share} of {steps} steps")
 
-    def convert(value: Any, written: Values) -> Translation:
-        length = written.get("training.seq_len") or written.get("training.max_context_length") or 2048
-        return Translation(key, value if value < 0 else value // length, f"in sequences of {length} tokens")
+
+def tokens_to_sequences(key: str) -> Converter:
+    """Return a conversion from tokens to sequences of training.seq_len."""
+
+    def convert(value: object, written: Values) -> Translation:
+        given = written.get("training.seq_len") or written.get("training.max_context_length") or 2048
+        length, tokens = number("training.seq_len", given), number(key, value)
+        return Translation(key, tokens if tokens < 0 else tokens // length, f"in sequences of {length} tokens")
 
     return convert
 
 
-def float8(value: Any, _: Values) -> Translation:
+def float8_converter(value: object, _: Values) -> Translation:
+    """Convert a switch for float8 to the name of a model converter."""
     return Translation("model.converters", ["float8"] if value else [], "float8 is a converter of the model")
 
 
-def synthetic(value: Any, written: Values) -> Translation | None:
+def synthetic_dataset(value: object, written: Values) -> Translation | None:
+    """Replace a data set that is not shipped by synthetic text, unless a path to it is given."""
     if value in ("c4", "c4_mini", "c4_test", "alpaca") and not written.get("training.dataset_path"):
-        return Translation("training.dataset", "synthetic", f"{value} is not shipped; seeded synthetic text stands in")
+        return Translation(
+            "training.dataset", "synthetic", f"{value} is not shipped; seeded synthetic text replaces it"
+        )
     return None
 
 
-def listed(value: Any, _: Values) -> Translation | None:
+def split_converters(value: object, _: Values) -> Translation | None:
+    """Convert a comma-separated string to a list of names."""
     if isinstance(value, str):
         names = [name.strip() for name in value.split(",") if name.strip()]
         return Translation("model.converters", names, "commas separate the names")
     return None
 
 
-def unpinned(value: Any, _: Values) -> Translation | None:
+def async_without_pinning(value: object, _: Values) -> Translation | None:
+    """Replace asynchronous checkpoints from pinned memory by those from ordinary memory."""
     if value == "async_with_pinned_mem":
         return Translation("checkpoint.async_mode", "async", "staged in ordinary memory")
     return None
 
 
-CONVERTED: dict[str, Callable[[Any, Values], Translation | None]] = {
-    "checkpoint.async_mode": unpinned,
-    "float8.enable_float8_linear": float8,
+CONVERTED: dict[str, Converter] = {
+    "checkpoint.async_mode": async_without_pinning,
+    "float8.enable_float8_linear": float8_converter,
     "metrics.enable_color_printing": negate("metrics.disable_color_printing"),
     "metrics.rank_0_only": negate("metrics.save_for_all_ranks"),
-    "model.converters": listed,
+    "model.converters": split_converters,
     "optimizer.fused": lambda value, _: Translation("optimizer.implementation", "fused" if value else "for-loop"),
     "training.data_parallel_degree": data_parallel,
     "training.data_parallel_type": data_parallel_type,
-    "training.dataset": synthetic,
-    "training.enable_float8_linear": float8,
-    "training.enable_fp8_linear": float8,
+    "training.dataset": synthetic_dataset,
+    "training.enable_float8_linear": float8_converter,
+    "training.enable_fp8_linear": float8_converter,
     "training.enable_selective_ac": lambda value, _: Translation(
         "activation_checkpoint.mode", "selective" if value else "none"
     ),
-    "training.fp8_linear": float8,
-    "training.num_tokens_per_microbatch_per_dp_rank": sequences("training.local_batch_size"),
-    "training.num_tokens_per_train_step": sequences("training.global_batch_size"),
-    "training.warmup_pct": warmup,
+    "training.fp8_linear": float8_converter,
+    "training.num_tokens_per_microbatch_per_dp_rank": tokens_to_sequences("training.local_batch_size"),
+    "training.num_tokens_per_train_step": tokens_to_sequences("training.global_batch_size"),
+    "training.warmup_pct": warmup_share,
 }
-"""Keys that became others. None: the value needs no translation."""
+"""Keys whose value changes too. A conversion that returns None leaves the value as it is."""
 
 PIPELINE = "there is no pipeline parallelism"
 TENSOR = "there is no tensor parallelism"
-EXPERT = "experts have one way to exchange tokens and to be recomputed"
+EXPERT = "experts exchange tokens, and are recomputed, in one fixed way"
 CONTEXT = "there is no context parallelism"
 FLOAT8 = "there is no float8 or mx training"
 FLUX = "it belongs to an image model"
@@ -179,7 +204,7 @@ LEFT_OUT = {
     "encoder.*": FLUX,
     "estimate.mode": "there is one way to estimate memory: `workbench estimate`",
     "eval.*": FLUX,
-    "experimental.custom_*": "modules of one's own are given by --module",
+    "experimental.custom_*": "give modules of your own with --module",
     "experimental.context_*": CONTEXT,
     "experimental.enable_async_tensor_parallel": TENSOR,
     "experimental.enable_compiled_autograd": "there is no compiled autograd",
@@ -189,13 +214,13 @@ LEFT_OUT = {
     "float8.*": FLOAT8,
     "hf_transformers.*": "models of the transformers package cannot be trained",
     "inference.*": FLUX,
-    "job.custom_config_module": "modules of one's own are given by --module",
+    "job.custom_config_module": "give modules of your own with --module",
     "job.save_config_folder": "job.save_config_file names the file",
-    "job.use_for_integration_test": "it steered torchtitan's own tests",
+    "job.use_for_integration_test": "only torchtitan's own tests use it",
     "memory_estimation.disable_fake_mode": "there is one way to estimate memory: `workbench estimate`",
     "metrics.disable_logging_from_checkpoint": "loading a checkpoint logs one line",
     "metrics.enable_wandb": "metrics go to the console, TensorBoard and steps/rank_R.jsonl",
-    "metrics.use_for_integration_test": "it steered torchtitan's own tests",
+    "metrics.use_for_integration_test": "only torchtitan's own tests use it",
     "model.attn_mask_type": "attention is causal",
     "model.hf_assets_path": "the tokenizer is made of bytes and needs no files",
     "model.norm_type": "norms are RMSNorm",
@@ -242,9 +267,9 @@ LEFT_OUT = {
     "validation.*": "there is no validation during training",
     "validator.*": "there is no validation during training",
 }
-"""Patterns of keys without effect -> why."""
+"""Patterns of keys without effect, and why."""
 
-REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "activation_checkpoint.mode": (
         ("none", "full", "selective"),
         "there is no budget mode of activation checkpointing",
@@ -259,22 +284,22 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "parallelism.pipeline_parallel_degree": ((1,), PIPELINE),
     "parallelism.tensor_parallel_degree": ((1,), TENSOR),
 }
-"""Keys whose other values cannot be ignored: they would change the result -> (values that can be had, why)."""
+"""Keys whose other values cannot be ignored, as they would change the result: (values that are possible, why)."""
 
 
-def translate(key: str, value: Any, written: Values) -> Translation | None:
-    """What a key of another age says in ours; None if it is one of ours, or of no age."""
+def translate(key: str, value: object, written: Values) -> Translation | None:
+    """Return what a key of another version means here; None if it is a key of ours, or of no version."""
     if convert := CONVERTED.get(key):
         return convert(value, written)
     return Translation(RENAMED[key], value) if key in RENAMED else None
 
 
-def left_out(key: str) -> str | None:
-    """Why a known key has no effect, or None."""
+def reason_left_out(key: str) -> str | None:
+    """Return why a known key has no effect, or None."""
     return LEFT_OUT.get(key) or next((why for pattern, why in LEFT_OUT.items() if fnmatchcase(key, pattern)), None)
 
 
-def refused(key: str, value: Any) -> str | None:
-    """Why a run with this value cannot be had, or None."""
+def reason_refused(key: str, value: object) -> str | None:
+    """Return why no run can have this value, or None."""
     allowed, why = REFUSED.get(key, ((value,), ""))
     return None if value in allowed else why

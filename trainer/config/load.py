@@ -1,4 +1,4 @@
-"""From a TOML file and flags to a `JobConfig`, with an account of what became of each key."""
+"""How do a TOML file and flags become a `JobConfig`, and what became of each key?"""
 
 import difflib
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from trainer.config import compat
 from trainer.config.registry import from_registry
 from trainer.config.schema import Option, from_toml, from_words, options
 from trainer.config.sections import JobConfig
-from trainer.config.written_keys import Given, read_flags, read_toml
+from trainer.config.written_keys import WrittenKey, read_flags, read_toml
 from trainer.errors import ConfigError
 
 Class = Literal["honoured", "translated", "ignored", "unknown"]
@@ -33,8 +33,8 @@ class KeyReport:
     refused: bool = False
     """Training without it would give another result, so it is refused."""
 
-    def as_json(self) -> dict[str, Any]:
-        """As `workbench.config/1` has it: `cls` is called class and `source` from."""
+    def as_json(self) -> dict[str, object]:
+        """Return the report as `workbench.config/1` has it: `cls` is called class, and `source` from."""
         return {
             "key": self.key, "value": self.value, "class": self.cls, "from": self.source, "reason": self.reason,
             "suggestion": self.suggestion, "line": self.line, "refused": self.refused,
@@ -43,28 +43,28 @@ class KeyReport:
 
 @dataclass
 class Resolved:
-    """A configuration and how it came about."""
+    """A configuration, and what became of each key that led to it."""
 
     config: JobConfig
     reports: list[KeyReport] = field(default_factory=list)
 
 
 def explain(path: Path | None, overrides: Sequence[str] = ()) -> list[KeyReport]:
-    """What becomes of each key of the file at `path` and of the flags in `overrides`, in the order written.
+    """Return what becomes of each key of the file at `path` and of the flags in `overrides`, in the order written.
 
     Raises:
-        ConfigError: The file cannot be read, or a value is of the wrong type.
+        ConfigError: The file cannot be read, or a value has the wrong type.
     """
     return resolve(path, overrides).reports
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> JobConfig:
-    """The configuration: defaults, then the file at `path`, then the flags in `overrides`.
+    """Return the configuration: defaults, then the file at `path`, then the flags in `overrides`.
 
     The flags may name the source too: `--job.config_file FILE`, `--config FILE`, or `--module NAME --config FUNCTION`.
 
     Raises:
-        ConfigError: The file cannot be read, a key is unknown, or a value is of the wrong type.
+        ConfigError: The file cannot be read, a key is unknown, or a value has the wrong type.
     """
     resolved = resolve(path, overrides)
     if unknown := [report for report in resolved.reports if report.cls == "unknown"]:
@@ -73,7 +73,11 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> JobConfig:
 
 
 def load_for_training(overrides: Sequence[str]) -> JobConfig:
-    """As `load`, and refuses what would silently give another result than asked for."""
+    """Return the configuration like `load`, but refuse what would silently give another result than asked for.
+
+    Raises:
+        ConfigError: As for `load`, or the trainer cannot do what a key asks for.
+    """
     config = load(None, overrides)
     if refused := [report for report in explain(None, overrides) if report.refused]:
         listing = "; ".join(f"{r.source or r.key} = {r.value!r}: {r.reason}" for r in refused)
@@ -81,8 +85,8 @@ def load_for_training(overrides: Sequence[str]) -> JobConfig:
     return config
 
 
-def notes(overrides: Sequence[str]) -> list[str]:
-    """What someone who starts this run should hear: values that were replaced, and wishes without effect."""
+def startup_notes(overrides: Sequence[str]) -> list[str]:
+    """Return what the user should know before this run: values that were replaced, and keys without effect."""
     reports = explain(None, overrides)
     replaced = [
         f"{r.source} became {r.key} = {r.value!r}: {r.reason}" for r in reports if r.cls == "translated" and r.reason
@@ -92,6 +96,7 @@ def notes(overrides: Sequence[str]) -> list[str]:
 
 
 def unknown_keys(unknown: list[KeyReport]) -> ConfigError:
+    """Return the error that names unknown keys, with the keys that were probably meant."""
     names = ", ".join(report.key + (f" (line {report.line})" if report.line else "") for report in unknown)
     meant = [f"{report.suggestion} instead of {report.key}" for report in unknown if report.suggestion]
     hint = f"did you mean {', '.join(meant)}?" if meant else "`python -m trainer.config --help` lists every key"
@@ -99,85 +104,93 @@ def unknown_keys(unknown: list[KeyReport]) -> ConfigError:
 
 
 def resolve(path: Path | None, overrides: Sequence[str]) -> Resolved:
-    """Defaults or the registry's configuration, changed by the file, then by the flags."""
+    """Return the defaults or the registry's configuration, changed by the file and then by the flags."""
     line = read_flags(overrides)
     file = path or line.file
     resolved = Resolved(from_registry(line.module, line.function) if line.module and line.function else JobConfig())
     if file:
         resolved.config.job.config_file = str(file)
         apply(resolved, read_toml(file))
-    apply(resolved, [worded(given) for given in line.flags])
+    apply(resolved, [with_value(flag) for flag in line.flags])
     return resolved
 
 
-def apply(resolved: Resolved, written: list[Given]) -> None:
-    """Set what `written` says and report on each key. Where an old and a new name meet, the new one wins."""
-    values = {given.key: given.value for given in written}
-    for given in written:
-        report = classify(given, values)
+def apply(resolved: Resolved, written_keys: list[WrittenKey]) -> None:
+    """Set what `written_keys` say and report on each key. If an old and a new name of a key meet, the new one wins."""
+    values = {written.key: written.value for written in written_keys}
+    for written in written_keys:
+        report = classify(written, values)
         resolved.reports.append(report)
         if report.cls in ("honoured", "translated") or (report.refused and report.key in options()):
             section, name = report.key.split(".")
             setattr(getattr(resolved.config, section), name, report.value)
 
 
-def classify(given: Given, values: dict[str, Any]) -> KeyReport:
-    """The one class of a key."""
-    key, value, source, reason = given.key, given.value, None, None
+def classify(written: WrittenKey, values: dict[str, object]) -> KeyReport:
+    """Return what becomes of one key."""
+    key, value, source, reason = written.key, written.value, None, None
     if translation := compat.translate(key, value, values):
         source, key, value, reason = key, *translation
     option = options().get(key)
     if source and source != key and key in values:
-        return KeyReport(key, value, "ignored", source, f"{key} is given too", line=given.line)
-    if why := compat.refused(key, value):
-        return KeyReport(key, value, "ignored", source, why, line=given.line, refused=True)
+        return KeyReport(key, value, "ignored", source, f"{key} is given too", line=written.line)
+    if why := compat.reason_refused(key, value):
+        return KeyReport(key, value, "ignored", source, why, line=written.line, refused=True)
     if option:
         value = value if value is None else from_toml(option, value)
-        return KeyReport(key, value, "translated" if source else "honoured", source, reason or None, line=given.line)
-    if why := compat.left_out(key):
-        return KeyReport(key, value, "ignored", source, why, line=given.line)
-    return KeyReport(key, value, "unknown", source, "no such key", suggest(key), given.line)
+        return KeyReport(key, value, "translated" if source else "honoured", source, reason or None, line=written.line)
+    if why := compat.reason_left_out(key):
+        return KeyReport(key, value, "ignored", source, why, line=written.line)
+    return KeyReport(key, value, "unknown", source, "no such key", suggest(key), written.line)
 
 
-def worded(given: Given) -> Given:
-    """A flag with its words turned into a value, and a leading `no_` into False."""
-    section, _, name = given.key.rpartition(".")
+def with_value(written: WrittenKey) -> WrittenKey:
+    """Return a flag with its words turned into a value, and a leading `no_` into False."""
+    section, _, name = written.key.rpartition(".")
     plain = f"{section}.{name.removeprefix('no_')}"
-    option = option_behind(given.key)
+    option = option_of(written.key)
     if option is None and name.startswith("no_"):
-        option = option_behind(plain)
-        return Given(plain, value=switched(plain, given, state=False), flag=True) if known(plain) else given
+        option = option_of(plain)
+        return (
+            WrittenKey(plain, value=switch_value(plain, written, state=False), flag=True)
+            if is_known(plain)
+            else written
+        )
     if option is None:
-        return Given(given.key, value_of_words(given.value), flag=True)
+        return WrittenKey(written.key, value_of_words(written.value), flag=True)
     if option.kind is bool:
-        return Given(given.key, value=switched(given.key, given, state=True), flag=True)
-    return Given(given.key, from_words(option, given.value), flag=True)
+        return WrittenKey(written.key, value=switch_value(written.key, written, state=True), flag=True)
+    return WrittenKey(written.key, from_words(option, written.value), flag=True)
 
 
-def option_behind(key: str) -> Option | None:
+def option_of(key: str) -> Option | None:
+    """Return the option that a key or its older name stands for."""
     return options().get(compat.RENAMED.get(key, key))
 
 
-def known(key: str) -> bool:
-    return any(key in names for names in (options(), compat.RENAMED, compat.CONVERTED)) or bool(compat.left_out(key))
+def is_known(key: str) -> bool:
+    """Return whether a key exists here or in any version of torchtitan."""
+    return any(key in names for names in (options(), compat.RENAMED, compat.CONVERTED)) or bool(
+        compat.reason_left_out(key)
+    )
 
 
-def switched(key: str, given: Given, *, state: bool) -> bool:
-    """The value of a boolean flag.
+def switch_value(key: str, written: WrittenKey, *, state: bool) -> bool:
+    """Return the value of a boolean flag.
 
     Raises:
-        ConfigError: A word follows.
+        ConfigError: A word follows it.
     """
-    if given.value:
+    if written.value:
         section, _, name = key.rpartition(".")
         raise ConfigError(
-            f"--{given.key} {given.value[0]}: a switch takes no value", f"write --{key} or --{section}.no_{name}"
+            f"--{written.key} {written.value[0]}: a switch takes no value", f"write --{key} or --{section}.no_{name}"
         )
     return state
 
 
-def value_of_words(words: list[str]) -> Any:
-    """A value for a key whose type is not known: what TOML would make of it."""
+def value_of_words(words: list[str]) -> object:
+    """Return a value for a key of unknown type: what TOML would make of the words."""
     if len(words) != 1:
         return words or True
     for kind in (int, float):
@@ -189,7 +202,7 @@ def value_of_words(words: list[str]) -> Any:
 
 
 def suggest(key: str) -> str | None:
-    """The nearest known key: first in the same section, then of the same name elsewhere, then of any."""
+    """Return the nearest known key: first in the same section, then with the same name elsewhere, then any."""
     section, _, name = key.rpartition(".")
     names = [*options(), *compat.RENAMED, *compat.CONVERTED]
     beside = [candidate for candidate in names if candidate.startswith(f"{section}.")]

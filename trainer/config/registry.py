@@ -11,7 +11,7 @@ from trainer.errors import ConfigError
 
 
 def from_registry(module: str, function: str) -> JobConfig:
-    """What `function` in trainer/models/<module>/config_registry.py returns, or in <module>.config_registry elsewhere.
+    """Return what `function` in trainer/models/<module>/config_registry.py or in <module>.config_registry returns.
 
     Raises:
         ConfigError: There is no such module or function.
@@ -33,17 +33,20 @@ def from_registry(module: str, function: str) -> JobConfig:
 
 
 def search_working_folder_last() -> None:
-    """Let a registry of the user's be found in the working folder, where nothing can hide a module of ours."""
+    """Let a registry of the user's be found in the working folder, after everything else: there it can hide
+    nothing of ours.
+    """
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 
 
 def is_configuration(value: object, module: str) -> bool:
-    """Whether it is a function of the registry itself that needs nothing."""
+    """Return whether a name in a registry is a function of its own that takes no arguments."""
     return inspect.isfunction(value) and value.__module__ == module and not inspect.signature(value).parameters
 
 
 def exists(name: str) -> bool:
+    """Return whether a module can be found."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:

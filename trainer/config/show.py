@@ -1,7 +1,6 @@
 """The configuration as text: help for every flag, and the resolved values as TOML."""
 
 import json
-from typing import Any
 
 from trainer.config.schema import Option, as_dict, options
 from trainer.config.sections import JobConfig
@@ -15,7 +14,7 @@ Values come from the defaults, then the file, then the flags. A switch takes no 
 
 
 def help_text(program: str) -> str:
-    """Every flag with its type, default and meaning."""
+    """Return every flag with its type, default and meaning."""
     lines, section = [USAGE.format(program=program)], ""
     for key, option in options().items():
         if (head := key.partition(".")[0]) != section:
@@ -26,6 +25,7 @@ def help_text(program: str) -> str:
 
 
 def flag(option: Option) -> str:
+    """Return how a flag is written, with what stands for its value."""
     section, _, name = option.key.partition(".")
     if option.kind is bool:
         return f"--{option.key} | --{section}.no_{name}"
@@ -33,11 +33,12 @@ def flag(option: Option) -> str:
 
 
 def default(option: Option) -> str:
+    """Return the default as the help shows it."""
     return "None" if option.default is None else toml_value(option.default)
 
 
 def toml(config: JobConfig) -> str:
-    """The configuration as TOML; keys without a value are comments."""
+    """Return the configuration as TOML; keys without a value are comments."""
     blocks = []
     for section, values in as_dict(config).items():
         lines = [f"# {name} is not set" if v is None else f"{name} = {toml_value(v)}" for name, v in values.items()]
@@ -45,6 +46,6 @@ def toml(config: JobConfig) -> str:
     return "\n\n".join(blocks)
 
 
-def toml_value(value: Any) -> str:
-    """Strings, numbers, booleans and lists are written alike in JSON and TOML."""
+def toml_value(value: object) -> str:
+    """Return a value as TOML. Strings, numbers, booleans and lists are written alike in JSON and TOML."""
     return json.dumps(value)

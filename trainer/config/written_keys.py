@@ -1,8 +1,8 @@
-"""What a user wrote: keys of a TOML file with their lines, and flags of the command line."""
+"""What did the user write? The keys of a TOML file with their lines, and the flags of the command line."""
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ ASSIGNMENT = re.compile(r"\s*([\w\-]+(?:\s*\.\s*[\w\-]+)*)\s*=")
 
 
 @dataclass(frozen=True)
-class Given:
-    """One key as written. The value of a flag is the list of the words that follow."""
+class WrittenKey:
+    """One key as written. The value of a flag is the list of the words that follow it."""
 
     key: str
     value: Any
@@ -25,19 +25,19 @@ class Given:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A command line taken apart."""
+    """The parts of a command line: where the configuration comes from, and the other flags."""
 
     file: Path | None
     module: str | None
     function: str | None
-    flags: tuple[Given, ...]
+    flags: tuple[WrittenKey, ...]
 
 
-def read_toml(path: Path) -> list[Given]:
-    """The keys of a file, in order.
+def read_toml(path: Path) -> list[WrittenKey]:
+    """Return the keys of a file, in order.
 
     Raises:
-        ConfigError: There is no such file, or it is no TOML.
+        ConfigError: There is no such file, or it is not TOML.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -47,10 +47,11 @@ def read_toml(path: Path) -> list[Given]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: no TOML: {error}", "see https://toml.io; strings need quotes") from error
     lines = line_numbers(text)
-    return [Given(key, value, lines.get(key)) for key, value in flatten(tree)]
+    return [WrittenKey(key, value, lines.get(key)) for key, value in flatten(tree)]
 
 
-def flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield (dotted key, value) of a nested table."""
     for name, value in tree.items():
         if isinstance(value, dict):
             yield from flatten(value, f"{prefix}{name}.")
@@ -59,34 +60,36 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def line_numbers(text: str) -> dict[str, int]:
-    """Dotted key -> the line, from 1, where it stands."""
-    found: dict[str, int] = {}
+    """Return {dotted key: line, from 1}. tomllib keeps no lines, so they are read from the text."""
+    line_of_key: dict[str, int] = {}
     prefix = ""
     for number, line in enumerate(text.splitlines(), start=1):
         if section := SECTION.match(line):
             prefix = section[1].replace(" ", "") + "."
         elif key := ASSIGNMENT.match(line):
-            found.setdefault(prefix + key[1].replace(" ", ""), number)
-    return found
+            line_of_key.setdefault(prefix + key[1].replace(" ", ""), number)
+    return line_of_key
 
 
 def read_flags(words: Sequence[str]) -> CommandLine:
-    """Take a command line apart: `--section.key value`, `--section.key=value`, `--config`, `--module`.
+    """Split a command line into `--section.key value`, `--section.key=value`, `--config` and `--module`.
 
     Raises:
         ConfigError: A word belongs to no flag.
     """
-    flags: list[Given] = []
+    flags: list[WrittenKey] = []
     for word in words:
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
-            flags.append(Given(name.replace("-", "_"), [value] if equals else [], flag=True))
+            flags.append(WrittenKey(name.replace("-", "_"), [value] if equals else [], flag=True))
         elif flags:
             flags[-1].value.append(word)
         else:
             raise ConfigError(f"{word!r} belongs to no option", "options are written --section.key value")
-    sources = {given.key: one_word(given) for given in flags if given.key in ("config", "module", "job.config_file")}
-    rest = tuple(given for given in flags if given.key not in sources)
+    sources = {
+        written.key: one_word(written) for written in flags if written.key in ("config", "module", "job.config_file")
+    }
+    rest = tuple(written for written in flags if written.key not in sources)
     module, config = sources.get("module"), sources.get("config")
     file = sources.get("job.config_file") or (config if not module else None)
     if module and not config:
@@ -94,7 +97,12 @@ def read_flags(words: Sequence[str]) -> CommandLine:
     return CommandLine(Path(file) if file else None, module, config if module else None, rest)
 
 
-def one_word(given: Given) -> str:
-    if len(given.value) != 1:
-        raise ConfigError(f"--{given.key} takes one value", f"got {' '.join(given.value) or 'none'}")
-    return str(given.value[0])
+def one_word(written: WrittenKey) -> str:
+    """Return the only value of a flag.
+
+    Raises:
+        ConfigError: It has none or several.
+    """
+    if len(written.value) != 1:
+        raise ConfigError(f"--{written.key} takes one value", f"got {' '.join(written.value) or 'none'}")
+    return str(written.value[0])

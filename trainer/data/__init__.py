@@ -1,1 +1,1 @@
-"""Text, tokens and batches."""
+"""The training data: documents, tokens and batches."""

@@ -1,9 +1,8 @@
-"""Tokens beside their labels: python -m trainer.data COUNT [--config FILE] [--section.key value ...]. Prints JSON."""
+"""Print tokens beside their labels as JSON: python -m trainer.data COUNT [--config FILE] [--section.key value ...]."""
 
 import json
 import sys
 from itertools import pairwise
-from typing import Any
 
 from trainer.config import JobConfig, load
 from trainer.data.loader import Loader, Share
@@ -14,8 +13,8 @@ from trainer.errors import TrainerError
 SPECIAL = {BOS: "<bos>", EOS: "<eos>", ord(" "): "␣"}
 
 
-def shown(config: JobConfig, count: int) -> dict[str, Any]:
-    """The first `count` sequences that a run trains on, and what of the text it never sees.
+def first_sequences(config: JobConfig, count: int) -> dict[str, object]:
+    """Return the first `count` sequences that a run trains on, and how many tokens of the text it never sees.
 
     Raises:
         TrainerError: There is no such text, or too little.
@@ -34,8 +33,8 @@ def shown(config: JobConfig, count: int) -> dict[str, Any]:
     }
 
 
-def sequence(loader: Loader, number: int) -> list[dict[str, Any]]:
-    """A row a position: the token that the model sees, and the one that it is to foresee."""
+def sequence(loader: Loader, number: int) -> list[dict[str, object]]:
+    """Return one row per position: the token that the model sees, and the token that it must predict."""
     tokens = loader.sequence(number).tolist()
     return [
         {"sequence": number, "position": i, "token": a, "text": text(a), "label": b, "label_text": text(b)}
@@ -44,12 +43,12 @@ def sequence(loader: Loader, number: int) -> list[dict[str, Any]]:
 
 
 def text(token: int) -> str:
-    """A byte as it reads; what is no ASCII letter, digit or sign as its number."""
+    """Return a byte as it reads; a byte that is no ASCII letter, digit or sign is shown as its number."""
     return SPECIAL.get(token) or (chr(token) if 32 <= token < 127 else f"<{token:#04x}>")
 
 
 if __name__ == "__main__":
     try:
-        print(json.dumps(shown(load(None, sys.argv[2:]), int(sys.argv[1]))))
+        print(json.dumps(first_sequences(load(None, sys.argv[2:]), int(sys.argv[1]))))
     except TrainerError as error:
         sys.exit(f"error: {error}")

@@ -1,4 +1,4 @@
-"""Batches of packed tokens. Where the data stand is one number, so a run resumes on any mesh."""
+"""Batches of packed tokens. One number says how far the data were read, so that a run can resume on any mesh."""
 
 from array import array
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,10 @@ class Share:
 
 
 class Loader:
-    """Cuts the documents, laid end to end, into sequences and deals these to the ranks; begins again at the end."""
+    """Cuts the documents, laid end to end, into sequences, and deals them out to the ranks; starts again at the end.
+
+    Example with batch 1 and 2 ranks: rank 0 reads sequences 0, 2, 4, ..., rank 1 reads 1, 3, 5, ...
+    """
 
     def __init__(self, documents: Iterable[str], seq_len: int, share: Share) -> None:
         tokens = array("h")
@@ -35,7 +38,7 @@ class Loader:
             raise DataError(f"{len(tokens)} tokens are less than one sequence", "give more text or a lower seq_len")
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Endless (inputs, labels), each (B, T) int64; labels are the inputs one token later."""
+        """Yield (inputs, labels) without end, each (B, T) int64; labels are the inputs one token later."""
         while True:
             first = self.consumed + self.share.rank * self.share.batch
             rows = torch.stack([self.sequence(first + i) for i in range(self.share.batch)])
@@ -43,14 +46,14 @@ class Loader:
             yield rows[:, :-1], rows[:, 1:]
 
     def sequence(self, index: int) -> Tensor:
-        """Sequence number `index` and the token after it: (T + 1) int64."""
+        """Return sequence number `index` and the token after it: (T + 1) int64."""
         start = index % self.sequences * self.seq_len
         return self.tokens[start : start + self.seq_len + 1].long()
 
     def state_dict(self) -> dict[str, int]:
-        """Sequences read by all ranks together."""
+        """Return how many sequences all ranks together have read."""
         return {"consumed": self.consumed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on where `state` was taken."""
+        """Continue where `state` was taken."""
         self.consumed = state["consumed"]

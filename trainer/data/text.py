@@ -1,4 +1,4 @@
-"""Documents: seeded synthetic ones, or those of local files."""
+"""The documents to train on: seeded synthetic ones, or those of local files."""
 
 import json
 import random
@@ -15,15 +15,15 @@ SYNTHETIC_DOCUMENTS = 2000
 
 
 def documents(config: Training, seed: int) -> Iterator[str]:
-    """The texts to train on.
+    """Yield the texts to train on.
 
     Raises:
-        DataError: The path does not exist or holds no text, or a data set's name comes without a path.
+        DataError: The path does not exist or holds no text, or a data set is named without a path.
     """
     if config.dataset_path:
-        yield from local(Path(config.dataset_path))
+        yield from local_documents(Path(config.dataset_path))
     elif config.dataset == "synthetic":
-        yield from islice(synthetic(seed), SYNTHETIC_DOCUMENTS)
+        yield from islice(synthetic_documents(seed), SYNTHETIC_DOCUMENTS)
     else:
         raise DataError(
             f"data set {config.dataset!r} is not shipped",
@@ -31,8 +31,8 @@ def documents(config: Training, seed: int) -> Iterator[str]:
         )
 
 
-def synthetic(seed: int) -> Iterator[str]:
-    """Sentences of a hundred invented words, each of which is followed by one of four: endless, and easy to learn."""
+def synthetic_documents(seed: int) -> Iterator[str]:
+    """Yield sentences without end, of a hundred invented words, each followed by one of four words: easy to learn."""
     rng = random.Random(seed)  # noqa: S311
     words = sorted({"".join(rng.choices(SYLLABLES, k=rng.randint(1, 3))) for _ in range(120)})[:100]
     following = {word: rng.sample(words, 4) for word in words}
@@ -44,8 +44,8 @@ def synthetic(seed: int) -> Iterator[str]:
         yield " ".join(sentence) + "."
 
 
-def local(path: Path) -> Iterator[str]:
-    """The documents of a file, or of all text files below a folder in order of their names."""
+def local_documents(path: Path) -> Iterator[str]:
+    """Yield the documents of a file, or of all text files below a folder in the order of their names."""
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES) if path.is_dir() else [path]
     if not files:
         raise DataError(f"{path}: no text", f"put files there that end in {', '.join(SUFFIXES)}")
@@ -54,11 +54,11 @@ def local(path: Path) -> Iterator[str]:
             text = file.read_text(encoding="utf-8")
         except OSError as error:
             raise DataError(f"{file}: {error.strerror}", "give --training.dataset_path a file or folder") from error
-        yield from [text] if file.suffix == ".txt" else rows(file, text)
+        yield from [text] if file.suffix == ".txt" else json_texts(file, text)
 
 
-def rows(file: Path, text: str) -> Iterator[str]:
-    """The field "text" of every line."""
+def json_texts(file: Path, text: str) -> Iterator[str]:
+    """Yield the field "text" of every line."""
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             yield json.loads(line)["text"]

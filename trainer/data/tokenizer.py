@@ -6,5 +6,5 @@ VOCAB_SIZE = 320
 
 
 def encode(text: str) -> list[int]:
-    """One document with its beginning and end."""
+    """Return the tokens of one document, with its beginning and end."""
     return [BOS, *text.encode(), EOS]

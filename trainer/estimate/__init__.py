@@ -1,1 +1,1 @@
-"""Memory before the run: a training step of any mesh on one process, with tensors that have no memory."""
+"""Estimate the memory of a run before it: the trainer's own step, rehearsed with tensors that have no memory."""

@@ -7,25 +7,36 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from trainer.config import JobConfig, load
 from trainer.errors import TrainerError
-from trainer.estimate.depth import windows
-from trainer.estimate.mesh import Local, local_problem
-from trainer.estimate.pipeline import cut, parts_of
-from trainer.estimate.rehearsal import APART, join_fake
+from trainer.estimate.depth import window_peaks
+from trainer.estimate.mesh import LocalProblem, local_problem
+from trainer.estimate.pipeline import keep_part, model_parts
+from trainer.estimate.rehearsal import NUMBER_SIGN, join_fake
 from trainer.estimate.tracker import Peak
 from trainer.models.decoder import build_model, model_args
+from trainer.models.llama3.flavors import ModelArgs
 from trainer.parallel.data_parallel import EXPERTS_DIM
 
 FORK = multiprocessing.get_context("fork")
 
 
-def estimate(config: JobConfig, world_size: int) -> dict[str, Any]:
-    """What each rank of a job would hold, in bytes.
+class Case(NamedTuple):
+    """`alike` ranks that hold as much as rank `rank` of data parallelism in a stage of a pipeline."""
+
+    local: LocalProblem
+    args: ModelArgs
+    stage: int
+    rank: int
+    alike: int
+
+
+def estimate(config: JobConfig, world_size: int) -> dict[str, object]:
+    """Return what each rank of a job would hold, in bytes.
 
     Raises:
         ConfigError: There is no such model, or the mesh does not fit the world size.
@@ -39,119 +50,131 @@ def estimate(config: JobConfig, world_size: int) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in build_model(config).parameters()),
         "layers": args.n_layers,
         "assumptions": list(local.notes),
-        "ranks": apart((local, args, stage, *like) for stage in range(local.stages) for like in distinct(local, stage)),
+        "ranks": in_processes(
+            Case(local, args, stage, rank, count)
+            for stage in range(local.stages)
+            for rank, count in distinct_ranks(local, stage)
+        ),
     }
 
 
-def apart(cases: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """Each in a process of its own: DTensor goes on with what it knows of a group after that was destroyed.
+def in_processes(cases: Iterable[Case]) -> list[dict[str, object]]:
+    """Return the memory of each case, each from a process of its own: DTensor caches facts about a group it destroyed.
 
     The processes are forked here, where no other thread of ours runs; a pool forks from its threads, and loses errors.
     """
-    waiting, found = iter(cases), list[dict[str, Any]]()
+    waiting, answers = iter(cases), list[dict[str, object]]()
     while started := [start(case) for case in islice(waiting, os.cpu_count() or 1)]:
-        found += map(answer, started)
-    return found
+        answers += map(answer, started)
+    return answers
 
 
-def start(case: tuple[Any, ...]) -> Connection:
+def start(case: Case) -> Connection:
+    """Start the process of one case; returns the end of the pipe through which it answers."""
     receiving, sending = FORK.Pipe(duplex=False)
     FORK.Process(target=send, args=(sending, case), daemon=True).start()
     sending.close()
     return receiving
 
 
-def send(sending: Connection, case: tuple[Any, ...]) -> None:
+def send(sending: Connection, case: Case) -> None:
+    """Send the memory of one case, or the error that it ends with."""
     torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork
     try:
-        sending.send(held(*case))
+        sending.send(rank_memory(case))
     except TrainerError as error:
         sending.send(error)
 
 
-def answer(receiving: Connection) -> dict[str, Any]:
-    """What a process found.
+def answer(receiving: Connection) -> dict[str, object]:
+    """Return what a process sent.
 
     Raises:
-        TrainerError: It cannot be estimated, or the process ended without an answer.
+        TrainerError: The case cannot be estimated, or the process ended without an answer.
     """
     try:
-        found = receiving.recv()
+        answer = receiving.recv()
     except EOFError as error:
         raise TrainerError("a rank's rehearsal broke off", "its last words stand above") from error
-    if isinstance(found, TrainerError):
-        raise found
-    return dict(found)
+    if isinstance(answer, TrainerError):
+        raise answer
+    return dict(answer)
 
 
-def held(local: Local, args: Any, stage: int, rank: int, count: int) -> dict[str, Any]:
-    """What `count` ranks hold that are like rank `rank` of data parallelism in a stage."""
-    world = join_fake(local, rank, stage)
-    found = merged(windows(local.config, world, args))
-    highest = max(found, key=lambda name: found[name].total)
+def rank_memory(case: Case) -> dict[str, object]:
+    """Return what the ranks of a case hold, in bytes."""
+    local = case.local
+    world = join_fake(local, case.rank, case.stage)
+    peaks = highest_passes(window_peaks(local.config, world, case.args))
+    highest = max(peaks, key=lambda name: peaks[name].total)
     return {
-        "first_rank": (stage * local.ranks + rank) * local.tensor,
-        "count": count * local.tensor,
-        "peak_bytes": found[highest].total,
+        "first_rank": (case.stage * local.ranks + case.rank) * local.tensor,
+        "count": case.alike * local.tensor,
+        "peak_bytes": peaks[highest].total,
         "peak_window": highest,
-        "categories": found[highest].categories,
-        "windows": {name: peak.total for name, peak in found.items()},
+        "categories": peaks[highest].categories,
+        "windows": {name: peak.total for name, peak in peaks.items()},
     }
 
 
-def merged(found: dict[str, Peak]) -> dict[str, Peak]:
-    """The highest of the passes of a pipeline for each window."""
+def highest_passes(peaks: dict[str, Peak]) -> dict[str, Peak]:
+    """Return the peak of each window over all passes of a pipeline."""
     highest: dict[str, Peak] = {}
-    for name, peak in found.items():
-        window, *_ = name.partition(APART)
-        highest[window] = max(highest.get(window, peak), peak, key=lambda one: one.total)
+    for name, peak in peaks.items():
+        window, *_ = name.partition(NUMBER_SIGN)
+        highest[window] = max(highest.get(window, peak), peak, key=lambda peak: peak.total)
     return highest
 
 
-def distinct(local: Local, stage: int) -> list[tuple[int, int]]:
-    """(first rank, how many are like it): the largest shards, and where rows do not divide the smallest.
+def distinct_ranks(local: LocalProblem, stage: int) -> list[tuple[int, int]]:
+    """Return (first rank, how many are like it): ranks with the largest shards, and ranks with the smallest ones.
 
-    Ranks between the two hold no more than the first. Of those that share a sequence the last attends to all of it.
+    Where rows divide evenly there is one kind. Ranks between the two hold no more than the first. Of the ranks that
+    share a sequence the last one attends to all of it.
     """
     shards = local.config.parallelism.data_parallel_shard_degree
     copies, first = local.ranks // shards, local.context - 1
-    pieces = list(sharded(local, stage))
-    rows = [[rows_of(piece, rank * local.tensor) for piece in pieces] for rank in range(shards)]
+    pieces = list(sharded_rows(local, stage))
+    rows = [[rows_on_rank(piece, rank * local.tensor) for piece in pieces] for rank in range(shards)]
     smallest = sum(row == rows[-1] for row in rows)
     if smallest == shards:
         return [(first, shards * copies)]
     return [(first, (shards - smallest) * copies), (shards - 1, smallest * copies)]
 
 
-class Cut(NamedTuple):
-    """`size` rows, dealt out to `shards` ranks, of which `each` neighbours have rows of the same place."""
+class ShardedRows(NamedTuple):
+    """`size` rows divided among `shards` ranks; `neighbours` ranks in a row have the same rows."""
 
     size: int
     shards: int
-    each: int = 1
+    neighbours: int = 1
 
 
-def sharded(local: Local, stage: int) -> Iterator[Cut]:
-    """How the parameters of a stage are cut."""
+def sharded_rows(local: LocalProblem, stage: int) -> Iterator[ShardedRows]:
+    """Yield how the parameters of a stage are sharded."""
     config, tensor = local.config, local.tensor
     shards, experts = config.parallelism.data_parallel_shard_degree, config.parallelism.expert_parallel_degree
-    for part in parts_of(stage, model_args(config).n_layers, config.parallelism):
-        for parameter in cut(build_model(config), part).parameters():
+    for part in model_parts(stage, model_args(config).n_layers, config.parallelism):
+        for parameter in keep_part(build_model(config), part).parameters():
             if parameter.dim() < EXPERTS_DIM:
-                yield Cut(len(parameter), shards, tensor)
+                yield ShardedRows(len(parameter), shards, tensor)
             elif experts > 1 and len(parameter) >= shards * tensor:
-                yield Cut(len(parameter) // experts, shards * tensor // experts, experts)
+                yield ShardedRows(len(parameter) // experts, shards * tensor // experts, experts)
             elif len(parameter) >= shards:
-                yield Cut(len(parameter), shards, tensor)
+                yield ShardedRows(len(parameter), shards, tensor)
 
 
-def rows_of(piece: Cut, rank: int) -> int:
-    """Rows of a parameter that a rank has, as FSDP deals them out: from the front, the last ranks may have none."""
-    most = -(-piece.size // piece.shards)
-    return min(max(piece.size - rank // piece.each * most, 0), most)
+def rows_on_rank(piece: ShardedRows, rank: int) -> int:
+    """Return how many rows of a parameter a rank has. FSDP fills ranks from the front; the last ones may have none.
+
+    Example: 10 rows over 4 ranks are 3, 3, 3, 1; 5 rows over 4 ranks are 2, 2, 1, 0.
+    """
+    largest_share = -(-piece.size // piece.shards)
+    return min(max(piece.size - rank // piece.neighbours * largest_share, 0), largest_share)
 
 
 def main() -> None:
+    """Print the estimate, or end with its error."""
     try:
         config = load(None, sys.argv[1:])
         print(json.dumps(estimate(config, int(os.environ.get("WORLD_SIZE", "1")))))

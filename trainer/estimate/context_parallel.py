@@ -1,4 +1,4 @@
-"""Context parallelism as PyTorch lays it out: each rank has a piece of every sequence, keys and values come around."""
+"""Context parallelism as PyTorch does it: each rank has a part of every sequence, and gathers the keys and values."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,19 +19,19 @@ reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 class RingAttention(torch.autograd.Function):
     """Causal attention of this rank's queries to the keys and values of all ranks up to it: (B, N, T, H) each.
 
-    Only this rank's pieces are kept for the backward pass, which gathers the others again.
+    Only this rank's parts are kept for the backward pass, which gathers the others again.
     """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
         rank = dist.get_rank(group)
-        pieces = gathered(k, v, group)
-        out, weight = attended(q, *pieces[rank], causal=True)
-        for piece in pieces[:rank]:
-            other, its_weight = attended(q, *piece, causal=False)
+        parts = gather_keys_values(k, v, group)
+        out, weight = attention(q, *parts[rank], causal=True)
+        for keys_values in parts[:rank]:
+            part, part_weight = attention(q, *keys_values, causal=False)
             # Each part is normalised by its own sum of exponentials, whose logarithm is its weight.
-            out = out - torch.sigmoid(its_weight - weight).unsqueeze(-1) * (out - other)
-            weight = torch.logaddexp(weight, its_weight)
+            out = out - torch.sigmoid(part_weight - weight).unsqueeze(-1) * (out - part)
+            weight = torch.logaddexp(weight, part_weight)
         out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, weight)
         ctx.group = group
@@ -40,43 +40,45 @@ class RingAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, weight = ctx.saved_tensors
-        rank, pieces = dist.get_rank(ctx.group), gathered(k, v, ctx.group)
-        to_keys = torch.zeros(len(pieces), 2, *k.shape, dtype=torch.float32, device=k.device)
+        rank, parts = dist.get_rank(ctx.group), gather_keys_values(k, v, ctx.group)
+        to_keys = torch.zeros(len(parts), 2, *k.shape, dtype=torch.float32, device=k.device)
         to_query = torch.zeros_like(q, dtype=torch.float32)
-        for place, piece in enumerate(pieces[: rank + 1]):
+        for number, keys_values in enumerate(parts[: rank + 1]):
             dq, *dkv = aten._scaled_dot_product_flash_attention_for_cpu_backward(  # noqa: SLF001
-                grads[0], q, *piece, out, weight, NO_DROPOUT, place == rank
+                grads[0], q, *keys_values, out, weight, NO_DROPOUT, number == rank
             )
             to_query += dq
-            to_keys[place] += torch.stack(dkv)
+            to_keys[number] += torch.stack(dkv)
         own = torch.empty_like(to_keys[0])
         reduce_scatter(own, to_keys.flatten(0, 1), group=ctx.group)
         return to_query.to(q.dtype), own[0].to(k.dtype), own[1].to(v.dtype), None
 
 
-def gathered(k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Keys and values of all ranks: (ranks, 2, B, N, T, H)."""
+def gather_keys_values(k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return keys and values of all ranks: (ranks, 2, B, N, T, H)."""
     own = torch.stack((k, v))
     every = own.new_empty(dist.get_world_size(group), *own.shape)
     all_gather(every.flatten(0, 1), own, group=group)
     return every
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
-    """Attention to a piece, and the logarithm of its sum of exponentials: (B, N, T, H) and (B, N, T), float32."""
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
+    """Return the attention to a part, and the logarithm of its sum of exponentials: (B, N, T, H) and (B, N,
+    T), float32.
+    """
     out, weight = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, NO_DROPOUT, causal)  # noqa: SLF001
     return out.float(), weight
 
 
 @contextmanager
-def ring_over(group: dist.ProcessGroup | None) -> Iterator[None]:
-    """Where attention goes around a ring of ranks, for sequences that are split over `group`."""
+def ring_attention(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Let attention inside go around a ring of ranks, for sequences that are split over `group`."""
     if group is None:
         yield
         return
-    usual = functional.scaled_dot_product_attention
+    original = functional.scaled_dot_product_attention
     functional.scaled_dot_product_attention = lambda q, k, v, **_: RingAttention.apply(q, k, v, group)  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        functional.scaled_dot_product_attention = usual
+        functional.scaled_dot_product_attention = original

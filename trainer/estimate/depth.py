@@ -1,58 +1,66 @@
-"""Deep models from shallow ones: layers are alike, so that what a step holds grows evenly with their number."""
+"""Rehearses shallow models for deep ones: what a step holds grows evenly with the number of equal layers."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from trainer.config import JobConfig
-from trainer.estimate.pipeline import Part, parts_of
-from trainer.estimate.rehearsal import ENDS, Pretended, rehearse
+from trainer.estimate.pipeline import Part, model_parts
+from trainer.estimate.rehearsal import ENDS, FakeWorld, rehearse
 from trainer.estimate.tracker import Peak
-from trainer.parallel.activation_checkpoint import interval
+from trainer.models.llama3.flavors import ModelArgs
+from trainer.parallel.activation_checkpoint import recompute_interval
 
 
 @dataclass(frozen=True)
 class Shallow:
-    """Two numbers of layers from which the moments of `layers` follow."""
+    """Two small numbers of layers from which the peaks of a model with `layers` follow.
+
+    Example: a step holds 10 GiB with 4 layers and 12 GiB with 5, so it holds 66 GiB with 32: 10 + 2 * (32 - 4).
+    """
 
     few: int
     more: int
     layers: int
 
     @classmethod
-    def of(cls, layers: int, period: int) -> "Shallow | None":
-        """None where the model is shallow itself. Every `period` layers look alike: whole periods are left out."""
+    def for_model(cls, layers: int, period: int) -> "Shallow | None":
+        """Return None if the model is shallow itself. Every `period` layers look alike: whole periods are left out."""
         least = 2 * max(ENDS, period)
         few = least + (layers - least) % period
         return cls(few, few + period, layers) if few + period < layers else None
 
     def peak(self, at_few: Peak, at_more: Peak) -> Peak | None:
-        """The same moment of the whole model; None if the two are not the same moment, so that a category vanishes."""
+        """Return the same peak in the whole model, or None if the two peaks are different ones, so that a
+        category vanishes.
+        """
         times = (self.layers - self.few) / (self.more - self.few)
         names = {*at_few.categories, *at_more.categories}
-        held = {name: (at_few.categories.get(name, 0), at_more.categories.get(name, 0)) for name in sorted(names)}
-        categories = {name: round(few + (more - few) * times) for name, (few, more) in held.items()}
+        categories = {}
+        for name in sorted(names):
+            few, more = at_few.categories.get(name, 0), at_more.categories.get(name, 0)
+            categories[name] = round(few + (more - few) * times)
         return Peak(sum(categories.values()), categories) if min(categories.values()) >= 0 else None
 
 
-def windows(config: JobConfig, world: Pretended, args: Any) -> dict[str, Peak]:
-    """The highest moment of each window of a step; see `rehearsal.rehearse`.
+def window_peaks(config: JobConfig, world: FakeWorld, args: ModelArgs) -> dict[str, Peak]:
+    """Return the peak of each window of a step; see `rehearsal.rehearse`.
 
-    Every moment of a layer in the middle lies between those of the layers at the ends, which is why these suffice.
+    What a layer in the middle holds lies between what the layers at the ends hold, so the ends suffice.
     """
-    parts = parts_of(world.stage, args.n_layers, config.parallelism)
-    every, _ = interval(config.activation_checkpoint)
-    period = math.lcm(max(every, 1), getattr(args, "moe_every", 1))
-    shallow = Shallow.of(min(len(part.layers) for part in parts), period)
+    parts = model_parts(world.stage, args.n_layers, config.parallelism)
+    interval, _ = recompute_interval(config.activation_checkpoint)
+    period = math.lcm(max(interval, 1), getattr(args, "moe_every", 1))
+    shallow = Shallow.for_model(min(len(part.layers) for part in parts), period)
     if shallow:
-        few, more = (rehearse(config, world, args, shortened(parts, shallow, to)) for to in (shallow.few, shallow.more))
-        found = {name: shallow.peak(peak, more[name]) for name, peak in few.items()}
-        if all(found.values()):
-            return {name: peak for name, peak in found.items() if peak}
+        few = rehearse(config, world, args, shortened(parts, shallow, shallow.few))
+        more = rehearse(config, world, args, shortened(parts, shallow, shallow.more))
+        peaks = {name: shallow.peak(peak, more[name]) for name, peak in few.items()}
+        if all(peaks.values()):
+            return {name: peak for name, peak in peaks.items() if peak}
     return rehearse(config, world, args, parts)
 
 
 def shortened(parts: Sequence[Part], shallow: Shallow, layers: int) -> list[Part]:
-    """The parts, as many layers left out of each as it takes for the smallest to have so many."""
+    """Return the parts with so many layers left out of each that the smallest one keeps `layers`."""
     return [replace(part, layers=part.layers[: len(part.layers) - shallow.layers + layers]) for part in parts]

@@ -1,4 +1,4 @@
-"""Experts without data: how many tokens each gets is taken to be even, and their products are only sized."""
+"""Experts without data: every expert is assumed to get equally many tokens, and products have a size but no values."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +11,11 @@ from trainer.models import moe
 from trainer.parallel import expert_parallel
 
 
-class Sized(torch.autograd.Function):
-    """Tokens (R, D) of several experts by their weights (E, D, F) -> (R, F): what torch's product keeps, no values.
+class SizedProduct(torch.autograd.Function):
+    """Tokens (R, D) of several experts by their weights (E, D, F) -> (R, F): what torch's product keeps, without
+    values.
 
-    That has no form without memory in float32.
+    Torch's own product has no form without memory in float32.
     """
 
     @staticmethod
@@ -29,17 +30,18 @@ class Sized(torch.autograd.Function):
 
 
 @contextmanager
-def evenly_routed(copies: int) -> Iterator[None]:
-    """Where a rank's `copies` of tokens go to all ranks that share the experts, in equal parts."""
-    usual = moe.grouped_mm, expert_parallel.split_sizes
-    moe.grouped_mm = lambda tokens, weights, **_: Sized.apply(tokens, weights)  # type: ignore[no-untyped-call]
-    expert_parallel.split_sizes = lambda counts: even(copies, len(counts))
+def even_routing(copies: int) -> Iterator[None]:
+    """Let a rank's `copies` of tokens go to all ranks that share the experts, in equal parts."""
+    originals = moe.grouped_mm, expert_parallel.split_sizes
+    moe.grouped_mm = lambda tokens, weights, **_: SizedProduct.apply(tokens, weights)  # type: ignore[no-untyped-call]
+    expert_parallel.split_sizes = lambda counts: even_split(copies, len(counts))
     try:
         yield
     finally:
-        moe.grouped_mm, expert_parallel.split_sizes = usual
+        moe.grouped_mm, expert_parallel.split_sizes = originals
 
 
-def even(copies: int, ranks: int) -> list[int]:
+def even_split(copies: int, ranks: int) -> list[int]:
+    """Return `copies` divided among ranks, the first ones getting one more if needed: 7 over 3 ranks is [3, 2, 2]."""
     share, more = divmod(copies, ranks)
     return [share + (rank < more) for rank in range(ranks)]

@@ -1,4 +1,4 @@
-"""Meshes that this trainer cannot train on, as a problem of ranks that can be rehearsed."""
+"""Turns meshes that this trainer cannot train on into a problem of data-parallel ranks that can be rehearsed."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -10,11 +10,11 @@ from trainer.models.decoder import model_args
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalProblem:
     """What is rehearsed in place of a job: `config` on `ranks` ranks of data parallelism.
 
-    Each of these is `tensor` ranks; `context` neighbours share a sequence; all are there once for each of the `stages`
-    of a pipeline.
+    Each of them stands for `tensor` ranks; `context` neighbours share a sequence; each of the `stages` of a pipeline
+    has such ranks.
     """
 
     config: JobConfig
@@ -26,8 +26,8 @@ class Local:
     notes: tuple[str, ...] = ()
 
 
-def local_problem(config: JobConfig, world_size: int) -> Local:
-    """The rehearsal for a job of `world_size` ranks.
+def local_problem(config: JobConfig, world_size: int) -> LocalProblem:
+    """Return the rehearsal for a job of `world_size` ranks.
 
     Ranks that share a sequence have 1/cp of its positions, and shard the weights like data parallelism.
 
@@ -45,29 +45,37 @@ def local_problem(config: JobConfig, world_size: int) -> Local:
         "dp_replicate": replicate, "dp_shard": shard, "cp": context, "tp": tensor, "pp": stages,
         "ep": parallelism.expert_parallel_degree,
     }  # fmt: skip
-    divided(shard * context * tensor, parallelism.expert_parallel_degree, "ranks that share one copy by ep")
+    divide(shard * context * tensor, parallelism.expert_parallel_degree, "ranks that share one copy by ep")
     if stages > 1:
-        divided(config.training.local_batch_size, parallelism.pipeline_parallel_microbatch_size, "batch by microbatch")
-    divided(model_args(config).n_kv_heads, tensor, "key-value heads by tp")
-    training = replace(config.training, seq_len=divided(config.training.seq_len, context, "seq_len by cp"))
-    divided(training.seq_len, tensor, "positions by tp")
-    held = replace(
+        divide(config.training.local_batch_size, parallelism.pipeline_parallel_microbatch_size, "batch by microbatch")
+    divide(model_args(config).n_kv_heads, tensor, "key-value heads by tp")
+    training = replace(config.training, seq_len=divide(config.training.seq_len, context, "seq_len by cp"))
+    divide(training.seq_len, tensor, "positions by tp")
+    data_parallelism = replace(
         parallelism, data_parallel_replicate_degree=replicate, data_parallel_shard_degree=shard * context,
         tensor_parallel_degree=1, context_parallel_degree=1,
-        fsdp_reshard_after_forward=resharding(parallelism),
+        fsdp_reshard_after_forward=reshard_policy(parallelism),
     )  # fmt: skip
-    plain = replace(config, training=training, parallelism=held, compile=Compile())
-    return Local(plain, replicate * shard * context, mesh, tensor, context, stages, tuple(assumptions(config)))
+    local_config = replace(config, training=training, parallelism=data_parallelism, compile=Compile())
+    ranks, notes = replicate * shard * context, tuple(assumptions(config))
+    return LocalProblem(local_config, ranks, mesh, tensor, context, stages, notes)
 
 
-def resharding(parallelism: Parallelism) -> Literal["default", "always", "never"]:
-    """As torchtitan has it: in a pipeline gathered weights stay, since every microbatch would gather them anew."""
-    asked = parallelism.fsdp_reshard_after_forward
-    return "never" if asked == "default" and parallelism.pipeline_parallel_degree > 1 else asked
+def reshard_policy(parallelism: Parallelism) -> Literal["default", "always", "never"]:
+    """Return when gathered weights are freed.
+
+    In a pipeline they stay, because every microbatch would gather them again.
+    """
+    given = parallelism.fsdp_reshard_after_forward
+    return "never" if given == "default" and parallelism.pipeline_parallel_degree > 1 else given
 
 
 def data_parallel(config: JobConfig, world_size: int, others: int) -> tuple[int, int]:
-    """(dp_replicate, dp_shard) beside `others` ranks of the other dimensions; -1 takes what remains."""
+    """Return (dp_replicate, dp_shard) beside `others` ranks of the other dimensions; -1 takes what remains.
+
+    Raises:
+        ConfigError: The degrees do not multiply to the world size.
+    """
     replicate, shard = (
         config.parallelism.data_parallel_replicate_degree,
         config.parallelism.data_parallel_shard_degree,
@@ -82,17 +90,21 @@ def data_parallel(config: JobConfig, world_size: int, others: int) -> tuple[int,
     return replicate, shard
 
 
-def divided(size: int, parts: int, what: str) -> int:
-    """Raises ConfigError where it does not divide."""
+def divide(size: int, parts: int, what: str) -> int:
+    """Return `size` / `parts`.
+
+    Raises:
+        ConfigError: It does not divide evenly.
+    """
     if size % parts:
         raise ConfigError(f"{what}: {size} is no multiple of {parts}", "change one of them")
     return size // parts
 
 
 def assumptions(config: JobConfig) -> list[str]:
-    """What the estimate takes for granted because the trainer does not have it."""
+    """Return what the estimate assumes because the trainer does not have it."""
     parallelism = config.parallelism
-    asked = {
+    assumed = {
         "tensor parallelism as PyTorch lays it out, with sequence parallelism and a split vocabulary; the trainer has"
         " none, but what ranks that did so allocated themselves came within 2 %":
             parallelism.tensor_parallel_degree > 1,
@@ -106,4 +118,4 @@ def assumptions(config: JobConfig) -> list[str]:
         "no compilation: compiled code keeps less": config.compile.enable,
         f"no converters ({', '.join(config.model.converters)})": bool(config.model.converters),
     }  # fmt: skip
-    return [text for text, applies in asked.items() if applies]
+    return [text for text, applies in assumed.items() if applies]

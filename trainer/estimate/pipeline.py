@@ -1,8 +1,8 @@
-"""Pipeline parallelism as PyTorch lays it out: the model in parts, through which microbatches follow one another."""
+"""Pipeline parallelism as PyTorch does it: the model in parts, through which microbatches follow one another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 from trainer.config import ConfigError, JobConfig
 from trainer.config.sections import Parallelism
 from trainer.models.decoder import Decoder
+from trainer.models.llama3.flavors import ModelArgs
 from trainer.step import Batch, OptimizerStep, mean_loss
 
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
@@ -35,28 +36,32 @@ class Part:
         return self.number == self.count - 1
 
 
-def parts_of(rank: int, layers: int, config: Parallelism) -> list[Part]:
-    """The parts that rank `rank` of the pipeline has of a model of `layers`.
+def model_parts(rank: int, layers: int, config: Parallelism) -> list[Part]:
+    """Return the parts that rank `rank` of the pipeline has of a model of `layers`.
 
     Raises:
         ConfigError: There is no such schedule, or the layers do not make its parts.
     """
-    ranks, looped = config.pipeline_parallel_degree, several(config.pipeline_parallel_schedule)
+    ranks, looped = config.pipeline_parallel_degree, has_several_parts(config.pipeline_parallel_schedule)
     count = ranks * (2 if looped else 1)
     ends = config.pipeline_parallel_first_stage_less_layers, config.pipeline_parallel_last_stage_less_layers
     if config.pipeline_parallel_layers_per_stage:
         count = -(-(layers + sum(ends)) // config.pipeline_parallel_layers_per_stage)
-    cuts = divide(layers, count, *ends)
-    if count % ranks or (count > ranks) != looped or any(start > stop for start, stop in cuts):
+    layer_ranges = divide(layers, count, *ends)
+    if count % ranks or (count > ranks) != looped or any(start > stop for start, stop in layer_ranges):
         raise ConfigError(
             f"{layers} layers do not make {count} stages for {ranks} ranks of {config.pipeline_parallel_schedule}",
             "change pipeline_parallel_layers_per_stage, the degree or the schedule",
         )
-    return [Part(number, count, range(*cuts[number])) for number in held_by(rank, ranks, count, config)]
+    return [Part(number, count, range(*layer_ranges[number])) for number in part_numbers(rank, ranks, count, config)]
 
 
 def divide(layers: int, count: int, first_less: int, last_less: int) -> list[tuple[int, int]]:
-    """(first, beyond last) layer of each part: even, the embedding and the output standing for some, more in front."""
+    """Return (first, beyond last) layer of each part: even, with the embedding and the output counted as some layers.
+
+    Excess layers go to the first parts. Example: 10 layers in 4 parts, embedding and output counted as one layer each:
+    12 / 4 = 3, so the parts have 2, 3, 3 and 2 layers.
+    """
     each, excess = divmod(layers + first_less + last_less, count)
     sizes = [each + (number < excess) for number in range(count)]
     sizes[0] -= first_less
@@ -65,15 +70,15 @@ def divide(layers: int, count: int, first_less: int, last_less: int) -> list[tup
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def held_by(rank: int, ranks: int, count: int, config: Parallelism) -> Sequence[int]:
-    """The numbers of a rank's parts."""
+def part_numbers(rank: int, ranks: int, count: int, config: Parallelism) -> Sequence[int]:
+    """Return the numbers of a rank's parts."""
     if config.pipeline_parallel_schedule in V_SHAPED:
         return rank, count - 1 - rank
     return range(rank, count, ranks)
 
 
-def several(schedule: str) -> bool:
-    """Whether each rank has several parts.
+def has_several_parts(schedule: str) -> bool:
+    """Return whether each rank has several parts.
 
     Raises:
         ConfigError: There is no such schedule.
@@ -84,8 +89,8 @@ def several(schedule: str) -> bool:
         raise ConfigError(f"pipeline_parallel_schedule = {schedule!r}", str(error)) from error
 
 
-def cut(model: Decoder, part: Part) -> Decoder:
-    """Take from a model what belongs to other parts."""
+def keep_part(model: Decoder, part: Part) -> Decoder:
+    """Remove from a model what belongs to other parts."""
     for number in range(len(model.layers)):
         if number not in part.layers:
             del model.layers[str(number)]
@@ -97,76 +102,92 @@ def cut(model: Decoder, part: Part) -> Decoder:
 
 
 @dataclass(frozen=True)
-class Passed:
-    """What a microbatch is on its way: tokens (rows, length), then (rows, length / split, dim), at last logits."""
+class Microbatch:
+    """The tensors that go through a pipeline: tokens (rows, length), then (rows, length / split, dim), at
+    last logits.
+    """
 
     rows: int
     length: int
     split: int
-    args: Any
+    args: ModelArgs
     hidden: torch.dtype
     logits: torch.dtype
 
-    def into(self, part: Part) -> Tensor:
-        return torch.empty(self.rows, self.length, dtype=torch.int64) if part.first else self.between()
+    def input_of(self, part: Part) -> Tensor:
+        return torch.empty(self.rows, self.length, dtype=torch.int64) if part.first else self.hidden_states()
 
-    def out_of(self, part: Part) -> Tensor:
+    def output_of(self, part: Part) -> Tensor:
         vocabulary: int = self.args.vocab_size
-        return torch.empty(self.rows, self.length, vocabulary, dtype=self.logits) if part.last else self.between()
+        return torch.empty(self.rows, self.length, vocabulary, dtype=self.logits) if part.last else self.hidden_states()
 
-    def between(self) -> Tensor:
+    def hidden_states(self) -> Tensor:
         return torch.empty(self.rows, self.length // self.split, self.args.dim, dtype=self.hidden, requires_grad=True)
 
 
-class Stage(PipelineStage):
-    """A stage that does not ask the other ranks whether they know their shapes: here all do."""
+class Schedule(Protocol):
+    """What this module needs of PyTorch's schedules."""
 
-    def _warmup_forward_vote(self, *_: Any, **__: Any) -> Tensor:
+    def step(self, *args: object, **kwargs: object) -> object: ...
+
+
+class Stage(PipelineStage):
+    """A stage that does not ask the other ranks for their shapes: here all know them."""
+
+    def _warmup_forward_vote(self, *_: object, **__: object) -> Tensor:
         return torch.tensor([1])
 
-    def _warmup_backward_result(self, *_: Any, **__: Any) -> Tensor:
+    def _warmup_backward_result(self, *_: object, **__: object) -> Tensor:
         return torch.tensor([1])
 
 
 def build_schedule(
-    models: Sequence[Decoder], parts: Sequence[Part], passed: Passed, config: JobConfig, group: dist.ProcessGroup
-) -> Any:  # fmt: skip
-    """The schedule of a rank's parts.
+    models: Sequence[Decoder],
+    parts: Sequence[Part],
+    microbatch: Microbatch,
+    config: JobConfig,
+    group: dist.ProcessGroup,
+) -> Schedule:
+    """Return the schedule of a rank's parts.
 
     Raises:
-        ConfigError: It does not go with the number of microbatches.
+        ConfigError: It cannot take that number of microbatches.
     """
     stages = [
         Stage(
             model, part.number, part.count, torch.device("cpu"), group=group,
-            input_args=(passed.into(part),), output_args=(passed.out_of(part),),
+            input_args=(microbatch.input_of(part),), output_args=(microbatch.output_of(part),),
         )
         for model, part in zip(models, parts, strict=True)
     ]  # fmt: skip
     name = config.parallelism.pipeline_parallel_schedule
-    microbatches = config.training.local_batch_size // passed.rows
+    microbatches = config.training.local_batch_size // microbatch.rows
     try:
-        return get_schedule_class(name)(
-            stages if several(name) else stages[0], n_microbatches=microbatches, loss_fn=mean_loss, scale_grads=True
+        schedule: Schedule = get_schedule_class(name)(
+            stages if has_several_parts(name) else stages[0],
+            n_microbatches=microbatches,
+            loss_fn=mean_loss,
+            scale_grads=True,
         )
     except ValueError as error:
-        wrong = f"{name} cannot take {microbatches} microbatches: {error}"
-        raise ConfigError(wrong, "change local_batch_size or pipeline_parallel_microbatch_size") from error
+        message = f"{name} cannot take {microbatches} microbatches: {error}"
+        raise ConfigError(message, "change local_batch_size or pipeline_parallel_microbatch_size") from error
+    return schedule
 
 
 @dataclass
 class PipelinedStep(OptimizerStep):
     """A step whose passes a schedule orders; `model` has the rank's parts."""
 
-    schedule: Any
+    schedule: Schedule
     parts: Sequence[Part]
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        """Add the gradients of all microbatches of a batch; the loss is known at the end of the pipeline only."""
+        """Add the gradients of all microbatches of a batch; only the end of the pipeline knows the loss."""
         inputs, labels = batch
         losses: list[Tensor] = []
-        given = (inputs,) if any(part.first for part in self.parts) else ()
-        wanted = {"target": labels, "losses": losses} if any(part.last for part in self.parts) else {}
+        inputs_of_schedule = (inputs,) if any(part.first for part in self.parts) else ()
+        targets = {"target": labels, "losses": losses} if any(part.last for part in self.parts) else {}
         with self.phase("passes"), self.autocast():
-            self.schedule.step(*given, **wanted)
+            self.schedule.step(*inputs_of_schedule, **targets)
         return torch.stack(losses).mean() if losses else torch.zeros(())

@@ -1,4 +1,6 @@
-"""Tensor parallelism as PyTorch lays it out: columns and rows of the weights, sequences between, a split vocabulary."""
+"""Tensor parallelism as PyTorch does it: weights by columns and rows, sequences split between blocks, split
+vocabulary.
+"""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -17,7 +19,7 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from trainer.models.decoder import Decoder
-from trainer.models.moe import mixtures
+from trainer.models.moe import moe_layers
 
 SEQUENCE, VOCABULARY = Shard(1), Shard(-1)
 TOKENS = Shard(0)
@@ -29,27 +31,30 @@ HIDDEN = {"w1": Shard(1), "w2": Shard(2), "w3": Shard(1)}
 def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> None:
     """Split the model over `mesh`; between the blocks the sequence is split.
 
-    Experts are split like other weights, unless ranks share them: then each of `mesh` sends its part of the tokens.
+    Experts are split like other weights, unless ranks share them: then each rank of `mesh` sends its part of the
+    tokens.
     """
     for block in model.layers.values():
-        mixed = any(mixtures(block))
-        parallelize_module(block, mesh, attention_plan() | (mixture_plan(shared=shared) if mixed else dense_plan()))
-        for moe in () if shared else mixtures(block):
+        has_experts = any(moe_layers(block))
+        feed_forward_plan = mixture_plan(shared=shared) if has_experts else dense_plan()
+        parallelize_module(block, mesh, attention_plan() | feed_forward_plan)
+        for moe in () if shared else moe_layers(block):
             for name, weight in list(moe.experts.named_parameters()):
                 part = distribute_tensor(weight, mesh, [HIDDEN[name]], src_data_rank=None)
                 moe.experts.register_parameter(name, nn.Parameter(part))
-    ends: dict[str, ParallelStyle] = {
+    outer_plan: dict[str, ParallelStyle] = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=SEQUENCE),
         "norm": SequenceParallel(),
         "output": ColwiseParallel(input_layouts=SEQUENCE, output_layouts=VOCABULARY, use_local_output=False),
     }
     # In a pipeline other parts may have the embedding or the output.
     parallelize_module(
-        model, mesh, {name: style for name, style in ends.items() if list(model.get_submodule(name).parameters())}
+        model, mesh, {name: style for name, style in outer_plan.items() if list(model.get_submodule(name).parameters())}
     )
 
 
 def attention_plan() -> dict[str, ParallelStyle]:
+    """Return how attention is split: queries, keys and values by heads."""
     return {
         "attention_norm": SequenceParallel(),
         "attention": PrepareModuleInput(input_layouts=(SEQUENCE, None), desired_input_layouts=(Replicate(), None)),
@@ -60,6 +65,7 @@ def attention_plan() -> dict[str, ParallelStyle]:
 
 
 def dense_plan() -> dict[str, ParallelStyle]:
+    """Return how a feed-forward layer is split: into its hidden width, and back."""
     return {
         "feed_forward": PrepareModuleInput(input_layouts=(SEQUENCE,), desired_input_layouts=(Replicate(),)),
         **{f"feed_forward.{name}": ColwiseParallel() for name in ("w1", "w3")},
@@ -68,7 +74,9 @@ def dense_plan() -> dict[str, ParallelStyle]:
 
 
 def mixture_plan(*, shared: bool) -> dict[str, ParallelStyle]:
-    """The mixture sees all tokens and gives a part of their sum, or its own tokens where ranks share the experts."""
+    """Return how a mixture is split: it sees all tokens and returns a part of their sum, or, if shared, its
+    own tokens.
+    """
     columns: dict[str, ParallelStyle] = {f"moe.shared_experts.{name}": ColwiseParallel() for name in ("w1", "w3")}
     if shared:
         return {
@@ -86,6 +94,6 @@ def mixture_plan(*, shared: bool) -> dict[str, ParallelStyle]:
     return {"moe": whole, **columns, "moe.shared_experts.w2": RowwiseParallel(output_layouts=Partial())}
 
 
-def loss_over(mesh: DeviceMesh | None) -> AbstractContextManager[None]:
-    """Where the loss is computed on logits that are split by the vocabulary."""
+def split_loss(mesh: DeviceMesh | None) -> AbstractContextManager[None]:
+    """Return the context in which the loss is computed on logits that are split by the vocabulary."""
     return loss_parallel() if mesh else nullcontext()

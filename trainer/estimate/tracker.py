@@ -1,4 +1,4 @@
-"""Counts the bytes of tensors without memory: what lives, what for, and the highest moment of each window of a step."""
+"""Counts the bytes of tensors without memory: which live, what for, and the peak in each window of a step."""
 
 import sys
 import weakref
@@ -17,15 +17,15 @@ from torch.utils._pytree import tree_iter
 from workbench.recorders.memory.library_functions import category_of_function
 from workbench.recorders.memory.tensor_hooks import ACTIVATIONS, PRIORITY, TEMPORARY, TensorHooks, local_tensor
 
-DEPTH = 30
+MAX_CALLERS = 30
 """How many callers of an allocation are looked at for its purpose."""
-PRETENDED, PROPAGATION = "pretended", "_sharding_prop.py"
+NOT_ALLOCATED, PROPAGATION = "pretended", "_sharding_prop.py"
 """DTensor asks tensors without memory, whole ones, for the shapes of results: no run allocates these."""
 
 
 @dataclass(slots=True)
 class Block:
-    """A storage that lives."""
+    """A live storage."""
 
     size: int
     category: str
@@ -34,19 +34,19 @@ class Block:
 
 @dataclass
 class Peak:
-    """The highest moment of a window: bytes by category."""
+    """The peak of a window: bytes in total and by category."""
 
     total: int = 0
     categories: dict[str, int] = field(default_factory=dict)
 
 
 class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Active while entered. `peaks` holds the highest moment of each window that `window` has named."""
+    """Counts while entered. `peaks` holds the peak of each window that `window` has named."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peaks: dict[str, Peak] = {}
-        self.held: Counter[str] = Counter()
+        self.live_bytes: Counter[str] = Counter()
         self._blocks: dict[int, Block] = {}
         self._total = 0
         self._window = ""
@@ -70,39 +70,41 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         for part in tree_iter(result):
             if isinstance(part, torch.Tensor) and not isinstance(part, DTensor):
-                self.see(part.untyped_storage())
+                self.add_storage(part.untyped_storage())
         return result
 
     def window(self, name: str) -> None:
-        """Begin a window, or go back to one; its highest moment is kept from now on. Without a name nothing is."""
+        """Begin a window, or return to one; its peak is kept from now on. Without a name no peak is kept."""
         self._window = name
         self._check_peak()
 
-    def see(self, storage: torch.UntypedStorage, category: str | None = None) -> None:
-        """Enter a storage; a category replaces a less weighty one."""
+    def add_storage(self, storage: torch.UntypedStorage, category: str | None = None) -> None:
+        """Add a storage; a category replaces one of lower priority."""
         key = storage._cdata  # noqa: SLF001 - the only identity that a storage has
         block = self._blocks.get(key)
         if block is None:
-            kind = category or purpose()
-            if kind == PRETENDED:
+            category = category or category_of_caller()
+            if category == NOT_ALLOCATED:
                 return
-            block = self._blocks[key] = Block(storage.nbytes(), kind, weakref.ref(storage, self._forget(key)))
-            self._change(kind, block.size)
+            block = self._blocks[key] = Block(storage.nbytes(), category, weakref.ref(storage, self._forget(key)))
+            self._change(category, block.size)
         elif category and PRIORITY[category] >= PRIORITY.get(block.category, 0):
-            self.held[block.category] -= block.size
-            self.held[category] += block.size
+            self.live_bytes[block.category] -= block.size
+            self.live_bytes[category] += block.size
             block.category = category
 
     def keep_for_backward(self) -> None:
-        """What the forward pass leaves behind without a role was kept by selective recomputation."""
+        """Count what the forward pass left behind without a category as activations: selective
+        recomputation kept it.
+        """
         for block in self._blocks.values():
             if block.category == TEMPORARY:
-                self.held[TEMPORARY] -= block.size
-                self.held[ACTIVATIONS] += block.size
+                self.live_bytes[TEMPORARY] -= block.size
+                self.live_bytes[ACTIVATIONS] += block.size
                 block.category = ACTIVATIONS
 
-    def _forget(self, key: int) -> Callable[[Any], None]:
-        def forget(_: Any) -> None:
+    def _forget(self, key: int) -> Callable[[object], None]:
+        def forget(_: object) -> None:
             block = self._blocks.pop(key)
             self._change(block.category, -block.size)
 
@@ -119,7 +121,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return resize
 
     def _change(self, category: str, size: int) -> None:
-        self.held[category] += size
+        self.live_bytes[category] += size
         self._total += size
         if size > 0:
             self._check_peak()
@@ -129,15 +131,15 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         highest = self.peaks.setdefault(self._window, Peak())
         if self._total > highest.total:
-            highest.total, highest.categories = self._total, dict(self.held)
+            highest.total, highest.categories = self._total, dict(self.live_bytes)
 
 
-def purpose() -> str:
-    """What a new storage is for, by the functions it is allocated in."""
+def category_of_caller() -> str:
+    """Return the category of a new storage, by the functions that allocate it."""
     frame = sys._getframe(2)  # noqa: SLF001
-    for _ in range(DEPTH):
+    for _ in range(MAX_CALLERS):
         if frame.f_code.co_filename.endswith(PROPAGATION):
-            return PRETENDED
+            return NOT_ALLOCATED
         if known := category_of_function(frame.f_code.co_filename, frame.f_code.co_name):
             return known
         if frame.f_back is None:
@@ -146,23 +148,23 @@ def purpose() -> str:
     return TEMPORARY
 
 
-class TrackedRoles(TensorHooks):
-    """The recorders' hooks on a model and its optimizer, which tell a tracker what its storages are."""
+class TrackingHooks(TensorHooks):
+    """The recorders' hooks on a model and its optimizer, which tell a tracker the category of each storage."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: MemoryTracker) -> None:
         super().__init__(model, optimizer, keep=0)
         self._tracker = tracker
 
-    def note_tensor(self, tensor: torch.Tensor, kind: str, label: str) -> None:  # noqa: ARG002
-        """Tell what a tensor is."""
-        self._tracker.see(local_tensor(tensor).untyped_storage(), kind)
+    def note_tensor(self, tensor: torch.Tensor, category: str, label: str) -> None:  # noqa: ARG002
+        """Tell the tracker what a tensor is."""
+        self._tracker.add_storage(local_tensor(tensor).untyped_storage(), category)
 
     @contextmanager
-    def noting(self) -> Iterator[None]:
-        """Tell roles inside; what lived before is entered first."""
+    def active(self) -> Iterator[None]:
+        """Track inside; what lived before is added first."""
         self.start()
-        for tensor, kind, label in self.long_lived_tensors():
-            self.note_tensor(tensor, kind, label)
+        for tensor, category, label in self.long_lived_tensors():
+            self.note_tensor(tensor, category, label)
         with self.note_saved_tensors():
             yield
         self.close()

@@ -1,1 +1,1 @@
-"""One folder a model."""
+"""The models, one folder each."""

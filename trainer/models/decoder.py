@@ -1,17 +1,17 @@
-"""What the trainer asks of a model, seeded weights that are equal on every mesh, and models by name."""
+"""What does the trainer need of a model? Models by name, and seeded weights that are equal on every mesh."""
 
 import importlib
 import math
 import zlib
 from abc import abstractmethod
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainer.config import ConfigError, JobConfig
+from trainer.models.llama3.flavors import ModelArgs
 from workbench.recorders.memory.tensor_hooks import without_wrappers
 
 
@@ -20,20 +20,25 @@ class Decoder(nn.Module):
 
     tok_embeddings: nn.Embedding
     layers: nn.ModuleDict
+    args: ModelArgs
     dim: int
 
     @abstractmethod
     def reset_buffers(self) -> None:
-        """Compute what is no parameter, after memory has been given to it."""
+        """Compute the buffers, after memory was allocated for them."""
 
     def flops_per_token(self, length: int) -> int:
-        """Operations of a forward and a backward pass: 6 a weight, 12 a feature and position attended to."""
+        """Return the operations of a forward and a backward pass per token.
+
+        They are 6 per weight and 12 per feature and attended position (PaLM, appendix B:
+        https://arxiv.org/abs/2204.02311).
+        """
         weights = sum(p.numel() for p in self.parameters()) - self.tok_embeddings.weight.numel()
         return 6 * weights + 12 * len(self.layers) * self.dim * length
 
 
-def model_args(config: JobConfig) -> Any:
-    """The shape of the model that `config` names.
+def model_args(config: JobConfig) -> ModelArgs:
+    """Return the shape of the model that `config` names.
 
     Raises:
         ConfigError: There is no such model or flavor.
@@ -44,32 +49,33 @@ def model_args(config: JobConfig) -> Any:
     flavors = importlib.import_module(f"trainer.models.{name}.flavors").FLAVORS
     if flavor not in flavors:
         raise ConfigError(f"{name} has no flavor {flavor!r}", f"it has {', '.join(flavors)}")
-    return flavors[flavor]
+    args: ModelArgs = flavors[flavor]
+    return args
 
 
-def build_model(config: JobConfig, args: Any = None) -> Decoder:
-    """The model on the meta device, of the shape `args` where this is given.
+def build_model(config: JobConfig, args: ModelArgs | None = None) -> Decoder:
+    """Return the model on the meta device, in the shape `args` if given.
 
     Parallelism is applied to it before anything is allocated.
 
     Raises:
-        ConfigError: There is no such model or flavor, or its experts cannot be dealt out.
+        ConfigError: There is no such model or flavor, or its experts cannot be divided among the ranks.
     """
     shape = args or model_args(config)
     check_experts(config, getattr(shape, "n_experts", 0))
     build = importlib.import_module(f"trainer.models.{config.model.name}.model").Model
-    usual = torch.get_default_dtype()
+    default_dtype = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, config.training.dtype))
     try:
         with torch.device("meta"):
             model: Decoder = build(shape, config.training.seq_len)
     finally:
-        torch.set_default_dtype(usual)
+        torch.set_default_dtype(default_dtype)
     return model
 
 
 def check_experts(config: JobConfig, experts: int) -> None:
-    """Raises ConfigError where expert parallelism has nothing to deal out evenly."""
+    """Raise ConfigError if expert parallelism cannot divide the experts evenly."""
     ranks = config.parallelism.expert_parallel_degree
     if ranks > 1 and (not experts or experts % ranks):
         raise ConfigError(
@@ -80,29 +86,32 @@ def check_experts(config: JobConfig, experts: int) -> None:
 
 @torch.no_grad()
 def init_weights(model: Decoder, seed: int) -> None:
-    """Fill all parameters and buffers; each parameter from a generator of its own, seeded by its name.
+    """Fill all parameters and buffers, each parameter from a generator of its own that is seeded by its name.
 
-    A sharded parameter is drawn whole and cut, one at a time: the values depend on the seed alone, not on the mesh,
-    and no rank ever holds the full model.
+    A sharded parameter is drawn whole and then cut, one at a time: the values depend on the seed alone, not on the
+    mesh, and no rank ever holds the full model.
     """
     for name, parameter in model.named_parameters():
         plain = without_wrappers(name)
         generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(f"{seed}/{plain}".encode()))
         full = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-        draw(plain, full, len(model.layers), generator)
+        fill(plain, full, len(model.layers), generator)
         if isinstance(parameter, DTensor):
             full = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
         parameter.copy_(full)
     model.reset_buffers()
 
 
-def draw(name: str, full: Tensor, n_layers: int, generator: torch.Generator) -> None:
-    """Values of one parameter: norms are 1, what writes into the residual stream shrinks with the depth."""
+def fill(name: str, full: Tensor, n_layers: int, generator: torch.Generator) -> None:
+    """Draw the values of one parameter: norms are 1; weights that write into the residual stream shrink
+    with the depth.
+    """
     if "norm" in name:
         full.fill_(1.0)
     elif name.startswith("tok_embeddings"):
         full.normal_(generator=generator)
     else:
+        # GPT-2's rule: N layers add 2 N outputs to the stream, whose variance would grow with them.
         std = 0.02 / math.sqrt(2 * n_layers) if name.endswith((".wo.weight", ".w2.weight", ".w2")) else 0.02
         std = full.shape[-1] ** -0.5 if name.startswith("output") else std
         nn.init.trunc_normal_(full, std=std, a=-3 * std, b=3 * std, generator=generator)

@@ -1,6 +1,6 @@
 """Mixture of experts: a router sends each token to a few of many feed-forward networks, and one more sees all tokens.
 
-Shapes: N = B * T tokens, D = dim, E experts of hidden width F, K of them a token, R = N * K routed copies of tokens.
+Shapes: N = B * T tokens, D = dim, E experts of hidden width F, K of them per token, R = N * K routed copies of tokens.
 """
 
 from collections.abc import Iterator
@@ -18,18 +18,18 @@ grouped_mm = getattr(functional, "grouped_mm", None) or torch._grouped_mm  # noq
 
 
 class Router(nn.Module):
-    """Chooses `top_k` experts for each token by their scores: (N, D) -> weights (N, K), float32, and experts (N, K)."""
+    """Selects `top_k` experts for each token by their scores: (N, D) -> weights (N, K), float32, and experts (N, K)."""
 
     def __init__(self, dim: int, n_experts: int, top_k: int) -> None:
         super().__init__()
         self.gate = nn.Linear(dim, n_experts, bias=False)
         self.top_k = top_k
-        self.even = False
-        """Deal tokens out in turn, whatever the scores say."""
+        self.force_balance = False
+        """Send tokens to the experts in turn, whatever the scores say."""
 
     def forward(self, tokens: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         scores = self.gate(tokens).float().sigmoid()
-        if self.even:
+        if self.force_balance:
             slots = torch.arange(len(tokens) * self.top_k, device=tokens.device)
             chosen = slots.view(-1, self.top_k) % scores.shape[1]
         else:
@@ -38,7 +38,7 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    """E SwiGLU networks: tokens sorted by expert (R, D), of which each has `counts` (E,), -> (R, D)."""
+    """E SwiGLU networks: tokens sorted by expert (R, D), `counts` (E,) of each, -> (R, D)."""
 
     def __init__(self, dim: int, hidden_dim: int, n_experts: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Experts(nn.Module):
 
 
 class MoE(nn.Module):
-    """The experts that the router chooses, and a shared one for all tokens: (B, T, D) -> (B, T, D)."""
+    """The experts that the router selects, and a shared one for all tokens: (B, T, D) -> (B, T, D)."""
 
     expert_bias: Tensor
     tokens_per_expert: Tensor
@@ -68,10 +68,17 @@ class MoE(nn.Module):
         self.register_buffer("tokens_per_expert", torch.zeros(len(experts.w1)), persistent=False)
 
     def reset_buffers(self) -> None:
+        """Start with no bias and no counted tokens."""
         self.expert_bias.zero_()
         self.tokens_per_expert.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Send copies of the tokens to their experts, sorted by expert, and add what comes back to the shared expert's
+        output.
+
+        Example with 3 tokens, K = 1, experts [1, 0, 1]: `order` is [1, 0, 2], so expert 0 gets token 1 and expert 1
+        gets tokens 0 and 2; index_add puts each output back into the row of its token.
+        """
         tokens = x.flatten(0, 1)
         weights, chosen = self.router(tokens, self.expert_bias)
         slots = chosen.flatten()
@@ -85,24 +92,24 @@ class MoE(nn.Module):
         return out.view_as(x)
 
 
-def mixtures(model: nn.Module) -> Iterator[MoE]:
-    """The mixtures of experts in a model."""
+def moe_layers(model: nn.Module) -> Iterator[MoE]:
+    """Return the mixtures of experts in a model."""
     return (module for module in model.modules() if isinstance(module, MoE))
 
 
 @torch.no_grad()
-def balance(model: nn.Module, mesh: DeviceMesh | None) -> None:
+def balance_experts(model: nn.Module, mesh: DeviceMesh | None) -> None:
     """Make experts that had more than their share of the step's tokens less likely, over all ranks of `mesh`.
 
-    Balancing by a bias alone, without a loss: https://arxiv.org/abs/2408.15664.
+    A bias balances them alone, without an extra loss: https://arxiv.org/abs/2408.15664.
     """
-    found = list(mixtures(model))
-    if not found:
+    layers = list(moe_layers(model))
+    if not layers:
         return
-    counts = torch.stack([moe.tokens_per_expert for moe in found])
+    counts = torch.stack([moe.tokens_per_expert for moe in layers])
     for group in mesh.get_all_groups() if mesh else ():
         dist.all_reduce(counts, group=group)
     moves = BIAS_STEP * torch.sign(counts.mean(1, keepdim=True) - counts)
-    for moe, move in zip(found, moves - moves.mean(1, keepdim=True), strict=True):
+    for moe, move in zip(layers, moves - moves.mean(1, keepdim=True), strict=True):
         moe.expert_bias += move
         moe.tokens_per_expert.zero_()

@@ -1,1 +1,1 @@
-"""Parallelism, applied to a model from outside: one file a kind."""
+"""Parallelism, applied to a model from outside: one file for each kind."""

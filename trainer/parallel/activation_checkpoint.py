@@ -1,4 +1,4 @@
-"""Activation checkpointing: keep less of the forward pass, recompute it in the backward pass."""
+"""Activation checkpointing: keep less of the forward pass, and recompute it in the backward pass."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,21 +28,23 @@ KEPT = {
     torch.ops._c10d_functional.all_to_all_single.default,  # noqa: SLF001
 }
 """Operations that cost more to recompute than to keep."""
-MARKS = {profiler._record_function_enter_new.default, profiler._record_function_exit._RecordFunction}  # noqa: SLF001
+PROFILER_MARKS = {profiler._record_function_enter_new.default, profiler._record_function_exit._RecordFunction}  # noqa: SLF001
 # FSDP of experts inside a block marks its work more often when that is recomputed, which would count as a mismatch.
-SAC_IGNORED_OPS.update(MARKS)
+SAC_IGNORED_OPS.update(PROFILER_MARKS)
 
 
 def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint) -> None:
     """Wrap the blocks whose activations are recomputed."""
-    every, keep_costly = interval(config)
+    interval, keep_costly = recompute_interval(config)
     for number, (name, block) in enumerate(model.layers.items(), start=1):
-        if every and number % every == 0:
-            model.layers[name] = wrapped(block, config, keep_costly=keep_costly)
+        if interval and number % interval == 0:
+            model.layers[name] = wrap(block, config, keep_costly=keep_costly)
 
 
-def interval(config: ActivationCheckpoint) -> tuple[int, bool]:
-    """(every so many blocks, 0 for none; whether costly operations are kept).
+def recompute_interval(config: ActivationCheckpoint) -> tuple[int, bool]:
+    """Return (interval, keep_costly): every how many blocks one is recomputed, and whether costly operations are kept.
+
+    The interval 0 stands for no recomputation.
 
     Raises:
         ConfigError: selective_ac_option is neither a positive number nor "op".
@@ -57,7 +59,8 @@ def interval(config: ActivationCheckpoint) -> tuple[int, bool]:
     return int(option), False
 
 
-def wrapped(block: nn.Module, config: ActivationCheckpoint, *, keep_costly: bool) -> nn.Module:
+def wrap(block: nn.Module, config: ActivationCheckpoint, *, keep_costly: bool) -> nn.Module:
+    """Return the block wrapped so that its activations are recomputed."""
     options: dict[str, Any] = {"context_fn": contexts} if keep_costly else {}
     return checkpoint_wrapper(
         block,
@@ -70,8 +73,9 @@ def wrapped(block: nn.Module, config: ActivationCheckpoint, *, keep_costly: bool
 
 
 def policy(
-    _: SelectiveCheckpointContext, operation: Callable[..., Any], *_args: Any, **_kwargs: Any
+    _: SelectiveCheckpointContext, operation: Callable[..., object], *_args: object, **_kwargs: object
 ) -> CheckpointPolicy:
+    """Say for one operation whether its output is kept or recomputed."""
     return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 

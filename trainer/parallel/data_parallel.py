@@ -11,7 +11,7 @@ from torch.distributed.tensor import Shard
 
 from trainer.config import JobConfig
 from trainer.models.decoder import Decoder
-from trainer.models.moe import mixtures
+from trainer.models.moe import moe_layers
 from trainer.parallel.mesh import EXPERT, World
 from workbench.recorders.memory.tensor_hooks import local_tensor
 
@@ -20,7 +20,10 @@ EXPERTS_DIM = 3
 
 
 def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
-    """Shard each block, then what remains; a mesh of two dimensions copies along the first, shards along the second."""
+    """Shard each block, then what remains.
+
+    A mesh of two dimensions copies along the first and shards along the second.
+    """
     assert world.mesh
     training = config.training
     policy = MixedPrecisionPolicy(
@@ -36,16 +39,24 @@ def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
 
 
 def shard_experts(block: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy, *, reshard: bool) -> None:
-    """Shard a rank's experts over the ranks that have the same. Their gradients come from the tokens of all ranks."""
+    """Shard a rank's experts over the ranks that have the same ones.
+
+    Their gradients come from the tokens of all ranks.
+    """
     names = tuple(name for name in mesh.mesh_dim_names or () if name != EXPERT)
-    for moe in mixtures(block):
+    for moe in moe_layers(block):
         shard(moe.experts, mesh[names], policy, reshard=reshard).set_gradient_divide_factor(mesh.size())
 
 
 def shard(module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy, *, reshard: bool) -> FSDPModule:
+    """Shard one module over the mesh."""
     ranks = mesh.size(-1)
     sharded = fully_shard(
-        module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard, shard_placement_fn=partial(cut_along, ranks)
+        module,
+        mesh=mesh,
+        mp_policy=policy,
+        reshard_after_forward=reshard,
+        shard_placement_fn=partial(shard_dimension, ranks),
     )
     if mesh.device_type == "cpu" and ranks > 1:
         # Otherwise FSDP asks for PREMUL_SUM, which gloo does not have. Over one rank it asks for nothing.
@@ -53,12 +64,15 @@ def shard(module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy, *, 
     return sharded
 
 
-def cut_along(ranks: int, parameter: nn.Parameter) -> Shard | None:
-    """The dimension that a parameter is cut along: the experts' second, where ranks would be left without any."""
+def shard_dimension(ranks: int, parameter: nn.Parameter) -> Shard | None:
+    """Return the dimension that a parameter is sharded along, or None for the first.
+
+    Experts are sharded along their second dimension if some ranks would get none along the first.
+    """
     few = len(local_tensor(parameter)) < ranks
     return Shard(1) if parameter.dim() == EXPERTS_DIM and few else None
 
 
 def apply_ddp(model: Decoder, mesh: DeviceMesh) -> None:
-    """Average the gradients over `mesh` while the backward pass runs. Parameters must have memory already."""
+    """Average the gradients over `mesh` while the backward pass runs. The parameters must have memory already."""
     replicate(model, device_mesh=mesh, bucket_cap_mb=100)

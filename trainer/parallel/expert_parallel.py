@@ -1,4 +1,4 @@
-"""Expert parallelism: each rank has some of the experts, tokens travel to theirs and back."""
+"""Expert parallelism: each rank has some of the experts; tokens are sent to them and back."""
 
 import torch
 import torch.distributed as dist
@@ -7,12 +7,12 @@ from torch.distributed._functional_collectives import all_to_all_single, all_to_
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from trainer.models.moe import Experts, mixtures
+from trainer.models.moe import Experts, moe_layers
 
 
 def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Deal the experts of each mixture out over `mesh`."""
-    for moe in mixtures(model):
+    """Divide the experts of each mixture over `mesh`."""
+    for moe in moe_layers(model):
         for name, weight in list(moe.experts.named_parameters()):
             part = distribute_tensor(weight, mesh, [Shard(0)], src_data_rank=None)
             moe.experts.register_parameter(name, nn.Parameter(part))
@@ -20,17 +20,24 @@ def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 class Exchange:
-    """Hooks around a rank's experts: in front, tokens come from all ranks; behind, they go back."""
+    """Hooks around a rank's experts: before them, tokens come from all ranks; after them, the outputs go back."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
 
     def attach(self, experts: Experts) -> None:
+        """Add the hooks."""
         experts.register_forward_pre_hook(self.dispatch)
         experts.register_forward_hook(self.combine)
 
     def dispatch(self, _: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Tokens of this rank for all experts -> tokens of all ranks for this rank's experts, sorted by expert."""
+        """Turn the tokens of this rank, for all experts, into the tokens of all ranks for this rank's experts, by
+        expert.
+
+        Example on rank 0 of 2, with 2 experts each: `theirs` [[2, 1], [0, 3]] means that rank 0 sends 2 and 1 tokens to
+        experts 0 and 1, and rank 1 sends 0 and 3. They arrive by rank, as experts 0 0 1 1 1 1, and a stable sort by
+        expert keeps each rank's order.
+        """
         tokens, counts = inputs
         theirs = all_to_all_single(counts, None, None, self.group).view(self.group.size(), -1)  # (ranks, own experts)
         self.sent, self.received = split_sizes(counts.view_as(theirs).sum(1)), split_sizes(theirs.sum(1))
@@ -40,12 +47,12 @@ class Exchange:
         return arrived[self.order], theirs.sum(0)
 
     def combine(self, _: nn.Module, __: tuple[Tensor, Tensor], out: Tensor) -> Tensor:
-        """What the experts made of them, to the ranks and places that the tokens came from."""
+        """Send the outputs of the experts back to the ranks and rows that the tokens came from."""
         unsorted = torch.empty_like(out).index_copy(0, self.order, out)
         return all_to_all_single_autograd(unsorted, self.sent, self.received, self.group)
 
 
 def split_sizes(counts: Tensor) -> list[int]:
-    """On the host, which waits for the device here: the exchange must know them."""
+    """Return the counts on the host, where the exchange needs them; this waits for the device."""
     sizes: list[int] = counts.tolist()
     return sizes

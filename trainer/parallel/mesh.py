@@ -1,4 +1,4 @@
-"""How many ranks each kind of parallelism takes, and the device mesh of them."""
+"""How many ranks does each kind of parallelism take, and what is the device mesh of them?"""
 
 import math
 from dataclasses import dataclass
@@ -23,26 +23,26 @@ class Degrees:
 
     @property
     def data_parallel(self) -> int:
-        """Ranks that read different data."""
+        """Number of ranks that read different data."""
         return self.dp_replicate * self.dp_shard
 
     def dense(self) -> dict[str, int]:
-        """The dimensions of the mesh of all weights but the experts."""
+        """Return the dimensions of the mesh of all weights but the experts."""
         return {"dp_replicate": self.dp_replicate, "dp_shard": self.dp_shard}
 
     def sparse(self) -> dict[str, int]:
-        """The dimensions of the experts' mesh: "ep" has different experts, "efsdp" parts of the same."""
+        """Return the dimensions of the experts' mesh: "ep" has different experts, "efsdp" parts of the same ones."""
         return {"dp_replicate": self.dp_replicate, EXPERT_SHARD: self.dp_shard // self.ep, EXPERT: self.ep}
 
     def described(self) -> dict[str, int]:
-        """As run.json has it."""
+        """Return the degrees as run.json has them."""
         return {**self.dense(), "cp": 1, "tp": 1, "pp": 1, "ep": self.ep}
 
 
-def mesh_of(sizes: dict[str, int], device_type: str) -> DeviceMesh | None:
-    """The mesh of all dimensions larger than 1; None on a single rank.
+def build_mesh(sizes: dict[str, int], device_type: str) -> DeviceMesh | None:
+    """Return the mesh of all dimensions larger than 1, or None on a single rank.
 
-    The experts' shards are a dimension even where they are whole, since FSDP wants one.
+    The experts' shards are a dimension even if they are whole, because FSDP needs one.
     """
     kept = {name: size for name, size in sizes.items() if size > 1 or name == EXPERT_SHARD}
     mesh = init_device_mesh(device_type, tuple(kept.values()), mesh_dim_names=tuple(kept)) if kept else None
@@ -53,7 +53,7 @@ def mesh_of(sizes: dict[str, int], device_type: str) -> DeviceMesh | None:
 
 @dataclass(frozen=True)
 class World:
-    """This rank's place among all."""
+    """The position of this rank among all ranks."""
 
     rank: int
     size: int
@@ -70,7 +70,7 @@ class World:
 
 
 def degrees(config: Parallelism, world_size: int) -> Degrees:
-    """The degrees of a job of `world_size` ranks; -1 takes what remains.
+    """Return the degrees of a job of `world_size` ranks; -1 takes what remains.
 
     Raises:
         ConfigError: They do not multiply to the world size, or the experts' degree does not divide that of sharding.

@@ -1,9 +1,9 @@
-"""All parallelism that is applied to a model, in order."""
+"""Applies all kinds of parallelism to a model, in the order that they need."""
 
 from trainer.config import ConfigError, JobConfig
 from trainer.config.sections import Compile
 from trainer.models.decoder import Decoder, init_weights
-from trainer.models.moe import mixtures
+from trainer.models.moe import moe_layers
 from trainer.parallel.activation_checkpoint import apply_activation_checkpointing
 from trainer.parallel.data_parallel import apply_ddp, apply_fsdp
 from trainer.parallel.expert_parallel import apply_expert_parallel
@@ -11,18 +11,19 @@ from trainer.parallel.mesh import EXPERT, World
 
 
 def parallelize(model: Decoder, config: JobConfig, world: World, seed: int) -> None:
-    """Change a model on the meta device into the part of it that this rank trains, with seeded weights."""
-    lay_out(model, config, world)
+    """Turn a model on the meta device into the part of it that this rank trains, with seeded weights."""
+    parallelize_without_memory(model, config, world)
     model.to_empty(device=world.device)
     init_weights(model, seed)
+    # DDP broadcasts the weights when it is applied, so they must be there.
     if world.mesh and world.degrees.dp_shard == 1:
         apply_ddp(model, world.mesh)
 
 
-def lay_out(model: Decoder, config: JobConfig, world: World) -> None:
-    """What can be applied to a model before it has memory: experts, recomputation, compilation, sharding."""
-    for moe in mixtures(model):
-        moe.router.even = config.debug.moe_force_load_balance
+def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) -> None:
+    """Apply what can be applied before a model has memory: experts, recomputation, compilation, sharding."""
+    for moe in moe_layers(model):
+        moe.router.force_balance = config.debug.moe_force_load_balance
     if world.experts:
         apply_expert_parallel(model, world.experts[EXPERT])
     apply_activation_checkpointing(model, config.activation_checkpoint)
@@ -33,12 +34,12 @@ def lay_out(model: Decoder, config: JobConfig, world: World) -> None:
 
 
 def compile_blocks(model: Decoder, config: Compile) -> None:
-    """Compile one block at a time: they are alike, so the compiler works once.
+    """Compile one block at a time: they have the same shape, so the compiler works once.
 
     Raises:
         ConfigError: The model has experts.
     """
-    if any(mixtures(model)):
+    if any(moe_layers(model)):
         raise ConfigError("blocks with experts cannot be compiled", 'give compile.components = ["loss"]')
     for block in model.layers.values():
         block.compile(backend=config.backend, fullgraph=True)

@@ -1,10 +1,10 @@
-"""Ready configurations of this model."""
+"""Ready configurations of Llama 3, for `--module llama3 --config NAME`."""
 
 from trainer.config.sections import JobConfig, LRScheduler, Metrics, Model, Training
 
 
 def llama3_debugmodel() -> JobConfig:
-    """Ten steps that fit on a laptop."""
+    """Return ten steps that fit on a laptop."""
     return JobConfig(
         metrics=Metrics(log_freq=1),
         model=Model(flavor="debugmodel"),

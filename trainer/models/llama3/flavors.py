@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModelArgs:
-    """The shape of a model."""
+    """The shape of a Llama 3; sizes in features, heads, layers and tokens."""
 
     dim: int = 4096
     n_layers: int = 32

@@ -12,14 +12,17 @@ from trainer.models.llama3.flavors import ModelArgs
 
 
 def rotations(length: int, head_dim: int, theta: float) -> Tensor:
-    """Cosines and sines of every position's angles: (2, T, H/2), float32."""
+    """Return cosines and sines of every position's angles: (2, T, H/2), float32."""
     speeds = theta ** -(torch.arange(0, head_dim, 2).float() / head_dim)
     angles = torch.outer(torch.arange(length).float(), speeds)
     return torch.stack((angles.cos(), angles.sin()))
 
 
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn each pair of neighbouring features of x (B, T, N, H) by its position's angle."""
+    """Rotate each pair of neighbouring features of x (B, T, N, H) by the angle of its position.
+
+    These are rotary embeddings: https://arxiv.org/abs/2104.09864.
+    """
     cos, sin = (part[: x.shape[1], None, :] for part in rope)
     even, odd = x.float().view(*x.shape[:-1], -1, 2).unbind(-1)
     turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)

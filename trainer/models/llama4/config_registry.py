@@ -1,11 +1,11 @@
-"""Ready configurations of this model."""
+"""Ready configurations of Llama 4, for `--module llama4 --config NAME`."""
 
 from trainer.config.sections import ActivationCheckpoint, JobConfig, LRScheduler, Metrics, Model, Training
 from trainer.models.llama3.config_registry import llama3_debugmodel
 
 
 def llama4_debugmodel() -> JobConfig:
-    """Ten steps that fit on a laptop."""
+    """Return ten steps that fit on a laptop."""
     config = llama3_debugmodel()
     config.model = Model("llama4", "debugmodel")
     return config

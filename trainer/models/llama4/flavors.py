@@ -18,11 +18,11 @@ class ModelArgs(DenseArgs):
     n_experts: int = 16
     top_k: int = 1
     moe_every: int = 1
-    """Each so-manieth layer has experts, the others are dense."""
+    """Every `moe_every`-th layer has experts; the others are dense."""
 
     @property
     def expert_dim(self) -> int:
-        """Width of an expert: all that see a token are together as wide as a dense layer, rounded up."""
+        """Width of an expert: all experts that see a token are together as wide as a dense layer, rounded up."""
         wanted = self.hidden_dim // (self.top_k + 1)
         return -(-wanted // self.multiple_of) * self.multiple_of
 

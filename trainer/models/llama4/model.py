@@ -1,4 +1,4 @@
-"""Llama 4, its attention as Llama 3 has it: causal, with rotary positions in every layer.
+"""Llama 4 with the attention of Llama 3: causal, with rotary positions in every layer.
 
 The published model leaves positions out of every fourth layer and attends within 8,192 tokens in the others.
 """
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from trainer.models.llama3.model import Attention, FeedForward, Llama3
 from trainer.models.llama4.flavors import ModelArgs
-from trainer.models.moe import Experts, MoE, Router, mixtures
+from trainer.models.moe import Experts, MoE, Router, moe_layers
 
 
 class SparseBlock(nn.Module):
@@ -40,12 +40,12 @@ class Llama4(Llama3):
 
     def reset_buffers(self) -> None:
         super().reset_buffers()
-        for moe in mixtures(self):
+        for moe in moe_layers(self):
             moe.reset_buffers()
 
     def flops_per_token(self, length: int) -> int:
-        """Of the experts only those count that see a token."""
-        experts = sum(p.numel() for moe in mixtures(self) for p in moe.experts.parameters())
+        """Return the operations per token; of the experts only those count that see a token."""
+        experts = sum(p.numel() for moe in moe_layers(self) for p in moe.experts.parameters())
         idle = experts - experts * self.args.top_k // self.args.n_experts
         return super().flops_per_token(length) - 6 * idle
 
