@@ -1,66 +1,90 @@
-"""Numbers and words in a text, read where they are known to stand: many at once, eight bytes at a time."""
+r"""Read numbers and words at known positions of a text, thousands at once, eight bytes at a time.
+
+A *word* is eight bytes of text in one `uint64`. Text is little-endian here: the first byte is the lowest one.
+
+Masking, for comparing texts but for their digits: `b"gemm_64,"` and `b"gemm_32,"` both become `b"WU]]o\t\t\x1c"`. Each
+byte is combined with `0` by exclusive or, which turns the digits, and nothing else, into 0 to 9; the larger of that and
+9 is kept.
+
+Parsing `b"00012345"` takes three steps, each on the whole word, and each joins neighbours into one number:
+
+    digits           0  0  0  1  2  3  4  5
+    pairs      x10      0     1    23    45
+    fours     x100            1        2345
+    eights  x10000                    12345
+
+This is the "SIMD within a register" parsing of D. Lemire and J. Mula, here for a whole column of words.
+"""
 
 import numpy as np
 import numpy.typing as npt
 
-Column = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
+from analyzers.columns import Integers, Words
 
-WORD = 8
-MARGIN = 2 * WORD
-"""Bytes that must lie before the first number: it is read as if it were as long as any."""
+WORD_BYTES = 8
+MARGIN_BYTES = 2 * WORD_BYTES
+"""Bytes that must stand before the first number: each is read as if it had 16 digits, then cut to those it has."""
 ZERO = np.uint8(ord("0"))
-ZEROS = np.uint64(int.from_bytes(b"0" * WORD, "little"))
-LAST = np.array([(1 << 64) - (1 << 8 * (WORD - length)) for length in range(WORD + 1)], np.uint64)
-"""Masks that keep so many of the last bytes of a word, whose first byte in the text is its lowest."""
-# Neighbours become one, digits first, then pairs, then fours: what the left one is worth, how far off the right one is.
-JOINS = [
+ZEROS = np.uint64(int.from_bytes(b"0" * WORD_BYTES, "little"))
+LAST_BYTES = np.array([(1 << 64) - (1 << 8 * (WORD_BYTES - length)) for length in range(WORD_BYTES + 1)], np.uint64)
+"""`LAST_BYTES[n]` keeps the last n bytes of a word: the higher ones, as the first byte in the text is the lowest."""
+# For each step: the factor of the left neighbour, the distance of the right one in bits, the bits that hold results.
+JOIN_STEPS = [
     (np.uint64(10), np.uint64(8), np.uint64(0x00FF00FF00FF00FF)),
     (np.uint64(100), np.uint64(16), np.uint64(0x0000FFFF0000FFFF)),
     (np.uint64(10_000), np.uint64(32), np.uint64(0x00000000FFFFFFFF)),
 ]
 
 
-def parts(text: bytes, start: Column, length: int) -> npt.NDArray[np.void]:
-    """So many bytes of the text from each place on."""
+def slices_at(text: bytes, start: Integers, length: int) -> npt.NDArray[np.void]:
+    """Return `length` bytes of the text from each position on, as an array of that many bytes each.
+
+    Raises:
+        IndexError: A slice would reach beyond the text.
+    """
     # As a type without alignment they are copied; as numbers numpy would cast them one by one, thirty times as slow.
-    every = np.ndarray((len(text) - length + 1,), f"V{length}", buffer=text, strides=(1,))
-    found: npt.NDArray[np.void] = every[start]
-    return found
+    at_every_byte = np.ndarray((len(text) - length + 1,), f"V{length}", buffer=text, strides=(1,))
+    slices: npt.NDArray[np.void] = at_every_byte[start]
+    return slices
 
 
-def width_of(length: int) -> int:
-    """How many words hold so many bytes."""
-    return -(-length // WORD)
+def words_needed(length: int) -> int:
+    """Return how many words hold so many bytes."""
+    return -(-length // WORD_BYTES)
 
 
-def words_before(text: bytes, stop: Column, length: int) -> Words:
-    """So many bytes of the text before each place, in rows of words, zeros first; seven more bytes must lie there."""
-    width = width_of(length)
-    found = parts(text, stop - WORD * width, WORD * width).view("<u8").reshape(-1, width)
-    found[:, 0] &= LAST[length - WORD * (width - 1)]
-    return found
+def words_before(text: bytes, stop: Integers, length: int) -> Words:
+    """Return the `length` bytes before each position as rows of words, filled up with zero bytes on the left.
+
+    Up to seven bytes before those are read, so they must exist.
+    """
+    width = words_needed(length)
+    words = slices_at(text, stop - WORD_BYTES * width, WORD_BYTES * width).view("<u8").reshape(-1, width)
+    words[:, 0] &= LAST_BYTES[length - WORD_BYTES * (width - 1)]
+    return words
 
 
-def masked(words: Words) -> Words:
-    """The words with all digits alike, and nothing else like them."""
-    # Bounds of the array's own type: with others numpy takes twenty times as long.
-    found: Words = np.clip(words.view(np.uint8) ^ ZERO, np.uint8(9), np.uint8(255)).view(np.uint64)
-    return found
+def mask_digits(words: Words) -> Words:
+    """Return words in which all digits are the same, and nothing else is like them."""
+    # Bounds of the array's own type: with Python's integers numpy takes twenty times as long.
+    masked: Words = np.clip(words.view(np.uint8) ^ ZERO, np.uint8(9), np.uint8(255)).view(np.uint64)
+    return masked
 
 
-def values(text: bytes, end: Column, length: Column) -> Column:
-    """The numbers of `length` digits, 16 at most, that end at `end` in the text."""
-    found = joined(parts(text, end - WORD, WORD).view("<u8"), np.minimum(length, WORD))
-    if (length > WORD).any():
-        found += joined(parts(text, end - MARGIN, WORD).view("<u8"), np.maximum(length - WORD, 0)) * 10**WORD
-    return found
+def parse_numbers(text: bytes, end: Integers, length: Integers) -> Integers:
+    """Return the numbers of `length` digits each, 16 at most, whose last digit stands before `end` in the text."""
+    numbers = parse_words(slices_at(text, end - WORD_BYTES, WORD_BYTES).view("<u8"), np.minimum(length, WORD_BYTES))
+    if (length > WORD_BYTES).any():
+        high = slices_at(text, end - MARGIN_BYTES, WORD_BYTES).view("<u8")
+        numbers += parse_words(high, np.maximum(length - WORD_BYTES, 0)) * 10**WORD_BYTES
+    return numbers
 
 
-def joined(words: Words, length: Column) -> Column:
-    """The number that so many last bytes of each word are."""
+def parse_words(words: Words, length: Integers) -> Integers:
+    """Return the number that the last `length` bytes of each word, all digits, stand for; `words` is overwritten."""
     words ^= ZEROS
-    words &= LAST[length]
-    for worth, bits, kept in JOINS:
-        words = (words * worth + (words >> bits)) & kept
+    # What stands before the number becomes zeros, as if it had leading ones.
+    words &= LAST_BYTES[length]
+    for factor, distance, results in JOIN_STEPS:
+        words = (words * factor + (words >> distance)) & results
     return words.astype(np.int64)

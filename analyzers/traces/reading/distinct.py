@@ -1,61 +1,69 @@
-"""The distinct values of columns of whole numbers, found without sorting where they lie close together."""
+"""Group, number and sum columns of whole numbers, without sorting where their values lie close together.
+
+`np.unique` sorts, which takes most of the time that reading a trace would take: a column of a million names has a few
+hundred different values, and they are small. Here a table with an entry for each possible value takes the sort's place.
+"""
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers
 from analyzers.traces.reading.event_table import downcast
 
-SPARE = 1 << 16
-"""Entries of a table that any column may have, however short."""
+SPARE_ENTRIES = 1 << 16
+"""Entries of the table that any column may have, however short."""
 
 
 def distinct_values(column: Column) -> Column:
-    """The values that occur, ascending."""
+    """Return the values that occur, in ascending order."""
     return factorize(column)[0]
 
 
 def factorize(column: Column) -> tuple[Column, Column]:
-    """The values that occur, ascending, and for each element the number of its own."""
+    """Return the values that occur, in ascending order, and for each element the index of its value among them.
+
+    [7, 20, 7] gives [7, 20] and [0, 1, 0]; as `np.unique(column, return_inverse=True)`.
+    """
     if not len(column):
         return column, column
     low, high = int(column.min()), int(column.max())
-    if high - low > 4 * len(column) + SPARE:
+    if high - low > 4 * len(column) + SPARE_ENTRIES:
         values, code = np.unique(column, return_inverse=True)
         return values, code
-    place = np.subtract(column, low, dtype=np.int64)
+    entry = np.subtract(column, low, dtype=np.int64)
     occurs = np.zeros(high - low + 1, bool)
-    occurs[place] = True
-    return np.flatnonzero(occurs) + low, (np.cumsum(occurs, dtype=np.int32) - np.int32(1))[place]
+    occurs[entry] = True
+    return np.flatnonzero(occurs) + low, (np.cumsum(occurs, dtype=np.int32) - np.int32(1))[entry]
 
 
 def combined_codes(*columns: Column) -> Column:
-    """A number from 0 for each combination of values that occurs, in their order."""
+    """Return a number from 0 for each row; rows have the same number where they are equal in all columns."""
     combined = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, code = factorize(column)
         combined *= len(values)
         combined += code
-        del code
+        del code  # one column of a million rows less, where memory is at its highest
     return downcast(factorize(combined)[1])
 
 
-def rows_by_value(column: Column) -> list[tuple[int, Column]]:
-    """Each value that occurs, ascending, with the places where it does."""
+def rows_by_value(column: Column) -> list[tuple[int, Integers]]:
+    """Return (value, its rows) for each value that occurs, in ascending order."""
     values, code = factorize(column)
-    order = np.argsort(downcast(code), kind="stable")  # by radix where 16 bits hold the numbers
+    order = np.argsort(downcast(code), kind="stable")  # a radix sort where the numbers fit into 16 bits
     bounds = np.cumsum(np.bincount(code, minlength=len(values)))[:-1]
     return list(zip(values.tolist(), np.split(order, bounds), strict=False))
 
 
-def first_rows(code: Column) -> Column:
-    """Where each number from 0 occurs first."""
+def first_rows(code: Column) -> Integers:
+    """Return the row in which each number from 0 occurs first."""
     first = np.zeros(int(code.max(initial=-1)) + 1, np.int64)
-    first[code[::-1]] = np.arange(len(code))[::-1]  # what is written last stays
+    # Of several values written to one element numpy keeps the last, so the rows go backwards.
+    first[code[::-1]] = np.arange(len(code))[::-1]
     return first
 
 
-def sums_by_code(group: Column, values: Column, size: int) -> Column:
-    """The sums of the values that go with each number below `size`; exact, as those of floats are not."""
-    found = np.zeros(size, np.int64)
-    np.add.at(found, group, values)
-    return found
+def sums_by_code(code: Column, values: Column, size: int) -> Integers:
+    """Return the sum of the values of each code below `size`; exact, as `np.bincount`, which sums floats, is not."""
+    sums = np.zeros(size, np.int64)
+    np.add.at(sums, code, values)
+    return sums

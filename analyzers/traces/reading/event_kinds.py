@@ -1,183 +1,230 @@
-"""The kinds of events that were met, and where the digits of each have their meaning."""
+"""Recognise the kind of each event in a block of text, and say where the numbers of each kind stand.
+
+A *kind* is a template (see `templates`) with given names and other texts: `gemm_64` and `gemm_32` are two kinds of one
+template, and all events of one kind differ in numbers alone. An event is recognised in three steps, each for thousands
+of events at once:
+
+1. by the length of its text, as each template has one length;
+2. by its masked text, looked up in the `RowDictionary` of that length: this gives the template;
+3. by the digits inside its texts, looked up in the `RowDictionary` of that template: this gives the kind.
+
+What is not found is learned from one event, if it occurs often enough in the block.
+
+For the event `"ph": "X", "name": "gemm_64", "pid": 0, "ts": 1023.125, "dur": 42.5` step 2 looks up the text
+`"ph": "X", "name": "gemm_99", "pid": 9, "ts": 9999.999, "dur": 99.9` (each digit masked), step 3 the digits `64`. The
+kind that they lead to has, in `EventKinds.layout`,
+
+    field           CONSTANT                        END  LENGTH  SIGN
+    name            the number of the text gemm_64    0       0     0
+    pid             0                                38       1     1
+    ts              0                                50       4     1
+    ts decimals     0                                54       3     1
+    correlation     -1 (the event has none)           0       0     0
+
+so that the whole microseconds of an event of this kind which begins at byte b are the four digits before byte b + 50.
+"""
 
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from analyzers.columns import Column
-from analyzers.traces.reading.digits import MARGIN, WORD, ZERO, Words, masked, width_of, words_before
+from analyzers.columns import Integers, Words
+from analyzers.traces.reading.digits import MARGIN_BYTES, WORD_BYTES, ZERO, mask_digits, words_before, words_needed
 from analyzers.traces.reading.distinct import rows_by_value
 from analyzers.traces.reading.event_table import NO_ARGS, EventTable, bounded, raw_text
-from analyzers.traces.reading.lexicon import REFUSED, UNMET, WORTH_LEARNING, Lexicon
+from analyzers.traces.reading.row_dictionary import LEARN_FROM, UNKNOWN, UNUSABLE, RowDictionary
 from analyzers.traces.reading.stream import ExactEvent
 from analyzers.traces.reading.templates import (
-    ALLOCATING,
-    DECIMALS,
-    LASTING,
-    NUMBERS,
-    ONE,
-    PLACES,
+    DECIMALS_OF,
+    EXACT_EVENT,
+    ID_FIELDS,
+    NUMBER_FIELDS,
+    TO_ALLOCATIONS,
+    TO_EVENTS,
     Template,
-    field_of,
-    understood,
+    template_of,
+    value_of,
 )
 
-TEXTS = ("name", "cat", "shape", "collective", "group", "dtype", "splits", "unfinished", "occupancy")
-FIELDS = {field: i for i, field in enumerate((LASTING, ALLOCATING, *TEXTS, *NUMBERS, *DECIMALS, *DECIMALS.values()))}
+CONSTANT_FIELDS = ("name", "cat", "shape", "collective", "group", "dtype", "splits", "unfinished", "occupancy")
+"""Fields that are the same in all events of one kind, as numbers of texts."""
+FIELDS = {
+    field: i
+    for i, field in enumerate(
+        (TO_EVENTS, TO_ALLOCATIONS, *CONSTANT_FIELDS, *NUMBER_FIELDS, *DECIMALS_OF, *DECIMALS_OF.values())
+    )
+}
 CONSTANT, END, LENGTH, SIGN = range(4)
+# What a kind takes beside its text, and what all may take: the texts of a hostile file may be long, and all different.
 KIND_BYTES, BYTES_AT_MOST = 2000, 32 << 20
-"""What a kind takes beside its text, and what all may take: those of a hostile file may be long, and many."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A text of events; the inside of the braces of each is `text[start[i] : stop[i]]`."""
+    """A text of many events; what stands inside the braces of event i is `text[start[i] : stop[i]]`."""
 
     text: bytes
-    start: Column
-    stop: Column
+    start: Integers
+    stop: Integers
 
-    def piece(self, number: int) -> bytes:
-        return self.text[self.start[number] : self.stop[number]]
+    def event_text(self, event: int) -> bytes:
+        """Return the text inside the braces of one event."""
+        return self.text[self.start[event] : self.stop[event]]
 
-    def chosen(self, rows: Column) -> "Block":
-        return Block(self.text, self.start[rows], self.stop[rows])
+    def select(self, events: Integers) -> "Block":
+        """Return a block of some of the events, which shares the text."""
+        return Block(self.text, self.start[events], self.stop[events])
 
 
-class Form:
-    """A template of texts of `length` bytes, and the kinds of its events.
+class TemplateKinds:
+    """A template of texts of `length` bytes, and the kinds that were met of it.
 
-    `kinds` tells them by the digits of names and other texts: what `mask` leaves of the words in `columns`.
+    `kinds` finds a kind by the digits of its texts: by the words of the text in `columns`, with `mask` applied.
     """
 
     def __init__(self, template: Template, length: int) -> None:
-        told = bytearray(length)
-        for start, end in template.told:
-            told[start:end] = b"\xff" * (end - start)
-        mask = np.frombuffer(told.rjust(width_of(length) * WORD, b"\0"), "<u8")
+        text_digits = bytearray(length)
+        for start, end in template.text_runs:
+            text_digits[start:end] = b"\xff" * (end - start)
+        mask = np.frombuffer(text_digits.rjust(words_needed(length) * WORD_BYTES, b"\0"), "<u8")
         self.template = template
+        # Most words hold no digits of texts; leaving them out makes rows of a few words of texts of a hundred.
         self.columns = np.flatnonzero(mask)
         self.mask = mask[self.columns]
-        self.kinds = Lexicon(len(self.columns))
+        self.kinds = RowDictionary(len(self.columns))
 
 
-class SameLength:
-    """What is known of events whose texts are of one length: `masked` tells by all but the digits which of `forms`."""
+class TemplatesOfLength:
+    """The templates of texts of one length; `by_masked_text` gives the index of one in `templates`."""
 
     def __init__(self, length: int) -> None:
-        self.masked = Lexicon(width_of(length))
-        self.forms: list[Form] = []
+        self.by_masked_text = RowDictionary(words_needed(length))
+        self.templates: list[TemplateKinds] = []
 
 
-class Kinds:
-    """Learns kinds of events from the texts that are met often.
+class EventKinds:
+    """The kinds of events of one file, learned from the texts that occur often.
 
-    `layout[field, :, kind]` is the field's constant and where its digits end, how many they are and their sign; where
-    there are any, the constant is zero. `leading` are the first digits of all kinds' numbers, so many of each as
-    `counts` says.
+    `layout[field, :, kind]` is the field's constant, the byte behind its last digit, the number of its digits, and its
+    sign; where there are digits the constant is 0. `leading` are the first digits of the numbers of all kinds, one kind
+    after the other, `leading_counts[kind]` of each.
     """
 
     def __init__(self, table: EventTable) -> None:
         self.table = table
-        self.known: dict[int, SameLength] = {}
-        self.bytes = 0
-        self.rows: list[Column] = []
+        self.by_length: dict[int, TemplatesOfLength] = {}
+        self.bytes_used = 0
+        self.layouts: list[Integers] = []
         self.leading_of: list[list[int]] = []
         self.layout = np.zeros((len(FIELDS), 4, 0), np.int64)
-        self.leading = self.counts = np.zeros(0, np.int64)
+        self.leading = self.leading_counts = np.zeros(0, np.int64)
 
-    def of(self, block: Block) -> Column:
-        """The kind of each event, a negative number where it is not known."""
-        kinds = np.full(len(block.start), UNMET)
-        readable = np.flatnonzero(block.start >= MARGIN)
-        for length, places in rows_by_value((block.stop - block.start)[readable]):
-            if length in self.known or len(places) >= WORTH_LEARNING:
-                rows = readable[places]
-                kinds[rows] = self.of_length(length, block.chosen(rows))
-        if len(self.rows) > self.layout.shape[-1]:
-            self.lay_out()
+    def recognise(self, block: Block) -> Integers:
+        """Return the kind of each event of a block; a negative number where it is not known."""
+        kinds = np.full(len(block.start), UNKNOWN)
+        readable = np.flatnonzero(block.start >= MARGIN_BYTES)
+        for length, events in rows_by_value((block.stop - block.start)[readable]):
+            if length in self.by_length or len(events) >= LEARN_FROM:
+                rows = readable[events]
+                kinds[rows] = self.recognise_length(length, block.select(rows))
+        if len(self.layouts) > self.layout.shape[-1]:
+            self.update_arrays()
         return kinds
 
-    def of_length(self, length: int, block: Block) -> Column:
-        """The kinds of events whose texts are of one length."""
-        if length not in self.known:
-            self.known[length] = SameLength(length)
-        known = self.known[length]
+    def recognise_length(self, length: int, block: Block) -> Integers:
+        """Return the kinds of events whose texts are all of one length."""
+        if length not in self.by_length:
+            self.by_length[length] = TemplatesOfLength(length)
+        known = self.by_length[length]
         words = words_before(block.text, block.stop, length)
-        found = known.masked.meaning(masked(words), lambda i: self.form(known, block.piece(i)))
-        kinds = np.minimum(found, UNMET)
-        for number in np.flatnonzero(np.bincount(found[found >= 0])):
-            form, places = known.forms[number], np.flatnonzero(found == number)
-            told = words[places[:, None], form.columns] & form.mask
-            kinds[places] = self.of_form(form, told, block.chosen(places))
+        template = known.by_masked_text.look_up(
+            mask_digits(words), lambda event: self.learn_template(known, block.event_text(event))
+        )
+        kinds = np.minimum(template, UNKNOWN)
+        for number in np.flatnonzero(np.bincount(template[template >= 0])):
+            of_template, events = known.templates[number], np.flatnonzero(template == number)
+            text_digits = words[events[:, None], of_template.columns] & of_template.mask
+            kinds[events] = self.recognise_kind(of_template, text_digits, block.select(events))
         return kinds
 
-    def of_form(self, form: Form, told: Words, block: Block) -> Column:
-        """The kinds of events of one form, by the words that tell them."""
-        return form.kinds.meaning(told, lambda i: self.kind(form.template, block.piece(i)))
+    def recognise_kind(self, known: TemplateKinds, text_digits: Words, block: Block) -> Integers:
+        """Return the kinds of events of one template, by the digits of their texts."""
+        return known.kinds.look_up(text_digits, lambda event: self.learn_kind(known.template, block.event_text(event)))
 
-    def lay_out(self) -> None:
-        self.layout = np.stack(self.rows, axis=-1)
-        self.leading = np.array([place for places in self.leading_of for place in places], np.int64)
-        self.counts = np.array([len(places) for places in self.leading_of], np.int64)
+    def update_arrays(self) -> None:
+        """Bring the arrays over all kinds up to date with what was learned."""
+        self.layout = np.stack(self.layouts, axis=-1)
+        self.leading = np.array([byte for positions in self.leading_of for byte in positions], np.int64)
+        self.leading_counts = np.array([len(positions) for positions in self.leading_of], np.int64)
 
-    def with_superfluous_zeros(self, block: Block, kinds: Column) -> Column:
-        """The events of which a number of several digits begins with a zero: they are no JSON."""
+    def with_leading_zeros(self, block: Block, kinds: Integers) -> Integers:
+        """Return the events in which a number of several digits begins with a zero; such text is no JSON.
+
+        An event may occur several times in the answer.
+        """
         known = np.flatnonzero(kinds >= 0)
-        count = self.counts[kinds[known]]
-        # Where each event's places are in `leading`, less where they are among those of all events.
-        shift = (np.cumsum(self.counts) - self.counts)[kinds[known]] - (np.cumsum(count) - count)
-        places = self.leading[np.arange(count.sum()) + np.repeat(shift, count)] + np.repeat(block.start[known], count)
-        found = np.flatnonzero(np.frombuffer(block.text, np.uint8)[places] == ZERO)
-        return known[np.searchsorted(np.cumsum(count), found, side="right")]
+        count = self.leading_counts[kinds[known]]
+        # All leading digits of all events are one flat list. `first` is where those of the event's kind begin in
+        # `self.leading`, less where those of the event begin in the list: added, it turns one index into the other.
+        first = (np.cumsum(self.leading_counts) - self.leading_counts)[kinds[known]] - (np.cumsum(count) - count)
+        in_event = self.leading[np.arange(count.sum()) + np.repeat(first, count)]
+        digits = np.frombuffer(block.text, np.uint8)[in_event + np.repeat(block.start[known], count)]
+        return known[np.searchsorted(np.cumsum(count), np.flatnonzero(digits == ZERO), side="right")]
 
-    def form(self, known: SameLength, text: bytes) -> int | None:
-        """The number of a new form, of which this is an event; None where too much is known already."""
-        if self.bytes >= BYTES_AT_MOST:
+    def learn_template(self, known: TemplatesOfLength, text: bytes) -> int | None:
+        """Return the index of a new template, of which this is an event.
+
+        `UNUSABLE` where its events have to be decoded one by one; None where too much was learned already.
+        """
+        if self.bytes_used >= BYTES_AT_MOST:
             return None
-        self.bytes += 2 * len(text) + KIND_BYTES
-        template = understood(text)
+        self.bytes_used += 2 * len(text) + KIND_BYTES
+        template = template_of(text)
         if template is None:
-            return REFUSED
-        known.forms.append(Form(template, len(text)))
-        return len(known.forms) - 1
+            return UNUSABLE
+        known.templates.append(TemplateKinds(template, len(text)))
+        return len(known.templates) - 1
 
-    def kind(self, template: Template, text: bytes) -> int | None:
-        """The number of a new kind, of which this is an event; None where there are too many already."""
-        if self.bytes >= BYTES_AT_MOST:
+    def learn_kind(self, template: Template, text: bytes) -> int | None:
+        """Return the number of a new kind, of which this is an event; `UNUSABLE` and None as `learn_template` does."""
+        if self.bytes_used >= BYTES_AT_MOST:
             return None
-        self.bytes += len(text) + KIND_BYTES
+        self.bytes_used += len(text) + KIND_BYTES
         try:
-            event = ONE.decode(b"{%b}" % text)
+            event = EXACT_EVENT.decode(b"{%b}" % text)
         except msgspec.DecodeError:
-            return REFUSED
-        self.rows.append(self.row(event, template))
+            return UNUSABLE
+        self.layouts.append(self.layout_of(event, template))
         self.leading_of.append(template.leading)
-        return len(self.rows) - 1
+        return len(self.layouts) - 1
 
-    def row(self, event: ExactEvent, template: Template) -> Column:
-        """The layout of a kind, of which this is an event."""
-        row = np.zeros((len(FIELDS), 4), np.int64)
-        if not template.part:
-            return row
-        row[FIELDS[template.part], CONSTANT] = 1
-        for field in NUMBERS:
-            value = field_of(event, field)
-            row[FIELDS[field], CONSTANT] = self.table.place(value) if field in PLACES else bounded(value)
-        if template.part == LASTING:
+    def layout_of(self, event: ExactEvent, template: Template) -> Integers:
+        """Return the layout of a kind, [field, (CONSTANT, END, LENGTH, SIGN)], given one of its events."""
+        layout = np.zeros((len(FIELDS), 4), np.int64)
+        if not template.target:
+            return layout
+        layout[FIELDS[template.target], CONSTANT] = 1
+        for field in NUMBER_FIELDS:
+            value = value_of(event, field)
+            layout[FIELDS[field], CONSTANT] = self.table.id_of(value) if field in ID_FIELDS else bounded(value)
+        if template.target == TO_EVENTS:
             for field, constant in self.constants(event).items():
-                row[FIELDS[field], CONSTANT] = constant
+                layout[FIELDS[field], CONSTANT] = constant
         for field, number in template.numbers.items():
-            row[FIELDS[field]] = 0, number.end, number.length, number.sign
-        return row
+            layout[FIELDS[field]] = 0, number.end, number.length, number.sign
+        return layout
 
     def constants(self, event: ExactEvent) -> dict[str, int]:
-        """What has no digits of its own; UNMET where the event has none."""
-        args, text = event.args or NO_ARGS, self.table.text
-        known = {"name": text(event.name), "cat": text(event.cat)}
-        known |= {"shape": self.table.shape(args) if args.dims else UNMET, "unfinished": UNMET if args.finished else 0}
-        known["occupancy"] = self.table.occupancy(args) if args.occupancy or args.limits else UNMET
-        names = (args.collective, str(args.group), args.dtype, raw_text(args.splits))
-        told = [text(name) for name in names] if args.collective else [UNMET] * 4
-        return known | dict(zip(("collective", "group", "dtype", "splits"), told, strict=True))
+        """Return the number of the text of each of `CONSTANT_FIELDS`; `UNKNOWN` where the event has none."""
+        args, text_id = event.args or NO_ARGS, self.table.text_id
+        collective = (args.collective, str(args.group), args.dtype, raw_text(args.splits))
+        ids = [text_id(text) for text in collective] if args.collective else [UNKNOWN] * len(collective)
+        return {
+            "name": text_id(event.name),
+            "cat": text_id(event.cat),
+            "shape": self.table.shape_id(args) if args.dims else UNKNOWN,
+            "unfinished": UNKNOWN if args.finished else 0,
+            "occupancy": self.table.occupancy_id(args) if args.occupancy or args.limits else UNKNOWN,
+            **dict(zip(("collective", "group", "dtype", "splits"), ids, strict=True)),
+        }

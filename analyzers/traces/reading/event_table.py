@@ -1,4 +1,4 @@
-"""Events -> columns, one row a duration event; texts become numbers, and rare arguments tables of their own."""
+"""Collect events as columns: one row for each event with a duration, texts as numbers, rare arguments in own tables."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -9,17 +9,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Floats, Integers, Mask
 from analyzers.traces.reading.stream import ALLOCATION, INSTANT, Args, Events
+from analyzers.words import quantity
 
 NO_ARGS = Args()
 MICROSECONDS_AT_MOST = 4.5e15
-"""Half of what int64 nanoseconds hold: sums and ends stay inside."""
+"""About 140 years: half of what int64 nanoseconds hold, so that the end of an event and sums of two stay inside."""
 NUMBER_AT_MOST = 1 << 62
 DIGITS_AT_MOST = 20
 DEVICE_AT_MOST = 1 << 31
 FIRST_TEXT_ID = -2
-"""In pid, tid and stream the number of text n is `FIRST_NAME - n`."""
+"""In pid, tid and stream the text with number n is `FIRST_TEXT_ID - n`; -1 means that the event has none."""
 COLUMNS = ("name", "cat", "start", "end", "pid", "tid", "correlation", "device", "stream")
 SPARSE_TABLES = {
     "collective": ("row", "name", "group", "elements", "elements_out", "dtype", "members", "sequence", "splits"),
@@ -32,31 +33,32 @@ SPARSE_TABLES = {
 }
 """Tables of the events that carry such arguments; their columns are called `collective_row` and so on."""
 ALLOCATIONS = ("at", "pid", "tid", "address", "bytes", "allocated", "reserved", "device_type", "device")
-"""The table of what was allocated and freed, which are no events that last; its columns are `memory_at` and so on."""
+"""The table of allocations and frees, which have a time and no duration; its columns are `memory_at` and so on."""
 NO_ALLOCATIONS = np.zeros((0, 1 + len(ALLOCATIONS)), np.int64)
 TIMES = ("start", "end")
-SIZES = (np.int8, np.int16, np.int32)
+SMALLER_TYPES = (np.int8, np.int16, np.int32)
 
 
 @dataclass(frozen=True)
 class EventRows:
-    """What a block's events gave: `columns` and `order`, by which they are told apart; and the rows of `rare` tables.
+    """What some events of a block add to the table.
 
-    Those begin with the number of the event in `order`. A row of `memory` begins with its own place in that order.
+    `order` has the number of each event in its block and sorts the parts of a block into one. The rows of `sparse`
+    tables begin with an index into `order`; those of `memory` with a number of the same kind as `order` holds.
     """
 
-    order: Column
+    order: Integers
     columns: dict[str, Column]
-    rare: dict[str, Column]
-    memory: Column = field(default_factory=NO_ALLOCATIONS.view)
+    sparse: dict[str, Column]
+    memory: Integers = field(default_factory=NO_ALLOCATIONS.view)
 
 
 class EventTable:
-    """Collects events; in `pid`, `tid` and `stream` -1 is none and what is below stands for a text.
+    """The events of one file.
 
-    A text of `shapes` holds the sizes, the types and the values of an operator's inputs, in JSON, with zeros between;
-    one of `occupancies` how a kernel fills the device: occupancy (%), warps and blocks a multiprocessor, and what newer
-    recorders know of its limits.
+    A text of `shapes` holds the sizes, the types and the values of an operator's inputs, in JSON, with zero bytes
+    between; one of `occupancies` how a kernel fills the device: occupancy in per cent, warps and blocks per
+    multiprocessor, and the limits that newer recorders note.
     """
 
     def __init__(self) -> None:
@@ -64,190 +66,205 @@ class EventTable:
         self.shapes: dict[bytes, int] = {}
         self.occupancies: dict[bytes, int] = {}
         self.parts: dict[str, list[Column]] = {name: [] for name in COLUMNS}
-        self.rare: dict[str, list[Column]] = {name: [] for name in SPARSE_TABLES}
-        self.memory: list[Column] = []
+        self.sparse: dict[str, list[Column]] = {name: [] for name in SPARSE_TABLES}
+        self.memory: list[Integers] = []
         self.threads: list[tuple[int, int, str]] = []
         self.rows = 0
-        self.odd_times = 0
+        self.impossible_times = 0
 
     def add(self, events: Events) -> None:
-        """Take a block of events."""
-        self.join(self.decoded(events, np.arange(len(events))))
+        """Add the events of a decoded block."""
+        self.add_rows(self.rows_of(events, np.arange(len(events))))
 
-    def join(self, *parts: EventRows) -> None:
-        """Take what a block of events gave, part by part; the rows come in the order of all of them."""
+    def add_rows(self, *parts: EventRows) -> None:
+        """Add the events of one block, given in parts; they come in the order of the block."""
         order = np.concatenate([part.order for part in parts])
-        place = np.argsort(order, kind="stable")
+        sorting = np.argsort(order, kind="stable")
         row = np.empty(len(order), np.int64)
-        row[place] = np.arange(self.rows, self.rows + len(order))
+        row[sorting] = np.arange(self.rows, self.rows + len(order))
         for name in COLUMNS:
-            column = np.concatenate([part.columns[name] for part in parts])[place]
+            column = np.concatenate([part.columns[name] for part in parts])[sorting]
+            # Times need eight bytes anyway; the others shrink now, as all blocks together are the reader's memory.
             self.parts[name].append(column if name in TIMES else downcast(column))
         before = 0
         for part in parts:
-            for table, found in part.rare.items():
-                found[:, 0] = row[before + found[:, 0]]
-                self.rare[table].append(downcast(found))
+            for table, rows in part.sparse.items():
+                rows[:, 0] = row[before + rows[:, 0]]
+                self.sparse[table].append(downcast(rows))
             before += len(part.order)
         self.rows += len(order)
         memory = np.concatenate([part.memory for part in parts])
         if len(memory):
             self.memory.append(memory[np.argsort(memory[:, 0], kind="stable"), 1:])
 
-    def decoded(self, events: Events, order: Column) -> EventRows:
-        """The rows of events as the decoder gives them."""
+    def rows_of(self, events: Events, order: Integers) -> EventRows:
+        """Return the rows of decoded events; names of threads are kept, events with impossible times counted."""
         self.threads += [
-            (self.place(event.pid), self.place(event.tid), event.args.name)
+            (self.id_of(event.pid), self.id_of(event.tid), event.args.name)
             for event in events
             if event.ph == "M" and event.name == "thread_name" and event.args
         ]
-        chosen = [i for i, event in enumerate(events) if event.ph == "X" and event.cat != INSTANT]
-        lasting, order_of = [events[i] for i in chosen], order[chosen]
-        odd = impossible_times(floats([e.ts for e in lasting]), floats([e.dur or 0 for e in lasting]))
-        if odd.any():
-            self.odd_times += int(odd.sum())
-            lasting, order_of = [lasting[i] for i in np.flatnonzero(~odd)], order_of[~odd]
+        rows = [i for i, event in enumerate(events) if event.ph == "X" and event.cat != INSTANT]
+        lasting, order_of = [events[i] for i in rows], order[rows]
+        impossible = has_impossible_time(floats([e.ts for e in lasting]), floats([e.dur or 0 for e in lasting]))
+        if impossible.any():
+            self.impossible_times += int(impossible.sum())
+            lasting, order_of = [lasting[i] for i in np.flatnonzero(~impossible)], order_of[~impossible]
         start, dur = nanoseconds([e.ts for e in lasting]), nanoseconds([e.dur or 0 for e in lasting])
-        columns = self.plain_columns(lasting, start, start + dur)
-        return EventRows(order_of, columns, self.rare_columns(lasting), self.allocations(events, order))
+        columns = self.main_columns(lasting, start, start + dur)
+        return EventRows(order_of, columns, self.sparse_tables(lasting), self.allocations(events, order))
 
-    def allocations(self, events: Events, order: Column) -> Column:
-        """The rows of what was allocated and freed, each behind its place in the order."""
-        chosen = [i for i, e in enumerate(events) if e.cat == INSTANT and e.name == ALLOCATION and e.args]
-        if not chosen:
+    def allocations(self, events: Events, order: Integers) -> Integers:
+        """Return the rows of allocations and frees, each behind its number in the block."""
+        rows = [i for i, e in enumerate(events) if e.cat == INSTANT and e.name == ALLOCATION and e.args]
+        if not rows:
             return NO_ALLOCATIONS
-        odd = impossible_times(floats([events[i].ts for i in chosen]), np.zeros(len(chosen)))
-        self.odd_times += int(odd.sum())
-        kept = np.array(chosen)[~odd]
+        impossible = has_impossible_time(floats([events[i].ts for i in rows]), np.zeros(len(rows)))
+        self.impossible_times += int(impossible.sum())
+        kept = np.array(rows)[~impossible]
+        if not len(kept):
+            return NO_ALLOCATIONS
         at = nanoseconds([events[i].ts for i in kept])
-        found = np.array([self.allocation(events[i]) for i in kept], np.int64).reshape(len(kept), -1)
-        return np.column_stack([order[kept], at, found]) if len(kept) else NO_ALLOCATIONS
+        values = np.array([self.allocation(events[i]) for i in kept], np.int64)
+        return np.column_stack([order[kept], at, values])
 
     def allocation(self, event: Any) -> tuple[int, ...]:
-        """All of a row but its time. An address may need all 64 bits, which are taken as a signed number."""
-        a = event.args
-        address = (a.address + (1 << 63)) % (1 << 64) - (1 << 63)
-        size = a.allocation if abs(a.allocation) < NUMBER_AT_MOST else 0
-        totals = bounded(a.allocated), bounded(a.reserved)
-        device = bounded(a.device_type, DEVICE_AT_MOST), bounded(a.device_id, DEVICE_AT_MOST)
-        return (self.place(event.pid), self.place(event.tid), address, size, *totals, *device)
+        """Return the columns of an allocation behind its time; sizes in bytes, negative for a free."""
+        args = event.args
+        # An address may need all 64 bits; as a signed number it stays distinct, which is all that addresses are for.
+        address = (args.address + (1 << 63)) % (1 << 64) - (1 << 63)
+        size = args.allocation if abs(args.allocation) < NUMBER_AT_MOST else 0
+        totals = bounded(args.allocated), bounded(args.reserved)
+        device = bounded(args.device_type, DEVICE_AT_MOST), bounded(args.device_id, DEVICE_AT_MOST)
+        return (self.id_of(event.pid), self.id_of(event.tid), address, size, *totals, *device)
 
-    def plain_columns(self, events: Events, start: Column, end: Column) -> dict[str, Column]:
+    def main_columns(self, events: Events, start: Integers, end: Integers) -> dict[str, Column]:
+        """Return `COLUMNS` of events; `start` and `end` are in nanoseconds."""
         args = [event.args or NO_ARGS for event in events]
-        found = (
-            self.numbers([event.name for event in events]),
-            self.numbers([event.cat for event in events]),
+        columns = (
+            self.text_ids([event.name for event in events]),
+            self.text_ids([event.cat for event in events]),
             start,
             end,
-            self.places([event.pid for event in events]),
-            self.places([event.tid for event in events]),
+            self.ids_of([event.pid for event in events]),
+            self.ids_of([event.tid for event in events]),
             integers([a.correlation for a in args]),
             integers([a.device for a in args], DEVICE_AT_MOST),
-            self.places([a.stream for a in args]),
+            self.ids_of([a.stream for a in args]),
         )
-        return dict(zip(COLUMNS, found, strict=True))
+        return dict(zip(COLUMNS, columns, strict=True))
 
-    def rare_columns(self, events: Events) -> dict[str, Column]:
-        """The rare arguments of events, behind the numbers of those that have them."""
+    def sparse_tables(self, events: Events) -> dict[str, Column]:
+        """Return the rows of each of `SPARSE_TABLES` that has any."""
         args = [(i, event.args) for i, event in enumerate(events) if event.args]
-        found = {
-            "shape": [(i, self.shape(a)) for i, a in args if a.dims],
+        tables: dict[str, list[tuple[int, ...]]] = {
+            "shape": [(i, self.shape_id(a)) for i, a in args if a.dims],
             "autograd": [(i, bounded(a.autograd), bounded(a.forward_thread)) for i, a in args if a.autograd >= 0],
             "copy": [(i, size) for i, a in args if (size := copied_bytes(a)) >= 0],
             "graph": [(i, bounded(a.graph)) for i, a in args if a.graph > 0],
             "unfinished": [(i,) for i, a in args if not a.finished],
-            "occupancy": [(i, self.occupancy(a)) for i, a in args if a.occupancy or a.limits],
+            "occupancy": [(i, self.occupancy_id(a)) for i, a in args if a.occupancy or a.limits],
             "collective": [self.collective(i, a) for i, a in args if a.collective],
         }
-        return {table: np.array(rows, np.int64) for table, rows in found.items() if rows}
+        return {table: np.array(rows, np.int64) for table, rows in tables.items() if rows}
 
-    def shape(self, a: Args) -> int:
-        """Most operators have shapes where these are recorded, but only few different ones."""
-        return self.shapes.setdefault(b"%b\0%b\0%b" % (a.dims, a.types, a.concrete), len(self.shapes))
+    def shape_id(self, args: Args) -> int:
+        """Return the number of the text of an operator's inputs, of which even a large file has few different ones."""
+        return self.shapes.setdefault(b"%b\0%b\0%b" % (args.dims, args.types, args.concrete), len(self.shapes))
 
-    def occupancy(self, a: Args) -> int:
-        """Kernels of one size and code fill the device alike, so that there are few different ones."""
-        text = b"%b\0%b\0%b\0%b" % (a.occupancy, a.warps, a.blocks, a.limits)
+    def occupancy_id(self, args: Args) -> int:
+        """Return the number of the text of a kernel's occupancy; kernels of one size and code have the same."""
+        text = b"%b\0%b\0%b\0%b" % (args.occupancy, args.warps, args.blocks, args.limits)
         return self.occupancies.setdefault(text, len(self.occupancies))
 
-    def collective(self, row: int, a: Args) -> tuple[int, ...]:
-        sizes = bounded(a.elements), bounded(a.elements_out)
-        texts = self.text(a.collective), self.text(str(a.group))
-        dtype, splits = self.text(a.dtype), self.text(raw_text(a.splits))
-        return (row, *texts, *sizes, dtype, bounded(a.members), bounded(a.sequence), splits)
+    def collective(self, row: int, args: Args) -> tuple[int, ...]:
+        """Return a row of the table of collectives."""
+        sizes = bounded(args.elements), bounded(args.elements_out)
+        texts = self.text_id(args.collective), self.text_id(str(args.group))
+        dtype, splits = self.text_id(args.dtype), self.text_id(raw_text(args.splits))
+        return (row, *texts, *sizes, dtype, bounded(args.members), bounded(args.sequence), splits)
 
-    def text(self, text: str) -> int:
+    def text_id(self, text: str) -> int:
+        """Return the number of a text, a new one where it was not met before."""
         return self.texts.setdefault(text, len(self.texts))
 
-    def numbers(self, texts: Sequence[str]) -> Column:
+    def text_ids(self, texts: Sequence[str]) -> Integers:
+        """Return the number of each text."""
         known = self.texts
         return np.fromiter([known.setdefault(text, len(known)) for text in texts], np.int64, len(texts))
 
-    def place(self, value: int | str) -> int:
-        """A pid, tid or stream: one that is no such number counts as a name."""
+    def id_of(self, value: object) -> int:
+        """Return a pid, tid or stream as its column holds it; one that is no such number counts as a text."""
         if isinstance(value, int) and -1 <= value < NUMBER_AT_MOST:
             return value
-        return FIRST_TEXT_ID - self.text(str(value))
+        return FIRST_TEXT_ID - self.text_id(str(value))
 
-    def places(self, values: Sequence[int | str]) -> Column:
-        """The same for many: nearly always all are numbers."""
+    def ids_of(self, values: Sequence[int | str]) -> Integers:
+        """Return many of them."""
+        # Nearly always all are numbers, and numpy converts them at once; a text among them raises.
         with suppress(OverflowError, ValueError):
-            numbers = np.fromiter(values, np.int64, len(values))  # a text raises
+            numbers = np.fromiter(values, np.int64, len(values))
             if numbers.min() >= -1:
                 return numbers
-        return np.array([self.place(value) for value in values], np.int64)
+        return np.array([self.id_of(value) for value in values], np.int64)
 
     def columns(self) -> dict[str, Column]:
-        """All columns; the table is used up."""
-        made = {name: concatenated(self.parts.pop(name)) for name in COLUMNS}
+        """Return all columns; the table is used up, so that there never is a second copy of them."""
+        columns = {name: concatenated(self.parts.pop(name)) for name in COLUMNS}
         for table, names in SPARSE_TABLES.items():
-            rows = np.concatenate([np.zeros((0, len(names)), np.int8), *self.rare.pop(table)])
+            rows = np.concatenate([np.zeros((0, len(names)), np.int8), *self.sparse.pop(table)])
             rows = rows[np.argsort(rows[:, 0], kind="stable")]
-            made |= {f"{table}_{name}": downcast(rows[:, i]) for i, name in enumerate(names)}
+            columns |= {f"{table}_{name}": downcast(rows[:, i]) for i, name in enumerate(names)}
         memory = np.concatenate([NO_ALLOCATIONS[:, 1:], *self.memory])
-        held = {f"memory_{name}": downcast(memory[:, i]) for i, name in enumerate(ALLOCATIONS)}
-        return made | held | {"memory_at": memory[:, 0]}
+        columns |= {f"memory_{name}": downcast(memory[:, i]) for i, name in enumerate(ALLOCATIONS)}
+        # A trace whose times are small still has times of eight bytes, as what is added to them may not be small.
+        return columns | {"memory_at": memory[:, 0]}
 
     def problems(self) -> list[str]:
-        return [f"{self.odd_times} events with impossible times were left out"] if self.odd_times else []
+        """Return a sentence about events that were left out, if any were."""
+        count = self.impossible_times
+        return [f"left out {quantity(count, 'event')} with impossible times"] if count else []
 
 
-def copied_bytes(a: Args) -> int:
-    """How many bytes a copy moves; older ROCm notes them with the call, as a text."""
-    noted = bytes(a.size).strip(b'"')
-    return bounded(int(noted[:DIGITS_AT_MOST]) if a.bytes < 0 and noted.isdigit() else a.bytes)
+def copied_bytes(args: Args) -> int:
+    """Return how many bytes a copy moves, -1 where the event is no copy."""
+    # Older ROCm notes the size with the call that launches the copy, as a text.
+    size = bytes(args.size).strip(b'"')
+    return bounded(int(size[:DIGITS_AT_MOST]) if args.bytes < 0 and size.isdigit() else args.bytes)
 
 
 def concatenated(parts: list[Column]) -> Column:
+    """Return the parts of a column in one piece; an empty column if there are none."""
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def downcast(column: Column) -> Column:
-    """The same whole numbers in as few bytes each as hold them all."""
+    """Return the same whole numbers in the smallest type that holds them all."""
     low, high = column.min(initial=0), column.max(initial=0)
-    for size in SIZES:
+    for size in SMALLER_TYPES:
         if np.iinfo(size).min <= low and high <= np.iinfo(size).max:
             return column.astype(size)
     return column
 
 
-def floats(values: Sequence[Any]) -> Column:
+def floats(values: Sequence[Any]) -> Floats:
+    """Return numbers of any type as floats."""
     return np.fromiter(values, np.float64, len(values))
 
 
-def impossible_times(begin: Column, length: Column) -> Column:
-    """Which events begin, last or end where no clock reaches; in microseconds."""
-    possible: Column = (np.abs(begin) < MICROSECONDS_AT_MOST) & (length >= 0) & (length < MICROSECONDS_AT_MOST)
-    return ~possible
+def has_impossible_time(begin: Floats, duration: Floats) -> Mask:
+    """Return which events begin, last or end where no clock reaches, or last less than no time; in microseconds."""
+    # A NaN compares as false, so it is impossible, too.
+    return ~((np.abs(begin) < MICROSECONDS_AT_MOST) & (duration >= 0) & (duration < MICROSECONDS_AT_MOST))
 
 
-def bounded(value: int, limit: int = NUMBER_AT_MOST) -> int:
-    """A number as its column holds it; others no recorder writes."""
+def bounded(value: Any, limit: int = NUMBER_AT_MOST) -> int:
+    """Return a number as its column holds it; -1 for what no recorder writes: below -1, or `limit` and more."""
     return value if -1 <= value < limit else -1
 
 
-def integers(values: Sequence[int], limit: int = NUMBER_AT_MOST) -> Column:
-    """The same for many."""
+def integers(values: Sequence[int], limit: int = NUMBER_AT_MOST) -> Integers:
+    """Return many numbers as `bounded` does."""
     try:
         numbers = np.fromiter(values, np.int64, len(values))
     except OverflowError:
@@ -255,20 +272,23 @@ def integers(values: Sequence[int], limit: int = NUMBER_AT_MOST) -> Column:
     return np.where((numbers >= -1) & (numbers < limit), numbers, -1)
 
 
-def nanoseconds(microseconds: Sequence[Any]) -> Column:
-    """Decimal microseconds as integer nanoseconds, exact for decimals, and for floats below 2**43."""
+def nanoseconds(microseconds: Sequence[Any]) -> Integers:
+    """Return decimal microseconds as integer nanoseconds: exact for decimals, and for floats below 2**43.
+
+    Whole microseconds and their fraction are converted apart: `rint(ts * 1000)` is off by 1 ns from 2**42 on.
+    """
     if microseconds and isinstance(microseconds[0], Decimal):
         return np.array([int(value * 1000) for value in microseconds], np.int64)
     values = floats(microseconds)
     whole = np.floor(values)
-    found: Column = whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
-    return found
+    return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
 
 
 def raw_text(raw: msgspec.Raw) -> str:
-    """A piece of JSON as it stood in the file."""
+    """Return a piece of JSON as it stood in the file."""
     return bytes(raw).decode("utf-8", "replace")
 
 
 def decoded_texts(texts: Iterable[bytes]) -> list[str]:
+    """Return texts as strings, with the replacement character for what is no UTF-8."""
     return [text.decode("utf-8", "replace") for text in texts]

@@ -1,102 +1,112 @@
-"""A profiler trace -> columns, one row a duration event, times in integer nanoseconds.
+"""Read a profiler trace into columns: one row for each event with a duration, times in integer nanoseconds.
 
-Runs in the limited child of `analyzers.store`. Memory grows with the columns, not with the text.
+Runs in the limited child process of `analyzers.store`. Its memory grows with the columns, not with the text of the
+file, of which only one block is held.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from analyzers.columns import Column
 from analyzers.traces.reading.event_table import EventTable, decoded_texts
-from analyzers.traces.reading.stream import CounterEvent, Reading, read_events
-from analyzers.traces.reading.templated_events import Shortcut
-
-VERSION = 3
+from analyzers.traces.reading.stream import CounterEvent, ReadState, read_events
+from analyzers.traces.reading.templated_events import TemplateReader
 
 MEMBERS_AT_MOST = 1 << 20
+"""Ranks of one process group."""
 COUNTER_AT_MOST = 1e18
+# Once this much was allocated and freed, glibc keeps as much for what comes next. Else it gives the memory of each
+# block of text back to the system, and the next block costs as many page faults as it has pages.
 KEPT_BYTES = 31 << 20
-"""Once so much was allocated and freed, glibc keeps as much for what comes next; else it gives the memory of each block
-of text back, and the next block costs as many page faults as pages."""
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """The columns of one trace and its `meta`; see `model.Trace` for what they mean.
+    """Return the columns of one trace and its `meta`; see `model.Trace` for what they mean.
 
     Raises:
-        InputError: It is no trace.
+        InputError: The file is no profiler trace.
     """
     bytes(KEPT_BYTES)
     table = EventTable()
-    reading = Reading(table.add, Shortcut(table).take)
+    state = ReadState(table.add, TemplateReader(table).read_block)
     with paths[0].open("rb") as file:
-        read_events(file, reading)
+        read_events(file, state)
     meta = {
         "names": list(table.texts),
         "shapes": decoded_texts(table.shapes),
         "occupancies": decoded_texts(table.occupancies),
         "threads": table.threads,
-        "problems": reading.problems() + table.problems(),
-        "truncated": reading.truncated,
-        "header": header(reading.metadata),
-        "counters": counters(reading.counters),
+        "problems": state.problems() + table.problems(),
+        "truncated": state.truncated,
+        "header": header_of(state.metadata),
+        "counters": summed_counters(state.counters),
     }
     return table.columns(), meta
 
 
-def counters(events: list[CounterEvent]) -> list[dict[str, Any]]:
-    """Each counter of each range of the device, summed: `range`, `name`, `count`, `total`."""
-    found: dict[tuple[str, str], list[float]] = {}
+def summed_counters(events: list[CounterEvent]) -> list[dict[str, object]]:
+    """Return each performance counter of each range of code, summed: `range`, `name`, `count`, `total`."""
+    values_of: dict[tuple[str, str], list[float]] = {}
     for event in events:
         for name, value in event.args.items():
             if isinstance(value, int | float) and abs(value) < COUNTER_AT_MOST:
-                found.setdefault((event.name, name), []).append(value)
+                values_of.setdefault((event.name, name), []).append(value)
     return [
-        {"range": part, "name": name, "count": len(values), "total": sum(values)}
-        for (part, name), values in found.items()
+        {"range": code_range, "name": name, "count": len(values), "total": sum(values)}
+        for (code_range, name), values in values_of.items()
     ]
 
 
-def header(metadata: dict[str, Any]) -> dict[str, Any]:
-    """What the file says about its job: rank, world size, backend, time base, devices, process groups."""
+def header_of(metadata: Mapping[str, object]) -> dict[str, object]:
+    """Return what the file says about its job; a key is missing where it does not say.
+
+    `rank`, `world_size`, `backend`, `base_ns` (added to times it gives Unix time), `host`, `devices` (names),
+    `device_bytes` (the memory of each), `groups` (process groups), `shapes` and `stacks` (whether they were recorded).
+    """
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     properties = metadata.get("deviceProperties")
-    listed = [p for p in properties if isinstance(p, dict)] if isinstance(properties, list) else []
-    found = {
+    devices = [device for device in properties if isinstance(device, dict)] if isinstance(properties, list) else []
+    sizes = {str(device.get("id")): whole_number(device.get("totalGlobalMem")) for device in devices}
+    header = {
         "rank": whole_number(info.get("rank")),
         "world_size": whole_number(info.get("world_size")),
         "backend": text_or_none(info.get("backend")),
         "base_ns": whole_number(metadata.get("baseTimeNanoseconds")) or 0,
         "host": text_or_none(metadata.get("host_name")),
-        "devices": [name for p in listed if isinstance(name := p.get("name"), str)],
-        "device_bytes": {str(p.get("id")): size for p in listed if (size := whole_number(p.get("totalGlobalMem")))},
-        "groups": groups(info.get("pg_config")),
+        "devices": [name for device in devices if isinstance(name := device.get("name"), str)],
+        "device_bytes": {device: size for device, size in sizes.items() if size},
+        "groups": process_groups(info.get("pg_config")),
         "shapes": bool(metadata.get("record_shapes")),
         "stacks": bool(metadata.get("with_stack")),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in header.items() if value is not None}
 
 
-def groups(config: object) -> list[dict[str, Any]]:
-    """The process groups: name, description and ranks, which older recorders write as a text."""
-    listed = [group for group in config if isinstance(group, dict)] if isinstance(config, list) else []
+def process_groups(config: object) -> list[dict[str, object]]:
+    """Return the process groups of a job: `name`, `desc` (such as `mesh_tp`) and `ranks` of each."""
+    groups = [group for group in config if isinstance(group, dict)] if isinstance(config, list) else []
     return [
         {"name": str(group.get("pg_name", "")), "desc": str(group.get("pg_desc") or ""), "ranks": members(group)}
-        for group in listed
+        for group in groups
     ]
 
 
-def members(group: dict[str, Any]) -> list[int]:
+def members(group: Mapping[str, object]) -> list[int]:
+    """Return the ranks of a process group; empty where the file has none that can be read."""
     ranks = group.get("ranks")
+    # torch writes a list, Kineto on its own a text such as "[0, 1]".
     if isinstance(ranks, str):
         ranks = [int(word) for word in ranks.strip("[] ").split(",") if word.strip().isdecimal()]
     return [rank for rank in ranks if isinstance(rank, int)][:MEMBERS_AT_MOST] if isinstance(ranks, list) else []
 
 
 def whole_number(value: object) -> int | None:
+    """Return a value of the file as a number that int64 holds, None where it is none."""
     return value if isinstance(value, int) and abs(value) < 1 << 62 else None
 
 
 def text_or_none(value: object) -> str | None:
+    """Return a value of the file if it is a text."""
     return value if isinstance(value, str) else None

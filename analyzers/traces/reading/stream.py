@@ -1,7 +1,14 @@
-"""The text of a trace, piece by piece: inflated, cut between events, decoded; odd and broken parts are told, not fatal.
+"""Read the text of a trace block by block: inflate it, cut it between events, decode the events.
 
-The cut needs no knowledge of the layout. The last `},{` of a block is tried; if it lay inside an event or a string, the
-text before it is unbalanced, the decoder refuses it, and the `},{` before is tried.
+The cut needs no knowledge of the layout. In the block
+
+    {"name": "a", "args": {"x": [{"y": 1}, {"y": 2}]}}, {"name": "b", "args": {"x": [{"y": 3}, {"y"
+
+the last `}, {` lies inside an event, so the text before it is unbalanced and the decoder refuses it. The `}, {` before
+is tried, leaves one whole event, and the rest waits for the next block.
+
+Text that is broken (control characters, invalid UTF-8, NaN, a file that was cut off) is repaired or left out event by
+event, and becomes a line of `ReadState.problems`; only a file without `traceEvents` is an error.
 """
 
 import re
@@ -17,16 +24,19 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from analyzers.errors import InputError
+from analyzers.words import quantity
 
 BLOCK_BYTES = 4 << 20
-HEAD_AT_MOST = 64 << 20
-EVENT_AT_MOST = 32 << 20
-NEAR_END = 16 << 10
-"""Of a block, in which an end of an event is looked for."""
+CHUNK_BYTES = 1 << 20
+"""Of a gzipped file, inflated at once."""
+HEAD_BYTES_AT_MOST = 64 << 20
+EVENT_BYTES_AT_MOST = 32 << 20
+NEAR_END_BYTES = 16 << 10
+"""The last part of a block, in which the end of an event is looked for."""
 CUTS_AT_MOST = 64
 ENDS_AT_MOST = 16
 """Ends that are tried for one event before it is given up: its arguments may hold lists of objects."""
-GZIP = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b"
 
 ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 BARE = re.compile(rb"\s*\[")
@@ -34,15 +44,17 @@ SEAM = re.compile(rb"\}(?=\s*,\s*\{)")
 CLOSE = re.compile(rb"\}(?=\s*\])")
 EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*\{|\]))")
 COUNTED = b"cuda_profiler_range"
+"""The category of events that carry performance counters."""
 INSTANT, ALLOCATION = "cpu_instant_event", "[memory]"
-"""The category of events that happen at once, such as allocations; recorders that stream give them a duration, too."""
-BETWEEN = b", \r\n\t"
-# Beyond 2**43 microseconds a float64 no longer holds every nanosecond.
+"""The category of events without a duration, and the name of allocations; exporters that stream add a bogus one."""
+BETWEEN_EVENTS = b", \r\n\t"
+# From 2**43 microseconds on a float64 does not hold each nanosecond. Some exporters write Unix time, which is later.
 FINE_AND_LATE = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d*[1-9]')
+# JSON knows neither, but recorders in C++ print them.
 NOT_FINITE = re.compile(rb"(?<=[:\s,\[])-?(?:NaN|nan|Infinity|inf)(?=[\s,}\]])")
-CONTROLS = bytes(range(32))
-BLANKED = bytes.maketrans(CONTROLS, b" " * 32)
-NOTHING = msgspec.Raw()
+CONTROL_CHARACTERS = bytes(range(32))
+BLANKED = bytes.maketrans(CONTROL_CHARACTERS, b" " * 32)
+NO_TEXT = msgspec.Raw()
 
 
 class Args(
@@ -74,7 +86,7 @@ class Args(
         "device_id": "Device Id",
     },
 ):
-    """The arguments that the questions need: each kind of event carries some of them."""
+    """The arguments of events that some answer needs; `Raw` ones are kept as text, as only few are ever decoded."""
 
     correlation: int = -1
     device: int = -1
@@ -87,16 +99,16 @@ class Args(
     members: int = 0
     sequence: int = -1
     bytes: int = -1
-    size: msgspec.Raw = NOTHING
+    size: msgspec.Raw = NO_TEXT
     graph: int = 0
-    dims: msgspec.Raw = NOTHING
-    types: msgspec.Raw = NOTHING
-    concrete: msgspec.Raw = NOTHING
-    occupancy: msgspec.Raw = NOTHING
-    limits: msgspec.Raw = NOTHING
-    warps: msgspec.Raw = NOTHING
-    blocks: msgspec.Raw = NOTHING
-    splits: msgspec.Raw = NOTHING
+    dims: msgspec.Raw = NO_TEXT
+    types: msgspec.Raw = NO_TEXT
+    concrete: msgspec.Raw = NO_TEXT
+    occupancy: msgspec.Raw = NO_TEXT
+    limits: msgspec.Raw = NO_TEXT
+    warps: msgspec.Raw = NO_TEXT
+    blocks: msgspec.Raw = NO_TEXT
+    splits: msgspec.Raw = NO_TEXT
     autograd: int = -1
     forward_thread: int = -1
     address: int = 0
@@ -123,7 +135,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """The same, for times that a float64 cannot hold."""
+    """The same, for times that a float64 cannot hold. Decimals take half as long again to decode."""
 
     ph: str
     name: str = ""
@@ -136,7 +148,7 @@ class ExactEvent(msgspec.Struct, gc=False):
 
 
 class BareEvent(msgspec.Struct, gc=False):
-    """What is left of an event whose arguments have odd types."""
+    """An event whose arguments have unexpected types: without them."""
 
     ph: str
     name: str = ""
@@ -149,7 +161,7 @@ class BareEvent(msgspec.Struct, gc=False):
 
 
 class CounterEvent(msgspec.Struct, gc=False):
-    """A range of the device's performance counters: its arguments are their values."""
+    """A range of code with performance counters of the device: its arguments are their names and values."""
 
     name: str = ""
     cat: str = ""
@@ -157,6 +169,7 @@ class CounterEvent(msgspec.Struct, gc=False):
 
 
 Events = list[Any]
+"""Of `Event`, `ExactEvent` or `BareEvent`, which have the same fields."""
 FLOAT = msgspec.json.Decoder(list[Event], strict=False)
 EXACT = msgspec.json.Decoder(list[ExactEvent], strict=False)
 COUNTERS = msgspec.json.Decoder(list[CounterEvent])
@@ -165,14 +178,15 @@ BARE_EVENT = msgspec.json.Decoder(BareEvent, strict=False)
 
 
 @dataclass
-class Reading:
-    """How far a file could be read: `metadata` holds its other keys, `problems` a line for each defect.
+class ReadState:
+    """How far a file was read, and what was wrong with it.
 
-    `shortcut` is offered each block first. It says how much of it is done, or None where the block is to be decoded.
+    `sink` takes the decoded events of each block. `fast_path` is offered each block first: it returns how many bytes of
+    it are done, or None where the block is to be decoded. `metadata` holds the keys of the file beside its events.
     """
 
     sink: Callable[[Events], None]
-    shortcut: Callable[[bytes, "Reading"], int | None] = lambda _text, _reading: None
+    fast_path: Callable[[bytes, "ReadState"], int | None] = lambda _text, _state: None
     decoder: Any = FLOAT
     dropped: int = 0
     stripped: int = 0
@@ -182,179 +196,194 @@ class Reading:
     counters: list["CounterEvent"] = field(default_factory=list)
 
     def problems(self) -> list[str]:
-        told = {
-            "the file is cut off: what was there has been read": self.truncated,
+        """Return one sentence for each kind of defect that was met."""
+        met = {
+            "the file is cut off: all events before the cut were read": self.truncated,
             "control characters, invalid text or non-finite numbers were replaced": self.repaired,
-            f"{self.dropped} events of no known structure were left out": self.dropped,
-            f"the arguments of {self.stripped} events have odd types and were left out": self.stripped,
+            f"left out {quantity(self.dropped, 'event')} of unknown structure": self.dropped,
+            f"left out the arguments of {quantity(self.stripped, 'event')}: unexpected types": self.stripped,
         }
-        return [line for line, holds in told.items() if holds]
+        return [sentence for sentence, was_met in met.items() if was_met]
 
 
-def blocks(file: IO[bytes], reading: Reading) -> Iterator[bytes]:
-    """The file's text in blocks, inflated if gzipped, as far as it goes."""
-    start = file.read(2)
+def inflated_blocks(file: IO[bytes], state: ReadState) -> Iterator[bytes]:
+    """Yield the text of a file, gzipped or not, in blocks; a broken gzip stream ends it and sets `state.truncated`."""
+    magic = file.read(len(GZIP_MAGIC))
     file.seek(0)
-    if start != GZIP:
+    if magic != GZIP_MAGIC:
         yield from iter(lambda: file.read(BLOCK_BYTES), b"")
         return
     inflater = isal_zlib.decompressobj(wbits=31)
-    while chunk := file.read(1 << 20):
+    while chunk := file.read(CHUNK_BYTES):
         while chunk:
             try:
                 text = inflater.decompress(chunk, BLOCK_BYTES)
             except IsalError:  # type: ignore[misc]  # the stub declares an instance
-                reading.truncated = True
+                state.truncated = True
                 return
             if text:
                 yield text
             chunk = inflater.unconsumed_tail
-            if inflater.eof:
+            if inflater.eof:  # gzip files may be joined end to end: the next one begins here
                 chunk, inflater = inflater.unused_data, isal_zlib.decompressobj(wbits=31)
             elif not text:
                 break
 
 
-def read_events(file: IO[bytes], reading: Reading) -> None:
-    """Feed the events of a trace to `reading.sink`, block by block.
+def read_events(file: IO[bytes], state: ReadState) -> None:
+    """Feed the events of a trace to `state.sink`, block by block, and fill in the rest of `state`.
 
     Raises:
-        InputError: It is no trace.
+        InputError: The file is no profiler trace.
     """
-    source = blocks(file, reading)
-    head, buffer = opening(source)
+    blocks = inflated_blocks(file, state)
+    head, buffer = read_head(blocks)
     if FINE_AND_LATE.search(buffer):
-        reading.decoder = EXACT
-    for block in source:
-        buffer = take_block(buffer, reading) + block
-    buffer = take_block(buffer, reading)
-    tail = take_rest(buffer, reading)
-    reading.metadata = metadata(head, tail)
+        state.decoder = EXACT
+    for block in blocks:
+        buffer = consume_block(buffer, state) + block
+    buffer = consume_block(buffer, state)
+    tail = consume_rest(buffer, state)
+    state.metadata = decode_metadata(head, tail)
 
 
-def opening(source: Iterable[bytes]) -> tuple[bytes, bytes]:
-    """The text up to the list of events, and what was read beyond."""
+def read_head(blocks: Iterable[bytes]) -> tuple[bytes, bytes]:
+    """Return the text up to and including the `[` of the list of events, and what was read behind it.
+
+    Raises:
+        InputError: There is no such list.
+    """
     buffer = b""
-    for block in source:
+    for block in blocks:
         buffer += block
-        if found := ARRAY.search(buffer) or BARE.match(buffer):
-            return buffer[: found.end()], buffer[found.end() :].lstrip(BETWEEN)
-        if len(buffer) > HEAD_AT_MOST:
+        if opening := ARRAY.search(buffer) or BARE.match(buffer):
+            return buffer[: opening.end()], buffer[opening.end() :].lstrip(BETWEEN_EVENTS)
+        if len(buffer) > HEAD_BYTES_AT_MOST:
             break
     raise InputError("no traceEvents: not a profiler trace", "give a file that torch.profiler wrote")
 
 
-def take_block(buffer: bytes, reading: Reading) -> bytes:
-    """Pass on the whole events at the buffer's beginning; returns the rest."""
+def consume_block(buffer: bytes, state: ReadState) -> bytes:
+    """Pass on the whole events at the beginning of the buffer; returns the rest."""
     if len(buffer) < BLOCK_BYTES // 2:
         return buffer
-    if (taken := reading.shortcut(buffer, reading)) is not None:
-        return buffer[taken:].lstrip(BETWEEN)
-    near = [match.end() for match in SEAM.finditer(buffer, max(0, len(buffer) - NEAR_END))]
-    taken = cut(buffer, reversed(near), reading)
-    if taken is None and len(buffer) > EVENT_AT_MOST:
-        return salvage(buffer, reading)
-    return buffer if taken is None else buffer[taken:].lstrip(BETWEEN)
+    if (consumed := state.fast_path(buffer, state)) is not None:
+        return buffer[consumed:].lstrip(BETWEEN_EVENTS)
+    seams = [match.end() for match in SEAM.finditer(buffer, max(0, len(buffer) - NEAR_END_BYTES))]
+    consumed = decode_up_to(buffer, reversed(seams), state)
+    # Without a limit a file that never closes an event would be collected as a whole.
+    if consumed is None and len(buffer) > EVENT_BYTES_AT_MOST:
+        return salvage(buffer, state)
+    return buffer if consumed is None else buffer[consumed:].lstrip(BETWEEN_EVENTS)
 
 
-def take_rest(buffer: bytes, reading: Reading) -> bytes:
-    """Pass on the events before the list's end; returns what follows it."""
-    if empty := re.match(rb"[\s,]*\]", buffer):
-        return buffer[empty.end() :]
-    taken = cut(buffer, (match.end() for match in CLOSE.finditer(buffer)), reading)
-    if taken is not None:
-        return buffer[taken:].lstrip()[1:]
-    rest = salvage(buffer, reading).lstrip(BETWEEN)
+def consume_rest(buffer: bytes, state: ReadState) -> bytes:
+    """Pass on the events before the end of the list; returns what follows the `]`."""
+    if no_events := re.match(rb"[\s,]*\]", buffer):
+        return buffer[no_events.end() :]
+    consumed = decode_up_to(buffer, (match.end() for match in CLOSE.finditer(buffer)), state)
+    if consumed is not None:
+        return buffer[consumed:].lstrip()[1:]
+    rest = salvage(buffer, state).lstrip(BETWEEN_EVENTS)
     if rest.startswith(b"]"):
         return rest[1:]
-    reading.truncated = True
+    state.truncated = True
     return b""
 
 
-def cut(buffer: bytes, ends: Iterable[int], reading: Reading) -> int | None:
-    """Decode up to the first of `ends` that leaves whole events; how far that was, or None."""
+def decode_up_to(buffer: bytes, ends: Iterable[int], state: ReadState) -> int | None:
+    """Decode the buffer up to the first of `ends` that leaves whole events; returns that end, or None."""
     for end in islice(ends, CUTS_AT_MOST):
         try:
-            events = decoded(b"[" + buffer[:end] + b"]", reading)
+            events = decode_events(b"[" + buffer[:end] + b"]", state)
         except msgspec.DecodeError:
             continue
-        except UnicodeDecodeError:
+        except UnicodeDecodeError:  # no msgspec.DecodeError, and no other cut would help
             return None
-        reading.sink(events)
+        state.sink(events)
         return end
     return None
 
 
-def decoded(text: bytes, reading: Reading) -> Events:
-    """The events of a list."""
+def decode_events(text: bytes, state: ReadState) -> Events:
+    """Return the events of a JSON list.
+
+    Raises:
+        msgspec.DecodeError: The text is no JSON list.
+    """
     try:
-        events: Events = reading.decoder.decode(text)
+        events: Events = state.decoder.decode(text)
     except msgspec.ValidationError:
-        return one_by_one(text, reading)
+        # It is a subclass of DecodeError, but means a value of another type: the text itself is whole.
+        return decode_singly(text, state)
     if COUNTED in text:
-        take_counters(text, reading)
+        keep_counters(text, state)
     return events
 
 
-def take_counters(text: bytes, reading: Reading) -> None:
-    """Keep the performance counters of a list of events, unless these are of odd types."""
+def keep_counters(text: bytes, state: ReadState) -> None:
+    """Keep the performance counters of a list of events, unless they have unexpected types."""
     with suppress(msgspec.DecodeError):
-        reading.counters += [event for event in COUNTERS.decode(text) if event.cat == COUNTED.decode()]
+        state.counters += [event for event in COUNTERS.decode(text) if event.cat == COUNTED.decode()]
 
 
-def one_by_one(text: bytes, reading: Reading) -> Events:
-    """The events of a list of which some have odd types."""
-    found = []
+def decode_singly(text: bytes, state: ReadState) -> Events:
+    """Return the events of a list in which some have unexpected types: those without their arguments, or not at all."""
+    events: Events = []
     for raw in RAW.decode(text):
         try:
-            found += reading.decoder.decode(b"[" + bytes(raw) + b"]")
+            events += state.decoder.decode(b"[" + bytes(raw) + b"]")
         except msgspec.ValidationError:
             try:
-                found.append(BARE_EVENT.decode(raw))
-                reading.stripped += 1
+                events.append(BARE_EVENT.decode(raw))
+                state.stripped += 1
             except msgspec.ValidationError:
-                reading.dropped += 1
-    return found
+                state.dropped += 1
+    return events
 
 
-def salvage(buffer: bytes, reading: Reading) -> bytes:
-    """Events one at a time from text that no cut makes whole; returns what is behind the last one."""
-    mended = NOT_FINITE.sub(b"null", buffer.translate(BLANKED).decode("utf-8", "replace").encode())
-    reading.repaired |= mended != buffer.translate(BLANKED) or any_controls(buffer)
-    ends = [match.end() for match in EVENT_END.finditer(mended)]
-    found: Events = []
+def salvage(buffer: bytes, state: ReadState) -> bytes:
+    """Pass on the events of a text that no cut makes whole, one at a time; returns what follows the last one."""
+    blanked = buffer.translate(BLANKED)
+    repaired = NOT_FINITE.sub(b"null", blanked.decode("utf-8", "replace").encode())
+    state.repaired |= repaired != blanked or has_control_characters(buffer)
+    ends = [match.end() for match in EVENT_END.finditer(repaired)]
+    events: Events = []
     start = at = 0
-    while at < len(ends) and not mended[start : start + 64].lstrip(BETWEEN).startswith(b"]"):
-        taken, events = first_whole(mended, start, ends[at : at + ENDS_AT_MOST], reading)
-        reading.dropped += not taken
-        found += events
-        at += taken or 1
+    while at < len(ends) and not repaired[start : start + 64].lstrip(BETWEEN_EVENTS).startswith(b"]"):
+        used, decoded = first_decodable(repaired, start, ends[at : at + ENDS_AT_MOST], state)
+        state.dropped += not used
+        events += decoded
+        at += used or 1
         start = ends[at - 1]
-    reading.sink(found)
-    return mended[start:]
+    state.sink(events)
+    return repaired[start:]
 
 
-def first_whole(text: bytes, start: int, ends: Sequence[int], reading: Reading) -> tuple[int, Events]:
-    """The event from `start` to one of `ends`, and how many of these it took; 0 where none makes it whole."""
-    for taken, end in enumerate(ends, 1):
-        one = b"[" + text[start:end].lstrip(BETWEEN) + b"]"
+def first_decodable(text: bytes, start: int, ends: Sequence[int], state: ReadState) -> tuple[int, Events]:
+    """Return how many of `ends` it took until the text from `start` was an event, and the event; 0 where none did."""
+    for used, end in enumerate(ends, 1):
+        candidate = b"[" + text[start:end].lstrip(BETWEEN_EVENTS) + b"]"
         try:
-            return taken, one_by_one(one, reading)
+            return used, decode_singly(candidate, state)
         except msgspec.DecodeError:
             continue
     return 0, []
 
 
-def any_controls(buffer: bytes) -> bool:
-    return len(buffer.translate(None, CONTROLS.translate(None, b"\t\r\n"))) != len(buffer)
+def has_control_characters(buffer: bytes) -> bool:
+    """Return whether there are control characters that JSON forbids everywhere."""
+    forbidden = CONTROL_CHARACTERS.translate(None, b"\t\r\n")
+    return len(buffer.translate(None, forbidden)) != len(buffer)
 
 
-def metadata(head: bytes, tail: bytes) -> dict[str, Any]:
-    """The keys beside the events, wherever they stood; those before the events where the rest is missing."""
+def decode_metadata(head: bytes, tail: bytes) -> dict[str, Any]:
+    """Return the keys beside the events, before or behind them; only those before where the rest is missing."""
+    # What stands before `[` and behind `]` is a JSON object, once the list between them is closed.
     for text in (head + b"]" + tail, head + b"]}"):
         try:
-            found = msgspec.json.decode(text)
+            metadata = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
-        return found if isinstance(found, dict) else {}
+        return metadata if isinstance(metadata, dict) else {}
     return {}

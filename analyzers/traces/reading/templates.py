@@ -1,26 +1,50 @@
-"""What the digits in the text of an event mean.
+"""Learn, from one event, where the numbers stand in all events of the same layout.
 
-A recorder prints each kind of event by one format, so that the texts of a million events are a few hundred once each
-digit is masked. Such a masked text is a template. Which digits belong to which field, the decoder itself tells: it is
-given the template with each run of digits replaced by the run's own number, and where this number turns up, there the
-field stands.
+A recorder prints each kind of event with one format string, so the texts of a million events are a few hundred once
+their digits are masked. Such a masked text is a *template*. A template must know which digits belong to which field,
+and it asks the JSON decoder: each run of digits is replaced by a number of its own, its *mark*, and the field in which
+the decoder returns that mark is the field that the run belongs to. No knowledge of any recorder's layout is needed.
+
+Example. The inside of the braces of an event, and the same text with marks (run 0 becomes 10000, run 1 10001, ...):
+
+    "ph": "X", "name": "gemm_64",    "pid": 0,     "ts": 1023.125,    "dur": 42.5
+    "ph": "X", "name": "gemm_10000", "pid": 10001, "ts": 10002.10003, "dur": 10004.10005
+
+The decoder returns `pid=10001`, `ts=Decimal("10002.10003")` and `dur=Decimal("10004.10005")`, so `pid` is run 1, the
+whole microseconds of `ts` are run 2 and their decimals run 3, and so on. `name="gemm_10000"` says that run 0 is part of
+a text. `template_of` therefore returns
+
+    Template(
+        target="events",
+        numbers={
+            "pid": NumberField(end=38, length=1, sign=1),           # "0"
+            "ts": NumberField(end=50, length=4, sign=1),            # "1023"
+            "ts decimals": NumberField(end=54, length=3, sign=1),   # "125"
+            "dur": NumberField(end=65, length=2, sign=1),           # "42"
+            "dur decimals": NumberField(end=67, length=1, sign=1),  # "5"
+        },
+        text_runs=[(25, 27)],                                       # "64"
+        leading=[46, 63],                                           # the "1" of 1023, the "4" of 42
+    )
+
+which holds for each later event whose text differs from this one in digits alone. Numbers that come with another count
+of digits make a text of another length, hence another template.
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from analyzers.traces.reading.stream import ALLOCATION, COUNTED, INSTANT, Args, ExactEvent
 
-LASTING, ALLOCATING = "lasting", "allocating"
-"""The parts that events play: those that last are rows of the main table, those that allocate of another."""
-PLACES = ("pid", "tid", "stream")
+TO_EVENTS, TO_ALLOCATIONS = "events", "allocations"
+"""Which table an event becomes a row of: that of events with a duration, or that of allocations and frees."""
+ID_FIELDS = ("pid", "tid", "stream")
 """Fields that hold a number or a text."""
-NUMBERS = (
-    *PLACES,
+NUMBER_FIELDS = (
+    *ID_FIELDS,
     "correlation",
     "device",
     "elements",
@@ -38,34 +62,38 @@ NUMBERS = (
     "device_type",
     "device_id",
 )
-"""The fields of whole numbers that events or their arguments have."""
-DECIMALS = {"ts": "ts decimals", "dur": "dur decimals"}
-"""A time is two numbers: whole microseconds, and what is behind the point."""
-TIMES_OF = {LASTING: ("ts", "dur"), ALLOCATING: ("ts",)}
-"""A streaming recorder gives allocations a duration that means nothing."""
-TEXTS = (
+"""The fields of events and of their arguments that hold whole numbers."""
+DECIMALS_OF = {"ts": "ts decimals", "dur": "dur decimals"}
+"""A time in microseconds is read as two whole numbers: what stands before the point, and what stands behind it."""
+TIME_FIELDS = {TO_EVENTS: ("ts", "dur"), TO_ALLOCATIONS: ("ts",)}
+"""Exporters that stream give an allocation a duration, too, but it means nothing."""
+TEXT_FIELDS = (
     "collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "limits", "warps", "blocks", "splits",
 )  # fmt: skip
+"""Arguments whose digits are parts of a text: another digit is another text."""
 
+# All marks have five digits, so no mark is the beginning of another, and a number below 10000 that the decoder returns
+# is the default of a field that the event lacks.
 FIRST_MARK = 10_000
 RUNS_AT_MOST = 10_000
-"""Then all marks have five digits, and no text is a mark by chance: each digit of the marked text is one's."""
 DECIMALS_AT_MOST = 3
-TEXT_AT_MOST = 1 << 16
-RUN = re.compile(rb"\d+")
-LEADING = re.compile(rb"(?<![\d.])\d(?=\d)")
+"""Digits behind the point of a time: recorders write nanoseconds."""
+TEXT_BYTES_AT_MOST = 1 << 16
+DIGIT_RUN = re.compile(rb"\d+")
+LEADING_DIGIT = re.compile(rb"(?<![\d.])\d(?=\d)")
 STRING = re.compile(rb'"[^"]*"')
 EXPONENT = re.compile(rb"\d[eE]")
+# Numbers are parsed from two words of eight digits each.
 TOO_LONG = re.compile(rb"\d{17}")
-"""For two words of eight digits."""
-ONE = msgspec.json.Decoder(ExactEvent, strict=False)
+EXACT_EVENT = msgspec.json.Decoder(ExactEvent, strict=False)
 NO_ARGS = Args()
 Runs = list[tuple[int, int]]
+"""(start, end) of stretches of digits in a text, in bytes."""
 
 
 @dataclass(frozen=True)
-class Number:
-    """The digits of a field: where they end behind the event's beginning, how many, and their sign."""
+class NumberField:
+    """The digits of one number: the byte behind the last one, counted from the event's start, their count, and ±1."""
 
     end: int
     length: int
@@ -74,98 +102,109 @@ class Number:
 
 @dataclass(frozen=True)
 class Template:
-    """What the events of one masked text have in common; `part` is empty for those that no column takes.
+    """What all events of one masked text have in common.
 
-    `told` are the runs (start, end) of digits of names and other texts, `leading` the first digits of numbers that
-    have several, where a zero would be wrong.
+    `target` is the table that they become rows of, empty where they become none. `text_runs` are the digits inside
+    names and other texts; `leading` are the first digits of numbers that have several: a zero there is no JSON.
     """
 
-    part: str
-    numbers: dict[str, Number]
-    told: Runs
+    target: str
+    numbers: dict[str, NumberField]
+    text_runs: Runs
     leading: list[int]
 
 
-def understood(text: bytes) -> Template | None:
-    """The template of an event, whose text is given without the braces around it; None where there is none."""
-    runs = [match.span() for match in RUN.finditer(text)]
-    if len(text) > TEXT_AT_MOST or len(runs) > RUNS_AT_MOST or may_break(text):
+def template_of(text: bytes) -> Template | None:
+    """Return the template of an event, given the text inside its braces.
+
+    None means that events of this text have to be decoded one by one: it is no JSON object, it is too long, it is of a
+    kind that needs more than numbers and known texts, or other digits could change its structure.
+    """
+    runs = [match.span() for match in DIGIT_RUN.finditer(text)]
+    if len(text) > TEXT_BYTES_AT_MOST or len(runs) > RUNS_AT_MOST or digits_could_break(text):
         return None
     try:
-        event = ONE.decode(b"{%b}" % marked(text))
+        event = EXACT_EVENT.decode(b"{%b}" % with_marks(text))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+    # Metadata and counters keep all their arguments, and ROCm's `size` may be a number in a text: none fits a column.
     if event.ph == "M" or event.cat == COUNTED.decode() or (event.args or NO_ARGS).size:
         return None
-    part = part_of(event)
-    numbers = (whole_numbers(event, runs) | times(event, runs, TIMES_OF[part])) if part else {}
-    if any(is_odd(field, number, text) for field, number in numbers.items()):
+    target = target_of(event)
+    numbers = (whole_numbers(event, runs) | times(event, runs, TIME_FIELDS[target])) if target else {}
+    if any(is_unusual(field, number, text) for field, number in numbers.items()):
         return None
-    told = [runs[run] for run in told_runs(event)] if part else []
-    leading = [match.start() for match in LEADING.finditer(text) if not is_quoted(text, match.start())]
-    return Template(part, numbers, told, leading)
+    text_runs = [runs[run] for run in runs_in_texts(event)] if target else []
+    leading = [match.start() for match in LEADING_DIGIT.finditer(text) if not is_quoted(text, match.start())]
+    return Template(target, numbers, text_runs, leading)
 
 
-def part_of(event: ExactEvent) -> str:
-    """What the event is to the table."""
+def target_of(event: ExactEvent) -> str:
+    """Return the table that an event becomes a row of: `TO_EVENTS`, `TO_ALLOCATIONS`, or empty for none."""
     if event.cat == INSTANT:
-        return ALLOCATING if event.name == ALLOCATION and event.args else ""
-    return LASTING if event.ph == "X" else ""
+        return TO_ALLOCATIONS if event.name == ALLOCATION and event.args else ""
+    return TO_EVENTS if event.ph == "X" else ""
 
 
-def may_break(text: bytes) -> bool:
-    """Could other digits make it no JSON, but for a zero in front?
+def digits_could_break(text: bytes) -> bool:
+    r"""Return whether other digits could make the text invalid JSON in another way than by a leading zero.
 
-    They could behind a backslash, in an exponent, or in a number longer than any that a recorder writes.
+    They could after a backslash (`\\u0041`), in an exponent (`1e999`), or in a number longer than a recorder writes.
     """
     bare = STRING.sub(b"", text)
     return b"\\" in text or bool(EXPONENT.search(bare) or TOO_LONG.search(bare))
 
 
-def marked(text: bytes) -> bytes:
-    """The text with the number of each run of digits in its place."""
+def with_marks(text: bytes) -> bytes:
+    """Return the text with each run of digits replaced by its mark: run 0 by 10000, run 1 by 10001, and so on."""
     marks = iter(range(FIRST_MARK, FIRST_MARK + RUNS_AT_MOST))
-    return RUN.sub(lambda _: b"%d" % next(marks), text)
+    return DIGIT_RUN.sub(lambda _: b"%d" % next(marks), text)
 
 
-def whole_numbers(event: ExactEvent, runs: Runs) -> dict[str, Number]:
-    found = {field: number(field_of(event, field), runs) for field in NUMBERS}
-    return {field: one for field, one in found.items() if one}
+def whole_numbers(event: ExactEvent, runs: Runs) -> dict[str, NumberField]:
+    """Return the digits of each field of whole numbers that the event has."""
+    fields = {field: number_field(value_of(event, field), runs) for field in NUMBER_FIELDS}
+    return {field: digits for field, digits in fields.items() if digits}
 
 
-def times(event: ExactEvent, runs: Runs, fields: Iterable[str]) -> dict[str, Number]:
-    found: dict[str, Number | None] = {}
+def times(event: ExactEvent, runs: Runs, fields: Iterable[str]) -> dict[str, NumberField]:
+    """Return the digits before and behind the point of each of these times that the event has."""
+    digits: dict[str, NumberField | None] = {}
     for field in fields:
-        parts = str(field_of(event, field) or 0).split(".")
-        found |= {name: number(int(part), runs) for name, part in zip((field, DECIMALS[field]), parts, strict=False)}
-    return {field: one for field, one in found.items() if one}
+        marks = str(value_of(event, field) or 0).split(".")
+        # A time without a point has one mark, hence strict=False.
+        names = (field, DECIMALS_OF[field])
+        digits |= {name: number_field(int(mark), runs) for name, mark in zip(names, marks, strict=False)}
+    return {name: where for name, where in digits.items() if where}
 
 
-def field_of(event: ExactEvent, field: str) -> Any:
+def value_of(event: ExactEvent, field: str) -> object:
+    """Return a field of the event, or of its arguments."""
     return getattr(event if hasattr(event, field) else event.args or NO_ARGS, field)
 
 
-def number(value: object, runs: Runs) -> Number | None:
-    """The digits that a mark stands for; what is no mark stands in no text, and is a default."""
+def number_field(value: object, runs: Runs) -> NumberField | None:
+    """Return the digits that a mark stands for; None for what is no mark, which is the default of a missing field."""
     if not isinstance(value, int) or abs(value) < FIRST_MARK:
         return None
     start, end = runs[abs(value) - FIRST_MARK]
-    return Number(end, end - start, 1 if value > 0 else -1)
+    return NumberField(end, end - start, 1 if value > 0 else -1)
 
 
-def is_odd(field: str, number: Number, text: bytes) -> bool:
-    """Is it a number in a string, or a time such as recorders do not write?"""
-    too_fine = field in DECIMALS.values() and number.length > DECIMALS_AT_MOST
-    return is_quoted(text, number.end) or too_fine or (field in DECIMALS and number.sign < 0)
+def is_unusual(field: str, number: NumberField, text: bytes) -> bool:
+    """Return whether it is a number in a string, a time below zero or one finer than a nanosecond."""
+    too_fine = field in DECIMALS_OF.values() and number.length > DECIMALS_AT_MOST
+    return is_quoted(text, number.end) or too_fine or (field in DECIMALS_OF and number.sign < 0)
 
 
-def is_quoted(text: bytes, place: int) -> bool:
-    return text.count(b'"', 0, place) % 2 == 1
+def is_quoted(text: bytes, at: int) -> bool:
+    """Return whether a byte lies inside a string; texts with a backslash are turned down before."""
+    return text.count(b'"', 0, at) % 2 == 1
 
 
-def told_runs(event: ExactEvent) -> list[int]:
-    """The runs of digits that are parts of texts."""
-    values = [event.name, event.cat, *(field_of(event, field) for field in TEXTS)]
-    values += [value for field in PLACES if isinstance(value := field_of(event, field), str)]
+def runs_in_texts(event: ExactEvent) -> list[int]:
+    """Return the numbers of the runs of digits that are parts of names and other texts."""
+    values = [event.name, event.cat, *(value_of(event, field) for field in TEXT_FIELDS)]
+    values += [value for field in ID_FIELDS if isinstance(value := value_of(event, field), str)]
     texts = [bytes(value) if isinstance(value, msgspec.Raw) else str(value).encode() for value in values]
-    return sorted({int(mark) - FIRST_MARK for text in texts for mark in RUN.findall(text)})
+    return sorted({int(mark) - FIRST_MARK for text in texts for mark in DIGIT_RUN.findall(text)})

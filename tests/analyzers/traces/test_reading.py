@@ -37,7 +37,7 @@ def test_small_blocks_read_the_same(maker, made, monkeypatch):
     store.cache_folder()
     monkeypatch.setattr(stream, "BLOCK_BYTES", 5_000)
     found = []
-    reading = stream.Reading(found.extend)
+    reading = stream.ReadState(found.extend)
     with maker.save(made.text()).path.open("rb") as file:
         stream.read_events(file, reading)
     assert sum(event.cat == "kernel" for event in found) == expected[0] == 200
@@ -50,7 +50,7 @@ def test_seams_inside_strings_and_arguments_are_no_cuts(maker, made, monkeypatch
     monkeypatch.setattr(stream, "BLOCK_BYTES", 700)
     found = []
     with maker.save(made.text(compact=True)).path.open("rb") as file:
-        stream.read_events(file, stream.Reading(found.extend))
+        stream.read_events(file, stream.ReadState(found.extend))
     assert len(found) == 401
     assert found[-1].name == 'a "},{" b'
 
@@ -78,8 +78,8 @@ def test_events_of_odd_types_are_counted_not_fatal(maker, made):
     document["traceEvents"].append({"ph": "X", "name": "late", "cat": "kernel", "ts": 1e300, "dur": 1})
     account = one(maker, json.dumps(document).encode())
     assert account.device_events == 201
-    assert any("1 events of no known structure" in line for line in account.problems)
-    assert any("1 events have odd types" in line for line in account.problems)
+    assert any("1 event of unknown structure" in line for line in account.problems)
+    assert any("arguments of 1 event: unexpected types" in line for line in account.problems)
     assert any("impossible times" in line for line in account.problems)
 
 
@@ -200,7 +200,7 @@ def test_columns_stay_narrow_beside_blocks_without_events(maker, made):
     table = EventTable()
     for text in (made.text(), maker.Tracing().text()):
         with maker.save(text).path.open("rb") as file:
-            stream.read_events(file, stream.Reading(table.add))
+            stream.read_events(file, stream.ReadState(table.add))
     table.add([])
     columns = table.columns()
     assert columns["name"].dtype == columns["stream"].dtype == "int8"

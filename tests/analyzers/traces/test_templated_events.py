@@ -1,4 +1,4 @@
-"""Reading events by the places of their digits gives what decoding each of them gives."""
+"""Reading events by templates gives what decoding each of them gives; the examples in the docstrings hold."""
 
 import gzip
 import io
@@ -7,59 +7,59 @@ import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from analyzers.traces.reading import stream
+from analyzers.traces.reading.digits import mask_digits, parse_numbers
+from analyzers.traces.reading.event_kinds import FIELDS, EventKinds
 from analyzers.traces.reading.event_table import FIRST_TEXT_ID, EventTable, decoded_texts
-from analyzers.traces.reading.templated_events import Shortcut
+from analyzers.traces.reading.templated_events import TemplateReader, split_block
+from analyzers.traces.reading.templates import NumberField, Template, template_of, with_marks
 
 ROOT = Path(__file__).parents[3]
 SIMULATED = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "traced_job.py")))
 RECORDED = ROOT / "tests/fixtures/straggler_data_2ranks/profile_traces/iteration_10/rank0_trace.json.gz"
 ALLOCATING = Path(__file__).parent / "recorded" / "allocating"
-PLACES = ("pid", "tid", "stream", "memory_pid", "memory_tid")
-TEXTS = ("name", "cat", "collective_name", "collective_group", "collective_dtype", "collective_splits")
+ID_COLUMNS = ("pid", "tid", "stream", "memory_pid", "memory_tid")
+TEXT_COLUMNS = ("name", "cat", "collective_name", "collective_group", "collective_dtype", "collective_splits")
 ODDITIES = [
     b"0", b"1", b"9", b"-", b".", b"e", b'"', b"\\", b"{", b"}", b",", b"[", b"]", b" ", b"", b"null", b"\xff",
     b"\x01", b"00", b"1e5", b"-1", b"-7", b"NaN", b"99999999999999999999", b'"ts": 3', b"},\n  {", b"\\u0030",
 ]  # fmt: skip
 
 
-def read(text, *, shortcut):
-    """The columns with their texts, all else that is told, and how many blocks were not decoded."""
+def read(text, *, templated):
+    """Return the columns with their texts, problems and metadata, thread names, and the number of templated blocks."""
     table, taken = EventTable(), []
-    short = Shortcut(table)
+    fast = TemplateReader(table)
 
-    def take(buffer, reading):
-        short.in_vain = 0
-        end = short.take(buffer, reading)
+    def take(buffer, state):
+        fast.failures = 0
+        end = fast.read_block(buffer, state)
         taken.append(end is not None)
         return end
 
-    reading = stream.Reading(table.add, take) if shortcut else stream.Reading(table.add)
-    stream.read_events(io.BytesIO(text), reading)
-    columns, names, shapes, occupancies = (
-        table.columns(),
-        list(table.texts),
-        decoded_texts(table.shapes),
-        decoded_texts(table.occupancies),
-    )
+    state = stream.ReadState(table.add, take) if templated else stream.ReadState(table.add)
+    stream.read_events(io.BytesIO(text), state)
+    columns, names = table.columns(), list(table.texts)
+    shapes, occupancies = decoded_texts(table.shapes), decoded_texts(table.occupancies)
 
-    def place(number):
+    def written(number):
         return number if number > FIRST_TEXT_ID else names[FIRST_TEXT_ID - number]
 
-    columns |= {key: [names[i] for i in columns[key]] for key in TEXTS}
-    columns |= {key: [place(i) for i in columns[key].tolist()] for key in PLACES}
+    columns |= {key: [names[i] for i in columns[key]] for key in TEXT_COLUMNS}
+    columns |= {key: [written(i) for i in columns[key].tolist()] for key in ID_COLUMNS}
     columns["shape_text"] = [shapes[i] for i in columns["shape_text"]]
     columns["occupancy_text"] = [occupancies[i] for i in columns["occupancy_text"]]
-    told = (reading.problems(), table.problems(), reading.metadata, reading.counters)
-    threads = [(place(pid), place(tid), name) for pid, tid, name in table.threads]
-    return {key: list(column) for key, column in columns.items()}, told, threads, sum(taken)
+    notes = (state.problems(), table.problems(), state.metadata, state.counters)
+    threads = [(written(pid), written(tid), name) for pid, tid, name in table.threads]
+    return {key: list(column) for key, column in columns.items()}, notes, threads, sum(taken)
 
 
 def assert_same(text):
-    *expected, _ = read(text, shortcut=False)
-    *found, taken = read(text, shortcut=True)
+    *expected, _ = read(text, templated=False)
+    *found, taken = read(text, templated=True)
     assert found == expected
     return taken
 
@@ -88,7 +88,7 @@ def compact(text):
 def test_allocations_stay_in_order(name):
     text = gzip.decompress((ALLOCATING / name).read_bytes())
     assert assert_same(text) > 0
-    assert len(read(text, shortcut=True)[0]["memory_at"]) == text.count(b'"[memory]"') > 100
+    assert len(read(text, templated=True)[0]["memory_at"]) == text.count(b'"[memory]"') > 100
 
 
 @pytest.mark.parametrize("layout", [bytes, compact])
@@ -152,3 +152,43 @@ def test_recorded_traces_of_others_are_read_the_same(real_traces, monkeypatch):
         if artefact.bytes < 2_000_000:
             data = artefact.path.read_bytes()
             assert_same(gzip.decompress(data) if data.startswith(b"\x1f") else data)
+
+
+EXAMPLE = b'"ph": "X", "name": "gemm_64", "pid": 0, "ts": 1023.125, "dur": 42.5'
+
+
+def test_the_example_of_the_templates():
+    assert with_marks(EXAMPLE) == (
+        b'"ph": "X", "name": "gemm_10000", "pid": 10001, "ts": 10002.10003, "dur": 10004.10005'
+    )
+    assert template_of(EXAMPLE) == Template(
+        target="events",
+        numbers={
+            "pid": NumberField(end=38, length=1, sign=1),
+            "ts": NumberField(end=50, length=4, sign=1),
+            "ts decimals": NumberField(end=54, length=3, sign=1),
+            "dur": NumberField(end=65, length=2, sign=1),
+            "dur decimals": NumberField(end=67, length=1, sign=1),
+        },
+        text_runs=[(25, 27)],
+        leading=[46, 63],
+    )
+
+
+def test_the_example_of_the_kinds():
+    text = b"{" + b"},\n{".join([EXAMPLE] * 9) + b"},\n{"
+    block, kinds = split_block(text, b"},\n{"), EventKinds(EventTable())
+    assert kinds.recognise(block).tolist() == [-1] + [0] * 8
+    layout = {
+        field: kinds.layout[FIELDS[field], :, 0].tolist() for field in ("pid", "ts", "ts decimals", "correlation")
+    }
+    assert layout == {
+        "pid": [0, 38, 1, 1], "ts": [0, 50, 4, 1], "ts decimals": [0, 54, 3, 1], "correlation": [-1, 0, 0, 0],
+    }  # fmt: skip
+
+
+def test_the_examples_of_the_digits():
+    for text in (b"gemm_64,", b"gemm_32,"):
+        assert mask_digits(np.frombuffer(text, np.uint64)).tobytes() == b"WU]]o\t\t\x1c"
+    text = b" " * 16 + b"00012345"
+    assert parse_numbers(text, np.array([24, 24]), np.array([8, 5])).tolist() == [12345, 12345]

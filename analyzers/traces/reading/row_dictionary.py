@@ -1,0 +1,79 @@
+"""Look up rows of words, many at once: a dictionary from a row of `uint64` to a number, held in numpy arrays.
+
+A Python dictionary would need a key object for each row. Here each row is hashed into one `uint64`, all hashes are
+searched for in the sorted hashes of the known rows, and the words themselves are compared. So a row that is found is
+right whatever its hash, and of two rows with one hash only the first is ever known; the other stays `UNKNOWN`.
+
+Rows are learned from what is met: a row that is unknown and occurs at least `LEARN_FROM` times in one call is given to
+the caller, once, to say what it stands for.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from analyzers.columns import Integers, Words
+
+UNKNOWN, UNUSABLE = -1, -2
+"""Values of a row: not learned so far, and learned to be of no use, so that nobody asks for it again."""
+LEARN_FROM = 4
+"""Occurrences in one block of text that make a row worth learning; learning costs as much as decoding a few events."""
+# 2**64 divided by the golden ratio, made odd: multiplicative hashing after Knuth, The Art of Computer Programming, 6.4.
+HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+
+
+class RowDictionary:
+    """Known rows of `width` words each, in ascending order of their hashes, and the value of each."""
+
+    def __init__(self, width: int) -> None:
+        # A different power of the factor for each word, so that the order of the words matters.
+        self.factors = np.cumprod(np.full(width, HASH_FACTOR))
+        self.words: Words = np.zeros((0, width), np.uint64)
+        self.hashes: Words = np.zeros(0, np.uint64)
+        self.values: Integers = np.zeros(0, np.int64)
+
+    def look_up(self, words: Words, learn: Callable[[int], int | None]) -> Integers:
+        """Return the value of each row, `UNKNOWN` where there is none.
+
+        `learn` is called with the index of a row that is unknown and frequent; it returns the value, or None where it
+        has no room for more.
+        """
+        hashes = self.hashed(words)
+        values = self.known_values(words, hashes)
+        unknown = np.flatnonzero(values == UNKNOWN)
+        frequent = unknown[self.first_of_frequent(hashes[unknown])].tolist()
+        learned = {row: value for row in frequent if (value := learn(row)) is not None}
+        if learned:
+            rows = list(learned)
+            self.add(words[rows], hashes[rows], list(learned.values()))
+            values[unknown] = self.known_values(words[unknown], hashes[unknown])
+        return values
+
+    def hashed(self, words: Words) -> Words:
+        """Return one hash for each row: the sum of its words, each times its factor, modulo 2**64."""
+        # einsum sums without an array of all products, unlike `(words * factors).sum(axis=1)`.
+        hashes: Words = np.einsum("ij,j", words, self.factors)
+        return hashes
+
+    def known_values(self, words: Words, hashes: Words) -> Integers:
+        """Return the value of each row that is known, `UNKNOWN` for the others."""
+        if not len(self.hashes):
+            return np.full(len(hashes), UNKNOWN)
+        candidate = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+        # A dictionary of one row, as most are, is compared by broadcasting instead of copying that row for each.
+        expected = self.words if len(self.words) == 1 else self.words.take(candidate, axis=0)
+        return np.where((expected == words).all(axis=1), self.values.take(candidate), UNKNOWN)
+
+    def first_of_frequent(self, hashes: Words) -> Integers:
+        """Return the index of the first occurrence of each hash that is frequent and not that of a known row."""
+        if len(hashes) < LEARN_FROM:
+            return np.zeros(0, np.int64)
+        distinct, first, count = np.unique(hashes, return_index=True, return_counts=True)
+        return first[(count >= LEARN_FROM) & ~np.isin(distinct, self.hashes)]
+
+    def add(self, words: Words, hashes: Words, values: list[int]) -> None:
+        """Add rows whose hashes are new."""
+        hashes = np.append(self.hashes, hashes)
+        order = np.argsort(hashes)
+        self.words = np.vstack([self.words, words])[order]
+        self.hashes, self.values = hashes[order], np.append(self.values, values)[order]
