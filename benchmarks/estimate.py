@@ -1,7 +1,5 @@
 """How far `workbench estimate` is from the peak that the same run measures: python -m benchmarks.estimate."""
 
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -11,6 +9,7 @@ import msgspec
 
 from analyzers.memory import analyze
 from analyzers.run import Kind, discover
+from benchmarks.jobs import Start, start_job
 from workbench.commands.estimate import estimate
 from workbench.launch.plan import Request
 
@@ -49,17 +48,13 @@ CASES = [
 ]
 
 
-def measured(case: Case, folder: Path) -> tuple[int, dict[str, int]]:
+def measured(case: Case, folder: Path, start: Start = start_job) -> tuple[int, dict[str, int]]:
     """(peak of rank 0 over three steps, its bytes by category) of a real run on CPU."""
-    agent = ["-m", "torch.distributed.run", "--nproc_per_node", str(case.ranks)]
     flags = [
         "--profiling.enable_memory_snapshot", "--profiling.profile_freq", "3", "--training.steps", "3",
         "--job.dump_folder", str(folder), *case.flags,
     ]  # fmt: skip
-    command = [sys.executable, *agent, "-m", "trainer", "--config", str(ROOT / f"configs/{case.config}.toml"), *flags]
-    subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=True, capture_output=True
-    )
+    start("trainer", "--config", str(ROOT / f"configs/{case.config}.toml"), *flags, ranks=case.ranks)
     report = analyze(discover(folder).of(Kind.SNAPSHOT))
     first = next(device for device in report.data.devices if device.rank == 0)
     return first.peak_allocated_bytes, first.categories
@@ -72,8 +67,8 @@ def estimated(case: Case) -> tuple[int, dict[str, int]]:
     return first.peak_bytes, first.categories
 
 
-def compared(case: Case, folder: Path) -> dict[str, Any]:
-    (real, held), (rehearsed, foreseen) = measured(case, folder), estimated(case)
+def compared(case: Case, folder: Path, start: Start = start_job) -> dict[str, Any]:
+    (real, held), (rehearsed, foreseen) = measured(case, folder, start), estimated(case)
     return {
         "case": str(case), "measured": real, "estimated": rehearsed, "error": rehearsed / real - 1,
         "categories": {name: (held.get(name, 0), foreseen.get(name, 0)) for name in sorted({*held, *foreseen})},

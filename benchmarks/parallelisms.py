@@ -9,7 +9,6 @@ nothing: that leaves what the rank itself allocates. Not so with experts, whose 
 """
 
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch.distributed as dist
 
 from analyzers.memory import analyze
 from analyzers.run import Kind, discover
+from benchmarks.jobs import Start, start_job
 from trainer.config import load
 from trainer.estimate.context_parallel import ring_attention
 from trainer.estimate.mesh import local_problem
@@ -108,24 +108,23 @@ def train(folder: str, *arguments: str) -> None:
     os._exit(0)  # a schedule's groups may abort when Python takes them down
 
 
-def measured(case: Case, folder: str) -> list[tuple[int, dict[str, int]]]:
+def measured(case: Case, folder: str, start: Start = start_job) -> list[tuple[int, dict[str, int]]]:
     """(peak, its bytes by category) of each rank."""
-    run(case, folder, ["-m", "torch.distributed.run", "--nproc_per_node", str(case.ranks)], {})
+    run(case, folder, start, ranks=case.ranks)
     return peaks(folder)
 
 
-def alone(case: Case, rank: int, folder: str) -> int:
+def alone(case: Case, rank: int, folder: str, start: Start = start_job) -> int:
     """The peak of one rank where nothing is sent."""
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(case.ranks), BACKEND: "fake"}
-    run(case, folder, [], place)
+    run(case, folder, start, **place)
     [(peak, _)] = peaks(folder)
     return peak
 
 
-def run(case: Case, folder: str, agent: list[str], place: dict[str, str]) -> None:
-    command = [sys.executable, *agent, __file__, folder, "--job.config_file", str(ROOT / "configs/fsdp.toml")]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | place
-    subprocess.run([*command, *case.overrides], check=True, capture_output=True, env=environment)
+def run(case: Case, folder: str, start: Start, ranks: int = 1, **environment: str) -> None:
+    config = str(ROOT / "configs/fsdp.toml")
+    start(__file__, folder, "--job.config_file", config, *case.overrides, ranks=ranks, **environment)
 
 
 def peaks(folder: str) -> list[tuple[int, dict[str, int]]]:

@@ -1,7 +1,5 @@
 """How far a what-if on one run's snapshot is from the other run that it foresees: python -m benchmarks.whatif."""
 
-import os
-import subprocess
 import sys
 import tempfile
 from functools import cache
@@ -10,6 +8,7 @@ from pathlib import Path
 from analyzers.memory import analyze
 from analyzers.memory.answers.what_if import what_if
 from analyzers.run import Artefact, Kind, discover
+from benchmarks.jobs import Start, start_job
 
 ROOT = Path(__file__).parents[1]
 FULL = ("--activation_checkpoint.mode", "full")
@@ -37,15 +36,11 @@ PAIRS = [
 ]
 
 
-def record(ranks: int, flags: tuple[str, ...], folder: Path) -> Artefact:
+def record(ranks: int, flags: tuple[str, ...], folder: Path, start: Start = start_job) -> Artefact:
     """Rank 0's snapshot of a real run on CPU."""
-    agent = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks)]
     fixed = ["--profiling.enable_memory_snapshot", "--profiling.profile_freq", "3", "--training.steps", "3"]
-    command = [sys.executable, *agent, "-m", "trainer", "--config", str(ROOT / "configs/fsdp.toml"), *fixed, *flags]
-    subprocess.run(
-        [*command, "--job.dump_folder", str(folder)], check=True, capture_output=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    config, target = str(ROOT / "configs/fsdp.toml"), str(folder)
+    start("trainer", "--config", config, *fixed, *flags, "--job.dump_folder", target, ranks=ranks)
     return next(a for a in discover(folder).of(Kind.SNAPSHOT) if a.rank == 0)
 
 

@@ -1,9 +1,6 @@
 """Training runs that tests share: each is made once a session, by real processes."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +8,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from ranks import run_job
+
 SMALL = [
     "--training.seq_len", "64", "--training.steps", "6", "--training.mixed_precision_param", "float32",
     "--optimizer.lr", "4e-3", "--lr_scheduler.warmup_steps", "2", "--lr_scheduler.decay_ratio", "0.5",
@@ -40,13 +38,9 @@ class Trained:
 
 
 def train(folder: Path, ranks: int, *flags: str) -> Trained:
-    """Train a small model; several ranks by torchrun."""
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--log_dir", str(folder / "torchrun")]
-    command = [sys.executable, *(launcher if ranks > 1 else []), "-m", "trainer", *SMALL, *flags]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command += ["--job.dump_folder", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200, check=False)
-    return Trained(folder, done.returncode, done.stdout + done.stderr)
+    """Train a small model."""
+    ended = run_job("trainer", [*SMALL, *flags, "--job.dump_folder", str(folder)], folder / "output", ranks)
+    return Trained(folder, ended.returncode, ended.output)
 
 
 @pytest.fixture(scope="session", name="train")

@@ -1,19 +1,20 @@
 """`workbench estimate` against real runs, and on meshes that no machine here has."""
 
 import json
-import os
 import runpy
-import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+import ranks
 from trainer.config.sections import Parallelism
 from trainer.estimate.depth import Shallow
 from trainer.estimate.pipeline import model_parts
+from workbench.commands import trainer_process
 from workbench.commands.estimate import estimate, limit_findings, verdict
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request
@@ -26,11 +27,20 @@ CASES = ERRORS["CASES"]
 LARGE = Request(config="llama3_8b", module="llama3", nproc=8, nnodes=8)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forked_trainer() -> Iterator[None]:
+    """The trainer's processes are forked from one that has torch: most of an estimate's time is importing it."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(trainer_process, "subprocess", SimpleNamespace(run=ranks.run_command))
+    yield
+    patch.undo()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[9]], ids=str)
 def test_the_peak_is_foreseen(case: tuple, tmp_path: Path) -> None:
     """To a third of a per cent as a rule; how long a rank waits decides when gloo's copies go, which is up to 3 %."""
-    row = ERRORS["compared"](case, tmp_path)
+    row = ERRORS["compared"](case, tmp_path, ranks.start)
     assert abs(row["error"]) < 0.05, row
     for name in ("parameters", "optimizer_state", "gradients", "inputs"):
         real, foreseen = row["categories"].get(name, (0, 0))
@@ -41,7 +51,7 @@ def test_the_peak_is_foreseen(case: tuple, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", [MESHES["CASES"][0], MESHES["CASES"][5], MESHES["CASES"][10]], ids=str)
 def test_ranks_that_the_trainer_cannot_train_are_foreseen(case: tuple, tmp_path: Path) -> None:
     """How long a rank waits for the others decides when gloo's copies go: the peak itself varies by 3 %."""
-    real = MESHES["measured"](case, str(tmp_path))
+    real = MESHES["measured"](case, str(tmp_path), ranks.start)
     for rank, told, foreseen in MESHES["estimated"](case):
         peak, held = real[rank]
         assert told == pytest.approx(peak, rel=0.06)
@@ -54,7 +64,7 @@ def test_ranks_that_the_trainer_cannot_train_are_foreseen(case: tuple, tmp_path:
 def test_what_a_rank_itself_allocates_is_foreseen(case: tuple, tmp_path: Path) -> None:
     """Where all is recomputed, gloo's copies are up to 15 % of the peak; here nothing is sent."""
     [(rank, told, _)] = MESHES["estimated"](case)
-    assert told == pytest.approx(MESHES["alone"](case, rank, str(tmp_path)), rel=0.02)
+    assert told == pytest.approx(MESHES["alone"](case, rank, str(tmp_path), ranks.start), rel=0.02)
 
 
 RING = """
@@ -80,9 +90,7 @@ dist.destroy_process_group()
 def test_a_ring_attends_like_one_rank(tmp_path: Path) -> None:
     """Also the gradients are the same, which a wrong forward pass would not give."""
     (tmp_path / "ring.py").write_text(RING)
-    agent = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "3", str(tmp_path / "ring.py")]
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run(agent, env=env, check=True, capture_output=True)
+    ranks.start(str(tmp_path / "ring.py"), ranks=3)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +129,11 @@ def test_a_pipeline_keeps_what_its_schedule_has_under_way() -> None:
     assert [round(kept["1F1B"][stage] / kept["GPipe"][stage] * 8) for stage in (0, 1)] == [4, 3]
 
 
-def python(code: str) -> dict:
+def printed(code: str, folder: Path) -> dict:
     """What a process prints as JSON; a fake process group lasts as long as its process."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    return json.loads(done.stdout)
+    (folder / "job.py").write_text(code)
+    done = ranks.run_job(str(folder / "job.py"), [], folder / "logs")
+    return json.loads(done.output.splitlines()[-1])
 
 
 DEPTHS = """
@@ -148,8 +157,8 @@ print(json.dumps([{{name: peak.total for name, peak in part.items() if "middle" 
 
 
 @pytest.mark.parametrize(("mode", "layers"), [("full", 8), ("selective", 9)])
-def test_deep_models_follow_from_shallow_ones(mode: str, layers: int) -> None:
-    foreseen, whole = python(DEPTHS.format(mode=mode, layers=layers, ranks=4))
+def test_deep_models_follow_from_shallow_ones(mode: str, layers: int, tmp_path: Path) -> None:
+    foreseen, whole = printed(DEPTHS.format(mode=mode, layers=layers, ranks=4), tmp_path)
     assert foreseen == whole
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from analyzers import memory, run
+from ranks import start
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.slow
@@ -24,11 +25,9 @@ def recorded(tmp_path_factory):
 
 
 def trained(folder, *flags):
-    command = [sys.executable, "-m", "workbench", "launch", "--module", "llama3", "--config", "llama3_debugmodel"]
-    command += ["--nproc", "1", "--training.steps", "3", "--profiling.enable_memory_snapshot"]
-    command += ["--profiling.profile_freq", "3", "--training.local_batch_size", "8"]
-    command += ["--job.dump_folder", str(folder), *flags]
-    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    arguments = ["--module", "llama3", "--config", "llama3_debugmodel", "--training.steps", "3"]
+    arguments += ["--profiling.enable_memory_snapshot", "--profiling.profile_freq", "3"]
+    start("trainer", *arguments, "--training.local_batch_size", "8", "--job.dump_folder", str(folder), *flags)
     [artefact] = run.discover(folder).of(run.Kind.SNAPSHOT)
     return artefact
 

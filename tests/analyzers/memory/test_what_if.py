@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from analyzers.errors import InputError
 from analyzers.memory import CATEGORIES, analyze
 from analyzers.memory.answers.what_if import what_if
+from ranks import start
 
 RUNS = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "whatif.py"))
 
@@ -20,7 +21,7 @@ def record(tmp_path_factory):
 
     def run(ranks, *flags):
         if (ranks, flags) not in made:
-            made[ranks, flags] = RUNS["record"](ranks, flags, tmp_path_factory.mktemp("run"))
+            made[ranks, flags] = RUNS["record"](ranks, flags, tmp_path_factory.mktemp("run"), start)
         return made[ranks, flags]
 
     return run

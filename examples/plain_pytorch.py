@@ -1,0 +1,42 @@
+"""Plain PyTorch with the recorders attached: two lines, after `init_process_group`.
+
+torchrun --nproc-per-node 2 examples/plain_pytorch.py
+workbench inspect outputs
+"""
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from workbench import recorders
+
+
+def main() -> None:
+    """Train a small model on random numbers, on every GPU of the node or on CPU processes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--outputs", default="outputs", help="the run folder, which `workbench inspect` reads")
+    parser.add_argument("--steps", type=int, default=10)
+    options = parser.parse_args()
+
+    on_gpu = torch.cuda.is_available()
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    recorders.start(options.outputs)
+
+    device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).to(device))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(options.steps):
+        loss = model(torch.randn(8, 16, device=device)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if dist.get_rank() == 0:
+            print(f"step {step + 1}: loss {loss.item():.4f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
