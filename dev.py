@@ -46,7 +46,7 @@ def command(words: list[str]) -> list[str]:
     if words[:1] == ["demo"]:
         return ["workbench", "demo", *words[1:]]
     if words[:1] == ["test"]:
-        return ["pytest", *(words[1:] or ["-n", "2"])]
+        return ["pytest", *(words[1:] or ["-n", "2", "--dist", "loadfile"])]
     if words[:1] == ["run"] and words[1:]:
         return words[1:]
     sys.exit(str(__doc__))
@@ -58,7 +58,10 @@ def main() -> None:
     name, *arguments = command(sys.argv[1:])
     set_up()
     path = f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
-    os.execvpe(VENV / "bin" / name, [name, *arguments], os.environ | {"PATH": path, "VIRTUAL_ENV": str(VENV)})
+    environment = os.environ | {"PATH": path, "VIRTUAL_ENV": str(VENV)}
+    # Tests start about a thousand processes: each would compile our modules anew.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.execvpe(VENV / "bin" / name, [name, *arguments], environment)
 
 
 if __name__ == "__main__":

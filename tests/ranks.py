@@ -4,6 +4,7 @@ Importing torch and its distributed parts takes about five processor seconds, wh
 What concerns the launcher itself is tested with the launcher.
 """
 
+import atexit
 import multiprocessing
 import os
 import runpy
@@ -109,6 +110,7 @@ def become(target: str, arguments: list[str], environment: Mapping[str, str], lo
     sys.argv = [target, *arguments]
     sys.path[:] = [str(ROOT), *(entry for entry in sys.path if entry not in {"", str(ROOT)})]
     code = run(target)
+    atexit._run_exitfuncs()  # as an interpreter that ends; multiprocessing leaves them out
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # as the trainer itself ends: gloo may abort when Python takes it down
