@@ -3,7 +3,7 @@
 from analyzers.hangs.findings.sentences import titles
 from analyzers.hangs.model import Culprit, Frame, Group, HangData, Wait
 from analyzers.hangs.reading.exits import is_victim
-from analyzers.hangs.reading.side_files import ExitFile
+from analyzers.hangs.reading.side_formats import ExitFile
 from analyzers.hangs.reading.torchrun_workers import errors
 from analyzers.hangs.report import analyze
 

@@ -5,20 +5,20 @@ from itertools import chain
 
 from analyzers import run, store
 from analyzers.errors import InputError
+from analyzers.hangs.classify.context import Scene
 from analyzers.hangs.classify.culprits import classify
-from analyzers.hangs.classify.second_look import moved
-from analyzers.hangs.classify.timing import timing
+from analyzers.hangs.classify.progress import moved
 from analyzers.hangs.findings.sentences import finding_of, sentence
-from analyzers.hangs.graph.crowds import MOST_RANKS
-from analyzers.hangs.graph.crowds import crowds as places
+from analyzers.hangs.graph.locations import MOST_RANKS
+from analyzers.hangs.graph.locations import crowds as places
 from analyzers.hangs.graph.program_order import Programs
-from analyzers.hangs.graph.scene import Scene
 from analyzers.hangs.graph.wait_graph import At, Graph, build, roots
-from analyzers.hangs.loading import NO_STACKS, OVERWRITTEN, load_job
 from analyzers.hangs.model import Culprit, HangData, Job, Wait, is_library, user_frame
 from analyzers.hangs.reading.dump_sets import DumpSet, open_set
 from analyzers.hangs.reading.exits import Death, exception_text, is_victim
-from analyzers.hangs.reading.side_data import Side
+from analyzers.hangs.reading.job import NO_STACKS, OVERWRITTEN, load_job
+from analyzers.hangs.reading.side_files import Side
+from analyzers.hangs.reading.step_times import timing
 from analyzers.hangs.reading.torchrun_workers import last_lines
 from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, ranked, tool_version
 from analyzers.words import agree, rank_names

@@ -6,12 +6,12 @@ from functools import lru_cache
 import pandas as pd
 
 from analyzers import run, store
-from analyzers.hangs.graph.crowds import crowds
+from analyzers.hangs.graph.locations import crowds
 from analyzers.hangs.graph.signatures import comparable
-from analyzers.hangs.loading import load_job
 from analyzers.hangs.model import Frame, Job, Op, is_library
 from analyzers.hangs.reading.dump_sets import open_set
-from analyzers.hangs.reading.side_data import Side
+from analyzers.hangs.reading.job import load_job
+from analyzers.hangs.reading.side_files import Side
 from analyzers.words import rank_ranges, source_line
 
 STATES = ("done", "started", "scheduled", "missing", "mismatch", "no dump")

@@ -4,17 +4,17 @@ from collections.abc import Iterable
 
 import msgspec
 
-from analyzers.hangs.graph.in_flight import too_young, young
+from analyzers.hangs.classify.context import Scene, begun_ns, culprit, describe
+from analyzers.hangs.classify.in_flight import too_young, young
 from analyzers.hangs.graph.missed_operation import first_missed
 from analyzers.hangs.graph.program_order import Departure
-from analyzers.hangs.graph.scene import Scene, begun_ns, culprit, describe
 from analyzers.hangs.graph.signatures import Divergence, first_divergence
 from analyzers.hangs.graph.wait_graph import At, Node, has_come, victims
 from analyzers.hangs.model import Culprit, Job, Op
 from analyzers.hangs.reading.exits import Death, is_victim
 from analyzers.hangs.reading.gloo_messages import in_message
 from analyzers.hangs.reading.p2p import one_sided, peer_of, unlike_halves
-from analyzers.hangs.reading.side_data import Side
+from analyzers.hangs.reading.side_files import Side
 from analyzers.words import rank_names
 
 HELD = {

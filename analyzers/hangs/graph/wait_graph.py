@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from analyzers.hangs.model import Job, Op, RankState
 from analyzers.hangs.reading.p2p import absent_peers
-from analyzers.hangs.reading.side_data import Side
+from analyzers.hangs.reading.side_files import Side
 
 
 class At(NamedTuple):

@@ -8,8 +8,8 @@ from pathlib import Path
 from analyzers import run
 from analyzers.hangs.reading.debug_server import holds_many
 from analyzers.hangs.reading.exits import is_victim
-from analyzers.hangs.reading.side_data import Side, base_of, gather
-from analyzers.hangs.reading.side_files import Collection
+from analyzers.hangs.reading.side_files import Side, base_of, gather
+from analyzers.hangs.reading.side_formats import Collection
 
 SET = re.compile(r"set_(\d+)")
 NODES_APART_S = 300.0

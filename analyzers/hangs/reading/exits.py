@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from analyzers.hangs.model import user_frame
-from analyzers.hangs.reading.side_files import ExitFile
+from analyzers.hangs.reading.side_formats import ExitFile
 from analyzers.words import source_line
 
 ORDERLY = (-15, -2)

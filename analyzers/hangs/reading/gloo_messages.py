@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from analyzers.hangs.model import Frame, Job, Op, RankState, Signature
 from analyzers.hangs.reading.p2p import NAME, OTHER_HALF
-from analyzers.hangs.reading.side_data import Side
+from analyzers.hangs.reading.side_files import Side
 
 ROW = struct.Struct("<qq48s64s")
 FILE_BYTES = 1 << 20

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from analyzers.hangs.model import Group, Job
-from analyzers.hangs.reading.side_files import GroupsFile
+from analyzers.hangs.reading.side_formats import GroupsFile
 
 Members = tuple[int, ...]
 """Global ranks, ascending."""

@@ -10,7 +10,7 @@ import msgspec
 
 from analyzers import run
 from analyzers.hangs.model import Frame
-from analyzers.hangs.reading.side_files import ExitFile, GroupsFile, read_side
+from analyzers.hangs.reading.side_formats import ExitFile, GroupsFile, read_side
 
 TRACEBACK_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 WORKER = re.compile(r"(?P<launch>.*)/attempt_(?P<attempt>\d+)/(?P<local_rank>\d+)/[^/]+")

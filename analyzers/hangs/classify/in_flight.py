@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from analyzers.hangs.graph.scene import Scene
+from analyzers.hangs.classify.context import Scene
 from analyzers.hangs.graph.wait_graph import At
 from analyzers.hangs.model import Job
 

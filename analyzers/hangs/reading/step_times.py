@@ -5,7 +5,7 @@ from statistics import median
 
 import msgspec
 
-from analyzers.hangs.reading.side_data import Side
+from analyzers.hangs.reading.side_files import Side
 from analyzers.words import duration
 
 TAIL_BYTES = 1 << 16

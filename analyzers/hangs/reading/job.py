@@ -12,7 +12,7 @@ from analyzers.errors import WorkbenchError
 from analyzers.hangs.model import Frame, Job, Op, Position, RankState, Signature, ops_of
 from analyzers.hangs.reading.gloo_messages import add_messages
 from analyzers.hangs.reading.process_groups import Directory, Members
-from analyzers.hangs.reading.side_data import Side
+from analyzers.hangs.reading.side_files import Side
 
 READER = "analyzers.hangs.reading.reader"
 OVERWRITTEN = "the ring (TORCH_FR_BUFFER_SIZE) no longer holds the first unfinished operation"

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import msgspec
 
 from analyzers import store
-from analyzers.hangs.loading import load_job
 from analyzers.hangs.model import Culprit, Job
 from analyzers.hangs.reading.dump_sets import DumpSet
-from analyzers.hangs.reading.side_data import Side
-from analyzers.hangs.reading.side_files import Heartbeat
+from analyzers.hangs.reading.job import load_job
+from analyzers.hangs.reading.side_files import Side
+from analyzers.hangs.reading.side_formats import Heartbeat
 
 AFTER_LOOKING_TWICE = 0.05
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from analyzers.hangs.graph.program_order import Programs
 from analyzers.hangs.graph.wait_graph import At, Graph
 from analyzers.hangs.model import Culprit, Frame, Job, Op
-from analyzers.hangs.reading.side_data import Side
+from analyzers.hangs.reading.side_files import Side
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from analyzers.hangs.model import Frame, Job, user_frame
-from analyzers.hangs.reading.side_data import Side
+from analyzers.hangs.reading.side_files import Side
 from analyzers.words import source_line
 
 MOST_RANKS = 1 << 20
