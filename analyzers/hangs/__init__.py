@@ -1,10 +1,19 @@
-"""Hung collectives: who waits for whom, and why, from Flight Recorder dumps and what lies beside them."""
+"""Hung collectives: who waits for whom, and why, from Flight Recorder dumps and the files beside them.
 
-from analyzers.hangs.findings.sentences import titles
-from analyzers.hangs.model import Culprit, Frame, Group, HangData, Wait
+    from analyzers import hangs, run
+
+    report = hangs.analyze(run.discover("outputs/"))
+    print(report.verdict.kind, report.verdict.ranks)    # host_stuck [3]
+    print(report.data.culprits[0].victims)              # [0, 1, 2]
+
+`reading` reads dumps and side files into a `Job`; `graph` compares the ranks and builds the wait-for graph; `classify`
+turns its roots into causes; `findings` makes the sentences. `views` answers what faces draw.
+"""
+
+from analyzers.hangs.model import Culprit, Frame, Group, HangClass, HangData, Wait
 from analyzers.hangs.reading.exits import is_victim
 from analyzers.hangs.reading.side_formats import ExitFile
 from analyzers.hangs.reading.torchrun_workers import errors
 from analyzers.hangs.report import analyze
 
-__all__ = ["Culprit", "ExitFile", "Frame", "Group", "HangData", "Wait", "analyze", "errors", "is_victim", "titles"]
+__all__ = ["Culprit", "ExitFile", "Frame", "Group", "HangClass", "HangData", "Wait", "analyze", "errors", "is_victim"]

@@ -1,36 +1,108 @@
-"""The typed picture of a hung job, and the structs of `workbench.hang/1`."""
+"""What a hung job looks like, typed: its dumps as operations of ranks, and the structs of `workbench.hang/1`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
 
 import msgspec
-import numpy as np
 
 from analyzers import frames
+from analyzers.columns import Column
+
+
+class HangClass(StrEnum):
+    """The class of a verdict and of a culprit, those that best explain the others first."""
+
+    DEAD = "dead"
+    MISMATCH = "mismatch"
+    SKIPPED = "skipped"
+    ORDER_CYCLE = "order_cycle"
+    HOST_STUCK = "host_stuck"
+    UNMATCHED_P2P = "unmatched_p2p"
+    LAGGING = "lagging"
+    ALL_ARRIVED = "all_arrived"
+    SLOW = "slow"
+    UNKNOWN = "unknown"
+    HEALTHY = "healthy"
+
+
+class Reason(StrEnum):
+    """The evidence by which a culprit differs from the other ranks, from which its sentences are made."""
+
+    NONE = "none"
+    # Members of a group issued different operations under one number.
+    MAJORITY = "majority"
+    SIZE_RULE = "size_rule"
+    EMPTY_TENSOR = "empty_tensor"
+    EARLIER_STEPS = "earlier_steps"
+    SISTER_GROUPS = "sister_groups"
+    SAME_LINE = "same_line"
+    SHIFTED = "shifted"
+    TIE = "tie"
+    UNBALANCED = "unbalanced"
+    # The program of a rank differs from that of its sisters.
+    DEVIATION = "deviation"
+    ISSUED_LATER_OPERATIONS = "issued_later_operations"
+    OTHER_ORDER = "other_order"
+    # A send or recv has not met its other half.
+    BOTH_LACK_OTHER_HALF = "both_lack_other_half"
+    NEVER_ISSUED_OTHER_HALF = "never_issued_other_half"
+    PARTNER_NEVER_ISSUED = "partner_never_issued"
+    OTHER_LAUNCH = "other_launch"
+    DIFFERENT_HALVES = "different_halves"
+    BOTH_HALVES_ISSUED = "both_halves_issued"
+    # Others.
+    ENDED = "ended"
+    NO_DUMP = "no_dump"
+    NO_ANSWER = "no_answer"
+    RUNS_OWN_CODE = "runs_own_code"
+    OTHERS_COMPLETED = "others_completed"
+    ALL_JOINED = "all_joined"
+    MADE_PROGRESS = "made_progress"
+
+
+class GroupSource(StrEnum):
+    """Where the members of a process group are known from, the most reliable first."""
+
+    SIDE_FILE = "side file"
+    PG_CONFIG = "pg_config"
+    ENTRIES = "entries"
+
+
+class Lack(StrEnum):
+    """What a dump does not hold, although a verdict could use it."""
+
+    STACKS = "stacks"
+    COMPLETED_OPERATIONS = "completed_operations"
+    FIRST_PENDING_OPERATION = "first_pending_operation"
+    GROUP_NAMES = "group_names"
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL wraps each group, and the wrapper's entries name no group."""
 
 
 class Frame(msgspec.Struct, frozen=True, order=True):
+    """A line of a stack; `line` is 0 where native code has none."""
+
     name: str
     filename: str
     line: int
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A process group: `ranks` are global. `source` says where its members come from."""
+    """A process group. `ranks` are global and ascending."""
 
     name: str
     desc: str
     ranks: list[int]
-    source: str = ""
+    source: GroupSource = GroupSource.ENTRIES
 
     @property
     def label(self) -> str:
+        """The description, or the name where PyTorch gave no description."""
         return self.desc if self.desc not in ("", "undefined") else f"group {self.name}"
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """`rank` stands in operation `seq` of `group` and needs `waits_for` to come there; empty: all have come."""
+    """`rank` is in operation `seq` of `group` and waits for the ranks `waits_for`; empty: all have arrived."""
 
     rank: int
     waits_for: list[int]
@@ -40,10 +112,13 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Culprit(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks that wait for nobody while others wait for them. `frames` are innermost first."""
+    """Ranks that wait for nobody while others, the victims, wait for them.
+
+    `title` says what they did; `detail` is the evidence that distinguishes them. `frames` are innermost first.
+    """
 
     ranks: list[int]
-    kind: str = msgspec.field(name="class")
+    kind: HangClass = msgspec.field(name="class")
     group: str | None = None
     group_desc: str | None = None
     seq: int | None = None
@@ -54,10 +129,13 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     out_of_memory: bool = False
     detail: str = ""
+    title: str = ""
     confidence: float = 0.9
 
 
 class HangData(msgspec.Struct, frozen=True, kw_only=True):
+    """The `data` of `workbench.hang/1`."""
+
     world_size: int
     ranks_with_dump: list[int]
     groups: list[Group]
@@ -67,6 +145,8 @@ class HangData(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
+    """What an entry says of an operation itself: sizes are lists of shapes, in elements."""
+
     backend: str
     operation: str
     input_sizes: tuple[tuple[int, ...], ...]
@@ -76,14 +156,17 @@ class Signature:
 
     @property
     def shape(self) -> str:
-        """The sizes as a reader writes them: `4x4 Float`."""
+        """The input's sizes and types as text: `4x4 Float`."""
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in self.input_sizes)
         return f"{sizes} {'/'.join(sorted(set(self.input_dtypes)))}".strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An entry of the recorder. `group` indexes `Job.groups`, `stack` and `signature` their lists."""
+    """An entry of the recorder. `group` indexes `Job.groups`; `signature` and `stack` index the job's lists of these.
+
+    `retired` means that the watchdog no longer looks at it: completed on gloo, timed out on NCCL if it is not `done`.
+    """
 
     rank: int
     group: int
@@ -101,7 +184,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a rank got in a group: sequence numbers; -1 where there is none."""
+    """How far a rank got in a group: sequence numbers of collectives; -1 where there is none."""
 
     first: int
     enqueued: int
@@ -110,7 +193,7 @@ class Position:
 
 @dataclass
 class RankState:
-    """What the dump of one rank says."""
+    """What the dump of one rank says. `ops` are in the order of issue."""
 
     rank: int
     ops: list[Op]
@@ -124,32 +207,35 @@ class RankState:
 
     @property
     def front(self) -> Op | None:
-        """The operation the rank stands in."""
+        """The operation that the rank is in: the first one that is not done."""
         return self.pending[0] if self.pending else None
 
     def enqueued(self, group: int) -> int:
+        """Return the highest sequence number that the rank issued in a group."""
         return self.positions[group].enqueued if group in self.positions else -1
 
     def completed(self, group: int) -> int:
+        """Return the highest sequence number that the rank completed in a group."""
         return self.positions[group].completed if group in self.positions else -1
 
-    def in_group(self, group: int) -> Iterator[Op]:
-        """Its collectives in a group, oldest first."""
+    def collectives(self, group: int) -> Iterator[Op]:
+        """Yield the rank's collectives in a group, oldest first."""
         return (op for op in self.ops if op.group == group and not op.p2p)
 
-    def at(self, group: int, seq: int) -> Op | None:
-        return next((op for op in self.in_group(group) if op.seq == seq), None)
+    def collective(self, group: int, seq: int) -> Op | None:
+        """Return the collective of that number; None where the dump does not hold it."""
+        return next((op for op in self.collectives(group) if op.seq == seq), None)
 
-    def last_sign_ns(self) -> int:
-        """The newest time in the dump: it was taken after that."""
+    def newest_time_ns(self) -> int:
+        """Return the newest time in the dump: it was taken after that."""
         return max((max(op.created_ns, op.completed_ns) for op in self.ops), default=0)
 
 
 @dataclass
 class Job:
-    """The ranks that left a dump, and what they share.
+    """The ranks that left a dump, and the lists that their operations index.
 
-    `unreadable` maps the ranks of damaged dumps to what is wrong, `lacks` a shortfall to the ranks that have it.
+    `unreadable` maps the ranks of damaged dumps to the error; `lacks` maps what dumps lack to the ranks of these dumps.
     """
 
     world_size: int
@@ -158,64 +244,49 @@ class Job:
     signatures: list[Signature]
     stacks: list[list[Frame]]
     unreadable: dict[int, str] = field(default_factory=dict)
-    lacks: dict[str, list[int]] = field(default_factory=dict)
-    taken: dict[int, int] = field(default_factory=dict)
-    """When each rank's dump was written, in nanoseconds; empty where the files' times cannot be believed."""
+    lacks: dict[Lack, list[int]] = field(default_factory=dict)
+    possible_members: dict[str, list[int]] = field(default_factory=dict)
+    """Ranks without a dump that may belong to a group, by the group's label, where no map of groups was recorded."""
+    taken_ns: dict[int, int] = field(default_factory=dict)
+    """When each rank's dump was written; empty where the files' times contradict their content."""
 
     def signature(self, op: Op) -> Signature:
+        """Return the signature of an operation."""
         return self.signatures[op.signature]
 
     def frames(self, op: Op) -> list[Frame]:
+        """Return the stack that issued an operation, innermost first; empty where none was recorded."""
         return self.stacks[op.stack]
 
     def operation(self, op: Op) -> str:
+        """Return the name of an operation without its backend: `all_reduce`, `send 0->1`."""
         return self.signatures[op.signature].operation
 
     def line(self, op: Op) -> Frame | None:
-        """The user's line that issued an operation."""
+        """Return the user's line that issued an operation."""
         return user_frame(self.frames(op))
 
 
 def user_frame(frames: list[Frame]) -> Frame | None:
-    """The innermost frame of the user's Python code; else the innermost."""
+    """Return the innermost frame of the user's Python code; else the innermost."""
     return next((f for f in frames if not is_library(f)), frames[0] if frames else None)
 
 
 def is_library(frame: Frame) -> bool:
-    """Whether a frame is PyTorch's, the standard library's, our recorders' or native code."""
+    """Return whether a frame is PyTorch's, the standard library's, our recorders' or native code."""
     return not frame.line or frames.is_library(frame.filename)
 
 
-def ops_of(columns: "dict[str, np.ndarray[Any, Any]]", rows: slice, rank: int, groups: dict[int, int]) -> list[Op]:
-    """Rows of the columns as operations; `groups` maps the reader's group numbers to the job's."""
-    names = (
-        "group",
-        "seq",
-        "p2p_seq",
-        "signature",
-        "stack",
-        "started",
-        "done",
-        "retired",
-        "created_ns",
-        "completed_ns",
-        "p2p",
-    )
-    listed = [columns[name][rows].tolist() for name in names]
+OP_COLUMNS = (
+    "group", "seq", "p2p_seq", "signature", "stack", "started", "done", "retired", "created_ns", "completed_ns", "p2p",
+)  # fmt: skip
+
+
+def ops_of(columns: Mapping[str, Column], rows: slice, rank: int, groups: Mapping[int, int]) -> list[Op]:
+    """Return rows of the reader's columns as operations; `groups` maps the reader's group numbers to the job's."""
+    # Lists are several times faster to walk than arrays, and thousands of dumps have millions of rows.
+    lists = [columns[name][rows].tolist() for name in OP_COLUMNS]
     return [
-        Op(
-            rank,
-            groups[g],
-            seq,
-            p2p_seq,
-            sig,
-            stack,
-            bool(started),
-            bool(done),
-            bool(retired),
-            created,
-            completed,
-            bool(p2p),
-        )
-        for g, seq, p2p_seq, sig, stack, started, done, retired, created, completed, p2p in zip(*listed, strict=True)
+        Op(rank, groups[g], seq, p2p_seq, sig, stack, bool(started), bool(done), bool(retired), made, ended, bool(p2p))
+        for g, seq, p2p_seq, sig, stack, started, done, retired, made, ended, p2p in zip(*lists, strict=True)
     ]

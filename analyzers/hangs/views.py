@@ -1,28 +1,45 @@
-"""What faces draw of a hang: small tables."""
+"""What faces draw of a hang, as small tables: the matrix of operations, locations, stacks and groups."""
 
+from collections import Counter
 from collections.abc import Iterable
+from enum import StrEnum
 from functools import lru_cache
 
 import pandas as pd
 
 from analyzers import run, store
-from analyzers.hangs.graph.locations import crowds
+from analyzers.hangs.findings.wording import location
+from analyzers.hangs.graph.locations import locations as locations_of
 from analyzers.hangs.graph.signatures import comparable
 from analyzers.hangs.model import Frame, Job, Op, is_library
 from analyzers.hangs.reading.dump_sets import open_set
 from analyzers.hangs.reading.job import load_job
-from analyzers.hangs.reading.side_files import Side
+from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.words import rank_ranges, source_line
 
-STATES = ("done", "started", "scheduled", "missing", "mismatch", "no dump")
+
+class CellState(StrEnum):
+    """The state of an operation on a rank; `NOT_HELD` where its ring no longer holds it."""
+
+    DONE = "done"
+    STARTED = "started"
+    SCHEDULED = "scheduled"
+    MISSING = "missing"
+    MISMATCH = "mismatch"
+    NO_DUMP = "no dump"
+    NOT_HELD = ""
+
+
+STATES = tuple(state.value for state in CellState if state is not CellState.NOT_HELD)
 
 
 def matrix(
     found: run.Run, group: str | None = None, limit: int = 60, options: store.Options | None = None
 ) -> pd.DataFrame:
-    """One row a rank, one column a sequence number of `group` (by default the one with most waiting), the last `limit`.
+    """Return the state of each operation of a group: a row for each rank, a column for each sequence number.
 
-    Cells are one of `STATES`; empty where the ring no longer holds the operation.
+    `group` is a name or description, by default that of the group in which most ranks wait; the last `limit` numbers
+    are shown. Cells are values of `CellState`.
     """
     job, _ = open_job(found, options)
     number = group_number(job, group)
@@ -30,7 +47,7 @@ def matrix(
         return pd.DataFrame(index=pd.Index([], name="rank"))
     tables = {m: by_seq(job, m, number, limit) for m in job.groups[number].ranks}
     seqs = sorted(set().union(*tables.values()))[-limit:]
-    odd = odd_ones(job, tables, seqs)
+    odd = mismatched(job, tables, seqs)
     rows = {m: [cell(job, m, number, seq, tables[m].get(seq), (m, seq) in odd) for seq in seqs] for m in tables}
     return pd.DataFrame.from_dict(rows, orient="index", columns=seqs).rename_axis(index="rank", columns="seq")
 
@@ -38,47 +55,49 @@ def matrix(
 def operations(
     found: run.Run, group: str | None = None, around: int = 8, options: store.Options | None = None
 ) -> pd.DataFrame:
-    """What each rank issued around the point where members part: one row a sequence number, one column a rank."""
+    """Return what each rank issued around the first number under which members differ.
+
+    A row for each sequence number, a column for each rank; `around` numbers before and after that one.
+    """
     job, _ = open_job(found, options)
     number = group_number(job, group)
     if number is None:
         return pd.DataFrame(index=pd.Index([], name="seq"))
     tables = {m: by_seq(job, m, number) for m in job.groups[number].ranks if m in job.ranks}
     every = sorted(set().union(*tables.values()))
-    parted = next(
-        (s for s in every if len({m for m in tables if s in tables[m]}) < len(tables) or differ(job, tables, s)), None
-    )
-    middle = every.index(parted) if parted is not None else len(every)
+    differing = (s for s in every if any(s not in table for table in tables.values()) or differ(job, tables, s))
+    first = next(differing, None)
+    middle = every.index(first) if first is not None else len(every)
     shown = every[max(0, middle - around) : middle + around + 1]
     rows = [{m: label(job, table.get(seq)) for m, table in tables.items()} for seq in shown]
     return pd.DataFrame(rows, index=pd.Index(shown, name="seq"), columns=list(tables))
 
 
 def folded(table: pd.DataFrame, axis: str = "index") -> pd.DataFrame:
-    """A `matrix` (or, over its columns, `operations`) with ranks that read the same put together: `0-61, 63`."""
+    """Return a `matrix` (or, with `axis="columns"`, `operations`) with ranks of equal content together: `0-61, 63`."""
     by_rank = table if axis == "index" else table.T
-    alike: dict[tuple[str, ...], list[int]] = {}
+    together: dict[tuple[str, ...], list[int]] = {}
     for rank, row in zip(by_rank.index, by_rank.to_numpy().tolist(), strict=True):
-        alike.setdefault(tuple(row), []).append(int(rank))
+        together.setdefault(tuple(row), []).append(int(rank))
     rows = pd.DataFrame(
-        list(alike), index=pd.Index(map(rank_ranges, alike.values()), name="ranks"), columns=by_rank.columns
+        list(together), index=pd.Index(map(rank_ranges, together.values()), name="ranks"), columns=by_rank.columns
     )
     return rows if axis == "index" else rows.T
 
 
-def places(found: run.Run, options: store.Options | None = None) -> pd.DataFrame:
-    """Where the ranks stand, most of them first: `ranks` (list), `name`, `place`, `said`.
+def locations(found: run.Run, options: store.Options | None = None) -> pd.DataFrame:
+    """Return where the ranks are, the location of most ranks first: `ranks` (list), `name`, `line`, `text`.
 
-    `said` is a line such as `62 ranks in all_gather at job/model.py:212`.
+    `text` is a sentence such as `62 ranks in all_gather at job/model.py:212`.
     """
-    rows = [{**crowd._asdict(), "said": crowd.said()} for crowd in crowds(*open_job(found, options))]
-    return pd.DataFrame(rows, columns=["ranks", "name", "place", "said"])
+    rows = [{**there._asdict(), "text": location(there)} for there in locations_of(*open_job(found, options))]
+    return pd.DataFrame(rows, columns=["ranks", "name", "line", "text"])
 
 
 def stacks(found: run.Run, options: store.Options | None = None) -> pd.DataFrame:
-    """Stacks merged over ranks, outermost first, in tree order.
+    """Return the stacks of all ranks merged into a tree, outermost first, in the order in which a tree is drawn.
 
-    Columns: depth, name, place, ranks (list), filename, line, own (not PyTorch's or Python's).
+    Columns: depth, name, place (`file:line`), ranks (list), filename, line, own (not PyTorch's or Python's).
     """
     job, side = open_job(found, options)
     merged: dict[tuple[Frame, ...], list[int]] = {}
@@ -104,7 +123,7 @@ def stacks(found: run.Run, options: store.Options | None = None) -> pd.DataFrame
 
 
 def groups(found: run.Run, options: store.Options | None = None) -> pd.DataFrame:
-    """`name`, `desc`, `members`, `waiting`: the groups of a job, those with most waiting ranks first."""
+    """Return the groups of a job, those with most waiting ranks first: `name`, `desc`, `members`, `waiting`."""
     job, _ = open_job(found, options)
     rows = [
         {"name": g.name, "desc": g.desc, "members": g.ranks, "waiting": waiting(job, number)}
@@ -115,13 +134,14 @@ def groups(found: run.Run, options: store.Options | None = None) -> pd.DataFrame
 
 
 @lru_cache(maxsize=2)  # faces ask several questions of one run, and the same ones at every redraw
-def open_job(found: run.Run, options: store.Options | None) -> tuple[Job, Side]:
+def open_job(found: run.Run, options: store.Options | None) -> tuple[Job, SideFiles]:
+    """Return the job of a run's newest set of dumps, and its side files."""
     dumps, side = open_set(found)
     return load_job(dumps.rounds[0], side, options or store.Options()), side
 
 
 def group_number(job: Job, name: str | None) -> int | None:
-    """The group of that name or description; without one, the group that most ranks stand in."""
+    """Return the index of the group of that name or description; without one, of that in which most ranks wait."""
     if not job.groups:
         return None
     if name is None:
@@ -130,42 +150,48 @@ def group_number(job: Job, name: str | None) -> int | None:
 
 
 def waiting(job: Job, number: int) -> int:
+    """Return how many ranks wait in a group."""
     return sum(state.front is not None and state.front.group == number for state in job.ranks.values())
 
 
 def by_seq(job: Job, rank: int, group: int, limit: int | None = None) -> dict[int, Op]:
-    """A rank's collectives in a group, or the last `limit` of them."""
-    held = {op.seq: op for op in job.ranks[rank].in_group(group)} if rank in job.ranks else {}
-    return held if limit is None or len(held) <= limit else {seq: held[seq] for seq in sorted(held)[-limit:]}
+    """Return a rank's collectives in a group, or the last `limit` of them."""
+    every = {op.seq: op for op in job.ranks[rank].collectives(group)} if rank in job.ranks else {}
+    return every if limit is None or len(every) <= limit else {seq: every[seq] for seq in sorted(every)[-limit:]}
 
 
 def differ(job: Job, tables: dict[int, dict[int, Op]], seq: int) -> bool:
+    """Return whether ranks issued different operations under one number."""
     return len({comparable(job.signature(table[seq])) for table in tables.values() if seq in table}) > 1
 
 
-def odd_ones(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) -> set[tuple[int, int]]:
-    """(rank, seq) of operations that most of the group did not issue."""
+def mismatched(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) -> set[tuple[int, int]]:
+    """Return (rank, seq) of operations that most of the group did not issue; without a majority, of all."""
     odd = set()
     for seq in seqs:
         if not differ(job, tables, seq):
             continue
-        here = {m: comparable(job.signature(table[seq])) for m, table in tables.items() if seq in table}
-        usual = pd.Series([str(v) for v in here.values()]).mode()
-        odd |= {(m, seq) for m, value in here.items() if str(value) != usual[0] or len(usual) > 1}
+        issued = {m: comparable(job.signature(table[seq])) for m, table in tables.items() if seq in table}
+        counts = Counter(issued.values()).most_common(2)
+        has_tie = counts[0][1] == counts[1][1]
+        odd |= {(m, seq) for m, value in issued.items() if has_tie or value != counts[0][0]}
     return odd
 
 
 def cell(job: Job, rank: int, group: int, seq: int, op: Op | None, is_odd: bool) -> str:
+    """Return the state of an operation on a rank, as a value of `CellState`."""
     state = job.ranks.get(rank)
     if state is None:
-        return "no dump"
+        return CellState.NO_DUMP.value
     if op is None:
-        return "missing" if seq > state.enqueued(group) else ""
-    return "mismatch" if is_odd else "done" if op.done else "started" if op.started else "scheduled"
+        return (CellState.MISSING if seq > state.enqueued(group) else CellState.NOT_HELD).value
+    if is_odd:
+        return CellState.MISMATCH.value
+    return (CellState.DONE if op.done else CellState.STARTED if op.started else CellState.SCHEDULED).value
 
 
 def label(job: Job, op: Op | None) -> str:
-    """`all_reduce 4x4 Float (train.py:12)`."""
+    """Return an operation with its shape and line: `all_reduce 4x4 Float (train.py:12)`."""
     if op is None:
         return ""
     signature, line = job.signature(op), job.line(op)

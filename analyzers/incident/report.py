@@ -241,9 +241,7 @@ def out_of_memory(rooms: Rooms) -> list[Link]:
         root = Link(text=found.sentence, kind="oom", ranks=ranks, step=step, findings=["memory.oom"])
     elif dead:
         first = dead[0]
-        root = Link(
-            text=hangs.titles([first])[0], kind="oom", ranks=first.ranks, step=first.step, findings=["hang.dead"]
-        )
+        root = Link(text=first.title, kind="oom", ranks=first.ranks, step=first.step, findings=["hang.dead"])
     else:
         return []
     return [root, *(link for c in culprits if set(c.ranks) & set(root.ranks) for link in waiting(rooms, c))]
@@ -256,7 +254,8 @@ def hung(rooms: Rooms, *, undecided: bool = False) -> list[Link]:
     if rooms.hang.verdict.kind == "healthy" or (rooms.hang.verdict.kind == "unknown" and not undecided):
         return []
     links = []
-    for culprit, text in zip(rooms.hang.data.culprits, hangs.titles(rooms.hang.data.culprits), strict=True):
+    for culprit in rooms.hang.data.culprits:
+        text = culprit.title
         kind = "crashed" if culprit.kind == "dead" and culprit.error else culprit.kind
         ids = [f"hang.{culprit.kind}", *counted(rooms, culprit)]
         links.append(Link(text=text, kind=kind, ranks=culprit.ranks, step=culprit.step, findings=ids))

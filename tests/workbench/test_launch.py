@@ -42,7 +42,7 @@ def test_a_run_that_dies_is_explained(tmp_path):
     ended = launch(tmp_path, "--incident", "kill")
     assert ended.returncode == 1
     flat = " ".join(ended.stdout.split())
-    assert "rank 1 is gone" in flat
+    assert "rank 1 died" in flat
     assert "killed by signal 9" in flat
     assert "rank 0 waits" in flat
     assert f"workbench inspect {tmp_path}" in flat

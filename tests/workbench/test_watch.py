@@ -39,7 +39,7 @@ def test_a_job_is_watched_to_its_death(tmp_path):
     assert [line.split()[1] for line in lines if line.startswith("step")] == [f"{n}/10" for n in range(1, 6)]
     told = "".join(lines)
     assert "have ended early" in told
-    assert "verdict: dead: rank 1 is gone at step 6 (killed by signal 9)" in told, told
+    assert "verdict: dead: rank 1 died at step 6: killed by signal 9" in told, told
     assert f"failed; look at it with: workbench inspect {tmp_path}" in told
 
 

@@ -1,1 +1,1 @@
-"""classify."""
+"""From the wait-for graph to causes: which ranks are the culprits, and in which class."""

@@ -2,39 +2,40 @@
 
 from itertools import pairwise
 
-from analyzers.hangs.classify.context import Scene
-from analyzers.hangs.graph.wait_graph import At
+from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.graph.wait_graph import OpNode
 from analyzers.hangs.model import Job
 
-YOUNG_SAMPLES = 64
+RANKS_SAMPLED = 64
+SHORTEST_HANG_NS = 1_000_000_000
+"""An operation that was issued less than a second before the dumps may be slow rather than hung."""
 
 
-def too_young(scene: Scene, at: At) -> bool:
-    """Whether the newest arrival is no older than the dumps are apart: then it was in flight, not hung."""
-    asked = [t for rank in scene.job.ranks if (t := scene.side.answered_ns(rank)) is not None]
-    fronts = [op for rank in scene.graph.arrived(at) if (op := scene.job.ranks[rank].front)]
-    if not asked or any(op.retired for op in fronts):
+def is_newer_than_skew(context: HangContext, node: OpNode) -> bool:
+    """Return whether the last rank arrived shortly before the dumps, compared with how far apart these were taken."""
+    answered = [t for rank in context.job.ranks if (t := context.side.answered_ns(rank)) is not None]
+    fronts = context.fronts(node)
+    if not answered or any(op.retired for op in fronts):
         return False
-    skew = max(asked) - min(asked)
-    return min(asked) - max(op.created_ns for op in fronts) <= max(skew, 1_000_000_000)
+    skew = max(answered) - min(answered)
+    return min(answered) - max(op.created_ns for op in fronts) <= max(skew, SHORTEST_HANG_NS)
 
 
-def young(scene: Scene, at: At) -> bool:
-    """Whether an operation was begun no longer before the dumps than this job's operations take.
+def is_in_flight(context: HangContext, node: OpNode) -> bool:
+    """Return whether an operation began no longer before the dumps than this job's operations usually take.
 
-    Only the files' times tell that, and they are believed where they follow all that the dumps report.
+    This is known from the times of the files alone, where no collection recorded when dumps were requested.
     """
-    job = scene.job
-    fronts = [op for rank in scene.graph.arrived(at) if (op := job.ranks[rank].front)]
-    if not job.taken or scene.side.collection or not fronts or any(op.retired for op in fronts):
+    job, fronts = context.job, context.fronts(node)
+    if not job.taken_ns or context.side.collection or not fronts or any(op.retired for op in fronts):
         return False
-    usual = max(longest_pause(job, op.rank) for op in fronts[:YOUNG_SAMPLES])
-    skew = max(job.taken.values()) - min(job.taken.values())
-    return min(job.taken.values()) - min(op.created_ns for op in fronts) <= 2 * usual + skew
+    usual = max(longest_pause_ns(job, op.rank) for op in fronts[:RANKS_SAMPLED])
+    taken = job.taken_ns.values()
+    return min(taken) - min(op.created_ns for op in fronts) <= 2 * usual + max(taken) - min(taken)
 
 
-def longest_pause(job: Job, rank: int) -> int:
-    """The longest time that a rank took from one operation to the next, or one took from its issue to its end."""
+def longest_pause_ns(job: Job, rank: int) -> int:
+    """Return the longest time that a rank took from one operation to the next, or an operation took to complete."""
     ops = job.ranks[rank].ops
     pauses = (after.created_ns - before.created_ns for before, after in pairwise(ops))
     return max([*pauses, *(op.completed_ns - op.created_ns for op in ops if op.done)], default=0)

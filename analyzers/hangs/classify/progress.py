@@ -1,72 +1,76 @@
-"""The second look: what moved between two dumps of the same ranks was slow, or not hung at all."""
+"""What moved between two rounds of dumps of the same ranks: such a rank is slow, or not hung at all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from analyzers import store
-from analyzers.hangs.model import Culprit, Job
+from analyzers.hangs.classify.cause import Cause
+from analyzers.hangs.model import HangClass, Job, Reason
 from analyzers.hangs.reading.dump_sets import DumpSet
 from analyzers.hangs.reading.job import load_job
-from analyzers.hangs.reading.side_files import Side
-from analyzers.hangs.reading.side_formats import Heartbeat
+from analyzers.hangs.reading.side_files import SideFiles
+from analyzers.hangs.reading.side_formats import CollectionReason, Heartbeat
 
-AFTER_LOOKING_TWICE = 0.05
+ADDED_CONFIDENCE = 0.05
+"""What a second round without any progress adds to the confidence."""
+HIGHEST_CONFIDENCE = 0.99
+SLOW_CONFIDENCE = 0.8
 
 
 @dataclass(frozen=True)
-class Movement:
-    """Two looks at the same ranks; `second` is None where none of them left a dump at the second."""
+class TwoRounds:
+    """Two rounds of dumps of the same ranks; `second` is None where no rank left a dump in the second."""
 
     first: Job
     second: Job | None
-    side: Side
+    side: SideFiles
 
-    def of(self, rank: int) -> bool | None:
-        """Whether a rank went on: new operations, or a younger heartbeat, which one that has ended left behind too."""
-        before, after = (self._beat(rank, look) for look in (0, 1))
-        dumped = self.second and rank in self.first.ranks and rank in self.second.ranks
-        issued = progress(self.second, rank) > progress(self.first, rank) if self.second and dumped else None
+    def made_progress(self, rank: int) -> bool | None:
+        """Return whether a rank went on: it issued operations or changed its phase; None where that is unknown."""
+        before, after = self._beat(rank, 0), self._beat(rank, 1)
+        has_both = self.second and rank in self.first.ranks and rank in self.second.ranks
+        issued = newest_ns(self.second, rank) > newest_ns(self.first, rank) if self.second and has_both else None
+        # Heartbeats of a rank that has ended stay where they are, so they count without a dump too.
         if before and after:
             return after.time_ns > before.time_ns or bool(issued)
         return issued
 
-    def _beat(self, rank: int, look: int) -> Heartbeat | None:
-        rounds = self.side.collection.rounds if self.side.collection else []
-        asked = rounds[look].ranks.get(rank) if look < len(rounds) else None
-        return asked.heartbeat if asked else None
+    def _beat(self, rank: int, number: int) -> Heartbeat | None:
+        rounds = self.side.rounds
+        answer = rounds[number].ranks.get(rank) if number < len(rounds) else None
+        return answer.heartbeat if answer else None
 
 
-def moved(culprits: Sequence[Culprit], first: Job, dumps: DumpSet, side: Side, options: store.Options) -> list[Culprit]:
-    """The culprits in the light of the second look, where one was taken."""
-    looks = max(len(dumps.rounds), len(side.collection.rounds) if side.collection else 0)
-    if looks < 2 or not culprits:
-        return list(culprits)
+def check_progress(
+    causes: Sequence[Cause], first: Job, dumps: DumpSet, side: SideFiles, options: store.Options
+) -> list[Cause]:
+    """Return the causes as a second round of dumps confirms or changes them, where one was taken."""
+    if not causes or max(len(dumps.rounds), len(side.rounds)) < 2:
+        return list(causes)
     second = load_job(dumps.rounds[1], side, options) if len(dumps.rounds) > 1 else None
-    movement = Movement(first, second, side)
-    return [found for culprit in culprits if (found := reconsidered(culprit, movement))]
+    rounds = TwoRounds(first, second, side)
+    return [checked for cause in causes if (checked := check_cause(cause, rounds))]
 
 
-def reconsidered(culprit: Culprit, movement: Movement) -> Culprit | None:
-    """Firmer if nothing changed. Slow if the culprit and all that waited for it went on; if they were not even
-    stalled, as somebody looked at a job that moves, they are nothing to speak of.
+def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
+    """Return a cause after a second look at it: more certain if no rank made progress, slow if all did.
+
+    None where all did and the dumps were requested by a person: such a job is not even stalled.
     """
-    if culprit.kind in ("dead", "unknown"):
-        return culprit
-    seen = [went for rank in {*culprit.ranks, *culprit.victims} if (went := movement.of(rank)) is not None]
-    if not seen or (any(seen) and not all(seen)):
-        return culprit
-    if not any(seen):
-        return msgspec.structs.replace(
-            culprit, confidence=round(min(0.99, culprit.confidence + AFTER_LOOKING_TWICE), 2)
-        )
-    if movement.side.collection and movement.side.collection.reason == "asked":
+    if cause.kind in (HangClass.DEAD, HangClass.UNKNOWN):
+        return cause
+    moved = [m for rank in {*cause.ranks, *cause.victims} if (m := rounds.made_progress(rank)) is not None]
+    if not moved or (any(moved) and not all(moved)):
+        return cause
+    if not any(moved):
+        confidence = cause.culprit.confidence + ADDED_CONFIDENCE
+        return cause.with_confidence(round(min(HIGHEST_CONFIDENCE, confidence), 2))
+    collection = rounds.side.collection
+    if collection and collection.reason == CollectionReason.ASKED:
         return None
-    detail = "all of them went on between the two looks"
-    return msgspec.structs.replace(culprit, kind="slow", detail=detail, confidence=0.8)
+    return cause.with_class(HangClass.SLOW, Reason.MADE_PROGRESS, SLOW_CONFIDENCE)
 
 
-def progress(job: Job, rank: int) -> int:
-    """A number that grows with every operation that a rank issues."""
+def newest_ns(job: Job, rank: int) -> int:
+    """Return when a rank issued its newest operation."""
     return max((op.created_ns for op in job.ranks[rank].ops), default=0)

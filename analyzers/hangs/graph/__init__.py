@@ -1,1 +1,1 @@
-"""graph."""
+"""What the dumps say together: who waits for whom, and where the programs and signatures of ranks differ."""

@@ -1,31 +1,36 @@
-"""Which of the operations that wait for a rank is the one that it never came to, where its own dump does not tell.
+"""Which operation a rank never issued, where several wait for it and its own dump does not show which came first.
 
-Its members wait for it in several groups at once, as each stands in the first operation that needs it. Sisters run
-the same program, so the operation that comes first in theirs is the one; all others wait because of that.
+Members of several groups may wait for one rank at once, each in the first operation that needs it. Sister ranks run
+the same program, so the operation that comes first in theirs is the one that the rank missed; the others wait because
+of that.
+
+A sister of a rank is a member of one of its groups that is no other stage of a pipeline. Sister groups have the same
+description and size: the tp group {2, 3} is a sister of {0, 1}.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from analyzers.hangs.graph.wait_graph import At
+from analyzers.hangs.graph.wait_graph import OpNode
 from analyzers.hangs.model import Job, Op
-from analyzers.hangs.reading.p2p import NAME, OTHER_HALF, batch_of, peer_of
+from analyzers.hangs.reading.p2p import NAME, batch_of, other_half_name, peer_of
 
 SISTERS_ASKED = 16
+"""A majority of this many is as good as one of thousands."""
 NOT_YET, LONG_AGO = 1 << 62, -1
-"""Positions of operations that a sister has still to issue, or that its dump no longer holds."""
+"""Positions of operations that a sister has not issued yet, or that its dump no longer holds."""
 
 
-def first_missed(job: Job, rank: int, places: Sequence[At]) -> At | None:
-    """The place that most sisters would come to first; None where none of them tells.
+def first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | None:
+    """Return the operation that most sisters come to first; None where no sister's dump shows it.
 
-    Only those that can put all places in an order are asked, as where one is unknown it may be the first.
+    Only sisters that can put all operations in an order vote: one of unknown position may be the first.
     """
-    votes: Counter[At] = Counter()
+    votes: Counter[OpNode] = Counter()
     for sister in sisters(job, rank):
-        order = {place: position_of(job, rank, sister, place) for place in places}
-        known = {place: position for place, position in order.items() if position is not None}
-        if len(known) == len(places) and min(known.values()) < NOT_YET:
+        order = {node: position_of(job, rank, sister, node) for node in nodes}
+        known = {node: position for node, position in order.items() if position is not None}
+        if len(known) == len(nodes) and min(known.values()) < NOT_YET:
             votes[min(known, key=known.__getitem__)] += 1
         if votes.total() == SISTERS_ASKED:
             break
@@ -33,74 +38,80 @@ def first_missed(job: Job, rank: int, places: Sequence[At]) -> At | None:
 
 
 def sisters(job: Job, rank: int) -> list[int]:
-    """Ranks that run the same program: members of a rank's groups, the smallest first, but stages of a pipeline."""
+    """Return the ranks with a dump that run the same program, those of the smallest groups first."""
     shared = [number for number, group in enumerate(job.groups) if rank in group.ranks]
     shared.sort(key=lambda number: len(job.groups[number].ranks))
-    found = (m for number in shared if not carries_messages(job, number) for m in job.groups[number].ranks)
-    return [m for m in dict.fromkeys(found) if m != rank and m in job.ranks]
+    members = (m for number in shared if not carries_messages(job, number) for m in job.groups[number].ranks)
+    return [m for m in dict.fromkeys(members) if m != rank and m in job.ranks]
 
 
 def carries_messages(job: Job, number: int) -> bool:
+    """Return whether a group sends and receives, as stages of a pipeline do: its members run different programs."""
     states = (job.ranks[m] for m in job.groups[number].ranks[:SISTERS_ASKED] if m in job.ranks)
     return any(op.p2p and op.group == number for state in states for op in state.ops)
 
 
-def position_of(job: Job, rank: int, sister: int, place: At) -> int | None:
-    """Where a sister's program has what a rank missed, as an index of its operations; None where that is unknown."""
-    own = own_group(job, rank, sister, place)
+def position_of(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
+    """Return the index, in a sister's operations, of what stands for the one that a rank missed; None: unknown."""
+    own = sister_group(job, rank, sister, node)
     if own is None:
         return None
     ops = job.ranks[sister].ops
-    if place.sender < 0:
-        here = (i for i, op in enumerate(ops) if op.group == own and op.seq == place.seq and not op.p2p)
-        return next(here, NOT_YET if place.seq > job.ranks[sister].enqueued(own) else LONG_AGO)
-    partner = job.groups[own].ranks[job.groups[place.group].ranks.index(place.sender)]
-    waits_in = next((op for op in stands_in(job, place.sender) if (peer_of(job, op) or ("", -1))[1] == rank), None)
-    return other_half(job, sister, partner, own, waits_in)
+    if not node.is_p2p:
+        same = (i for i, op in enumerate(ops) if op.group == own and op.seq == node.seq and not op.p2p)
+        return next(same, NOT_YET if node.seq > job.ranks[sister].enqueued(own) else LONG_AGO)
+    partner = job.groups[own].ranks[job.groups[node.group].ranks.index(node.sender)]
+    messages = ((op, peer_of(job, op)) for op in current_batch(job, node.sender))
+    front = next((op for op, peer in messages if peer and peer.rank == rank), None)
+    return other_half_position(job, sister, partner, own, front)
 
 
-def own_group(job: Job, rank: int, sister: int, place: At) -> int | None:
-    """The sister's group of the same kind; for messages it must have the same place in it as the rank in its own."""
-    ranks = job.groups[place.group].ranks
-    if sister in ranks and place.sender < 0:
-        return place.group
-    own = [i for i in job.ranks[sister].positions if is_alike(job, i, place.group)]
-    if place.sender >= 0:
+def sister_group(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
+    """Return the sister's group of the same kind; for messages the sister must have the rank's position in it."""
+    ranks = job.groups[node.group].ranks
+    if sister in ranks and not node.is_p2p:
+        return node.group
+    own = [i for i in job.ranks[sister].positions if are_sister_groups(job, i, node.group)]
+    if node.is_p2p:
         own = [i for i in own if job.groups[i].ranks.index(sister) == ranks.index(rank)]
     return own[0] if len(own) == 1 else None
 
 
-def stands_in(job: Job, rank: int) -> list[Op]:
-    """The messages of the launch that a rank stands in."""
+def current_batch(job: Job, rank: int) -> list[Op]:
+    """Return the messages of the launch that a rank is in."""
     state = job.ranks[rank]
     return batch_of(state, state.front) if state.front else []
 
 
-def is_alike(job: Job, number: int, other: int) -> bool:
-    here, there = job.groups[number], job.groups[other]
-    return (here.desc, len(here.ranks)) == (there.desc, len(there.ranks))
+def are_sister_groups(job: Job, number: int, other: int) -> bool:
+    """Return whether two groups have the same description and size."""
+    a, b = job.groups[number], job.groups[other]
+    return (a.desc, len(a.ranks)) == (b.desc, len(b.ranks))
 
 
-def other_half(job: Job, sister: int, partner: int, group: int, waits_in: Op | None) -> int | None:
-    """Where a sister has its half of the message that its partner issued where the rank's partner stands.
+def other_half_position(job: Job, sister: int, partner: int, group: int, front: Op | None) -> int | None:
+    """Return where a sister has its half of the message that stands for `front`, which the rank's partner is in.
 
-    Halves complete together, so from the last completed pair on they can be counted without knowing the first one.
+    Both halves of a message complete together, so from the last completed pair on they can be counted even where the
+    ring no longer holds the first one.
     """
-    found = NAME.fullmatch(job.operation(waits_in)) if waits_in and partner in job.ranks else None
-    if waits_in is None or found is None:
+    match = NAME.fullmatch(job.operation(front)) if front and partner in job.ranks else None
+    if front is None or match is None:
         return None
-    theirs = named(job, partner, group, found[0])
-    mine = named(job, sister, group, OTHER_HALF[found["verb"]].format(**found.groupdict()))
-    at = next((i for i, op in enumerate(theirs) if op.p2p_seq == waits_in.p2p_seq), len(theirs))
-    index = at - completed(theirs) + completed(mine)
+    theirs = messages_named(job, partner, group, match[0])
+    mine = messages_named(job, sister, group, other_half_name(match))
+    number = next((i for i, op in enumerate(theirs) if op.p2p_seq == front.p2p_seq), len(theirs))
+    index = number - count_done(theirs) + count_done(mine)
     if index >= len(mine):
         return NOT_YET
     return job.ranks[sister].ops.index(mine[index]) if index >= 0 else None
 
 
-def named(job: Job, rank: int, group: int, name: str) -> list[Op]:
+def messages_named(job: Job, rank: int, group: int, name: str) -> list[Op]:
+    """Return a rank's messages of one name in a group, oldest first."""
     return [op for op in job.ranks[rank].ops if op.p2p and op.group == group and job.operation(op) == name]
 
 
-def completed(ops: Iterable[Op]) -> int:
+def count_done(ops: Iterable[Op]) -> int:
+    """Return how many operations have completed."""
     return sum(op.done for op in ops)

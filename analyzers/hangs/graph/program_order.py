@@ -1,35 +1,52 @@
-"""Where a rank left the program that its sisters run: it left an operation out, swapped two, or issued another one."""
+"""Where a rank's program deviates from that of its sisters: an operation skipped, swapped, or another one issued.
+
+Each operation of a rank becomes a key that is equal for the same line of the program on every rank. From the oldest
+operation that both dumps hold, two ranks are compared until their keys differ. With A, B, C, D for operations:
+
+    sister   A B C D A B C D A B C D
+    rank 1   A B C D A B D A            deviates at the seventh: D in place of C
+
+After the point of deviation rank 1 has `D A`, its sister `C D A B`. Without the sister's first operation both read
+`D A`, so rank 1 skipped C. Had it gone on with `D C`, it would have swapped two (`order_cycle`); with anything else it
+issued another operation (`mismatch`).
+"""
 
 from dataclasses import dataclass
-from typing import Any
 
 from analyzers.hangs.graph.signatures import comparable
-from analyzers.hangs.model import Job, Op, user_frame
+from analyzers.hangs.model import HangClass, Job, Lack, Op, user_frame
 
-SISTERS_A_GROUP = 6
-FORESEEN = 6
-"""Operations that are guessed from earlier steps when a sister stopped short of issuing them."""
-MEMORY = 12
-"""How many operations before one tell which comes next."""
-LAUNCHED_AT_ONCE = 4
+SISTERS_PER_GROUP = 6
+"""Enough for a majority; comparing with thousands would take minutes."""
+PREDICTED = 6
+"""Operations predicted from earlier steps when a sister stopped short of issuing them."""
+CONTEXT = 12
+"""How many operations before one decide which comes next."""
+LARGEST_LAUNCH = 4
 """Entries that one launch may consist of: a batch of sends and receives."""
 
 Keys = list[int]
 
 
 @dataclass(frozen=True)
-class Departure:
-    """`kind`: "skipped", "order_cycle" or "mismatch". `expected` is what sisters issued in the place of `op`."""
+class Deviation:
+    """The first operation, `issued`, that differs from what sisters issued there, `expected`.
+
+    `kind` is skipped, order_cycle or mismatch.
+    """
 
     rank: int
-    kind: str
-    op: Op
+    kind: HangClass
+    issued: Op
     expected: Op
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Two programs side by side from the oldest operation that both hold: positions where they part."""
+class Comparison:
+    """A rank's program beside that of a sister, from the oldest operation that both hold.
+
+    `agreed` operations are equal; `mine` and `theirs` are the positions of the first ones that are not, or of the ends.
+    """
 
     sister: int
     agreed: int
@@ -38,124 +55,132 @@ class Compared:
 
 
 class Programs:
-    """The operations of each rank as keys that are equal for the same line of the program on every rank."""
+    """The programs of all ranks, compared with each other on demand."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self._numbers: dict[tuple[str, int, int], int] = {}
-        self._distinct: dict[Any, int] = {}
-        self._all_lines = not any("stacks" in lack for lack in job.lacks)
+        self._distinct: dict[tuple[object, ...], int] = {}
+        # Where one dump has no stacks, lines would make equal operations differ.
+        self._use_lines = Lack.STACKS not in job.lacks
         self._cached: dict[int, tuple[Keys, dict[tuple[int, int], int]]] = {}
-        self._found: dict[int, Departure | None] = {}
+        self._deviations: dict[int, Deviation | None] = {}
 
-    def departure(self, rank: int) -> Departure | None:
-        """How a rank left what most of its sisters do; None if it did not, or nothing tells."""
-        if rank not in self._found:
-            self._found[rank] = self._departure(rank) if rank in self.job.ranks else None
-        return self._found[rank]
+    def deviation(self, rank: int) -> Deviation | None:
+        """Return where a rank deviates from most of its sisters; None if it does not, or if nothing shows it."""
+        if rank not in self._deviations:
+            self._deviations[rank] = self._find_deviation(rank) if rank in self.job.ranks else None
+        return self._deviations[rank]
 
-    def known(self, rank: int) -> bool:
-        """Whether the rank has a past in common with another one, so that a departure would be seen."""
-        return rank in self.job.ranks and bool(self._compare_all(rank))
+    def is_comparable(self, rank: int) -> bool:
+        """Return whether a rank's dump shares operations with another one, so that a deviation would be seen."""
+        return rank in self.job.ranks and bool(self._comparisons(rank))
 
-    def first_missed(self, rank: int) -> Op | None:
-        """What the sister that agrees the longest issued where the rank stopped."""
+    def next_expected(self, rank: int) -> Op | None:
+        """Return what the sister that agrees longest issued where the rank stopped."""
         if rank not in self.job.ranks:
             return None
-        stopped = [c for c in self._compare_all(rank) if c.mine == len(self.keys(rank)[0])]
-        further = [c for c in stopped if c.theirs < len(self.keys(c.sister)[0])]
-        best = max(further, key=lambda c: c.agreed, default=None)
+        stopped = [c for c in self._comparisons(rank) if c.mine == len(self.keys(rank)[0])]
+        ahead = [c for c in stopped if c.theirs < len(self.keys(c.sister)[0])]
+        best = max(ahead, key=lambda c: c.agreed, default=None)
         return self.job.ranks[best.sister].ops[best.theirs] if best else None
 
     def keys(self, rank: int) -> tuple[Keys, dict[tuple[int, int], int]]:
-        """The program of a rank, and where it holds which collective."""
+        """Return the program of a rank, and the position of each collective (group, seq) in it."""
         if rank not in self._cached:
             ops = self.job.ranks[rank].ops
             keys = [self._number((self.job.groups[op.group].desc, op.signature, op.stack)) for op in ops]
             self._cached[rank] = keys, {(op.group, op.seq): i for i, op in enumerate(ops) if not op.p2p}
         return self._cached[rank]
 
-    def _number(self, found: tuple[str, int, int]) -> int:
-        """Sizes that may differ between ranks make no difference, nor do lines that some ranks did not record."""
-        if found not in self._numbers:
-            desc, signature, stack = found
-            line = user_frame(self.job.stacks[stack]) if self._all_lines else None
+    def _number(self, operation: tuple[str, int, int]) -> int:
+        """Return the key of (group description, signature, stack): equal on all ranks for one line of the program."""
+        if operation not in self._numbers:
+            desc, signature, stack = operation
+            line = user_frame(self.job.stacks[stack]) if self._use_lines else None
             key = (desc, *comparable(self.job.signatures[signature]), line)
-            self._numbers[found] = self._distinct.setdefault(key, len(self._distinct))
-        return self._numbers[found]
+            self._numbers[operation] = self._distinct.setdefault(key, len(self._distinct))
+        return self._numbers[operation]
 
-    def _departure(self, rank: int) -> Departure | None:
-        compared = self._compare_all(rank)
-        mine, _ = self.keys(rank)
-        parted = [c for c in compared if c.mine < len(mine) and c.theirs < len(self.keys(c.sister)[0])]
-        if not parted:
+    def _find_deviation(self, rank: int) -> Deviation | None:
+        mine, compared = self.keys(rank)[0], self._comparisons(rank)
+        differing = [c for c in compared if c.mine < len(mine) and c.theirs < len(self.keys(c.sister)[0])]
+        if not differing:
             return None
-        first = min(parted, key=lambda c: (c.mine, -c.agreed))
-        expected = self.keys(first.sister)[0][first.theirs]
-        same = [c for c in parted if c.mine == first.mine and self.keys(c.sister)[0][c.theirs] == expected]
-        usual = foreseen(mine[: first.mine], 1)
+        first = min(differing, key=lambda c: (c.mine, -c.agreed))
+        theirs = self.keys(first.sister)[0]
+        expected = theirs[first.theirs]
+        same = [c for c in differing if c.mine == first.mine and self.keys(c.sister)[0][c.theirs] == expected]
+        # The rank is right if it did what it did in earlier steps; the sisters are right if most of them agree.
+        usual = predicted(mine[: first.mine], 1)
         if usual == [mine[first.mine]] or (usual != [expected] and len(same) * 2 <= max(2, len(compared))):
             return None
-        theirs = self.keys(first.sister)[0]
-        kind = how(mine[first.mine :], theirs[first.theirs :] + foreseen(theirs, FORESEEN))
-        ops = self.job.ranks
-        return Departure(rank, kind, ops[rank].ops[first.mine], ops[first.sister].ops[first.theirs])
+        kind = deviation_kind(mine[first.mine :], theirs[first.theirs :] + predicted(theirs, PREDICTED))
+        ranks = self.job.ranks
+        return Deviation(rank, kind, ranks[rank].ops[first.mine], ranks[first.sister].ops[first.theirs])
 
-    def _compare_all(self, rank: int) -> list[Compared]:
-        """The sisters that run the same program: others part from it at once."""
-        found = [c for sister in self._sisters_of(rank) if (c := self._compare(rank, sister))]
-        longest = max((c.agreed for c in found), default=0)
-        return [c for c in found if c.agreed * 2 > longest]
+    def _comparisons(self, rank: int) -> list[Comparison]:
+        """Return the comparisons with sisters that run the same program: with others nearly nothing agrees."""
+        every = [c for sister in self._sisters_of(rank) if (c := self._compare(rank, sister))]
+        longest = max((c.agreed for c in every), default=0)
+        return [c for c in every if c.agreed * 2 > longest]
 
     def _sisters_of(self, rank: int) -> list[int]:
-        found: dict[int, None] = {}
+        """Return the nearest members of each group of a rank."""
+        sisters: dict[int, None] = {}
         for group in self.job.ranks[rank].positions:
             members = [m for m in self.job.groups[group].ranks if m != rank and m in self.job.ranks]
             members.sort(key=lambda m: abs(m - rank))
-            found.update(dict.fromkeys(members[:SISTERS_A_GROUP]))
-        return list(found)
+            sisters.update(dict.fromkeys(members[:SISTERS_PER_GROUP]))
+        return list(sisters)
 
-    def _compare(self, rank: int, sister: int) -> Compared | None:
-        mine, places = self.keys(rank)
-        theirs, known = self.keys(sister)
-        start = next(((i, known[place]) for place, i in places.items() if place in known), None)
+    def _compare(self, rank: int, sister: int) -> Comparison | None:
+        """Return the comparison with a sister; None where they share no collective, or nothing agrees."""
+        mine, my_positions = self.keys(rank)
+        theirs, their_positions = self.keys(sister)
+        shared = ((i, their_positions[op]) for op, i in my_positions.items() if op in their_positions)
+        start = next(shared, None)
         if start is None:
             return None
         i, k = start
-        agreed = agreement(mine, i, theirs, k)
-        return Compared(sister, agreed, i + agreed, k + agreed) if agreed else None
+        agreed = count_equal(mine, i, theirs, k)
+        return Comparison(sister, agreed, i + agreed, k + agreed) if agreed else None
 
 
-def agreement(mine: Keys, i: int, theirs: Keys, k: int) -> int:
-    """How many operations from `i` and `k` on are the same."""
+def count_equal(mine: Keys, i: int, theirs: Keys, k: int) -> int:
+    """Return how many keys are equal from `i` and `k` on."""
     length = min(len(mine) - i, len(theirs) - k)
     if mine[i : i + length] == theirs[k : k + length]:
         return length
     return next(n for n in range(length) if mine[i + n] != theirs[k + n])
 
 
-def foreseen(keys: Keys, count: int) -> Keys:
-    """What followed the last time that the program stood where it stands now; the longest memory decides."""
+def predicted(keys: Keys, count: int) -> Keys:
+    """Return what followed, in an earlier step, on the operations at the end; the longest equal context decides.
+
+    After `A B C A B C A B` the next two are `C A`.
+    """
     best, length = 0, 0
     for end in range(len(keys) - 1, 0, -1):
         if keys[end - 1] != keys[-1]:
             continue
-        same = next((n for n in range(min(MEMORY, end)) if keys[end - 1 - n] != keys[-1 - n]), min(MEMORY, end))
+        same = next((n for n in range(min(CONTEXT, end)) if keys[end - 1 - n] != keys[-1 - n]), min(CONTEXT, end))
         if same > length:
             best, length = end, same
-        if length == MEMORY:
+        if length == CONTEXT:
             break
     return keys[best : best + count] if length else []
 
 
-def how(mine: Keys, theirs: Keys) -> str:
-    """What I did where my program and theirs part."""
-    for count in range(1, LAUNCHED_AT_ONCE + 1):
+def deviation_kind(mine: Keys, theirs: Keys) -> HangClass:
+    """Return how two programs differ, from the keys where they begin to."""
+    for count in range(1, LARGEST_LAUNCH + 1):
+        # A batch of several entries may have been swapped as a whole.
         if mine[: count + 1] == [*theirs[count : count + 1], *theirs[:count]]:
-            return "order_cycle"
-    for count in range(1, LAUNCHED_AT_ONCE + 1):
+            return HangClass.ORDER_CYCLE
+    for count in range(1, LARGEST_LAUNCH + 1):
         rest = theirs[count:]
-        length = min(len(rest), len(mine), FORESEEN)
+        length = min(len(rest), len(mine), PREDICTED)
         if length and mine[:length] == rest[:length]:
-            return "skipped"
-    return "mismatch"
+            return HangClass.SKIPPED
+    return HangClass.MISMATCH

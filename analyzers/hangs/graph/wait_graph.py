@@ -1,5 +1,18 @@
-"""Who waits for whom. Nodes are ranks and operations: a rank points at the operation it stands in, an operation at the
-ranks that have not come to it. The causes are the strongly connected components without a way out.
+"""The wait-for graph: which rank waits in which operation, and for which ranks.
+
+Its nodes are ranks and operations. A rank points at the operation that it is in; an operation points at the ranks that
+have not arrived in it. A cause is a strongly connected component with no edge out of it: somebody waits for its
+members, and they wait for nobody outside.
+
+For example, four ranks in groups tp = {0, 1}, {2, 3} and dp = {0, 2}, {1, 3}; rank 3 runs its own code and issues
+nothing. Ranks 2 and 1 are in collectives of tp {2, 3} and dp {1, 3}; rank 0 is in one of tp {0, 1}, which rank 1 has
+not joined yet:
+
+    rank 0 -> tp {0, 1} -> rank 1 -> dp {1, 3} -> rank 3 <- tp {2, 3} <- rank 2
+
+Rank 3 is the only node without an edge out of it, so it is the culprit (`host_stuck`); walking backwards from it gives
+its victims, ranks 0 to 2. Had rank 3 been in a collective of the default group, which the others have not joined, then
+rank 3 -> default group -> rank 1 -> dp {1, 3} -> rank 3 would close a ring with no edge out of it: an `order_cycle`.
 """
 
 from collections import defaultdict
@@ -9,143 +22,153 @@ from typing import NamedTuple
 
 from analyzers.hangs.model import Job, Op, RankState
 from analyzers.hangs.reading.p2p import absent_peers
-from analyzers.hangs.reading.side_files import Side
+from analyzers.hangs.reading.side_files import SideFiles
 
 
-class At(NamedTuple):
-    """An operation as a place to stand: `sender` is the rank itself for point-to-point, else -1."""
+class OpNode(NamedTuple):
+    """An operation as a node: `group` indexes `Job.groups`.
+
+    A collective is one node for all its members. A launch of sends and receives is a node of its rank, `sender`, with
+    its p2p sequence number; in a collective `sender` is -1.
+    """
 
     group: int
     seq: int
     sender: int = -1
 
+    @property
+    def is_p2p(self) -> bool:
+        """Whether it is a launch of sends and receives."""
+        return self.sender >= 0
 
-Node = int | At
+
+Node = int | OpNode
 
 
 @dataclass
-class Graph:
-    """`stands` maps a rank to its operation, `absent` an operation to the ranks it lacks."""
+class WaitGraph:
+    """`waits_in` maps a rank to its operation, `absent` an operation to the ranks that have not arrived in it."""
 
-    stands: dict[int, At] = field(default_factory=dict)
-    absent: dict[At, list[int]] = field(default_factory=dict)
-    soft: set[At] = field(default_factory=set)
-    """Operations that prove nothing: too young, compared with the dumps' instants, or not the first ones pending."""
+    waits_in: dict[int, OpNode] = field(default_factory=dict)
+    absent: dict[OpNode, list[int]] = field(default_factory=dict)
+    inconclusive: set[OpNode] = field(default_factory=set)
+    """Operations with an absence that proves nothing: they began after a dump was taken, or earlier ones were lost."""
 
-    def next(self, node: Node) -> list[Node]:
-        if isinstance(node, At):
+    def successors(self, node: Node) -> list[Node]:
+        """Return what a node waits for."""
+        if isinstance(node, OpNode):
             return list(self.absent[node])
-        return [self.stands[node]] if node in self.stands else []
+        return [self.waits_in[node]] if node in self.waits_in else []
 
     def nodes(self) -> list[Node]:
-        missing = {rank for ranks in self.absent.values() for rank in ranks}
-        return [*sorted(missing | set(self.stands)), *self.absent]
+        """Return all ranks, ascending, then all operations."""
+        absent = {rank for ranks in self.absent.values() for rank in ranks}
+        return [*sorted(absent | set(self.waits_in)), *self.absent]
 
-    def arrived(self, at: At) -> list[int]:
-        """The ranks that stand in an operation."""
-        return sorted(rank for rank, place in self.stands.items() if place == at)
+    def arrived(self, node: OpNode) -> list[int]:
+        """Return the ranks that are in an operation."""
+        return sorted(rank for rank, operation in self.waits_in.items() if operation == node)
 
-    def waiters(self, rank: int) -> list[At]:
-        """The operations that wait for a rank."""
-        return [at for at, ranks in self.absent.items() if rank in ranks]
+    def operations_waiting_for(self, rank: int) -> list[OpNode]:
+        """Return the operations in which a rank has not arrived."""
+        return [node for node, ranks in self.absent.items() if rank in ranks]
 
 
-def build(job: Job, side: Side) -> Graph:
-    """The graph of all ranks that left a dump. One that died stands nowhere, whatever it had issued before."""
-    graph = Graph()
-    standing: dict[At, list[Op]] = defaultdict(list)
-    ends = {rank: death for rank in range(job.world_size) if (death := side.death(rank))}
-    dead = {rank for rank, death in ends.items() if not death.victim}
+def build(job: Job, side: SideFiles) -> WaitGraph:
+    """Return the graph of all ranks that left a dump. A rank that died is in no operation, whatever it had issued."""
+    graph = WaitGraph()
+    fronts: dict[OpNode, list[Op]] = defaultdict(list)
+    ends = {rank: end for rank in range(job.world_size) if (end := side.end(rank))}
+    dead = {rank for rank, end in ends.items() if not end.is_victim}
     for rank, state in job.ranks.items():
         if (front := state.front) and rank not in dead:
-            at = At(front.group, front.p2p_seq, rank) if front.p2p else At(front.group, front.seq)
-            graph.stands[rank] = at
-            standing[at].append(front)
-    outdated = looked_at_early(job)
-    for at, ops in standing.items():
-        lacking = absent_peers(job, ops[0]) if at.sender >= 0 else absent_members(job, at, dead)
-        since = min(op.created_ns for op in ops)
-        silent = {rank for rank in ends if rank not in dead and rank not in job.ranks}
-        proven = [
-            m
-            for m in lacking
-            if m not in silent
-            and m not in outdated
-            and not looked_at_before(side.looked_ns(m) or job.taken.get(m), since)
-        ]
-        graph.absent[at] = proven
-        if len(proven) < len(lacking) or any(job.ranks[op.rank].overwritten for op in ops):
-            graph.soft.add(at)
+            node = OpNode(front.group, front.p2p_seq, rank) if front.p2p else OpNode(front.group, front.seq)
+            graph.waits_in[rank] = node
+            fronts[node].append(front)
+    # A victim that ended without a dump had waited too; of a rank dumped early nothing later is known.
+    unknown = {rank for rank in ends if rank not in dead and rank not in job.ranks} | ranks_dumped_early(job)
+    for node, ops in fronts.items():
+        absent = absent_peers(job, ops[0]) if node.is_p2p else absent_members(job, node, dead)
+        began_ns = min(op.created_ns for op in ops)
+        proven = [m for m in absent if m not in unknown and not began_after_dump(job, side, m, began_ns)]
+        graph.absent[node] = proven
+        if len(proven) < len(absent) or any(job.ranks[op.rank].overwritten for op in ops):
+            graph.inconclusive.add(node)
     return graph
 
 
-def looked_at_early(job: Job) -> set[int]:
-    """The ranks that issued more after their dumps: others report completed what theirs do not hold yet.
+def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> bool:
+    """Return whether an operation began after a rank's dump was taken: that dump says nothing about it."""
+    taken_ns = side.asked_ns(rank) or job.taken_ns.get(rank)
+    return taken_ns is not None and began_ns > taken_ns
 
-    One rank alone is rather odd than early. Only NCCL's word counts: gloo flags what has failed as done.
+
+def ranks_dumped_early(job: Job) -> set[int]:
+    """Return the ranks that went on after their dumps: others completed with them what their dumps do not hold yet.
+
+    A single such rank is the odd one rather than early. This only counts on NCCL: gloo flags failed operations as done.
     """
     if any(signature.backend == "gloo" for signature in job.signatures):
         return set()
-    furthest: dict[int, int] = defaultdict(lambda: -1)
+    completed: dict[int, int] = defaultdict(lambda: -1)
     for state in job.ranks.values():
         for group, position in state.positions.items():
-            furthest[group] = max(furthest[group], position.completed)
+            completed[group] = max(completed[group], position.completed)
     behind = {
         rank
         for rank, state in job.ranks.items()
-        if any(-1 < position.enqueued < furthest[group] for group, position in state.positions.items())
+        if any(-1 < position.enqueued < completed[group] for group, position in state.positions.items())
     }
     return behind if len(behind) > max(1, len(job.ranks) // 8) else set()
 
 
-def looked_at_before(asked_ns: int | None, since_ns: int) -> bool:
-    """A dump taken before an operation began says nothing about that operation."""
-    return asked_ns is not None and since_ns > asked_ns
-
-
-def absent_members(job: Job, at: At, dead: set[int]) -> list[int]:
-    """The members of a group that have not come to a collective, or died in it."""
-    members = job.groups[at.group].ranks
+def absent_members(job: Job, node: OpNode, dead: set[int]) -> list[int]:
+    """Return the members of a group that have not arrived in a collective, or died in it."""
+    members = job.groups[node.group].ranks
     return [
         m
         for m in members
-        if not has_come(job.ranks.get(m), at) or (m in dead and job.ranks[m].completed(at.group) < at.seq)
+        if not has_arrived(job.ranks.get(m), node) or (m in dead and job.ranks[m].completed(node.group) < node.seq)
     ]
 
 
-def has_come(state: RankState | None, at: At) -> bool:
-    """Whether a rank stands in the operation or is past it."""
+def has_arrived(state: RankState | None, node: OpNode) -> bool:
+    """Return whether a rank is in a collective or past it."""
     if state is None:
         return False
     front = state.front
-    if front and not front.p2p and (front.group, front.seq) == (at.group, at.seq):
+    if front and not front.p2p and (front.group, front.seq) == (node.group, node.seq):
         return True
-    waiting = any(op.group == at.group and op.seq == at.seq and not op.p2p for op in state.pending)
-    return not waiting and state.enqueued(at.group) >= at.seq
+    # Enqueued behind another operation that is not done, it has not arrived: streams run in order.
+    is_pending = any(op.group == node.group and op.seq == node.seq and not op.p2p for op in state.pending)
+    return not is_pending and state.enqueued(node.group) >= node.seq
 
 
-def roots(graph: Graph) -> list[list[Node]]:
-    """Components nobody leads out of, to which someone leads or in which someone stands.
+def roots(graph: WaitGraph) -> list[list[Node]]:
+    """Return the strongly connected components with no edge out of them: the causes.
 
-    Whoever waits for somebody is a victim of that one, so only where all ways end can a cause be; a ring of waiting
+    Whoever waits for somebody is a victim of that one, so a cause can only be where all ways end; a ring of waiting
     ranks is one component, as none of them comes before the others.
     """
-    found = components(graph.nodes(), graph.next)
-    home = {node: index for index, members in enumerate(found) for node in members}
+    all_components = components(graph.nodes(), graph.successors)
+    number = {node: index for index, members in enumerate(all_components) for node in members}
     return [
         members
-        for index, members in enumerate(found)
-        if all(home[target] == index for node in members for target in graph.next(node))
+        for index, members in enumerate(all_components)
+        if all(number[target] == index for node in members for target in graph.successors(node))
     ]
 
 
 def components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]) -> list[list[Node]]:
-    """Tarjan's strongly connected components, without recursion: chains are as long as there are ranks."""
+    """Return the strongly connected components (Tarjan, 1972).
+
+    Without recursion: a chain of waiting ranks may be as long as there are ranks.
+    """
     index: dict[Node, int] = {}
     low: dict[Node, int] = {}
     path: list[Node] = []
     on_path: set[Node] = set()
-    found: list[list[Node]] = []
+    finished: list[list[Node]] = []
     for start in nodes:
         if start in index:
             continue
@@ -169,12 +192,12 @@ def components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]) -> 
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[node])
                 if low[node] == index[node]:
-                    found.append(unwind(path, on_path, node))
-    return found
+                    finished.append(unwind(path, on_path, node))
+    return finished
 
 
 def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
-    """Take a finished component off the path."""
+    """Take a finished component off the path, and return it."""
     start = path.index(node)
     members = path[start:]
     del path[start:]
@@ -182,22 +205,23 @@ def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
     return members
 
 
-def victims(graph: Graph, root: Iterable[Node]) -> list[int]:
-    """The ranks outside of a root that wait for it, directly or through others."""
-    backwards = reverse(graph)
+def victims(graph: WaitGraph, root: Iterable[Node]) -> list[int]:
+    """Return the ranks outside of a root that wait for it, directly or through others."""
+    waiting = predecessors(graph)
     inside = set(root)
     seen, todo = set(inside), list(inside)
     while todo:
-        for node in backwards.get(todo.pop(), ()):
+        for node in waiting.get(todo.pop(), ()):
             if node not in seen:
                 seen.add(node)
                 todo.append(node)
     return sorted(node for node in seen - inside if isinstance(node, int))
 
 
-def reverse(graph: Graph) -> Mapping[Node, list[Node]]:
-    backwards: dict[Node, list[Node]] = defaultdict(list)
+def predecessors(graph: WaitGraph) -> Mapping[Node, list[Node]]:
+    """Return the nodes that wait for each node."""
+    waiting: dict[Node, list[Node]] = defaultdict(list)
     for node in graph.nodes():
-        for target in graph.next(node):
-            backwards[target].append(node)
-    return backwards
+        for target in graph.successors(node):
+            waiting[target].append(node)
+    return waiting

@@ -1,4 +1,7 @@
-"""One entry of a dump: what its fields say, in whatever way a version or a backend spells them."""
+"""One entry of a dump: what its fields mean, however a version or a backend of PyTorch spells them.
+
+Fields of a damaged or hostile dump may hold anything, so each reader here takes any value and never raises.
+"""
 
 import re
 from collections.abc import Sequence
@@ -6,30 +9,35 @@ from typing import Any
 
 TEXT_AT_MOST = 500
 LARGEST = 1 << 62
+"""Numbers are kept in signed columns of 64 bits."""
 
 Entry = dict[str, Any]
 
 
 def is_done(entry: Entry) -> bool:
-    """Completed. Gloo never says so: there `retired` is the only sign, which on NCCL means a timeout."""
+    """Return whether an operation has completed.
+
+    Gloo never sets the state to completed: there `retired` is the only sign. On NCCL an entry that is retired and not
+    completed has timed out.
+    """
     if entry.get("state") == "completed":
         return True
     return bool(entry.get("retired")) and str(entry.get("profiling_name", "")).startswith("gloo:")
 
 
 def launch(entry: Entry) -> tuple[str, int, int]:
-    """What the entries of one launch have in common."""
+    """Return what the entries of one coalesced launch have in common."""
     return text(entry.get("pg_id")), whole(entry.get("collective_seq_id")), whole(entry.get("p2p_seq_id"))
 
 
 def count_of(entry: Entry) -> int:
-    """The number of an operation in its group, by whichever count is behind."""
+    """Return the number of an operation in its group: the lower of its counts with and without sends and receives."""
     own = whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"))
     return min(whole(entry.get("op_id")), own)
 
 
 def group_of(entry: Entry) -> tuple[str, str]:
-    """(name, description) of an entry's process group."""
+    """Return (name, description) of an entry's process group."""
     group = entry.get("process_group")
     if isinstance(group, (list, tuple)) and len(group) == 2:
         return text(group[0]), text(group[1])
@@ -37,7 +45,10 @@ def group_of(entry: Entry) -> tuple[str, str]:
 
 
 def signature(entry: Entry) -> tuple[Any, ...]:
-    """(backend, operation, input sizes, input dtypes, output sizes, output dtypes)."""
+    """Return (backend, operation, input sizes, input dtypes, output sizes, output dtypes).
+
+    `nccl:all_reduce` splits at its last colon.
+    """
     backend, _, operation = text(entry.get("profiling_name", "")).rpartition(":")
     return (
         backend,
@@ -50,6 +61,7 @@ def signature(entry: Entry) -> tuple[Any, ...]:
 
 
 def frames(value: Sequence[Any]) -> tuple[tuple[str, str, int], ...]:
+    """Return (function, file, line) of each frame, innermost first."""
     return tuple(
         (text(f.get("name", "")), text(f.get("filename", "")), whole(f.get("line"), 0))
         for f in value
@@ -58,7 +70,7 @@ def frames(value: Sequence[Any]) -> tuple[tuple[str, str, int], ...]:
 
 
 def sizes(value: Any) -> tuple[tuple[int, ...], ...]:
-    """Shapes; a bare shape counts as a list of one."""
+    """Return shapes; a bare shape counts as a list of one."""
     if not isinstance(value, (list, tuple)):
         return ()
     shapes = value if any(isinstance(item, (list, tuple)) for item in value) else [value] if value else []
@@ -66,12 +78,13 @@ def sizes(value: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def dtypes(value: Any) -> tuple[str, ...]:
+    """Return the types of tensors; a bare name counts as a list of one, as the official test data have it."""
     items = value if isinstance(value, (list, tuple)) else [value] if value else []
     return tuple(text(item) for item in items)
 
 
 def statuses(value: Any) -> dict[str, list[int]]:
-    """pg_status as {pg_id: [last enqueued, last started, last completed]}."""
+    """Return pg_status as {pg_id: [last enqueued, last started, last completed]}."""
     if not isinstance(value, dict):
         return {}
     keys = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
@@ -79,12 +92,12 @@ def statuses(value: Any) -> dict[str, list[int]]:
 
 
 def integers(value: str) -> list[int]:
-    """The numbers in a text such as "[0, 1, 2]"."""
+    """Return the numbers in a text such as "[0, 1, 2]"; the text is never evaluated."""
     return [int(number) for number in re.findall(r"\d{1,9}", value)]
 
 
 def whole(value: Any, default: int = -1) -> int:
-    """A number that fits a column; dumps hold strings and None too."""
+    """Return a number that fits a column; dumps hold strings and None too."""
     if type(value) is int and -LARGEST < value < LARGEST:
         return value
     try:
@@ -94,7 +107,7 @@ def whole(value: Any, default: int = -1) -> int:
 
 
 def text(value: Any) -> str:
-    """Cut, and free of what UTF-8 cannot hold."""
+    """Return a value as text, cut to `TEXT_AT_MOST` characters and without what UTF-8 cannot hold."""
     if type(value) is str and len(value) <= TEXT_AT_MOST and value.isascii():
         return value
     return str(value)[:TEXT_AT_MOST].encode("utf-8", "replace").decode() if not isinstance(value, (list, dict)) else ""

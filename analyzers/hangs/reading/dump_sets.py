@@ -1,116 +1,134 @@
-"""Which dumps tell the hang: of all that lie in a folder those that were taken in time, one a rank."""
+"""Select the dumps that show the hang: of all sets in a folder the one taken in time, with one dump for each rank.
+
+A job may hang more than once, and a set may be taken after ranks had given up waiting; such a set shows the abort,
+not the hang.
+"""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from analyzers import run
 from analyzers.hangs.reading.debug_server import holds_many
 from analyzers.hangs.reading.exits import is_victim
-from analyzers.hangs.reading.side_files import Side, base_of, gather
-from analyzers.hangs.reading.side_formats import Collection
+from analyzers.hangs.reading.side_files import SideFiles, base_of, read_side_files
+from analyzers.hangs.reading.side_formats import AnswerStatus, Collection, CollectionReason
 
 SET = re.compile(r"set_(\d+)")
 NODES_APART_S = 300.0
 """Nodes notice the same hang within a step's time of each other; sets of different hangs are a timeout apart."""
 
+Rounds = dict[int, list[run.Artefact]]
+"""The dumps of a set by the number of the round that took them."""
+
 
 @dataclass(frozen=True)
 class DumpSet:
-    """The dumps of one hang: `rounds[i]` is the i-th look at it. The collector of each node fills a folder."""
+    """The dumps of one hang: `rounds[i]` are those of the i-th request. The collector of each node fills a folder."""
 
     folders: tuple[Path, ...]
     rounds: list[list[run.Artefact]]
 
 
-def open_set(found: run.Run) -> tuple[DumpSet, Side]:
-    """The set of dumps that tells the hang and what lies beside it, without looks from before the hang began."""
+def open_set(found: run.Run) -> tuple[DumpSet, SideFiles]:
+    """Return the set of dumps that shows the hang and its side files, without rounds from before the hang began."""
     dumps = newest_set(found)
-    side = gather(found, dumps.folders)
-    skip = looks_before(side)
-    if not skip:
+    side = read_side_files(found, dumps.folders)
+    skipped = rounds_before_hang(side)
+    if not skipped:
         return dumps, side
-    late = DumpSet(dumps.folders, dumps.rounds[skip:] or dumps.rounds[-1:])
-    return late, gather(found, dumps.folders, first_look=skip + 1)
+    later = DumpSet(dumps.folders, dumps.rounds[skipped:] or dumps.rounds[-1:])
+    return later, read_side_files(found, dumps.folders, first_round=skipped + 1)
 
 
-def looks_before(side: Side) -> int:
-    """How many looks the first rank to give up was seen elsewhere in, before one that shows it where it gave up."""
-    gave_up = min((gone for gone in side.exits.values() if is_victim(gone)), key=lambda g: g.time_ns, default=None)
-    looks = side.collection.rounds if side.collection and gave_up else []
-    beats = [asked.heartbeat if gave_up and (asked := look.ranks.get(gave_up.rank)) else None for look in looks]
-    there = (i for i, b in enumerate(beats) if gave_up and b and (b.step, b.phase) == (gave_up.step, gave_up.phase))
-    return next(there, 0)
+def rounds_before_hang(side: SideFiles) -> int:
+    """Return how many rounds saw the first rank that gave up elsewhere, before a round that saw it where it gave up."""
+    ends = (end for end in side.exits.values() if is_victim(end))
+    first = min(ends, key=lambda end: end.time_ns, default=None)
+    if first is None:
+        return 0
+    beats = [answer.heartbeat if (answer := number.ranks.get(first.rank)) else None for number in side.rounds]
+    same = (i for i, beat in enumerate(beats) if beat and (beat.step, beat.phase) == (first.step, first.phase))
+    return next(same, 0)
 
 
 def newest_set(found: run.Run) -> DumpSet:
-    """The last set of dumps in a folder that was taken in time; each hang has its own."""
-    sets: dict[Path, dict[int, list[run.Artefact]]] = {}
+    """Return the last set of dumps in a folder that was taken in time; each hang has its own."""
+    sets: dict[Path, Rounds] = {}
     for artefact in found.of(run.Kind.FLIGHT):
         base, number = base_of(artefact.path)
         sets.setdefault(base, {}).setdefault(number, []).append(artefact)
     if not sets:
         folders = [a.path.parent for a in found.of(run.Kind.COLLECTION, run.Kind.EXIT, run.Kind.GROUPS)]
         return DumpSet((folders[-1] if folders else found.root,), [[]])
-    sides = {base: gather(found, [base]) for base in sets}
-    known = [base for base in sets if not is_aftermath(sides[base], sides.values())] or list(sets)
-    known.sort(key=lambda b: (set_number(b), newest(sets[b])), reverse=True)
-    chosen = at_one_time(known, sets)
-    numbers = sorted({number for base in chosen for number in sets[base]})
-    looks = [[a for base in chosen for a in sets[base].get(number, [])] for number in numbers]
-    return DumpSet(tuple(chosen), [one_a_rank(look) for look in looks])
+    sides = {base: read_side_files(found, [base]) for base in sets}
+    in_time = [base for base in sets if not is_aftermath(sides[base], sides.values())] or list(sets)
+    in_time.sort(key=lambda base: (set_number(base), newest_s(sets[base])), reverse=True)
+    bases = taken_together(in_time, sets)
+    numbers = sorted({number for base in bases for number in sets[base]})
+    rounds = [[a for base in bases for a in sets[base].get(number, [])] for number in numbers]
+    return DumpSet(tuple(bases), [one_per_rank(artefacts) for artefacts in rounds])
 
 
-def at_one_time(bases: Sequence[Path], sets: dict[Path, dict[int, list[run.Artefact]]]) -> list[Path]:
-    """The first set, and those of other ranks taken at about the same time: each node has a collector of its own."""
-    chosen: list[Path] = []
+def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[Path]:
+    """Return the first set, and those of other ranks taken at about the same time.
+
+    Each node has a collector of its own, which writes a set of that node's ranks.
+    """
+    together: list[Path] = []
     ranks: set[int] = set()
     for base in bases:
-        here = {rank for look in sets[base].values() for a in look if (rank := rank_of(a)) is not None}
-        if not chosen or (here.isdisjoint(ranks) and abs(newest(sets[base]) - newest(sets[chosen[0]])) < NODES_APART_S):
-            chosen.append(base)
+        here = {rank for artefacts in sets[base].values() for a in artefacts if (rank := rank_of(a)) is not None}
+        is_other_node = here.isdisjoint(ranks)
+        if not together or (is_other_node and abs(newest_s(sets[base]) - newest_s(sets[together[0]])) < NODES_APART_S):
+            together.append(base)
             ranks |= here
-    return chosen
+    return together
 
 
-def is_aftermath(side: Side, others: Iterable[Side]) -> bool:
-    """Whether a set was taken when ranks had already given up waiting: its flags lie, and an earlier set tells more."""
+def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
+    """Return whether a set was taken after ranks had given up waiting: an earlier set shows more.
+
+    After an error the failed operation may be flagged as done.
+    """
     if side.collection is None:
         return False
     asked_ns = side.collection.asked_ns
-    if any(is_victim(gone) and gone.time_ns < asked_ns for gone in side.exits.values()):
+    if any(is_victim(end) and end.time_ns < asked_ns for end in side.exits.values()):
         return True
     return any(other.collection and timed_out(other.collection, side.collection) for other in others)
 
 
 def timed_out(stall: Collection, later: Collection) -> bool:
-    """Whether ranks that had ended at a later set had last moved before a stall whose timeout had passed by then.
+    """Return whether a stall's timeout had passed by a later set, in which all ended ranks last moved before the stall.
 
-    NCCL's watchdog ends a rank without a word.
+    NCCL's watchdog ends a rank without any message, so nothing else shows that such a rank is a victim.
     """
     left_s = (stall.timeout_s or 0) - (stall.stalled_s or 0)
-    if stall.reason != "stalled" or later.asked_ns < stall.asked_ns + left_s * 1e9:
+    if stall.reason != CollectionReason.STALLED or later.asked_ns < stall.asked_ns + left_s * 1e9:
         return False
-    ended = [asked for asked in later.rounds[0].ranks.values() if asked.status == "exited"] if later.rounds else []
-    return bool(ended) and all(asked.heartbeat and asked.heartbeat.time_ns < stall.asked_ns for asked in ended)
+    answers = later.rounds[0].ranks.values() if later.rounds else []
+    ended = [answer for answer in answers if answer.status == AnswerStatus.EXITED]
+    return bool(ended) and all(answer.heartbeat and answer.heartbeat.time_ns < stall.asked_ns for answer in ended)
 
 
-def newest(looks: dict[int, list[run.Artefact]]) -> float:
-    """When the last dump of a set was written."""
-    return max(artefact.path.stat().st_mtime for look in looks.values() for artefact in look)
+def newest_s(rounds: Rounds) -> float:
+    """Return when the last dump of a set was written."""
+    return max(artefact.path.stat().st_mtime for artefacts in rounds.values() for artefact in artefacts)
 
 
 def set_number(base: Path) -> int:
-    found = SET.fullmatch(base.name)
-    return int(found[1]) if found else 1
+    """Return the number of a set by its folder: `set_2` is the second; the dumps folder itself is the first."""
+    match = SET.fullmatch(base.name)
+    return int(match[1]) if match else 1
 
 
-def one_a_rank(artefacts: Sequence[run.Artefact]) -> list[run.Artefact]:
-    """One dump a rank, with a rank each: a pickle has frames, so it goes before JSON; the newest goes first.
+def one_per_rank(artefacts: Sequence[run.Artefact]) -> list[run.Artefact]:
+    """Return one dump for each rank, with the rank set: a pickle before JSON, which has no frames; then the newest.
 
-    Pages of PyTorch's debug server, which hold the dumps of many ranks, come as they are, those of JSON last, as they
-    say more than tables; of the texts that it writes every minute only the newest.
+    Pages of PyTorch's debug server, which hold the dumps of many ranks, come last: of the texts that it writes every
+    minute only the newest, and pages of JSON after tables, as they hold more and the last one wins.
     """
     best: dict[int, run.Artefact] = {}
     for artefact in sorted(artefacts, key=lambda a: (a.path.suffix != ".json", a.path.stat().st_mtime)):
@@ -125,6 +143,6 @@ def one_a_rank(artefacts: Sequence[run.Artefact]) -> list[run.Artefact]:
 
 
 def rank_of(artefact: run.Artefact) -> int | None:
-    """The rank that its name speaks of, else the last number in the name."""
+    """Return the rank that a file is known to be of, else the last number in its name."""
     numbers = re.findall(r"\d+", artefact.path.name)
     return artefact.rank if artefact.rank is not None else int(numbers[-1]) if numbers else None

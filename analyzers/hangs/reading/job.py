@@ -1,4 +1,4 @@
-"""Puts a set of dumps together into a job: what each rank issued, and in which groups."""
+"""Put a set of dumps together into a job: what each rank issued, and in which groups."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,56 +8,60 @@ from typing import Any
 import numpy as np
 
 from analyzers import run, store
+from analyzers.columns import Column
 from analyzers.errors import WorkbenchError
-from analyzers.hangs.model import Frame, Job, Op, Position, RankState, Signature, ops_of
+from analyzers.hangs.model import Frame, Job, Lack, Op, Position, RankState, Signature, ops_of
 from analyzers.hangs.reading.gloo_messages import add_messages
 from analyzers.hangs.reading.process_groups import Directory, Members
-from analyzers.hangs.reading.side_files import Side
+from analyzers.hangs.reading.side_files import SideFiles
 
 READER = "analyzers.hangs.reading.reader"
-OVERWRITTEN = "the ring (TORCH_FR_BUFFER_SIZE) no longer holds the first unfinished operation"
-NO_STACKS = "no stacks in the dump of"
 
 
-def load_job(artefacts: Sequence[run.Artefact], side: Side, options: store.Options) -> Job:
-    """The job that these dumps and their side files show."""
-    parts, unreadable = read_set(artefacts, options)
-    world = world_size(side, parts)
-    job = Job(world, [], {}, [], [], unreadable, {})
-    directory = Directory(job, side.groups.values(), configured(parts))
+def load_job(artefacts: Sequence[run.Artefact], side: SideFiles, options: store.Options) -> Job:
+    """Return the job that these dumps and their side files show."""
+    batches, unreadable = read_batches(artefacts, options)
+    job = Job(world_size(side, batches), [], {}, [], [], unreadable)
+    directory = Directory(job, side.groups.values(), configured_groups(batches))
     loader = Loader(job, directory)
-    for part in parts:
-        loader.add(part)
+    for batch in batches:
+        loader.add(batch)
     directory.infer()
     add_messages(job, side)
-    job.taken = taken_ns(job, artefacts)
+    job.taken_ns = times_taken(job, artefacts)
     return job
 
 
-def taken_ns(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, int]:
-    """The times of the files, unless one is older than what it reports."""
+def times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, int]:
+    """Return when each rank's dump was written, by its file's time; nothing if any file is older than its content.
+
+    Copying a folder may give all files the time of the copy, or that of an archive.
+    """
     times = {a.rank: a.path.stat().st_mtime_ns for a in artefacts if a.rank is not None and a.rank in job.ranks}
-    return times if all(times.get(rank, 0) >= state.last_sign_ns() for rank, state in job.ranks.items()) else {}
+    believable = all(times.get(rank, 0) >= state.newest_time_ns() for rank, state in job.ranks.items())
+    return times if believable else {}
 
 
 @dataclass(frozen=True)
-class Part:
-    """Dumps that were read together. `ranks[i]` is the rank of the i-th."""
+class DumpBatch:
+    """Dumps that one child read together, as columns. `ranks[i]` is the rank of the i-th."""
 
-    columns: dict[str, "np.ndarray[Any, Any]"]
+    columns: dict[str, Column]
     meta: dict[str, Any]
     ranks: list[int]
 
-    def dumps(self) -> list[tuple[int, int, dict[str, Any]]]:
-        """(index, rank, dump) of those that were readable."""
-        return [
-            (i, r, d) for i, (r, d) in enumerate(zip(self.ranks, self.meta["dumps"], strict=True)) if "problem" not in d
-        ]
+    def readable(self) -> list[tuple[int, int, dict[str, Any]]]:
+        """Return (index, rank, what `meta` says of the dump) of those without a problem."""
+        dumps = zip(self.ranks, self.meta["dumps"], strict=True)
+        return [(index, rank, dump) for index, (rank, dump) in enumerate(dumps) if "problem" not in dump]
 
 
-def read_set(artefacts: Sequence[run.Artefact], options: store.Options) -> tuple[list[Part], dict[int, str]]:
-    """All dumps through one child; one by one where a hostile file takes that child down."""
-    parts, unreadable = [], {}
+def read_batches(artefacts: Sequence[run.Artefact], options: store.Options) -> tuple[list[DumpBatch], dict[int, str]]:
+    """Return the dumps, and the errors of the unreadable ones by rank.
+
+    One child reads all of them; where a hostile file takes that child down, several children read a part each.
+    """
+    batches, unreadable = [], {}
     for numbers, columns in store.load_set([a.path for a in artefacts], READER, options):
         named = [artefacts[number].rank or 0 for number in numbers]
         if isinstance(columns, WorkbenchError):
@@ -65,88 +69,98 @@ def read_set(artefacts: Sequence[run.Artefact], options: store.Options) -> tuple
             continue
         dumps = columns.meta["dumps"]
         ranks = [named[dump["path"]] if dump["rank"] is None else dump["rank"] for dump in dumps]
-        part = Part(dict(columns), columns.meta, ranks)
         unreadable |= {rank: dump["problem"] for rank, dump in zip(ranks, dumps, strict=True) if "problem" in dump}
-        parts.append(part)
-    return parts, unreadable
+        batches.append(DumpBatch(dict(columns), columns.meta, ranks))
+    return batches, unreadable
 
 
-def configured(parts: Sequence[Part]) -> Iterator[tuple[str, Members]]:
-    """Name and members of each group that a dump's own map has; thousands of dumps repeat the same ones."""
-    for part in parts:
-        lists = [tuple(sorted(set(members))) for members in part.meta["members"]]
-        told = {(name, number) for _, _, dump in part.dumps() for name, (_, number) in dump["groups"].items()}
-        yield from ((name, lists[number]) for name, number in sorted(told))
+def configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, Members]]:
+    """Yield the name and members of each group in the dumps' own `pg_config`; thousands of dumps repeat the same."""
+    for batch in batches:
+        lists = [tuple(sorted(set(members))) for members in batch.meta["members"]]
+        groups = {(name, number) for _, _, dump in batch.readable() for name, (_, number) in dump["groups"].items()}
+        yield from ((name, lists[number]) for name, number in sorted(groups))
 
 
-def world_size(side: Side, parts: Sequence[Part]) -> int:
-    known = [side.world_size, *(f.world_size for f in side.groups.values())]
-    if max(known):
-        return max(known)
-    ranks = [rank for part in parts for _, rank, _ in part.dumps()]
-    listed = [max(members, default=-1) for part in parts for members in part.meta["members"]]
-    rounds = side.collection.rounds if side.collection else []
-    asked = [rank for look in rounds for rank in look.ranks]
-    return max([*ranks, *listed, *asked, *side.exit_codes, *side.exits, *side.stack_files], default=-1) + 1
+def world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
+    """Return the number of ranks: as recorded, else one more than the highest rank that anything names."""
+    recorded = max([side.world_size, *(f.world_size for f in side.groups.values())])
+    if recorded:
+        return recorded
+    dumped = [rank for batch in batches for _, rank, _ in batch.readable()]
+    members = [max(ranks, default=-1) for batch in batches for ranks in batch.meta["members"]]
+    asked = [rank for number in side.rounds for rank in number.ranks]
+    return max([*dumped, *members, *asked, *side.exit_codes, *side.exits, *side.stack_files], default=-1) + 1
 
 
 class Loader:
-    """Takes dumps into a job: numbers of a part become those of the job."""
+    """Adds batches to a job. Each batch numbers its signatures, stacks and groups from 0; the job has one list each."""
 
     def __init__(self, job: Job, directory: Directory) -> None:
         self.job, self.directory = job, directory
         self.coalesced: dict[tuple[int, ...], int] = {}
 
-    def add(self, part: Part) -> None:
-        """Take in the ranks of a part."""
-        job, offset, stacks = self.job, len(self.job.signatures), len(self.job.stacks)
-        job.signatures += [
-            Signature(s[0], s[1], nested(s[2]), tuple(s[3]), nested(s[4]), tuple(s[5])) for s in part.meta["signatures"]
-        ]
-        job.stacks += [[Frame(*frame) for frame in stack] for stack in part.meta["stacks"]]
-        columns = {name.removeprefix("ops."): c for name, c in part.columns.items() if name.startswith("ops.")}
-        columns["signature"] = columns["signature"] + offset
-        columns["stack"] = columns["stack"] + stacks
-        bounds = np.searchsorted(columns["dump"], np.arange(len(part.ranks) + 1))
-        positions = rows_by_dump(part)
-        for index, rank, dump in part.dumps():
+    def add(self, batch: DumpBatch) -> None:
+        """Add the ranks of a batch to the job."""
+        columns = self._renumbered(batch)
+        bounds = np.searchsorted(columns["dump"], np.arange(len(batch.ranks) + 1))
+        positions = positions_by_dump(batch)
+        for index, rank, dump in batch.readable():
             rows = positions.get(index, [])
-            groups = {group: self.directory.number(rank, *part.meta["groups"][group]) for group, *_ in rows}
-            ops = ops_of(columns, slice(int(bounds[index]), int(bounds[index + 1])), rank, groups)
-            ops = [self.one_launch(list(same)) for _, same in groupby(ops, key=launch_of)]
-            places = {groups[g]: Position(*rest) for g, *rest in rows}
-            self.job.ranks[rank] = RankState(rank, ops, places, dump["overwritten"])
-            self.note(rank, dump)
+            groups = {group: self.directory.number(rank, *batch.meta["groups"][group]) for group, *_ in rows}
+            entries = ops_of(columns, slice(int(bounds[index]), int(bounds[index + 1])), rank, groups)
+            ops = [self._one_operation(list(same)) for _, same in groupby(entries, key=launch_of)]
+            reached = {groups[group]: Position(*rest) for group, *rest in rows}
+            self.job.ranks[rank] = RankState(rank, ops, reached, dump["overwritten"])
+            for lack in lacks_of(dump):
+                self.job.lacks.setdefault(lack, []).append(rank)
 
-    def one_launch(self, ops: list[Op]) -> Op:
-        """Collectives that were launched together share a sequence number: as one operation with all their sizes."""
+    def _renumbered(self, batch: DumpBatch) -> dict[str, Column]:
+        """Append a batch's signatures and stacks to the job's; return its operations with the job's numbers."""
+        columns = {name.removeprefix("ops."): c for name, c in batch.columns.items() if name.startswith("ops.")}
+        columns["signature"] = columns["signature"] + len(self.job.signatures)
+        columns["stack"] = columns["stack"] + len(self.job.stacks)
+        self.job.signatures += [
+            Signature(s[0], s[1], nested(s[2]), tuple(s[3]), nested(s[4]), tuple(s[5]))
+            for s in batch.meta["signatures"]
+        ]
+        self.job.stacks += [[Frame(*frame) for frame in stack] for stack in batch.meta["stacks"]]
+        return columns
+
+    def _one_operation(self, ops: list[Op]) -> Op:
+        """Return collectives that were launched together, and share a sequence number, as one operation."""
         if len(ops) == 1:
             return ops[0]
         numbers = tuple(op.signature for op in ops)
         if numbers not in self.coalesced:
             self.coalesced[numbers] = len(self.job.signatures)
-            self.job.signatures.append(together([self.job.signatures[number] for number in numbers]))
-        first, done = ops[0], all(op.done for op in ops)
-        return replace(first, signature=self.coalesced[numbers], done=done, retired=any(op.retired for op in ops))
+            self.job.signatures.append(coalesced([self.job.signatures[number] for number in numbers]))
+        done, retired = all(op.done for op in ops), any(op.retired for op in ops)
+        return replace(ops[0], signature=self.coalesced[numbers], done=done, retired=retired)
 
-    def note(self, rank: int, dump: dict[str, Any]) -> None:
-        if dump["entries"] and not dump["frames"]:
-            self.job.lacks.setdefault(NO_STACKS, []).append(rank)
-        if dump["entries"] and not dump["done"] and dump["active_only"]:
-            self.job.lacks.setdefault("only unfinished operations in the dump of", []).append(rank)
-        if dump["overwritten"]:
-            self.job.lacks.setdefault(f"{OVERWRITTEN} of", []).append(rank)
-        if dump["detail"]:
-            self.job.lacks.setdefault("TORCH_DISTRIBUTED_DEBUG=DETAIL hid the groups of", []).append(rank)
+
+def lacks_of(dump: dict[str, Any]) -> list[Lack]:
+    """Return what a dump lacks, from what the reader's `meta` says of it."""
+    has_entries = bool(dump["entries"])
+    lacks = {
+        Lack.STACKS: has_entries and not dump["frames"],
+        Lack.COMPLETED_OPERATIONS: has_entries and not dump["done"] and dump["active_only"],
+        Lack.FIRST_PENDING_OPERATION: dump["overwritten"],
+        Lack.GROUP_NAMES: dump["detail"],
+    }
+    return [lack for lack, is_lacking in lacks.items() if is_lacking]
 
 
 def launch_of(op: Op) -> tuple[int, int, int]:
-    """What entries of one launch have in common; sends and receives are put together where their peers are known."""
+    """Return a key that entries of one coalesced launch share.
+
+    Sends and receives stay apart: `p2p.batch_of` puts them together where their peers are known.
+    """
     return op.group, op.seq, op.p2p_seq if not op.p2p else -1 - id(op)
 
 
-def together(signatures: Sequence[Signature]) -> Signature:
-    """The signature of collectives that were launched as one; the closing entry has no sizes."""
+def coalesced(signatures: Sequence[Signature]) -> Signature:
+    """Return the signature of collectives that were launched as one; the entry that closes the launch has no sizes."""
     names = dict.fromkeys(s.operation for s in signatures if s.operation != "coalesced")
     return Signature(
         signatures[0].backend,
@@ -158,14 +172,15 @@ def together(signatures: Sequence[Signature]) -> Signature:
     )
 
 
-def rows_by_dump(part: Part) -> dict[int, list[tuple[int, ...]]]:
-    """{index: [(group, first, enqueued, completed)]}."""
+def positions_by_dump(batch: DumpBatch) -> dict[int, list[tuple[int, ...]]]:
+    """Return, by the index of a dump, its rows (group, first, enqueued, completed)."""
     names = ("dump", "group", "first", "enqueued", "completed")
     rows: dict[int, list[tuple[int, ...]]] = {}
-    for dump, *rest in zip(*(part.columns[f"positions.{name}"].tolist() for name in names), strict=True):
+    for dump, *rest in zip(*(batch.columns[f"positions.{name}"].tolist() for name in names), strict=True):
         rows.setdefault(dump, []).append(tuple(rest))
     return rows
 
 
 def nested(value: list[list[int]]) -> tuple[tuple[int, ...], ...]:
+    """Return lists of lists, as JSON gives them, as tuples, which can be compared and hashed."""
     return tuple(tuple(shape) for shape in value)

@@ -1,69 +1,99 @@
-"""Sends and receives: which have a partner on the other side."""
+"""Sends and receives: which have met their other half on the peer.
+
+An entry's name holds ranks within the group: `send 0->1` on its rank 0, `recv 1<-0` on its rank 1.
+"""
 
 import re
 from collections import Counter
+from enum import StrEnum
+from typing import NamedTuple
 
 from analyzers.hangs.model import Job, Op, RankState
 
 NAME = re.compile(r"(?P<verb>send|recv) (?P<me>\d+)(?:->|<-)(?P<peer>\d+)")
-OTHER_HALF = {"send": "recv {peer}<-{me}", "recv": "send {peer}->{me}"}
 
 
-def peer_of(job: Job, op: Op) -> tuple[str, int] | None:
-    """("send" or "recv", global rank of the other side); names carry ranks within the group."""
-    found = NAME.fullmatch(job.operation(op))
+class Half(StrEnum):
+    """A message takes a send on one rank and a recv on the other."""
+
+    SEND = "send"
+    RECV = "recv"
+
+    @property
+    def other(self) -> "Half":
+        """The half that completes this one."""
+        return Half.RECV if self is Half.SEND else Half.SEND
+
+    def name_between(self, rank: str | int, peer: str | int) -> str:
+        """Return the name of an entry of this half: `send 0->1`, `recv 1<-0`."""
+        return f"{self} {rank}{'->' if self is Half.SEND else '<-'}{peer}"
+
+
+class Peer(NamedTuple):
+    """The half that a rank issued, and the global rank at the other side."""
+
+    half: Half
+    rank: int
+
+
+def other_half_name(match: re.Match[str]) -> str:
+    """Return the name of the entry that completes a message, from a match of `NAME`."""
+    return Half(match["verb"]).other.name_between(match["peer"], match["me"])
+
+
+def peer_of(job: Job, op: Op) -> Peer | None:
+    """Return the half and the peer of a send or recv; None for other operations and for ranks outside the group."""
+    match = NAME.fullmatch(job.operation(op))
     members = job.groups[op.group].ranks
-    if not found or int(found["peer"]) >= len(members):
+    if not match or int(match["peer"]) >= len(members):
         return None
-    return found["verb"], members[int(found["peer"])]
+    return Peer(Half(match["verb"]), members[int(match["peer"])])
 
 
 def absent_peers(job: Job, front: Op) -> list[int]:
-    """The peers that a launch waits for: those not in the other half, else those whose own batch is not complete."""
-    if lacking := unmet(job, front):
+    """Return the peers that a launch waits for: those not in the other half, else those whose own batch is incomplete.
+
+    NCCL completes a batch as a whole, so a peer that has met this rank may still wait for a third one.
+    """
+    if lacking := unmet_peers(job, front):
         return lacking
-    fronts = {peer: job.ranks[peer].front for _, peer in wanted_by(job, front)}
-    return sorted(peer for peer, other in fronts.items() if other and unmet(job, other))
+    fronts = {peer.rank: job.ranks[peer.rank].front for peer in peers_of_launch(job, front)}
+    return sorted(rank for rank, other in fronts.items() if other and unmet_peers(job, other))
 
 
-def unmet(job: Job, front: Op) -> list[int]:
-    """The peers of a launch that do not stand in the other half."""
-    wanted = wanted_by(job, front)
-    return sorted({peer for (verb, peer), count in wanted.items() if offered(job, front, verb, peer) < count})
+def unmet_peers(job: Job, front: Op) -> list[int]:
+    """Return the peers of a launch that are not in the other half."""
+    wanted = peers_of_launch(job, front)
+    return sorted({peer.rank for peer, count in wanted.items() if issued_halves(job, front, peer) < count})
 
 
-def wanted_by(job: Job, front: Op) -> Counter[tuple[str, int]]:
-    """The (verb, peer) pairs of a launch."""
-    return Counter(found for op in batch_of(job.ranks[front.rank], front) if (found := peer_of(job, op)))
+def peers_of_launch(job: Job, front: Op) -> Counter[Peer]:
+    """Return how often a launch names each peer and half."""
+    return Counter(peer for op in batch_of(job.ranks[front.rank], front) if (peer := peer_of(job, op)))
 
 
-def offered(job: Job, front: Op, verb: str, peer: int) -> int:
-    """How many matching halves the launch holds that `peer` stands in."""
-    state = job.ranks.get(peer)
+def issued_halves(job: Job, front: Op, peer: Peer) -> int:
+    """Return how many other halves of this rank's messages the launch holds that a peer is in."""
+    state = job.ranks.get(peer.rank)
     if state is None or state.front is None or not state.front.p2p or state.front.group != front.group:
         return 0
-    other = "recv" if verb == "send" else "send"
-    return sum(peer_of(job, op) == (other, front.rank) for op in batch_of(state, state.front))
+    wanted = Peer(peer.half.other, front.rank)
+    return sum(peer_of(job, op) == wanted for op in batch_of(state, state.front))
 
 
-def unlike_halves(job: Job, front: Op, found: tuple[str, int]) -> str:
-    """`send 4x4 Float against recv 5x4 Float` where the halves that met differ in size; gloo's sizes are not known."""
-    verb, peer = found
-    other = ("recv" if verb == "send" else "send", front.rank)
-    state = job.ranks[peer]
-    half = next((op for op in batch_of(state, state.pending[0]) if peer_of(job, op) == other), None)
-    shapes = [job.signature(op).shape for op in (front, half) if op]
-    if len(set(shapes)) < 2 or not all(shapes):
-        return ""
-    return f"{verb} {shapes[0]} against {other[0]} {shapes[1]}"
+def met_half(job: Job, front: Op, peer: Peer) -> Op | None:
+    """Return the peer's half of a message that met; None where it cannot be found."""
+    state = job.ranks[peer.rank]
+    wanted = Peer(peer.half.other, front.rank)
+    return next((op for op in batch_of(state, state.pending[0]) if peer_of(job, op) == wanted), None)
 
 
 def batch_of(state: RankState, front: Op) -> list[Op]:
-    """The sends and receives that were launched together: they share a p2p sequence number."""
+    """Return the sends and receives that were launched together: they share a p2p sequence number."""
     return [op for op in state.pending if op.p2p and (op.group, op.p2p_seq) == (front.group, front.p2p_seq)]
 
 
-def one_sided(job: Job, ranks: list[int]) -> bool:
-    """Whether these ranks all stand in point-to-point operations."""
+def all_in_messages(job: Job, ranks: list[int]) -> bool:
+    """Return whether these ranks are all in a send or recv."""
     fronts = [job.ranks[rank].front for rank in ranks if rank in job.ranks]
     return bool(fronts) and all(front is not None and front.p2p for front in fronts)

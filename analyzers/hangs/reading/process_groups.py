@@ -1,95 +1,107 @@
-"""Who is in which process group: by the ranks' side files, by the dumps' own maps, or by who used it.
+"""The members of each process group: from the ranks' side files, from the dumps' own maps, or from who used it.
 
-One name may have different members on different ranks, so both are a group's identity.
+One name may have different members on different ranks (`split_group` gives such names), so a group is identified by
+its name and its members.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from analyzers.hangs.model import Group, Job
+from analyzers.hangs.model import Group, GroupSource, Job
 from analyzers.hangs.reading.side_formats import GroupsFile
 
 Members = tuple[int, ...]
 """Global ranks, ascending."""
+DEFAULT_GROUP = "default_pg"
+"""PyTorch's description of the group of all ranks."""
 
 
 @dataclass
-class Known:
-    """A group that some map tells of; `number` is the job's, once a rank has used it."""
+class KnownGroup:
+    """A group whose members were recorded; `number` is its index in `Job.groups`, once a rank has used it."""
 
     members: frozenset[int]
-    source: str
+    source: GroupSource
     number: int | None = None
 
 
 class Directory:
-    """Gives the groups of a job their numbers."""
+    """Numbers the process groups of a job, in the order in which ranks are found to have used them."""
 
     def __init__(self, job: Job, files: Iterable[GroupsFile], configured: Iterable[tuple[str, Members]]) -> None:
         self.job = job
-        self._known: dict[str, list[Known]] = {}
+        self._known: dict[str, list[KnownGroup]] = {}
         self._inferred: dict[tuple[str, str], int] = {}
-        told = ((name, tuple(sorted(g.ranks)), "side file") for file in files for name, g in file.groups.items())
-        # Gloo's map of its groups is one without a name.
-        listed = ((name, members, "pg_config") for name, members in configured if name)
+        from_files = (
+            (name, tuple(sorted(g.ranks)), GroupSource.SIDE_FILE) for file in files for name, g in file.groups.items()
+        )
+        # Gloo's own map holds one group without a name, whose members are wrong.
+        from_dumps = ((name, members, GroupSource.PG_CONFIG) for name, members in configured if name)
         seen: set[tuple[str, Members]] = set()
-        for name, members, source in (*told, *listed):
+        for name, members, source in (*from_files, *from_dumps):
             if (name, members) not in seen:
                 seen.add((name, members))
-                self._known.setdefault(name, []).append(Known(frozenset(members), source))
+                self._known.setdefault(name, []).append(KnownGroup(frozenset(members), source))
 
     def number(self, rank: int, name: str, desc: str) -> int:
-        """The job's number for a rank's group."""
-        known = next((one for one in self._known.get(name, ()) if rank in one.members), None)
+        """Return the index in `Job.groups` of a group that a rank has used."""
+        known = next((group for group in self._known.get(name, ()) if rank in group.members), None)
         if known is None:
-            return self._used(rank, name, desc)
+            return self._inferred_number(rank, name, desc)
         if known.number is None:
-            known.number = self._new(Group(name, desc, sorted(known.members), known.source))
+            known.number = self._append(Group(name, desc, sorted(known.members), known.source))
         return known.number
 
     def infer(self) -> None:
-        """A group that no map knows has the members that used it; the default group has everyone."""
+        """Complete the groups whose members no map names, once all dumps are in.
+
+        Its members are the ranks that used it; of the default group all ranks. A rank without a dump is added where
+        the group waits for somebody and the rank fits into the spacing of the mesh.
+        """
         groups = [self.job.groups[number] for number in self._inferred.values()]
         for group in groups:
-            everyone = range(self.job.world_size) if group.desc == "default_pg" else sorted(set(group.ranks))
+            everyone = range(self.job.world_size) if group.desc == DEFAULT_GROUP else sorted(set(group.ranks))
             group.ranks[:] = everyone
         lost = [rank for rank in range(self.job.world_size) if rank not in self.job.ranks]
         for group in groups if lost else []:
-            if group.desc != "default_pg" and self._lacks_somebody(group):
-                self._fill(group, lost, max(len(other.ranks) for other in groups if other.desc == group.desc))
+            if group.desc != DEFAULT_GROUP and self._is_incomplete(group):
+                self._add_lost(group, lost, max(len(other.ranks) for other in groups if other.desc == group.desc))
 
-    def _lacks_somebody(self, group: Group) -> bool:
-        """Whether all that used a group stand in one operation of it: with everybody there it would complete."""
+    def _is_incomplete(self, group: Group) -> bool:
+        """Return whether all ranks that used a group wait in one operation of it: with every member it would end."""
         fronts = [self.job.ranks[rank].front for rank in group.ranks]
-        places = {(front.group, front.seq) if front else None for front in fronts}
-        return len(places) == 1 and all(front and self.job.groups[front.group] is group for front in fronts)
+        operations = {(front.group, front.seq) if front else None for front in fronts}
+        return len(operations) == 1 and all(front and self.job.groups[front.group] is group for front in fronts)
 
-    def _fill(self, group: Group, lost: list[int], usual: int) -> None:
-        """Add the ranks without a dump that must be in a group; where several may be, say so."""
-        fitting = lost if len(lost) == 1 else [rank for rank in lost if fits(group.ranks, rank, usual)]
-        if len(fitting) <= max(1, usual - len(group.ranks)):
+    def _add_lost(self, group: Group, lost: list[int], usual_size: int) -> None:
+        """Add the ranks without a dump that must belong to a group; record them where more may belong than fit."""
+        fitting = lost if len(lost) == 1 else [rank for rank in lost if fits_spacing(group.ranks, rank, usual_size)]
+        if len(fitting) <= max(1, usual_size - len(group.ranks)):
             group.ranks[:] = sorted({*group.ranks, *fitting})
         else:
-            self.job.lacks.setdefault(f"no map of groups: {group.label} may lack any of", []).extend(fitting)
+            self.job.possible_members.setdefault(group.label, []).extend(fitting)
 
-    def _used(self, rank: int, name: str, desc: str) -> int:
-        """The number of a group of which only is known who used it."""
+    def _inferred_number(self, rank: int, name: str, desc: str) -> int:
+        """Return the index of a group of which only its users are known, and count this rank among them."""
         if (name, desc) not in self._inferred:
-            self._inferred[name, desc] = self._new(Group(name, desc, [], "entries"))
+            self._inferred[name, desc] = self._append(Group(name, desc, [], GroupSource.ENTRIES))
         self.job.groups[self._inferred[name, desc]].ranks.append(rank)
         return self._inferred[name, desc]
 
-    def _new(self, group: Group) -> int:
+    def _append(self, group: Group) -> int:
         self.job.groups.append(group)
         return len(self.job.groups) - 1
 
 
-def fits(members: list[int], rank: int, usual: int) -> bool:
-    """Whether a rank could stand among members that a mesh spaces evenly; `usual` is how many such groups have."""
+def fits_spacing(members: list[int], rank: int, usual_size: int) -> bool:
+    """Return whether a rank could belong to members that a mesh spaces evenly.
+
+    `usual_size` is the size of other groups of this kind. Rank 4 fits {0, 2, 6} of 4 members; 3 and 8 do not.
+    """
     step = min((b - a for a, b in pairwise(members)), default=0)
     if step == 0:
         return True
-    whole = [*members, rank]
-    in_reach = usual == len(members) or max(whole) - min(whole) < step * usual
+    extended = [*members, rank]
+    in_reach = usual_size == len(members) or max(extended) - min(extended) < step * usual_size
     return in_reach and (rank - members[0]) % step == 0

@@ -1,7 +1,8 @@
-"""Flight Recorder dumps -> columns. All dumps of a set are read by one child, one after the other.
+"""Read Flight Recorder dumps into columns. One child reads all dumps of a set, one after the other.
 
-What is kept of a dump: its last operations, and those before them from the first one that is not done; how far each
-group got; its process groups and statuses. The rest is dropped before the next file is opened.
+Of each dump are kept: the last operations, and earlier ones from the first that is not done; how far each group got;
+process groups and statuses. The rest is dropped before the next file is opened, so that memory grows with ranks and
+groups, not with entries: 4096 dumps of 2000 entries would take 11 GiB.
 """
 
 import gzip
@@ -17,6 +18,7 @@ import msgspec
 import numpy as np
 
 from analyzers import unpickle
+from analyzers.columns import Column
 from analyzers.errors import InputError
 from analyzers.hangs.reading import debug_server
 from analyzers.hangs.reading.dump_entry import (
@@ -35,11 +37,11 @@ from analyzers.hangs.reading.dump_entry import (
 
 VERSION = 5
 TAIL_ROWS = 64_000
-"""Operations kept over all dumps of a set, beside those that are not done."""
+"""Operations kept over all dumps of a set, besides those that are not done."""
 TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
 """Operations kept of one rank."""
-LOOKED_AT = 256
-"""Entries at either end among which one is done, unless only unfinished ones were dumped."""
+ENDS_CHECKED = 256
+"""Entries at either end of which at least one is done, unless only unfinished ones were dumped."""
 COALESCED = "nccl:coalesced"
 """The entry that closes a launch of several operations."""
 
@@ -51,9 +53,11 @@ SIGNED = ("profiling_name", "input_sizes", "input_dtypes", "output_sizes", "outp
 POSITIONS = ("dump", "group", "first", "enqueued", "completed", "pg_id")
 
 
-def read(paths: list[Path]) -> tuple[dict[str, "np.ndarray[Any, Any]"], dict[str, Any]]:
-    """Columns `ops.*`, `positions.*`; `meta.dumps` says of each dump which `path` it is of, and its `rank` if a page
-    tells, and holds a `problem` if it was unreadable.
+def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
+    """Return the columns `ops.*` and `positions.*`, and `meta`.
+
+    `meta.dumps` has one item for each dump: the index of its file (`path`), its `rank` if a page names it, and a
+    `problem` if it could not be read.
     """
     tables = Tables(tail=max(TAIL_AT_LEAST, min(TAIL_AT_MOST, TAIL_ROWS // max(1, len(paths)))))
     with unpickle.gc_paused():
@@ -64,7 +68,7 @@ def read(paths: list[Path]) -> tuple[dict[str, "np.ndarray[Any, Any]"], dict[str
 
 
 def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
-    """One dump's part of `meta`; a damaged file must not hide the others."""
+    """Return one dump's item of `meta`; a damaged file must not hide the others."""
     try:
         return tables.add(len(tables.dumps), checked(content()))
     except InputError as error:
@@ -76,21 +80,24 @@ def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
 
 
 def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
-    """(rank, what reads it) of the dumps in a file: one, or on a page of PyTorch's debug server one a rank."""
+    """Return (rank, function that reads it) of the dumps in a file.
+
+    A file holds one, of a rank that only its name gives; a page of PyTorch's debug server holds one for each rank.
+    """
     try:
         page = debug_server.content_of(path) if debug_server.holds_many(path) else b""
     except OSError:
-        page = b""  # reading it as a dump will say what is wrong
+        page = b""  # reading it as a dump reports what is wrong
     if debug_server.TABLES.search(page):
         return [(rank, partial(dict, dump)) for rank, dump in debug_server.dumps_of_tables(page).items()]
-    shown: list[tuple[int | None, Callable[[], Any]]] = [
-        (one.rank, partial(decode, one.text)) for one in debug_server.sections(page)
+    answers: list[tuple[int | None, Callable[[], Any]]] = [
+        (section.rank, partial(decode, section.text)) for section in debug_server.sections(page)
     ]
-    return shown or [(None, partial(parse, path))]
+    return answers or [(None, partial(parse, path))]
 
 
 def parse(path: Path) -> Any:
-    """What a dump holds, pickle or JSON, gzipped or not."""
+    """Return the content of a dump, pickle or JSON, gzipped or not."""
     with path.open("rb") as file:
         zipped = file.peek(2)[:2] == b"\x1f\x8b"
         stream = io.BufferedReader(gzip.GzipFile(fileobj=file)) if zipped else file
@@ -99,20 +106,30 @@ def parse(path: Path) -> Any:
 
 
 def checked(content: Any) -> dict[str, Any]:
+    """Return content that is a dump.
+
+    Raises:
+        InputError: It is not.
+    """
     if not isinstance(content, dict) or not isinstance(content.get("entries", []), list):
-        raise InputError("no Flight Recorder dump", "give the folder with one dump a rank")
+        raise InputError("not a Flight Recorder dump", "give the folder that holds one dump for each rank")
     return content
 
 
 def decode(text: bytes) -> Any:
+    """Return decoded JSON.
+
+    Raises:
+        InputError: It is not JSON.
+    """
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"not readable as JSON: {error}", "was the file copied whole?") from error
+        raise InputError(f"not readable as JSON: {error}", "copy the file again: it may be truncated") from error
 
 
 class Interned:
-    """Numbers values in order of appearance."""
+    """Gives each distinct value a number, in order of appearance."""
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}
@@ -121,20 +138,22 @@ class Interned:
         return self.numbers.setdefault(value, len(self.numbers))
 
     def values(self) -> list[Any]:
+        """Return the values by their numbers."""
         return list(self.numbers)
 
 
 class Tables:
-    """What accumulates over the dumps of a set."""
+    """What is kept of the dumps of a set: rows of numbers, and lists that they index."""
 
     def __init__(self, tail: int) -> None:
         self.tail = tail
         self.ops, self.positions = array("q"), array("q")
         self.dumps: list[dict[str, Any]] = []
-        self.spelled: dict[str, int] = {}
+        self.signature_numbers: dict[str, int] = {}
         self.groups, self.signatures, self.stacks, self.members = Interned(), Interned(), Interned(), Interned()
 
     def add(self, index: int, dump: dict[str, Any]) -> dict[str, Any]:
+        """Keep a dump's rows, and return its item of `meta`."""
         entries = with_closed_launches([e for e in dump.get("entries", []) if isinstance(e, dict)])
         old, recent = split(entries, self.tail)
         stacks: dict[tuple[int, ...], int] = {}
@@ -155,7 +174,7 @@ class Tables:
         }
 
     def progress(self, index: int, entries: list[Entry]) -> list[tuple[int, ...]]:
-        """First, highest enqueued and highest done collective of each group."""
+        """Return the rows of `POSITIONS`: first, highest enqueued and highest done collective of each group."""
         first: dict[tuple[str, str], int] = {}
         enqueued: dict[tuple[str, str], int] = {}
         completed: dict[tuple[str, str], int] = {}
@@ -176,7 +195,11 @@ class Tables:
         ]
 
     def stack(self, value: Any, known: dict[tuple[int, ...], int]) -> int:
-        """The number of a stack. Entries of a dump share their frames, by whose addresses `known` finds it again."""
+        """Return the number of a stack.
+
+        Entries of a pickle share their frame objects, so `known` finds a stack again by the addresses of its frames,
+        without comparing their texts.
+        """
         if not isinstance(value, (list, tuple)):
             return self.stacks(())
         addresses = tuple(map(id, value))
@@ -185,15 +208,16 @@ class Tables:
         return known[addresses]
 
     def signature(self, entry: Entry) -> int:
-        """The number of an entry's signature. Most are known, and spelling one is cheaper than making it."""
-        spelled = str([entry.get(key) for key in SIGNED])
-        number = self.spelled.get(spelled)
+        """Return the number of an entry's signature."""
+        # Most signatures are known, and writing one as text is cheaper than normalizing it again.
+        written = str([entry.get(key) for key in SIGNED])
+        number = self.signature_numbers.get(written)
         if number is None:
-            number = self.spelled[spelled] = self.signatures(signature(entry))
+            number = self.signature_numbers[written] = self.signatures(signature(entry))
         return number
 
     def row(self, index: int, entry: Entry, stack: int) -> tuple[int, ...]:
-        """The numbers of an entry, in the order of `OPS`."""
+        """Return the numbers of an entry, in the order of `OPS`."""
         return (
             index,
             self.groups(group_of(entry)),
@@ -212,7 +236,7 @@ class Tables:
         )
 
     def configured(self, config: Any) -> dict[str, list[Any]]:
-        """pg_config as {name: [desc, number of the member list]}; every file repeats the same long lists."""
+        """Return pg_config as {name: [desc, number of the member list]}; every file repeats the same long lists."""
         if not isinstance(config, dict):
             return {}
         return {
@@ -221,10 +245,12 @@ class Tables:
             if isinstance(group, dict)
         }
 
-    def columns(self) -> dict[str, "np.ndarray[Any, Any]"]:
+    def columns(self) -> dict[str, Column]:
+        """Return the rows as columns."""
         return columns("ops", OPS, self.ops) | columns("positions", POSITIONS, self.positions)
 
     def meta(self) -> dict[str, Any]:
+        """Return what the columns' numbers index."""
         return {
             "dumps": self.dumps,
             "groups": self.groups.values(),
@@ -235,29 +261,29 @@ class Tables:
 
 
 def with_closed_launches(entries: list[Entry]) -> list[Entry]:
-    """Entries, of which those inside a coalesced launch are done when its closing entry is.
+    """Return entries, with those inside a coalesced launch marked as completed when its closing entry is.
 
-    NCCL puts the end of a launch on that closing entry only: what it holds stays `scheduled` for ever. Where only
-    unfinished operations were dumped the closing entry of a finished launch is missing.
+    NCCL records the end of a launch on that closing entry only: the operations inside stay `scheduled` for ever. Where
+    only unfinished operations were dumped, the closing entry of a finished launch is absent.
     """
     closing = {launch(e): is_done(e) for e in entries if e.get("profiling_name") == COALESCED}
-    closed = {one for one, done in closing.items() if done}
+    closed = {key for key, done in closing.items() if done}
     if not closed and only_unfinished(entries):
         together = Counter(launch(e) for e in entries if e.get("is_p2p"))
-        closed = {one for one, count in together.items() if count > 1 and one not in closing}
+        closed = {key for key, count in together.items() if count > 1 and key not in closing}
     if not closed:
         return entries
     return [e | {"state": "completed"} if not is_done(e) and launch(e) in closed else e for e in entries]
 
 
 def only_unfinished(entries: list[Entry]) -> bool:
-    """Whether the recorder left entries out: their numbers have gaps, and none is done."""
+    """Return whether the recorder left completed entries out: the numbers have gaps, and no entry is done."""
     gaps = bool(entries) and whole(entries[-1].get("record_id")) >= len(entries)
-    return gaps and not any(map(is_done, (*entries[:LOOKED_AT], *entries[-LOOKED_AT:])))
+    return gaps and not any(map(is_done, (*entries[:ENDS_CHECKED], *entries[-ENDS_CHECKED:])))
 
 
 def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
-    """Old operations, all done, and recent ones: the last `tail`, or more from the first one that is not done."""
+    """Return old operations, all done, and recent ones: the last `tail`, and more if an earlier one is not done."""
     old = entries[:-tail]
     pending = next((i for i, entry in enumerate(old) if entry.get("state") != "completed" and not is_done(entry)), None)
     cut = len(old) if pending is None else pending
@@ -265,27 +291,28 @@ def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
 
 
 def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, list[int]]) -> bool:
-    """Whether the ring has lost operations that were not done, so that the oldest one it holds is not the front.
+    """Return whether the ring has lost operations that were not done: then its oldest entry is not the front.
 
-    A group whose oldest entry is not done must have completed all before that one. Statuses count operations, with or
-    without those between two ranks, so only what exceeds both counts is lost.
+    If a group's oldest entry is not done, all operations before it must have completed. Statuses may count sends and
+    receives or not, depending on the backend, so operations are lost only if both counts say so.
     """
     if not entries or whole(entries[0].get("record_id")) <= 0:
         return False
     waiting = {text(entry.get("pg_id")) for entry in recent if not is_done(entry)}.intersection(status)
     oldest = {pg_id: next(entry for entry in entries if text(entry.get("pg_id")) == pg_id) for pg_id in waiting}
-    return any(not is_done(one) and count_of(one) > status[pg_id][2] + 1 for pg_id, one in oldest.items())
+    return any(not is_done(entry) and count_of(entry) > status[pg_id][2] + 1 for pg_id, entry in oldest.items())
 
 
 def newest(entries: list[Entry]) -> list[Entry]:
-    """The last collective and the last send or receive of each group."""
+    """Return the last collective and the last send or receive of each group."""
     try:
         return list({(e["process_group"], e["is_p2p"]): e for e in entries}.values())
     except (KeyError, TypeError):  # JSON has lists in place of tuples
         return list({(group_of(e), bool(e.get("is_p2p"))): e for e in entries}.values())
 
 
-def columns(prefix: str, names: Sequence[str], rows: "array[int]") -> dict[str, "np.ndarray[Any, Any]"]:
+def columns(prefix: str, names: Sequence[str], rows: "array[int]") -> dict[str, Column]:
+    """Return rows of equal length, one after the other in an array, as columns `prefix.name`."""
     matrix = (
         np.frombuffer(rows, dtype=np.int64).reshape(-1, len(names))
         if rows

@@ -1,21 +1,22 @@
 """The files beside the dumps: process groups, stacks, ends of ranks, and how the dumps were collected."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from analyzers import run
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.debug_server import holds_many, stacks, unanswered
-from analyzers.hangs.reading.exits import ORDERLY, Death, exception_text, is_victim
+from analyzers.hangs.reading.exits import ORDERLY_SIGNALS, Ending, RankEnd, is_victim
 from analyzers.hangs.reading.side_formats import (
-    Asked,
+    Answer,
+    AnswerStatus,
     Collection,
+    CollectionReason,
     ExitFile,
     GroupsFile,
     Heartbeat,
@@ -25,15 +26,17 @@ from analyzers.hangs.reading.side_formats import (
 )
 from analyzers.hangs.reading.thread_stacks import main_thread
 from analyzers.hangs.reading.torchrun_workers import last_errors, log_files
-from analyzers.words import exit_reason
 
-LOOK_NS = 2_000_000_000
+COLLECTION_NS = 2_000_000_000
+"""How long collecting the dumps of all ranks may take."""
 ROUND = re.compile(r"round_(\d+)")
+DONE_PHASE = "done"
+"""The heartbeat's phase after a clean end."""
 
 
 @dataclass
-class Side:
-    """Everything known beside the dumps; each part may be empty."""
+class SideFiles:
+    """Everything known beside the dumps, by rank; each part may be empty."""
 
     groups: dict[int, GroupsFile] = field(default_factory=dict)
     exits: dict[int, ExitFile] = field(default_factory=dict)
@@ -45,144 +48,156 @@ class Side:
     exit_codes: dict[int, int] = field(default_factory=dict)
     world_size: int = 0
 
-    def asked(self, rank: int) -> Asked | None:
-        """What the first look brought from a rank."""
-        if self.collection is None or not self.collection.rounds:
-            return None
-        return self.collection.rounds[0].ranks.get(rank)
+    @property
+    def rounds(self) -> list[Round]:
+        """The requests for dumps, oldest first; empty where the dumps came without an account of them."""
+        return self.collection.rounds if self.collection else []
+
+    def answer(self, rank: int) -> Answer | None:
+        """Return what the first round brought from a rank."""
+        return self.rounds[0].ranks.get(rank) if self.rounds else None
 
     def answered_ns(self, rank: int) -> int | None:
-        asked = self.asked(rank)
-        return (asked.answered_ns or asked.asked_ns) if asked and asked.status == "ok" else None
+        """Return when a rank's dump had come back."""
+        answer = self.answer(rank)
+        return (answer.answered_ns or answer.asked_ns) if answer and answer.status == AnswerStatus.OK else None
 
-    def looked_ns(self, rank: int) -> int | None:
-        """Since when a rank's dump may have been taken: what began later it need not hold."""
-        asked = self.asked(rank)
-        return asked.asked_ns if asked and asked.status == "ok" else None
+    def asked_ns(self, rank: int) -> int | None:
+        """Return the earliest time at which a rank's dump may have been taken: it need not hold what began later."""
+        answer = self.answer(rank)
+        return answer.asked_ns if answer and answer.status == AnswerStatus.OK else None
 
     def heartbeat(self, rank: int) -> Heartbeat | None:
-        asked = self.asked(rank)
-        return asked.heartbeat if asked else None
+        """Return the heartbeat of a rank in the first round."""
+        answer = self.answer(rank)
+        return answer.heartbeat if answer else None
 
     def main_stack(self, rank: int) -> list[Frame]:
-        """The main thread's frames, innermost first."""
+        """Return the main thread's frames, innermost first."""
         path = self.stack_files.get(rank)
         return main_thread(path, rank) if path else []
 
-    def death(self, rank: int) -> Death | None:
-        """How a rank ended, if it had ended when the dumps were taken."""
-        asked, gone = self.asked(rank), self.exits.get(rank)
-        answered = self.answered_ns(rank)
-        # A look lasts: who loses its connection just after its dump was taken waited for the lost rank all the same.
-        grace = LOOK_NS if gone and is_victim(gone) else 0
-        if gone and (answered is None or gone.time_ns < answered + grace):
-            return Death(rank, exception_text(gone), is_victim(gone), gone.time_ns, gone)
-        if answered is not None:
-            return None
-        code = asked.exit_code if asked and asked.exit_code is not None else self.exit_codes.get(rank)
+    def end(self, rank: int) -> RankEnd | None:
+        """Return how a rank ended, if it had ended when the dumps were taken."""
+        exit_file, answered = self.exits.get(rank), self.answered_ns(rank)
+        # Collecting takes time: a rank that loses its connection just after its dump was taken had waited all the same.
+        grace = COLLECTION_NS if exit_file and is_victim(exit_file) else 0
+        if exit_file and (answered is None or exit_file.time_ns < answered + grace):
+            return RankEnd(rank, Ending.EXCEPTION, is_victim(exit_file), 0, exit_file.time_ns, exit_file)
+        return self._end_of_process(rank) if answered is None else None
+
+    def _end_of_process(self, rank: int) -> RankEnd | None:
+        """Return how a rank's process ended, where the rank itself wrote nothing about it."""
+        answer = self.answer(rank)
+        code = answer.exit_code if answer and answer.exit_code is not None else self.exit_codes.get(rank)
         if code:
-            return Death(rank, exit_reason(code), victim=code in ORDERLY)
-        if asked and asked.status == "exited" and (code == 0 or is_done(asked)):
-            return Death(rank, "it ended without an error", victim=False)
-        if asked and asked.status in ("exited", "refused"):
-            return Death(
-                rank, "its process was gone" if asked.status == "exited" else "refused connection", victim=False
-            )
+            return RankEnd(rank, Ending.EXIT_CODE, code in ORDERLY_SIGNALS, code)
+        if answer and answer.status == AnswerStatus.EXITED:
+            clean = code == 0 or has_ended_cleanly(answer)
+            return RankEnd(rank, Ending.NO_ERROR if clean else Ending.PROCESS_EXITED)
+        if answer and answer.status == AnswerStatus.REFUSED:
+            return RankEnd(rank, Ending.CONNECTION_REFUSED)
         return None
 
 
-def is_done(asked: Asked) -> bool:
-    """Whether a rank had marked a clean end."""
-    return asked.heartbeat is not None and asked.heartbeat.phase == "done"
+def has_ended_cleanly(answer: Answer) -> bool:
+    """Return whether a rank's heartbeat had marked a clean end."""
+    return answer.heartbeat is not None and answer.heartbeat.phase == DONE_PHASE
 
 
-def gather(found: run.Run, folders: Sequence[Path], *, first_look: int = 1) -> Side:
-    """The side files of a set of dumps, which may lie in a folder for each node; those next to its dumps win.
+def read_side_files(found: run.Run, folders: Sequence[Path], *, first_round: int = 1) -> SideFiles:
+    """Return the side files of a set of dumps, which may lie in a folder for each node.
 
-    What looks before `first_look` brought is left out.
+    Where several files speak of one rank, the one beside the set's dumps counts. Rounds before `first_round` are left
+    out.
     """
     manifest = manifest_of(found)
     groups = {f.rank: f for f in read_all(found, run.Kind.GROUPS, folders, GroupsFile)}
     exits = last_errors(found) | {f.rank: f for f in read_all(found, run.Kind.EXIT, folders, ExitFile)}
-    side = Side(
+    world_size = manifest.get("world_size")
+    side = SideFiles(
         groups=groups,
-        # The end of another process than the one that speaks for the rank now is that of an earlier attempt.
+        # An exit file of another process than the rank's present one is of an earlier attempt.
         exits={r: f for r, f in exits.items() if r not in groups or f.pid in (0, groups[r].pid)},
-        stack_files=stack_pages(found) | by_rank(found, run.Kind.STACKS, folders, first_look),
-        message_files=by_rank(found, run.Kind.MESSAGES, folders, first_look),
+        stack_files=stack_pages(found) | by_rank(found, run.Kind.STACKS, folders, first_round),
+        message_files=by_rank(found, run.Kind.MESSAGES, folders, first_round),
         log_files=log_files(found),
         step_logs={a.rank: a.path for a in found.of(run.Kind.STEPS) if a.rank is not None},
         exit_codes=exit_codes(manifest),
-        world_size=manifest["world_size"] if isinstance(manifest.get("world_size"), int) else 0,
+        world_size=world_size if isinstance(world_size, int) else 0,
     )
     side.collection = joined([c for f in folders if (c := read_side(f / "collection.json", Collection))])
-    side.collection = side.collection or told_by_pages(found)
+    side.collection = side.collection or collection_of_pages(found)
     if side.collection:
-        side.collection.rounds = side.collection.rounds[first_look - 1 :]
+        side.collection.rounds = side.collection.rounds[first_round - 1 :]
     return side
 
 
 def stack_pages(found: run.Run) -> dict[int, Path]:
-    """The page that shows each rank's stack: the newest of `/stacks`, else of `/pyspy_dump`, which needs no GIL."""
-    many = [a.path for a in found.of(run.Kind.STACKS) if a.rank is None and holds_many(a.path)]
-    many.sort(key=lambda path: (path.stat().st_mtime, path.name))
-    newest = {"py" in path.name: path for path in many}
+    """Return the saved page that shows each rank's stack: the newest `/stacks`, else the newest `/pyspy_dump`.
+
+    A rank that holds the GIL answers only to py-spy.
+    """
+    pages = [a.path for a in found.of(run.Kind.STACKS) if a.rank is None and holds_many(a.path)]
+    pages.sort(key=lambda path: (path.stat().st_mtime, path.name))
+    newest = {"py" in path.name: path for path in pages}
     return {rank: newest[by_py_spy] for by_py_spy in sorted(newest, reverse=True) for rank in stacks(newest[by_py_spy])}
 
 
-def told_by_pages(found: run.Run) -> Collection | None:
-    """Which ranks PyTorch's debug server could not ask, as the collection that its pages are."""
-    many = [a.path for a in found.of(run.Kind.FLIGHT) if holds_many(a.path)]
-    lost = {rank: Asked(status=how) for path in many for rank, how in unanswered(path).items()}
-    return Collection(reason="asked", rounds=[Round(ranks=lost)]) if lost else None
+def collection_of_pages(found: run.Run) -> Collection | None:
+    """Return saved pages of PyTorch's debug server as a collection: they name the ranks that did not answer."""
+    pages = [a.path for a in found.of(run.Kind.FLIGHT) if holds_many(a.path)]
+    silent = {rank: Answer(status=status) for path in pages for rank, status in unanswered(path).items()}
+    return Collection(reason=CollectionReason.ASKED, rounds=[Round(ranks=silent)]) if silent else None
 
 
 def joined(collections: Sequence[Collection]) -> Collection | None:
-    """One account of what the collectors of several nodes did at the same time."""
+    """Return one account of what the collectors of several nodes did at the same time."""
     if len(collections) < 2:
         return collections[0] if collections else None
     first = min(collections, key=lambda c: c.asked_ns)
-    looks = zip_longest(*(c.rounds for c in collections))
+    same_round = zip_longest(*(c.rounds for c in collections))
     rounds = [
-        Round(number, first.asked_ns, {rank: asked for one in look if one for rank, asked in one.ranks.items()})
-        for number, look in enumerate(looks, 1)
+        Round(number, first.asked_ns, {rank: answer for part in parts if part for rank, answer in part.ranks.items()})
+        for number, parts in enumerate(same_round, 1)
     ]
     return msgspec.structs.replace(first, rounds=rounds)
 
 
-def by_rank(found: run.Run, kind: run.Kind, folders: Sequence[Path], first_look: int) -> dict[int, Path]:
-    """The file of each rank, of the first look that brought one; what other sets say of a rank is of another time."""
+def by_rank(found: run.Run, kind: run.Kind, folders: Sequence[Path], first_round: int) -> dict[int, Path]:
+    """Return the file of each rank, from the first round that has one; files of other sets are of another time."""
     other_sets = {a.path.parent for a in found.of(run.Kind.COLLECTION)}.difference(folders)
-    files = [(a, *base_of(a.path)) for a in near(found, kind, folders)]
+    files = [(a, *base_of(a.path)) for a in nearest_last(found, kind, folders)]
     return {
         a.rank: a.path
-        for a, base, look in files
-        if a.rank is not None and base not in other_sets and not (base in folders and look < first_look)
+        for a, base, number in files
+        if a.rank is not None and base not in other_sets and not (base in folders and number < first_round)
     }
 
 
-def near(found: run.Run, kind: run.Kind, folders: Sequence[Path]) -> list[run.Artefact]:
-    """Artefacts of a kind, those of the set last, so that they win, and of these those of the first look."""
+def nearest_last(found: run.Run, kind: run.Kind, folders: Sequence[Path]) -> list[run.Artefact]:
+    """Return artefacts of a kind; those of the set's first round come last, so that they win in a dict by rank."""
 
     def closeness(artefact: run.Artefact) -> tuple[bool, int, Path]:
-        base, look = base_of(artefact.path)
-        return base in folders, -look, artefact.path
+        base, number = base_of(artefact.path)
+        return base in folders, -number, artefact.path
 
     return sorted(found.of(kind), key=closeness)
 
 
 def base_of(path: Path) -> tuple[Path, int]:
-    """The folder of a file's set of dumps, and the number of the look."""
-    found = ROUND.fullmatch(path.parent.name)
-    return (path.parent.parent, int(found[1])) if found else (path.parent, 1)
+    """Return the folder of a file's set of dumps, and the number of its round."""
+    match = ROUND.fullmatch(path.parent.name)
+    return (path.parent.parent, int(match[1])) if match else (path.parent, 1)
 
 
 def read_all(found: run.Run, kind: run.Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:
-    return [content for a in near(found, kind, folders) if (content := read_side(a.path, struct))]
+    """Return the readable side files of a kind."""
+    return [content for a in nearest_last(found, kind, folders) if (content := read_side(a.path, struct))]
 
 
-def manifest_of(found: run.Run) -> dict[str, Any]:
-    """run.json, which lies above the folder when only the dumps were given."""
+def manifest_of(found: run.Run) -> Mapping[str, object]:
+    """Return run.json, which lies above the folder when only the dumps were given."""
     if manifest := found.manifest():
         return manifest
     folders = (found.root, *found.root.resolve().parents[:3])
@@ -190,7 +205,8 @@ def manifest_of(found: run.Run) -> dict[str, Any]:
     return run.Run(above.parent, (run.Artefact(above, run.Kind.MANIFEST),)).manifest() if above else {}
 
 
-def exit_codes(manifest: dict[str, Any]) -> dict[int, int]:
+def exit_codes(manifest: Mapping[str, object]) -> dict[int, int]:
+    """Return the exit code of each rank, as its launcher recorded it."""
     codes = manifest.get("exit_codes")
     if not isinstance(codes, dict):
         return {}

@@ -1,5 +1,6 @@
-"""The files beside the dumps, as the run folder's page describes them."""
+"""The formats of the files beside the dumps, as `workbench.recorders` writes them."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
@@ -8,16 +9,49 @@ import msgspec
 from analyzers.hangs.model import Frame
 
 SIDE_BYTES = 64 << 20
+"""A larger side file is damaged or hostile: groups of thousands of ranks take a few MiB."""
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
+class AnswerStatus(StrEnum):
+    """What became of the request for a rank's dump."""
+
+    OK = "ok"
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+    EXITED = "exited"
+    UNREGISTERED = "unregistered"
+
+
+class ProcessState(StrEnum):
+    """What keeps a process from running at all."""
+
+    STOPPED = "stopped"
+    IN_KERNEL = "in the kernel"
+
+
+class CollectionReason(StrEnum):
+    """Why dumps were collected."""
+
+    ASKED = "asked"
+    STALLED = "stalled"
+
+
+# Fields with values of these enums are plain text below: another version of the recorders may write other words, which
+# must not make the file unreadable.
+
+
 class GroupEntry(msgspec.Struct):
+    """A process group in `groups_R.json`; `ranks` are global."""
+
     desc: str = ""
     ranks: list[int] = []
 
 
 class GroupsFile(msgspec.Struct):
+    """`groups_R.json`: the process of a rank, and its process groups by name."""
+
     rank: int
     world_size: int = 0
     local_rank: int | None = None
@@ -28,13 +62,15 @@ class GroupsFile(msgspec.Struct):
 
 
 class Heartbeat(msgspec.Struct):
+    """The last sign of life of a rank's main thread: its step (0: none yet) and phase, and when it entered that."""
+
     step: int
     phase: str = ""
     time_ns: int = 0
 
 
-class Asked(msgspec.Struct):
-    """What came back from one rank."""
+class Answer(msgspec.Struct):
+    """What came back from one rank when its dump was requested; `status` is an `AnswerStatus`."""
 
     status: str = ""
     channel: str | None = None
@@ -48,12 +84,16 @@ class Asked(msgspec.Struct):
 
 
 class Round(msgspec.Struct):
+    """One request to all ranks."""
+
     round: int = 1
     asked_ns: int = 0
-    ranks: dict[int, Asked] = {}
+    ranks: dict[int, Answer] = {}
 
 
 class Collection(msgspec.Struct):
+    """`collection.json`: why and when dumps were requested, and what each rank answered in each round."""
+
     reason: str = ""
     detail: str | None = None
     asked_ns: int = 0
@@ -63,6 +103,8 @@ class Collection(msgspec.Struct):
 
 
 class ExitFile(msgspec.Struct):
+    """`exit_R.json`: the uncaught exception that ended a rank; `traceback` is innermost first."""
+
     rank: int
     pid: int = 0
     step: int | None = None
@@ -75,7 +117,7 @@ class ExitFile(msgspec.Struct):
 
 
 def read_side(path: Path, struct: type[Struct]) -> Struct | None:
-    """A side file, or None when it is damaged: it only helps."""
+    """Return a side file; None when it is damaged, as a verdict can do without it."""
     try:
         if path.stat().st_size > SIDE_BYTES:
             return None

@@ -14,16 +14,20 @@ THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
 
 
 def main_thread(path: Path, rank: int) -> list[Frame]:
-    """The stack of the thread that runs the script, innermost first; of a file of many ranks, that of `rank`."""
+    """Return the stack of the thread that runs the script, innermost first; of a page of many ranks, that of `rank`.
+
+    Neither tool marks the main thread reliably. It is the one that began in `<module>`; where none did, the deepest.
+    """
     try:
         threads = split_threads(text_of(path, rank).splitlines())
     except OSError:
         return []
-    whole = [t for t in threads if any(f.name.strip() == "<module>" for f in t)]
-    return max(whole or threads, key=len, default=[])
+    scripts = [t for t in threads if any(f.name.strip() == "<module>" for f in t)]
+    return max(scripts or threads, key=len, default=[])
 
 
 def text_of(path: Path, rank: int) -> str:
+    """Return what a file says of a rank's stacks."""
     if holds_many(path):
         return stacks(path).get(rank, "")
     with path.open(errors="replace") as file:
@@ -31,10 +35,11 @@ def text_of(path: Path, rank: int) -> str:
 
 
 def split_threads(lines: list[str]) -> list[list[Frame]]:
+    """Return the stack of each thread."""
     threads: list[list[Frame]] = [[]]
     for line in lines:
         if THREAD.match(line):
             threads.append([])
-        elif found := FAULTHANDLER.match(line) or PY_SPY.match(line):
-            threads[-1].append(Frame(found["name"], found["file"], int(found["line"] or 0)))
+        elif match := FAULTHANDLER.match(line) or PY_SPY.match(line):
+            threads[-1].append(Frame(match["name"], match["file"], int(match["line"] or 0)))
     return [thread for thread in threads if thread]

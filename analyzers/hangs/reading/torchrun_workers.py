@@ -1,10 +1,12 @@
-"""What torchrun keeps of its workers: `error.json` and logs, in folders that are named by the rank within a node."""
+"""What torchrun keeps of its workers: `error.json` and logs, in folders that are named by the rank within a node.
+
+The path of a file is `<run folder>/logs/<launch>/attempt_<n>/<local rank>/error.json`.
+"""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -15,11 +17,12 @@ from analyzers.hangs.reading.side_formats import ExitFile, GroupsFile, read_side
 TRACEBACK_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 WORKER = re.compile(r"(?P<launch>.*)/attempt_(?P<attempt>\d+)/(?P<local_rank>\d+)/[^/]+")
 LOG_BYTES, LOG_LINES = 4096, 3
+UNKNOWN_RANK = -1
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A file of one worker; `rank` is None where several nodes might be meant."""
+    """A file of one worker; `rank` is None where it may be a worker of several nodes."""
 
     path: Path
     attempt: int
@@ -27,104 +30,116 @@ class Worker:
 
 
 def workers(found: run.Run, kind: run.Kind) -> Iterator[Worker]:
-    """The workers that files of a kind speak of."""
-    parts = [(part, a.path) for a in found.of(kind) if (part := WORKER.fullmatch(str(a.path)))]
-    groups = found.of(run.Kind.GROUPS) if parts else []
-    sides = [(a.path, side) for a in groups if (side := read_side(a.path, GroupsFile))]
-    launches = {part["launch"] for part, _ in parts}
-    ranks = {launch: ranks_of(Path(launch), launches, sides) for launch in launches}
+    """Yield the workers that have a file of a kind."""
+    matches = [(match, a.path) for a in found.of(kind) if (match := WORKER.fullmatch(str(a.path)))]
+    files = found.of(run.Kind.GROUPS) if matches else []
+    sides = [(a.path, side) for a in files if (side := read_side(a.path, GroupsFile))]
+    launches = {match["launch"] for match, _ in matches}
+    ranks = {launch: ranks_of_launch(Path(launch), launches, sides) for launch in launches}
     first = first_ranks(found.manifest())
-    for part, path in parts:
-        local_rank, launch = int(part["local_rank"]), Path(part["launch"]).name
+    for match, path in matches:
+        local_rank, launch = int(match["local_rank"]), Path(match["launch"]).name
         if launch in first:
-            yield Worker(path, int(part["attempt"]), first[launch] + local_rank)
+            yield Worker(path, int(match["attempt"]), first[launch] + local_rank)
             continue
-        known = ranks[part["launch"]]
-        yield Worker(path, int(part["attempt"]), local_rank if known is None else known.get(local_rank))
+        known = ranks[match["launch"]]
+        yield Worker(path, int(match["attempt"]), local_rank if known is None else known.get(local_rank))
 
 
-def first_ranks(manifest: dict[str, Any]) -> dict[str, int]:
-    """The rank of each launch's first worker, as its launcher has written it down."""
+def first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
+    """Return the rank of each launch's first worker, as its launcher recorded it in run.json."""
     launches = manifest.get("launches")
-    told = launches.items() if isinstance(launches, dict) else ()
-    first = {name: one.get("first_rank") for name, one in told if isinstance(one, dict)}
+    recorded = launches.items() if isinstance(launches, dict) else ()
+    first = {name: launch.get("first_rank") for name, launch in recorded if isinstance(launch, dict)}
     return {name: rank for name, rank in first.items() if isinstance(rank, int)}
 
 
-def ranks_of(launch: Path, launches: set[str], sides: list[tuple[Path, GroupsFile]]) -> dict[int, int] | None:
-    """The ranks of a launch by those within its node, from the side files of its run folder; None: the same."""
-    told = [side for _, side in sides if launch.name in Path(side.error_file or "").parts]
-    if told:
-        return by_local_rank(told)
-    home = launch.parent.parent
-    if sum(Path(other).parent.parent == home for other in launches) > 1:
+def ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, GroupsFile]]) -> dict[int, int] | None:
+    """Return the ranks of a launch by the rank within its node, from the side files of its run folder.
+
+    None: a rank within the node is the rank itself. An empty dict: nothing says which node the launch ran on.
+    """
+    named = [side for _, side in sides if launch.name in Path(side.error_file or "").parts]
+    if named:
+        return by_local_rank(named)
+    run_folder = launch.parent.parent
+    if sum(Path(other).parent.parent == run_folder for other in launches) > 1:
         return {}
-    here = [side for path, side in sides if path.is_relative_to(home) and side.local_rank is not None]
+    here = [side for path, side in sides if path.is_relative_to(run_folder) and side.local_rank is not None]
     if not here:
         return None if len(launches) == 1 else {}
     known = by_local_rank(here)
+    # Two ranks with one local rank: the folder holds side files of several nodes.
     return known if len(known) == len(here) else {}
 
 
 def by_local_rank(sides: Sequence[GroupsFile]) -> dict[int, int]:
+    """Return ranks by their rank within the node."""
     return {side.local_rank: side.rank for side in sides if side.local_rank is not None}
 
 
 def errors(found: run.Run) -> list[tuple[ExitFile, str]]:
-    """What workers wrote of their ends in any attempt, and where. Rank -1 is an unknown one."""
-    read = [(read_error(w.path, -1 if w.rank is None else w.rank), str(w.path)) for w in workers(found, run.Kind.ERROR)]
-    return [(gone, path) for gone, path in read if gone]
+    """Return the errors of workers in all attempts, each with its file's path; the rank may be `UNKNOWN_RANK`."""
+    read = (
+        (read_error(w.path, UNKNOWN_RANK if w.rank is None else w.rank), str(w.path))
+        for w in workers(found, run.Kind.ERROR)
+    )
+    return [(exit_file, path) for exit_file, path in read if exit_file]
 
 
 def last_errors(found: run.Run) -> dict[int, ExitFile]:
-    """What workers wrote of their ends in the last attempt, by rank."""
+    """Return the errors of workers in the last attempt, by rank."""
     files = of_last_attempt(found, run.Kind.ERROR)
-    return {rank: gone for rank, path in files.items() if (gone := read_error(path, rank))}
+    return {rank: exit_file for rank, path in files.items() if (exit_file := read_error(path, rank))}
 
 
 def log_files(found: run.Run) -> dict[int, Path]:
-    """What each rank wrote to its standard error in the last attempt."""
+    """Return each rank's standard error in the last attempt."""
     return of_last_attempt(found, run.Kind.LOG, "stderr.log")
 
 
 def of_last_attempt(found: run.Run, kind: run.Kind, name: str | None = None) -> dict[int, Path]:
+    """Return the files of the last attempt by rank, or those of one file name."""
     every = [*workers(found, run.Kind.ERROR), *workers(found, run.Kind.LOG)]
     last = max((w.attempt for w in every), default=0)
-    chosen = (w for w in workers(found, kind) if w.attempt == last and name in (None, w.path.name))
-    return {w.rank: w.path for w in chosen if w.rank is not None}
+    matching = (w for w in workers(found, kind) if w.attempt == last and name in (None, w.path.name))
+    return {w.rank: w.path for w in matching if w.rank is not None}
 
 
 def read_error(path: Path, rank: int) -> ExitFile | None:
-    """An `error.json`: {message: text} or {message: {message, extraInfo: {py_callstack, timestamp}}}."""
+    """Return an `error.json`: {message: text} or {message: {message, extraInfo: {py_callstack, timestamp}}}."""
     try:
         content = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    told = content.get("message") if isinstance(content, dict) else None
-    told = {"message": told} if isinstance(told, str) else told
-    return exit_of(told, rank) if isinstance(told, dict) else None
+    error = content.get("message") if isinstance(content, dict) else None
+    error = {"message": error} if isinstance(error, str) else error
+    return exit_file_of(error, rank) if isinstance(error, dict) else None
 
 
-def exit_of(told: dict[str, Any], rank: int) -> ExitFile:
-    """As if the rank had written an exit file. Timestamps have whole seconds: it is over at the end of that one."""
-    extra = told.get("extraInfo")
+def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
+    """Return an error of torchrun in the form of our own exit file.
+
+    Its timestamp has whole seconds, so the rank had ended at the end of that second.
+    """
+    extra = error.get("extraInfo")
     extra = extra if isinstance(extra, dict) else {}
-    first_line = next(iter(str(told.get("message", "")).strip().splitlines()), "")
-    error, _, message = first_line.partition(": ")
+    first_line = next(iter(str(error.get("message", "")).strip().splitlines()), "")
+    name, _, message = first_line.partition(": ")
     stamp = str(extra.get("timestamp", ""))
     frames = TRACEBACK_LINE.finditer(str(extra.get("py_callstack", "")))
     return ExitFile(
         rank=rank,
-        error=error[:300],
+        error=name[:300],
         message=message[:300],
-        out_of_memory="OutOfMemoryError" in error or error == "MemoryError",
+        out_of_memory="OutOfMemoryError" in name or name == "MemoryError",
         traceback=[Frame(f["name"], f["file"], int(f["line"])) for f in frames][::-1],
         time_ns=(int(stamp) + 1) * 1_000_000_000 if stamp.isdigit() else 0,
     )
 
 
 def last_lines(log: Path) -> str:
-    """How a log ends, as one line."""
+    """Return the last lines of a log as one line; empty where it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LOG_BYTES))

@@ -132,7 +132,11 @@ def test_a_tie_names_both_sides_and_says_so(folder, recorder):
     report = folder.write(dumps).report()
     assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [0, 1])
     assert report.verdict.confidence <= 0.6
-    assert "equally large" in report.verdict.sentence
+    assert report.verdict.sentence == (
+        "ranks 0-1 disagree in #1 of default_pg: rank 0 issued all_reduce 4x4 Float (me/train.py:1),"
+        " rank 1 issued all_reduce 8x4 Float (me/train.py:1)"
+    )
+    assert "equally many ranks" in report.findings[0].why
 
 
 def test_a_tie_is_broken_by_the_operations_own_rule(folder, recorder):

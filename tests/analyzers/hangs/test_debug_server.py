@@ -33,7 +33,7 @@ def test_stacks_alone_tell_where_the_ranks_stand(tmp_path, names):
     assert report.verdict.kind == "unknown"
     assert report.verdict.sentence == (
         "2 ranks in all_reduce at job/stuck_job.py:11; rank 3 in all_reduce at job/stuck_job.py:15;"
-        " rank 2 in load_batch at stuck_job.py:8; stacks alone do not tell who waits for whom"
+        " rank 2 in load_batch at stuck_job.py:8; stacks alone do not show who waits for whom"
     )
 
 
@@ -59,7 +59,7 @@ def test_tables_hold_what_each_rank_issued(name):
 def test_a_rank_that_refused_the_server_is_dead():
     report = analyze(run.discover(PAGES / "tables/dead.html.gz"))
     assert (report.verdict.kind, report.verdict.ranks) == ("dead", [3])
-    assert "no dump of rank 3: refused connection" in report.verdict.missing
+    assert "no dump of rank 3: it refused the connection" in report.verdict.missing
 
 
 def test_other_pages_say_which_to_save():

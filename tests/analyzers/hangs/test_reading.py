@@ -264,11 +264,9 @@ def test_how_long_it_has_been_there_and_whether_it_was_slow_before(folder, pair,
     header = json.dumps({"schema": "workbench.steps/1", "rank": 1})
     lines = [json.dumps({"step": n, "dur_ns": int(s * 1e9)}) for n, s in enumerate(took, 1)]
     steps.side("rank_1.jsonl", "\n".join([header, *lines, '{"step": 11, "dur']))
-    [said] = [f.text for f in analyze(run.discover(folder.path.parent)).findings[0].evidence if "has been" in f.text]
-    assert (
-        said
-        == "rank 1: it has been there for 60 s; slow already: its last 3 steps took 900 ms each, those before 200 ms"
-    )
+    facts = [fact.text for fact in analyze(run.discover(folder.path.parent)).findings[0].evidence]
+    slow = "slow before that: its last 3 steps took 900 ms each, earlier ones 200 ms"
+    assert f"rank 1: in its present phase for 60.0 s; {slow}" in facts
 
 
 def worker(tmp_path, folder, attempt, rank):
@@ -284,7 +282,7 @@ def test_what_torchrun_says_of_an_end(tmp_path, folder, pair):
     worker(tmp_path, folder, 1, 1).side("error.json", {"message": told})
     report = analyze(run.discover(tmp_path))
     assert (report.verdict.kind, report.verdict.ranks) == ("dead", [1])
-    assert "ValueError: no tokens at load (me/data.py:3)" in report.verdict.sentence
+    assert "ValueError: no tokens in load (me/data.py:3)" in report.verdict.sentence
 
 
 def test_the_log_of_a_killed_rank_is_quoted(tmp_path, folder, pair):
@@ -464,10 +462,10 @@ def test_ranks_that_read_the_same_are_put_together(folder, world):
     assert seen == {rank: row for rank, *row in whole.itertuples()}
     side_by_side = views.folded(views.operations(found, mesh.group("dp", 43)[0]), "columns")
     assert set(side_by_side.columns) == {"35, 51, 59", "43"}
-    said = views.places(found)["said"].tolist()
+    said = views.locations(found)["text"].tolist()
     assert "rank 43 in no recorded operation" in said
     assert said[0] == "60 ranks in all_reduce at me/train.py:48"
-    assert sum(map(len, views.places(found)["ranks"])) == 64
+    assert sum(map(len, views.locations(found)["ranks"])) == 64
 
 
 def spelled_out(label):
@@ -514,7 +512,9 @@ def test_the_dumps_of_one_node_leave_the_others_open(folder, recorder):
     waiting = recorder.dump([recorder.entry(PG, 1, done=False)], {"0": ("default_pg", range(4))})
     report = folder.write({0: waiting, 1: waiting}).report()
     assert (report.verdict.kind, report.verdict.ranks) == ("unknown", [])
-    assert report.verdict.sentence == "nothing is known of ranks 2-3: they left no dump; ranks 0-1 wait for them"
+    assert report.verdict.sentence == (
+        "ranks 2-3 left no dump, so nothing shows whether they are culprits or victims; ranks 0-1 wait for them"
+    )
     assert report.verdict.missing == ["no dump of ranks 2-3"]
     assert "folders at once" in report.findings[0].next
 

@@ -81,6 +81,6 @@ def side_by_side(seq: int, cells: Sequence[str]) -> list[object]:
 
 
 def current_positions(places: "pd.DataFrame") -> Table:
-    """Return what each rank was doing when it was last seen (`hangs.views.places`)."""
-    rows = ((rank_ranges(ranks), said) for ranks, said in zip(places["ranks"], places["said"], strict=True))
+    """Return what each rank was doing when it was last seen (`hangs.views.locations`)."""
+    rows = ((rank_ranges(ranks), text) for ranks, text in zip(places["ranks"], places["text"], strict=True))
     return table("What each rank is doing", "ranks | activity", rows, ROWS)

@@ -132,5 +132,5 @@ class Explained(Readings):
         if reading == "operations":
             return (operations(views.operations(self._run, self._group, options=self._options)),)
         if reading == "standing":
-            return (current_positions(views.places(self._run, self._options)),)
+            return (current_positions(views.locations(self._run, self._options)),)
         return None

@@ -29,7 +29,7 @@ def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
         [
             *(group_of(served, query) if data.groups else []),
             *(table(section) for section in hang_tables(data) if section.rows),
-            table(current_positions(views.places(served.run, served.options))),
+            table(current_positions(views.locations(served.run, served.options))),
             *merged(views.stacks(served.run, served.options), query),
         ]
     )

@@ -1,0 +1,146 @@
+"""A cause as data: a culprit, and the facts that distinguish it. `findings` makes all sentences from these."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.graph.wait_graph import OpNode
+from analyzers.hangs.model import Culprit, Frame, Group, HangClass, Op, Reason
+from analyzers.hangs.reading.exits import RankEnd
+from analyzers.hangs.reading.side_formats import ProcessState
+
+DEFAULT_CONFIDENCE = 0.9
+
+
+@dataclass(frozen=True)
+class RanksInOp:
+    """Ranks that issued the same operation. `line` is the user's line that issued it, where stacks were recorded."""
+
+    ranks: list[int]
+    operation: str
+    shape: str
+    line: Frame | None
+    group: str
+    seq: int
+    p2p: bool
+
+
+@dataclass(frozen=True)
+class HostState:
+    """What a living rank's process does, as its heartbeat, its answers and the operating system show it.
+
+    `step` and `phase` are of its heartbeat, None and empty outside of any; `holds_gil`: it answers no Python request.
+    """
+
+    step: int | None = None
+    phase: str = ""
+    holds_gil: bool = False
+    process: ProcessState | None = None
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A culprit with the facts behind it; each fact is there only for the reasons that need it.
+
+    `sides` are the differing operations of a group or a ring; `issued` and `expected` what the culprits and the other
+    ranks issued; `elements` those sent and received; `completed` how many of the group's `members` have completed it.
+    """
+
+    culprit: Culprit
+    reason: Reason = Reason.NONE
+    sides: tuple[RanksInOp, ...] = ()
+    issued: RanksInOp | None = None
+    expected: RanksInOp | None = None
+    elements: tuple[int, int] = (0, 0)
+    completed: int = 0
+    members: int = 0
+    end: RankEnd | None = None
+    host: HostState = HostState()
+
+    @property
+    def kind(self) -> HangClass:
+        """The class of the culprit."""
+        return self.culprit.kind
+
+    @property
+    def ranks(self) -> list[int]:
+        """The culprit's ranks."""
+        return self.culprit.ranks
+
+    @property
+    def victims(self) -> list[int]:
+        """The ranks that wait for the culprit, directly or through others."""
+        return self.culprit.victims
+
+    def with_class(self, kind: HangClass, reason: Reason, confidence: float) -> "Cause":
+        """Return this cause in another class."""
+        return replace(
+            self, culprit=msgspec.structs.replace(self.culprit, kind=kind, confidence=confidence), reason=reason
+        )
+
+    def with_confidence(self, confidence: float) -> "Cause":
+        """Return this cause with another confidence."""
+        return replace(self, culprit=msgspec.structs.replace(self.culprit, confidence=confidence))
+
+    def with_frames(self, frames: list[Frame]) -> "Cause":
+        """Return this cause with another stack of the culprit."""
+        return replace(self, culprit=msgspec.structs.replace(self.culprit, frames=frames))
+
+    def in_group(self, group: Group) -> "Cause":
+        """Return this cause with another group as the one in which the culprit is missed."""
+        return replace(self, culprit=msgspec.structs.replace(self.culprit, group=group.name, group_desc=group.label))
+
+
+def make_cause(
+    context: HangContext,
+    kind: HangClass,
+    reason: Reason,
+    ranks: list[int],
+    node: OpNode,
+    victims: Sequence[int],
+    *,
+    frames: list[Frame] | None = None,
+    op: Op | None = None,
+    confidence: float = DEFAULT_CONFIDENCE,
+) -> Cause:
+    """Return a cause whose victims wait in `node`.
+
+    `op` is the operation to name, by default that of the ranks in `node`. The culprit's stack is `frames`, else its
+    main thread's, else that of the operation that it is in itself.
+    """
+    group = context.group(node)
+    op = op or next(iter(context.fronts(node)), None)
+    beat = context.side.heartbeat(ranks[0])
+    own = [context.job.ranks[r].front for r in ranks if r in context.job.ranks]
+    stack = frames or context.side.main_stack(ranks[0]) or next((context.job.frames(o) for o in own if o), [])
+    culprit = Culprit(
+        ranks=ranks,
+        kind=kind,
+        group=group.name,
+        group_desc=group.label,
+        seq=op.seq if op else node.seq,
+        operation=context.job.operation(op) if op else None,
+        frames=stack,
+        victims=[rank for rank in victims if rank not in ranks],
+        step=(beat.step if beat else None) or None,  # 0: not in any step
+        confidence=confidence,
+    )
+    return Cause(culprit, reason)
+
+
+def ranks_in_op(context: HangContext, ranks: list[int], op: Op) -> RanksInOp:
+    """Return an operation as sentences show it."""
+    job = context.job
+    signature = job.signature(op)
+    label = job.groups[op.group].label
+    return RanksInOp(ranks, signature.operation, signature.shape, job.line(op), label, op.seq, op.p2p)
+
+
+def ranks_at_node(context: HangContext, node: OpNode) -> RanksInOp:
+    """Return the ranks that are in an operation, with that operation as sentences show it."""
+    arrived, fronts = context.graph.arrived(node), context.fronts(node)
+    if fronts:
+        return ranks_in_op(context, arrived, fronts[0])
+    return RanksInOp(arrived, "operation", "", None, context.group(node).label, node.seq, node.is_p2p)

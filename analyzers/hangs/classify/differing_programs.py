@@ -1,0 +1,80 @@
+"""Causes where ranks issued different operations: skipped, mismatched, or in another order."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from analyzers.hangs.classify.cause import DEFAULT_CONFIDENCE, Cause, make_cause, ranks_in_op
+from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.graph.divergence import Divergence
+from analyzers.hangs.graph.program_order import Deviation
+from analyzers.hangs.graph.wait_graph import OpNode
+from analyzers.hangs.model import HangClass, Reason
+
+UNDECIDED_CONFIDENCE = 0.5
+LESS_PER_FURTHER_SIDE = 0.1
+
+
+def deviating_ranks(context: HangContext, deviations: list[Deviation], node: OpNode, involved: Iterable[int]) -> Cause:
+    """Return the cause of ranks that deviate from their sisters: of those all that deviate as the first one does.
+
+    A later deviation may be a consequence of the first.
+    """
+    job = context.job
+    first = min(deviations, key=lambda d: d.issued.created_ns)
+    same = [d for d in deviations if (d.kind, d.expected.signature) == (first.kind, first.expected.signature)]
+    ranks = sorted(d.rank for d in same)
+    skipped_message = first.expected.p2p and first.kind is HangClass.SKIPPED
+    kind = HangClass.UNMATCHED_P2P if skipped_message else first.kind
+    frames = job.frames(first.issued)
+    victims = sorted(set(involved))
+    cause = make_cause(context, kind, Reason.DEVIATION, ranks, node, victims, frames=frames, op=first.expected)
+    others = [first.expected.rank]
+    cause = replace(
+        cause,
+        issued=ranks_in_op(context, ranks, first.issued),
+        expected=ranks_in_op(context, others, first.expected),
+    )
+    return cause.in_group(job.groups[own_group(context, first)])
+
+
+def own_group(context: HangContext, deviation: Deviation) -> int:
+    """Return the deviating rank's own group of the expected operation's kind: the sister may be in another one."""
+    groups = context.job.groups
+    expected = deviation.expected.group
+    own = context.job.ranks[deviation.rank].positions
+    same = [g for g in own if g == expected or groups[g].desc == groups[expected].desc]
+    return expected if expected in same or not same else same[0]
+
+
+def diverging_members(context: HangContext, divergence: Divergence, involved: Iterable[int]) -> Cause:
+    """Return the cause of members of a group that issued different operations.
+
+    Where nothing shows which of them diverged, all are named. A skipped operation in another group makes members
+    issue different ones in this group too, so a deviation of the program, if there is one, is the cause.
+    """
+    node, members = OpNode(divergence.group, divergence.seq), divergence.members
+    deviations = [d for m in members if (d := context.programs.deviation(m)) and d.kind is not HangClass.MISMATCH]
+    if deviations and len(deviations) * 2 <= len(members):
+        return deviating_ranks(context, deviations, node, [*involved, *members])
+    ranks = divergence.culprits or sorted(members)
+    confidence = DEFAULT_CONFIDENCE if divergence.culprits else UNDECIDED_CONFIDENCE
+    cause = make_cause(
+        context,
+        HangClass.SKIPPED if divergence.skipped else HangClass.MISMATCH,
+        divergence.reason,
+        ranks,
+        node,
+        sorted({*involved, *members} - set(ranks)),
+        frames=context.job.frames(divergence.issued),
+        op=divergence.expected if divergence.skipped else divergence.issued,
+        confidence=confidence - LESS_PER_FURTHER_SIDE * (len(divergence.sides) > 2),
+    )
+    others = [m for m in members if m not in ranks]
+    return replace(
+        cause,
+        sides=tuple(ranks_in_op(context, side.ranks, side.op) for side in divergence.sides),
+        issued=ranks_in_op(context, ranks, divergence.issued),
+        expected=ranks_in_op(context, others, divergence.expected) if divergence.expected else None,
+        elements=divergence.elements,
+        members=len(members),
+    )

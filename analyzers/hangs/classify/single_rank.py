@@ -1,0 +1,143 @@
+"""The cause where others wait for one rank that is in no recorded operation: it ended, skipped one, or is stuck."""
+
+from dataclasses import replace
+
+import msgspec
+
+from analyzers.hangs.classify.cause import Cause, HostState, make_cause
+from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.differing_programs import deviating_ranks, diverging_members
+from analyzers.hangs.classify.in_flight import is_in_flight
+from analyzers.hangs.graph.divergence import first_divergence
+from analyzers.hangs.graph.missed_operation import first_missed
+from analyzers.hangs.graph.wait_graph import OpNode
+from analyzers.hangs.model import HangClass, Job, Op, Reason
+from analyzers.hangs.reading.exits import RankEnd, is_victim
+from analyzers.hangs.reading.gloo_messages import in_message
+from analyzers.hangs.reading.side_files import SideFiles
+from analyzers.hangs.reading.side_formats import Answer, AnswerStatus, ProcessState
+
+NO_PHASES = ("", "step", "between")
+"""What a heartbeat says where a rank is in no phase of a step."""
+CONFIDENCE_WITHOUT_ANSWER = 0.7
+CONFIDENCE_WITHOUT_DUMP = 0.6
+
+
+def single_rank(context: HangContext, rank: int, victims: list[int]) -> Cause | None:
+    """Return the cause that one rank is, for which the victims wait; None if all they wait in may be in flight."""
+    nodes = [node for node in context.graph.operations_waiting_for(rank) if not is_in_flight(context, node)]
+    if not nodes:
+        return None
+    node = missed_operation(context, rank, nodes)
+    if end := context.side.end(rank):
+        return dead_rank(context, end, node, victims)
+    if not node.is_p2p and (divergence := first_divergence(context.job, node.group, node.seq)):
+        return diverging_members(context, divergence, [rank, *victims])
+    if rank not in context.job.ranks:
+        return rank_without_dump(context, rank, node, victims)
+    if deviation := context.programs.deviation(rank):
+        return deviating_ranks(context, [deviation], node, victims)
+    return rank_outside_operations(context, rank, node, victims)
+
+
+def missed_operation(context: HangContext, rank: int, nodes: list[OpNode]) -> OpNode:
+    """Return the first operation that a rank never issued, of all that wait for it."""
+    expected = context.programs.next_expected(rank)
+    if expected is None and (first := first_missed(context.job, rank, nodes)):
+        return first
+    # A stage of a pipeline waits in its recv for most of a step, so without other evidence a collective comes first.
+    return min(nodes, key=lambda n: (not stands_for(context.job, expected, n), n.is_p2p, context.began_ns(n)))
+
+
+def stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
+    """Return whether a sister's operation stands for this one: in a group of the same kind, with the same number."""
+    if op is None or op.p2p != node.is_p2p or job.groups[op.group].desc != job.groups[node.group].desc:
+        return False
+    return op.p2p or op.seq == node.seq
+
+
+def dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
+    """Return the cause of a rank that ended; ranks that lost the connection to it are its victims too."""
+    disconnected = [rank for rank, exit_file in context.side.exits.items() if is_victim(exit_file)]
+    everyone = sorted({*victims, *disconnected})
+    cause = make_cause(context, HangClass.DEAD, Reason.ENDED, [end.rank], node, everyone)
+    exit_file = end.exit_file
+    if exit_file is None:
+        return replace(cause, culprit=msgspec.structs.replace(cause.culprit, frames=[]), end=end)
+    culprit = msgspec.structs.replace(
+        cause.culprit,
+        frames=exit_file.traceback,
+        error=exit_file.error,
+        out_of_memory=exit_file.out_of_memory,
+        step=exit_file.step or cause.culprit.step,
+    )
+    return replace(cause, culprit=culprit, end=end)
+
+
+def rank_without_dump(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
+    """Return the cause of a rank without a dump of which no end was recorded."""
+    answer = context.side.answer(rank)
+    if answer and answer.status == AnswerStatus.TIMEOUT:
+        cause = make_cause(
+            context,
+            HangClass.HOST_STUCK,
+            Reason.NO_ANSWER,
+            [rank],
+            node,
+            victims,
+            confidence=CONFIDENCE_WITHOUT_ANSWER,
+        )
+        return replace(cause, host=HostState(process=process_state(answer)))
+    return make_cause(
+        context, HangClass.DEAD, Reason.NO_DUMP, [rank], node, victims, confidence=CONFIDENCE_WITHOUT_DUMP
+    )
+
+
+def rank_outside_operations(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
+    """Return the cause of a rank whose dump shows nothing wrong, from its stack, step and later operations."""
+    frames = context.side.main_stack(rank)
+    went_on = has_gone_on(context, rank, node)
+    if in_message(frames) or (node.is_p2p and went_on):
+        kind, reason = HangClass.UNMATCHED_P2P, Reason.PARTNER_NEVER_ISSUED
+    elif went_on:
+        kind, reason = HangClass.SKIPPED, Reason.ISSUED_LATER_OPERATIONS
+    else:
+        kind, reason = HangClass.HOST_STUCK, Reason.RUNS_OWN_CODE
+    cause = make_cause(context, kind, reason, [rank], node, victims, frames=frames)
+    return replace(cause, host=host_state(context.side, rank)) if kind is HangClass.HOST_STUCK else cause
+
+
+def host_state(side: SideFiles, rank: int) -> HostState:
+    """Return what the heartbeat, the channel of the dump and the operating system say of a rank's process."""
+    answer = side.answer(rank)
+    if answer is None:
+        return HostState()
+    beat = answer.heartbeat
+    in_phase = beat if beat and beat.step and beat.phase not in NO_PHASES else None
+    return HostState(
+        step=in_phase.step if in_phase else None,
+        phase=in_phase.phase if in_phase else "",
+        holds_gil=holds_gil(side, rank),
+        process=process_state(answer),
+    )
+
+
+def process_state(answer: Answer) -> ProcessState | None:
+    """Return what keeps a rank's process from running, if anything does."""
+    return next((state for state in ProcessState if state == answer.process), None)
+
+
+def holds_gil(side: SideFiles, rank: int) -> bool:
+    """Return whether a rank answered, but in no round by a channel that needs the GIL."""
+    answers = [a for number in side.rounds if (a := number.ranks.get(rank)) and a.status == AnswerStatus.OK]
+    return bool(answers) and all(a.channel == "json" and a.stacks != "http" for a in answers)
+
+
+def has_gone_on(context: HangContext, rank: int, node: OpNode) -> bool:
+    """Return whether a rank issued operations after others began to wait for it, or is in a later step."""
+    since = max((op.created_ns for op in context.fronts(node)), default=0)
+    if not context.programs.is_comparable(rank) and any(op.created_ns > since for op in context.job.ranks[rank].ops):
+        return True
+    mine = context.side.heartbeat(rank)
+    theirs = [beat.step for r in context.graph.arrived(node) if (beat := context.side.heartbeat(r))]
+    return bool(mine and theirs and mine.step > max(theirs))

@@ -1,0 +1,97 @@
+"""The facts under a finding: stack, process, timing and log of the culprit, and where its victims wait."""
+
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from statistics import median
+
+from analyzers.hangs.classify.cause import Cause
+from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.model import HangClass, is_library, user_frame
+from analyzers.hangs.reading.side_files import SideFiles
+from analyzers.hangs.reading.step_times import seconds_in_phase, step_times
+from analyzers.hangs.reading.torchrun_workers import last_lines
+from analyzers.report import Evidence
+from analyzers.words import agree, duration, rank_names
+
+MOST_LOCATIONS, MOST_CALLERS, MOST_PROCESSES = 4, 5, 5
+RECENT_STEPS = 3
+SLOWER = 1.5
+"""Recent steps this much longer than earlier ones were slow before the hang."""
+
+
+def evidence(context: HangContext, cause: Cause) -> list[Evidence]:
+    """Return the facts behind a cause beside those in its sentences."""
+    side = context.side
+    timing_or_log = log_end(side, cause) if cause.kind is HangClass.DEAD else timing(side, cause.ranks[0])
+    facts = (stack(side, cause), processes(side, cause), timing_or_log, victims_locations(context, cause.victims))
+    return [*chain.from_iterable(facts)]
+
+
+def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
+    """Return the user's line that a culprit is in, and the functions that called it."""
+    rank, own = cause.ranks[0], [f for f in cause.culprit.frames if not is_library(f)]
+    if not own:
+        return []
+    line, *callers = own
+    called = f", called by {', '.join(f.name for f in callers[:MOST_CALLERS])}" if callers else ""
+    text = f"{rank_names(cause.ranks)}: {line.name}{called}"
+    return [Evidence(text=text, line=f"{line.filename}:{line.line}", source=str(side.stack_files.get(rank, "")))]
+
+
+def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
+    """Return which process on which host a culprit is, so that one can log in there."""
+    files = [(r, side.groups[r]) for r in cause.ranks[:MOST_PROCESSES] if r in side.groups and side.groups[r].host]
+    verb = "was" if cause.kind is HangClass.DEAD else "is"
+    text = ", ".join(f"rank {rank} {verb} process {file.pid} on {file.host}" for rank, file in files)
+    return [Evidence(text=text)] if text else []
+
+
+def timing(side: SideFiles, rank: int) -> list[Evidence]:
+    """Return how long a living rank has been where it is, and how long its steps took before."""
+    log = side.step_logs.get(rank)
+    stay, steps = seconds_in_phase(side, rank), step_times(log)
+    parts = [f"in its present phase for {duration(stay)}"] if stay else []
+    parts += [earlier_steps(steps)] if steps else []
+    return [Evidence(text=f"rank {rank}: {'; '.join(parts)}", source=str(log or ""))] if parts else []
+
+
+def earlier_steps(steps: list[float]) -> str:
+    """Return what the steps before the hang took, in seconds given, and whether the last ones were slow already."""
+    recent, before = median(steps[-RECENT_STEPS:]), median(steps[:-RECENT_STEPS] or steps)
+    if recent > SLOWER * before:
+        took = f"its last {RECENT_STEPS} steps took {duration(recent)} each"
+        return f"slow before that: {took}, earlier ones {duration(before)}"
+    return f"its steps took {duration(median(steps))} before"
+
+
+def log_end(side: SideFiles, cause: Cause) -> list[Evidence]:
+    """Return how the log of a dead rank ends."""
+    log: Path | None = side.log_files.get(cause.ranks[0])
+    lines = last_lines(log) if log else ""
+    return [Evidence(text=f"its log ends with: {lines}", source=str(log))] if lines else []
+
+
+def victims_locations(context: HangContext, victims: Sequence[int]) -> list[Evidence]:
+    """Return where the victims wait: those at the same line together, the largest such sets first."""
+    together: dict[tuple[str, str], list[int]] = {}
+    for rank in victims:
+        if location := waits_at(context, rank):
+            together.setdefault(location, []).append(rank)
+    largest = sorted(together.items(), key=lambda item: -len(item[1]))[:MOST_LOCATIONS]
+    return [
+        Evidence(text=f"{rank_names(ranks)} {agree(ranks, 'waits', 'wait')} in {name}", line=line)
+        for (name, line), ranks in largest
+    ]
+
+
+def waits_at(context: HangContext, rank: int) -> tuple[str, str] | None:
+    """Return the operation that a rank is in, and the user's line; None for a rank in no operation."""
+    job, state = context.job, context.job.ranks.get(rank)
+    if state is None or state.front is None:
+        return None
+    front = state.front
+    # JSON dumps have no stacks; there the main thread's own one shows the line.
+    line = job.line(front) or user_frame(context.side.main_stack(rank))
+    name = f"{job.operation(front)} of {job.groups[front.group].label}"
+    return name, f"{line.filename}:{line.line}" if line else ""

@@ -1,0 +1,167 @@
+"""Why a culprit stops the others, and the evidence that distinguishes it from them."""
+
+from collections.abc import Callable
+
+from analyzers.hangs.classify.cause import Cause, HostState
+from analyzers.hangs.findings.titles import both_sides, has_other_operation, message_halves
+from analyzers.hangs.findings.wording import ending, is_message, operation, pronoun, ranks_issued, ranks_wait_in
+from analyzers.hangs.model import HangClass, Reason
+from analyzers.hangs.reading.exits import Ending
+from analyzers.hangs.reading.side_formats import ProcessState
+from analyzers.words import rank_names
+
+MECHANISMS = {
+    HangClass.HOST_STUCK: "{name} needs {whom}, and the process of {ranks} is alive but runs other code",
+    HangClass.SKIPPED: "{name} needs every member, and {ranks} went on without it",
+    HangClass.ORDER_CYCLE: "each of these operations needs ranks that wait in another one, so none can complete",
+    HangClass.LAGGING: "others have completed {name}, so the network works; {ranks} holds back all that follows",
+    HangClass.SLOW: "the ranks made progress between two rounds of dumps, so the others only wait longer than usual",
+    HangClass.UNMATCHED_P2P: "a send completes only with its recv, and one of the two was not issued",
+    HangClass.UNKNOWN: "a rank without a dump may be the cause as well as a victim",
+}
+PROCESS_STATES = {
+    ProcessState.STOPPED: "its process is stopped",
+    ProcessState.IN_KERNEL: "its process waits in the kernel, as it does for storage that hangs",
+}
+
+
+def why(cause: Cause) -> str:
+    """Return the mechanism by which a culprit stops the others, and the evidence that its title does not hold."""
+    text = mechanism(cause)
+    evidence = further_evidence(cause)
+    return f"{text} ({evidence})" if evidence else text
+
+
+def mechanism(cause: Cause) -> str:
+    """Return how the culprit stops the others."""
+    name = operation(cause.culprit)
+    whom = "its other half" if is_message(cause.culprit) else "every member"
+    if cause.kind is HangClass.DEAD:
+        needs = f"{name} needs {whom}: it can never complete" if name else "the others need it in their collectives"
+        return f"{end_of_process(cause)}, and {needs}"
+    if cause.kind is HangClass.MISMATCH:
+        return mismatch(cause)
+    if cause.kind is HangClass.ALL_ARRIVED:
+        who = "both ranks have" if cause.reason is Reason.BOTH_HALVES_ISSUED else "every member has"
+        return f"{who} issued {name}, so the network or a device does not move, not a line of the program"
+    return MECHANISMS[cause.kind].format(ranks=rank_names(cause.ranks), name=name, whom=whom)
+
+
+def end_of_process(cause: Cause) -> str:
+    """Return what ended the process of a dead rank."""
+    if cause.culprit.out_of_memory:
+        return "an allocation that failed ended its process"
+    if cause.culprit.error:
+        return f"an uncaught {cause.culprit.error} ended its process"
+    if cause.end is None:
+        return "its process did not write a dump as the others did"
+    if cause.end.ending is Ending.EXIT_CODE:
+        return "its process ended without a Python exception"
+    return ending(cause.end)
+
+
+def mismatch(cause: Cause) -> str:
+    """Return why operations that differ cannot complete together, as far as the difference shows it."""
+    if cause.reason is Reason.UNBALANCED:
+        return "what all members send must be received, so some of them wait for data that nobody sends"
+    if cause.reason is Reason.DIFFERENT_HALVES:
+        return "a send and its recv must have the same shape and type"
+    if has_other_operation(cause):
+        return "the ranks ran different code: one branch ran only on some of them, or a loop ended early on one"
+    return "all members must pass the same shape and type, so the operation never completes"
+
+
+def further_evidence(cause: Cause) -> str:
+    """Return the evidence in so far as the title does not show it."""
+    in_title = {
+        Reason.UNBALANCED,
+        Reason.DIFFERENT_HALVES,
+        Reason.OTHER_ORDER,
+        Reason.NO_DUMP,
+        Reason.OTHERS_COMPLETED,
+        Reason.BOTH_HALVES_ISSUED,
+        Reason.ALL_JOINED,
+        Reason.BOTH_LACK_OTHER_HALF,
+        Reason.NEVER_ISSUED_OTHER_HALF,
+        Reason.PARTNER_NEVER_ISSUED,
+        Reason.OTHER_LAUNCH,
+        Reason.MADE_PROGRESS,
+        Reason.ENDED,
+    }
+    # A skipped operation has one line in its title; which operation came instead is worth saying.
+    if cause.reason in in_title or (cause.reason is Reason.DEVIATION and cause.kind is not HangClass.SKIPPED):
+        return ""
+    return evidence_of_reason(cause)
+
+
+def detail(cause: Cause) -> str:
+    """Return the evidence as `data.culprits[].detail` holds it: what was compared, then what decides."""
+    if cause.kind is HangClass.MISMATCH and cause.sides and cause.reason is not Reason.DIFFERENT_HALVES:
+        return f"{ranks_issued(cause.sides)}; {evidence_of_reason(cause)}"
+    return evidence_of_reason(cause)
+
+
+def evidence_of_reason(cause: Cause) -> str:
+    """Return the evidence that distinguishes a culprit from the other ranks; empty where there is none beside it."""
+    evidence = EVIDENCE.get(cause.reason, "")
+    return evidence if isinstance(evidence, str) else evidence(cause)
+
+
+def host_state(host: HostState) -> str:
+    """Return where the heartbeat and the operating system place a living rank; empty where nothing does."""
+    parts = [
+        f"its heartbeat is in phase {host.phase} of step {host.step}" if host.phase else "",
+        "it answers no Python request, so a C call holds the GIL" if host.holds_gil else "",
+        PROCESS_STATES[host.process] if host.process else "",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def members_that_agree(cause: Cause) -> str:
+    """Return how large the majority is."""
+    return f"{len(cause.sides[0].ranks)} of {cause.members} members issued the same"
+
+
+def members_that_completed(cause: Cause) -> str:
+    """Return how many members have completed an operation."""
+    return f"{cause.completed} of {cause.members} members have completed it"
+
+
+def elements(cause: Cause) -> str:
+    """Return what members of an unbalanced all_to_all send and receive together."""
+    sent, received = cause.elements
+    return f"together they send {sent} elements and receive {received}"
+
+
+def no_answer(cause: Cause) -> str:
+    """Return what keeps a process from answering, if that is known."""
+    return host_state(cause.host) or f"{pronoun(cause.ranks)} did not answer the request for a dump"
+
+
+EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
+    Reason.MAJORITY: members_that_agree,
+    Reason.SIZE_RULE: "its input and output sizes break the rule of its own operation",
+    Reason.EMPTY_TENSOR: "its tensor is empty",
+    Reason.EARLIER_STEPS: "in earlier steps it issued what the others do",
+    Reason.SISTER_GROUPS: "other groups of this kind issued what the others do",
+    Reason.SAME_LINE: "in other groups this line issued what the others do",
+    Reason.SHIFTED: "from here on its operations are those of the others, one number later",
+    Reason.TIE: "both sides have equally many ranks, so either may be wrong",
+    Reason.UNBALANCED: elements,
+    Reason.DEVIATION: both_sides,
+    Reason.ISSUED_LATER_OPERATIONS: "it issued later operations without this one",
+    Reason.OTHER_ORDER: lambda cause: ranks_wait_in(cause.sides),
+    Reason.BOTH_LACK_OTHER_HALF: "each waits for a half that another one has not issued",
+    Reason.NEVER_ISSUED_OTHER_HALF: "it never issued the other half",
+    Reason.PARTNER_NEVER_ISSUED: "its partner never issued the other half",
+    Reason.OTHER_LAUNCH: "its message is in another batch than its peers expect",
+    Reason.DIFFERENT_HALVES: message_halves,
+    Reason.BOTH_HALVES_ISSUED: "both halves were issued",
+    Reason.ENDED: lambda cause: ending(cause.end) if cause.end else "",
+    Reason.NO_DUMP: lambda cause: f"{pronoun(cause.ranks)} left no dump",
+    Reason.NO_ANSWER: no_answer,
+    Reason.RUNS_OWN_CODE: lambda cause: host_state(cause.host),
+    Reason.OTHERS_COMPLETED: members_that_completed,
+    Reason.ALL_JOINED: "every member is in it",
+    Reason.MADE_PROGRESS: "all of them made progress between the two rounds of dumps",
+}

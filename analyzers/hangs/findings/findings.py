@@ -1,0 +1,53 @@
+"""Causes as findings and culprits of the document."""
+
+import msgspec
+
+from analyzers.hangs.classify.cause import Cause
+from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.findings.evidence import evidence
+from analyzers.hangs.findings.explanations import detail, why
+from analyzers.hangs.findings.next_steps import COLLECT_AGAIN, next_step
+from analyzers.hangs.findings.titles import title
+from analyzers.hangs.model import Culprit, HangClass, Job
+from analyzers.report import Finding, Severity
+from analyzers.words import quantity
+
+SEVERITIES = {HangClass.SLOW: Severity.WARNING, HangClass.UNKNOWN: Severity.WARNING}
+
+
+def culprit_of(cause: Cause) -> Culprit:
+    """Return a cause as the document holds it, with its sentences."""
+    return msgspec.structs.replace(cause.culprit, detail=detail(cause), title=title(cause))
+
+
+def finding_of(context: HangContext, cause: Cause) -> Finding:
+    """Return the finding of a cause; its id is `hang.` and its class."""
+    return Finding(
+        id=f"hang.{cause.kind}",
+        severity=SEVERITIES.get(cause.kind, Severity.ERROR),
+        title=title(cause),
+        why=why(cause),
+        next=next_step(cause),
+        ranks=cause.ranks,
+        step=cause.culprit.step,
+        evidence=evidence(context, cause),
+        confidence=cause.culprit.confidence,
+    )
+
+
+def unreadable_dumps(job: Job) -> list[Finding]:
+    """Return the finding about damaged dumps, if there are any."""
+    damaged = sorted(job.unreadable)
+    if not damaged:
+        return []
+    return [
+        Finding(
+            id="hang.unreadable_dump",
+            severity=Severity.WARNING,
+            title=f"{quantity(len(damaged), 'dump')} could not be read",
+            why="an unreadable dump may hold the cause, or show what the other ranks wait for",
+            next=COLLECT_AGAIN,
+            ranks=damaged,
+            confidence=1.0,
+        )
+    ]

@@ -1,0 +1,67 @@
+"""What evidence a verdict lacked: one sentence for each shortfall, with its ranks."""
+
+from collections.abc import Mapping
+
+from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.findings.wording import ending
+from analyzers.hangs.graph.locations import MOST_RANKS
+from analyzers.hangs.model import GroupSource, Job, Lack
+from analyzers.hangs.reading.side_files import SideFiles
+from analyzers.hangs.reading.side_formats import AnswerStatus
+from analyzers.words import agree, rank_names
+
+MOST_LACKS, MOST_GROUPS = 50, 5
+LACKS = {
+    Lack.STACKS: "no stacks in the {dump} of {ranks}",
+    Lack.COMPLETED_OPERATIONS: "only unfinished operations in the {dump} of {ranks}",
+    Lack.FIRST_PENDING_OPERATION: "the first unfinished operation of {ranks}: a larger TORCH_FR_BUFFER_SIZE keeps it",
+    Lack.GROUP_NAMES: "the process groups of {ranks}: TORCH_DISTRIBUTED_DEBUG=DETAIL hides them",
+}
+STATUSES: Mapping[str, str] = {
+    AnswerStatus.TIMEOUT: "it did not answer in time",
+    AnswerStatus.UNREGISTERED: "it never registered with the collector",
+}
+
+
+def missing(context: HangContext) -> list[str]:
+    """Return what would have made the verdict more certain."""
+    job, side = context.job, context.side
+    lacks = [
+        LACKS[lack].format(dump=agree(ranks, "dump", "dumps"), ranks=rank_names(ranks))
+        for lack, every in job.lacks.items()
+        # A stack file of the rank makes up for a dump without stacks.
+        if (ranks := [r for r in every if lack is not Lack.STACKS or r not in side.stack_files])
+    ]
+    lacks += [
+        f"no map of groups was recorded: {rank_names(ranks)} may belong to {label}"
+        for label, ranks in job.possible_members.items()
+    ]
+    lacks += [
+        f"no dump of {rank_names(ranks)}" + (f": {why}" if why else "") for why, ranks in no_dump(job, side).items()
+    ]
+    inferred = [g.label for g in job.groups if g.source is GroupSource.ENTRIES]
+    if inferred:
+        names = ", ".join(inferred[:MOST_GROUPS])
+        lacks.append(f"no map of groups was recorded: the members of {names} are the ranks that used them")
+    return [*unreadable(job), *lacks[:MOST_LACKS]]
+
+
+def unreadable(job: Job) -> list[str]:
+    """Return `the dump of rank 3 is unreadable: why`, ranks with the same error together."""
+    by_error: dict[str, list[int]] = {}
+    for rank, error in sorted(job.unreadable.items()):
+        by_error.setdefault(error, []).append(rank)
+    return [
+        f"the {agree(ranks, 'dump', 'dumps')} of {rank_names(ranks)} {agree(ranks, 'is', 'are')} unreadable: {error}"
+        for error, ranks in by_error.items()
+    ]
+
+
+def no_dump(job: Job, side: SideFiles) -> dict[str, list[int]]:
+    """Return the ranks without a dump by the reason, which is empty where none is known."""
+    by_reason: dict[str, list[int]] = {}
+    for rank in (r for r in range(min(job.world_size, MOST_RANKS)) if r not in job.ranks and r not in job.unreadable):
+        end, answer = side.end(rank), side.answer(rank)
+        reason = ending(end) if end else STATUSES.get(answer.status, answer.status) if answer else ""
+        by_reason.setdefault(reason, []).append(rank)
+    return by_reason

@@ -1,0 +1,90 @@
+"""The next thing to try: an imperative with the line, command or setting."""
+
+import signal
+
+from analyzers.hangs.classify.cause import Cause
+from analyzers.hangs.findings.titles import has_other_operation
+from analyzers.hangs.findings.wording import place
+from analyzers.hangs.model import HangClass, Reason, user_frame
+from analyzers.hangs.reading.side_formats import ProcessState
+from analyzers.words import rank_names
+
+COLLECT_AGAIN = "collect the dumps again, or copy the files again: they may be truncated"
+NEXT = {
+    HangClass.ORDER_CYCLE: "use these process groups in the same order on every rank",
+    HangClass.ALL_ARRIVED: "check the network and the devices of these ranks; collect a second set of dumps to see"
+    " whether anything moves",
+    HangClass.SLOW: "run `workbench steps` and `workbench trace` to see where the slow rank's time goes",
+    HangClass.UNMATCHED_P2P: "give each send a recv on its peer, and issue both in the same order on both ranks",
+    HangClass.UNKNOWN: "collect the dumps of all ranks; if they are on several nodes, give all their folders at once",
+}
+
+
+def next_step(cause: Cause) -> str:
+    """Return the next thing to try."""
+    match cause.kind:
+        case HangClass.HOST_STUCK:
+            return for_stuck(cause)
+        case HangClass.DEAD:
+            return for_dead(cause)
+        case HangClass.SKIPPED:
+            return for_skipped(cause)
+        case HangClass.MISMATCH:
+            return for_mismatch(cause)
+        case HangClass.LAGGING:
+            return f"look at the device and the streams of {rank_names(cause.ranks)}: an earlier kernel may hang there"
+    return NEXT[cause.kind]
+
+
+def for_stuck(cause: Cause) -> str:
+    """Return what to do about a rank that runs its own code."""
+    line = place(user_frame(cause.culprit.frames))
+    if cause.host.process is ProcessState.STOPPED:
+        return "continue the process with `kill -CONT PID`, and find out what stopped it"
+    if cause.host.process is ProcessState.IN_KERNEL:
+        return "check the storage and the drivers of the host: the process waits in a system call"
+    if not line:
+        return "run `py-spy dump --pid PID` on the host: no stack of the rank was recorded"
+    if cause.host.holds_gil:
+        return f"find out why the C call at {line} does not return: it holds the GIL"
+    return f"find out why {line} does not return: a loop without an end, a lock, or data that do not arrive"
+
+
+def for_dead(cause: Cause) -> str:
+    """Return what to do about a rank that ended."""
+    culprit, only_wait = cause.culprit, "the other ranks only wait for it"
+    line = place(user_frame(culprit.frames))
+    if culprit.out_of_memory:
+        return f"run `workbench memory` on the rank's snapshot to see what filled its memory; {only_wait}"
+    if culprit.error:
+        return f"fix the {culprit.error} raised{f' at {line}' if line else ''}; {only_wait}"
+    if cause.end is None:
+        return "read the log of the rank; if its process is alive, collect its dump too"
+    if cause.end.exit_code == -signal.SIGKILL:
+        return f"check `dmesg` on the host for the out-of-memory killer, and the scheduler's log; {only_wait}"
+    if cause.end.exit_code == -signal.SIGSEGV:
+        return f"start the job with PYTHONFAULTHANDLER=1 to get the stack of the crash in the rank's log; {only_wait}"
+    return f"read the log and the exit status of the rank; {only_wait}"
+
+
+def for_skipped(cause: Cause) -> str:
+    """Return what to do about a rank that left an operation out."""
+    line = place(cause.expected.line) if cause.expected else ""
+    what = f"before {line}" if line else "before this operation"
+    ranks = rank_names(cause.ranks)
+    return f"find the condition or the loop {what} that makes {ranks} skip it"
+
+
+def for_mismatch(cause: Cause) -> str:
+    """Return what to do about members that issued different operations."""
+    lines = list(dict.fromkeys(place(side.line) for side in cause.sides if side.line))
+    where = f" at {lines[0]}" if len(lines) == 1 else ""
+    if cause.reason is Reason.UNBALANCED:
+        return f"compare input_split_sizes and output_split_sizes{where}: each rank must receive what is sent to it"
+    if cause.reason is Reason.DIFFERENT_HALVES:
+        return f"pass tensors of the same shape and type to the send and the recv{where}"
+    if len(lines) > 1 and has_other_operation(cause):
+        return f"compare {lines[0]} with {lines[1]}, and make every rank take the same branch"
+    if has_other_operation(cause):
+        return f"find out why ranks issue different operations{where}: make every rank take the same branch"
+    return f"print the tensor's shape and dtype{where} on every rank, and make them equal"

@@ -1,0 +1,187 @@
+"""Titles: what the culprit did, in one sentence with rank, step, operation and line."""
+
+from collections.abc import Callable
+
+from analyzers.hangs.classify.cause import Cause
+from analyzers.hangs.findings.wording import (
+    at_step,
+    ending,
+    function_and_place,
+    is_message,
+    issued,
+    operation,
+    place,
+    pronoun,
+    ranks_issued,
+    ranks_wait_in,
+)
+from analyzers.hangs.model import HangClass, Reason, user_frame
+from analyzers.hangs.reading.exits import Ending
+from analyzers.words import agree, rank_names
+
+
+def title(cause: Cause) -> str:
+    """Return what the culprit did.
+
+    `rank 3 is stuck at step 6 in tokenize (data/text.py:41) and never joined all_reduce #412 of dp`.
+    """
+    if cause.culprit.out_of_memory:
+        return f"{rank_names(cause.ranks)} ran out of memory{at_step(cause)}{in_function(cause)}"
+    return TITLES[cause.kind](cause)
+
+
+def with_victims(cause: Cause) -> str:
+    """Return the title, and which ranks wait for the culprit."""
+    waiting = cause.victims
+    if not waiting:
+        return title(cause)
+    whom = agree(cause.ranks, "it", "them")
+    return f"{title(cause)}; {rank_names(waiting)} {agree(waiting, 'waits', 'wait')} for {whom}"
+
+
+def in_function(cause: Cause, otherwise: str = "") -> str:
+    """Return ` in tokenize (data/text.py:41)`."""
+    where = function_and_place(cause.culprit.frames)
+    return f" in {where}" if where else otherwise
+
+
+def dead(cause: Cause) -> str:
+    """Return the title of a rank that ended, or of which only a missing dump says so."""
+    name, step = operation(cause.culprit), at_step(cause)
+    when = f"{step} before {name}" if name else step
+    ranks = rank_names(cause.ranks)
+    if cause.end is None:
+        return f"{ranks} probably died{when}: {pronoun(cause.ranks)} left no dump"
+    if cause.end.ending is Ending.NO_ERROR:
+        return f"{ranks} exited{when} without an error"
+    if cause.end.ending is Ending.PROCESS_EXITED:
+        return f"{ranks} exited{when} without an error message"
+    return f"{ranks} died{when}: {ending(cause.end)}"
+
+
+def host_stuck(cause: Cause) -> str:
+    """Return the title of a rank that runs its own code."""
+    joined = "issued the other half of" if is_message(cause.culprit) else "joined"
+    where = in_function(cause, " outside any collective")
+    ranks = cause.ranks
+    stuck = f"{rank_names(ranks)} {agree(ranks, 'is', 'are')} stuck{at_step(cause)}{where}"
+    return f"{stuck} and never {joined} {operation(cause.culprit)}"
+
+
+def skipped(cause: Cause) -> str:
+    """Return the title of a rank that left an operation out."""
+    line = user_frame(cause.culprit.frames)
+    went_on = f" and went on to {place(line)}" if line else ""
+    return f"{rank_names(cause.ranks)} skipped {operation(cause.culprit)}{at_step(cause)}{went_on}"
+
+
+def mismatch(cause: Cause) -> str:
+    """Return the title of members that issued different operations: both sides, each with its line."""
+    ranks, step = rank_names(cause.ranks), at_step(cause)
+    number = f"#{cause.culprit.seq} of {cause.culprit.group_desc}"
+    if cause.reason is Reason.UNBALANCED:
+        sent, received = cause.elements
+        return f"{ranks} send {sent} elements and receive {received} in {operation(cause.culprit)}{step}"
+    if cause.reason is Reason.DIFFERENT_HALVES:
+        return f"{ranks} issued two halves that do not fit{step}: {message_halves(cause)}"
+    if cause.issued is None or cause.expected is None or not cause.expected.ranks:
+        return f"{ranks} disagree{step} in {number}: {ranks_issued(cause.sides)}"
+    what = "another operation" if has_other_operation(cause) else "another shape or type"
+    others = rank_names(cause.expected.ranks)
+    return f"{ranks} issued {what} than {others}{step} in {number}: {both_sides(cause)}"
+
+
+def both_sides(cause: Cause) -> str:
+    """Return `all_gather 1024 Float (train.py:12) instead of all_reduce 1024 Float (train.py:10)`."""
+    assert cause.issued
+    assert cause.expected
+    return f"{issued(cause.issued)} instead of {issued(cause.expected)}"
+
+
+def has_other_operation(cause: Cause) -> bool:
+    """Return whether the culprit issued an operation of another name than the other ranks."""
+    return bool(cause.issued and cause.expected and cause.issued.operation != cause.expected.operation)
+
+
+def message_halves(cause: Cause) -> str:
+    """Return `rank 2 issued send 4x4 Float (train.py:1), rank 5 issued recv 5x4 Float (train.py:9)`."""
+    halves = ((side, side.operation.partition(" ")[0]) for side in cause.sides)
+    return ", ".join(
+        f"{rank_names(side.ranks)} issued {half} {side.shape}" + (f" ({place(side.line)})" if side.line else "")
+        for side, half in halves
+    )
+
+
+def order_cycle(cause: Cause) -> str:
+    """Return the title of ranks that used their groups in different orders."""
+    ranks, step = rank_names(cause.ranks), at_step(cause)
+    if cause.issued and cause.expected:
+        mine, theirs = issued(cause.issued, with_group=True), issued(cause.expected, with_group=True)
+        sides = f"{mine} came before {theirs}"
+    else:
+        sides = ranks_wait_in(cause.sides)
+    all_in_ring = {rank for side in cause.sides for rank in side.ranks} == set(cause.ranks)
+    if cause.sides and all_in_ring:
+        return f"{ranks} wait for each other in a ring{step}: {sides}"
+    return (
+        f"{ranks} used {agree(cause.ranks, 'its', 'their')} groups in another order than the other ranks{step}: {sides}"
+    )
+
+
+def all_arrived(cause: Cause) -> str:
+    """Return the title of an operation that everybody joined and that does not complete."""
+    ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'has', 'have')}"
+    joined = "issued both halves of" if cause.reason is Reason.BOTH_HALVES_ISSUED else "all joined"
+    return f"{ranks} {joined} {operation(cause.culprit)}{at_step(cause)}, and it does not complete"
+
+
+def lagging(cause: Cause) -> str:
+    """Return the title of ranks in an operation that others have completed."""
+    ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'has', 'have')}"
+    completed = f"{cause.completed} of its {cause.members} members have"
+    return f"{ranks} not completed {operation(cause.culprit)}{at_step(cause)}; {completed}"
+
+
+def slow(cause: Cause) -> str:
+    """Return the title of a rank that made progress between two rounds of dumps."""
+    ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'is', 'are')}"
+    progress = f"{pronoun(cause.ranks)} made progress between two dumps"
+    return f"{ranks} slow, not stuck{at_step(cause)}{in_function(cause)}: {progress}"
+
+
+def unmatched_p2p(cause: Cause) -> str:
+    """Return the title of a send or recv without its other half."""
+    ranks, step, name = cause.ranks, at_step(cause), operation(cause.culprit)
+    names = rank_names(ranks)
+    match cause.reason:
+        case Reason.BOTH_LACK_OTHER_HALF:
+            each = f"each needs a half that another one has not issued{in_function(cause)}"
+            return f"{names} wait for each other in sends and receives of {cause.culprit.group_desc}{step}: {each}"
+        case Reason.NEVER_ISSUED_OTHER_HALF:
+            return f"{names} never issued the other half of {name}{step}{in_function(cause)}"
+        case Reason.OTHER_LAUNCH:
+            return f"{names} issued {name}{step} in another batch than {agree(ranks, 'its', 'their')} peers expect"
+        case Reason.DEVIATION:
+            return f"{names} skipped {name}{step}: {both_sides(cause)}"
+    waits = agree(ranks, "waits", "wait")
+    return f"{names} {waits} in a send or recv{step}{in_function(cause)} whose other half was never issued"
+
+
+def unknown(cause: Cause) -> str:
+    """Return the title of ranks of which nothing is known."""
+    they = agree(cause.ranks, "it is a culprit or a victim", "they are culprits or victims")
+    return f"{rank_names(cause.ranks)} left no dump, so nothing shows whether {they}"
+
+
+TITLES: dict[HangClass, Callable[[Cause], str]] = {
+    HangClass.DEAD: dead,
+    HangClass.MISMATCH: mismatch,
+    HangClass.SKIPPED: skipped,
+    HangClass.ORDER_CYCLE: order_cycle,
+    HangClass.HOST_STUCK: host_stuck,
+    HangClass.UNMATCHED_P2P: unmatched_p2p,
+    HangClass.LAGGING: lagging,
+    HangClass.ALL_ARRIVED: all_arrived,
+    HangClass.SLOW: slow,
+    HangClass.UNKNOWN: unknown,
+}

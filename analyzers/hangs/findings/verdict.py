@@ -1,0 +1,62 @@
+"""The verdict: the causes in one sentence, or what the dumps show where they show no cause."""
+
+from collections.abc import Sequence
+
+from analyzers.hangs.classify.cause import Cause
+from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.findings.missing import missing
+from analyzers.hangs.findings.titles import with_victims
+from analyzers.hangs.findings.wording import exception, location
+from analyzers.hangs.graph.locations import locations
+from analyzers.hangs.model import HangClass, Lack
+from analyzers.hangs.reading.exits import is_victim
+from analyzers.report import Status, Verdict
+from analyzers.words import rank_names
+
+MOST_CAUSES, MOST_LOCATIONS = 3, 4
+UNREADABLE_FACTOR = 0.85
+"""An unreadable dump may hold the cause."""
+HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE = 0.8, 0.2
+BLINDING = (Lack.GROUP_NAMES, Lack.FIRST_PENDING_OPERATION)
+"""Dumps that lack these can look healthy in a job that hangs."""
+
+
+def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
+    """Return the verdict on a hang: its class is that of the first cause."""
+    if not causes:
+        return without_cause(context)
+    first = causes[0]
+    known = [c for c in causes if c.kind is not HangClass.UNKNOWN]
+    status = Status.WARNING if first.kind is HangClass.SLOW else Status.ERROR
+    factor = UNREADABLE_FACTOR if context.job.unreadable else 1.0
+    return Verdict(
+        status=status if known else Status.UNKNOWN,
+        kind=first.kind,
+        ranks=sorted({rank for c in known for rank in c.ranks}),
+        sentence="; ".join(with_victims(c) for c in (known or causes)[:MOST_CAUSES]),
+        confidence=round(first.culprit.confidence * factor, 2),
+        missing=missing(context),
+    )
+
+
+def without_cause(context: HangContext) -> Verdict:
+    """Return healthy if the dumps could have shown a hang and no rank gave up waiting, else unknown."""
+    job, side = context.job, context.side
+    gave_up = sorted(rank for rank, end in side.exits.items() if is_victim(end))
+    is_blind = any(lack in BLINDING for lack in job.lacks)
+    has_few_dumps = len(job.ranks) * 2 <= job.world_size
+    is_unknown = bool(gave_up) or is_blind or has_few_dumps or not any(state.ops for state in job.ranks.values())
+    sentence = "the dumps do not show who waits for whom" if is_unknown else "no rank waits for another one"
+    if gave_up:
+        why = exception(side.exits[gave_up[0]])
+        sentence = f"{rank_names(gave_up)} gave up waiting ({why}), and the dumps do not show for whom"
+    elif not job.ranks and side.stack_files:
+        places = "; ".join(location(ranks_there) for ranks_there in locations(job, side)[:MOST_LOCATIONS])
+        sentence = f"{places}; stacks alone do not show who waits for whom"
+    return Verdict(
+        status=Status.UNKNOWN if is_unknown else Status.OK,
+        kind=HangClass.UNKNOWN if is_unknown else HangClass.HEALTHY,
+        sentence=sentence,
+        confidence=UNKNOWN_CONFIDENCE if is_unknown else HEALTHY_CONFIDENCE,
+        missing=missing(context),
+    )

@@ -1,0 +1,98 @@
+"""The phrases of this room that several sentences share: operations, lines, ends of ranks."""
+
+from collections.abc import Sequence
+
+from analyzers.hangs.classify.cause import Cause, RanksInOp
+from analyzers.hangs.graph.locations import Location
+from analyzers.hangs.model import Culprit, Frame, user_frame
+from analyzers.hangs.reading.exits import Ending, RankEnd
+from analyzers.hangs.reading.side_formats import ExitFile
+from analyzers.words import agree, exit_reason, rank_names, source_line
+
+EXCEPTION_LENGTH = 200
+"""Messages of NCCL go on for pages; the first words name the error."""
+ENDINGS = {
+    Ending.NO_ERROR: "its process ended without an error",
+    Ending.PROCESS_EXITED: "its process exited without an error message",
+    Ending.CONNECTION_REFUSED: "it refused the connection",
+}
+
+
+def place(line: Frame | None) -> str:
+    """Return `data/text.py:41`; empty where no line is known."""
+    return source_line(line.filename, line.line) if line else ""
+
+
+def function_and_place(frames: list[Frame]) -> str:
+    """Return `tokenize (data/text.py:41)`, of the user's innermost frame; empty where there is no stack."""
+    line = user_frame(frames)
+    return f"{line.name} ({place(line)})" if line else ""
+
+
+def operation(culprit: Culprit) -> str:
+    """Return the operation in which a culprit is missed: `all_reduce #412 of dp`, `send 0->1 of pp`."""
+    if culprit.seq is None:
+        return ""
+    number = "" if is_message(culprit) else f" #{culprit.seq}"
+    return f"{culprit.operation or 'operation'}{number} of {culprit.group_desc}"
+
+
+def is_message(culprit: Culprit) -> bool:
+    """Return whether a culprit is missed in a send or recv."""
+    return (culprit.operation or "").startswith(("send ", "recv "))
+
+
+def issued(side: RanksInOp, *, with_group: bool = False) -> str:
+    """Return what ranks issued: `all_reduce 4x4 Float (train.py:12)`."""
+    name = f"{side.operation} of {side.group}" if with_group else side.operation
+    return with_place(f"{name} {side.shape}".strip() if not with_group else name, side.line)
+
+
+def with_place(text: str, line: Frame | None) -> str:
+    """Return a text with its line in parentheses, where that is known."""
+    return f"{text} ({place(line)})" if line else text
+
+
+def ranks_issued(sides: Sequence[RanksInOp]) -> str:
+    """Return what each side issued: `rank 0 issued all_reduce 4x4 Float, ranks 1-3 issued barrier`."""
+    return ", ".join(f"{rank_names(side.ranks)} issued {issued(side)}" for side in sides)
+
+
+def ranks_wait_in(sides: Sequence[RanksInOp]) -> str:
+    """Return which operation each side is in: `rank 0 is in all_reduce #1 of tp (train.py:12), rank 1 is in ...`."""
+    return ", ".join(
+        f"{rank_names(side.ranks)} {agree(side.ranks, 'is', 'are')} in "
+        + with_place(f"{side.operation}{'' if side.p2p else f' #{side.seq}'} of {side.group}", side.line)
+        for side in sides
+    )
+
+
+def exception(end: ExitFile) -> str:
+    """Return `ValueError: no tokens in load (me/data.py:3)`, or `out of memory in ...`."""
+    text = "out of memory" if end.out_of_memory else f"{end.error}: {end.message}"[:EXCEPTION_LENGTH]
+    where = function_and_place(end.traceback)
+    return f"{text} in {where}" if where else text
+
+
+def ending(end: RankEnd) -> str:
+    """Return how a rank ended."""
+    if end.exit_file:
+        return exception(end.exit_file)
+    return exit_reason(end.exit_code) if end.ending is Ending.EXIT_CODE else ENDINGS[end.ending]
+
+
+def at_step(cause: Cause) -> str:
+    """Return ` at step 6`; empty where no step is known."""
+    return f" at step {cause.culprit.step}" if cause.culprit.step is not None else ""
+
+
+def pronoun(ranks: Sequence[int]) -> str:
+    """Return `it` for one rank and `they` for several, as the subject of a clause."""
+    return agree(ranks, "it", "they")
+
+
+def location(ranks_there: Location) -> str:
+    """Return `62 ranks in all_gather at job/model.py:212`."""
+    ranks = ranks_there.ranks
+    count = rank_names(ranks) if len(ranks) == 1 else f"{len(ranks)} ranks"
+    return f"{count} in {ranks_there.name}" + (f" at {ranks_there.line}" if ranks_there.line else "")

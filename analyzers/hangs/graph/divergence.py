@@ -1,0 +1,201 @@
+"""Where the members of a group diverge: the first sequence number under which they recorded different operations.
+
+Each rank numbers the collectives of a group itself, so members that run the same program have the same operation under
+each number. A rank that leaves one out gives each later one the number before:
+
+    seq      5           6               7               8
+    rank 0   all_reduce  broadcast       all_gather      all_reduce
+    rank 1   all_reduce  all_gather      all_reduce      -
+
+At 6 the members differ. Rank 1's operations from 6 on are those of rank 0 one number later, so rank 1 skipped the
+broadcast (`skipped`). Where no such shift explains what follows, one side passed a wrong operation (`mismatch`), and
+`odd_sides` lists the evidence that decides which one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from analyzers.hangs.graph.signatures import Comparable, breaks_size_rule, comparable, is_empty, unbalanced
+from analyzers.hangs.model import Job, Op, Reason, user_frame
+
+Key = tuple[str, object, object]
+"""Operation, what all members must agree on, source line."""
+Table = Mapping[int, Op]
+"""The collectives of a rank in a group by sequence number."""
+LONGEST_CONTEXT = 4
+"""How many operations before one are compared to find where the program was at the same point in an earlier step."""
+
+
+class IssuedOp(NamedTuple):
+    """An operation, and the ranks that issued it or an equal one."""
+
+    ranks: list[int]
+    op: Op
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The operations that members issued under one number, the one that most issued first.
+
+    `culprits` diverged, by the evidence `reason`; they are empty when nothing shows which side did. Of these or else of
+    the last side, `issued` is the operation, and `expected` that of the others. `elements` are those sent and received
+    where an all_to_all is unbalanced.
+    """
+
+    group: int
+    seq: int
+    sides: list[IssuedOp]
+    culprits: list[int]
+    reason: Reason
+    skipped: bool
+    issued: Op
+    expected: Op | None = None
+    elements: tuple[int, int] = (0, 0)
+
+    @property
+    def members(self) -> list[int]:
+        """All ranks that issued an operation under this number."""
+        return [m for side in self.sides for m in side.ranks]
+
+
+def first_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
+    """Return the earliest collective of a group up to `last_seq` under which members recorded different operations."""
+    tables = {
+        m: {op.seq: op for op in job.ranks[m].collectives(group)} for m in job.groups[group].ranks if m in job.ranks
+    }
+    tables = {m: table for m, table in tables.items() if table}
+    if len(tables) < 2:
+        return None
+    for seq in sorted(seq for seq in set().union(*tables.values()) if seq <= last_seq):
+        issued = {m: table[seq] for m, table in tables.items() if seq in table}
+        if len(issued) > 1 and len({comparable(job.signature(op)) for op in issued.values()}) > 1:
+            return judge(job, group, seq, tables)
+        if elements := unbalanced(job, group, issued):
+            first = issued[min(issued)]
+            side = IssuedOp(sorted(issued), first)
+            return Divergence(group, seq, [side], [], Reason.UNBALANCED, False, first, elements=elements)
+    return None
+
+
+def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Divergence:
+    """Return which members diverged at `seq`, and whether they skipped an operation."""
+    issued = {m: table[seq] for m, table in tables.items() if seq in table}
+    sides = sides_of(job, issued)
+    culprits, reason = accuse(job, group, seq, tables, sides)
+    if culprits:
+        honest = next((m for side in sides for m in side.ranks if m not in culprits), None)
+        skipped = honest is not None and all(has_skipped(job, seq, tables[m], tables[honest]) for m in culprits)
+        expected = issued[honest] if honest is not None else None
+        return Divergence(group, seq, sides, culprits, reason, skipped, issued[culprits[0]], expected)
+    shifted = [side for side in sides if is_shifted(job, seq, tables, side, sides)]
+    if len(shifted) == 1:
+        culprits = shifted[0].ranks
+        expected = next(issued[m] for side in sides for m in side.ranks if m not in culprits)
+        return Divergence(group, seq, sides, sorted(culprits), Reason.SHIFTED, True, shifted[0].op, expected)
+    return Divergence(group, seq, sides, [], reason, False, sides[-1].op, sides[0].op)
+
+
+def sides_of(job: Job, issued: Table) -> list[IssuedOp]:
+    """Return members with equal operations together, most members first."""
+    sides: dict[Comparable, list[int]] = {}
+    for member, op in issued.items():
+        sides.setdefault(comparable(job.signature(op)), []).append(member)
+    by_size = sorted(sides.values(), key=lambda members: (-len(members), members))
+    return [IssuedOp(members, issued[members[0]]) for members in by_size]
+
+
+def accuse(
+    job: Job, group: int, seq: int, tables: Mapping[int, Table], sides: Sequence[IssuedOp]
+) -> tuple[list[int], Reason]:
+    """Return the culprits and the evidence against them: the first kind that fits only some sides decides."""
+    # One rank errs more often than most of a group at once, so the majority is right, whichever rank is lowest.
+    if len(sides[0].ranks) > len(sides[1].ranks):
+        return ranks_of(sides[1:]), Reason.MAJORITY
+    for reason, odd in odd_sides(job, group, seq, tables, sides):
+        if 0 < len(odd) < len(sides):
+            return ranks_of(odd), reason
+    return [], Reason.TIE
+
+
+def odd_sides(
+    job: Job, group: int, seq: int, tables: Mapping[int, Table], sides: Sequence[IssuedOp]
+) -> Iterator[tuple[Reason, list[IssuedOp]]]:
+    """Yield kinds of evidence, the strongest first, each with the sides that it speaks against."""
+    members = len(job.groups[group].ranks)
+    yield Reason.SIZE_RULE, [side for side in sides if breaks_size_rule(job.signature(side.op), members)]
+    yield Reason.EMPTY_TENSOR, [side for side in sides if is_empty(job.signature(side.op))]
+    yield Reason.EARLIER_STEPS, [side for side in sides if differs_from_earlier(job, seq, tables[side.ranks[0]])]
+    yield Reason.SISTER_GROUPS, unlike(job, sides, sister_signatures(job, group, seq))
+    yield Reason.SAME_LINE, unlike(job, sides, signatures_at_line(job, group, [side.op for side in sides]))
+
+
+def unlike(job: Job, sides: Sequence[IssuedOp], usual: set[Comparable]) -> list[IssuedOp]:
+    """Return the sides whose operation is not among the usual ones; none where nothing usual is known."""
+    return [side for side in sides if usual and comparable(job.signature(side.op)) not in usual]
+
+
+def ranks_of(sides: Iterable[IssuedOp]) -> list[int]:
+    """Return the ranks of all these sides, ascending."""
+    return sorted(m for side in sides for m in side.ranks)
+
+
+def sister_groups(job: Job, group: int) -> set[int]:
+    """Return the other groups of the same description: all tp groups of a mesh, for example."""
+    return {i for i, g in enumerate(job.groups) if g.desc == job.groups[group].desc and i != group}
+
+
+def sister_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
+    """Return what sister groups recorded under the same number."""
+    states = ((i, state) for i in sister_groups(job, group) for m in job.groups[i].ranks if (state := job.ranks.get(m)))
+    return {comparable(job.signature(op)) for i, state in states if (op := state.collective(i, seq))}
+
+
+def signatures_at_line(job: Job, group: int, ops: Sequence[Op]) -> set[Comparable]:
+    """Return what the line that issued these operations issued in sister groups; none where lines differ."""
+    lines = {job.line(op) for op in ops} - {None}
+    if len(lines) != 1:
+        return set()
+    sisters = sister_groups(job, group)
+    issued = {(op.signature, op.stack) for state in job.ranks.values() for op in state.ops if op.group in sisters}
+    return {comparable(job.signatures[s]) for s, stack in issued if user_frame(job.stacks[stack]) in lines}
+
+
+def key_of(job: Job, op: Op) -> Key:
+    """Return what identifies an operation of the program in every step."""
+    return (*comparable(job.signature(op)), job.line(op))
+
+
+def expected_next(job: Job, seq: int, table: Table) -> Key | None:
+    """Return what followed in earlier steps on the operations that stand before `seq`; the longest match decides."""
+    for length in range(LONGEST_CONTEXT, 0, -1):
+        context = [key_of(job, table[s]) for s in range(seq - length, seq) if s in table]
+        if len(context) < length:
+            continue
+        for earlier in range(seq - 1, min(table) + length - 1, -1):
+            before = [table.get(s) for s in range(earlier - length, earlier)]
+            if earlier in table and all(before) and [key_of(job, op) for op in before if op] == context:
+                return key_of(job, table[earlier])
+    return None
+
+
+def differs_from_earlier(job: Job, seq: int, table: Table) -> bool:
+    """Return whether a rank's operation is not the one that it issued at this point in earlier steps."""
+    usual = expected_next(job, seq, table)
+    return usual is not None and usual[:2] != key_of(job, table[seq])[:2]
+
+
+def is_shifted(job: Job, seq: int, tables: Mapping[int, Table], side: IssuedOp, sides: Sequence[IssuedOp]) -> bool:
+    """Return whether a side's operations are those of each other side one number later."""
+    others = [other for other in sides if other is not side]
+    return all(has_skipped(job, seq, tables[side.ranks[0]], tables[other.ranks[0]]) for other in others)
+
+
+def has_skipped(job: Job, seq: int, mine: Table, theirs: Table) -> bool:
+    """Return whether one rank's operations from `seq` on are another's one number later."""
+    # One skipped operation explains all that follows, where a mismatch would need an error in each.
+    later = [s for s in mine if s >= seq and s + 1 in theirs]
+    if later:
+        return all(key_of(job, mine[s])[:2] == key_of(job, theirs[s + 1])[:2] for s in later)
+    following = expected_next(job, seq + 1, theirs) if seq in theirs else None
+    return following is not None and following[:2] == key_of(job, mine[seq])[:2]
