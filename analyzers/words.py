@@ -47,6 +47,11 @@ def duration_ns(nanoseconds: float | None) -> str:
     return UNKNOWN if nanoseconds is None else duration(nanoseconds / 1e9)
 
 
+def duration_change_ns(nanoseconds: float) -> str:
+    """Return a difference of times with its sign: `+2.50 ms`."""
+    return f"{'-' if nanoseconds < 0 else '+'}{duration_ns(abs(nanoseconds))}"
+
+
 def waiting_time(seconds: float | None) -> str:
     """Return a time to wait, no finer than anybody cares: `26 s`, `12 min`, `3.4 h`."""
     if seconds is None:

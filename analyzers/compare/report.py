@@ -16,6 +16,7 @@ from analyzers.steps.diff.loss_parity import LossParity, loss_parity
 from analyzers.steps.diff.phase_changes import PhaseChange, phase_changes
 from analyzers.traces.diff import diff as trace_diff
 from analyzers.traces.diff.diff import TraceDiff
+from analyzers.traces.findings.step_change import step_change_finding
 
 SCHEMA = "workbench.compare/1"
 
@@ -46,7 +47,7 @@ def analyze(
     if not lines and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
     memory, memory_findings = memory_diff(a, b, options)
-    slower = trace_diff.finding(traces) if traces else None
+    slower = step_change_finding(traces) if traces else None
     worse = [*regressions(changes, gate, time_causes(first, second)), *undecided(changes, gate)]
     findings = ranked([*worse, *memory_findings, *([slower] if slower else [])])
     parity, phases = step_differences(first, second)

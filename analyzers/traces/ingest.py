@@ -35,6 +35,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     # Whoever finds the answers in the cache imports this module for VERSION alone.
     from analyzers.traces.answers.accounts import describe
     from analyzers.traces.answers.allocations import of_accounts
+    from analyzers.traces.answers.validity import problems
     from analyzers.traces.reading import reader as parsing
 
     columns = UnsavedColumns(*parsing.read(paths))
@@ -49,7 +50,12 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     answers = msgspec.to_builtins(accounts)
     texts = {name: number for number, name in enumerate(columns.meta["names"])}
     columns |= collective_columns(met, texts)
-    return dict(columns), columns.meta | {"accounts": answers, "names": list(texts)}
+    account_problems = msgspec.to_builtins([problems(work) for work in found])
+    return dict(columns), columns.meta | {
+        "accounts": answers,
+        "account_problems": account_problems,
+        "names": list(texts),
+    }
 
 
 def derived(columns: UnsavedColumns) -> Trace:

@@ -13,6 +13,7 @@ from analyzers.columns import Integers
 from analyzers.errors import WorkbenchError
 from analyzers.run import Artefact
 from analyzers.traces.model import Trace
+from analyzers.traces.reading.problems import Problem
 from analyzers.traces.structs import RankTrace
 
 READER = "analyzers.traces.ingest"
@@ -38,6 +39,11 @@ class Recording:
     def base(self) -> int:
         """Unix ns of the file's own time 0."""
         return int(self.trace.header.get("base_ns", 0))
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What limits the meaning of the account's numbers."""
+        return msgspec.convert(self.trace.columns.meta["account_problems"][self.number], list[Problem])
 
     @cached_property
     def rows(self) -> Integers:

@@ -22,8 +22,9 @@ from analyzers.traces.across.rank_waits import (
 )
 from analyzers.traces.across.stragglers import Straggler, late_ranks
 from analyzers.traces.columns.work import NO_STEP
-from analyzers.traces.findings.findings import findings_of
+from analyzers.traces.findings.findings import time_findings
 from analyzers.traces.findings.memory import memory_findings
+from analyzers.traces.findings.problems import problem_sentence
 from analyzers.traces.findings.stragglers import straggler_findings, with_detail
 from analyzers.traces.findings.verdict import verdict
 from analyzers.traces.loading import Recording, load, open_trace
@@ -77,14 +78,14 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     recordings, failures = load(inputs, options)
     if not recordings:
         raise failures[0][1]
-    accounts = [recording.account for recording in recordings]
+    accounts = [with_problems(recording) for recording in recordings]
     comparisons = compared_by_step(recordings)
     waits = summed_waits(comparisons)
     stragglers = [with_detail(late) for late in late_ranks(comparisons)]
     findings = [unreadable(artefact, "trace", error) for artefact, error in failures]
     # A finding that several accounts share is worded for the first, and the verdict continues with the longest one.
-    longest_first = sorted(accounts, key=lambda account: -account.span_ns)
-    findings += [finding for account in longest_first for finding in account_findings(account)]
+    longest_first = sorted(recordings, key=lambda recording: -recording.account.span_ns)
+    findings += [finding for recording in longest_first for finding in account_findings(recording)]
     findings = ranked(merged(findings + list(straggler_findings(stragglers, waits))))
     last = comparisons[-1] if comparisons else None
     return Report(
@@ -105,10 +106,16 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     )
 
 
-def account_findings(account: RankTrace) -> Iterator[Finding]:
+def with_problems(recording: Recording) -> RankTrace:
+    """Return a recording's account with its problems as sentences."""
+    sentences = [problem_sentence(problem) for problem in recording.problems]
+    return msgspec.structs.replace(recording.account, problems=sentences)
+
+
+def account_findings(recording: Recording) -> Iterator[Finding]:
     """Yield the findings about one account: its time, then its memory."""
-    yield from findings_of(account)
-    yield from memory_findings(account)
+    yield from time_findings(recording.account, recording.problems)
+    yield from memory_findings(recording.account)
 
 
 def with_critical_path(report: Report[TraceData], options: store.Options | None = None) -> Report[TraceData]:

@@ -1,66 +1,67 @@
-"""What is odd about a file: a line each, so that its numbers are trusted no further than they hold."""
+"""What limits the meaning of a file's numbers: unlinked kernels, disagreeing clocks, steps that are cut or missing."""
 
 from collections.abc import Iterator
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.traces.columns.work import Work
+from analyzers.traces.columns.work import NO_STEP, Work
 from analyzers.traces.model import Trace
 from analyzers.traces.reading.distinct import distinct_values
+from analyzers.traces.reading.problems import Problem, ProblemKind
 
 
-def problems(work: Work) -> list[str]:
-    """All that is odd, from the reader and from the events of this account."""
-    told = list(work.trace.columns.meta["problems"])
-    checks = device_problems(work) if work.device is not None else host_problems()
-    return told + [line for line, holds in [*checks, *step_problems(work)] if holds]
+def problems(work: Work) -> list[Problem]:
+    """Return all problems of an account: those of the file, then those of its events."""
+    of_file = msgspec.convert(work.trace.columns.meta["problems"], list[Problem])
+    of_account = device_problems(work) if work.device is not None else [Problem(kind=ProblemKind.NO_DEVICE_EVENTS)]
+    return [*of_file, *of_account, *step_problems(work)]
 
 
-def host_problems() -> Iterator[tuple[str, object]]:
-    yield "no device events: operators and host collectives are accounted for instead", True
-
-
-def device_problems(work: Work) -> Iterator[tuple[str, object]]:
+def device_problems(work: Work) -> Iterator[Problem]:
     linked, total = work.linked, len(work.rows)
-    unlinked = int((~linked).sum())
-    early = work.launch_start[linked] - work.start[linked]
-    overlapping, repeated = overlaps(work), total - len(distinct_values(work.trace.columns["correlation"][work.rows]))
-    yield f"{unlinked} of {total} device events have no launch in the file", unlinked
-    by = f"by up to {int(early.max(initial=0)) / 1e3:.1f} us: the clocks of host and device disagree"
-    yield f"{int((early > 0).sum())} kernels start before their launch, {by}", (early > 0).any()
-    yield f"{overlapping} device events overlap another one of their stream", overlapping
-    yield f"{repeated} device events share their correlation with another: CUDA graphs", repeated and linked.any()
+    if unlinked := int((~linked).sum()):
+        yield Problem(kind=ProblemKind.NO_LAUNCH, count=unlinked, total=total)
+    early_ns = work.launch_start[linked] - work.start[linked]
+    if (early_ns > 0).any():
+        count, most = int((early_ns > 0).sum()), int(early_ns.max())
+        yield Problem(kind=ProblemKind.EARLY_KERNELS, count=count, most_ns=most)
+    if overlapping := overlapping_events(work):
+        yield Problem(kind=ProblemKind.OVERLAPPING_EVENTS, count=overlapping)
+    repeated = total - len(distinct_values(work.trace.columns["correlation"][work.rows]))
+    # Without any launch in the file correlations may be missing altogether, and then all are equal.
+    if repeated and linked.any():
+        yield Problem(kind=ProblemKind.SHARED_CORRELATION, count=repeated)
 
 
-def overlaps(work: Work) -> int:
-    """Events that begin before an earlier one of the same stream has ended."""
+def overlapping_events(work: Work) -> int:
+    """Return how many events begin before an earlier one of the same stream has ended."""
     lane = work.trace.columns["lane"][work.rows]
     order = np.lexsort((work.start, lane))
-    found = 0
-    for one in distinct_values(lane):
-        rows = order[lane[order] == one]
-        reach = np.maximum.accumulate(work.end[rows])
-        found += int((work.start[rows][1:] < reach[:-1]).sum())
-    return found
+    count = 0
+    for stream in distinct_values(lane):
+        rows = order[lane[order] == stream]
+        latest_end = np.maximum.accumulate(work.end[rows])
+        count += int((work.start[rows][1:] < latest_end[:-1]).sum())
+    return count
 
 
-def step_problems(work: Work) -> Iterator[tuple[str, object]]:
+def step_problems(work: Work) -> Iterator[Problem]:
     trace = work.trace
-    outside = int((work.step() < 0).sum()) if trace.steps else 0
-    cut = cut_steps(trace)
-    yield f"{outside} of {len(work.rows)} events belong to no step", outside
-    yield f"{', '.join(cut)} was cut by the end of the recording", cut
-    yield "no ProfilerStep: the whole recording counts as one step", not trace.steps
-    yield "steps overlap each other", overlapping(trace.steps)
+    if not trace.steps:
+        yield Problem(kind=ProblemKind.NO_STEPS)
+    elif outside := int((work.step() == NO_STEP).sum()):
+        yield Problem(kind=ProblemKind.OUTSIDE_STEPS, count=outside, total=len(work.rows))
+    if cut := cut_steps(trace):
+        yield Problem(kind=ProblemKind.CUT_STEPS, names=cut)
+    if any(start < end for (_, _, end), (_, start, _) in pairwise(trace.steps)):
+        yield Problem(kind=ProblemKind.OVERLAPPING_STEPS)
 
 
 def cut_steps(trace: Trace) -> list[str]:
+    """Return the names of the steps that were still running when the recording ended."""
     rows: Column = trace.columns["unfinished_row"]
     names = {trace.names[i] for i in trace.columns["name"][rows].tolist()}
     return sorted(name for name in names if name.startswith("ProfilerStep"))
-
-
-def overlapping(steps: list[tuple[int, int, int]]) -> bool:
-    return any(start < end for (_, _, end), (_, start, _) in pairwise(steps))

@@ -1,54 +1,77 @@
-"""Two sets of traces: by how much a step changed, what that is made of, and which kernels and operators it is due to.
+"""By how much a step changed between two sets of traces, in which part, and which kernels and operators changed.
 
-All times are a step's mean over steps and ranks, so runs of different lengths compare.
+All times are means over steps and ranks, so that runs of different lengths compare. The changes of the parts add up to
+that of the step.
+
+Example: a step took 100 ms (computing 80, exposed communication 15, idle 5) and now takes 130 ms (80, 45, 5). The parts
+change by 0, +30 and 0 ms, which add up to +30 ms; the kernel list says that `ncclDevKernel_AllGather` runs twice as
+often: more of them, +28 ms.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
 
 import msgspec
 
 from analyzers import store
-from analyzers.report import Evidence, Finding, Severity
 from analyzers.run import Artefact
 from analyzers.traces.diff.memory import MemoryChange, memory_changes
 from analyzers.traces.loading import load
 from analyzers.traces.structs import RankTrace, StepTime
-from analyzers.words import duration_ns
 
-WORTH, SURELY = 0.05, 0.1
-"""Change of a step that is worth a finding, and that is a warning if `STEPS_AT_LEAST` steps of both tell it."""
-STEPS_AT_LEAST = 3
 CHANGES_AT_MOST = 30
-SLIGHT = 0.02
-"""Relative change of one kernel that is told."""
-PARTS: dict[str, Callable[[StepTime], int]] = {
-    "computing": lambda step: step.compute_ns,
-    "exposed communication": lambda step: step.exposed_communication_ns,
-    "exposed copies": lambda step: step.exposed_memory_ns,
-    "idle between work": lambda step: step.idle_ns,
-    "before and behind the work": lambda step: step.dur_ns - step.span_ns,
+CHANGE_AT_LEAST = 0.02
+"""Relative change of one kernel, in time or number, below which it counts as unchanged: about what repeated runs of one
+job differ by."""
+
+
+class StepPart(StrEnum):
+    """A part of a step's wall time; all parts add up to it."""
+
+    COMPUTING = "computing"
+    EXPOSED_COMMUNICATION = "exposed communication"
+    EXPOSED_COPIES = "exposed copies"
+    IDLE = "idle between work"
+    OUTSIDE_WORK = "before and behind the work"
+
+
+class Manner(StrEnum):
+    """How a kernel, operator, module or phase changed."""
+
+    APPEARED = "appeared"
+    VANISHED = "vanished"
+    MORE = "more of them"
+    FEWER = "fewer of them"
+    SLOWER = "slower"
+    FASTER = "faster"
+
+
+PART_NS: dict[StepPart, Callable[[StepTime], int]] = {
+    StepPart.COMPUTING: lambda step: step.compute_ns,
+    StepPart.EXPOSED_COMMUNICATION: lambda step: step.exposed_communication_ns,
+    StepPart.EXPOSED_COPIES: lambda step: step.exposed_memory_ns,
+    StepPart.IDLE: lambda step: step.idle_ns,
+    # Negative where work outlasts the step that launched it.
+    StepPart.OUTSIDE_WORK: lambda step: step.dur_ns - step.span_ns,
 }
-"""They add up to the step's wall time. The last is negative where work outlasts the step that launched it."""
 
 
 class PartChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a step's wall time in both, in ns; the changes of all parts add up to that of the step."""
+    """A part of a mean step's wall time on both sides, in ns."""
 
-    what: str
+    what: StepPart
     a_ns: float
     b_ns: float
     change_ns: float
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel, collective, operator, module or phase of which a step has more or less; `how`: appeared, vanished, more
-    of them, fewer of them, slower, faster.
-    """
+    """A kernel, operator, module or phase (`kind`) that takes another time in a mean step of the other side."""
 
     kind: str
     name: str
-    how: str
+    how: Manner
     a_ns: float
     b_ns: float
     change_ns: float
@@ -57,9 +80,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """`ranks` are those of both sides that were compared; `changes` are those of most time, of each kind.
+    """What changed from side a to side b.
 
-    `memory` is empty unless both recorded allocations.
+    `ranks` were compared; `changes` are the largest of each kind; `memory` is empty unless both recorded allocations.
     """
 
     ranks: list[int | None]
@@ -73,75 +96,81 @@ class TraceDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options | None = None) -> TraceDiff | None:
-    """What changed from `a` to `b`; None where no traces of both can be read."""
-    sides = [[one.account for one in load(side, options or store.Options())[0]] for side in (a, b)]
-    common = {one.rank for one in sides[0]} & {one.rank for one in sides[1]}
-    if common:
-        sides = [[one for one in side if one.rank in common] for side in sides]
-    if not all(sides):
-        return None
-    return diff(*sides)
+    """Return what changed from `a` to `b`, on the ranks that both have; None where one side cannot be read."""
+    sides = [[recording.account for recording in load(side, options or store.Options())[0]] for side in (a, b)]
+    common_ranks = {account.rank for account in sides[0]} & {account.rank for account in sides[1]}
+    if common_ranks:
+        sides = [[account for account in side if account.rank in common_ranks] for side in sides]
+    return diff(*sides) if all(sides) else None
 
 
 def diff(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> TraceDiff:
-    """What changed from one set of accounts to the other."""
-    steps = [[step for one in side for step in steps_of(one)] for side in (a, b)]
-    parts = [part(what, *(mean(map(length, side)) for side in steps)) for what, length in PARTS.items()]
+    """Return what changed from one set of accounts to the other."""
+    steps = [[step for account in side for step in steps_of(account)] for side in (a, b)]
     return TraceDiff(
-        ranks=sorted({one.rank for one in a}, key=lambda rank: -1 if rank is None else rank),
+        ranks=sorted({account.rank for account in a}, key=lambda rank: -1 if rank is None else rank),
         a_steps=len(steps[0]),
         b_steps=len(steps[1]),
         step_a_ns=mean(step.dur_ns for step in steps[0]),
         step_b_ns=mean(step.dur_ns for step in steps[1]),
-        parts=parts,
+        parts=[part_change(part, *(mean(map(part_ns, side)) for side in steps)) for part, part_ns in PART_NS.items()],
         changes=[change for kind, listing in LISTINGS.items() for change in changes(kind, listing, (a, b))],
         memory=memory_changes(a, b),
     )
 
 
 def steps_of(account: RankTrace) -> list[StepTime]:
-    """The steps, or the whole recording as one."""
+    """Return the steps of an account; without step marks the whole recording as one."""
     if account.step_times:
         return account.step_times
     whole = {name: getattr(account, name, 0) for name in StepTime.__struct_fields__}
-    whole |= {"name": "", "dur_ns": account.span_ns}
-    return [msgspec.convert(whole, StepTime)]
+    return [msgspec.convert(whole | {"name": "", "dur_ns": account.span_ns}, StepTime)]
 
 
-def part(what: str, a: float, b: float) -> PartChange:
-    return PartChange(what=what, a_ns=a, b_ns=b, change_ns=b - a)
+def part_change(part: StepPart, a: float, b: float) -> PartChange:
+    return PartChange(what=part, a_ns=a, b_ns=b, change_ns=b - a)
 
 
 def mean(values: Iterable[int]) -> float:
+    """Return the mean; 0 of nothing."""
     known = list(values)
     return sum(known) / len(known) if known else 0.0
 
 
 Listing = Callable[[RankTrace], Iterable[tuple[str, int, int]]]
 LISTINGS: dict[str, Listing] = {
-    "kernel": lambda one: [(k.name, k.total_ns, k.count) for k in one.kernels],
-    "operator": lambda one: [(o.name, o.own_ns if one.device is None else o.device_ns, o.count) for o in one.operators],
-    "module": lambda one: [(m.name, m.host_ns if one.device is None else m.device_ns, m.count) for m in one.modules],
-    "phase": lambda one: [(p.name, p.busy_ns, p.events) for p in one.phases],
+    "kernel": lambda a: [(k.name, k.total_ns, k.count) for k in a.kernels],
+    "operator": lambda a: [(o.name, o.own_ns if a.device is None else o.device_ns, o.count) for o in a.operators],
+    "module": lambda a: [(m.name, m.host_ns if a.device is None else m.device_ns, m.count) for m in a.modules],
+    "phase": lambda a: [(p.name, p.busy_ns, p.events) for p in a.phases],
 }
 """(name, ns, count) of everything of a kind in an account."""
 
 
 def changes(kind: str, listing: Listing, sides: tuple[Sequence[RankTrace], Sequence[RankTrace]]) -> list[Change]:
-    """What of one kind changed, that of most time first."""
-    first, second = (per_step(listing, side) for side in sides)
-    found = []
+    """Return what of one kind changed, the largest change of time first."""
+    first, second = (mean_step(listing, side) for side in sides)
+    rows = []
     for name in first | second:
-        (a, a_count), (b, b_count) = first.get(name, (0.0, 0.0)), second.get(name, (0.0, 0.0))
-        if abs(b - a) > SLIGHT * max(a, b):
-            how = described((a, a_count), (b, b_count))
-            counts = {"a_count": a_count, "b_count": b_count}
-            found.append(Change(kind=kind, name=name, how=how, a_ns=a, b_ns=b, change_ns=b - a, **counts))
-    return sorted(found, key=lambda one: -abs(one.change_ns))[:CHANGES_AT_MOST]
+        before, after = first.get(name, (0.0, 0.0)), second.get(name, (0.0, 0.0))
+        if abs(after[0] - before[0]) > CHANGE_AT_LEAST * max(before[0], after[0]):
+            rows.append(
+                Change(
+                    kind=kind,
+                    name=name,
+                    how=manner(before, after),
+                    a_ns=before[0],
+                    b_ns=after[0],
+                    change_ns=after[0] - before[0],
+                    a_count=before[1],
+                    b_count=after[1],
+                )
+            )
+    return sorted(rows, key=lambda change: -abs(change.change_ns))[:CHANGES_AT_MOST]
 
 
-def per_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[float, float]]:
-    """(ns, count) of each name in a mean step."""
+def mean_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[float, float]]:
+    """Return (ns, count) of each name in a mean step."""
     total, count = defaultdict[str, int](int), defaultdict[str, int](int)
     for account in side:
         for name, spent, times in listing(account):
@@ -151,35 +180,12 @@ def per_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[flo
     return {name: (total[name] / steps, count[name] / steps) for name in total}
 
 
-def described(a: tuple[float, float], b: tuple[float, float]) -> str:
-    if not a[1]:
-        return "appeared"
-    if not b[1]:
-        return "vanished"
-    if abs(b[1] - a[1]) > SLIGHT * a[1]:
-        return "more of them" if b[1] > a[1] else "fewer of them"
-    return "slower" if b[0] > a[0] else "faster"
-
-
-def finding(found: TraceDiff) -> Finding | None:
-    """In words what made the step longer; None where it did not grow by much."""
-    grown = found.step_b_ns - found.step_a_ns
-    if grown <= WORTH * found.step_a_ns:
-        return None
-    sure = grown > SURELY * found.step_a_ns and min(found.a_steps, found.b_steps) >= STEPS_AT_LEAST
-    most = max(found.parts, key=lambda one: one.change_ns)
-    kernels = [one for one in found.changes if one.kind == "kernel" and one.change_ns > 0]
-    return Finding(
-        id="compare.trace",
-        severity=Severity.WARNING if sure else Severity.INFO,
-        title=f"in the traces a step takes {grown / found.step_a_ns:.1%} longer, most of it {most.what}",
-        why="; ".join(f"{one.what} {signed(one.change_ns)}" for one in found.parts if one.change_ns)
-        + f": together {signed(grown)} a step",
-        next="look at the kernels that changed; `workbench trace` on both shows the rest",
-        evidence=[Evidence(text=f"{one.name[:80]}: {one.how}, {signed(one.change_ns)} a step") for one in kernels[:5]],
-        confidence=0.8 if sure else 0.4,
-    )
-
-
-def signed(nanoseconds: float) -> str:
-    return f"{'+' if nanoseconds >= 0 else '-'}{duration_ns(round(abs(nanoseconds)))}"
+def manner(before: tuple[float, float], after: tuple[float, float]) -> Manner:
+    """Return how (ns, count) changed; where the number of calls changed, that explains the time."""
+    if not before[1]:
+        return Manner.APPEARED
+    if not after[1]:
+        return Manner.VANISHED
+    if abs(after[1] - before[1]) > CHANGE_AT_LEAST * before[1]:
+        return Manner.MORE if after[1] > before[1] else Manner.FEWER
+    return Manner.SLOWER if after[0] > before[0] else Manner.FASTER

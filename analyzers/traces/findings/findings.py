@@ -1,22 +1,24 @@
-"""What is worth knowing about where the time goes, and what to try next."""
+"""The findings about one account's time: exposed communication, slow host, compilation, flaws of the recording."""
 
 import re
 from collections.abc import Iterator, Sequence
 
 from analyzers.report import Evidence, Finding, Severity
+from analyzers.traces.findings.problems import problem_sentence
+from analyzers.traces.reading.problems import DAMAGE, Problem
 from analyzers.traces.structs import CallTotal, CompiledCode, CompiledFrame, RankTrace
-from analyzers.words import duration_ns, rank_ranges, share
+from analyzers.words import duration_ns, quantity, rank_ranges, share
 
-HOST_BOUND, MEMORY_CALLS, BROKEN = 0.2, 0.01, 0.01
-"""Parts of the time."""
+HOST_BOUND, DRIVER_CALLS, GRAPH_BREAKS, UNLINKED = 0.2, 0.01, 0.01, 0.1
+"""Parts of the time (of the events for `UNLINKED`) from which on something is a finding, or a warning."""
 FACTS_AT_MOST = 5
 DRIVER_MEMORY = re.compile(r"^(cuda|hip)(Malloc|Free)")
 EXPOSED = {"device": 0.1, "cpu": 0.5}
-"""On a CPU the processes take turns on the same cores, so much of the waiting is for a core."""
+"""Part of the time. On a CPU processes take turns on the same cores, so much of the waiting is for a core."""
 
 
-def findings_of(account: RankTrace) -> Iterator[Finding]:
-    """The findings of one account."""
+def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Iterator[Finding]:
+    """Yield the findings about where an account's time goes and how far its recording can be trusted."""
     if not account.device_events:
         yield empty_finding(account)
         return
@@ -25,31 +27,35 @@ def findings_of(account: RankTrace) -> Iterator[Finding]:
     if account.source == "device" and account.idle_host_ns > HOST_BOUND * account.span_ns:
         yield host_bound_finding(account)
     if account.compiled and account.compiled.compilations:
-        yield compiled_finding(account, account.compiled)
+        yield compilation_finding(account, account.compiled)
     if account.compiled and account.compiled.breaks:
-        yield breaks_finding(account, account.compiled)
-    grown = [call for call in account.synchronisations if DRIVER_MEMORY.search(call.name)]
-    if sum(call.total_ns for call in grown) > MEMORY_CALLS * account.span_ns:
-        yield allocation_finding(account, grown)
+        yield graph_break_finding(account, account.compiled)
+    driver_calls = [call for call in account.synchronisations if DRIVER_MEMORY.search(call.name)]
+    if sum(call.total_ns for call in driver_calls) > DRIVER_CALLS * account.span_ns:
+        yield driver_allocation_finding(account, driver_calls)
     if account.source == "cpu":
         yield cpu_finding(account)
     if account.unlinked_events:
         yield unlinked_finding(account)
-    if broken := [line for line in account.problems if "cut off" in line or "left out" in line or "replaced" in line]:
-        yield truncated_finding(account, broken)
+    if damage := [problem for problem in problems if problem.kind in DAMAGE]:
+        yield damage_finding(account, damage)
 
 
 def exposed_finding(account: RankTrace) -> Finding:
     exposed, span = account.exposed_communication_ns, account.span_ns
-    return finding(
+    blocking = (
+        f" For {duration_ns(account.blocking_communication_ns)} of that, work that was ready waited for its end."
+        if account.blocking_communication_ns
+        else ""
+    )
+    return account_finding(
         account,
         "trace.exposed_communication",
-        f"{share(exposed, span)} of the time only communication runs",
+        f"For {share(exposed, span)} of the time only communication runs",
         f"{duration_ns(exposed)} of {duration_ns(account.communication_ns)} of communication run while nothing"
-        f" computes; for {duration_ns(account.blocking_communication_ns)} of it something that was ready waited for its"
-        " end.",
-        "See which collectives are long; prefetch the next layer, use fewer and larger buckets, or find the rank that"
-        " the others wait for.",
+        f" computes.{blocking}",
+        "Look at the longest collectives. Prefetch the next layer (FSDP2: set_modules_to_forward_prefetch), use fewer"
+        " and larger buckets (DDP: bucket_cap_mb), or find the rank that the others wait for.",
         severity=Severity.WARNING,
         confidence=0.9,
     )
@@ -57,159 +63,170 @@ def exposed_finding(account: RankTrace) -> Finding:
 
 def host_bound_finding(account: RankTrace) -> Finding:
     idle, span = account.idle_host_ns, account.span_ns
-    return finding(
+    return account_finding(
         account,
         "trace.host_bound",
-        f"{share(idle, span)} of the time the device waits for the host",
-        f"For {duration_ns(idle)} the device had finished all it was given before the next launch came.",
-        "Launch fewer and larger kernels (torch.compile, CUDA graphs, a larger batch); look for .item() and other"
-        " synchronising calls, and for a slow data loader.",
+        f"For {share(idle, span)} of the time the device waits for the host",
+        f"For {duration_ns(idle)} the device had finished all launched work before the host launched the next kernel.",
+        "Launch fewer and larger kernels (torch.compile, CUDA graphs, a larger batch), remove .item() and other calls"
+        " that synchronise, and check the data loader.",
         severity=Severity.WARNING,
         confidence=0.8,
-        facts=busy_host(account),
+        facts=busiest_on_host(account),
     )
 
 
-def busy_host(account: RankTrace) -> list[str]:
-    """What the host spends most time on: a call that waits, and an operator without what it calls."""
-    calls = [f"{call.name}: {call.count} calls, {duration_ns(call.total_ns)}" for call in account.synchronisations[:1]]
-    busiest = sorted(account.operators, key=lambda one: -one.own_ns)[:1]
-    return calls + [f"{one.name}: {one.count} calls, {duration_ns(one.own_ns)} of the host" for one in busiest]
+def busiest_on_host(account: RankTrace) -> list[str]:
+    """Return what the host spends most time on: a call that waits, and an operator without what it calls."""
+    facts = [
+        f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)}"
+        for call in account.synchronisations[:1]
+    ]
+    busiest = sorted(account.operators, key=lambda operator: -operator.own_ns)[:1]
+    return facts + [
+        f"{operator.name}: {quantity(operator.count, 'call')}, {duration_ns(operator.own_ns)} on the host"
+        for operator in busiest
+    ]
 
 
-def compiled_finding(account: RankTrace, found: CompiledCode) -> Finding:
-    costly = sorted((one for one in found.frames if one.compilations), key=lambda one: -one.compile_ns)
-    return finding(
+def compilation_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
+    frames = sorted((frame for frame in compiled.frames if frame.compilations), key=lambda frame: -frame.compile_ns)
+    return account_finding(
         account,
         "trace.compiled_meanwhile",
-        f"torch.compile was at work during the recording ({times(found.compilations)})",
-        f"{duration_ns(found.compile_ns)} of compiling; {found.recompiled} of {found.regions} regions are of code"
-        " that was compiled before for other inputs.",
-        "TORCH_LOGS=recompiles says what changed; mark sizes that vary as dynamic, and record only after warm-up.",
+        f"torch.compile compiled {times(compiled.compilations)} during the recording",
+        f"Compiling took {duration_ns(compiled.compile_ns)}. {compiled.recompiled} of"
+        f" {quantity(compiled.regions, 'compiled region')} had been compiled before for other inputs.",
+        "Set TORCH_LOGS=recompiles to see which input changed, mark sizes that vary with"
+        " torch._dynamo.mark_dynamic, and record after warm-up.",
         severity=Severity.WARNING,
         confidence=0.9,
         facts=[
-            f"{named(one)}: compiled {times(one.compilations)}, {duration_ns(one.compile_ns)},"
-            f" version {one.versions} now"
-            for one in costly[:FACTS_AT_MOST]
+            f"{frame_name(frame)}: compiled {times(frame.compilations)} in {duration_ns(frame.compile_ns)}, now"
+            f" {quantity(frame.versions, 'version')}"
+            for frame in frames[:FACTS_AT_MOST]
         ],
     )
 
 
-def breaks_finding(account: RankTrace, found: CompiledCode) -> Finding:
+def graph_break_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
     timed = sum(step.dur_ns for step in account.step_times) or account.span_ns
-    matters = found.between_ns > BROKEN * timed
-    broken = [one for one in found.frames if one.breaks]
-    return finding(
+    costly = compiled.between_ns > GRAPH_BREAKS * timed
+    frames = [frame for frame in compiled.frames if frame.breaks]
+    return account_finding(
         account,
         "trace.graph_breaks",
-        f"Graphs of torch.compile break {times(found.breaks)}, {share(found.between_ns, timed)} of the time",
-        f"From leaving a graph to entering the one behind the break the host takes {duration_ns(found.between_ns)}:"
-        " guards are checked again, and what lies between is not compiled.",
-        "TORCH_LOGS=graph_breaks gives the reason of each, torch.compile(fullgraph=True) makes it an error; printing,"
-        " .item() and calls into C are the usual ones.",
-        severity=Severity.WARNING if matters else Severity.INFO,
+        f"Graphs of torch.compile break {times(compiled.breaks)}, which takes {share(compiled.between_ns, timed)} of"
+        " the time",
+        f"From leaving a graph to entering the next one the host takes {duration_ns(compiled.between_ns)} in total:"
+        " it runs uncompiled code and checks guards again.",
+        "Set TORCH_LOGS=graph_breaks to see the reason of each, or torch.compile(fullgraph=True) to make it an error."
+        " Usual reasons are print, .item() and calls into C extensions.",
+        severity=Severity.WARNING if costly else Severity.INFO,
         confidence=0.9,
         facts=[
-            f"{one.broken_at or named(one)}: breaks {times(one.breaks)}, {duration_ns(one.between_ns)}"
-            for one in broken[:FACTS_AT_MOST]
+            f"{frame.broken_at or frame_name(frame)}: breaks {times(frame.breaks)}, {duration_ns(frame.between_ns)}"
+            for frame in frames[:FACTS_AT_MOST]
         ],
     )
 
 
-def named(frame: CompiledFrame) -> str:
+def frame_name(frame: CompiledFrame) -> str:
     return frame.function or f"frame {frame.frame}"
 
 
 def times(count: int) -> str:
-    return f"{count} {'time' if count == 1 else 'times'}"
+    return quantity(count, "time")
 
 
-def allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) -> Finding:
-    return finding(
+def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) -> Finding:
+    total = sum(call.total_ns for call in calls)
+    return account_finding(
         account,
         "trace.driver_allocations",
-        f"Memory is asked of the driver {sum(call.count for call in calls)} times during the recording",
-        "cudaMalloc and cudaFree wait for the device; the caching allocator needs them only while it grows, or when"
-        " memory is short.",
-        "Look at the memory snapshot for fragmentation and retries; expandable_segments:True may help.",
+        f"Memory is allocated from the driver {times(sum(call.count for call in calls))} during the recording",
+        f"cudaMalloc and cudaFree take {duration_ns(total)}, as they wait for the device. The caching allocator calls"
+        " them only while it grows or when memory is short.",
+        "Record a memory snapshot and look for fragmentation and allocation retries. Set"
+        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if memory is fragmented.",
         severity=Severity.WARNING,
         confidence=0.7,
-        facts=[f"{call.name}: {call.count} calls, {duration_ns(call.total_ns)}" for call in calls],
+        facts=[f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)}" for call in calls],
     )
 
 
 def cpu_finding(account: RankTrace) -> Finding:
-    return finding(
+    return account_finding(
         account,
         "trace.cpu_only",
-        "No device worked in this trace",
-        "It has no kernels, so operators count as compute and the host's own collectives as communication.",
-        "If the job used a GPU, record with ProfilerActivity.CUDA.",
+        "The trace has no device events",
+        "No kernels were recorded, so operators count as compute and the host's own collectives as communication.",
+        "If the job uses a GPU, record with ProfilerActivity.CUDA.",
         severity=Severity.INFO,
         confidence=1.0,
     )
 
 
 def unlinked_finding(account: RankTrace) -> Finding:
-    part = account.unlinked_events / account.device_events
-    return finding(
+    unlinked, total = account.unlinked_events, account.device_events
+    return account_finding(
         account,
         "trace.unlinked",
-        f"{share(account.unlinked_events, account.device_events)} of the device events have no launch",
-        "They were launched before the recording began, or their launches were not recorded; they count here, but"
-        " belong to no step. Tools that drop them report less busy time.",
-        "Use a warm-up step in the profiler's schedule.",
-        severity=Severity.WARNING if part > 0.1 else Severity.INFO,
+        f"{share(unlinked, total)} of the device events have no launch in the file",
+        f"{unlinked} of {total} events were launched before the recording began, or their launches were not recorded."
+        " They are counted here but belong to no step; tools that drop them report less busy time.",
+        "Add a warm-up step to the profiler: torch.profiler.schedule(warmup=1, ...).",
+        severity=Severity.WARNING if unlinked > UNLINKED * total else Severity.INFO,
         confidence=1.0,
     )
 
 
-def truncated_finding(account: RankTrace, broken: Sequence[str]) -> Finding:
-    return finding(
+def damage_finding(account: RankTrace, damage: Sequence[Problem]) -> Finding:
+    return account_finding(
         account,
         "trace.truncated",
-        "The file is damaged",
-        "; ".join(broken).capitalize() + ".",
-        "Let the job finish writing before it is stopped; the numbers hold for what was read.",
+        "The trace file is damaged",
+        " ".join(problem_sentence(problem) for problem in damage),
+        "Let the job finish writing the file before it is stopped. The numbers hold for the part that was read.",
         severity=Severity.WARNING,
         confidence=1.0,
     )
 
 
 def empty_finding(account: RankTrace) -> Finding:
-    return finding(
+    return account_finding(
         account,
         "trace.empty",
-        "The trace has no work in it",
-        "Neither kernels nor operators were recorded.",
-        "Export from on_trace_ready: after the loop the profiler's next cycle has begun already.",
+        "The trace records no work",
+        "It has neither kernels nor operators.",
+        "Export the trace in on_trace_ready: after the loop the profiler has already begun its next, empty cycle.",
         severity=Severity.WARNING,
         confidence=1.0,
     )
 
 
-def finding(
+def account_finding(
     account: RankTrace,
-    name: str,
+    finding_id: str,
     title: str,
     why: str,
-    then: str,
+    next_step: str,
     *,
     severity: Severity,
     confidence: float,
     facts: Sequence[str] = (),
 ) -> Finding:
+    """Return a finding about one account, with its rank, device, steps and times as the first evidence."""
     where = "" if account.rank is None else f"rank {account.rank}, "
     where += "host" if account.device is None else f"device {account.device}"
     where += f", step {rank_ranges(step.step for step in account.step_times)}" if account.step_times else ""
     numbers = f"{where}: span {duration_ns(account.span_ns)}, busy {duration_ns(account.busy_ns)}"
     return Finding(
-        id=name,
+        id=finding_id,
         severity=severity,
         title=title,
         why=why,
-        next=then,
+        next=next_step,
         ranks=[] if account.rank is None else [account.rank],
         evidence=[Evidence(text=text, source=account.path) for text in (numbers, *facts)],
         confidence=confidence,

@@ -1,116 +1,125 @@
-"""What is worth knowing about the memory that devices held while a trace was recorded."""
+"""The findings about the memory that devices held while a trace was recorded: growth, unused memory, the limit."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from analyzers.report import Finding, Severity
-from analyzers.traces.findings.findings import FACTS_AT_MOST, finding
+from analyzers.traces.findings.findings import FACTS_AT_MOST, account_finding
 from analyzers.traces.memory_structs import DeviceMemory, MemoryMoment, UnfreedMemory
 from analyzers.traces.structs import RankTrace
-from analyzers.words import duration_ns, quantity, share, size
+from analyzers.words import duration_ns, quantity, share, size, size_change
 
-STEPS_AT_LEAST, STEPS_ENOUGH = 3, 5
-GROWTH_BYTES, GROWTH_PART = 1 << 20, 0.01
-"""Least growth of a step that is told: so many bytes, or that part of the peak."""
-EVEN = 2
-"""Times the least growth that the largest may be, where so few steps as `STEPS_AT_LEAST` are to convince."""
-UNUSED_BYTES, UNUSED_PART, UNUSED_OF_DEVICE = 64 << 20, 0.3, 0.1
+STEPS_AT_LEAST, STEPS_CERTAIN = 3, 5
+GROWTH_BYTES, GROWTH_SHARE = 1 << 20, 0.01
+"""Least growth of each step that is reported: so many bytes, or that part of the peak if this is less."""
+EVEN_FACTOR = 2
+"""How many times the least growth the largest may be, where as few steps as `STEPS_AT_LEAST` make a warning."""
+UNUSED_BYTES, UNUSED_SHARE, UNUSED_SHARE_OF_DEVICE = 64 << 20, 0.3, 0.1
+"""Unused memory that is reported: more than so many bytes and that part of what is reserved; and from which part of the
+device's memory on it is a warning."""
 NEAR_LIMIT = 0.9
 
 
 def memory_findings(account: RankTrace) -> Iterator[Finding]:
-    """The findings of one account's memory."""
+    """Yield the findings about one account's memory."""
     for memory in account.device_memory:
-        growth = growths(memory)
+        growth = step_growth(memory)
         if len(growth) >= STEPS_AT_LEAST and grows(growth, memory.peak.bytes):
             yield growth_finding(account, memory, growth)
-        unused = memory.reserved_peak.bytes - memory.peak.bytes if memory.reserved_peak else 0
-        if memory.reserved_peak and unused > max(UNUSED_BYTES, UNUSED_PART * memory.reserved_peak.bytes):
-            yield unused_finding(account, memory, memory.reserved_peak, unused)
-        if memory.total_bytes and held(memory) > NEAR_LIMIT * memory.total_bytes:
+        reserved = memory.reserved_peak
+        unused = reserved.bytes - memory.peak.bytes if reserved else 0
+        if reserved and unused > max(UNUSED_BYTES, UNUSED_SHARE * reserved.bytes):
+            yield unused_finding(account, memory, reserved, unused)
+        if memory.total_bytes and most_bytes(memory) > NEAR_LIMIT * memory.total_bytes:
             yield limit_finding(account, memory, memory.total_bytes)
 
 
-def growths(memory: DeviceMemory) -> list[int]:
-    """By how much each step began with more than the one before, and the last one ended with."""
-    begins = [step.start_bytes for step in memory.steps]
-    return [after - before for before, after in pairwise([*begins, *(step.end_bytes for step in memory.steps[-1:])])]
+def step_growth(memory: DeviceMemory) -> list[int]:
+    """Return by how many bytes each step's start exceeds the one before, and the end of the last its start."""
+    starts = [step.start_bytes for step in memory.steps]
+    return [after - before for before, after in pairwise([*starts, *(step.end_bytes for step in memory.steps[-1:])])]
 
 
 def grows(growth: Sequence[int], peak: int) -> bool:
-    return min(growth) >= min(GROWTH_BYTES, max(1, GROWTH_PART * peak))
+    """Return whether every step grew: a leak does so each time, a cache that fills up does not."""
+    return min(growth) >= min(GROWTH_BYTES, max(1, GROWTH_SHARE * peak))
 
 
 def growth_finding(account: RankTrace, memory: DeviceMemory, growth: Sequence[int]) -> Finding:
-    sure = len(growth) >= STEPS_ENOUGH or max(growth) <= EVEN * min(growth)
+    certain = len(growth) >= STEPS_CERTAIN or max(growth) <= EVEN_FACTOR * min(growth)
     mean = sum(growth) / len(growth)
-    left = (memory.total_bytes or 0) - held(memory)
-    room = f" At this pace the device is full in {left // mean:.0f} steps." if left > 0 else ""
-    return finding(
+    free = (memory.total_bytes or 0) - most_bytes(memory)
+    forecast = f" At this rate the device is full in {free // mean:.0f} steps." if free > 0 else ""
+    return account_finding(
         account,
         "trace.memory_grows",
-        f"Memory of {name(memory)} grows in each of {len(growth)} profiled steps, by {size(mean)} on average",
-        f"{size(memory.steps[0].start_bytes)} were allocated when the first one began,"
-        f" {size(memory.steps[-1].end_bytes)} when the last one ended.{room}",
-        "Look at what was never freed: a tensor that is kept with its graph (use .detach() or .item()), or a list that"
-        " nobody empties.",
-        severity=Severity.WARNING if sure else Severity.INFO,
-        confidence=0.8 if sure else 0.5,
+        f"Memory of {device_name(memory)} grows in each of {len(growth)} profiled steps, by {size(mean)} on average",
+        f"{size(memory.steps[0].start_bytes)} were allocated at the start of the first step,"
+        f" {size(memory.steps[-1].end_bytes)} at the end of the last one.{forecast}",
+        "Find what is kept from step to step; the evidence names the lines that allocate it. Usual are a loss or metric"
+        " that holds its graph (use .detach() or .item()), or a list or cache that is never cleared.",
+        severity=Severity.WARNING if certain else Severity.INFO,
+        confidence=0.8 if certain else 0.5,
         facts=[
-            "steps: " + ", ".join(f"{amount / (1 << 20):+.2f} MiB" for amount in growth[:FACTS_AT_MOST]),
-            *(f"never freed: {told(kept)}" for kept in memory.unfreed[:FACTS_AT_MOST]),
+            "growth of each step: " + ", ".join(size_change(amount) for amount in growth[:FACTS_AT_MOST]),
+            *(f"never freed: {unfreed_fact(unfreed)}" for unfreed in memory.unfreed[:FACTS_AT_MOST]),
         ],
     )
 
 
 def unused_finding(account: RankTrace, memory: DeviceMemory, reserved: MemoryMoment, unused: int) -> Finding:
-    matters = memory.total_bytes and unused > UNUSED_OF_DEVICE * memory.total_bytes
-    return finding(
+    large = memory.total_bytes and unused > UNUSED_SHARE_OF_DEVICE * memory.total_bytes
+    return account_finding(
         account,
         "trace.memory_unused",
-        f"{share(unused, reserved.bytes)} of what {name(memory)} reserved was never allocated at once",
-        f"{size(reserved.bytes)} were reserved, at most {size(memory.peak.bytes)} allocated: the rest is kept"
-        " from an earlier peak, or lies in pieces that fit nothing.",
-        "A memory snapshot tells which; expandable_segments:True helps against pieces.",
-        severity=Severity.WARNING if matters else Severity.INFO,
+        f"{share(unused, reserved.bytes)} of the memory that {device_name(memory)} reserved was never allocated",
+        f"{size(reserved.bytes)} were reserved, but never more than {size(memory.peak.bytes)} allocated at once. The"
+        " rest is left from a peak before the recording, or is fragmented.",
+        "Record a memory snapshot to tell which. Against fragmentation set"
+        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        severity=Severity.WARNING if large else Severity.INFO,
         confidence=0.7,
-        facts=[f"most allocated: {where(account, memory.peak)}"],
+        facts=[f"most allocated: {moment_fact(account, memory.peak)}"],
     )
 
 
 def limit_finding(account: RankTrace, memory: DeviceMemory, total: int) -> Finding:
-    return finding(
+    name, most = device_name(memory), most_bytes(memory)
+    return account_finding(
         account,
         "trace.memory_near_limit",
-        f"{name(memory).capitalize()} holds {share(held(memory), total)} of its memory at the peak",
-        f"{size(held(memory))} of {size(total)}: a longer batch, or pieces that fit nothing, end the job.",
-        "Recompute activations, shard further, or make the batch smaller; see which modules allocate most.",
+        f"{name[:1].upper()}{name[1:]} uses {share(most, total)} of its memory at the peak",
+        f"{size(most)} of {size(total)} are in use: a longer batch or a little fragmentation ends the job with an"
+        " out-of-memory error.",
+        "Enable activation checkpointing, shard over more ranks, or reduce the batch size. The tables show which"
+        " modules allocate most.",
         severity=Severity.WARNING,
         confidence=0.9,
-        facts=[f"most allocated: {where(account, memory.peak)}"],
+        facts=[f"most allocated: {moment_fact(account, memory.peak)}"],
     )
 
 
-def held(memory: DeviceMemory) -> int:
-    """Most that the device had given away."""
+def most_bytes(memory: DeviceMemory) -> int:
+    """Return the most bytes that were in use: reserved, or allocated where reservations were not recorded."""
     return max(memory.peak.bytes, memory.reserved_peak.bytes if memory.reserved_peak else 0)
 
 
-def name(memory: DeviceMemory) -> str:
+def device_name(memory: DeviceMemory) -> str:
     return "the host" if memory.type == "cpu" else f"{memory.type} device {memory.device}"
 
 
-def where(account: RankTrace, moment: MemoryMoment) -> str:
-    """How much, in which step, by what."""
+def moment_fact(account: RankTrace, moment: MemoryMoment) -> str:
+    """Return how much was allocated, in which step and phase, and where the host was."""
     begin = next((step.start_ns for step in account.step_times if step.step == moment.step), None)
-    step = f" in step {moment.step}, {duration_ns(moment.at_ns - begin)} after it began" if begin is not None else ""
-    return f"{size(moment.bytes)}{step}, {moment.phase}: {place(moment.operator, moment.module, moment.line)}"
+    step = f" in step {moment.step}, {duration_ns(moment.at_ns - begin)} after its start" if begin is not None else ""
+    return f"{size(moment.bytes)}{step}, {moment.phase}: {code_names(moment.operator, moment.module, moment.line)}"
 
 
-def told(kept: UnfreedMemory) -> str:
-    """`2 allocations, 3.0 MiB: aten::mm, Linear_0, train.py(12): step`."""
-    return f"{quantity(kept.count, 'allocation')}, {size(kept.bytes)}: {place(kept.operator, kept.module, kept.line)}"
+def unfreed_fact(unfreed: UnfreedMemory) -> str:
+    """Return `2 allocations, 3.0 MiB: aten::mm, Linear_0, train.py(12): step`."""
+    allocations = quantity(unfreed.count, "allocation")
+    return f"{allocations}, {size(unfreed.bytes)}: {code_names(unfreed.operator, unfreed.module, unfreed.line)}"
 
 
-def place(*parts: str) -> str:
-    return ", ".join(part for part in parts if part) or "outside of all operators"
+def code_names(*names: str) -> str:
+    return ", ".join(name for name in names if name) or "outside all operators"

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column, Floats, Integers, Mask
+from analyzers.traces.reading.problems import Problem, ProblemKind
 from analyzers.traces.reading.stream import ALLOCATION, INSTANT, Args, Events
-from analyzers.words import quantity
 
 NO_ARGS = Args()
 MICROSECONDS_AT_MOST = 4.5e15
@@ -220,10 +220,10 @@ class EventTable:
         # A trace whose times are small still has times of eight bytes, as what is added to them may not be small.
         return columns | {"memory_at": memory[:, 0]}
 
-    def problems(self) -> list[str]:
-        """Return a sentence about events that were left out, if any were."""
+    def problems(self) -> list[Problem]:
+        """Return the defects of the events in the table."""
         count = self.impossible_times
-        return [f"left out {quantity(count, 'event')} with impossible times"] if count else []
+        return [Problem(kind=ProblemKind.IMPOSSIBLE_TIMES, count=count)] if count else []
 
 
 def copied_bytes(args: Args) -> int:

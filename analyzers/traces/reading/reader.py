@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from analyzers.columns import Column
 from analyzers.traces.reading.event_table import EventTable, decoded_texts
 from analyzers.traces.reading.stream import CounterEvent, ReadState, read_events
@@ -37,7 +39,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
         "shapes": decoded_texts(table.shapes),
         "occupancies": decoded_texts(table.occupancies),
         "threads": table.threads,
-        "problems": state.problems() + table.problems(),
+        "problems": msgspec.to_builtins(state.problems() + table.problems()),
         "truncated": state.truncated,
         "header": header_of(state.metadata),
         "counters": summed_counters(state.counters),

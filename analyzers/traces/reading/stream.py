@@ -24,7 +24,7 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from analyzers.errors import InputError
-from analyzers.words import quantity
+from analyzers.traces.reading.problems import Problem, ProblemKind
 
 BLOCK_BYTES = 4 << 20
 CHUNK_BYTES = 1 << 20
@@ -195,15 +195,15 @@ class ReadState:
     metadata: dict[str, Any] = field(default_factory=dict)
     counters: list["CounterEvent"] = field(default_factory=list)
 
-    def problems(self) -> list[str]:
-        """Return one sentence for each kind of defect that was met."""
-        met = {
-            "the file is cut off: all events before the cut were read": self.truncated,
-            "control characters, invalid text or non-finite numbers were replaced": self.repaired,
-            f"left out {quantity(self.dropped, 'event')} of unknown structure": self.dropped,
-            f"left out the arguments of {quantity(self.stripped, 'event')}: unexpected types": self.stripped,
-        }
-        return [sentence for sentence, was_met in met.items() if was_met]
+    def problems(self) -> list[Problem]:
+        """Return the defects that were met so far."""
+        known = [
+            (Problem(kind=ProblemKind.CUT_OFF), self.truncated),
+            (Problem(kind=ProblemKind.REPLACED_TEXT), self.repaired),
+            (Problem(kind=ProblemKind.UNKNOWN_EVENTS, count=self.dropped), self.dropped),
+            (Problem(kind=ProblemKind.ODD_ARGUMENTS, count=self.stripped), self.stripped),
+        ]
+        return [problem for problem, holds in known if holds]
 
 
 def inflated_blocks(file: IO[bytes], state: ReadState) -> Iterator[bytes]:

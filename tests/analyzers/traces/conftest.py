@@ -111,6 +111,11 @@ class Maker:
     def accounts(self, data, name="rank0_trace.json"):
         return [msgspec.convert(one, RankTrace) for one in self.opened(data, name).columns.meta["accounts"]]
 
+    def problems(self, data, name="rank0_trace.json"):
+        """The kinds of problem of each account, each with its numbers."""
+        accounts = self.opened(data, name).columns.meta["account_problems"]
+        return [{one["kind"]: one for one in problems} for problems in accounts]
+
     @staticmethod
     def artefact(path):
         return run.Artefact(path, run.Kind.TRACE, run.rank_of(path), run.step_of(path)[0], bytes=path.stat().st_size)

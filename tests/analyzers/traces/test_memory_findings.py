@@ -75,8 +75,8 @@ def test_memory_that_is_reserved_in_vain(maker, told, total, severity):
     found = told(steps_of(maker.Tracing(), [GIB] * 3, reserved=8 * GIB), total)
     assert list(found) == ["trace.memory_unused"]
     unused = found["trace.memory_unused"]
-    assert (unused.severity, "75 % of what cuda device 0" in unused.title) == (severity, True)
-    assert any("2048.0 MiB in step 0, 10 ns after it began" in one.text for one in unused.evidence)
+    assert (unused.severity, "75 % of the memory that cuda device 0" in unused.title) == (severity, True)
+    assert any("2.0 GiB in step 0, 10.0 ns after its start" in one.text for one in unused.evidence)
 
 
 def test_a_device_that_is_nearly_full(maker, told):

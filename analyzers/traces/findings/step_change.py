@@ -1,0 +1,35 @@
+"""The finding that a step takes longer than in the traces it is compared with."""
+
+from analyzers.report import Evidence, Finding, Severity
+from analyzers.traces.diff.diff import TraceDiff
+from analyzers.words import duration_change_ns, duration_ns, percent
+
+INFO_FROM, WARNING_FROM = 0.05, 0.1
+"""Relative growth of a mean step that is worth a finding, and that is a warning where both sides have several steps."""
+STEPS_AT_LEAST = 3
+KERNELS_AT_MOST, NAME_AT_MOST = 5, 80
+
+
+def step_change_finding(diff: TraceDiff) -> Finding | None:
+    """Return the finding about a step that takes longer; None where it did not grow by much."""
+    growth = diff.step_b_ns - diff.step_a_ns
+    if growth <= INFO_FROM * diff.step_a_ns:
+        return None
+    certain = growth > WARNING_FROM * diff.step_a_ns and min(diff.a_steps, diff.b_steps) >= STEPS_AT_LEAST
+    largest = max(diff.parts, key=lambda part: part.change_ns)
+    parts = ", ".join(f"{part.what} {duration_change_ns(part.change_ns)}" for part in diff.parts if part.change_ns)
+    slower = [change for change in diff.changes if change.kind == "kernel" and change.change_ns > 0]
+    return Finding(
+        id="compare.trace",
+        severity=Severity.WARNING if certain else Severity.INFO,
+        title=f"A traced step takes {percent(growth / diff.step_a_ns)} longer, most of it {largest.what}",
+        why=f"A mean step takes {duration_ns(diff.step_a_ns)} in a ({diff.a_steps} steps) and"
+        f" {duration_ns(diff.step_b_ns)} in b ({diff.b_steps} steps): {parts}.",
+        next="Start with the kernels listed as evidence. `workbench trace` on both runs shows their operators and"
+        " source lines.",
+        evidence=[
+            Evidence(text=f"{change.name[:NAME_AT_MOST]}: {change.how}, {duration_change_ns(change.change_ns)} a step")
+            for change in slower[:KERNELS_AT_MOST]
+        ],
+        confidence=0.8 if certain else 0.4,
+    )

@@ -1,0 +1,44 @@
+"""What can be wrong with a trace file: one enum for reader and answers; `findings.problems` has the sentences."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class ProblemKind(StrEnum):
+    """A defect of a file, or something about its events that limits what its numbers mean."""
+
+    CUT_OFF = "cut_off"
+    REPLACED_TEXT = "replaced_text"
+    UNKNOWN_EVENTS = "unknown_events"
+    ODD_ARGUMENTS = "odd_arguments"
+    IMPOSSIBLE_TIMES = "impossible_times"
+    NO_DEVICE_EVENTS = "no_device_events"
+    NO_LAUNCH = "no_launch"
+    EARLY_KERNELS = "early_kernels"
+    OVERLAPPING_EVENTS = "overlapping_events"
+    SHARED_CORRELATION = "shared_correlation"
+    OUTSIDE_STEPS = "outside_steps"
+    CUT_STEPS = "cut_steps"
+    NO_STEPS = "no_steps"
+    OVERLAPPING_STEPS = "overlapping_steps"
+
+
+DAMAGE = {
+    ProblemKind.CUT_OFF,
+    ProblemKind.REPLACED_TEXT,
+    ProblemKind.UNKNOWN_EVENTS,
+    ProblemKind.ODD_ARGUMENTS,
+    ProblemKind.IMPOSSIBLE_TIMES,
+}
+"""Problems of the file itself: part of what was recorded is lost."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One problem: `count` of `total` events are concerned; `most_ns` is the largest deviation, `names` the steps."""
+
+    kind: ProblemKind
+    count: int = 0
+    total: int = 0
+    most_ns: int = 0
+    names: list[str] = []
