@@ -145,6 +145,7 @@ class Checkpointer:
         """Return the checkpoint to resume from; one that holds weights only cannot be resumed."""
         if self.config.load_step >= 0:
             return self.folder / f"step-{self.config.load_step}"
+        # The newest may be a last save, which has weights only.
         paths = (self.folder / f"step-{step}" for step in reversed(self._complete_steps()))
         return next((path for path in paths if is_resumable(path)), None)
 

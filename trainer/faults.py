@@ -153,6 +153,7 @@ def hold_gil(seconds: float) -> None:
     lock = ctypes.create_string_buffer(64)  # all zero: a plain pthread mutex
     deadline = (ctypes.c_long * 2)(int(time.time() + seconds), 0)
     libc.pthread_mutex_lock(lock)
+    # PyDLL keeps the GIL during a call; the second lock of a plain mutex by its owner waits until the deadline.
     libc.pthread_mutex_timedlock(lock, deadline)
 
 
@@ -179,7 +180,7 @@ def enlarge(batch: object) -> object:
 
 def compute(seconds: float) -> None:
     """Multiply matrices for some seconds of this thread's processor time."""
-    end, square = time.thread_time() + seconds, torch.ones(512, 512)  # large: few operations for profilers to record
+    end, square = time.thread_time() + seconds, torch.ones(512, 512)  # large: few operations for a profiler to record
     while time.thread_time() < end:
         square @ square
 

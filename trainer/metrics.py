@@ -124,6 +124,7 @@ class Meter:
         return "  ".join(self.colored(name, f"{name}: {text}") for name, text in parts.items())
 
     def colored(self, name: str, text: str) -> str:
+        """Return the text in the colour of its metric, if the console shows colours."""
         return f"\x1b[{COLORS[name]}m{text}\x1b[39m" if self.colors else text
 
     def scalars(self, metrics: StepMetrics, seconds: float) -> dict[str, float]:

@@ -42,6 +42,7 @@ def lr_factor(step: int, steps: int, config: LRScheduler) -> float:
     decay = total - warmup
     if config.decay_ratio is not None:
         decay = min(round(total * config.decay_ratio), decay)
+    # Step 1 trains at 1/warmup of the rate, not at 0: no step is wasted.
     if step <= warmup:
         return step / warmup
     progress = (step - (total + 1 - decay)) / decay if decay else 0.0

@@ -65,6 +65,7 @@ def initial_content(config: JobConfig, world: World) -> dict[str, object]:
 
 
 def workbench_version() -> str | None:
+    """Return the version of this project, or None if it runs from a tree that is not installed."""
     try:
         return version("torch-workbench")
     except PackageNotFoundError:
@@ -108,5 +109,6 @@ def start_stamp(run_file: Path) -> str:
 
 
 def move(path: Path, target: Path) -> None:
+    """Move a file or folder, and create the folder for it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(path, target)

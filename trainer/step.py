@@ -40,6 +40,8 @@ class OptimizerStep:
         """Add the gradients of one batch, and return its part of the step's loss."""
         inputs, labels = batch
         with self.phase("fwd"), self.autocast():
+            # Divided before the backward pass, so that accumulated gradients are those of the mean over the whole
+            # batch.
             loss = self.loss_fn(self.model(inputs), labels) / self.accumulation_steps
         with self.phase("bwd"):
             loss.backward()  # type: ignore[no-untyped-call]

@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from workbench import python_path
 from workbench.clashes import clashes
-from workbench.python_path import PACKAGE_ROOT, put_own_packages_first
+from workbench.launch.plan import Request, plan
+from workbench.python_path import PACKAGE_ROOT, put_own_packages_first, search_path
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("trainer.py", "analyzers.py", "steps.py", "memory.py", "recorders.py", "workbench_config/__init__.py")
@@ -144,3 +147,33 @@ def test_the_users_folders_are_searched_last(folder, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(folder), other, str(PACKAGE_ROOT), "/lib"])
     put_own_packages_first()
     assert sys.path == [other, str(PACKAGE_ROOT), "/lib", str(folder)]
+
+
+def test_a_module_of_the_user_is_launched_with_its_own_folder_first(folder, monkeypatch):
+    """Our packages come last in its search path, and a safe path would hide its folder."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", "lib")
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(folder))])
+    planned = plan(Request(trainer="mine"))
+    assert (planned.module, planned.environment["PYTHONPATH"]) == ("mine", f"lib{os.pathsep}{PACKAGE_ROOT}")
+    assert "PYTHONSAFEPATH" not in planned.environment
+
+
+@pytest.mark.parametrize(("given", "expected"), [("", None), ("lib", None), ("user", "site-packages:user")])
+def test_an_installed_package_comes_before_a_folder_that_hides_it(tmp_path, monkeypatch, given, expected):
+    """Otherwise site-packages stay where they are: they may hold outdated copies of the standard library."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user" / "trainer.py").touch()
+    monkeypatch.setattr(python_path, "PACKAGE_ROOT", Path("site-packages"))
+    monkeypatch.setenv("PYTHONPATH", given)
+    assert search_path().get("PYTHONPATH") == expected
+
+
+def test_every_process_of_ours_has_a_safe_path():
+    """Only the launcher starts modules of the user's; it and the scheduler's job say so themselves."""
+    own = [path for house in ("workbench", "analyzers", "trainer") for path in (ROOT / house).rglob("*.py")]
+    unsafe = {
+        path.relative_to(ROOT).as_posix() for path in own if re.search(r'executable[^"]*"-(u|m)"', path.read_text())
+    }
+    assert unsafe == {"workbench/launch/agent.py", "workbench/launch/scheduler.py"}

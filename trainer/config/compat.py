@@ -131,6 +131,7 @@ def float8_converter(value: object, _: Values) -> Translation:
 
 def synthetic_dataset(value: object, written: Values) -> Translation | None:
     """Replace a data set that is not shipped by synthetic text, unless a path to it is given."""
+    # torchtitan's own data sets: its configurations should run here without a download.
     if value in ("c4", "c4_mini", "c4_test", "alpaca") and not written.get("training.dataset_path"):
         return Translation(
             "training.dataset", "synthetic", f"{value} is not shipped; seeded synthetic text replaces it"

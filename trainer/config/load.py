@@ -193,6 +193,7 @@ def value_of_words(words: list[str]) -> object:
     """Return a value for a key of unknown type: what TOML would make of the words."""
     if len(words) != 1:
         return words or True
+    # int first: 3 is a number of steps, 3.0 is not.
     for kind in (int, float):
         try:
             return kind(words[0])

@@ -81,8 +81,10 @@ def from_toml(option: Option, value: object) -> object:
     """
     if option.kind is list:
         return split_commas(value) if isinstance(value, str) else checked_list(option, value)
+    # TOML distinguishes 1 from 1.0, which people do not.
     if option.kind is float and type(value) is int:
         value = float(value)
+    # `selective_ac_option = 2` is meant as "2".
     if option.kind is str and type(value) is int and not option.choices:
         value = str(value)
     if type(value) is not option.kind:

@@ -11,12 +11,14 @@ Incident = Literal[
 
 @dataclass
 class Job:
+    """What the run is called and where it writes."""
+
     config_file: str | None = None
     """TOML file to read; `--config` says the same."""
     dump_folder: str = "./outputs"
     """Folder of everything that the run writes."""
     description: str = "default job"
-    """Words for people, logged at the start."""
+    """Description of the run, logged at its start."""
     print_config: bool = False
     """Log the resolved configuration at the start."""
     save_config_file: str | None = None
@@ -25,26 +27,30 @@ class Job:
 
 @dataclass
 class Profiling:
+    """Profiler traces and memory snapshots."""
+
     enable_profiling: bool = False
     """Record profiler traces."""
     save_traces_folder: str = "profile_traces"
     """Folder of the traces in the dump folder."""
     profile_freq: int = 10
-    """A trace every so many steps, and a memory snapshot if these are on."""
+    """Steps from one trace to the next, and from one memory snapshot to the next if they are on."""
     profiler_active: int = 1
-    """Steps that one trace covers."""
+    """Steps in one trace."""
     profiler_warmup: int = 3
-    """Steps that the profiler runs before each trace without keeping anything."""
+    """Steps that the profiler runs before each trace and throws away."""
     enable_memory_snapshot: bool = False
-    """Record memory snapshots, also when memory runs out."""
+    """Record memory snapshots, regularly and when memory runs out."""
     save_memory_snapshot_folder: str = "memory_snapshot"
     """Folder of the snapshots in the dump folder."""
 
 
 @dataclass
 class Metrics:
+    """What goes to the console and to TensorBoard."""
+
     log_freq: int = 10
-    """A line on the console every so many steps."""
+    """Steps from one line on the console to the next."""
     enable_tensorboard: bool = False
     """Write metrics for TensorBoard."""
     save_tb_folder: str = "tb"
@@ -52,25 +58,29 @@ class Metrics:
     disable_color_printing: bool = False
     """No colours on the console."""
     save_for_all_ranks: bool = False
-    """Every rank writes for TensorBoard, not rank 0 alone."""
+    """Let every rank write for TensorBoard, not rank 0 alone."""
 
 
 @dataclass
 class Model:
+    """Which model is trained."""
+
     name: str = "llama3"
     """Folder below trainer/models: llama3, or llama4, which has experts."""
     flavor: str = "debugmodel"
     """Size of the model. llama3: debugmodel, debugmodel_large, 8B, 70B, 405B; llama4: debugmodel, 17bx16e, 17bx128e."""
     converters: list[str] = field(default_factory=list)
-    """Rewrites of the model, such as float8; none is available."""
+    """Conversions of the model, such as float8; none is available."""
 
 
 @dataclass
 class Optimizer:
+    """The optimizer's algorithm and its rates."""
+
     name: Literal["Adam", "AdamW"] = "AdamW"
     """Optimizer."""
     lr: float = 8e-4
-    """Learning rate at its highest."""
+    """Maximum learning rate."""
     beta1: float = 0.9
     """Decay of the first moment."""
     beta2: float = 0.95
@@ -80,33 +90,37 @@ class Optimizer:
     weight_decay: float = 0.1
     """Decoupled weight decay."""
     implementation: Literal["for-loop", "foreach", "fused"] = "fused"
-    """How one optimizer step runs over the parameters."""
+    """Kernels of the optimizer step: a loop over the parameters, grouped (foreach), or fused."""
 
 
 @dataclass
 class LRScheduler:
+    """How the learning rate changes over the steps."""
+
     warmup_steps: int = 200
     """Steps of linear warmup."""
     decay_ratio: float | None = None
-    """Fraction of the steps that decay at the end; None: all that follow the warmup."""
+    """Share of the steps, at the end, in which the learning rate decays; None: all steps after the warmup."""
     decay_type: Literal["linear", "sqrt", "cosine"] = "linear"
     """Shape of the decay."""
     min_lr_factor: float = 0.0
-    """The learning rate ends at this fraction of its highest."""
+    """Share of the maximum learning rate at which the decay ends."""
     total_steps: int | None = None
     """Length of the schedule; None: training.steps."""
 
 
 @dataclass
 class Training:
+    """Data, batch, length and precision."""
+
     dataset: str = "synthetic"
-    """`synthetic` (seeded, made at the start), or any name together with a path."""
+    """`synthetic` (seeded, generated at the start), or any name together with dataset_path."""
     dataset_path: str | None = None
     """A .txt or .jsonl file (field "text"), or a folder of such files."""
     local_batch_size: int = 8
     """Sequences of one forward pass on one data-parallel rank."""
     global_batch_size: int = -1
-    """Sequences of one step over all ranks; more than one pass holds accumulates gradients. -1: one pass."""
+    """Sequences of one step over all ranks, in as many passes as it takes (gradient accumulation); -1: one pass."""
     seq_len: int = 2048
     """Tokens of a sequence."""
     max_norm: float = 1.0
@@ -116,63 +130,67 @@ class Training:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the parameters and the optimizer's state."""
     mixed_precision_param: Literal["bfloat16", "float32"] = "bfloat16"
-    """Type of computation: of the gathered parameters with FSDP, of autocast otherwise."""
+    """Type of the computation: of the gathered parameters with FSDP, of autocast otherwise."""
     mixed_precision_reduce: Literal["float32"] = "float32"
     """Type of gradient reduction with FSDP."""
     gc_freq: int = 50
-    """Python's garbage is collected every so many steps, on all ranks at once."""
+    """Steps from one garbage collection to the next, in the same steps on all ranks."""
 
 
 @dataclass
 class Parallelism:
+    """How many ranks each kind of parallelism takes."""
+
     data_parallel_replicate_degree: int = 1
     """Copies of the model (DDP, or the outer dimension of HSDP)."""
     data_parallel_shard_degree: int = -1
-    """Ranks that share one copy (FSDP2); -1: all that remain."""
+    """Ranks that share one copy of the model (FSDP2); -1: all that remain."""
     fsdp_reshard_after_forward: Literal["default", "always", "never"] = "default"
-    """Free gathered parameters after the forward pass; default: those of the blocks."""
+    """Whether gathered parameters are freed after the forward pass; default: those of the blocks are."""
     tensor_parallel_degree: int = 1
     """Ranks that share one matrix multiplication."""
     pipeline_parallel_degree: int = 1
-    """Ranks that share the layers."""
+    """Ranks among which the layers are divided."""
     pipeline_parallel_schedule: str = "1F1B"
-    """In which order these take microbatches, by its name in torch.distributed.pipelining."""
+    """Order of the microbatches on these ranks, by its name in torch.distributed.pipelining."""
     pipeline_parallel_microbatch_size: int = 1
     """Sequences of a microbatch."""
     pipeline_parallel_layers_per_stage: int | None = None
-    """Layers of a stage; by default there is a stage a rank, or two where the schedule has several."""
+    """Layers of a stage; None: one stage per rank, or two if the schedule has several stages per rank."""
     pipeline_parallel_first_stage_less_layers: int = 1
-    """For how many layers the embedding stands."""
+    """Pipeline weight of the embedding, in transformer layers, when stages are balanced."""
     pipeline_parallel_last_stage_less_layers: int = 1
-    """For how many layers the output stands."""
+    """Pipeline weight of the output layer, in transformer layers, when stages are balanced."""
     context_parallel_degree: int = 1
     """Ranks that share one sequence."""
     expert_parallel_degree: int = 1
-    """Ranks, of those that share one copy, that share the experts."""
+    """Ranks among which the experts are divided; a divisor of the ranks that share one copy."""
 
 
 @dataclass
 class Checkpoint:
+    """When checkpoints are saved and loaded."""
+
     enable: bool = False
     """Save checkpoints, and resume from the newest."""
     folder: str = "checkpoint"
     """Folder of the checkpoints in the dump folder."""
     interval: int = 500
-    """A checkpoint every so many steps."""
+    """Steps from one checkpoint to the next."""
     initial_load_path: str | None = None
-    """Start from this checkpoint when the folder holds none."""
+    """Checkpoint to start from if the folder has none."""
     initial_load_model_only: bool = True
-    """Take only the weights from initial_load_path."""
+    """Load only the weights from initial_load_path."""
     last_save_model_only: bool = True
-    """After the last step save only the weights."""
+    """Save only the weights after the last step."""
     export_dtype: Literal["float16", "bfloat16", "float32"] = "float32"
-    """Type of the weights of such a last save."""
+    """Type of the weights in such a last checkpoint."""
     async_mode: Literal["disabled", "async"] = "disabled"
-    """Train on while a checkpoint is written."""
+    """Whether training goes on while a checkpoint is written."""
     keep_latest_k: int = 10
-    """Keep so many checkpoints; 0: all."""
+    """Number of checkpoints to keep; 0: all."""
     load_step: int = -1
-    """Resume from this step; -1: the newest."""
+    """Step to resume from; -1: the newest checkpoint."""
     exclude_from_loading: list[str] = field(default_factory=list)
     """Parts not to load: model, optimizer, lr_scheduler, dataloader, train_state."""
     enable_first_step_checkpoint: bool = False
@@ -183,22 +201,26 @@ class Checkpoint:
 
 @dataclass
 class ActivationCheckpoint:
+    """Which activations are recomputed in the backward pass instead of kept."""
+
     mode: Literal["none", "full", "selective"] = "selective"
     """Which activations to recompute in the backward pass."""
     selective_ac_option: str = "2"
-    """Selective: "N" recomputes every Nth block, "op" all but matrix products and attention."""
+    """For mode selective: "N" recomputes every Nth block, "op" everything but matrix products and attention."""
     preserve_rng_state: bool = True
     """Restore the random state before recomputing."""
     determinism_check: str = "default"
-    """What is compared after recomputing: default (shapes, types, devices) or none."""
+    """What is compared after recomputing: default (shapes, types and devices) or none."""
     early_stop: bool = False
     """Stop recomputing as soon as nothing more is needed."""
     debug: bool = False
-    """Explain a mismatch by the operations that ran."""
+    """List the operations that ran if the recomputed activations do not match."""
 
 
 @dataclass
 class Compile:
+    """What torch.compile compiles."""
+
     enable: bool = False
     """Compile with torch.compile."""
     components: list[str] = field(default_factory=lambda: ["model", "loss"])
@@ -209,16 +231,20 @@ class Compile:
 
 @dataclass
 class Comm:
+    """Timeouts of collectives, and the size of Flight Recorder."""
+
     init_timeout_seconds: int = 300
-    """Timeout of collectives until the first step has ended."""
+    """Timeout of collectives until the first step has ended, in seconds."""
     train_timeout_seconds: int = 100
-    """Timeout of collectives afterwards."""
+    """Timeout of collectives after the first step, in seconds."""
     trace_buf_size: int = 20000
-    """Collectives that Flight Recorder keeps; 0: off."""
+    """Number of collectives that Flight Recorder keeps; 0: off."""
 
 
 @dataclass
 class Debug:
+    """Seeds, checks and tables for the console."""
+
     seed: int | None = None
     """Seed of weights, synthetic text and random numbers; None: drawn by rank 0, and 0 for the text."""
     deterministic: bool = False
@@ -228,31 +254,35 @@ class Debug:
     detect_anomaly: bool = False
     """Fail at the operation whose gradient is not finite; slow."""
     moe_force_load_balance: bool = False
-    """Deal tokens out to experts in turn, whatever the router says."""
+    """Send tokens to the experts in turn, whatever the router says."""
     memory_breakdown: bool = False
     """Print what holds the memory of rank 0 after the last step; records memory snapshots."""
     timing_breakdown: bool = False
-    """Print where the time of rank 0's steps went, by component, after the last step."""
+    """Print after the last step how long each component of rank 0's steps took."""
     timing_breakdown_freq: int = 0
-    """Print it every so many steps too, of the steps since; 0: only after the last one."""
+    """Steps from one such table to the next; 0: only one, after the last step."""
 
 
 @dataclass
 class MemoryEstimation:
+    """Torchtitan's memory estimation; here a command of its own does it."""
+
     enable: bool = False
     """Estimate memory instead of training; `workbench estimate` does."""
 
 
 @dataclass
 class Faults:
+    """An incident that breaks the run on purpose, for learning and for tests."""
+
     name: Incident = "healthy"
     """Break the run on purpose, in this way."""
     rank: int = -1
-    """The rank that breaks; -1: the last one."""
+    """Rank that breaks; -1: the last one."""
     step: int = 6
-    """The step in which it breaks."""
+    """Step in which it breaks."""
     seconds: float = 0.5
-    """How long a straggler is late in each step."""
+    """Seconds by which a straggler is late in each step."""
 
 
 @dataclass

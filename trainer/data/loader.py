@@ -27,6 +27,7 @@ class Loader:
     """
 
     def __init__(self, documents: Iterable[str], seq_len: int, share: Share) -> None:
+        # Two bytes per token: the whole text stays in memory, and 320 tokens fit.
         tokens = array("h")
         for document in documents:
             tokens.extend(encode(document))
@@ -47,6 +48,7 @@ class Loader:
 
     def sequence(self, index: int) -> Tensor:
         """Return sequence number `index` and the token after it: (T + 1) int64."""
+        # Sequences overlap by one token: the last label of one is the first input of the next.
         start = index % self.sequences * self.seq_len
         return self.tokens[start : start + self.seq_len + 1].long()
 

@@ -24,6 +24,7 @@ class RingAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Attend to this rank's part, which is causal, and to all parts before it, which are wholly visible."""
         rank = dist.get_rank(group)
         parts = gather_keys_values(k, v, group)
         out, weight = attention(q, *parts[rank], causal=True)
@@ -39,6 +40,7 @@ class RingAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Compute the gradients of this rank's queries, and those of all keys and values, summed over the ranks."""
         q, k, v, out, weight = ctx.saved_tensors
         rank, parts = dist.get_rank(ctx.group), gather_keys_values(k, v, ctx.group)
         to_keys = torch.zeros(len(parts), 2, *k.shape, dtype=torch.float32, device=k.device)

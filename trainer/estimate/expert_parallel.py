@@ -20,11 +20,13 @@ class SizedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, weights: Tensor) -> Tensor:
+        """Return an output of the right size, and keep what the product's backward pass needs."""
         ctx.save_for_backward(tokens, weights)
         return tokens.new_empty(len(tokens), weights.shape[-1])
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, Tensor]:
+        """Return gradients of the right sizes."""
         tokens, weights = ctx.saved_tensors
         return torch.empty_like(tokens), torch.empty_like(weights)
 

@@ -29,10 +29,12 @@ class Part:
 
     @property
     def first(self) -> bool:
+        """Whether this part has the embedding."""
         return self.number == 0
 
     @property
     def last(self) -> bool:
+        """Whether this part has the output layer."""
         return self.number == self.count - 1
 
 
@@ -46,6 +48,7 @@ def model_parts(rank: int, layers: int, config: Parallelism) -> list[Part]:
     count = ranks * (2 if looped else 1)
     ends = config.pipeline_parallel_first_stage_less_layers, config.pipeline_parallel_last_stage_less_layers
     if config.pipeline_parallel_layers_per_stage:
+        # -(-a // b) rounds up.
         count = -(-(layers + sum(ends)) // config.pipeline_parallel_layers_per_stage)
     layer_ranges = divide(layers, count, *ends)
     if count % ranks or (count > ranks) != looped or any(start > stop for start, stop in layer_ranges):
@@ -64,6 +67,7 @@ def divide(layers: int, count: int, first_less: int, last_less: int) -> list[tup
     """
     each, excess = divmod(layers + first_less + last_less, count)
     sizes = [each + (number < excess) for number in range(count)]
+    # The embedding and the output take time but are no layers.
     sizes[0] -= first_less
     sizes[-1] -= last_less
     ends = [sum(sizes[: number + 1]) for number in range(count)]
@@ -115,13 +119,16 @@ class Microbatch:
     logits: torch.dtype
 
     def input_of(self, part: Part) -> Tensor:
+        """Return what a part is given."""
         return torch.empty(self.rows, self.length, dtype=torch.int64) if part.first else self.hidden_states()
 
     def output_of(self, part: Part) -> Tensor:
+        """Return what a part returns."""
         vocabulary: int = self.args.vocab_size
         return torch.empty(self.rows, self.length, vocabulary, dtype=self.logits) if part.last else self.hidden_states()
 
     def hidden_states(self) -> Tensor:
+        """Return what goes from one part to the next."""
         return torch.empty(self.rows, self.length // self.split, self.args.dim, dtype=self.hidden, requires_grad=True)
 
 

@@ -67,6 +67,7 @@ def fake_world(local: LocalProblem, place: int) -> FakeWorld:
     # Experts lie on all ranks that have parts of one copy, those of tensor parallelism too.
     sparse = Degrees(degrees_wanted.dp_replicate, degrees_wanted.dp_shard * local.tensor, experts).sparse()
     shared = build_mesh({PIPELINE: local.stages, **sparse}, "cpu") if experts > 1 else None
+    # Ranks of one ring are neighbours in data parallelism, so `tensor` ranks apart.
     ring = [place + (number - rank % local.context) * local.tensor for number in range(local.context)]
     return FakeWorld(
         rank, local.ranks, torch.device("cpu"), degrees_wanted, data_mesh(mesh), data_mesh(shared),
@@ -220,6 +221,7 @@ class Rehearsal:
             suffix = self.pass_suffix(number)
             if last:
                 self.tracker.window(f"fwd head{suffix}")
+            # The gradient of a layer's output is complete just before the backward pass of that layer.
             if output.requires_grad:
                 output.register_hook(lambda _: self.tracker.window(f"bwd {name}{suffix}"))  # type: ignore[no-untyped-call]
 

@@ -28,6 +28,7 @@ class Router(nn.Module):
         """Send tokens to the experts in turn, whatever the scores say."""
 
     def forward(self, tokens: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weights and experts of each token."""
         scores = self.gate(tokens).float().sigmoid()
         if self.force_balance:
             slots = torch.arange(len(tokens) * self.top_k, device=tokens.device)
@@ -48,6 +49,7 @@ class Experts(nn.Module):
 
     def forward(self, tokens: Tensor, counts: Tensor) -> Tensor:
         # How many tokens there are depends on the data, which DTensor cannot express.
+        """Return the outputs of the experts, in the order of the tokens."""
         w1, w2, w3 = (w.to_local() if isinstance(w, DTensor) else w for w in (self.w1, self.w2, self.w3))
         tokens, ends = tokens.to(w1.dtype), counts.cumsum(0, dtype=torch.int32)
         gate, up = (grouped_mm(tokens, w.transpose(1, 2), offs=ends) for w in (w1, w3))
@@ -84,6 +86,7 @@ class MoE(nn.Module):
         slots = chosen.flatten()
         counts = slots.new_zeros(len(self.expert_bias)).scatter_add_(0, slots, torch.ones_like(slots))
         self.tokens_per_expert += counts
+        # A stable sort keeps the tokens of an expert in order, so that results do not depend on the sort.
         order = slots.argsort(stable=True)
         rows = order // self.router.top_k
         routed = self.experts((tokens[rows] * weights.flatten()[order].unsqueeze(1)).type_as(x), counts)

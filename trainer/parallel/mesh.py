@@ -76,6 +76,7 @@ def degrees(config: Parallelism, world_size: int) -> Degrees:
         ConfigError: They do not multiply to the world size, or the experts' degree does not divide that of sharding.
     """
     replicate, shard = config.data_parallel_replicate_degree, config.data_parallel_shard_degree
+    # A world that is too small must end in the error below, not in a degree of 0.
     if shard == -1 and replicate > 0:
         shard = max(world_size // replicate, 1)
     if replicate < 1 or shard < 1 or math.prod((replicate, shard)) != world_size:

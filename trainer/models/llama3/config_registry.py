@@ -14,19 +14,26 @@ def llama3_debugmodel() -> JobConfig:
 
 
 def llama3_8b() -> JobConfig:
+    """Return the published size of 8 billion parameters, with torchtitan's batch and rates."""
     return large("8B", batch=1, length=8192)
 
 
 def llama3_70b() -> JobConfig:
+    """Return the published size of 70 billion parameters, with torchtitan's batch and rates."""
     return large("70B", batch=8, length=8192)
 
 
 def llama3_405b() -> JobConfig:
+    """Return the published size of 405 billion parameters, with torchtitan's batch and rates."""
     return large("405B", batch=2, length=8192)
 
 
 def large(flavor: str, batch: int, length: int) -> JobConfig:
+    """Return the configuration of a size that needs many devices; `length` is in tokens, `batch` in
+    sequences of a rank.
+    """
     config = JobConfig(model=Model(flavor=flavor))
+    # Rates of torchtitan's train_configs for these sizes.
     config.optimizer.lr = {"8B": 3e-4, "70B": 1.5e-4, "405B": 8e-5}[flavor]
     config.training = Training(local_batch_size=batch, seq_len=length, steps=1000)
     config.activation_checkpoint.mode = "selective" if flavor == "8B" else "full"

@@ -41,9 +41,11 @@ class Attention(nn.Module):
         self.wo = nn.Linear(args.n_heads * self.head_dim, args.dim, bias=False)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        """Return the attention's output for x (B, T, D), with the rotations of each position."""
         q, k, v = (w(x).unflatten(-1, (-1, self.head_dim)) for w in (self.wq, self.wk, self.wv))
         q, k = rotate(q, rope), rotate(k, rope)
         repeats = q.shape[2] // k.shape[2]
+        # As in torchtitan; enable_gqa of scaled_dot_product_attention is experimental.
         k, v = (part.repeat_interleave(repeats, dim=2) for part in (k, v))
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -96,9 +98,11 @@ class Llama3(Decoder):
         self.register_buffer("rope", self.rotations(), persistent=False)
 
     def block(self, number: int) -> nn.Module:  # noqa: ARG002 - other models have blocks of several kinds
+        """Return layer `number`."""
         return Block(self.args)
 
     def rotations(self) -> Tensor:
+        """Return the rotations of all positions up to `max_length`."""
         return rotations(self.max_length, self.args.dim // self.args.n_heads, self.args.rope_theta)
 
     def reset_buffers(self) -> None:

@@ -12,14 +12,17 @@ def llama4_debugmodel() -> JobConfig:
 
 
 def llama4_17bx16e() -> JobConfig:
+    """Return the published model with 16 experts (Scout), with torchtitan's batch and rates."""
     return large("17bx16e", batch=8)
 
 
 def llama4_17bx128e() -> JobConfig:
+    """Return the published model with 128 experts (Maverick), with torchtitan's batch and rates."""
     return large("17bx128e", batch=1)
 
 
 def large(flavor: str, batch: int) -> JobConfig:
+    """Return the configuration of a size that needs many devices."""
     config = JobConfig(model=Model("llama4", flavor), metrics=Metrics(), lr_scheduler=LRScheduler(min_lr_factor=0.1))
     config.optimizer.lr, config.lr_scheduler.warmup_steps = 4e-3, 600
     config.training = Training(local_batch_size=batch, seq_len=8192, steps=3000)

@@ -36,6 +36,7 @@ class Llama4(Llama3):
     args: ModelArgs
 
     def block(self, number: int) -> nn.Module:
+        """Return layer `number`: dense, or with experts."""
         return super().block(number) if (number + 1) % self.args.moe_every else SparseBlock(self.args)
 
     def reset_buffers(self) -> None:

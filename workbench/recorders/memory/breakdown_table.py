@@ -47,6 +47,7 @@ def find_peaks(snapshot: Snapshot) -> Peaks:
         highest |= live_bytes
         if live_bytes.total() > peak_bytes:
             peak_bytes, peak_position = live_bytes.total(), position
+    # A second replay takes less memory than a copy of the live blocks at every new peak.
     live = dict(initial_tensors(snapshot))
     for _, live in islice(replay(snapshot), peak_position):  # noqa: B007 - the last one is wanted
         pass
@@ -84,6 +85,7 @@ def initial_tensors(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
 
 
 def category_and_label(older_blocks: dict[int, list[str]], address: int) -> tuple[str, str]:
+    """Return the category and label of a block that is older than the trace."""
     category, label = older_blocks.get(address, [UNKNOWN, "(no name)"])
     return category, label
 
