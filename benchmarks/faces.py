@@ -27,7 +27,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.subject import RunCase
+from workbench.tui.subject import RunSubject
 from workbench.tui.widgets.charts.stacked_chart import Stacked
 
 SIZE = (120, 40)
@@ -63,7 +63,7 @@ class Painted(WorkbenchApp):
 
     CSS_PATH = Path(inspect.getfile(WorkbenchApp)).with_name("workbench.tcss")
 
-    def __init__(self, case: RunCase) -> None:
+    def __init__(self, case: RunSubject) -> None:
         super().__init__(case)
         self.painted = asyncio.Event()
 
@@ -75,7 +75,7 @@ class Painted(WorkbenchApp):
 @contextlib.asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[tuple[Painted, Any, Watch]]:
     run = discover(path)
-    app, watch = Painted(RunCase(run, room_for(run), Options())), Watch()
+    app, watch = Painted(RunSubject(run, room_for(run), Options())), Watch()
     task = asyncio.create_task(watch.run())
     async with app.run_test(size=SIZE) as pilot:
         yield app, pilot, watch

@@ -1,14 +1,20 @@
-"""From paths on the command line to the report that answers them: which room is asked, and with what."""
+"""From paths on the command line to the report on them: which room of the analyzers is asked, and with which files."""
 
-import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analyzers.errors import InputError
 from analyzers.report import Report
-from analyzers.run import ANALYSED, TIMED, Kind, Run, discover
+from analyzers.run import ANALYSED, TIMED, Artefact, Kind, Run, discover
 from analyzers.store import Options
+
+if TYPE_CHECKING:
+    from analyzers.hangs import HangData
+    from analyzers.incident import IncidentData
+    from analyzers.memory import MemoryData
+    from analyzers.steps import StepsData
+    from analyzers.traces import TraceData
 
 ROOMS = {
     "memory": (Kind.SNAPSHOT,),
@@ -16,14 +22,13 @@ ROOMS = {
     "trace": (Kind.TRACE,),
     "steps": TIMED,
 }
+"""The kinds of file that each room reads."""
 JOINED = "incident"
-MODULES = {"memory": "memory", "hang": "hangs", "trace": "traces", "steps": "steps", JOINED: "incident"}
-WHOLE_RUN = {"hang", JOINED}
-"""Rooms that take the run itself, as they join several kinds."""
+"""The room that joins the answers of the others."""
 
 
-def find(paths: Sequence[Path]) -> Run:
-    """What lies at the paths, as one run."""
+def find_run(paths: Sequence[Path]) -> Run:
+    """Return what is at the paths, as one run."""
     if len(paths) == 1:
         return discover(paths[0])
     runs = [discover(path) for path in paths]
@@ -31,37 +36,83 @@ def find(paths: Sequence[Path]) -> Run:
 
 
 def room_for(run: Run) -> str:
-    """The room that answers: that of the only kind there is, or the joined view of several kinds."""
-    there = {artefact.kind for artefact in run.artefacts}
-    kinds = there.intersection((*ANALYSED, Kind.MANIFEST)) or there
-    rooms = [room for room, takes in ROOMS.items() if kinds.intersection(takes)]
+    """Return the room that answers: that of the only kind of file there is, else the one that joins all."""
+    present = {artefact.kind for artefact in run.artefacts}
+    kinds = present.intersection((*ANALYSED, Kind.MANIFEST)) or present
+    rooms = [room for room, read in ROOMS.items() if kinds.intersection(read)]
     return rooms[0] if len(rooms) == 1 and Kind.MANIFEST not in kinds else JOINED
 
 
-def ask(room: str, run: Run, options: Options) -> Report[Any]:
-    """The report of one room, or of all of them joined.
+def ask(room: str, run: Run, options: Options) -> Report[object]:
+    """Return the report of one room, or of all of them joined.
 
     Raises:
         InputError: The run holds nothing that this room can read.
     """
-    module = importlib.import_module(f"analyzers.{MODULES[room]}")
-    if room in WHOLE_RUN:
-        require(run, *ROOMS.get(room, ()))
-        found: Report[Any] = module.analyze(run, options)
-    else:
-        found = module.analyze(require(run, *ROOMS[room]), options)
-    return found
+    return ANALYZERS[room](run, options)
 
 
-def require(run: Run, *kinds: Kind) -> Sequence[Any]:
-    """The artefacts of these kinds, at least one; all of them where no kind is named."""
-    found = run.of(*kinds) if kinds else list(run.artefacts)
-    if found:
-        return found
-    there = sorted({artefact.kind for artefact in run.artefacts if artefact.kind in ANALYSED})
-    wanted = " or ".join(kind.replace("_", " ") for kind in kinds)
-    has = f"it holds {', '.join(there)}: try `workbench inspect`" if there else "give the folder of a run"
-    raise InputError(f"{run.root}: no {wanted} there", has)
+def memory_report(run: Run, options: Options) -> "Report[MemoryData]":
+    # Each room is imported when it is asked: one need not wait for the libraries of the others.
+    from analyzers import memory
+
+    return memory.analyze(required_files(run, *ROOMS["memory"]), options)
+
+
+def hang_report(run: Run, options: Options) -> "Report[HangData]":
+    from analyzers import hangs
+
+    required_files(run, *ROOMS["hang"])
+    return hangs.analyze(run, options)
+
+
+def trace_report(run: Run, options: Options) -> "Report[TraceData]":
+    from analyzers import traces
+
+    return traces.analyze(required_files(run, *ROOMS["trace"]), options)
+
+
+def steps_report(run: Run, options: Options) -> "Report[StepsData]":
+    from analyzers import steps
+
+    return steps.analyze(required_files(run, *ROOMS["steps"]), options)
+
+
+def incident_report(run: Run, options: Options) -> "Report[IncidentData]":
+    from analyzers import incident
+
+    if not run.artefacts:
+        raise nothing_to_read(run, ())
+    return incident.analyze(run, options)
+
+
+ANALYZERS: dict[str, Callable[[Run, Options], Report[object]]] = {
+    "memory": memory_report,
+    "hang": hang_report,
+    "trace": trace_report,
+    "steps": steps_report,
+    JOINED: incident_report,
+}
+
+
+def required_files(run: Run, *kinds: Kind) -> Sequence[Artefact]:
+    """Return the files of these kinds.
+
+    Raises:
+        InputError: There is none.
+    """
+    artefacts = run.of(*kinds)
+    if artefacts:
+        return artefacts
+    raise nothing_to_read(run, kinds)
+
+
+def nothing_to_read(run: Run, kinds: Sequence[Kind]) -> InputError:
+    """Return the error that names what was looked for, and what there is instead."""
+    present = sorted({artefact.kind for artefact in run.artefacts if artefact.kind in ANALYSED})
+    wanted = " or ".join(kind.replace("_", " ") for kind in kinds) or "files of a run"
+    hint = f"it holds {', '.join(present)}: try `workbench inspect`" if present else "give the folder of a run"
+    return InputError(f"{run.root}: no {wanted} there", hint)
 
 
 def parts(report: Report[Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The command line: one short function a command. What is heavy is imported inside the command that needs it."""
+"""The command line: one short function per command, which imports what it needs so that `--help` stays fast."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,13 +7,13 @@ import typer
 
 from workbench import options as opt
 from workbench.console import clean, guarded
-from workbench.option_groups import spread
+from workbench.option_groups import spread_groups
 
 EPILOG = (
-    "Exit status: 0 analysed; 1 a finding at or above --fail-on, or the launched job failed; 2 usage; "
-    "3 input missing, unreadable, hostile or of no known kind; 130 interrupted."
+    "Exit status: 0 analysed; 1 a finding reaches --fail-on, or the launched job failed; 2 wrong usage; "
+    "3 input missing, unreadable, malicious or of unknown kind; 130 interrupted."
 )
-ANALYSE, RUN, HELP = "Say why", "Run", "Look up"
+ANALYSE, RUN, HELP = "Find out why", "Run and watch jobs", "Help and settings"
 
 app = typer.Typer(
     name="workbench",
@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-config_app = typer.Typer(help="Look at a configuration.", no_args_is_help=True)
+config_app = typer.Typer(help="Show and explain the configuration of the trainer.", no_args_is_help=True)
 app.add_typer(config_app, name="config", rich_help_panel=HELP)
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -48,77 +48,77 @@ def common(
 
 
 @app.command(rich_help_panel=ANALYSE)
-@spread
+@spread_groups
 def inspect(
     paths: opt.Paths,
-    reading: opt.StepReading,
-    showing: opt.Showing,
+    read: opt.StepReadOptions,
+    show: opt.ShowOptions,
     breakdown: opt.Breakdown = False,
     what_if: opt.WhatIf = None,
     fail_on: opt.FailOnOption = None,
 ) -> None:
-    """Any artefact, folder or run: tell what it is, answer, and join what belongs together."""
+    """Say what is wrong with a run, from any of its files or folders."""
     from workbench.commands import analyse
 
     if breakdown or what_if:
         tables = analyse.MemoryTables(breakdown, what_if)
-        raise typer.Exit(analyse.memory_with_tables(paths, reading, showing, tables, fail_on))
-    raise typer.Exit(analyse.answer(None, paths, reading, showing, fail_on))
+        raise typer.Exit(analyse.memory_with_tables(paths, read, show, tables, fail_on))
+    raise typer.Exit(analyse.answer(None, paths, read, show, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
-@spread
+@spread_groups
 def hang(
-    reading: opt.Reading,
-    showing: opt.Showing,
+    read: opt.ReadOptions,
+    show: opt.ShowOptions,
     paths: opt.MaybePaths = None,
     run: opt.LiveRun = None,
     pid: opt.Pids = None,
     fail_on: opt.FailOnOption = None,
 ) -> None:
-    """Flight Recorder dumps: who hangs whom, and why. With --run or --pid, of a job that hangs right now."""
+    """Explain a hang from Flight Recorder dumps; --run or --pid asks a job that hangs right now for them."""
     from workbench.commands import analyse
-    from workbench.commands.live_dumps import subjects
+    from workbench.commands.live_dumps import paths_to_read
 
-    raise typer.Exit(analyse.answer("hang", subjects(paths or [], run, pid or []), reading, showing, fail_on))
+    raise typer.Exit(analyse.answer("hang", paths_to_read(paths or [], run, pid or []), read, show, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
-@spread
+@spread_groups
 def trace(
     paths: opt.Paths,
-    reading: opt.TraceReading,
-    showing: opt.Showing,
+    read: opt.TraceReadOptions,
+    show: opt.ShowOptions,
     export: opt.Export = None,
     critical_path: opt.CriticalPath = False,
     fail_on: opt.FailOnOption = None,
 ) -> None:
-    """Profiler traces: where the time of a step goes, per rank and across ranks."""
+    """Show from profiler traces where the time of a step goes, on each rank and between ranks."""
     from workbench.commands import analyse
 
     if export:
-        raise typer.Exit(analyse.export_traces(paths, reading, export, force=showing.force))
+        raise typer.Exit(analyse.export_traces(paths, read, export, force=show.force))
     if critical_path:
-        raise typer.Exit(analyse.trace_with_critical_path(paths, reading, showing, fail_on))
-    raise typer.Exit(analyse.answer("trace", paths, reading, showing, fail_on))
+        raise typer.Exit(analyse.trace_with_critical_path(paths, read, show, fail_on))
+    raise typer.Exit(analyse.answer("trace", paths, read, show, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
-@spread
-def steps(paths: opt.Paths, reading: opt.StepReading, showing: opt.Showing, fail_on: opt.FailOnOption = None) -> None:
-    """Step timing: phases, stragglers, what is out of line."""
+@spread_groups
+def steps(paths: opt.Paths, read: opt.StepReadOptions, show: opt.ShowOptions, fail_on: opt.FailOnOption = None) -> None:
+    """Show from step logs the phases of a step, stragglers, stalls, slowdowns and broken losses."""
     from workbench.commands import analyse
 
-    raise typer.Exit(analyse.answer("steps", paths, reading, showing, fail_on))
+    raise typer.Exit(analyse.answer("steps", paths, read, show, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
-@spread
-def compare(a: opt.OnePath, b: opt.OnePath, showing: opt.Showing, fail_on: opt.Gated = None) -> None:
-    """Two runs: configuration, step time, loss and memory side by side."""
+@spread_groups
+def compare(a: opt.OnePath, b: opt.OnePath, show: opt.ShowOptions, fail_on: opt.FailOnMeasures = None) -> None:
+    """Compare the configuration, step time, loss and memory of two runs, or two files of one kind."""
     from workbench.commands import analyse
 
-    raise typer.Exit(analyse.compare_runs(a, b, showing, fail_on))
+    raise typer.Exit(analyse.compare_runs(a, b, show, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -127,10 +127,10 @@ def report(
     output: opt.OutFile = None,
     force: opt.Force = False,
     anonymise: Annotated[
-        bool, typer.Option("--anonymise", help="Leave out paths, hosts, addresses and users.", show_default=False)
+        bool, typer.Option("--anonymise", help="Replace paths, hosts, addresses and user names.", show_default=False)
     ] = False,
 ) -> None:
-    """Write a report that stands alone: .html, .md or .json."""
+    """Write a report on a run to one file: .html, .md or .json."""
     from workbench.commands import analyse
 
     raise typer.Exit(analyse.write_report(path, output, force=force, anonymise=anonymise))
@@ -139,13 +139,13 @@ def report(
 @app.command(rich_help_panel=ANALYSE)
 def serve(
     path: opt.OnePath,
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8050,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free port.")] = 8050,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; beyond loopback a token is asked for.")
+        str, typer.Option(help="Address to listen on; any but loopback asks visitors for a token.")
     ] = "127.0.0.1",
-    browse: Annotated[bool, typer.Option("--open", help="Open a browser on it.")] = False,
+    browse: Annotated[bool, typer.Option("--open", help="Open the dashboard in a browser.")] = False,
 ) -> None:
-    """The web dashboard of a run, on loopback unless told otherwise."""
+    """Serve the web dashboard of a run, by default only to this machine."""
     from workbench.web.server import Place
     from workbench.web.server import serve as serve_run
 
@@ -157,19 +157,27 @@ def launch(
     ctx: typer.Context,
     config: opt.Config = None,
     module: opt.Module = None,
-    incident: Annotated[str | None, typer.Option(help="Break the run on purpose: see `workbench demo --help`.")] = None,
-    nproc: Annotated[int | None, typer.Option(help="Processes on this node.", show_default="devices, else 2")] = None,
-    nnodes: Annotated[int, typer.Option(help="Nodes that take part.")] = 1,
-    rdzv_endpoint: Annotated[str, typer.Option(help="host:port where the nodes meet.")] = "localhost:0",
-    max_restarts: Annotated[int, typer.Option(help="How often a failed job is started again.")] = 0,
-    trainer: Annotated[str, typer.Option(help="`workbench`, or a Python module that trains.")] = "workbench",
-    scheduler: Annotated[opt.Scheduler, typer.Option(help="Who starts the processes.")] = opt.Scheduler.LOCAL,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and the configuration.")] = False,
+    incident: Annotated[
+        str | None, typer.Option(help="Break the run on purpose; `workbench demo --help` names the incidents.")
+    ] = None,
+    nproc: Annotated[
+        int | None, typer.Option(help="Number of processes on this node.", show_default="devices, else 2")
+    ] = None,
+    nnodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
+    rdzv_endpoint: Annotated[
+        str, typer.Option(help="host:port of the rendezvous, the same on every node.")
+    ] = "localhost:0",
+    max_restarts: Annotated[int, typer.Option(help="How many times to restart the job when it fails.")] = 0,
+    trainer: Annotated[str, typer.Option(help="`workbench`, or the Python module of another trainer.")] = "workbench",
+    scheduler: Annotated[opt.Scheduler, typer.Option(help="What starts the processes.")] = opt.Scheduler.LOCAL,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the command or the batch script, and start nothing.")
+    ] = False,
     _debug: opt.Debug = False,
 ) -> None:
-    """Train with every recorder set right; when the job fails, say why.
+    """Run a training job with the recorders on; if it fails, say why.
 
-    Options of the trainer follow in the form --section.key value; `-- COMMAND ...` launches any other job.
+    Further options go to the trainer as --section.key value. `-- COMMAND ...` launches any other job.
     """
     from workbench.launch.plan import Request
     from workbench.launch.run import run
@@ -192,26 +200,30 @@ def launch(
 
 @app.command(rich_help_panel=RUN)
 def watch(run: opt.RunFolder, no_tui: opt.NoTui = False, _debug: opt.Debug = False) -> None:
-    """A job while it runs, whoever started it: steps, speed, memory and room left, stragglers, stalls, verdicts."""
+    """Show a running job, whoever started it: steps, speed, memory, stragglers, stalls and verdicts."""
     from workbench.commands.watch import watch as watch_run
 
     raise typer.Exit(watch_run(run, tui=not no_tui))
 
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
-@spread
+@spread_groups
 def estimate(
     ctx: typer.Context,
-    model: opt.Model,
-    document: opt.Document,
-    nproc: Annotated[int | None, typer.Option(help="Processes on each node.", show_default="devices, else 2")] = None,
-    nnodes: Annotated[int, typer.Option(help="Nodes that take part.")] = 1,
-    limit: Annotated[str | None, typer.Option(help="Memory of one device, such as 80GiB: does the run fit?")] = None,
+    model: opt.ModelOptions,
+    document: opt.DocumentOptions,
+    nproc: Annotated[
+        int | None, typer.Option(help="Number of processes on each node.", show_default="devices, else 2")
+    ] = None,
+    nnodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
+    limit: Annotated[
+        str | None, typer.Option(help="Memory of one device, such as 80GiB, to say whether the run fits.")
+    ] = None,
     fail_on: opt.FailOnOption = None,
 ) -> None:
-    """Memory of each rank before the run, without the devices: a step is rehearsed with tensors that have none.
+    """Estimate the memory of each rank before a run, without its devices.
 
-    Options of the trainer follow in the form --section.key value, as for `launch`.
+    The trainer does one step with tensors that hold no data. Further options go to the trainer as --section.key value.
     """
     from workbench.commands import analyse, estimate
     from workbench.commands.output import deliver
@@ -223,16 +235,16 @@ def estimate(
 
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
-@spread
+@spread_groups
 def tokens(
     ctx: typer.Context,
-    model: opt.Model,
-    document: opt.Document,
-    sequences: Annotated[int, typer.Option(help="How many sequences to show.", min=1, max=100)] = 1,
+    model: opt.ModelOptions,
+    document: opt.DocumentOptions,
+    sequences: Annotated[int, typer.Option(help="Number of sequences to show.", min=1, max=100)] = 1,
 ) -> None:
-    """Tokens beside their labels, as the model is shown them; what is ignored, and why.
+    """Show the tokens that the model gets, each beside the label that it has to predict.
 
-    Options of the trainer follow in the form --section.key value, as for `launch`.
+    Further options go to the trainer as --section.key value.
     """
     from workbench.commands.output import deliver
     from workbench.commands.tokens import subject
@@ -245,15 +257,17 @@ def tokens(
 
 @app.command(rich_help_panel=RUN)
 def demo(
-    incident: Annotated[str, typer.Argument(help="healthy, oom, hang, straggler, or any name of an incident.")] = "oom",
-    nproc: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
+    incident: Annotated[
+        str, typer.Argument(help="healthy, oom, hang, straggler or another incident; a wrong name lists all.")
+    ] = "oom",
+    nproc: Annotated[int, typer.Option(help="Number of processes.", min=1)] = 2,
     folder: Annotated[
-        Path | None, typer.Option(help="Where the run is kept.", show_default="outputs/demo-INCIDENT")
+        Path | None, typer.Option(help="The folder to record the run in.", show_default="outputs/demo-INCIDENT")
     ] = None,
     no_tui: opt.NoTui = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Make a small real incident on CPU and say why it happened."""
+    """Run a small job on CPU that really fails, and say why it did."""
     from workbench.commands.demo import demonstrate
 
     raise typer.Exit(demonstrate(incident, nproc, folder, tui=not (no_tui or as_json), as_json=as_json))
@@ -261,7 +275,7 @@ def demo(
 
 @app.command(rich_help_panel=HELP)
 def doctor(as_json: opt.Json = False) -> None:
-    """Versions, devices and environment variables: what is set wrong, and how to mend it."""
+    """Check versions, devices and environment variables; say what is set wrong and how to fix it."""
     from workbench.commands.doctor import examine
 
     raise typer.Exit(examine(as_json=as_json))
@@ -269,7 +283,7 @@ def doctor(as_json: opt.Json = False) -> None:
 
 @app.command(rich_help_panel=HELP)
 def capabilities(as_json: opt.Json = False) -> None:
-    """For scripts and coding agents: how to ask, and what comes back."""
+    """Print, for scripts and coding agents, how to use the commands and what they print."""
     from workbench.commands.capabilities import capabilities as of
     from workbench.commands.capabilities import skill
 
@@ -278,16 +292,18 @@ def capabilities(as_json: opt.Json = False) -> None:
 
 @app.command(rich_help_panel=HELP)
 def schema(
-    name: Annotated[str | None, typer.Argument(help="memory, hang, trace, steps, incident, ...")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="memory, hang, trace, steps, incident, ...; without a name, all names.")
+    ] = None,
 ) -> None:
-    """JSON Schema of an output, or the names there are."""
+    """Print the JSON Schema of a document that --json prints."""
     from workbench.commands.schema import describe
 
     print(describe(name))
 
 
 def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
-    """`[FILE] [--section.key value ...]`. Click would take the first value of an unknown option for the file."""
+    """Split `[FILE] [--section.key value ...]`: Click would take the first value of an unknown option for the file."""
     if words and not words[0].startswith("--"):
         return Path(words[0]), words[1:]
     return None, words
@@ -295,7 +311,7 @@ def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
 
 @config_app.command("show", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
 def config_show(ctx: typer.Context, as_json: opt.Json = False) -> None:
-    """The resolved configuration: defaults, then the file, then --section.key value."""
+    """Print the resolved configuration: defaults, then FILE, then --section.key value."""
     from workbench.commands.config import show
 
     print(clean(show(*file_and_overrides(ctx.args), as_json=as_json)))
@@ -303,7 +319,7 @@ def config_show(ctx: typer.Context, as_json: opt.Json = False) -> None:
 
 @config_app.command("explain", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
 def config_explain(ctx: typer.Context, as_json: opt.Json = False) -> None:
-    """For each key: honoured, translated from an older name, ignored and why, or unknown."""
+    """Say of each key whether it is honoured, translated from an older name, ignored (and why) or unknown."""
     from workbench.commands.config import explain
 
     print(clean(explain(*file_and_overrides(ctx.args), as_json=as_json)))

@@ -1,4 +1,4 @@
-"""The options that commands share, spelled once."""
+"""The options that several commands share, each spelled once; a dataclass groups those that go together."""
 
 import sys
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Format(StrEnum):
 
 
 class FailOn(StrEnum):
-    """The severity from which on a finding makes the exit status 1."""
+    """The severity from which on a finding makes the command fail."""
 
     WARNING = "warning"
     ERROR = "error"
@@ -33,93 +33,119 @@ class Scheduler(StrEnum):
     TORCHX = "torchx"
 
 
-READING, SHOWING = "Reading", "Showing"
+INPUT, OUTPUT = "Input", "Output"
 
-Paths = Annotated[list[Path], typer.Argument(help="Files, folders or runs.", show_default=False)]
-MaybePaths = Annotated[list[Path] | None, typer.Argument(help="Files, folders or runs.", show_default=False)]
-LIVE = "A job that hangs now"
+Paths = Annotated[list[Path], typer.Argument(help="Files or folders that a job wrote.", show_default=False)]
+MaybePaths = Annotated[list[Path] | None, typer.Argument(help="Files or folders that a job wrote.", show_default=False)]
+LIVE = "A job that hangs right now"
 LiveRun = Annotated[
     Path | None,
-    typer.Option(help="Ask its ranks on this machine for dumps first.", rich_help_panel=LIVE, show_default=False),
+    typer.Option(
+        help="The folder of the job: ask its ranks on this machine for dumps first.",
+        rich_help_panel=LIVE,
+        show_default=False,
+    ),
 ]
 Pids = Annotated[
     list[int] | None,
-    typer.Option(help="The same, by a process of the job. May be repeated.", rich_help_panel=LIVE, show_default=False),
+    typer.Option(
+        help="The same, by the process ID of the launcher or of a rank. May be repeated.",
+        rich_help_panel=LIVE,
+        show_default=False,
+    ),
 ]
-OnePath = Annotated[Path, typer.Argument(help="A run folder, or an artefact in it.", show_default=False)]
+OnePath = Annotated[Path, typer.Argument(help="The folder of a run, or a file in it.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(help="The folder that the job writes to.", show_default=False)]
-Rank = Annotated[int | None, typer.Option(help="Only this rank.", rich_help_panel=READING, show_default=False)]
-Step = Annotated[int | None, typer.Option(help="Only this step.", rich_help_panel=READING, show_default=False)]
+Rank = Annotated[int | None, typer.Option(help="Read only this rank.", rich_help_panel=INPUT, show_default=False)]
+Step = Annotated[int | None, typer.Option(help="Read only this step.", rich_help_panel=INPUT, show_default=False)]
 Jobs = Annotated[
-    int | None, typer.Option(help="Files read at once.", rich_help_panel=READING, show_default="processor cores", min=1)
+    int | None,
+    typer.Option(
+        help="Number of files to read at the same time.", rich_help_panel=INPUT, show_default="processor cores", min=1
+    ),
 ]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither use nor fill the cache.", rich_help_panel=READING)]
+NoCache = Annotated[
+    bool,
+    typer.Option("--no-cache", help="Read the files again, and store nothing in the cache.", rich_help_panel=INPUT),
+]
 MaxMemory = Annotated[
     str | None,
     typer.Option(
-        help="Memory all readers together may take, such as 4GiB.", rich_help_panel=READING, show_default="by file size"
+        help="Limit on the memory of all reader processes together, such as 4GiB.",
+        rich_help_panel=INPUT,
+        show_default="by file size",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the JSON document.", rich_help_panel=SHOWING)]
+Json = Annotated[bool, typer.Option("--json", help="Print the JSON document.", rich_help_panel=OUTPUT)]
 Printed = Annotated[
-    Format | None, typer.Option("--format", help="Print in this format.", rich_help_panel=SHOWING, show_default=False)
+    Format | None, typer.Option("--format", help="Print in this format.", rich_help_panel=OUTPUT, show_default=False)
 ]
 OutFile = Annotated[
     Path | None,
-    typer.Option("-o", "--output", help="Write to this file.", rich_help_panel=SHOWING, show_default=False),
+    typer.Option("-o", "--output", help="Write to this file.", rich_help_panel=OUTPUT, show_default=False),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the file.", rich_help_panel=SHOWING)]
-NoTui = Annotated[bool, typer.Option("--no-tui", help="Print, also on a terminal.", rich_help_panel=SHOWING)]
-Web = Annotated[bool, typer.Option("--web", help="Open the dashboard on the same view.", rich_help_panel=SHOWING)]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the output file.", rich_help_panel=OUTPUT)]
+NoTui = Annotated[
+    bool, typer.Option("--no-tui", help="Print text instead of opening the terminal app.", rich_help_panel=OUTPUT)
+]
+Web = Annotated[bool, typer.Option("--web", help="Open the web dashboard at the same view.", rich_help_panel=OUTPUT)]
 Breakdown = Annotated[
-    bool, typer.Option("--breakdown", help="Memory in a table: segments, holders, tensors, layers, overhead.")
+    bool, typer.Option("--breakdown", help="Add tables of the memory: segments, owners, tensors, layers, overhead.")
 ]
 Export = Annotated[
     Path | None,
     typer.Option(
-        help="Write all ranks of the last recorded step to this .json[.gz], for Perfetto.", show_default=False
+        help="Write the traces of all ranks, for the last recorded step, to this .json or .json.gz file for Perfetto.",
+        show_default=False,
     ),
 ]
 CriticalPath = Annotated[
-    bool, typer.Option("--critical-path", help="What the last step consists of, along what held up what; what-if.")
+    bool,
+    typer.Option(
+        "--critical-path", help="Add the critical path of the last step, and what shortening each part would save."
+    ),
 ]
 PeakTflops = Annotated[
     float | None,
     typer.Option(
-        help="What one device can do in 16 bits, dense, for the utilisation (MFU).",
-        rich_help_panel=READING,
-        show_default="by its name",
+        help="Peak of one device in dense 16-bit TFLOP/s, to compute the utilisation (MFU).",
+        rich_help_panel=INPUT,
+        show_default="by the device's name",
         min=1e-6,
     ),
 ]
 WhatIf = Annotated[
     str | None,
     typer.Option(
-        help="Memory with changes, such as batch=2x,seq=4096,dp_shard=8,ac=full,optim_dtype=bfloat16.",
+        help="Add the memory after changes such as batch=2x,seq=4096,dp_shard=8,ac=full,optim_dtype=bfloat16.",
         show_default=False,
     ),
 ]
 FailOnOption = Annotated[
     FailOn | None,
-    typer.Option(help="Exit with 1 if a finding is this severe.", rich_help_panel=SHOWING, show_default=False),
+    typer.Option(
+        help="Exit with status 1 if a finding is at least this severe.", rich_help_panel=OUTPUT, show_default=False
+    ),
 ]
-Gated = Annotated[
+FailOnMeasures = Annotated[
     str | None,
     typer.Option(
         "--fail-on",
-        help="Exit with 1 if a finding is this severe, or if a measure is worse: step_time>3%,memory,loss>1%.",
+        help="Exit with status 1 if a finding is at least this severe, or a measure got worse: step_time>3%,memory.",
         metavar="[warning|error|MEASURE[>LIMIT]],...",
-        rich_help_panel=SHOWING,
+        rich_help_panel=OUTPUT,
         show_default=False,
     ),
 ]
-Config = Annotated[str | None, typer.Option(help="A TOML file, or a registry function with --module.")]
-Module = Annotated[str | None, typer.Option(help="A model of the trainer, whose --config is a function.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+Config = Annotated[str | None, typer.Option(help="A TOML file; with --module the name of a registry function.")]
+Module = Annotated[
+    str | None, typer.Option(help="A model of the trainer, such as llama3, whose registry holds the --config.")
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """What is read, and how."""
 
     rank: Rank = None
@@ -129,22 +155,22 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class StepReading(Reading):
-    """The same, of artefacts that belong to a step."""
+class StepReadOptions(ReadOptions):
+    """The same for files that belong to a step."""
 
     step: Step = None
 
 
 @dataclass(frozen=True)
-class TraceReading(StepReading):
-    """The same, of profiler traces."""
+class TraceReadOptions(StepReadOptions):
+    """The same for profiler traces."""
 
     peak_tflops: PeakTflops = None
 
 
 @dataclass(frozen=True)
-class Document:
-    """How an answer is printed."""
+class DocumentOptions:
+    """How an answer is printed or written."""
 
     as_json: Json = False
     printed: Printed = None
@@ -153,14 +179,14 @@ class Document:
     debug: Debug = False
 
     @property
-    def form(self) -> Format | None:
-        """The format that was asked for."""
+    def asked_format(self) -> Format | None:
+        """The format that was asked for; None leaves it to the name of the output file."""
         return Format.JSON if self.as_json else self.printed
 
 
 @dataclass(frozen=True)
-class Showing(Document):
-    """How an answer is shown: as a document, or by the terminal app or the dashboard."""
+class ShowOptions(DocumentOptions):
+    """How an answer is shown: as a document, in the terminal app or in the dashboard."""
 
     no_tui: NoTui = False
     web: Web = False
@@ -168,17 +194,17 @@ class Showing(Document):
     @property
     def interactive(self) -> bool:
         """Whether the terminal app opens: on a terminal, when nothing else was asked for."""
-        return not (self.form or self.output or self.no_tui or self.web) and on_terminal()
+        return not (self.asked_format or self.output or self.no_tui or self.web) and on_terminal()
 
 
 def on_terminal() -> bool:
-    """Whether the terminal app can run: it reads keys from stdin and draws on stderr."""
+    """Return whether the terminal app can run: it reads keys from stdin and draws on stderr."""
     return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 @dataclass(frozen=True)
-class Model:
-    """Whose configuration."""
+class ModelOptions:
+    """Which configuration of the trainer."""
 
     config: Config = None
     module: Module = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.commands.failure_gate import gate
+from workbench.commands.failure_gate import parse_gate
 from workbench.errors import UsageProblem
 
 ROOT = Path(__file__).parents[2]
@@ -24,14 +24,14 @@ ROOT = Path(__file__).parents[2]
     ],
 )
 def test_gates(text, severity, limits):
-    found = gate(text)
+    found = parse_gate(text)
     assert (found.severity, found.limits) == (severity, pytest.approx(limits))
 
 
 @pytest.mark.parametrize("text", ["speed", "step_time<3%", "error>3%", "step_time>x", "info"])
-def test_what_is_no_gate(text):
+def test_what_is_no_parse_gate(text):
     with pytest.raises(UsageProblem, match="not known"):
-        gate(text)
+        parse_gate(text)
 
 
 def run_of(folder, ms):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.commands.live_dumps import folder_of
+from workbench.commands.live_dumps import run_folder
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests/fixtures/foreign_job.py"
@@ -143,7 +143,7 @@ def test_a_process_without_a_recorder_is_left_alone() -> None:
         process.kill()
     assert said.returncode == 3
     error, hint = said.stderr.strip().splitlines()
-    assert "(sleep 600) has no recorder" in error
+    assert "(sleep 600) has no recorder to ask" in error
     assert "py-spy dump" in hint
     assert "recorders.start" in hint
 
@@ -155,7 +155,7 @@ def test_a_launcher_stands_for_its_ranks(tmp_path: Path) -> None:
         deadline = time.monotonic() + 120
         while not held.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert folder_of(launcher.pid) == tmp_path
+        assert run_folder(launcher.pid) == tmp_path
         os.killpg(launcher.pid, signal.SIGKILL)
 
 

@@ -18,7 +18,7 @@ from workbench.tui.panes.memory_evidence import Evidence
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
 from workbench.tui.source_screen import SourceScreen
-from workbench.tui.subject import Comparison
+from workbench.tui.subject import ComparisonSubject
 from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.charts.step_charts import LossLine, PhaseStack
 from workbench.tui.widgets.row_list import Rows
@@ -123,7 +123,7 @@ async def test_the_life_of_a_block_and_what_changed(fixtures):
 
 async def test_two_runs_side_by_side(fixtures):
     runs = (discover(fixtures / name) for name in ("healthy_2ranks", "leak_2ranks"))
-    app = WorkbenchApp(Comparison(*runs, Options()))
+    app = WorkbenchApp(ComparisonSubject(*runs, Options()))
     async with app.run_test(size=(120, 40)) as pilot:
         text = await press(app, pilot, "")
         assert "what was measured" in text

@@ -28,7 +28,7 @@ def test_the_job_of_each_node_is_this_launcher():
     assert f"{sys.executable} -m workbench launch" in started
     assert "--nnodes 4" in started
     assert "--nproc" not in started, "the node knows its devices, the login node does not"
-    assert started.endswith('--rdzv-endpoint "$meeting" --training.steps 7')
+    assert started.endswith('--rdzv-endpoint "$rendezvous" --training.steps 7')
 
 
 def test_torchx_starts_the_trainer():

@@ -9,7 +9,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from terminal import app_on, settle, shown, until
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.subject import Comparison
+from workbench.tui.subject import ComparisonSubject
 from workbench.watch.app import WatchApp
 
 SCREENS = Path(__file__).parent / "screens"
@@ -68,7 +68,7 @@ async def test_views(elsewhere, size):
 @pytest.mark.parametrize("size", SIZES)
 async def test_comparison(elsewhere, size):
     app = WorkbenchApp(
-        Comparison(*(discover(Path(name)) for name in ("healthy_2ranks", "straggler_2ranks")), Options())
+        ComparisonSubject(*(discover(Path(name)) for name in ("healthy_2ranks", "straggler_2ranks")), Options())
     )
     async with app.run_test(size=size) as pilot:
         await settle(app, pilot, rest=0.12)
@@ -79,7 +79,7 @@ async def test_comparison(elsewhere, size):
 async def test_a_watched_job_that_has_ended(elsewhere, size):
     app = WatchApp(Path("stuck_2ranks"))
     async with app.run_test(size=size) as pilot:
-        while app.scene is None or app.scene.report is None or app.scene.asking:
+        while app.job is None or app.job.report is None or app.job.analysing:
             await pilot.pause(0.1)
         await pilot.pause(0.6)
         await matches("watch", size, app, pilot)

@@ -11,7 +11,7 @@ from terminal import app_on, settle, shown
 from workbench.present import units
 from workbench.tui.app import WorkbenchApp, open_app
 from workbench.tui.panes.memory_evidence import Evidence
-from workbench.tui.subject import RunCase
+from workbench.tui.subject import RunSubject
 from workbench.tui.view_tabs import Views
 from workbench.tui.widgets.charts.block_map import FREE, LABEL, BlockMap
 from workbench.tui.widgets.charts.collective_matrix import Matrix
@@ -205,7 +205,7 @@ def test_what_is_loaded_is_never_looked_through_for_garbage(oom, monkeypatch):
     held = []
     monkeypatch.setattr(WorkbenchApp, "run", lambda _app: held.append((gc.get_freeze_count(), len(gc.get_objects()))))
     try:
-        open_app(RunCase(oom, "incident", Options()))
+        open_app(RunSubject(oom, "incident", Options()))
     finally:
         gc.unfreeze()
     [(frozen, left)] = held

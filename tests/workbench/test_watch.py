@@ -15,8 +15,8 @@ from workbench.commands.watch import watch
 from workbench.present.sparkline import spark
 from workbench.tui.widgets.row_list import Rows
 from workbench.watch.app import WatchApp
-from workbench.watch.job_state import Scene
-from workbench.watch.status_text import board
+from workbench.watch.status_text import status_text
+from workbench.watch.watched_job import WatchedJob
 
 COMMAND = [sys.executable, "-m", "workbench"]
 
@@ -65,7 +65,7 @@ def shown(app):
 async def test_the_app_tells_verdict_and_ranks(stuck, size):
     app = WatchApp(stuck.root)
     async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: app.scene is not None and app.scene.report is not None)
+        await until(pilot, lambda: app.job is not None and app.job.report is not None)
         assert "✗ failed  step 5/10" in shown(app)
         ranks = app.query_one(Rows)
         assert "gone" in ranks.render_line(1).text
@@ -106,11 +106,11 @@ def test_a_board_of_many_ranks_fits_and_shows_trouble_first():
     stall = Stall(ranks=[700], step=7, phase="fwd", for_s=9.0, dumps_in_s=31.0, ends_in_s=91.0)
     now = Now(status="stalled", world_size=1000, steps=20, ranks=ranks, stall=stall)
     console = Console(file=io.StringIO(), width=80, color_system=None)
-    console.print(board(Scene(now), 80, 24))
+    console.print(status_text(WatchedJob(now), 80, 24))
     lines = console.file.getvalue().splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
-    assert "rank 700 stands in fwd of step 7 for 9 s; dumps are asked for in 31 s" in " ".join(lines)
+    assert "rank 700 has been in fwd of step 7 for 9 s; dumps are written in 31 s" in " ".join(lines)
     head = next(n for n, line in enumerate(lines) if line.startswith(" rank state"))
     assert "[31m[red]" in lines[head + 1]
     assert "1.0 GiB step 12" in lines[head + 2]

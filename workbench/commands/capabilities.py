@@ -1,4 +1,4 @@
-"""`workbench capabilities`: what can be asked, how, and what comes back; read off the commands themselves."""
+"""`workbench capabilities`: what each command takes and prints, read from the commands themselves."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -6,10 +6,11 @@ from enum import StrEnum
 from importlib.resources import files
 from inspect import signature
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
+from typer.models import OptionInfo, ParameterInfo
 
 from analyzers.errors import Exit
 from analyzers.report import Report, Status, Verdict, tool_version
@@ -28,13 +29,16 @@ DOCUMENT_OF = {
     "capabilities": "capabilities",
     "config explain": "config",
 }
-"""What `--json` of a command prints: the name for `workbench schema`."""
+"""The document that a command prints with `--json`, by its name in `workbench schema`."""
 
-TYPES = {str: "text", int: "integer", float: "float", bool: "boolean", Path: "path"}
+TYPES: dict[object, str] = {str: "text", int: "integer", float: "float", bool: "boolean", Path: "path"}
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """An argument (no `flags`) or option of a command. `type` is one of text, integer, float, boolean, path, choice."""
+    """An argument (without `flags`) or option of a command.
+
+    `type` is one of text, integer, float, boolean, path and choice.
+    """
 
     name: str
     flags: list[str]
@@ -47,7 +51,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command. `schema` names the document that it prints with `--json`."""
+    """A command; `schema` names the document that it prints with `--json`."""
 
     name: str
     summary: str
@@ -56,7 +60,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class CapabilitiesData(msgspec.Struct, frozen=True):
-    """All commands, what they read, and what exit statuses mean."""
+    """All commands, the kinds of files that they read, and what their exit statuses mean."""
 
     commands: list[Command]
     kinds: list[str]
@@ -66,8 +70,8 @@ class CapabilitiesData(msgspec.Struct, frozen=True):
 
 
 def capabilities(app: typer.Typer) -> Report[CapabilitiesData]:
-    """What the command line `app` can do."""
-    commands = list(described(app))
+    """Return what the command line `app` can do."""
+    commands = list(describe_commands(app))
     data = CapabilitiesData(
         commands=commands,
         kinds=list(Kind),
@@ -83,12 +87,12 @@ def capabilities(app: typer.Typer) -> Report[CapabilitiesData]:
 
 
 def skill() -> str:
-    """How to work with this tool, for a coding agent."""
+    """Return the instructions for a coding agent that works with this tool."""
     return files("workbench").joinpath("SKILL.md").read_text(encoding="utf-8")
 
 
-def described(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
-    """Every command of an application, those of its groups as `config show`."""
+def describe_commands(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
+    """Yield every command of an application; those of a group have its name in front, as `config show`."""
     for info in app.registered_commands:
         assert info.callback is not None, "a command is registered with its function"
         name = f"{prefix}{info.name or info.callback.__name__}"
@@ -96,34 +100,38 @@ def described(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
         yield Command(name, summary, parameters(info.callback), DOCUMENT_OF.get(name))
     for group in app.registered_groups:
         assert group.typer_instance is not None, "a group is registered with its application"
-        yield from described(group.typer_instance, f"{group.name} ")
+        yield from describe_commands(group.typer_instance, f"{group.name} ")
 
 
-def parameters(function: Callable[..., Any]) -> list[Parameter]:
-    """The arguments and options that a command's function declares as `Annotated[type, typer.Option(...)]`."""
+def parameters(function: Callable[..., object]) -> list[Parameter]:
+    """Return the arguments and options that a function declares as `Annotated[type, typer.Option(...)]`."""
     hints = get_type_hints(function, include_extras=True)
-    declared = [(one, get_args(hints[one.name])) for one in signature(function).parameters.values()]
-    return [parameter(one, annotation[0], annotation[1]) for one, annotation in declared if len(annotation) > 1]
+    declared = [(parameter, get_args(hints[parameter.name])) for parameter in signature(function).parameters.values()]
+    return [describe(parameter, hint[0], hint[1]) for parameter, hint in declared if len(hint) > 1]
 
 
-def parameter(one: inspect.Parameter, kind: Any, info: Any) -> Parameter:
+def describe(parameter: inspect.Parameter, kind: object, info: ParameterInfo) -> Parameter:
+    """Return one parameter; `kind` is its type without the annotation `info`."""
     plain = next((inner for inner in get_args(kind) if inner is not type(None)), kind)
     many = get_origin(kind) is list or get_origin(plain) is list
     plain = get_args(plain)[0] if get_origin(plain) is list else plain
-    default = one.default if isinstance(one.default, str | int | float) and one.default is not False else None
+    choices = list(plain) if isinstance(plain, type) and issubclass(plain, StrEnum) else []
+    default = parameter.default if isinstance(parameter.default, str | int | float) else False
     return Parameter(
-        name=one.name.lstrip("_"),
-        flags=flags(one.name, info) if isinstance(info, typer.models.OptionInfo) else [],
-        type="choice" if isinstance(plain, type) and issubclass(plain, StrEnum) else TYPES.get(plain, "text"),
+        name=parameter.name.lstrip("_"),
+        flags=flags(parameter.name, info) if isinstance(info, OptionInfo) else [],
+        type="choice" if choices else TYPES.get(plain, "text"),
         help=info.help or "",
-        required=one.default is inspect.Parameter.empty,
+        required=parameter.default is inspect.Parameter.empty,
         multiple=many,
-        choices=list(plain) if isinstance(plain, type) and issubclass(plain, StrEnum) else [],
-        default=None if default is None else str(default),
+        choices=[str(choice) for choice in choices],
+        default=None if default is False else str(default),
     )
 
 
-def flags(name: str, info: Any) -> list[str]:
-    """How an option is spelled. The first spelling of an annotation is kept where a default would stand."""
-    declared = [text for text in (info.default, *(info.param_decls or ())) if isinstance(text, str) and text[:1] == "-"]
+def flags(name: str, info: OptionInfo) -> list[str]:
+    """Return how an option is spelled: as declared, else by its name."""
+    # In an annotation Typer takes the first spelling for the default.
+    spellings = [info.default, *(info.param_decls or ())]
+    declared = [text for text in spellings if isinstance(text, str) and text.startswith("-")]
     return declared or ["--" + name.lstrip("_").replace("_", "-")]

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -15,14 +14,14 @@ from workbench.run_settings import SIGNS
 
 
 class ConfigData(msgspec.Struct, frozen=True):
-    """Every key that was written, in the order written."""
+    """Every key that the file and the flags set, in their order."""
 
-    keys: list[dict[str, Any]]
+    keys: list[dict[str, object]]
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """The trainer's complaints as this house's."""
+def trainer_errors_as_ours() -> Iterator[None]:
+    """Raise a `UsageProblem` in place of the trainer's own error."""
     try:
         yield
     except trainer_config.ConfigError as error:
@@ -30,8 +29,8 @@ def told() -> Iterator[None]:
 
 
 def show(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
-    """The resolved configuration as TOML, or as JSON."""
-    with told():
+    """Return the resolved configuration as TOML, or as JSON."""
+    with trainer_errors_as_ours():
         config = trainer_config.load(file, overrides)
     if as_json:
         return msgspec.json.format(msgspec.json.encode(trainer_config.as_dict(config)), indent=2).decode()
@@ -39,32 +38,35 @@ def show(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
 
 
 def explain(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
-    """Every key with its class, as text or as the JSON of the contract."""
-    with told():
+    """Return every key with its class, as text or as a JSON document."""
+    with trainer_errors_as_ours():
         reports = trainer_config.explain(file, overrides)
     if as_json:
         return document(reports).json().decode()
-    return "\n".join(line(report) for report in reports) or "no keys: every value is the default"
+    return "\n".join(key_line(report) for report in reports) or "no key is set: every value is the default"
 
 
-def line(report: trainer_config.KeyReport) -> str:
-    """One key as `✓ honoured    training.steps = 10   (line 3)`."""
+def key_line(report: trainer_config.KeyReport) -> str:
+    """Return one key as `✓ honoured    training.steps = 10   (line 3)`."""
     source = f" (from {report.source})" if report.source and report.source != report.key else ""
-    place = f"   (line {report.line})" if report.line else ""
-    meant = f" Did you mean {report.suggestion}?" if report.suggestion else ""
-    why = f"\n    {report.reason}.{meant}" if report.reason else ""
-    return f"{SIGNS[report.cls]} {report.cls:<11} {report.key} = {report.value!r}{source}{place}{why}"
+    line = f"   (line {report.line})" if report.line else ""
+    suggestion = f" Did you mean {report.suggestion}?" if report.suggestion else ""
+    why = f"\n    {report.reason}.{suggestion}" if report.reason else ""
+    return f"{SIGNS[report.cls]} {report.cls:<11} {report.key} = {report.value!r}{source}{line}{why}"
 
 
 def document(reports: Sequence[trainer_config.KeyReport]) -> Report[ConfigData]:
-    """The account as a report: unknown keys are errors, and so are those without which the result would differ."""
+    """Return the keys as a report.
+
+    Unknown keys are errors, and so are ignored keys that would change the result of the training.
+    """
     findings = ranked(
         Finding(
             id=f"config.{'refused' if report.refused else 'unknown'}.{report.key}",
             severity=Severity.ERROR,
-            title=f"{report.source or report.key} cannot be followed",
+            title=f"the trainer cannot honour {report.source or report.key}",
             why=f"{report.reason}",
-            next=f"write {report.suggestion}" if report.suggestion else "leave the key out",
+            next=f"write {report.suggestion}" if report.suggestion else "remove the key",
             confidence=1.0,
         )
         for report in reports

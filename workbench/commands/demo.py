@@ -1,4 +1,4 @@
-"""`workbench demo`: a small real incident on CPU, made and explained."""
+"""`workbench demo`: run a small job on CPU that really fails, and explain it."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from workbench.commands.analyse import open_folder
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, plan
-from workbench.launch.run import launched
+from workbench.launch.run import launch
 from workbench.options import Format, on_terminal
 from workbench.present import render
 
@@ -41,32 +41,32 @@ RECORDERS = (
     "--comm.train_timeout_seconds",
     "15",
 )
-"""Everything on, and a timeout that is soon over."""
+"""All recorders on, and a timeout that nobody minds waiting for."""
 
 
 def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as_json: bool) -> Exit:
-    """Make the incident and show what came of it. 0 whatever broke: it was meant to break."""
+    """Run the job and explain how it failed; the exit status is 0, as it was meant to fail."""
     name = SHORT_NAMES.get(incident, incident)
     if name not in INCIDENTS:
-        raise UsageProblem(f"no incident {incident}", f"one of hang, {', '.join(INCIDENTS)}")
-    place = folder or Path("outputs") / f"demo-{incident}"
-    outcome = launched(plan(request(name, nproc, place)))
+        raise UsageProblem(f"no incident {incident}", f"choose hang, {', '.join(INCIDENTS)}")
+    target = folder or Path("outputs") / f"demo-{incident}"
+    outcome = launch(plan(request(name, nproc, target)))
     if outcome.status == "interrupted":
         return Exit.INTERRUPTED
     if tui and on_terminal():
-        return open_folder(place)
-    run = discover(place)
+        return open_folder(target)
+    run = discover(target)
     note("")
     sys.stdout.write(render(ask(JOINED, run, Options()), Format.JSON if as_json else Format.TEXT, run))
     return Exit.OK
 
 
-def request(name: str, nproc: int, place: Path) -> Request:
-    """A run of the debug model that is short enough to wait for."""
+def request(name: str, nproc: int, folder: Path) -> Request:
+    """Return the launch of the debug model, which is done in seconds."""
     return Request(
         module="llama3",
         config="llama3_debugmodel",
         incident=name,
         nproc=nproc,
-        overrides=("--job.dump_folder", str(place), *RECORDERS),
+        overrides=("--job.dump_folder", str(folder), *RECORDERS),
     )

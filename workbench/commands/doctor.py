@@ -1,4 +1,4 @@
-"""`workbench doctor`: what this machine has, what is set wrong, and how to mend it."""
+"""`workbench doctor`: which versions and devices does this machine have, what is set wrong, and how to fix it?"""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from analyzers.errors import Exit
 from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked, status_of, tool_version
 from analyzers.store import cache_folder
 from workbench.clashes import clashes
-from workbench.launch.plan import devices
+from workbench.launch.plan import gpu_count
 
 PACKAGES = ("torch", "tensorboard", "numpy", "pandas", "msgspec", "isal", "textual", "dash", "plotly", "typer")
 VARIABLES = (
@@ -33,7 +33,7 @@ VARIABLES = (
 
 
 class DoctorData(msgspec.Struct, frozen=True):
-    """What was looked at: package versions (None: absent), devices, variables that are set, tools found."""
+    """What was checked: versions of packages (None: not installed), devices, variables that are set, paths of tools."""
 
     python: str
     packages: dict[str, str | None]
@@ -44,30 +44,31 @@ class DoctorData(msgspec.Struct, frozen=True):
 
 
 def examine(*, as_json: bool) -> Exit:
-    """Print the findings; the exit status is 0 even if some are errors, as with every analysis."""
+    """Print the findings; the exit status is 0 even with errors among them, as with every analysis."""
     report = diagnosis()
-    print(report.json().decode() if as_json else text(report))
+    print(report.json().decode() if as_json else as_text(report))
     return Exit.OK
 
 
 def diagnosis() -> Report[DoctorData]:
+    """Return the report on this machine."""
     data = DoctorData(
         python=platform.python_version(),
-        packages={name: installed(name) for name in PACKAGES},
-        cuda_devices=devices(),
+        packages={name: installed_version(name) for name in PACKAGES},
+        cuda_devices=gpu_count(),
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
         tools={name: shutil.which(name) for name in ("py-spy", "nvidia-smi", "chromium", "g++")},
         cache=str(cache_folder()),
     )
     findings = ranked(problems(data))
-    sentence = "; ".join(f.title for f in findings if f.severity != Severity.INFO) or "nothing is set wrong"
+    sentence = "; ".join(f.title for f in findings if f.severity != Severity.INFO) or "no problem found"
     verdict = Verdict(status=status_of(findings), kind="doctor", sentence=sentence, confidence=1.0)
     return Report(
         schema="workbench.doctor/1", version=tool_version(), inputs=[], verdict=verdict, findings=findings, data=data
     )
 
 
-def installed(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
@@ -75,7 +76,7 @@ def installed(name: str) -> str | None:
 
 
 def problems(data: DoctorData) -> Iterator[Finding]:
-    """What is wrong, and what merely limits."""
+    """Yield what is set wrong, and what limits the tool."""
     yield from training_problems(data)
     yield from recorder_problems(data.variables)
     yield from clashes()
@@ -84,8 +85,8 @@ def problems(data: DoctorData) -> Iterator[Finding]:
             "doctor.cache",
             Severity.WARNING,
             f"the cache folder {data.cache} cannot be written to",
-            "Every artefact is read anew each time.",
-            "set WORKBENCH_CACHE to a folder that can",
+            "Every command reads all files again.",
+            "set WORKBENCH_CACHE to a folder that can be written to",
         )
 
 
@@ -96,7 +97,7 @@ def training_problems(data: DoctorData) -> Iterator[Finding]:
             "doctor.no_torch",
             Severity.INFO,
             "torch is not installed",
-            "Analysing works without it; launching does not.",
+            "The analysis works without torch; `launch`, `demo`, `estimate` and `tokens` do not.",
             "pip install 'torch-workbench[train]'",
         )
     elif tuple(int(part) for part in torch.split("+")[0].split(".")[:2]) < (2, 9):
@@ -104,12 +105,16 @@ def training_problems(data: DoctorData) -> Iterator[Finding]:
             "doctor.old_torch",
             Severity.WARNING,
             f"torch {torch} is older than 2.9",
-            "The trainer needs 2.9 or newer.",
+            "The trainer needs torch 2.9 or newer.",
             "pip install -U 'torch>=2.9'",
         )
     if torch and not data.cuda_devices:
         yield finding(
-            "doctor.no_gpu", Severity.INFO, "no CUDA device", "Jobs run on CPU with gloo.", "nothing, if that is meant"
+            "doctor.no_gpu",
+            Severity.INFO,
+            "no CUDA device found",
+            "Jobs run on CPU with gloo.",
+            "on a GPU machine check `nvidia-smi`",
         )
 
 
@@ -118,8 +123,8 @@ def recorder_problems(variables: dict[str, str]) -> Iterator[Finding]:
         yield finding(
             "doctor.detail",
             Severity.WARNING,
-            "TORCH_DISTRIBUTED_DEBUG=DETAIL makes Flight Recorder useless",
-            "Its wrapper's own collectives fill the ring, and every entry loses its group.",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL makes Flight Recorder dumps useless",
+            "It wraps each process group: the wrapper's own collectives fill the buffer, and entries lose their group.",
             "unset TORCH_DISTRIBUTED_DEBUG, or set it to INFO",
         )
     rings = [variables[name] for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE") if name in variables]
@@ -127,45 +132,45 @@ def recorder_problems(variables: dict[str, str]) -> Iterator[Finding]:
         yield finding(
             "doctor.no_ring",
             Severity.WARNING,
-            "Flight Recorder is switched off",
-            "A hang leaves no dump behind.",
+            "Flight Recorder is off: its buffer size is 0",
+            "A hang will leave no dumps.",
             "set TORCH_FR_BUFFER_SIZE to 20000",
         )
     if variables.get("TORCH_NCCL_DUMP_ON_TIMEOUT") in ("0", "false"):
         yield finding(
             "doctor.no_dump",
             Severity.WARNING,
-            "no dump is written at a timeout",
-            "TORCH_NCCL_DUMP_ON_TIMEOUT is off.",
+            "TORCH_NCCL_DUMP_ON_TIMEOUT is off",
+            "A collective that times out will leave no dumps.",
             "set TORCH_NCCL_DUMP_ON_TIMEOUT=1",
         )
     if variables.get("CUDA_LAUNCH_BLOCKING") == "1":
         yield finding(
             "doctor.blocking",
             Severity.WARNING,
-            "CUDA_LAUNCH_BLOCKING=1 makes every step slow",
-            "Each kernel is waited for, so step times and traces mean nothing.",
+            "CUDA_LAUNCH_BLOCKING=1 slows down every step",
+            "The host waits for each kernel, so step times and traces say nothing about a normal run.",
             "unset CUDA_LAUNCH_BLOCKING",
         )
 
 
-def finding(name: str, severity: Severity, title: str, why: str, mend: str) -> Finding:
-    return Finding(id=name, severity=severity, title=title, why=why, next=mend, confidence=1.0)
+def finding(name: str, severity: Severity, title: str, why: str, fix: str) -> Finding:
+    return Finding(id=name, severity=severity, title=title, why=why, next=fix, confidence=1.0)
 
 
 def writable(folder: Path) -> bool:
-    """Whether the folder, or the nearest one above it that exists, can be written to."""
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    return os.access(there, os.W_OK)
+    """Return whether the folder, or the nearest one above it that exists, can be written to."""
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    return os.access(existing, os.W_OK)
 
 
-def text(report: Report[DoctorData]) -> str:
+def as_text(report: Report[DoctorData]) -> str:
+    """Return the report as lines: the verdict, what the machine has, and each finding with what to do."""
     data = report.data
-    have = [("python", data.python), *((name, found or "-") for name, found in data.packages.items())]
-    have += [("CUDA devices", str(data.cuda_devices)), *((name, found or "-") for name, found in data.tools.items())]
+    items = [("python", data.python), *data.packages.items(), ("CUDA devices", str(data.cuda_devices))]
     lines = [f"{'✓' if report.verdict.status is Status.OK else '!'} {report.verdict.sentence}", ""]
-    lines += [f"  {name:<14}{found}" for name, found in have]
+    lines += [f"  {name:<14}{value or 'not installed'}" for name, value in (*items, *data.tools.items())]
     lines += [f"  {name}={value}" for name, value in data.variables.items()]
-    for found in report.findings:
-        lines += ["", f"{found.severity}: {found.title}. {found.why}", f"  next: {found.next}"]
+    for problem in report.findings:
+        lines += ["", f"{problem.severity}: {problem.title}. {problem.why}", f"  next: {problem.next}"]
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from analyzers.words import share, size
 from trainer.config import ConfigError, JobConfig, load
 from workbench.commands.trainer_process import ask_trainer
 from workbench.errors import UsageProblem
-from workbench.launch.plan import Request, own_environment, shape, trainer_arguments
+from workbench.launch.plan import Request, own_environment, trainer_arguments
 from workbench.trainer_answers import EstimateData, Option, Rehearsed
 
 NEAR_LIMIT = 0.9
@@ -52,8 +52,8 @@ def subject(request: Request) -> Run:
 
 def rehearse(request: Request, arguments: tuple[str, ...]) -> Rehearsed:
     loaded(arguments)
-    ranks = shape(request)
-    world = {"WORLD_SIZE": str(ranks["nproc"] * ranks["nnodes"]), "CUDA_VISIBLE_DEVICES": ""}
+    ranks = request.processes_per_node * request.nnodes
+    world = {"WORLD_SIZE": str(ranks), "CUDA_VISIBLE_DEVICES": ""}
     return ask_trainer("trainer.estimate", arguments, Rehearsed, own_environment(request) | world)
 
 

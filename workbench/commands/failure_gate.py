@@ -1,8 +1,7 @@
-"""When a comparison fails a CI job: from a severity on, or by the measures that a gate names."""
+"""When does `compare --fail-on` fail a CI job: from a severity on, or by the measures that it names?"""
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 from analyzers.compare import ALLOWED_CHANGES, Measure
 from analyzers.report import Report, Severity
@@ -10,41 +9,46 @@ from workbench.errors import UsageProblem
 
 MEASURES = tuple(Measure)
 ITEM = re.compile(r"(\w+)(?:\s*>\s*(\d+(?:\.\d+)?)\s*(%?))?")
-USUAL_LIMIT = 0.1
+DEFAULT_LIMIT = 0.1
 
 
 @dataclass
 class Gate:
-    """`limits`: the relative change for the worse of each named measure that is borne."""
+    """The severity from which on a finding fails, and by how much each named measure may get worse (0.1: 10 %)."""
 
     severity: Severity | None = None
     limits: dict[str, float] = field(default_factory=dict)
 
-    def fails(self, report: Report[Any]) -> bool:
-        """Whether a finding is so severe, or is on a named measure: that it is worse, or cannot be judged."""
+    def fails(self, report: Report[object]) -> bool:
+        """Return whether a finding is too severe, or says that a named measure is worse or cannot be judged."""
         worst = report.worst()
         if self.severity and worst and worst.weight >= self.severity.weight:
             return True
-        named = {f"compare.{name}{end}" for name in self.limits for end in ("", "_undecided")}
-        named |= {"compare.step_time_mean"} if "step_time" in self.limits else set()
-        return any(finding.id in named for finding in report.findings)
+        ids = {f"compare.{name}{ending}" for name in self.limits for ending in ("", "_undecided")}
+        # The median may hold while a few slow steps raise the mean: both are the step time to whoever names it.
+        ids |= {"compare.step_time_mean"} if "step_time" in self.limits else set()
+        return any(finding.id in ids for finding in report.findings)
 
 
-def gate(text: str | None) -> Gate:
-    """`error`, or measures with or without a limit: `step_time>3%,memory>0.1,loss`."""
-    found = Gate()
+def parse_gate(text: str | None) -> Gate:
+    """Return the gate of `error`, or of measures with or without a limit: `step_time>3%,memory>0.1,loss`.
+
+    Raises:
+        UsageProblem: An item is neither a severity nor a measure.
+    """
+    gate = Gate()
     for item in (part.strip() for part in (text or "").split(",") if part.strip()):
-        name, limit, percent = parts(item)
+        name, limit, percent = parse_item(item)
         if name in MEASURES:
-            usual = ALLOWED_CHANGES.get(name, USUAL_LIMIT)
-            found.limits[name] = float(limit) / (100 if percent else 1) if limit else usual
+            usual = ALLOWED_CHANGES.get(name, DEFAULT_LIMIT)
+            gate.limits[name] = float(limit) / (100 if percent else 1) if limit else usual
         else:
-            found.severity = Severity(name)
-    return found
+            gate.severity = Severity(name)
+    return gate
 
 
-def parts(item: str) -> tuple[str, str | None, str | None]:
-    """(name, number, percent sign) of an item."""
+def parse_item(item: str) -> tuple[str, str | None, str | None]:
+    """Return (name, limit, percent sign) of an item."""
     match = ITEM.fullmatch(item)
     if match and (match[1] in MEASURES or (match[1] in ("warning", "error") and not match[2])):
         return match[1], match[2], match[3]

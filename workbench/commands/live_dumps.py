@@ -1,4 +1,4 @@
-"""`workbench hang --run` and `--pid`: dumps of a job that hangs right now, by the collector of the recorders."""
+"""`workbench hang --run` and `--pid`: ask the recorders of a job that hangs right now for dumps."""
 
 import os
 import subprocess
@@ -10,99 +10,106 @@ from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.python_path import command, environment
 
-PATIENCE_S = 120
+TIMEOUT_S = 120
 STACKS_FILE = ".stacks_"
-"""The recorder of a rank holds a file of this name open in the dumps of its run."""
-FIFO = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+"""The recorder of a rank keeps a file of this name open in the `dumps` of its run."""
+DUMP_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+COMMAND_LENGTH = 80
 
 
-def subjects(paths: Sequence[Path], run: Path | None, pids: Sequence[int]) -> list[Path]:
-    """What is to be analysed: paths as given, and the folders of runs whose ranks are asked for dumps here and now.
+def paths_to_read(paths: Sequence[Path], run: Path | None, pids: Sequence[int]) -> list[Path]:
+    """Return the paths to analyse: those given, and the folders of jobs whose ranks have just written dumps.
 
     Raises:
         InputError: No rank of the run lives on this machine, or a process has no recorder to ask.
         UsageProblem: Nothing was given.
     """
-    folders = list(dict.fromkeys([*([run] if run else []), *map(folder_of, pids)]))
+    folders = list(dict.fromkeys([*([run] if run else []), *map(run_folder, pids)]))
     if not folders and not paths:
-        raise UsageProblem("hang: nothing to look at", "give a folder of dumps, --run FOLDER or --pid PID")
+        raise UsageProblem("hang: nothing to read", "give a folder of dumps, --run FOLDER or --pid PID")
     for folder in folders:
-        collect(folder)
+        collect_dumps(folder)
     return [*paths, *folders]
 
 
-def collect(folder: Path) -> None:
+def collect_dumps(folder: Path) -> None:
     """Take one set of dumps of all ranks on this machine, in a process of its own."""
     note(f"asking the ranks of {folder} for their dumps, twice")
     collector = command("workbench.recorders.hang.collector", str(folder), "--once")
     try:
         done = subprocess.run(
-            collector, capture_output=True, text=True, check=False, env=environment(), timeout=PATIENCE_S
+            collector, capture_output=True, text=True, check=False, env=environment(), timeout=TIMEOUT_S
         )
     except subprocess.TimeoutExpired as error:
         raise InputError(
-            f"{folder}: the ranks gave no answer in {PATIENCE_S} s", "is its file system alive?"
+            f"{folder}: the ranks did not answer within {TIMEOUT_S} s", "check that its file system responds"
         ) from error
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["the collector failed"])[-1]
-        raise InputError(why, f"what was recorded before: workbench hang {folder}")
+        raise InputError(why, f"to read what was recorded before: workbench hang {folder}")
     note(f"dumps in {done.stdout.strip()}")
 
 
-def folder_of(pid: int) -> Path:
-    """The run folder of a process that has a recorder, or has started one that does, as a launcher has its ranks."""
+def run_folder(pid: int) -> Path:
+    """Return the run folder of a rank, or of the launcher of a rank, that has a recorder.
+
+    Raises:
+        InputError: There is no such process, it belongs to another user, or it has no recorder.
+    """
     if not Path("/proc/self/fd").is_dir():
         raise UsageProblem("--pid needs Linux", "give the folder of the job with --run")
     try:
         list(Path(f"/proc/{pid}/fd").iterdir())
     except FileNotFoundError as error:
-        raise InputError(f"no process {pid} on this machine", "ranks of other machines are asked there") from error
+        raise InputError(f"no process {pid} on this machine", "run this on the machine of the process") from error
     except PermissionError as error:
-        raise InputError(f"process {pid} belongs to somebody else", "ask as the user who runs the job") from error
-    folder = next((found for one in family(pid) if (found := held_folder(one))), None)
+        raise InputError(f"process {pid} belongs to another user", "run this as the user of the job") from error
+    folder = next((folder for member in descendants(pid) if (folder := recorder_folder(member))), None)
     if folder is None:
-        what = f"process {pid} ({command_of(pid)}) has no recorder that could be asked"
-        raise InputError(what, without_recorder(pid))
+        raise InputError(f"process {pid} ({command_line(pid)}) has no recorder to ask", without_recorder(pid))
     return folder
 
 
-def family(pid: int) -> Iterator[int]:
-    """A process, and all that it has started."""
+def descendants(pid: int) -> Iterator[int]:
+    """Yield a process and all that it has started, as a launcher its ranks."""
     yield pid
-    for child in read(pid, f"task/{pid}/children").split():
-        yield from family(int(child))
+    for child in read_proc(pid, f"task/{pid}/children").split():
+        yield from descendants(int(child))
 
 
-def held_folder(pid: int) -> Path | None:
-    """The run folder of a rank, by the file that its recorder holds open."""
+def recorder_folder(pid: int) -> Path | None:
+    """Return the run folder of a rank, found by the file that its recorder keeps open; None without a recorder."""
     try:
         targets = [Path(os.path.realpath(link)) for link in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return None
-    held = (t for t in targets if t.name.startswith(STACKS_FILE) and t.parent.name == "dumps")
-    return next((target.parent.parent for target in held), None)
+    stacks = (path for path in targets if path.name.startswith(STACKS_FILE) and path.parent.name == "dumps")
+    return next((path.parent.parent for path in stacks), None)
 
 
-def command_of(pid: int) -> str:
-    words = read(pid, "cmdline").split(b"\0")
-    return b" ".join(words).decode(errors="replace").strip()[:80] or "no command line"
+def command_line(pid: int) -> str:
+    words = read_proc(pid, "cmdline").split(b"\0")
+    return b" ".join(words).decode(errors="replace").strip()[:COMMAND_LENGTH] or "command line unknown"
 
 
 def without_recorder(pid: int) -> str:
-    """What can be had of a process that was started without one; its sockets are its own, so none is touched."""
-    settings = dict(part.partition(b"=")[::2] for part in read(pid, "environ").split(b"\0"))
-    if fifo := settings.get(FIFO.encode()):
+    """Return how to get dumps of a process that was started without a recorder."""
+    # Its sockets are its own, so none is tried.
+    settings = dict(part.partition(b"=")[::2] for part in read_proc(pid, "environ").split(b"\0"))
+    if pipe := settings.get(DUMP_PIPE.encode()):
         rank = settings.get(b"RANK", b"").decode()
         return (
-            f"its NCCL dumps on request: echo 1 > {fifo.decode()}{rank}.pipe, on every rank, then workbench hang FOLDER"
+            f"for its NCCL dumps: echo 1 > {pipe.decode()}{rank}.pipe, the same on every rank, then"
+            " workbench hang FOLDER"
         )
     return (
-        f"its stacks now: py-spy dump --pid {pid} > stacks_RANK.txt; for next time, two lines in the script:"
+        f"for its stacks: py-spy dump --pid {pid} > stacks_RANK.txt; for dumps next time, add two lines to the script:"
         " `from workbench import recorders` and, after init_process_group, `recorders.start(FOLDER)`"
     )
 
 
-def read(pid: int, name: str) -> bytes:
+def read_proc(pid: int, name: str) -> bytes:
+    """Return a file of `/proc/PID`; empty where the process is gone or another user's."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:

@@ -1,51 +1,56 @@
-"""How does an answer leave a command: printed or written to a file, in which format, with which exit status?"""
+"""Deliver an answer: printed or written to a file, in the format asked for, with the exit status that it deserves."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from analyzers.errors import Exit, InputError
 from analyzers.report import Report, Severity
 from analyzers.run import Run
 from workbench.console import note
 from workbench.errors import UsageProblem
-from workbench.options import Document, FailOn, Format
+from workbench.options import DocumentOptions, FailOn, Format
 from workbench.present import render
 
 SUFFIXES = {".html": Format.HTML, ".md": Format.MARKDOWN, ".json": Format.JSON, ".txt": Format.TEXT}
 
 
-def deliver(report: Report[Any], asked: Document, run: Run, fail_on: FailOn | None = None) -> Exit:
-    """Print the report or write it to a file; the exit status of the contract."""
-    text = render(report, output_format(asked), run)
-    if asked.output:
-        save(text, asked.output, force=asked.force)
-        note(f"wrote {asked.output}")
+def deliver(report: Report[object], document: DocumentOptions, run: Run, fail_on: FailOn | None = None) -> Exit:
+    """Print the report or write it to a file, and return the exit status of the command."""
+    text = render(report, output_format(document), run)
+    if document.output:
+        with refusing_to_overwrite(document.output, force=document.force):
+            document.output.write_text(text)
+        note(f"wrote {document.output}")
     else:
         sys.stdout.write(text)
     return exit_status(report, fail_on)
 
 
-def output_format(asked: Document) -> Format:
-    """What was asked for, else what the file's name says, else text."""
-    if asked.form:
-        return asked.form
-    if asked.output and asked.output.suffix not in SUFFIXES:
-        raise UsageProblem(f"{asked.output}: no known format", f"name it {', '.join(SUFFIXES)}, or give --format")
-    return SUFFIXES[asked.output.suffix] if asked.output else Format.TEXT
+def output_format(document: DocumentOptions) -> Format:
+    """Return the format that was asked for, else that of the file's name, else text.
 
-
-def save(text: str, path: Path, *, force: bool) -> None:
-    """Write a document, but not over one that is there."""
-    with writing(path, force=force):
-        path.write_text(text)
+    Raises:
+        UsageProblem: The file's name says nothing.
+    """
+    if document.asked_format:
+        return document.asked_format
+    if document.output is None:
+        return Format.TEXT
+    if document.output.suffix not in SUFFIXES:
+        raise UsageProblem(f"{document.output}: no known format", f"name it {', '.join(SUFFIXES)}, or give --format")
+    return SUFFIXES[document.output.suffix]
 
 
 @contextmanager
-def writing(path: Path, *, force: bool) -> Iterator[None]:
-    """Guards the writing of a file: refuses to overwrite one, and tells in words why it cannot be written."""
+def refusing_to_overwrite(path: Path, *, force: bool) -> Iterator[None]:
+    """Guard the writing of a file.
+
+    Raises:
+        UsageProblem: The file exists and may not be overwritten.
+        InputError: It cannot be written.
+    """
     if path.exists() and not force:
         raise UsageProblem(f"{path} exists", "choose another name, or add --force")
     try:
@@ -54,8 +59,8 @@ def writing(path: Path, *, force: bool) -> Iterator[None]:
         raise InputError(f"{path}: {error.strerror}", "choose a folder that exists and can be written to") from error
 
 
-def exit_status(report: Report[Any], fail_on: FailOn | None) -> Exit:
+def exit_status(report: Report[object], fail_on: FailOn | None) -> Exit:
+    """Return whether a finding is at least as severe as `--fail-on` says."""
     worst = report.worst()
-    if fail_on and worst and worst.weight >= Severity(fail_on).weight:
-        return Exit.FINDINGS
-    return Exit.OK
+    failed = fail_on and worst and worst.weight >= Severity(fail_on).weight
+    return Exit.FINDINGS if failed else Exit.OK

@@ -1,6 +1,4 @@
-"""`workbench schema`: JSON Schema of what `--json` prints."""
-
-from typing import Any
+"""`workbench schema`: the JSON Schema of each document that `--json` prints."""
 
 import msgspec
 
@@ -11,7 +9,7 @@ from workbench.commands.doctor import DoctorData
 from workbench.errors import UsageProblem
 from workbench.trainer_answers import EstimateData, TokensData
 
-DOCUMENTS: dict[str, Any] = {
+DOCUMENTS: dict[str, type[Report[object]]] = {
     "memory": Report[memory.MemoryData],
     "hang": Report[hangs.HangData],
     "trace": Report[traces.TraceData],
@@ -26,9 +24,9 @@ DOCUMENTS: dict[str, Any] = {
 
 
 def describe(name: str | None) -> str:
-    """The schema of one document, or the names of all."""
+    """Return the schema of one document, or the names of all."""
     if name is None:
         return "\n".join(DOCUMENTS)
     if name not in DOCUMENTS:
-        raise UsageProblem(f"no document {name}", f"one of {', '.join(DOCUMENTS)}")
+        raise UsageProblem(f"no document {name}", f"choose {', '.join(DOCUMENTS)}")
     return msgspec.json.format(msgspec.json.encode(json_schema(DOCUMENTS[name])), indent=2).decode()

@@ -1,4 +1,4 @@
-"""Asking the trainer something without training: one of its modules prints JSON from a process of its own."""
+"""Ask the trainer something without training: one of its modules prints JSON from a process of its own."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 def ask_trainer(module: str, arguments: Sequence[str], kind: type[Answer], environment: Mapping[str, str]) -> Answer:
-    """What `python -m MODULE ARGUMENTS` prints.
+    """Return what `python -m MODULE ARGUMENTS` prints, as a `kind`.
 
     Raises:
         UsageProblem: The trainer refuses what it is asked.

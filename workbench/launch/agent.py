@@ -1,4 +1,4 @@
-"""The engine: torchrun's elastic agent in this process, or a foreign command as a child."""
+"""Run a planned job to its end: under torchrun's elastic agent in this process, or as a child command."""
 
 import contextlib
 import logging
@@ -6,23 +6,23 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from workbench.console import note
 from workbench.launch.plan import Plan
 
-NOTICE_SECONDS = 0.5
-"""How often the agent looks for dead ranks. It then stops the survivors, who must be asked for dumps before."""
+MONITOR_S = 0.5
+"""How often the agent looks for dead ranks. It stops the survivors then, so their recorders must notice before it."""
 
 
 @dataclass
 class Outcome:
-    """How a job ended: exit status by rank where known, minus the signal for a rank that one killed.
+    """How a job ended: completed, failed or interrupted.
 
-    `logs` is the folder of this launch, one a node; `first_rank` the global rank of its local rank 0, where known.
+    `exit_codes` holds the exit status of each rank that failed, negative for a rank that a signal killed. `logs` is the
+    folder of this launch, one per node; `first_rank` the global rank of its local rank 0, where known.
     """
 
     status: str
@@ -33,12 +33,13 @@ class Outcome:
 
 def start(plan: Plan) -> Outcome:
     """Run the job to its end."""
-    with environment(plan.environment):
-        return elastic(plan) if plan.module else command(plan)
+    with environment_set(plan.environment):
+        return run_under_agent(plan) if plan.module else run_command(plan)
 
 
 @contextlib.contextmanager
-def environment(settings: dict[str, str]) -> Iterator[None]:
+def environment_set(settings: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables, and restore what they were on leaving."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
@@ -50,8 +51,8 @@ def environment(settings: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def command(plan: Plan) -> Outcome:
-    """A foreign command: what it returns is rank 0's status, for want of a better one."""
+def run_command(plan: Plan) -> Outcome:
+    """Run a command of the user's; its exit status is recorded as that of rank 0, as it may start any ranks itself."""
     plan.folder.mkdir(parents=True, exist_ok=True)
     try:
         status = subprocess.run(plan.command, check=False).returncode
@@ -60,15 +61,16 @@ def command(plan: Plan) -> Outcome:
     return Outcome("failed" if status else "completed", {0: status} if status else {})
 
 
-def quieten(prefix: str) -> None:
-    """The agent's own log lines tell in its words what we tell in ours; torch gives each of its loggers a level."""
+def silence_loggers(prefix: str) -> None:
+    """Silence the agent's own log lines: the launcher says the same in its words."""
+    # Setting the parent's level is not enough: torch gives each of its loggers a level of its own.
     for name in [prefix, *logging.root.manager.loggerDict]:
         if name.startswith(prefix):
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def elastic(plan: Plan) -> Outcome:
-    """Our trainer, or another module, under the elastic agent."""
+def run_under_agent(plan: Plan) -> Outcome:
+    """Run our trainer, or another module, under the elastic agent."""
     warnings.filterwarnings("ignore")
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
@@ -76,34 +78,36 @@ def elastic(plan: Plan) -> Outcome:
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    quieten("torch.distributed.elastic")
-    written = DefaultLogsSpecs(log_dir=str(plan.logs), redirects=Std.ALL, tee=Std.NONE)
+    silence_loggers("torch.distributed.elastic")
+    asked = plan.request
+    logs = DefaultLogsSpecs(log_dir=str(plan.logs), redirects=Std.ALL, tee=Std.NONE)
     config = LaunchConfig(
-        min_nodes=plan.nnodes,
-        max_nodes=plan.nnodes,
+        min_nodes=asked.nnodes,
+        max_nodes=asked.nnodes,
         nproc_per_node=plan.nproc,
         run_id="workbench",
         rdzv_backend="c10d",
-        rdzv_endpoint=plan.rdzv_endpoint,
-        max_restarts=plan.max_restarts,
-        monitor_interval=NOTICE_SECONDS,
-        logs_specs=written,
+        rdzv_endpoint=asked.rdzv_endpoint,
+        max_restarts=asked.max_restarts,
+        monitor_interval=MONITOR_S,
+        logs_specs=logs,
     )
     try:
         elastic_launch(config, sys.executable)("-u", "-m", str(plan.module), *plan.command)
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         first = next((rank - failure.local_rank for rank, failure in error.failures.items()), None)
-        return Outcome("failed", codes, logs_of(written), first)
-    except (RendezvousError, DistError) as error:  # the node that kept the meeting place has ended, or never came
-        note(f"the launchers of the nodes cannot reach each other at {plan.rdzv_endpoint} ({type(error).__name__})")
-        return Outcome("failed", logs=logs_of(written))
+        return Outcome("failed", codes, launch_folder(logs), first)
+    # The node that hosts the rendezvous has ended, or was never started.
+    except (RendezvousError, DistError) as error:
+        note(f"the launchers of the nodes cannot reach each other at {asked.rdzv_endpoint} ({type(error).__name__})")
+        return Outcome("failed", logs=launch_folder(logs))
     except (KeyboardInterrupt, SignalException):
         return Outcome("interrupted")
     return Outcome("completed")
 
 
-def logs_of(specs: Any) -> Path | None:
-    """The folder that the agent has made for this launch; it ends in random letters."""
-    made = getattr(specs, "_run_log_dir", None)
+def launch_folder(logs: object) -> Path | None:
+    """Return the folder that the agent has made for this launch, whose name ends in random letters."""
+    made = getattr(logs, "_run_log_dir", None)
     return Path(made) if made else None

@@ -1,70 +1,121 @@
-"""What made a job fail: the earliest error of any rank in any attempt, and how each rank ended.
+"""What made a job fail: the earliest error of any rank in any attempt.
 
-The agent's own summary shows the last attempt, in which ranks often die of the first one's consequences.
+torchrun's own summary shows the last attempt, in which ranks often die of the consequences of the first one.
 """
 
 import re
 import socket
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import msgspec
 
-PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
-def first_error(logs: Path, since: float, first_rank: int = 0) -> dict[str, Any] | None:
-    """{rank, node, error, message, file, log, time_ns} of the earliest `error.json` below `logs`, or None.
+class Cause(TypedDict):
+    """The `cause` of `run.json`: which rank failed on which host, with what, and where its log is."""
 
-    `since` is in Unix seconds; the folders of a node's workers count from its `first_rank`.
+    rank: int
+    node: str
+    error: str
+    message: str
+    file: str
+    log: str
+    time_ns: int
+
+
+class ExtraInfo(msgspec.Struct):
+    """What torch's error handler adds to a message; `timestamp` is in whole Unix seconds."""
+
+    py_callstack: str = ""
+    timestamp: str | int = ""
+
+
+class ErrorMessage(msgspec.Struct):
+    """An error as torch's error handler writes it."""
+
+    message: str = ""
+    extra: ExtraInfo | None = msgspec.field(name="extraInfo", default=None)
+
+
+class ErrorFile(msgspec.Struct):
+    """The `error.json` of a worker; the message of some errors is mere text."""
+
+    message: ErrorMessage | str
+
+
+def first_error(logs: Path, since: float, first_rank: int = 0) -> Cause | None:
+    """Return the earliest error that a worker wrote below `logs` since the Unix time `since`; None without any.
+
+    The folders of a node's workers are numbered from 0, so `first_rank` is the global rank of worker 0.
     """
-    found = [cause for path in logs.glob("**/attempt_*/*/error.json") if (cause := read_error(path, since))]
-    cause = earliest(*found)
-    return cause and cause | {"rank": cause["rank"] + first_rank}
+    causes = [cause for path in logs.glob("**/attempt_*/*/error.json") if (cause := read_error(path, since))]
+    cause = earliest(causes)
+    if cause is not None:
+        cause["rank"] += first_rank
+    return cause
 
 
-def earliest(*causes: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The cause that came first, of those that are known."""
-    return min((cause for cause in causes if cause), key=lambda cause: cause.get("time_ns", 0), default=None)
+def earliest(causes: Iterable[Cause]) -> Cause | None:
+    """Return the cause that came first."""
+    return min(causes, key=lambda cause: cause["time_ns"], default=None)
+
+
+def read_error(path: Path, since: float) -> Cause | None:
+    """Return the cause in one file; None where it is older than `since` or was not written to its end."""
+    changed_s = path.stat().st_mtime
+    if changed_s < since:
+        return None
+    try:
+        body = msgspec.json.decode(path.read_bytes(), type=ErrorFile).message
+    except msgspec.DecodeError:
+        return None
+    written = ErrorMessage(message=body) if isinstance(body, str) else body
+    extra = written.extra or ExtraInfo()
+    error, _, rest = written.message.partition(":")
+    return Cause(
+        rank=int(path.parent.name),
+        node=socket.gethostname(),
+        error=error,
+        message=rest.strip() or written.message,
+        file=innermost_frame(extra.py_callstack),
+        log=str(path.with_name("stderr.log")),
+        time_ns=int(failure_time_s(str(extra.timestamp), changed_s) * 1e9),
+    )
+
+
+def failure_time_s(timestamp: str, changed_s: float) -> float:
+    """Return when a worker failed, in Unix seconds.
+
+    A timestamp has whole seconds, and ranks fail in the same one. So the file's own time decides, unless it is later
+    than that second: then the file was copied.
+    """
+    return min(changed_s, int(timestamp) + 0.999999) if timestamp.isdecimal() else changed_s
+
+
+def innermost_frame(callstack: str) -> str:
+    """Return `file:line function` of the last frame of a traceback; empty without any."""
+    frames = FRAME.findall(callstack)
+    return "{}:{} {}".format(*frames[-1]) if frames else ""
+
+
+class GroupsFile(msgspec.Struct):
+    """What the `groups_*.json` of a rank says of its worker."""
+
+    rank: int
+    local_rank: int
+    error_file: str
 
 
 def first_rank_here(dumps: Path, logs: Path) -> int | None:
-    """The global rank of local rank 0 of the launch that logs to `logs`, from the ranks' side files."""
+    """Return the global rank of local rank 0 of the launch that logs to `logs`, by the files of its ranks."""
     for path in dumps.glob("groups_*.json"):
         try:
-            side = msgspec.json.decode(path.read_bytes())
-            if logs.name in Path(side["error_file"]).parts:
-                return int(side["rank"]) - int(side["local_rank"])
-        except (msgspec.DecodeError, KeyError, TypeError, ValueError, OSError):
+            worker = msgspec.json.decode(path.read_bytes(), type=GroupsFile)
+        except (msgspec.DecodeError, OSError):
             continue
+        if logs.name in Path(worker.error_file).parts:
+            return worker.rank - worker.local_rank
     return None
-
-
-def read_error(path: Path, since: float) -> dict[str, Any] | None:
-    """The cause in one file. Its timestamp has whole seconds, so the file's own time tells which came first in one."""
-    changed = path.stat().st_mtime
-    if changed < since:
-        return None
-    try:
-        body = msgspec.json.decode(path.read_bytes())["message"]
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return None
-    told: dict[str, Any] = {"message": body} if isinstance(body, str) else body
-    extra = told.get("extraInfo") or {}
-    message = str(told.get("message", ""))
-    told_s = int(extra.get("timestamp") or changed)
-    return {
-        "rank": int(path.parent.name),
-        "node": socket.gethostname(),
-        "error": message.partition(":")[0],
-        "message": message.partition(":")[2].strip() or message,
-        "file": innermost(str(extra.get("py_callstack", ""))),
-        "log": str(path.with_name("stderr.log")),
-        "time_ns": int(min(changed, told_s + 0.999999) * 1e9),
-    }
-
-
-def innermost(callstack: str) -> str:
-    """`file:line function` of the last frame of a traceback."""
-    places = PLACE.findall(callstack)
-    return "{}:{} {}".format(*places[-1]) if places else ""

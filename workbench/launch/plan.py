@@ -1,4 +1,4 @@
-"""From what was asked on the command line to what will run: command, environment and folder."""
+"""Plan a launch: from the options of the command line to the command, environment and folder of the job."""
 
 import os
 import shlex
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from analyzers.errors import MissingExtra
 from trainer.config import ConfigError, JobConfig, load_for_training
@@ -15,13 +14,18 @@ from workbench.errors import UsageProblem
 from workbench.options import Scheduler
 from workbench.python_path import search_path, search_path_last
 
-OURS = "workbench"
+OWN_TRAINER = "workbench"
+MODULES = {"torchtitan": "torchtitan.train"}
+"""What to start where `--trainer` names a package and not a module."""
+PROCESSES_WITHOUT_GPU = 2
 RING_ENTRIES = 20_000
+OUTPUTS = Path("outputs")
+"""Where a job that is not our trainer's writes its dumps, in the folder that it is started in."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The command line of `workbench launch`."""
+    """The options of `workbench launch`."""
 
     config: str | None = None
     module: str | None = None
@@ -30,107 +34,121 @@ class Request:
     nnodes: int = 1
     rdzv_endpoint: str = "localhost:0"
     max_restarts: int = 0
-    trainer: str = OURS
+    trainer: str = OWN_TRAINER
     scheduler: Scheduler = Scheduler.LOCAL
     overrides: tuple[str, ...] = ()
     dry_run: bool = False
 
     @property
-    def foreign(self) -> bool:
+    def is_command(self) -> bool:
         """Whether a command follows `--` instead of options of the trainer."""
         return bool(self.overrides) and not self.overrides[0].startswith("--")
+
+    @property
+    def processes_per_node(self) -> int:
+        """The number of processes on each node: as asked, else one per GPU, else two."""
+        return self.nproc or gpu_count() or PROCESSES_WITHOUT_GPU
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What will run; `module` None stands for a foreign `command`."""
+    """A job that is ready to start: `command` holds the arguments of `module`, or a whole command without one."""
 
+    request: Request
     command: tuple[str, ...]
     module: str | None
-    nproc: int
-    nnodes: int
-    rdzv_endpoint: str
-    max_restarts: int
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
+    def nproc(self) -> int:
+        """The number of processes on each node."""
+        return self.request.processes_per_node
+
+    @property
     def logs(self) -> Path:
+        """The folder of the ranks' output."""
         return self.folder / "logs"
 
     def shell(self) -> str:
-        """The same job as a command line without this launcher."""
+        """Return the same job as a command line without this launcher."""
         settings = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
         if self.module is None:
             return " ".join([*settings, shlex.join(self.command)])
-        meeting = [
-            "--rdzv_backend",
-            "c10d",
-            "--rdzv_endpoint",
-            self.rdzv_endpoint,
-            "--max_restarts",
-            str(self.max_restarts),
-        ]
-        agent = ["torchrun", "--nnodes", str(self.nnodes), "--nproc_per_node", str(self.nproc), *meeting]
-        written = ["--log_dir", str(self.logs), "--redirects", "3"]
-        return " ".join([*settings, shlex.join([*agent, *written, "-m", self.module, *self.command])])
+        asked = self.request
+        nodes = ["--nnodes", str(asked.nnodes), "--nproc_per_node", str(self.nproc)]
+        rendezvous = ["--rdzv_backend", "c10d", "--rdzv_endpoint", asked.rdzv_endpoint]
+        restarts = ["--max_restarts", str(asked.max_restarts)]
+        logs = ["--log_dir", str(self.logs), "--redirects", "3"]
+        job = ["-m", self.module, *self.command]
+        return " ".join([*settings, shlex.join(["torchrun", *nodes, *rendezvous, *restarts, *logs, *job])])
 
 
 def plan(request: Request) -> Plan:
-    """What will run.
+    """Return the job that was asked for.
 
     Raises:
-        WorkbenchError: The configuration does not hold, or training is not installed.
+        WorkbenchError: The configuration is wrong, or training is not installed.
     """
-    if request.foreign:
-        return foreign(request)
+    if request.is_command:
+        return plan_command(request)
     if find_spec("torch") is None:
         raise MissingExtra("launching needs torch", "pip install 'torch-workbench[train]'")
-    if request.trainer != OURS:
-        return other_module(request)
+    return plan_own_trainer(request) if request.trainer == OWN_TRAINER else plan_module(request)
+
+
+def plan_own_trainer(request: Request) -> Plan:
+    """Return the plan of a run of our trainer, whose configuration names the folder."""
     arguments = trainer_arguments(request)
-    config = resolved(arguments)
+    folder = Path(training_config(arguments).job.dump_folder)
     return Plan(
-        command=arguments,
-        module="trainer",
-        folder=Path(config.job.dump_folder),
-        environment=own_environment(request),
-        **shape(request),
+        request=request, command=arguments, module="trainer", folder=folder, environment=own_environment(request)
     )
 
 
+def plan_command(request: Request) -> Plan:
+    """Return the plan of a command that stays as it is; Flight Recorder is switched on in its environment."""
+    settings = flight_recorder_settings(OUTPUTS)
+    return Plan(request=request, command=request.overrides, module=None, folder=OUTPUTS, environment=settings)
+
+
+def plan_module(request: Request) -> Plan:
+    """Return the plan of another trainer's module under our agent; its options are its own."""
+    module = MODULES.get(request.trainer, request.trainer)
+    # The `workbench` script does not look into the working folder, but `python -m MODULE` of the ranks does.
+    if PathFinder.find_spec(module.partition(".")[0], [str(Path.cwd()), *sys.path]) is None:
+        raise MissingExtra(f"--trainer {request.trainer}: no module {module}", f"install it for {sys.executable}")
+    arguments = ("--job.config_file", request.config, *request.overrides) if request.config else request.overrides
+    settings = rank_environment(request) | search_path_last() | flight_recorder_settings(OUTPUTS)
+    return Plan(request=request, command=arguments, module=module, folder=OUTPUTS, environment=settings)
+
+
 def trainer_arguments(request: Request) -> tuple[str, ...]:
-    """The command line of `python -m trainer` that does what was asked."""
+    """Return the arguments of `python -m trainer` that do what was asked."""
     named = (
         ("--module", request.module, "--config", request.config)
         if request.module
         else ("--job.config_file", request.config)
     )
-    chosen = tuple(part for part in named if part) if request.config else ()
-    broken = ("--faults.name", request.incident) if request.incident else ()
-    return (*chosen, *broken, *request.overrides)
+    configuration = tuple(part for part in named if part) if request.config else ()
+    fault = ("--faults.name", request.incident) if request.incident else ()
+    return (*configuration, *fault, *request.overrides)
 
 
-def resolved(arguments: tuple[str, ...]) -> JobConfig:
-    """The trainer's configuration; what is wrong with it is told as this house tells errors."""
+def training_config(arguments: tuple[str, ...]) -> JobConfig:
+    """Return the trainer's configuration.
+
+    Raises:
+        UsageProblem: The trainer refuses it.
+    """
     try:
         return load_for_training(arguments)
     except ConfigError as error:
         raise UsageProblem(error.message, error.hint) from error
 
 
-def shape(request: Request) -> dict[str, Any]:
-    """How many processes meet where."""
-    return {
-        "nproc": request.nproc or devices() or 2,
-        "nnodes": request.nnodes,
-        "rdzv_endpoint": request.rdzv_endpoint,
-        "max_restarts": request.max_restarts,
-    }
-
-
-def devices() -> int:
-    """CUDA devices of this machine, without importing torch."""
+def gpu_count() -> int:
+    """Return the number of CUDA devices of this machine, without importing torch, which takes seconds."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
@@ -144,34 +162,18 @@ def own_environment(request: Request) -> dict[str, str]:
 
 def rank_environment(request: Request) -> dict[str, str]:
     """Return what the ranks need beside the launcher's environment; what the user has set stays."""
-    threads = max(1, (os.cpu_count() or 1) // (request.nproc or devices() or 2))
+    # Each rank would start a thread per core of the whole machine, and they would wait for each other.
+    threads = max(1, (os.cpu_count() or 1) // request.processes_per_node)
     wanted = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
-    if devices():
+    if gpu_count():
         wanted["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     return {name: value for name, value in wanted.items() if name not in os.environ}
 
 
-def recorders(folder: Path) -> dict[str, str]:
-    """Flight Recorder settings for a job that sets none itself; both spellings, as their age is not known."""
+def flight_recorder_settings(folder: Path) -> dict[str, str]:
+    """Return the Flight Recorder settings for a job that sets none itself."""
+    # Both spellings: torch before 2.8 knows only the TORCH_NCCL_ ones.
     dumps = str(folder.resolve() / "dumps" / "rank_")
     ring = {"TORCH_FR_BUFFER_SIZE": str(RING_ENTRIES), "TORCH_NCCL_TRACE_BUFFER_SIZE": str(RING_ENTRIES)}
     files = {"TORCH_FR_DUMP_TEMP_FILE": dumps, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": dumps}
     return ring | files | {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-
-
-def foreign(request: Request) -> Plan:
-    """Any other command: it runs as it is, with Flight Recorder on."""
-    folder = Path("outputs")
-    return Plan(command=request.overrides, module=None, folder=folder, environment=recorders(folder), **shape(request))
-
-
-def other_module(request: Request) -> Plan:
-    """Another trainer's module under our agent; its options are its own."""
-    module = {"torchtitan": "torchtitan.train"}.get(request.trainer, request.trainer)
-    # The `workbench` script does not look into the working folder, but `python -m MODULE` of the ranks does.
-    if PathFinder.find_spec(module.partition(".")[0], [str(Path.cwd()), *sys.path]) is None:
-        raise MissingExtra(f"--trainer {request.trainer}: no module {module}", f"install it for {sys.executable}")
-    arguments = ("--job.config_file", request.config, *request.overrides) if request.config else request.overrides
-    folder = Path("outputs")
-    settings = rank_environment(request) | search_path_last() | recorders(folder)
-    return Plan(command=arguments, module=module, folder=folder, environment=settings, **shape(request))

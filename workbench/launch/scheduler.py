@@ -1,4 +1,4 @@
-"""Jobs that a cluster's scheduler starts: under Slurm this launcher on every node, under TorchX its torchrun."""
+"""Submit a job to a cluster's scheduler: Slurm starts this launcher on every node, TorchX its own torchrun."""
 
 import shlex
 import shutil
@@ -13,58 +13,58 @@ from workbench.launch.plan import Plan, Request
 from workbench.options import Scheduler
 
 
-def shell(request: Request, planned: Plan) -> str:
-    """What is handed to the scheduler."""
-    return sbatch_script(request, planned) if request.scheduler == Scheduler.SLURM else torchx_command(planned)
+def shell(job: Plan) -> str:
+    """Return what is handed to the scheduler: an sbatch script, or a torchx command."""
+    return sbatch_script(job) if job.request.scheduler == Scheduler.SLURM else torchx_command(job)
 
 
-def submit(request: Request, planned: Plan) -> None:
-    """Hand the job over.
+def submit(job: Plan) -> None:
+    """Hand the job to the scheduler.
 
     Raises:
-        WorkbenchError: The scheduler's command is not here, or refuses the job.
+        WorkbenchError: The scheduler's command is not installed, or refuses the job.
     """
-    if request.scheduler == Scheduler.SLURM:
-        planned.logs.mkdir(parents=True, exist_ok=True)  # Slurm does not make it, and the job would fail unseen
-        told = handed_over(["sbatch", "--parsable"], sbatch_script(request, planned))
-        note(f"submitted as job {told.partition(';')[0]}; follow it with: workbench watch {planned.folder}")
+    if job.request.scheduler == Scheduler.SLURM:
+        job.logs.mkdir(parents=True, exist_ok=True)  # Slurm does not make it, and the job would fail without a log
+        answer = run_submission(["sbatch", "--parsable"], sbatch_script(job))
+        note(f"submitted as job {answer.partition(';')[0]}; follow it with: workbench watch {job.folder}")
     else:
-        note(handed_over(shlex.split(torchx_command(planned))))
+        note(run_submission(shlex.split(torchx_command(job))))
 
 
-def handed_over(command: Sequence[str], script: str | None = None) -> str:
-    """What the scheduler's command answers."""
+def run_submission(command: Sequence[str], script: str | None = None) -> str:
+    """Return what the scheduler's command prints; `script` is its standard input."""
     name = command[0]
     if shutil.which(name) is None:
         raise MissingExtra(f"no {name} on this machine", "submit from a login node, or add --dry-run to see the job")
     done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
     if done.returncode:
-        why = (done.stderr.strip().splitlines() or ["without a word"])[-1]
-        raise UsageProblem(f"{name} refused the job: {why}", "add --dry-run to see the job, change it and submit that")
+        why = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        raise UsageProblem(f"{name} refused the job: {why}", "add --dry-run to print the job, and edit it")
     return done.stdout.strip()
 
 
-def sbatch_script(request: Request, planned: Plan) -> str:
-    """One launcher a node, each alone on it; the first node's keeps the store where they meet."""
+def sbatch_script(job: Plan) -> str:
+    """Return a batch script that starts one launcher on each node; the first node hosts the rendezvous."""
     return f"""\
 #!/bin/bash
 #SBATCH --job-name=workbench
-#SBATCH --nodes={request.nnodes}
+#SBATCH --nodes={job.request.nnodes}
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
-#SBATCH --output={planned.logs}/slurm_%j.log
+#SBATCH --output={job.logs}/slurm_%j.log
 # sbatch takes partition, account, time and devices from SBATCH_PARTITION, SBATCH_ACCOUNT, SBATCH_TIMELIMIT
 # and SBATCH_GPUS_PER_NODE.
 set -euo pipefail
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-meeting=$head:$((20000 + SLURM_JOB_ID % 10000))  # two jobs may share a head node
-srun {shlex.join(launcher(request))} --rdzv-endpoint "$meeting" {shlex.join(passed_on(request))}
+rendezvous=$head:$((20000 + SLURM_JOB_ID % 10000))  # two jobs may share a head node
+srun {shlex.join(launcher(job.request))} --rdzv-endpoint "$rendezvous" {shlex.join(job_arguments(job.request))}
 """
 
 
 def launcher(request: Request) -> list[str]:
-    """This command as each node runs it; how many processes a node takes is best known there."""
-    given = {
+    """Return this command as each node runs it; the number of processes is left to the node, which has the devices."""
+    options = {
         "--config": request.config,
         "--module": request.module,
         "--incident": request.incident,
@@ -73,19 +73,26 @@ def launcher(request: Request) -> list[str]:
         "--max-restarts": request.max_restarts,
         "--trainer": request.trainer,
     }
-    options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
-    return [sys.executable, "-m", "workbench", "launch", *options]
+    words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    return [sys.executable, "-m", "workbench", "launch", *words]
 
 
-def passed_on(request: Request) -> list[str]:
-    """What is not this launcher's."""
-    return [*(["--"] if request.foreign else []), *request.overrides]
+def job_arguments(request: Request) -> list[str]:
+    """Return the words after the launcher's own options: the trainer's overrides, or a command after `--`."""
+    return [*(["--"] if request.is_command else []), *request.overrides]
 
 
-def torchx_command(planned: Plan) -> str:
-    """TorchX's distributed component; which cluster it is, .torchxconfig says."""
-    if planned.module is None:
+def torchx_command(job: Plan) -> str:
+    """Return the command that runs TorchX's distributed component; `.torchxconfig` names the cluster."""
+    if job.module is None:
         raise UsageProblem("TorchX starts a module, not a command", "give --trainer MODULE, or use --scheduler slurm")
-    settings = ",".join(f"{name}={value}" for name, value in sorted(planned.environment.items()))
-    job = ["-j", f"{planned.nnodes}x{planned.nproc}", "--max_retries", str(planned.max_restarts), "--env", settings]
-    return shlex.join(["torchx", "run", "dist.ddp", *job, "-m", planned.module, "--", *planned.command])
+    settings = ",".join(f"{name}={value}" for name, value in sorted(job.environment.items()))
+    options = [
+        "-j",
+        f"{job.request.nnodes}x{job.nproc}",
+        "--max_retries",
+        str(job.request.max_restarts),
+        "--env",
+        settings,
+    ]
+    return shlex.join(["torchx", "run", "dist.ddp", *options, "-m", job.module, "--", *job.command])

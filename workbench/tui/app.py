@@ -24,7 +24,7 @@ from workbench.tui.dashboard_process import Dashboard
 from workbench.tui.panes.home import Looked
 from workbench.tui.reader_processes import end_children
 from workbench.tui.source_screen import SourceScreen
-from workbench.tui.subject import Case
+from workbench.tui.subject import Subject
 from workbench.tui.view_tabs import Views
 from workbench.tui.widgets.charts.cursor_breakdown import WIDE
 from workbench.tui.widgets.key_line import KeyLine
@@ -68,7 +68,7 @@ class WorkbenchApp(App[None]):
         Binding("q", "quit", "Quit", id="quit"),
     ]
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Subject) -> None:
         super().__init__()
         self._case = case
         self._began = time.monotonic()
@@ -218,7 +218,7 @@ class WorkbenchApp(App[None]):
         self.exit()
 
 
-def open_app(case: Case) -> None:
+def open_app(case: Subject) -> None:
     """Show a case until its reader leaves.
 
     What is loaded by now stays loaded. To look through it for garbage, as Python does now and then, would hold up a key

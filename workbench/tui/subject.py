@@ -29,7 +29,7 @@ ROOM_PANES: dict[str, type[MemoryPane | HangPane | TracePane | StepsPane]] = {
 }
 
 
-class Case(Protocol):
+class Subject(Protocol):
     """What the app asks of whatever it shows."""
 
     @property
@@ -56,7 +56,7 @@ class Case(Protocol):
 
 
 @dataclass(frozen=True)
-class RunCase:
+class RunSubject:
     """Whatever lies in one place. The view of `room` comes first; home where several rooms are joined."""
 
     run: Run
@@ -91,7 +91,7 @@ class RunCase:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonSubject:
     """Two runs, or two artefacts of one kind."""
 
     a: Run

@@ -1,1 +1,1 @@
-"""A job while it runs: what is going on, and why it hangs or died as soon as that is known."""
+"""Show a job while it runs: steps, ranks in trouble, and why it hangs or died as soon as its dumps say so."""

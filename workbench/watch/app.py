@@ -1,4 +1,4 @@
-"""The live view of a job: a board that is drawn anew while the job goes on."""
+"""The terminal app of `workbench watch`: the status of a job, redrawn while the job goes on."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -16,14 +16,14 @@ from workbench.console import clean
 from workbench.present.text import head
 from workbench.tui.widgets.key_line import KeyLine
 from workbench.tui.widgets.row_list import Rows
-from workbench.watch.job_state import Scene, Watching
 from workbench.watch.status_text import RANK_HEADS, alerts, charts, rank_line, summary, troubled_first
+from workbench.watch.watched_job import JobWatcher, WatchedJob
 
 POLL_S = 0.5
 
 
 class WatchApp(App[bool]):
-    """Ends with True if the evidence is to be looked at next."""
+    """Shows a job until its user leaves; `run()` returns True when they want to inspect what was recorded."""
 
     TITLE = "workbench watch"
     CSS_PATH = "watch.tcss"
@@ -38,16 +38,16 @@ class WatchApp(App[bool]):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._watching = Watching(folder)
-        self.scene: Scene | None = None
+        self._watcher = JobWatcher(folder)
+        self.job: WatchedJob | None = None
         self._paused, self._troubled_first = False, True
         self.sub_title = clean(folder)
 
     def compose(self) -> ComposeResult:
         yield Header()
-        yield Static(Text("looking for what the job has written"), id="summary")
+        yield Static(Text("looking for the files that the job writes"), id="summary")
         yield Static(id="charts")
-        with VerticalScroll(id="told", can_focus=True):
+        with VerticalScroll(id="news", can_focus=True):
             yield Static(id="alerts")
             yield Static(id="verdict")
         yield Rows(Text(RANK_HEADS, style="dim"), rank_line, id="ranks")
@@ -60,38 +60,41 @@ class WatchApp(App[bool]):
 
     @work(thread=True, exclusive=True, group="look")
     def _look(self) -> None:
-        """Off the event loop, as files of thousands of ranks may lie on a slow disk."""
+        """Look off the event loop, as the files of thousands of ranks may lie on a slow disk."""
         if not self._paused:
-            scene = self._watching.look()
-            self.call_from_thread(self._show, scene)
+            job = self._watcher.look()
+            self.call_from_thread(self._show, job)
 
-    def _show(self, scene: Scene) -> None:
-        self.scene = scene
-        self.query_one("#summary", Static).update(summary(scene.now))
-        self.query_one("#charts", Static).update(Group(*charts(scene.now, self.size.width - 2)))
-        told = alerts(scene)
-        self.query_one("#alerts", Static).update(Group(*told))
-        self.query_one("#verdict", Static).update(head(scene.report) if scene.report else "")
-        self.query_one("#told").set_class(not told and scene.report is None, "hidden")
-        self.query_one(Rows).show(self._ranks(scene))
+    def _show(self, job: WatchedJob) -> None:
+        self.job = job
+        self.query_one("#summary", Static).update(summary(job.now))
+        self.query_one("#charts", Static).update(Group(*charts(job.now, self.size.width - 2)))
+        lines = alerts(job)
+        self.query_one("#alerts", Static).update(Group(*lines))
+        self.query_one("#verdict", Static).update(head(job.report) if job.report else "")
+        self.query_one("#news").set_class(not lines and job.report is None, "hidden")
+        self.query_one(Rows).show(self._sorted_ranks(job))
 
-    def _ranks(self, scene: Scene) -> list[RankNow]:
-        return troubled_first(scene.now.ranks) if self._troubled_first else scene.now.ranks
+    def _sorted_ranks(self, job: WatchedJob) -> list[RankNow]:
+        return troubled_first(job.now.ranks) if self._troubled_first else job.now.ranks
+
+    def _redraw(self) -> None:
+        if self.job is not None:
+            self._show(self.job)
 
     def on_resize(self) -> None:
-        if self.scene is not None:
-            self._show(self.scene)
+        self._redraw()
 
     def action_sort(self) -> None:
-        """Ranks by trouble, or by number."""
+        """Sort the ranks by trouble, or by number."""
         self._troubled_first = not self._troubled_first
-        self.on_resize()
+        self._redraw()
 
     def action_pause(self) -> None:
-        """Hold the picture, or go on."""
+        """Stop looking at the job, or go on."""
         self._paused = not self._paused
-        self.sub_title = f"{clean(self._watching.folder)}{'   paused' if self._paused else ''}"
+        self.sub_title = f"{clean(self._watcher.folder)}{'   paused' if self._paused else ''}"
 
     def action_inspect(self) -> None:
-        """Leave for the views of what was recorded."""
+        """Leave the app and open the views of what was recorded."""
         self.exit(True)

@@ -1,4 +1,4 @@
-"""Follows a job to its end without the terminal app: on a terminal a board in place, elsewhere lines."""
+"""Show a job until it ends without the terminal app: a status that is redrawn on a terminal, lines elsewhere."""
 
 import sys
 import threading
@@ -11,43 +11,43 @@ from rich.console import Console
 from rich.live import Live
 
 from workbench.console import clean
-from workbench.watch.job_state import Scene, Watching
-from workbench.watch.log_lines import Narrator
-from workbench.watch.status_text import board
+from workbench.watch.log_lines import LogLines
+from workbench.watch.status_text import status_text
+from workbench.watch.watched_job import JobWatcher, WatchedJob
 
 POLL_S = 0.25
 QUIET_S = 60.0
-"""A job whose processes live elsewhere has ended, for all that can be seen, when nothing was written for so long."""
+"""A job of another machine counts as ended when it has written nothing for so long: its processes cannot be seen."""
 
 
 def follow(folder: Path) -> None:
     """Print what happens to a job until it ends."""
-    watching, narrator = Watching(folder), Narrator()
+    watcher, log_lines = JobWatcher(folder), LogLines()
     while True:
-        scene = watching.look()
-        for line in narrator.tell(scene):
+        job = watcher.look()
+        for line in log_lines.new_lines(job):
             print(clean(line), flush=True)
-        if over(scene):
+        if has_ended(job):
             break
         time.sleep(POLL_S)
-    print(f"{scene.now.status}; look at it with: workbench inspect {clean(folder)}")
+    print(f"{job.now.status}; look at it with: workbench inspect {clean(folder)}")
 
 
-def over(scene: Scene) -> bool:
-    """Whether nothing more is to come."""
-    if scene.asking:
+def has_ended(job: WatchedJob) -> bool:
+    """Return whether nothing more is to come: neither steps nor a verdict."""
+    if job.analysing:
         return False
-    quiet = min((one.quiet_s for one in scene.now.ranks), default=0.0)
-    return scene.now.ended or (scene.now.status == "unknown" and quiet > QUIET_S)
+    quiet_s = min((rank.quiet_s for rank in job.now.ranks), default=0.0)
+    return job.now.ended or (job.now.status == "unknown" and quiet_s > QUIET_S)
 
 
-class Watcher:
-    """Shows a job that this process launches from a thread of its own: `with Watcher(folder, since): ...`."""
+class LiveDisplay:
+    """Shows a job that this process launches, from a thread of its own: `with LiveDisplay(folder, since): ...`."""
 
     def __init__(self, folder: Path, since: float) -> None:
-        self._watching = Watching(folder, since)
+        self._watcher = JobWatcher(folder, since)
         self._stop = threading.Event()
-        show = self._board if sys.stderr.isatty() else self._lines
+        show = self._redraw if sys.stderr.isatty() else self._print_lines
         self._thread = threading.Thread(target=show, daemon=True)
 
     def __enter__(self) -> Self:
@@ -58,20 +58,20 @@ class Watcher:
         self._stop.set()
         self._thread.join(timeout=5)
 
-    def _scenes(self) -> Iterator[Scene]:
-        """Scenes until told to stop, and one after that, so that the last lines are seen."""
+    def _states(self) -> Iterator[WatchedJob]:
+        """Yield the job again and again until stopped, and once after that, so that its last steps are shown."""
         while not self._stop.wait(POLL_S):
-            yield self._watching.look()
-        yield self._watching.look()
+            yield self._watcher.look()
+        yield self._watcher.look()
 
-    def _lines(self) -> None:
-        narrator = Narrator()
-        for scene in self._scenes():
-            for line in narrator.tell(scene):
+    def _print_lines(self) -> None:
+        log_lines = LogLines()
+        for job in self._states():
+            for line in log_lines.new_lines(job):
                 print(clean(line), file=sys.stderr, flush=True)
 
-    def _board(self) -> None:
+    def _redraw(self) -> None:
         console = Console(stderr=True, highlight=False)
         with Live(console=console, auto_refresh=False) as live:
-            for scene in self._scenes():
-                live.update(board(scene, *console.size), refresh=True)
+            for job in self._states():
+                live.update(status_text(job, *console.size), refresh=True)

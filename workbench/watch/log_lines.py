@@ -1,4 +1,4 @@
-"""A scene as lines, for a pipe or a log: each says what has happened since the one before."""
+"""A watched job as lines for a pipe or a log: each line says what has happened since the one before."""
 
 from collections.abc import Iterator
 
@@ -6,68 +6,68 @@ from analyzers.report import Report
 from analyzers.steps.live import Now, StepNow
 from analyzers.words import duration, size
 from workbench.colours import SEVERITY_SIGNS
-from workbench.watch.job_state import Scene
-from workbench.watch.status_text import lost_ranks, stalled
+from workbench.watch.status_text import lost_ranks, lost_text, stall_text
+from workbench.watch.watched_job import WatchedJob
 
 
-class Narrator:
-    """Tells each thing once. A job that was started again tells its steps again."""
+class LogLines:
+    """Remembers what it has said, so that each thing is said once; a restarted job says its steps again."""
 
     def __init__(self) -> None:
-        self._last, self._attempt = (0, 0), 0
-        self._told: set[str] = set()
-        self._standing: tuple[str, ...] = ()
-        self._verdict = ""
+        self._last_step, self._attempt = (0, 0), 0
+        self._finding_ids: set[str] = set()
+        self._troubled: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        self._sentence = ""
 
-    def tell(self, scene: Scene) -> Iterator[str]:
-        """The lines that this scene adds."""
-        now = scene.now
-        yield from self._restart(now)
-        yield from self._steps(now)
-        yield from self._trouble(now)
-        if scene.report:
-            yield from self._judged(scene.report)
+    def new_lines(self, job: WatchedJob) -> Iterator[str]:
+        """Yield the lines on what is new since the last call."""
+        yield from self._restart_lines(job.now)
+        yield from self._step_lines(job.now)
+        yield from self._trouble_lines(job.now)
+        if job.report:
+            yield from self._verdict_lines(job.report)
 
-    def _restart(self, now: Now) -> Iterator[str]:
+    def _restart_lines(self, now: Now) -> Iterator[str]:
         if now.attempt > self._attempt:
             self._attempt = now.attempt
-            yield f"started again, attempt {now.attempt}"
+            yield f"restarted, attempt {now.attempt}"
 
-    def _steps(self, now: Now) -> Iterator[str]:
-        for one in now.recent:
-            if (one.start_ns, one.step) > self._last:
-                self._last = one.start_ns, one.step
-                yield step_line(one, now)
+    def _step_lines(self, now: Now) -> Iterator[str]:
+        for step in now.recent:
+            # By start time first: a restarted job counts its steps from the checkpoint again.
+            if (step.start_ns, step.step) > self._last_step:
+                self._last_step = step.start_ns, step.step
+                yield step_line(step, now)
 
-    def _trouble(self, now: Now) -> Iterator[str]:
-        """Findings once each, stalls and lost ranks when they begin or change."""
+    def _trouble_lines(self, now: Now) -> Iterator[str]:
+        """Yield findings once each, lost and stalled ranks when they change."""
         for finding in now.findings:
-            if finding.id not in self._told:
-                self._told.add(finding.id)
+            if finding.id not in self._finding_ids:
+                self._finding_ids.add(finding.id)
                 yield f"{SEVERITY_SIGNS[finding.severity]} {finding.title}"
-        lost = [one.rank for one in now.ranks if one.state in ("failed", "gone")] if not now.ended else []
-        stood = now.stall.ranks if now.stall else []
-        standing = (str(lost), str(stood))
-        if standing != self._standing:
-            self._standing = standing
+        lost = lost_ranks(now)
+        troubled = (tuple(lost), tuple(now.stall.ranks if now.stall else ()))
+        if troubled != self._troubled:
+            self._troubled = troubled
             if lost:
-                yield f"✗ {lost_ranks(lost)}"
+                yield f"✗ {lost_text(lost)}"
             if now.stall:
-                yield f"‖ {stalled(now.stall)}"
+                yield f"‖ {stall_text(now.stall)}"
 
-    def _judged(self, report: Report[object]) -> Iterator[str]:
+    def _verdict_lines(self, report: Report[object]) -> Iterator[str]:
         verdict, lead = report.verdict, report.lead()
-        if verdict.sentence != self._verdict:
-            self._verdict = verdict.sentence
+        if verdict.sentence != self._sentence:
+            self._sentence = verdict.sentence
             yield f"verdict: {verdict.kind.replace('_', ' ')}: {verdict.sentence}"
             if lead:
                 yield f"why: {lead.why}"
                 yield f"next: {lead.next}"
 
 
-def step_line(one: StepNow, now: Now) -> str:
-    """`step 3/10  loss 5.1  tps 1,234  memory 1.2 GiB`."""
-    of = f"/{now.steps}" if now.steps else ""
-    loss = "-" if one.loss is None else f"{one.loss:.4f}"
-    rate = "-" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}"
-    return f"step {one.step}{of}  loss {loss}  tps {rate}  memory {size(one.memory_bytes)}  took {duration(one.dur_s)}"
+def step_line(step: StepNow, now: Now) -> str:
+    """Return one step as `step 3/10  loss 5.1000  1,234 tok/s  memory 1.2 GiB  took 870 ms`."""
+    total = f"/{now.steps}" if now.steps else ""
+    loss = "unknown" if step.loss is None else f"{step.loss:.4f}"
+    rate = "" if step.tokens_per_s is None else f"  {step.tokens_per_s:,.0f} tok/s"
+    memory, took = size(step.memory_bytes), duration(step.dur_s)
+    return f"step {step.step}{total}  loss {loss}{rate}  memory {memory}  took {took}"

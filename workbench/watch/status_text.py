@@ -1,4 +1,7 @@
-"""A scene as text: summary, lines over time, alerts, and a line a rank. The launcher and `watch` show the same."""
+"""The status of a watched job as text: summary, charts over time, alerts, and a line a rank.
+
+The launcher, `workbench watch` and the terminal app show the same.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -6,145 +9,155 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from analyzers.steps.live import Now, RankNow, Stall
-from analyzers.words import agree, duration, rank_names, size, waiting_time
+from analyzers.words import agree, duration, percent, quantity, rank_names, size, waiting_time
 from workbench.colours import PHASES, SEVERITIES, SEVERITY_SIGNS, STANDING_SIGNS, STANDINGS, STATUSES
 from workbench.console import clean
 from workbench.present.bar import bar
 from workbench.present.sparkline import spark
 from workbench.present.text import head
-from workbench.watch.job_state import Scene
+from workbench.watch.watched_job import WatchedJob
 
-LABEL = 8
-NUMBER = 12
+LABEL_WIDTH = 8
+NUMBER_WIDTH = 12
 SMALLEST_PHASE = 0.05
-MEMORY_BAR = 8
+MEMORY_BAR_WIDTH = 8
+VERDICT_LINES = 12
+SPARE_LINES = 3
+"""The heads of the ranks, the line on hidden ranks, and one for a summary that wraps."""
 RANK_HEADS = " rank state       step phase          for    memory          room left full at"
+LOST_STATES = ("gone", "failed")
 
 
-def board(scene: Scene, width: int, height: int) -> RenderableType:
-    """All of a scene in so many columns and lines; of many ranks those in trouble first."""
-    upper = [summary(scene.now), *charts(scene.now, width), *alerts(scene)]
-    verdict = [head(scene.report)] if scene.report else []
-    left = height - len(upper) - (12 if verdict else 0) - 3
-    ranks = troubled_first(scene.now.ranks)[: max(2, left)]
-    hidden = len(scene.now.ranks) - len(ranks)
-    more = [Text(f"        and {hidden} more ranks", style="dim")] if hidden > 0 else []
-    lines = [Text(RANK_HEADS[:width], style="dim"), *map(rank_line, ranks), *more] if ranks else []
+def status_text(job: WatchedJob, width: int, height: int) -> RenderableType:
+    """Return all of a job in `width` columns and `height` lines; of many ranks those in trouble come first."""
+    upper = [summary(job.now), *charts(job.now, width), *alerts(job)]
+    verdict = [head(job.report)] if job.report else []
+    room = height - len(upper) - (VERDICT_LINES if verdict else 0) - SPARE_LINES
+    ranks = troubled_first(job.now.ranks)[: max(2, room)]
+    hidden = len(job.now.ranks) - len(ranks)
+    rest = [Text(f"        and {hidden} more ranks", style="dim")] if hidden > 0 else []
+    lines = [Text(RANK_HEADS[:width], style="dim"), *map(rank_line, ranks), *rest] if ranks else []
     return Group(*upper, *lines, *verdict)
 
 
 def summary(now: Now) -> Text:
-    """Status, step, loss, speed and what is left, in one line that wraps."""
+    """Return status, step, loss, speed and time left as one line that wraps."""
     sign, colour = STANDING_SIGNS.get(now.status, "?"), STANDINGS.get(now.status, STATUSES["unknown"])
-    return Text.assemble((f"{sign} {now.status}", f"bold {colour}"), "  ", "  ".join(facts(now)))
+    return Text.assemble((f"{sign} {now.status}", f"bold {colour}"), "  ", "  ".join(progress(now)))
 
 
-def facts(now: Now) -> list[str]:
-    """What is known of the job's progress, most wanted first."""
-    of = f"/{now.steps}" if now.steps else ""
+def progress(now: Now) -> list[str]:
+    """Return what is known of the job's progress, the most wanted first."""
+    total = f"/{now.steps}" if now.steps else ""
     loss = now.recent[-1].loss if now.recent else None
-    told = [
-        (f"step {now.step}{of}", True),
-        (f"loss {loss if loss is None else f'{loss:.4f}'}", loss is not None),
-        (f"{now.tokens_per_s or 0:,.0f} tok/s a rank", now.tokens_per_s is not None),
-        (f"MFU {now.utilisation or 0:.1%}", now.utilisation is not None),
-        (f"{duration(now.step_s)} a step", now.step_s is not None),
-        (f"{waiting_time(now.left_s)} left", now.left_s is not None),
-        (f"{now.world_size} ranks", now.world_size > 0),
-        (f"restarted {now.attempt} times", now.attempt > 0),
+    facts = [
+        f"step {now.step}{total}",
+        None if loss is None else f"loss {loss:.4f}",
+        None if now.tokens_per_s is None else f"{now.tokens_per_s:,.0f} tok/s per rank",
+        None if now.utilisation is None else f"MFU {percent(now.utilisation)}",
+        None if now.step_s is None else f"{duration(now.step_s)} per step",
+        None if now.left_s is None else f"{waiting_time(now.left_s)} left",
+        quantity(now.world_size, "rank") if now.world_size else None,
+        f"restarted {quantity(now.attempt, 'time')}" if now.attempt else None,
     ]
-    return [text for text, known in told if known]
+    return [fact for fact in facts if fact is not None]
 
 
 def charts(now: Now, width: int) -> list[Text]:
-    """Loss and step time as lines, phases as a bar."""
+    """Return loss and step time as sparklines, and the phases of a step as a bar."""
     if not now.recent:
         return []
-    room = max(8, width - LABEL - 2 * NUMBER)
-    losses = [one.loss for one in now.recent if one.loss is not None]
-    times = [one.dur_s for one in now.recent]
-    drawn = [series("loss", losses, room, "{:.4f}".format)] if losses else []
-    drawn += [series("step", times, room, duration)]
-    return [*drawn, *([phase_bar(now.phases, width - LABEL)] if now.phases else [])]
+    room = max(8, width - LABEL_WIDTH - 2 * NUMBER_WIDTH)
+    losses = [step.loss for step in now.recent if step.loss is not None]
+    times = [step.dur_s for step in now.recent]
+    lines = [sparkline("loss", losses, room, "{:.4f}".format)] if losses else []
+    lines += [sparkline("step", times, room, duration)]
+    return [*lines, *([phase_bar(now.phases, width - LABEL_WIDTH)] if now.phases else [])]
 
 
-def series(label: str, values: Sequence[float], room: int, told: Callable[[float], str]) -> Text:
-    """`loss  6.1243  █▇▅▃▁  4.5`: the first value shown, the line, the last value."""
-    ends = (told(values[0]).rjust(NUMBER - 1), told(values[-1]).rjust(NUMBER - 2))
-    return Text.assemble((label.ljust(LABEL), "dim"), ends[0], " ", (spark(values, room), STATUSES["ok"]), " ", ends[1])
+def sparkline(label: str, values: Sequence[float], room: int, written: Callable[[float], str]) -> Text:
+    """Return `loss  6.1243  █▇▅▃▁  4.5123`: the first value, the line, the last value as `written` puts it."""
+    first, last = written(values[0]).rjust(NUMBER_WIDTH - 1), written(values[-1]).rjust(NUMBER_WIDTH - 2)
+    line = (spark(values, room), STATUSES["ok"])
+    return Text.assemble((label.ljust(LABEL_WIDTH), "dim"), first, " ", line, " ", last)
 
 
 def phase_bar(shares: dict[str, float], width: int) -> Text:
-    """`phases  fwd 31 %  bwd 55 %`, each behind a piece of bar as long as its share; small ones are left out."""
-    shown = {f" {clean(name)} {part:.0%} ": (name, part) for name, part in shares.items() if part >= SMALLEST_PHASE}
-    left = max(0, width - sum(map(len, shown)))
-    line = Text("phases".ljust(LABEL), style="dim")
-    for told, (name, part) in shown.items():
-        line = Text.assemble(line, ("█" * int(part * left), PHASES.get(name, PHASES["other"])), (told, ""))
+    """Return `phases  ███ fwd 31 % █████ bwd 55 %`: each phase behind a bar of its share; small phases are left out."""
+    labels = {f" {clean(name)} {percent(part)} ": name for name, part in shares.items() if part >= SMALLEST_PHASE}
+    room = max(0, width - sum(map(len, labels)))
+    line = Text("phases".ljust(LABEL_WIDTH), style="dim")
+    for label, name in labels.items():
+        piece = "█" * int(shares[name] * room)
+        line = Text.assemble(line, (piece, PHASES.get(name, PHASES["other"])), (label, ""))
     return line
 
 
-def alerts(scene: Scene) -> list[Text]:
-    """What stands still, who is late, what is being worked out."""
-    now = scene.now
-    lost = [one.rank for one in now.ranks if one.state in ("failed", "gone")]
-    told = [alert("error", lost_ranks(lost))] if lost and not now.ended else []
-    told += [alert("error", stalled(now.stall))] if now.stall else []
-    told += [alert(finding.severity, finding.title) for finding in now.findings]
-    if scene.asking:
-        told.append(Text("reading what was recorded ...", style="dim"))
-    return told + ([alert("warning", scene.problem)] if scene.problem else [])
+def alerts(job: WatchedJob) -> list[Text]:
+    """Return a line for lost ranks, a stall, each finding, and a verdict that is being worked out."""
+    now, lost = job.now, lost_ranks(job.now)
+    lines = [alert("error", lost_text(lost))] if lost else []
+    lines += [alert("error", stall_text(now.stall))] if now.stall else []
+    lines += [alert(finding.severity, finding.title) for finding in now.findings]
+    if job.analysing:
+        lines.append(Text("analysing the files that were recorded ...", style="dim"))
+    return lines + ([alert("warning", job.problem)] if job.problem else [])
 
 
 def alert(severity: str, text: str) -> Text:
     return Text.assemble((f"{SEVERITY_SIGNS[severity]} ", f"bold {SEVERITIES[severity]}"), clean(text))
 
 
-def lost_ranks(ranks: Sequence[int]) -> str:
+def lost_ranks(now: Now) -> list[int]:
+    """Return the ranks whose process ended while the job goes on; of a job that has ended the verdict tells."""
+    return [] if now.ended else [rank.rank for rank in now.ranks if rank.state in LOST_STATES]
+
+
+def lost_text(ranks: Sequence[int]) -> str:
     return f"{rank_names(ranks)} {agree(ranks, 'has', 'have')} ended early"
 
 
-def stalled(stall: Stall) -> str:
-    """Who stands where for how long, and what will happen when."""
-    text = f"{rank_names(stall.ranks)} {agree(stall.ranks, 'stands', 'stand')} in {stall.phase} of step {stall.step}"
-    text += f" for {stall.for_s:.0f} s"
+def stall_text(stall: Stall) -> str:
+    """Return which ranks do not move, since when, and what the recorders and the collectives will do about it."""
+    ranks, phase = rank_names(stall.ranks), f"{stall.phase} of step {stall.step}"
+    text = f"{ranks} {agree(stall.ranks, 'has', 'have')} been in {phase} for {waiting_time(stall.for_s)}"
     if stall.dumps_in_s is not None and stall.dumps_in_s > 0:
-        text += f"; dumps are asked for in {stall.dumps_in_s:.0f} s"
+        text += f"; dumps are written in {waiting_time(stall.dumps_in_s)}"
     if stall.ends_in_s is not None:
-        text += f"; collectives give up in {max(0.0, stall.ends_in_s):.0f} s"
+        text += f"; collectives time out in {waiting_time(max(0.0, stall.ends_in_s))}"
     return text
 
 
 def troubled_first(ranks: Sequence[RankNow]) -> list[RankNow]:
-    """Lost and stalled ranks, then those that will run out of memory, then the fullest."""
-    grave = ("gone", "failed", "stalled")
+    """Sort ranks: lost and stalled ones, then those that will run out of memory, then the fullest."""
+    grave = (*LOST_STATES, "stalled")
     return sorted(
         ranks,
-        key=lambda one: (
-            grave.index(one.state) if one.state in grave else len(grave),
-            one.oom_step is None,
-            -one.memory_bytes / one.limit_bytes if one.limit_bytes else 0.0,
-            one.rank,
+        key=lambda rank: (
+            grave.index(rank.state) if rank.state in grave else len(grave),
+            rank.oom_step is None,
+            -rank.memory_bytes / rank.limit_bytes if rank.limit_bytes else 0.0,
+            rank.rank,
         ),
     )
 
 
-def rank_line(one: RankNow) -> Text:
-    """A line of the table of ranks."""
-    sign, colour = STANDING_SIGNS.get(one.state, "?"), STANDINGS.get(one.state, STATUSES["unknown"])
-    meter = bar(one.memory_bytes, one.limit_bytes, MEMORY_BAR) if one.limit_bytes else ""
-    room = f"{size(one.headroom_bytes)}" if one.limit_bytes else "no limit"
-    full = f"step {one.oom_step}" if one.oom_step else ""
+def rank_line(rank: RankNow) -> Text:
+    """Return a line of the table under `RANK_HEADS`."""
+    sign, colour = STANDING_SIGNS.get(rank.state, "?"), STANDINGS.get(rank.state, STATUSES["unknown"])
+    meter = bar(rank.memory_bytes, rank.limit_bytes, MEMORY_BAR_WIDTH) if rank.limit_bytes else ""
+    room = size(rank.headroom_bytes) if rank.limit_bytes else "no limit"
+    full = f"step {rank.oom_step}" if rank.oom_step else ""
     return Text.assemble(
-        f"{one.rank:>5} ",
-        (f"{sign} {one.state:<7}", colour),
-        f"{one.step:>7} {clean(one.phase)[:9]:<10}{waited(one):>8} {size(one.memory_bytes):>9} ",
-        (meter.ljust(MEMORY_BAR), STANDINGS["stalled"] if one.oom_step else STATUSES["ok"]),
+        f"{rank.rank:>5} ",
+        (f"{sign} {rank.state:<7}", colour),
+        f"{rank.step:>7} {clean(rank.phase)[:9]:<10}{time_in_phase(rank):>8} {size(rank.memory_bytes):>9} ",
+        (meter.ljust(MEMORY_BAR_WIDTH), STANDINGS["stalled"] if rank.oom_step else STATUSES["ok"]),
         f" {room:>9} ",
         (full, SEVERITIES["warning"]),
     )
 
 
-def waited(one: RankNow) -> str:
-    """How long a rank has been in its phase; of one that has ended nobody wants to know."""
-    return duration(one.quiet_s) if one.state in ("running", "stalled") else ""
+def time_in_phase(rank: RankNow) -> str:
+    """Return how long a rank has been in its phase; empty for a rank that has ended."""
+    return duration(rank.quiet_s) if rank.state in ("running", "stalled") else ""

@@ -17,7 +17,7 @@ from werkzeug.serving import BaseWSGIServer, make_server
 
 from analyzers.run import Run
 from analyzers.store import Options
-from workbench.ask import JOINED, find, room_for
+from workbench.ask import JOINED, find_run, room_for
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.web.access import WSGI, AccessControl
@@ -45,7 +45,7 @@ class Place:
 
 def serve(path: Path, place: Place) -> None:
     """Serve whatever lies at `path` until interrupted."""
-    run = find([path])
+    run = find_run([path])
     serve_report(run, room_for(run), Options(), place)
 
 

@@ -1,0 +1,80 @@
+"""What is a job doing right now, and what do the dumps that it has written so far say about it?"""
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from analyzers.errors import WorkbenchError
+from analyzers.report import Report
+from analyzers.run import discover
+from analyzers.steps.live import Follower, Now
+from analyzers.store import Options
+from workbench.ask import JOINED, ask
+
+SETTLED_S = 0.7
+"""Dumps of many ranks arrive one after the other; the analyzers are asked once none has arrived for so long."""
+
+Evidence = tuple[tuple[tuple[str, int], ...], bool]
+"""(path, size) of each file that a verdict rests on, and whether the job has failed."""
+NO_EVIDENCE: Evidence = ((), False)
+
+
+@dataclass(frozen=True)
+class WatchedJob:
+    """A job at one moment.
+
+    `report` holds the newest verdict, `analysing` says that a newer one is on its way, and `problem` why there is none.
+    """
+
+    now: Now
+    report: Report[object] | None = None
+    analysing: bool = False
+    problem: str = ""
+
+
+class JobWatcher:
+    """Reads the folder of a job, and asks the analyzers about its dumps in a thread that waits for child processes."""
+
+    def __init__(self, folder: Path, since: float = 0.0) -> None:
+        self.folder = folder
+        self._follower = Follower(folder, since)
+        self._analysed = NO_EVIDENCE
+        self._newest = NO_EVIDENCE
+        self._newest_since = 0.0
+        self._report: Report[object] | None = None
+        self._problem = ""
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> WatchedJob:
+        """Return the job as it is now."""
+        now = self._follower.look()
+        self._analyse_if_settled((now.evidence, now.status == "failed"))
+        # Read before the report: an answer that comes between the two must not pass for the last word.
+        analysing = self.analysing
+        return WatchedJob(now, self._report, analysing, self._problem)
+
+    @property
+    def analysing(self) -> bool:
+        """Whether a verdict on newer evidence is on its way."""
+        return self._newest != self._analysed or self._busy
+
+    @property
+    def _busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _analyse_if_settled(self, evidence: Evidence) -> None:
+        """Ask the analyzers again when the evidence has changed, and once more when the job has failed."""
+        if evidence != self._newest:
+            self._newest, self._newest_since = evidence, time.monotonic()
+        settled = time.monotonic() - self._newest_since > SETTLED_S
+        if self._newest != self._analysed and settled and not self._busy:
+            self._analysed = self._newest
+            self._thread = threading.Thread(target=self._analyse, daemon=True)
+            self._thread.start()
+
+    def _analyse(self) -> None:
+        try:
+            self._report, self._problem = ask(JOINED, discover(self.folder), Options()), ""
+        except WorkbenchError as error:
+            self._problem = error.message
