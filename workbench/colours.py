@@ -1,7 +1,7 @@
-"""One colour and one sign per category, severity and state, for every face.
+"""One colour and one sign for each category, severity and state, in every face.
 
-The colours are told apart by people who do not see red and green alike (after Okabe and Ito, 2008); no face relies on
-colour alone, so each comes with a letter or sign.
+The colours are those of Okabe and Ito (2008), which colour-blind people can tell apart; no face relies on colour alone,
+so each comes with a letter or a sign.
 """
 
 CATEGORIES = {
@@ -15,13 +15,13 @@ CATEGORIES = {
     "workspace": "#8c8c8c",
     "unknown": "#5c6370",
 }
-LETTERS = {name: name[0].upper() for name in CATEGORIES} | {"unknown": "?"}
-"""Of each category, where there is room for no more; no two are alike."""
+CATEGORY_LETTERS = {name: name[0].upper() for name in CATEGORIES} | {"unknown": "?"}
+"""The letter of each category where there is no room for its name; all differ."""
 SEVERITIES = {"info": "#56b4e9", "warning": "#e69f00", "error": "#d55e00"}
 SEVERITY_SIGNS = {"info": "·", "warning": "!", "error": "✗"}
 STATUSES = {"ok": "#009e73", "warning": "#e69f00", "error": "#d55e00", "unknown": "#8c8c8c"}
 STATUS_SIGNS = {"ok": "✓", "warning": "!", "error": "✗", "unknown": "?"}
-STATES = {
+COLLECTIVE_STATES = {
     "done": "#0072b2",
     "started": "#56b4e9",
     "scheduled": "#e69f00",
@@ -30,7 +30,16 @@ STATES = {
     "no dump": "#8c8c8c",
     "": "#2b2f36",
 }
-STATE_SIGNS = {"done": "●", "started": "◐", "scheduled": "·", "missing": "✗", "mismatch": "≠", "no dump": "?", "": " "}
+COLLECTIVE_SIGNS = {
+    "done": "●",
+    "started": "◐",
+    "scheduled": "·",
+    "missing": "✗",
+    "mismatch": "≠",
+    "no dump": "?",
+    "": " ",
+}
+"""States of a collective on one rank, as in `hangs.views.matrix`; empty: outside of what was recorded."""
 PHASES = {
     "fwd": "#56b4e9",
     "bwd": "#0072b2",
@@ -42,7 +51,7 @@ PHASES = {
     "loss_sync": "#009e73",
     "other": "#8c8c8c",
 }
-STANDINGS = {
+LIVE_STATES = {
     "running": "#009e73",
     "done": "#009e73",
     "completed": "#009e73",
@@ -52,8 +61,8 @@ STANDINGS = {
     "failed": "#d55e00",
     "gone": "#d55e00",
 }
-"""How a rank or a job stands while it is watched; whatever else it says is told in the colour of what is unknown."""
-STANDING_SIGNS = {
+"""States of a rank or a job while it is watched; any other state has the colour of `unknown`."""
+LIVE_STATE_SIGNS = {
     "running": "▶",
     "done": "✓",
     "completed": "✓",
@@ -65,8 +74,8 @@ STANDING_SIGNS = {
 }
 
 
-def ink(colour: str) -> str:
-    """Black or white, whichever is read better on a colour (relative luminance of WCAG 2.2)."""
+def text_colour(colour: str) -> str:
+    """Return black or white, whichever is easier to read on a colour (relative luminance of WCAG 2.2)."""
     linear = [
         ((c + 0.055) / 1.055) ** 2.4 if c > 0.04 else c / 12.92 for c in (v / 255 for v in bytes.fromhex(colour[1:]))
     ]
@@ -74,14 +83,14 @@ def ink(colour: str) -> str:
     return "#000000" if luminance > 0.18 else "#ffffff"
 
 
-KINDS = {"compute": "#009e73", "communication": "#d55e00", "memory": "#56b4e9", "idle": "#8c8c8c", "": "#c9ced6"}
-"""Kinds of device work; "" is an event of the host."""
+EVENT_KINDS = {"compute": "#009e73", "communication": "#d55e00", "memory": "#56b4e9", "idle": "#8c8c8c", "": "#c9ced6"}
+"""Kinds of device work; an empty kind is an event of the host."""
 HEAT = ("#1d2a38", "#1f4a73", "#0072b2", "#56b4e9", "#f0e442")
-"""From little to much; told apart by how light they are, too."""
-KIND_SIGNS = {"compute": "c", "communication": "n", "memory": "m", "idle": " ", "": "h"}
-DISTINCT = tuple(dict.fromkeys([*CATEGORIES.values()]))
+"""From little to much, each lighter than the one before, so that the order shows without colour."""
+EVENT_KIND_SIGNS = {"compute": "c", "communication": "n", "memory": "m", "idle": " ", "": "h"}
+DISTINCT_COLOURS = tuple(dict.fromkeys([*CATEGORIES.values()]))
 
 
-def qualitative(index: int) -> str:
-    """A colour for the nth of things that have none of their own."""
-    return DISTINCT[index % len(DISTINCT)]
+def nth_colour(index: int) -> str:
+    """Return the colour of the nth of things that have none of their own, such as streams; colours repeat."""
+    return DISTINCT_COLOURS[index % len(DISTINCT_COLOURS)]

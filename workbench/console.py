@@ -1,4 +1,4 @@
-"""The one module that writes to stderr, and the one that ends the process."""
+"""The only module that writes to stderr, and the only one that ends the process."""
 
 import os
 import sys
@@ -8,21 +8,21 @@ from contextlib import contextmanager
 
 from analyzers.errors import Exit, WorkbenchError
 
-TURNING = "\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
-"""Characters without a width that let text read as another: told by their number."""
+INVISIBLE = "\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
+"""Characters without width that make a text read as another, such as right-to-left marks: shown by their number."""
 UNSAFE: dict[int, str | None] = {
     **{code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"},
-    **{ord(sign): f"\\u{ord(sign):04x}" for sign in TURNING},
+    **{ord(sign): f"\\u{ord(sign):04x}" for sign in INVISIBLE},
 }
 
 
 def clean(text: object) -> str:
-    """Text out of an artefact, without the control characters that could steer a terminal or a reader's eye."""
+    """Return text of an artefact without the control characters that could steer a terminal or deceive a reader."""
     return str(text).translate(UNSAFE)
 
 
 def note(text: str) -> None:
-    """Narration: what is going on, where things lie."""
+    """Print what is going on to stderr, so that stdout holds nothing but the answer."""
     print(clean(text), file=sys.stderr)
 
 
@@ -36,7 +36,7 @@ def wants_traceback() -> bool:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Turn what goes wrong into two lines on stderr and the exit status of the contract."""
+    """Turn an error into two lines on stderr, `error:` and `hint:`, and into the exit status of the command."""
     try:
         yield
     except WorkbenchError as error:
@@ -48,6 +48,6 @@ def guarded() -> Iterator[None]:
         note("interrupted")
         sys.exit(Exit.INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output has gone, as `head` does; what it did not read is nobody's loss.
+        # The reader of our output has closed it, as `head` does. Python would complain when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(Exit.OK)

@@ -1,4 +1,4 @@
-"""The error of this house beside those of the analyzers."""
+"""The error of a wrong command line, beside the errors of the analyzers."""
 
 from analyzers.errors import Exit, WorkbenchError
 

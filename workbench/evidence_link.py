@@ -1,12 +1,12 @@
-"""Where the evidence of a finding is to be seen: one gesture leads there, on every face."""
+"""Where is the evidence of a finding shown? In the terminal app, in the dashboard and in HTML one step leads there."""
 
 from dataclasses import dataclass
 
 from analyzers.report import Finding
 from workbench.ask import ROOMS
 
-ELSEWHERE = {"incident.crashed": "hang", "compare": "compare"}
-"""Findings that are not called after the room in which they are seen."""
+ROOM_OF_FINDING = {"incident.crashed": "hang", "compare": "compare"}
+"""The room of findings whose id does not begin with its name."""
 PARTS = {
     "timeline": ("memory.oom", "memory.near_limit", "memory.activation_peak"),
     "changes": ("memory.leak",),
@@ -20,12 +20,12 @@ PARTS = {
     "times": ("steps.slowdown", "steps.global_stall"),
     "loss": ("steps.nonfinite_loss", "steps.loss_spike", "steps.loss_rise", "steps.plateau", "steps.grad_norm_jump"),
 }
-"""The part of a view that a finding is about, also of the findings below it (`memory.oom.spike`)."""
+"""The part of a view that shows a finding; a name stands for the ids below it too (`memory.oom.spike`)."""
 
 
 @dataclass(frozen=True)
-class Sight:
-    """`room`: the view to turn to; `part`: what to look at there, empty where all of it counts.
+class EvidenceLink:
+    """The room whose view shows the evidence, and the part of that view; empty for all of it.
 
     `rank` and `step` are None where the finding is about all of them.
     """
@@ -36,16 +36,16 @@ class Sight:
     step: int | None = None
 
 
-def sight(finding: Finding) -> Sight | None:
-    """The evidence of a finding; None where no view shows any."""
-    named = finding.id.partition(".")[0]
-    room = ELSEWHERE.get(finding.id) or ELSEWHERE.get(named) or named
-    if room not in (*ROOMS, *ELSEWHERE.values()):
+def evidence_link(finding: Finding) -> EvidenceLink | None:
+    """Return where the evidence of a finding is shown; None where no view shows any."""
+    prefix = finding.id.partition(".")[0]
+    room = ROOM_OF_FINDING.get(finding.id) or ROOM_OF_FINDING.get(prefix) or prefix
+    if room not in (*ROOMS, *ROOM_OF_FINDING.values()):
         return None
     part = next((part for part, findings in PARTS.items() if is_about(finding.id, *findings)), "")
-    return Sight(room, part, finding.ranks[0] if finding.ranks else None, finding.step)
+    return EvidenceLink(room, part, finding.ranks[0] if finding.ranks else None, finding.step)
 
 
 def is_about(finding: str, *names: str) -> bool:
-    """Whether a finding's id is one of these, or below one of them."""
+    """Return whether a finding's id is one of these names, or below one of them."""
     return any(finding == name or finding.startswith(f"{name}.") for name in names)

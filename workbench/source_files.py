@@ -1,4 +1,4 @@
-"""The source behind a line that an artefact names, where that file is on this machine."""
+"""Find the source file and line that an artefact names, where that file is on this machine."""
 
 import os
 import re
@@ -8,25 +8,29 @@ from pathlib import Path
 
 from workbench.python_path import PACKAGE_ROOT
 
-NAMED = re.compile(r"([^\s:()\"']+\.(?:py|pyx|cpp|cc|cu|cuh|h|hpp))(?::(\d+)|\((\d+)\))")
+SOURCE_LINE = re.compile(r"([^\s:()\"']+\.(?:py|pyx|cpp|cc|cu|cuh|h|hpp))(?::(\d+)|\((\d+)\))")
 """`path.py:41`, as stacks write it, or `path.py(41)`, as traces do."""
-LARGEST = 8 << 20
+LARGEST_BYTES = 8 << 20
 FILES_AT_MOST = 20_000
-NOT_OURS = ("site-packages", "node_modules", "__pycache__")
+"""A home folder may hold millions of files: the search ends after so many."""
+SKIPPED_FOLDERS = ("site-packages", "node_modules", "__pycache__")
 
 
-def source_of(text: str) -> tuple[Path, int] | None:
-    """The first file that a text names and this machine has, and the line."""
-    for found in NAMED.finditer(text):
-        for path in candidates(Path(found[1])):
-            if path.is_file() and path.stat().st_size <= LARGEST:
-                return path, int(found[2] or found[3])
+def find_source(text: str) -> tuple[Path, int] | None:
+    """Return the first file that a text names and this machine has, and the line; None without any."""
+    for match in SOURCE_LINE.finditer(text):
+        for path in candidate_paths(Path(match[1])):
+            if path.is_file() and path.stat().st_size <= LARGEST_BYTES:
+                return path, int(match[2] or match[3])
     return None
 
 
-def candidates(named: Path) -> Iterator[Path]:
-    """The file as named, what its last parts name here, as a job may have run from another folder, and the only file
-    below that ends like that, as verdicts tell no more than a file and its folder.
+def candidate_paths(named: Path) -> Iterator[Path]:
+    """Yield where a named file may be here: as named, then below the working folder and below our packages.
+
+    A job may have run from another folder or on another machine, and verdicts name only a file and its folder. So
+    `/home/ann/job/model/attention.py` is also looked for as `job/model/attention.py` and `model/attention.py`, and as
+    the only file in a folder below that ends like that.
     """
     if named.is_absolute():
         yield named
@@ -34,27 +38,28 @@ def candidates(named: Path) -> Iterator[Path]:
     for root in (Path.cwd(), PACKAGE_ROOT):
         for cut in range(max(1, len(parts) - 1)):
             yield root.joinpath(*parts[cut:])
-    alike = endings(Path.cwd(), parts) or endings(PACKAGE_ROOT, parts)
-    if len(alike) == 1:
-        yield alike[0]
+    matches = files_ending_with(Path.cwd(), parts) or files_ending_with(PACKAGE_ROOT, parts)
+    if len(matches) == 1:
+        yield matches[0]
 
 
-def endings(root: Path, parts: tuple[str, ...]) -> list[Path]:
-    """The files below a folder whose paths end like that."""
-    return [path for path in below(root).get(parts[-1], ()) if path.parts[-len(parts) :] == parts] if parts else []
+def files_ending_with(root: Path, parts: tuple[str, ...]) -> list[Path]:
+    """Return the source files below a folder whose paths end with these parts."""
+    named = source_files_by_name(root).get(parts[-1], []) if parts else []
+    return [path for path in named if path.parts[-len(parts) :] == parts]
 
 
 @lru_cache(maxsize=4)
-def below(root: Path) -> dict[str, list[Path]]:
-    """Files of source below a folder by their names, of the first so many; hidden and foreign folders left out."""
-    named: dict[str, list[Path]] = {}
+def source_files_by_name(root: Path) -> dict[str, list[Path]]:
+    """Return the source files below a folder by name; hidden folders and those of libraries are left out."""
+    by_name: dict[str, list[Path]] = {}
     seen = 0
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in NOT_OURS and not name.startswith("."))
+        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS and not name.startswith("."))
         for name in names:
             seen += 1
-            if NAMED.fullmatch(f"{name}:1"):
-                named.setdefault(name, []).append(Path(folder, name))
+            if SOURCE_LINE.fullmatch(f"{name}:1"):
+                by_name.setdefault(name, []).append(Path(folder, name))
         if seen > FILES_AT_MOST:
             break
-    return named
+    return by_name

@@ -1,10 +1,10 @@
-"""What the trainer answers without training: the structs of `workbench.estimate/1` and `workbench.tokens/1`."""
+"""What the trainer says without training: the structs of `workbench.estimate/1` and `workbench.tokens/1`."""
 
 import msgspec
 
 
 class RankMemory(msgspec.Struct, frozen=True):
-    """What `count` ranks hold that are like `first_rank`: at the peak by category, and in each window at most."""
+    """Memory of `count` ranks that are like `first_rank`: by category at the peak, and at most in each window."""
 
     first_rank: int
     count: int
@@ -14,15 +14,15 @@ class RankMemory(msgspec.Struct, frozen=True):
     windows: dict[str, int]
 
 
-class Option(msgspec.Struct, frozen=True):
-    """Another setting, rehearsed as well, and the peak of the fullest rank under it."""
+class Alternative(msgspec.Struct, frozen=True):
+    """Another setting, and the peak of the fullest rank under it."""
 
     setting: str
     peak_bytes: int
 
 
-class Rehearsed(msgspec.Struct, frozen=True):
-    """What `python -m trainer.estimate` prints. `assumptions` name what the trainer itself does not have."""
+class TrainerEstimate(msgspec.Struct, frozen=True):
+    """What `python -m trainer.estimate` prints; `assumptions` names what the trainer itself does not have."""
 
     world_size: int
     mesh: dict[str, int]
@@ -34,19 +34,19 @@ class Rehearsed(msgspec.Struct, frozen=True):
 
     @property
     def peak_bytes(self) -> int:
-        """Of the fullest rank."""
+        """The peak of the fullest rank."""
         return max(rank.peak_bytes for rank in self.ranks)
 
 
-class EstimateData(Rehearsed, frozen=True):
-    """`data` of an estimate. `options` are filled where `limit_bytes` is given and the run comes near it."""
+class EstimateData(TrainerEstimate, frozen=True):
+    """The data of an estimate; `options` is filled where `limit_bytes` is given and the run comes near it."""
 
     limit_bytes: int | None
-    options: list[Option]
+    options: list[Alternative]
 
 
 class Position(msgspec.Struct, frozen=True):
-    """One position of a sequence. Every label counts: the trainer masks none."""
+    """One position of a sequence; every label counts, as the trainer masks none."""
 
     sequence: int
     position: int
@@ -57,7 +57,7 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class TokensData(msgspec.Struct, frozen=True):
-    """`left_over` tokens at the end of the text are less than a sequence and are never seen."""
+    """The first sequences; the `left_over` tokens at the end of the text are too few for one and are never used."""
 
     seq_len: int
     tokens: int

@@ -9,7 +9,7 @@ from analyzers import compare
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import parts
-from workbench.colours import CATEGORIES, ink
+from workbench.colours import CATEGORIES, text_colour
 from workbench.web.served_run import ServedRun
 
 pytestmark = pytest.mark.browser
@@ -104,5 +104,5 @@ def test_letters_on_colours_can_be_read(colour):
         linear = [((c + 0.055) / 1.055) ** 2.4 if c > 0.04045 else c / 12.92 for c in parts]
         return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
-    low, high = sorted((luminance(colour), luminance(ink(colour))))
+    low, high = sorted((luminance(colour), luminance(text_colour(colour))))
     assert (high + 0.05) / (low + 0.05) >= 4.5

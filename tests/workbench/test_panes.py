@@ -12,7 +12,7 @@ from textual.widgets import ContentSwitcher, DataTable
 from analyzers.run import discover
 from analyzers.store import Options
 from terminal import app_on, press, shown
-from workbench.source_files import below, source_of
+from workbench.source_files import find_source, source_files_by_name
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.panes.memory_evidence import Evidence
 from workbench.tui.panes.steps import StepsPane
@@ -162,21 +162,21 @@ def test_a_place_is_found_in_the_words_of_stacks_and_traces(tmp_path, monkeypatc
     (tmp_path / "job").mkdir()
     path = tmp_path / "job" / "model.py"
     path.write_text("x = 1\n")
-    assert source_of(f"{path}:7 forward") == (path, 7)
-    assert source_of("job/model.py(12): forward") == (path, 12)
-    assert source_of("forward (/elsewhere/job/model.py:3)") == (path, 3)
-    assert source_of("<frozen runpy>(88): _run_code") is None
+    assert find_source(f"{path}:7 forward") == (path, 7)
+    assert find_source("job/model.py(12): forward") == (path, 12)
+    assert find_source("forward (/elsewhere/job/model.py:3)") == (path, 3)
+    assert find_source("<frozen runpy>(88): _run_code") is None
     deep = tmp_path / "package" / "models" / "llama3"
     deep.mkdir(parents=True)
     (deep / "model.py").write_text("x = 1\n")
-    below.cache_clear()
-    assert source_of("all_gather at llama3/model.py:104") == (deep / "model.py", 104)
+    source_files_by_name.cache_clear()
+    assert find_source("all_gather at llama3/model.py:104") == (deep / "model.py", 104)
     (tmp_path / "other" / "llama3").mkdir(parents=True)
     (tmp_path / "other" / "llama3" / "model.py").write_text("x = 2\n")
-    below.cache_clear()
-    assert source_of("all_gather at llama3/model.py:104") is None
+    source_files_by_name.cache_clear()
+    assert find_source("all_gather at llama3/model.py:104") is None
     os.mkfifo(tmp_path / "pipe.py")
-    assert source_of(f"{tmp_path}/pipe.py:1") is None
+    assert find_source(f"{tmp_path}/pipe.py:1") is None
 
 
 async def test_hostile_names_are_letters(fixtures, tmp_path):

@@ -1,38 +1,40 @@
-"""`workbench estimate`: memory before the run, rehearsed by the trainer in a process of its own."""
+"""`workbench estimate`: how much memory will each rank need, and does it fit? The trainer does a step without data."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 from analyzers.report import Evidence, Finding, Report, Severity, Verdict, ranked, status_of, tool_version
 from analyzers.run import Run
-from analyzers.words import share, size
+from analyzers.words import quantity, share, size
 from trainer.config import ConfigError, JobConfig, load
 from workbench.commands.trainer_process import ask_trainer
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, own_environment, trainer_arguments
-from workbench.trainer_answers import EstimateData, Option, Rehearsed
+from workbench.trainer_answers import Alternative, EstimateData, TrainerEstimate
 
 NEAR_LIMIT = 0.9
-UNCOUNTED = "what no tensor holds: the device's context, libraries' workspaces, fragmentation (often 1 to 3 GiB)"
+NOT_COUNTED = (
+    "memory that is in no tensor: the device's context, workspaces of libraries, fragmentation (often 1 to 3 GiB)"
+)
 
 
 def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
-    """What each rank of the job would hold; with a limit also whether it fits, and what to change if not.
+    """Return the memory of each rank; with a `limit` in bytes also whether it fits, and which settings need less.
 
     Raises:
-        WorkbenchError: The configuration does not hold, or training is not installed.
+        WorkbenchError: The configuration is wrong, or training is not installed.
     """
     arguments = trainer_arguments(request)
-    found = rehearse(request, arguments)
+    found = trainer_estimate(request, arguments)
     tight = limit is not None and found.peak_bytes >= NEAR_LIMIT * limit
-    options = [
-        Option(" ".join(change), rehearse(request, (*arguments, *change)).peak_bytes)
-        for change in (changes(loaded(arguments), found) if tight else ())
+    changes = smaller_settings(configuration(arguments), found) if tight else ()
+    alternatives = [
+        Alternative(" ".join(change), trainer_estimate(request, (*arguments, *change)).peak_bytes) for change in changes
     ]
     data = EstimateData(
-        **{name: getattr(found, name) for name in Rehearsed.__struct_fields__},
+        **{name: getattr(found, name) for name in TrainerEstimate.__struct_fields__},
         limit_bytes=limit,
-        options=sorted(options, key=lambda option: option.peak_bytes),
+        options=sorted(alternatives, key=lambda alternative: alternative.peak_bytes),
     )
     findings = ranked(limit_findings(data))
     return Report(
@@ -46,27 +48,32 @@ def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
 
 
 def subject(request: Request) -> Run:
-    """What the report is about, for its heading."""
+    """Return what the report is about, for its heading."""
     return Run(Path(request.config or "the defaults"), ())
 
 
-def rehearse(request: Request, arguments: tuple[str, ...]) -> Rehearsed:
-    loaded(arguments)
+def trainer_estimate(request: Request, arguments: tuple[str, ...]) -> TrainerEstimate:
+    """Let the trainer do a step without data, and return the memory that it would take."""
+    configuration(arguments)
     ranks = request.processes_per_node * request.nnodes
     world = {"WORLD_SIZE": str(ranks), "CUDA_VISIBLE_DEVICES": ""}
-    return ask_trainer("trainer.estimate", arguments, Rehearsed, own_environment(request) | world)
+    return ask_trainer("trainer.estimate", arguments, TrainerEstimate, own_environment(request) | world)
 
 
-def loaded(arguments: tuple[str, ...]) -> JobConfig:
-    """The configuration; also one that the trainer would refuse to train."""
+def configuration(arguments: tuple[str, ...]) -> JobConfig:
+    """Return the configuration, also one that the trainer would refuse to train.
+
+    Raises:
+        UsageProblem: A key or a value is wrong.
+    """
     try:
         return load(None, arguments)
     except ConfigError as error:
         raise UsageProblem(error.message, error.hint) from error
 
 
-def changes(config: JobConfig, found: Rehearsed) -> Iterator[tuple[str, ...]]:
-    """Settings that would take less memory."""
+def smaller_settings(config: JobConfig, found: TrainerEstimate) -> Iterator[tuple[str, ...]]:
+    """Yield flags that would each take less memory."""
     batch, copies = config.training.local_batch_size, found.mesh["dp_replicate"]
     if config.activation_checkpoint.mode != "full":
         yield "--activation_checkpoint.mode", "full"
@@ -78,18 +85,19 @@ def changes(config: JobConfig, found: Rehearsed) -> Iterator[tuple[str, ...]]:
 
 
 def limit_findings(data: EstimateData) -> Iterator[Finding]:
-    """Whether the fullest rank stays below the limit."""
+    """Yield a finding where the fullest rank is over the limit, or near it."""
     if data.limit_bytes is None or data.peak_bytes < NEAR_LIMIT * data.limit_bytes:
         return
     over = data.peak_bytes > data.limit_bytes
     fullest = max(data.ranks, key=lambda rank: rank.peak_bytes)
-    name, held = max(fullest.categories.items(), key=lambda item: item[1])
+    category, held = max(fullest.categories.items(), key=lambda item: item[1])
+    peak, limit = size(data.peak_bytes), size(data.limit_bytes)
     yield Finding(
         id="estimate.oom" if over else "estimate.near_limit",
         severity=Severity.ERROR if over else Severity.WARNING,
-        title=f"{size(data.peak_bytes)} {'do not fit' if over else 'hardly fit'} into {size(data.limit_bytes)}",
-        why=f"{name.replace('_', ' ')}: {share(held, data.peak_bytes)} of the peak,"
-        f" which comes in {fullest.peak_window}.",
+        title=f"the peak of {peak} does not fit into {limit}" if over else f"the peak of {peak} is close to {limit}",
+        why=f"{category.replace('_', ' ').capitalize()} take {share(held, data.peak_bytes)} of the peak,"
+        f" which is reached in {fullest.peak_window}.",
         next=advice(data),
         ranks=[fullest.first_rank],
         evidence=[Evidence(text=f"{option.setting}: {size(option.peak_bytes)}") for option in data.options],
@@ -98,22 +106,27 @@ def limit_findings(data: EstimateData) -> Iterator[Finding]:
 
 
 def advice(data: EstimateData) -> str:
-    """The first setting that fits, else the one that takes least."""
+    """Return the setting that takes least, and whether the run fits with it."""
     if not data.options:
-        return "Take more ranks to shard over, or a smaller model or sequence."
+        return "Shard over more ranks, or take a smaller model or sequence."
     best = data.options[0]
     fits = data.limit_bytes is not None and best.peak_bytes < NEAR_LIMIT * data.limit_bytes
-    return f"{best.setting}: {size(best.peak_bytes)}" + ("." if fits else ", which is not enough: take more ranks too.")
+    return f"Set {best.setting}: the peak is {size(best.peak_bytes)}" + (
+        "." if fits else ", which is still too much: use more ranks too."
+    )
 
 
 def verdict(data: EstimateData, findings: list[Finding]) -> Verdict:
+    """Return the verdict: the peak of the fullest rank, and what it does not count."""
     mesh = " x ".join(f"{name} {degree}" for name, degree in data.mesh.items() if degree > 1) or "one rank"
-    fits = f" of {size(data.limit_bytes)}" if data.limit_bytes else ""
+    limit = f" of {size(data.limit_bytes)}" if data.limit_bytes else ""
+    ranks = quantity(data.world_size, "rank")
     return Verdict(
         status=status_of(findings),
         kind=findings[0].id.removeprefix("estimate.") if findings else "healthy",
         ranks=findings[0].ranks if findings else [],
-        sentence=f"{data.model} on {data.world_size} ranks ({mesh}) peaks at {size(data.peak_bytes)}{fits} a rank",
+        sentence=f"{data.model} on {ranks} ({mesh}) peaks at {size(data.peak_bytes)}{limit} per rank",
         confidence=0.7 if data.assumptions else 0.9,
-        missing=[UNCOUNTED, *data.assumptions] + ([] if data.limit_bytes else ["--limit: whether that fits"]),
+        missing=[NOT_COUNTED, *data.assumptions]
+        + ([] if data.limit_bytes else ["--limit, to say whether the run fits"]),
     )

@@ -1,4 +1,4 @@
-"""`workbench tokens`: what the model is shown, token by token, beside what it is to foresee."""
+"""`workbench tokens`: which tokens does the model get, and which label does it have to predict at each?"""
 
 from pathlib import Path
 
@@ -10,16 +10,16 @@ from workbench.trainer_answers import TokensData
 
 
 def tokens(request: Request, count: int) -> Report[TokensData]:
-    """The first `count` sequences.
+    """Return the first `count` sequences.
 
     Raises:
-        WorkbenchError: The configuration does not hold, its text is not there, or training is not installed.
+        WorkbenchError: The configuration is wrong, its text is missing, or training is not installed.
     """
     arguments = [str(count), *trainer_arguments(request)]
     data = ask_trainer("trainer.data", arguments, TokensData, own_environment(request))
     text = (
         f"{data.tokens:,} tokens make {data.sequences:,} sequences of {data.seq_len:,}; every label counts, none is"
-        f" masked; the last {data.left_over:,} tokens are less than a sequence and are not seen"
+        f" masked; the last {data.left_over:,} tokens are too few for a sequence and are not used"
     )
     verdict = Verdict(status=Status.OK, kind="tokens", sentence=text, confidence=1.0)
     return Report(
@@ -28,5 +28,5 @@ def tokens(request: Request, count: int) -> Report[TokensData]:
 
 
 def subject(request: Request) -> Run:
-    """What the report is about, for its heading."""
+    """Return what the report is about, for its heading."""
     return Run(Path(request.config or "the defaults"), ())

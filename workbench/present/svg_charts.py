@@ -16,7 +16,7 @@ from analyzers.steps import views as step_views
 from analyzers.steps.model import StepsData
 from analyzers.words import duration, size
 from workbench.ask import ROOMS
-from workbench.colours import CATEGORIES, qualitative
+from workbench.colours import CATEGORIES, nth_colour
 from workbench.console import clean
 from workbench.present.room_data import room_data
 from workbench.present.tables.memory import worst_first
@@ -70,7 +70,7 @@ def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[
     if not shown.to_numpy().any():
         return
     title = f"Phases of each step, rank {rank}: the longest step takes {duration(float(phases.sum(axis=1).max()))}"
-    yield stacked_chart(title, shown, {name: qualitative(i) for i, name in enumerate(shown.columns)})
+    yield stacked_chart(title, shown, {name: nth_colour(i) for i, name in enumerate(shown.columns)})
 
 
 def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) -> str:

@@ -18,7 +18,7 @@ from analyzers.errors import WorkbenchError
 from analyzers.report import Report
 from analyzers.words import size
 from workbench.console import clean
-from workbench.source_files import source_of
+from workbench.source_files import find_source
 from workbench.tui.command_palette import commands
 from workbench.tui.dashboard_process import Dashboard
 from workbench.tui.panes.home import Looked
@@ -176,7 +176,7 @@ class WorkbenchApp(App[None]):
 
     def action_source(self) -> None:
         """Show the file that the cursor's line names."""
-        place = source_of(self.chosen())
+        place = find_source(self.chosen())
         if place is None:
             self.notify("no file of this machine is named here", markup=False)
             return
@@ -190,7 +190,7 @@ class WorkbenchApp(App[None]):
             self._source_if_there()
 
     def _source_if_there(self) -> None:
-        if place := source_of(self.chosen()):
+        if place := find_source(self.chosen()):
             self.push_screen(SourceScreen(*place))
 
     def action_copy(self) -> None:

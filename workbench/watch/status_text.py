@@ -10,7 +10,7 @@ from rich.text import Text
 
 from analyzers.steps.live import Now, RankNow, Stall
 from analyzers.words import agree, duration, percent, quantity, rank_names, size, waiting_time
-from workbench.colours import PHASES, SEVERITIES, SEVERITY_SIGNS, STANDING_SIGNS, STANDINGS, STATUSES
+from workbench.colours import LIVE_STATE_SIGNS, LIVE_STATES, PHASES, SEVERITIES, SEVERITY_SIGNS, STATUSES
 from workbench.console import clean
 from workbench.present.bar import bar
 from workbench.present.sparkline import spark
@@ -42,7 +42,7 @@ def status_text(job: WatchedJob, width: int, height: int) -> RenderableType:
 
 def summary(now: Now) -> Text:
     """Return status, step, loss, speed and time left as one line that wraps."""
-    sign, colour = STANDING_SIGNS.get(now.status, "?"), STANDINGS.get(now.status, STATUSES["unknown"])
+    sign, colour = LIVE_STATE_SIGNS.get(now.status, "?"), LIVE_STATES.get(now.status, STATUSES["unknown"])
     return Text.assemble((f"{sign} {now.status}", f"bold {colour}"), "  ", "  ".join(progress(now)))
 
 
@@ -144,7 +144,7 @@ def troubled_first(ranks: Sequence[RankNow]) -> list[RankNow]:
 
 def rank_line(rank: RankNow) -> Text:
     """Return a line of the table under `RANK_HEADS`."""
-    sign, colour = STANDING_SIGNS.get(rank.state, "?"), STANDINGS.get(rank.state, STATUSES["unknown"])
+    sign, colour = LIVE_STATE_SIGNS.get(rank.state, "?"), LIVE_STATES.get(rank.state, STATUSES["unknown"])
     meter = bar(rank.memory_bytes, rank.limit_bytes, MEMORY_BAR_WIDTH) if rank.limit_bytes else ""
     room = size(rank.headroom_bytes) if rank.limit_bytes else "no limit"
     full = f"step {rank.oom_step}" if rank.oom_step else ""
@@ -152,7 +152,7 @@ def rank_line(rank: RankNow) -> Text:
         f"{rank.rank:>5} ",
         (f"{sign} {rank.state:<7}", colour),
         f"{rank.step:>7} {clean(rank.phase)[:9]:<10}{time_in_phase(rank):>8} {size(rank.memory_bytes):>9} ",
-        (meter.ljust(MEMORY_BAR_WIDTH), STANDINGS["stalled"] if rank.oom_step else STATUSES["ok"]),
+        (meter.ljust(MEMORY_BAR_WIDTH), LIVE_STATES["stalled"] if rank.oom_step else STATUSES["ok"]),
         f" {room:>9} ",
         (full, SEVERITIES["warning"]),
     )

@@ -16,7 +16,7 @@ from analyzers.run import Run
 from analyzers.store import Options
 from analyzers.words import rank_ranges
 from workbench.console import clean
-from workbench.evidence_link import Sight
+from workbench.evidence_link import EvidenceLink
 from workbench.present.tables.hang import current_positions, hang_tables, operations
 from workbench.tui.background import ask_aside
 from workbench.tui.widgets.charts.collective_matrix import Matrix, legend
@@ -66,7 +66,7 @@ class HangPane(Vertical):
     def on_mount(self) -> None:
         self._turn()
 
-    async def look(self, at: Sight) -> None:
+    async def look(self, at: EvidenceLink) -> None:
         """Show the group that the rank's fault broke, and what is best seen of that."""
         names = [group.name for group in self._data.groups]
         broken = [c.group for c in self._data.culprits if at.rank in c.ranks and c.group in names]

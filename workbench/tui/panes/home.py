@@ -20,7 +20,7 @@ from analyzers.run import Run
 from analyzers.words import rank_names
 from workbench.colours import SEVERITIES, SEVERITY_SIGNS
 from workbench.console import clean
-from workbench.evidence_link import Sight, sight
+from workbench.evidence_link import EvidenceLink, evidence_link
 from workbench.present.sections import sections
 from workbench.present.tables.run import file_list, rank_list
 from workbench.tui.widgets.key_bindings import CURSOR
@@ -44,7 +44,7 @@ TALL = 36
 class Looked(Message):
     """The evidence is to be shown."""
 
-    def __init__(self, at: Sight) -> None:
+    def __init__(self, at: EvidenceLink) -> None:
         super().__init__()
         self.at = at
 
@@ -102,7 +102,7 @@ class HomePane(Vertical):
 
     def _look(self, finding: Finding | None, rank: int | None = None) -> None:
         """Ask for the view that shows why the finding is one."""
-        at = sight(finding) if finding else None
+        at = evidence_link(finding) if finding else None
         if at is None:
             self.notify("there is nothing more to see of this", markup=False)
         else:

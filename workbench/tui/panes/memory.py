@@ -17,7 +17,7 @@ from analyzers.store import Options
 from analyzers.words import quantity, size
 from workbench.colours import CATEGORIES
 from workbench.console import clean
-from workbench.evidence_link import Sight
+from workbench.evidence_link import EvidenceLink
 from workbench.present.tables.memory import device_name, worst_first
 from workbench.tui.background import ask_aside
 from workbench.tui.panes.memory_evidence import TITLES, Evidence, Instant
@@ -75,7 +75,7 @@ class MemoryPane(Vertical):
     def on_mount(self) -> None:
         self._show_device()
 
-    async def look(self, at: Sight) -> None:
+    async def look(self, at: EvidenceLink) -> None:
         """Show the rank's snapshot of the step, else its gravest, and the reading that shows why."""
         of_rank = list(self._by_rank)
         if at.rank in of_rank:

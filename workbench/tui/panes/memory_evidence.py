@@ -14,7 +14,7 @@ from analyzers.memory.answers import across_ranks
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.words import size
-from workbench.colours import CATEGORIES, HEAT, ink, qualitative
+from workbench.colours import CATEGORIES, HEAT, nth_colour, text_colour
 from workbench.present.sparkline import LEVELS
 from workbench.present.tables.snapshot import block_history, block_list, entry_list, module_changes, stack_list
 from workbench.tui.widgets.charts.block_map import BlockMap
@@ -208,7 +208,7 @@ def heat_line(row: "pd.Series[Any]", categories: Sequence[str]) -> Text:
     for name in categories:
         level = round((len(LEVELS) - 1) * row[name] / max(1, row["peak"]))
         shade = HEAT[level * (len(HEAT) - 1) // (len(LEVELS) - 1)]
-        line.append(f" {LEVELS[level]}{size(int(row[name])):>{CELL - 2}}", f"{ink(shade)} on {shade}")
+        line.append(f" {LEVELS[level]}{size(int(row[name])):>{CELL - 2}}", f"{text_colour(shade)} on {shade}")
     return line
 
 
@@ -217,4 +217,4 @@ def range_line(one: Any, last: int, width: int) -> Text:
     line = Text(f"{size(int(one.bytes)):>10} {one.stream:>6} {one.pool!s:<5} ")
     room = max(1, width - line.cell_len)
     begin, end = (max(0, entry) * room // max(1, last) for entry in (one.born, one.died))
-    return line.append(" " * begin).append("█" * max(1, end - begin), qualitative(int(one.stream)))
+    return line.append(" " * begin).append("█" * max(1, end - begin), nth_colour(int(one.stream)))

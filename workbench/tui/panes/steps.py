@@ -17,7 +17,7 @@ from analyzers.store import Options
 from analyzers.words import duration
 from workbench.ask import ROOMS
 from workbench.colours import PHASES
-from workbench.evidence_link import Sight
+from workbench.evidence_link import EvidenceLink
 from workbench.present.sparkline import spark
 from workbench.present.tables.steps import steps_tables as tables_of
 from workbench.tui.background import ask_aside
@@ -97,7 +97,7 @@ class StepsPane(Vertical):
             head = f"step {int(event.row['step'])}   {duration(float(event.row['dur_s']))}"
             self.query_one(Parts).show(head, parts, duration)
 
-    async def look(self, at: Sight) -> None:
+    async def look(self, at: EvidenceLink) -> None:
         """Show the rank, and its times or the loss."""
         self._at = self._ranks.index(at.rank) if at.rank in self._ranks else self._at
         self._turn()

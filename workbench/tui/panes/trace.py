@@ -15,8 +15,8 @@ from analyzers.run import Kind, Run
 from analyzers.store import Options
 from analyzers.traces import critical_parts, views
 from analyzers.words import duration_ns, share
-from workbench.colours import KIND_SIGNS, KINDS, ink
-from workbench.evidence_link import Sight
+from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
+from workbench.evidence_link import EvidenceLink
 from workbench.present.table import Table, table
 from workbench.present.tables.kernel_names import shortened
 from workbench.present.tables.trace import critical_path, rank_tables, step_numbers
@@ -80,7 +80,7 @@ class TracePane(Vertical):
     def action_rank(self, by: int) -> None:
         self._looked.turn_rank(by)
 
-    async def look(self, at: Sight) -> None:
+    async def look(self, at: EvidenceLink) -> None:
         """Show the rank, and who waits for it or what it did."""
         self._looked.turn_to_rank(at.rank)
         await self._looked.turn_to(at.part or "kernels")
@@ -172,12 +172,17 @@ def own_memory(one: Any, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def legend() -> Text:
-    """What the parts of a bar are."""
-    parts = [((f" {KIND_SIGNS[name]} ", f"{ink(KINDS[name])} on {KINDS[name]}"), f" {told}   ") for name, told in TOLD]
-    return Text.assemble(*(piece for part in parts for piece in part))
+    """Return what the parts of a bar are."""
+    pieces = [((f" {EVENT_KIND_SIGNS[kind]} ", colours_of(kind)), f" {name}   ") for kind, name in PART_NAMES]
+    return Text.assemble(*(piece for pair in pieces for piece in pair))
 
 
-TOLD = (
+def colours_of(kind: str) -> str:
+    """Return the style of a piece of a bar: its colour, with text that can be read on it."""
+    return f"{text_colour(EVENT_KINDS[kind])} on {EVENT_KINDS[kind]}"
+
+
+PART_NAMES = (
     ("compute", "compute"),
     ("communication", "exposed communication"),
     ("memory", "exposed memory work"),
@@ -194,9 +199,9 @@ def breakdown(one: Any, width: int) -> Text:
     for name, field in PARTS.items():
         part = getattr(one, field)
         length = round(room * part / one.span_ns) if one.span_ns else 0
-        told = f"{KIND_SIGNS[name]} {share(part, one.span_ns)}"
-        text = told if len(told) <= length else KIND_SIGNS[name] * length
-        line.append(text[:length].ljust(length), f"{ink(KINDS[name])} on {KINDS[name]}")
+        told = f"{EVENT_KIND_SIGNS[name]} {share(part, one.span_ns)}"
+        text = told if len(told) <= length else EVENT_KIND_SIGNS[name] * length
+        line.append(text[:length].ljust(length), colours_of(name))
     return line
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analyzers.words import size
-from workbench.colours import CATEGORIES, STATUSES, ink, qualitative
+from workbench.colours import CATEGORIES, STATUSES, nth_colour, text_colour
 from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, plain
 
 UNSAID, DIMMED = "#c9ced6", "#eceef1"
@@ -40,11 +40,11 @@ def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], begins: 
             "y": other["allocated"].tolist(),
             "name": name,
             "mode": "lines",
-            "line": {"shape": "hv", "width": 1.5, "color": qualitative(i + 1), "dash": DASHES[i % len(DASHES)]},
+            "line": {"shape": "hv", "width": 1.5, "color": nth_colour(i + 1), "dash": DASHES[i % len(DASHES)]},
         }
         for i, (name, other) in enumerate(others.items())
     ]
-    mine = layer("this rank", frame.assign(**{"this rank": frame["allocated"]}), qualitative(0))
+    mine = layer("this rank", frame.assign(**{"this rank": frame["allocated"]}), nth_colour(0))
     return figure_of([*lines, mine], over_entries(frame, begins, cursor))
 
 
@@ -126,7 +126,7 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
             leaf={"opacity": 1},
             branchvalues="total",
             tiling={"orientation": "v"},
-            textfont={"color": [ink(colour) for colour in colours]},
+            textfont={"color": [text_colour(colour) for colour in colours]},
             hovertemplate="%{customdata[2]}<br>%{customdata[1]}, %{percentRoot} of all<extra></extra>",
             maxdepth=5,
         ),

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analyzers.words import size
-from workbench.colours import CATEGORIES, LETTERS, ink
+from workbench.colours import CATEGORIES, CATEGORY_LETTERS, text_colour
 from workbench.web.components.figure import ABOVE, PLAIN, key, plain
 
 LINE = 80
@@ -43,7 +43,7 @@ def block_chart(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
     figure.add_trace(letters_in(dict(zip(places, frame["owners"], strict=True))))
     for name in CATEGORIES:
         if any(name in row for row in frame["owners"]):
-            figure.add_trace(key(f"{LETTERS[name]}  {name.replace('_', ' ')}", CATEGORIES[name]))
+            figure.add_trace(key(f"{CATEGORY_LETTERS[name]}  {name.replace('_', ' ')}", CATEGORIES[name]))
     figure.update_layout(margin={"l": 110, "t": 40}, height=120 + 22 * len(frame), showlegend=True)
     figure.update_layout(legend=ABOVE)
     return figure.update_layout(xaxis={"visible": False}, yaxis={"autorange": "reversed", "showgrid": False})
@@ -73,7 +73,7 @@ def middle(segment: int, total: int, cell: tuple[int, int]) -> str:
 def letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
     """A letter in the middle of each stretch that one category fills, where there is room for one."""
     found = [
-        (first + (length - 1) / 2, place, LETTERS[name], ink(CATEGORIES[name]))
+        (first + (length - 1) / 2, place, CATEGORY_LETTERS[name], text_colour(CATEGORIES[name]))
         for place, owners in rows.items()
         for name, first, length in stretches(owners)
         if name and length >= ROOM

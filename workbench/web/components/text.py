@@ -12,7 +12,7 @@ from analyzers.words import rank_ranges
 from workbench.colours import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.console import clean
 from workbench.present.table import Table
-from workbench.source_files import NAMED, source_of
+from workbench.source_files import SOURCE_LINE, find_source
 
 Leads = Callable[[str], html.A | None]
 """The link that a cell of a table is, by its text."""
@@ -94,7 +94,7 @@ def place(line: str) -> html.Code:
 def sourced(text: str) -> list[Any] | str:
     """A text; what in it names a line of a file that is on this machine leads there."""
     shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
-    named = NAMED.search(shown)
+    named = SOURCE_LINE.search(shown)
     if not named or not there(named[0]):
         return clean(shown)
     link = go(named[0], f"source{address({'at': named[0]})}")
@@ -108,7 +108,7 @@ def linked(cell: str, link: html.A | None) -> Any:
 @lru_cache(4096)
 def there(text: str) -> bool:
     """Whether a text leads to a source: asked of the file system once, as tables repeat the same lines."""
-    return source_of(text) is not None
+    return find_source(text) is not None
 
 
 def table(section: Table, leads: Leads = lambda _: None) -> html.Div:

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from analyzers.traces.structs import RankTrace
 from analyzers.words import duration_ns, size
-from workbench.colours import HEAT, KINDS, PHASES, STATUSES, qualitative
+from workbench.colours import EVENT_KINDS, HEAT, PHASES, STATUSES, nth_colour
 from workbench.present.tables.trace import step_numbers
 from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, key, plain
 
@@ -69,7 +69,7 @@ def lines_of(table: pd.DataFrame, unit: str) -> go.Figure:
                 y=table[column],
                 name=column,
                 mode="lines+markers",
-                line={"color": qualitative(i), "width": 1},
+                line={"color": nth_colour(i), "width": 1},
                 marker={"symbol": SYMBOLS[i % len(SYMBOLS)]},
             )
         )
@@ -95,7 +95,7 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
 def shade(phase: str, index: int) -> dict[str, Any]:
     """The colour that a phase has on every face; the others are hatched, as there are not that many colours."""
     hatched = {} if phase in PHASES else {"pattern": {"shape": "/"}}
-    return {"color": PHASES.get(phase, qualitative(index)), **hatched}
+    return {"color": PHASES.get(phase, nth_colour(index)), **hatched}
 
 
 def shares(accounts: Sequence[RankTrace]) -> go.Figure:
@@ -110,7 +110,7 @@ def shares(accounts: Sequence[RankTrace]) -> go.Figure:
                 x=[100 * ns / max(1, account.span_ns) for ns, account in zip(parts, accounts, strict=True)],
                 orientation="h",
                 name=title,
-                marker={"color": KINDS[kind]},
+                marker={"color": EVENT_KINDS[kind]},
                 customdata=[duration_ns(ns) for ns in parts],
                 hovertemplate="%{y}: %{customdata} (%{x:.1f} %)<extra>%{fullData.name}</extra>",
             )
@@ -216,7 +216,7 @@ def fleet(frame: pd.DataFrame) -> go.Figure:
     kinds = [kind for kind, _ in PARTS.values()]
     most = frame.assign(most=frame[[field for _, field in PARTS.values()]].to_numpy().argmax(axis=1))
     wide = most.pivot_table(index="ranks", columns="start_ns", values="most", sort=False)
-    scale = [(edge / len(kinds), KINDS[kind]) for i, kind in enumerate(kinds) for edge in (i, i + 1)]
+    scale = [(edge / len(kinds), EVENT_KINDS[kind]) for i, kind in enumerate(kinds) for edge in (i, i + 1)]
     figure = go.Figure(
         go.Heatmap(
             z=wide.to_numpy(),
@@ -233,7 +233,7 @@ def fleet(frame: pd.DataFrame) -> go.Figure:
         layout=PLAIN,
     )
     for title, (kind, _) in PARTS.items():
-        figure.add_trace(key(title, KINDS[kind]))
+        figure.add_trace(key(title, EVENT_KINDS[kind]))
     figure.update_layout(showlegend=True, legend=ABOVE)
     return rows_down(figure, len(wide)).update_layout(xaxis={"title": "ms on the common clock"})
 
@@ -249,7 +249,7 @@ def lateness(frame: pd.DataFrame) -> go.Figure:
             y=[f"rank {rank}" for rank in wide.index],
             customdata=[[plain(names[which]) for which in wide.columns]] * len(wide),
             hovertemplate="%{y}, %{x} %{customdata}: %{z:.2f} ms late<extra></extra>",
-            colorscale=[(0, "#f2f2f2"), (1, KINDS["communication"])],
+            colorscale=[(0, "#f2f2f2"), (1, EVENT_KINDS["communication"])],
             zmin=0,
             zmax=max(np.nanmax(wide.to_numpy()) / 1e6, SHORTEST_MS),
             colorbar={"title": "ms"},

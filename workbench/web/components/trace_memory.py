@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from analyzers.words import size
-from workbench.colours import qualitative
+from workbench.colours import nth_colour
 from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, plain
 from workbench.web.components.timing import LANES_PX, time_ticks
 
@@ -14,7 +14,7 @@ def held(frame: pd.DataFrame, window: tuple[int, int]) -> dict[str, Any]:
     """What each device of `traces.views.memory` had allocated, filled, and what it had reserved, dashed."""
     lines = []
     for number, (name, mine) in enumerate(frame.groupby("where", sort=False)):
-        colour = qualitative(number)
+        colour = nth_colour(number)
         lines.append(line(f"{name}, allocated", mine, "allocated", colour) | {"fill": "tozeroy"})
         if mine["reserved"].any():
             reserved = line(f"{name}, reserved", mine, "reserved", colour)

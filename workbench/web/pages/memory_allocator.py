@@ -11,7 +11,7 @@ from dash import html
 
 from analyzers.memory import views
 from analyzers.words import size
-from workbench.colours import qualitative
+from workbench.colours import nth_colour
 from workbench.present.tables.snapshot import entry_list, reserved_ranges
 from workbench.web.components.figure import ABOVE, PLAIN, drawn, plain
 from workbench.web.components.text import choice, table
@@ -66,7 +66,7 @@ def lives(ranges: pd.DataFrame, span: tuple[int, int]) -> go.Figure:
             x=(died - born)[mine],
             orientation="h",
             name=f"stream {stream}",
-            marker={"color": qualitative(place)},
+            marker={"color": nth_colour(place)},
             customdata=[(hex(a), plain(str(p)), e) for a, p, e in ranges.loc[mine, columns].itertuples(index=False)],
             hovertemplate="%{y} at %{customdata[0]}, pool %{customdata[1]}, expandable %{customdata[2]}<br>"
             "entries %{base} to %{x}<extra></extra>",

@@ -8,7 +8,7 @@ import pandas as pd
 from analyzers.memory import views
 from analyzers.memory.answers.across_ranks import latest
 from analyzers.run import Artefact
-from workbench.colours import CATEGORIES, qualitative
+from workbench.colours import CATEGORIES, nth_colour
 from workbench.web.components.memory import rank_lines, timeline
 from workbench.web.served_run import COLOURS, Instant, ServedRun
 from workbench.web.step_marks import memory_marks
@@ -40,7 +40,7 @@ def chart(served: ServedRun, device: Any, at: Instant, span: Entries | None) -> 
         return timeline(frame, CATEGORIES, begins, at.entry)
     parts = coloured(served, device, at.colour, span)
     layers = frame[["entry", "allocated", "oom"]].assign(**parts)
-    return timeline(layers, {title: qualitative(i) for i, title in enumerate(parts)}, begins, at.entry)
+    return timeline(layers, {title: nth_colour(i) for i, title in enumerate(parts)}, begins, at.entry)
 
 
 def coloured(served: ServedRun, device: Any, colour: str, span: Entries | None) -> Mapping[str, "pd.Series[int]"]:

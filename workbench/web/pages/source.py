@@ -11,7 +11,7 @@ from analyzers.memory import views as memory
 from analyzers.run import Kind
 from analyzers.traces import views as traces
 from workbench.console import clean
-from workbench.source_files import NAMED, source_of
+from workbench.source_files import SOURCE_LINE, find_source
 from workbench.web.served_run import ServedRun
 
 AROUND = 25
@@ -20,7 +20,7 @@ AROUND = 25
 def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
     """Only files that the run itself names are shown: the address is no way to any other."""
     at = query.get("at", "")
-    place = source_of(at) if served.trusted and named(served, at) else None
+    place = find_source(at) if served.trusted and named(served, at) else None
     if place is None:
         return html.Div(f"The source of {clean(at) or 'nothing'} is not on this machine, or not part of this run.")
     path, line = place
@@ -29,7 +29,7 @@ def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
 
 def named(served: ServedRun, at: str) -> bool:
     """Whether the report, or an artefact of the run, speaks of this file."""
-    found = NAMED.fullmatch(at)
+    found = SOURCE_LINE.fullmatch(at)
     if found is None:
         return False
     path = found[1]
@@ -51,7 +51,7 @@ def files(served: ServedRun) -> Iterator[str]:
 
 
 def in_texts(texts: Any) -> Iterator[str]:
-    return (found[1] for text in texts for found in NAMED.finditer(str(text)))
+    return (found[1] for text in texts for found in SOURCE_LINE.finditer(str(text)))
 
 
 def excerpt(path: Path, line: int) -> html.Ol:

@@ -16,7 +16,7 @@ from analyzers.traces import critical_parts, views
 from analyzers.traces.critical.path import in_columns
 from analyzers.traces.structs import RankTrace
 from analyzers.words import duration_ns
-from workbench.colours import KINDS
+from workbench.colours import EVENT_KINDS
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.tables.kernel_names import shortened
@@ -60,7 +60,7 @@ def row(served: ServedRun, artefact: Artefact, span: tuple[int, int], width: int
         depth=0,
         name=drawn["name"].where(drawn["name"] != "", drawn["kind"]),
         busy_ns=drawn["dur_ns"],
-        colour=["" if kind == "host" else kind if kind in KINDS else "idle" for kind in drawn["kind"]],
+        colour=["" if kind == "host" else kind if kind in EVENT_KINDS else "idle" for kind in drawn["kind"]],
     )
 
 

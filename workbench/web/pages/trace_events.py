@@ -10,7 +10,7 @@ from dash import html
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import views
-from workbench.colours import KINDS, qualitative
+from workbench.colours import EVENT_KINDS, nth_colour
 from workbench.console import clean
 from workbench.present.tables.trace import latest_arrivals, longest_events
 from workbench.web.components.figure import drawn
@@ -65,7 +65,7 @@ def drawing(served: ServedRun, at: int, look: Look, span: Nanoseconds | None) ->
     if look.path:
         shown = pd.concat([trace_critical_path.row(served, artefact, span or whole, WIDTH), shown], ignore_index=True)
     listed = [*memory(served, artefact, span, whole), table(longest_events(blocks))]
-    return gantt(shown, span or whole, KINDS | colours), together(served, at, span), listed
+    return gantt(shown, span or whole, EVENT_KINDS | colours), together(served, at, span), listed
 
 
 def memory(served: ServedRun, artefact: Artefact, span: Nanoseconds | None, whole: Nanoseconds) -> list[Any]:
@@ -100,9 +100,9 @@ def told_by(
 ) -> tuple[list[str], dict[str, str]]:
     """The same before anything is sought."""
     if colour == "kind":
-        return blocks["kind"].tolist(), KINDS
+        return blocks["kind"].tolist(), EVENT_KINDS
     known = views.lanes(artefact, served.options) if colour == "stream" else views.PHASES
-    colours = {title: qualitative(i) for i, title in enumerate(known)} | {"other": KINDS[""]}
+    colours = {title: nth_colour(i) for i, title in enumerate(known)} | {"other": EVENT_KINDS[""]}
     if colour == "stream":
         return blocks["lane"].tolist(), colours
     return views.phases(artefact, blocks["row"].to_numpy(), served.options), colours

@@ -13,7 +13,7 @@ from textual.strip import Strip
 
 from analyzers.memory.answers.block_map import block_map
 from analyzers.words import share, size
-from workbench.colours import CATEGORIES, LETTERS, ink
+from workbench.colours import CATEGORIES, CATEGORY_LETTERS, text_colour
 
 LABEL = 24
 """Columns in front of the cells, for the size of the segment and how full it is."""
@@ -77,9 +77,11 @@ class BlockMap(ScrollView, can_focus=True):
 def cell(owner: str) -> Segment:
     if not owner:
         return Segment(FREE, Style(dim=True))
-    return Segment(LETTERS[owner], Style(color=ink(CATEGORIES[owner]), bgcolor=CATEGORIES[owner]))
+    return Segment(CATEGORY_LETTERS[owner], Style(color=text_colour(CATEGORIES[owner]), bgcolor=CATEGORIES[owner]))
 
 
 def legend() -> str:
     """What the letters mean."""
-    return "  ".join([*(f"{letter} {name.replace('_', ' ')}" for name, letter in LETTERS.items()), f"{FREE} free"])
+    return "  ".join(
+        [*(f"{letter} {name.replace('_', ' ')}" for name, letter in CATEGORY_LETTERS.items()), f"{FREE} free"]
+    )

@@ -10,7 +10,7 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from workbench.colours import STATE_SIGNS, STATES
+from workbench.colours import COLLECTIVE_SIGNS, COLLECTIVE_STATES
 
 LABEL = 10
 """Columns in front of the cells, for the rank."""
@@ -61,14 +61,18 @@ class Matrix(ScrollView, can_focus=True):
         return Strip([Segment(span, Style(dim=True))])
 
     def _row(self, row: int) -> Strip:
-        states = self._frame.iloc[row].astype(str)
-        return Strip(
-            [Segment(f"{STATE_SIGNS.get(s, '?')} ", Style(color=STATES.get(s, STATES[""]), bold=True)) for s in states]
-        )
+        return Strip([state_cell(state) for state in self._frame.iloc[row].astype(str)])
+
+
+def state_cell(state: str) -> Segment:
+    """Return the sign of a state and a space; of a state that no version of the analyzers knows, a question mark."""
+    colour = COLLECTIVE_STATES.get(state, COLLECTIVE_STATES[""])
+    return Segment(f"{COLLECTIVE_SIGNS.get(state, '?')} ", Style(color=colour, bold=True))
 
 
 def legend() -> Text:
-    """What the signs mean."""
+    """Return what the signs mean."""
+    states = [state for state in COLLECTIVE_SIGNS if state]
     return Text("   ").join(
-        Text.assemble((sign, STATES[state]), f" {state}") for state, sign in STATE_SIGNS.items() if state
+        Text.assemble((COLLECTIVE_SIGNS[state], COLLECTIVE_STATES[state]), f" {state}") for state in states
     )

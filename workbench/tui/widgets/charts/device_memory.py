@@ -6,11 +6,11 @@ import pandas as pd
 from textual.binding import Binding, BindingType
 
 from analyzers.words import duration_ns, size
-from workbench.colours import KINDS
+from workbench.colours import EVENT_KINDS
 from workbench.tui.widgets.charts.stacked_chart import Stacked
 from workbench.tui.widgets.charts.time_zoom import Zoomed
 
-COLOURS = {"allocated": KINDS["memory"], "beyond": KINDS["idle"]}
+COLOURS = {"allocated": EVENT_KINDS["memory"], "beyond": EVENT_KINDS["idle"]}
 
 
 class Held(Stacked, Zoomed):

@@ -11,7 +11,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from analyzers.words import duration_ns
-from workbench.colours import KIND_SIGNS, KINDS, ink
+from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.console import clean
 from workbench.tui.widgets.charts.time_zoom import Zoomed
 from workbench.tui.widgets.key_bindings import SCROLLED
@@ -65,7 +65,7 @@ class Gantt(ScrollView, Zoomed, can_focus=True):
         first, last = self._window
         if not len(self._spans):
             return "no events"
-        signs = "  ".join(f"{sign} {name or 'host'}" for name, sign in KIND_SIGNS.items() if name != "idle")
+        signs = "  ".join(f"{sign} {name or 'host'}" for name, sign in EVENT_KIND_SIGNS.items() if name != "idle")
         return f"{duration_ns(first)} … {duration_ns(last)} ({duration_ns(last - first)})   {signs}"
 
     def _cells(self, lane: str, depth: int, width: int) -> list[Segment]:
@@ -91,10 +91,10 @@ def piece(names: list[str], kinds: list[str], number: int, length: int) -> Segme
     """One event in so many columns: its name, or where that has no room the sign of its kind."""
     if number < 0:
         return Segment(" " * length)
-    colour = KINDS[kinds[number]]
-    style = Style(color=ink(colour), bgcolor=colour)
+    colour = EVENT_KINDS[kinds[number]]
+    style = Style(color=text_colour(colour), bgcolor=colour)
     if length < SHORTEST_NAME:
-        return Segment(KIND_SIGNS[kinds[number]] * length, style)
+        return Segment(EVENT_KIND_SIGNS[kinds[number]] * length, style)
     return Segment(f"{names[number][: length - 1]:<{length - 1}}▕", style)
 
 

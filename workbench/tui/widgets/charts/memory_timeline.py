@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analyzers.words import size
-from workbench.colours import CATEGORIES, qualitative
+from workbench.colours import CATEGORIES, nth_colour
 from workbench.console import clean
 from workbench.tui.widgets.charts.stacked_chart import FAILURE, Stacked
 
@@ -44,7 +44,7 @@ class PlaceArea(Stacked):
     def show(self, frame: pd.DataFrame) -> None:
         """Draw another timeline."""
         places = [str(name) for name in frame.columns if name not in ("entry", "time_us", "allocated")]
-        self.draw(frame, {name: qualitative(number) for number, name in enumerate(places)}, "allocated")
+        self.draw(frame, {name: nth_colour(number) for number, name in enumerate(places)}, "allocated")
 
     def signs(self) -> dict[int, str]:
         """`▼` over the peak."""
