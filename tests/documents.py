@@ -29,7 +29,7 @@ def facts(value: Any) -> Any:
 
 def recorded() -> list[Path]:
     """Return the folders of the recorded runs."""
-    return sorted(path for path in FIXTURES.iterdir() if path.is_dir())
+    return sorted(path for path in FIXTURES.iterdir() if path.is_dir() and path.name != "traces")
 
 
 def documents(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

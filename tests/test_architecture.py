@@ -26,7 +26,7 @@ def test_the_command_line_is_light():
 
 def test_a_trace_as_text_waits_for_no_tables():
     """Nor for other rooms, with all that these import."""
-    recorded = ROOT / "tests" / "analyzers" / "traces" / "recorded"
+    recorded = ROOT / "tests" / "fixtures" / "traces"
     code = (
         "import contextlib, sys\n"
         f"sys.argv = ['workbench', 'trace', {str(recorded)!r}, '--no-tui']\n"

@@ -11,7 +11,7 @@ from terminal import app_on, press
 from workbench.tui.panes.trace import Looked
 from workbench.tui.widgets.charts.device_memory import Held
 
-RECORDED = Path(__file__).parents[1] / "analyzers" / "traces" / "recorded" / "allocating" / "rank0_trace.json.gz"
+RECORDED = Path(__file__).parents[1] / "fixtures" / "traces" / "allocating" / "rank0_trace.json.gz"
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 

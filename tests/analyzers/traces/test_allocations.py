@@ -14,7 +14,7 @@ from analyzers.traces import views
 from analyzers.traces.answers.costs import is_user_function
 from analyzers.traces.columns.phases import PHASE_NAMES, PHASE_PATTERNS, phase_of
 
-RECORDED = Path(__file__).parent / "recorded" / "allocating"
+RECORDED = Path(__file__).parents[2] / "fixtures" / "traces" / "allocating"
 USUAL, STREAMED = RECORDED / "rank0_trace.json.gz", RECORDED / "streamed.json.gz"
 HOST = {"cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver", "overhead"}
 FIELDS = ("allocations", "frees", "allocated_bytes", "freed_bytes", "net_bytes")

@@ -115,7 +115,7 @@ def test_tables_for_faces(maker):
 
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-RECORDED = Path(__file__).parent / "recorded"
+RECORDED = Path(__file__).parents[2] / "fixtures" / "traces"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from analyzers.traces.reading.templates import NumberField, Template, template_o
 ROOT = Path(__file__).parents[3]
 SIMULATED = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "traced_job.py")))
 RECORDED = ROOT / "tests/fixtures/straggler_data_2ranks/profile_traces/iteration_10/rank0_trace.json.gz"
-ALLOCATING = Path(__file__).parent / "recorded" / "allocating"
+ALLOCATING = Path(__file__).parents[2] / "fixtures" / "traces" / "allocating"
 ID_COLUMNS = ("pid", "tid", "stream", "memory_pid", "memory_tid")
 TEXT_COLUMNS = ("name", "cat", "collective_name", "collective_group", "collective_dtype", "collective_splits")
 ODDITIES = [
