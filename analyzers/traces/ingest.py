@@ -1,7 +1,7 @@
-"""The reader of traces: the columns of a file, and beside them every answer that needs no other file.
+"""Read a trace in the child process of `analyzers.store`: its columns, and every answer that needs no other file.
 
-Answering in the child that reads keeps all processors busy with many ranks, and spares whoever opens the file again
-the work.
+Answering in the child keeps all processors busy where there are many ranks, and the answers go into the cache with the
+columns, so that whoever opens the file again gets them at once.
 """
 
 import zlib
@@ -27,39 +27,37 @@ VERSION = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """The columns of `read.read`, those derived from them, and in `meta` the answers.
+    """Return the columns of `reading.reader`, those derived from them, and `meta` with the answers as `accounts`.
 
     Raises:
-        InputError: It is no trace.
+        InputError: The file is no profiler trace.
     """
     # Whoever finds the answers in the cache imports this module for VERSION alone.
     from analyzers.traces.answers.accounts import describe
     from analyzers.traces.answers.allocations import of_accounts
     from analyzers.traces.answers.validity import problems
-    from analyzers.traces.reading import reader as parsing
+    from analyzers.traces.reading import reader
 
-    columns = UnsavedColumns(*parsing.read(paths))
-    trace = derived(columns)
-    found, formulas = work_of_accounts(trace), Formulas(trace)
-    columns |= work_columns(trace, found)
-    met = [RankCollectives(work) for work in found]
+    columns = UnsavedColumns(*reader.read(paths))
+    trace = add_derived_columns(columns)
+    works, formulas = work_of_accounts(trace), Formulas(trace)
+    columns |= work_columns(trace, works)
+    collectives = [RankCollectives(work) for work in works]
     accounts = [
-        msgspec.structs.replace(describe(one, formulas), device_memory=memory)
-        for one, memory in zip(met, of_accounts(found), strict=True)
+        msgspec.structs.replace(describe(of_work, formulas), device_memory=memory)
+        for of_work, memory in zip(collectives, of_accounts(works), strict=True)
     ]
     answers = msgspec.to_builtins(accounts)
+    # The tables of collectives bring texts of their own, which join those of the events.
     texts = {name: number for number, name in enumerate(columns.meta["names"])}
-    columns |= collective_columns(met, texts)
-    account_problems = msgspec.to_builtins([problems(work) for work in found])
-    return dict(columns), columns.meta | {
-        "accounts": answers,
-        "account_problems": account_problems,
-        "names": list(texts),
-    }
+    columns |= collective_columns(collectives, texts)
+    account_problems = msgspec.to_builtins([problems(work) for work in works])
+    added = {"accounts": answers, "account_problems": account_problems, "names": list(texts)}
+    return dict(columns), columns.meta | added
 
 
-def derived(columns: UnsavedColumns) -> Trace:
-    """The trace, with `lane` (a number in `meta["lanes"]`), `depth`, `parent` and `phase` of each event added to it."""
+def add_derived_columns(columns: UnsavedColumns) -> Trace:
+    """Add `lane` (an index into `meta["lanes"]`), `depth`, `parent` (a row) and `phase`; returns the trace."""
     trace = Trace(columns)
     lane, columns.meta["lanes"] = find_lanes(trace)
     depth, parent = nest(lane, columns["start"], columns["end"])
@@ -68,10 +66,10 @@ def derived(columns: UnsavedColumns) -> Trace:
     return trace
 
 
-def work_columns(trace: Trace, found: Sequence[Work]) -> dict[str, Column]:
-    """`account`, `kind` and `launch` (a row) of the events that count as work, -1 for the others."""
-    made = {name: np.full(len(trace.columns["start"]), NONE) for name in ("account", "kind", "launch")}
-    for number, work in enumerate(found):
+def work_columns(trace: Trace, works: Sequence[Work]) -> dict[str, Column]:
+    """Return `account`, `kind` and `launch` (a row) of the events that count as work, -1 for the others."""
+    columns = {name: np.full(len(trace.columns["start"]), NONE) for name in ("account", "kind", "launch")}
+    for number, work in enumerate(works):
         for name, values in (("account", number), ("kind", work.kind), ("launch", work.launch)):
-            made[name][work.rows] = values
-    return {name: downcast(column) for name, column in made.items()}
+            columns[name][work.rows] = values
+    return {name: downcast(column) for name, column in columns.items()}

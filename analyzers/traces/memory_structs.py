@@ -1,10 +1,10 @@
-"""The structs that tell of the memory that devices held, part of `workbench.trace/1`."""
+"""The structs of the memory that devices allocated while a trace was recorded, part of `workbench.trace/1`."""
 
 import msgspec
 
 
 class AllocationTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and how much was allocated and freed; net = allocated - freed."""
+    """How often and how many bytes were allocated and freed; net = allocated - freed."""
 
     allocations: int
     frees: int
@@ -14,7 +14,7 @@ class AllocationTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
-    """That of an operator, module, line or phase, with what it calls; `own_`: without what it calls."""
+    """What one operator, module, line or phase allocated and freed, with what it calls; `own_...`: without."""
 
     name: str
     own_allocations: int
@@ -23,7 +23,7 @@ class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
 
 
 class StepMemory(AllocationTotals, frozen=True, kw_only=True):
-    """A `ProfilerStep#N`: what was allocated when it began and when it ended, and most in between."""
+    """One `ProfilerStep#N`: the bytes allocated at its start and at its end, and the most in between."""
 
     step: int
     start_bytes: int
@@ -33,9 +33,10 @@ class StepMemory(AllocationTotals, frozen=True, kw_only=True):
 
 
 class MemoryMoment(msgspec.Struct, frozen=True, kw_only=True):
-    """So many bytes, and where the host was: the innermost operator, module and function of the user's own, else empty.
+    """A number of bytes, when it was reached, and what the host was doing then.
 
-    `at_ns` is Unix time; of operators of the backward pass `module` is that of their forward ones.
+    `at_ns` is Unix time. `operator`, `module` and `line` (a function of the user's own) are the innermost ones that
+    ran, empty where none did; an operator of the backward pass has the module of its forward operator.
     """
 
     bytes: int
@@ -48,14 +49,14 @@ class MemoryMoment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(MemoryMoment, frozen=True, kw_only=True):
-    """One allocation; `lifetime_ns` and `freed_by` (an operator) are null and empty where it outlives the recording."""
+    """One allocation, and the operator that freed it; without a lifetime where it outlives the recording."""
 
     lifetime_ns: int | None
     freed_by: str
 
 
 class UnfreedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Allocations at one place in the code that were not freed before the recording ended."""
+    """The allocations of one operator, module and line that were not freed before the recording ended."""
 
     operator: str
     module: str
@@ -65,18 +66,19 @@ class UnfreedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceMemory(AllocationTotals, frozen=True, kw_only=True):
-    """What one device's allocator did while the trace was recorded.
+    """What the allocator of one device, or of the host, did while the trace was recorded.
 
-    `total_bytes`: what the device has, null where the trace does not tell. `told`: the recorder told totals; else
-    `start_bytes` is only what must have been there, as it was freed later. Of a host it counts from when a profiler
-    first looked. start + net = end; `peak` counts what was there at first, too, and `reserved_peak` is null where
-    nothing was reserved. `older_freed_bytes` were allocated before the recording. The lists hold the largest of each.
+    `total_bytes` is the memory of the device, null where the trace does not say. start + net = end. Where the recorder
+    noted totals (`totals_recorded`, `told` in JSON) `start_bytes` is what was allocated when the recording began; else
+    it is only what must have been there, as it was freed later. On a host it counts from when a profiler first looked.
+    `peak` includes what was there at the start; `reserved_peak` is null where nothing was reserved. `older_freed_bytes`
+    were allocated before the recording. The lists hold the largest of each.
     """
 
     type: str
     device: int | None
     total_bytes: int | None
-    told: bool
+    totals_recorded: bool = msgspec.field(name="told")
     start_bytes: int
     end_bytes: int
     peak: MemoryMoment

@@ -21,13 +21,13 @@ from analyzers.traces.across.rank_waits import (
     summed_waits,
 )
 from analyzers.traces.across.stragglers import Straggler, late_ranks
-from analyzers.traces.columns.work import NO_STEP
 from analyzers.traces.findings.findings import time_findings
 from analyzers.traces.findings.memory import memory_findings
 from analyzers.traces.findings.problems import problem_sentence
 from analyzers.traces.findings.stragglers import straggler_findings, with_detail
 from analyzers.traces.findings.verdict import verdict
 from analyzers.traces.loading import Recording, load, open_trace
+from analyzers.traces.model import NO_STEP
 from analyzers.traces.structs import CriticalPart, RankTrace
 
 SCHEMA = "workbench.trace/1"

@@ -1,4 +1,7 @@
-"""The structs of `workbench.trace/1`. All times are integer nanoseconds, all but sums are unions of intervals."""
+"""The structs of `workbench.trace/1`, the JSON document of a trace report.
+
+Times are integer nanoseconds. Unless a field is called a sum, what overlaps counts once.
+"""
 
 import msgspec
 
@@ -6,13 +9,14 @@ from analyzers.traces.memory_structs import DeviceMemory
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
-    """All executions of one kernel; of one operator's own time in a CPU trace.
+    """All executions of one kernel; in a CPU trace all calls of one operator, without what they call.
 
-    `operator`, `module` and `line` are what launched it, most of its time if several did; empty where nothing tells.
-    `occupancy` is the part of the device's warps that it could keep busy at once, in percent, as the recorder estimates
-    it from registers, shared memory and grid; `warps_per_sm` and `blocks_per_sm` what a multiprocessor gets of it. All
-    are means weighted by duration, null where the trace does not tell. `limited_by` is what keeps a multiprocessor from
-    taking more ("registers, shared memory") in the execution that took longest; only newer recorders note it.
+    `operator`, `module` and `line` launched it; if several did, those that launched most of its time; empty where the
+    trace does not say. `occupancy` is the part of a device's warps that the kernel can keep busy at once, in per cent,
+    which the recorder estimates from registers, shared memory and grid size; `warps_per_sm` and `blocks_per_sm` are
+    what one multiprocessor gets of it. All three are means weighted by duration, null where the trace does not say.
+    `limited_by` is what keeps a multiprocessor from taking more ("registers, shared memory") in the longest execution;
+    only newer recorders note it.
     """
 
     name: str
@@ -34,10 +38,10 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """How a selection of the work divides: `name` is a phase, a stream or a step.
+    """How the time of some of the work divides; `name` is a phase, a stream or a step.
 
     compute + exposed communication + exposed memory + idle = span; overlapped + exposed communication = communication.
-    `work_ns` is the sum of the lengths, which counts overlaps twice.
+    `work_ns` is the sum of the durations, in which overlaps count twice.
     """
 
     name: str
@@ -55,7 +59,7 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTime(Breakdown, frozen=True, kw_only=True):
-    """One `ProfilerStep#N`: its wall time on the host, and the work that was launched inside it."""
+    """One `ProfilerStep#N`: its start and wall time on the host, and the work that was launched inside it."""
 
     step: int
     start_ns: int
@@ -63,11 +67,12 @@ class StepTime(Breakdown, frozen=True, kw_only=True):
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator, module, annotation or line of source, and what it costs.
+    """What all calls of one operator, module, annotation or line of source cost.
 
-    `host_ns` is a sum over its calls with what these call, `own_ns` without; `device_ns` sums the kernels launched
-    inside, which on a CPU are the operators' own times. `flops` counts multiplications and additions of those
-    operators whose shapes were recorded.
+    `host_ns` is the time of its calls with what they call, `own_ns` without. `device_ns` sums the kernels launched
+    inside; on a CPU it sums the operators' own times. `flops` counts the multiplications and additions of those
+    operators whose shapes were recorded, `bytes` what they read and write at least; `bound` names which of the two
+    limits them.
     """
 
     name: str
@@ -82,9 +87,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatorShape(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator with inputs of certain sizes.
+    """All calls of an operator with inputs of the same shapes.
 
-    `total_ns` is the time of the kernels that it launched itself, on a host its own; `flops_per_s` is over that time.
+    `total_ns` is the time of the kernels that the calls launched themselves, on a CPU their own time; `flops_per_s` is
+    over that time.
     """
 
     name: str
@@ -97,7 +103,7 @@ class OperatorShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchedKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel and the operator that launched it, the innermost one."""
+    """A kernel and the innermost operator that launched it."""
 
     operator: str
     kernel: str
@@ -106,8 +112,9 @@ class LaunchedKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """How many kernels of one stream were launched and had not begun; `full_ns`: that was over 1000 of them, at about
-    which a launching call has to wait.
+    """How many kernels of one stream were launched and had not begun.
+
+    `full_ns` is the time in which they were more than 1000: at about that number a launching call waits for room.
     """
 
     name: str
@@ -118,10 +125,11 @@ class StreamQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Launches(msgspec.Struct, frozen=True, kw_only=True):
-    """From the end of a launching call to its kernel's beginning (`early`: negative), and how many kernels queue.
+    """The delay from the end of each launching call to the start of its kernel, and how many kernels queue.
 
-    `queue_mean` and `queue_max` count kernels that were launched and have not begun; `blocked` are launching calls that
-    took more than ten times as long as the median one.
+    `early` kernels start before their call has returned, so their delay is negative. `queue_mean` and `queue_max` count
+    kernels that were launched and have not begun; `blocked` are launching calls that took more than ten times as long
+    as the median one.
     """
 
     count: int
@@ -136,7 +144,7 @@ class Launches(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallTotal(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of one name: how often, how long together and at most."""
+    """The calls of one name: their number, their time together, and the longest."""
 
     name: str
     count: int
@@ -145,7 +153,7 @@ class CallTotal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """Copies of one kind; the bandwidth is that of all of them together, in bytes a second."""
+    """All copies of one kind, such as `Memcpy HtoD`; the bandwidth is that of all of them together."""
 
     name: str
     count: int
@@ -155,7 +163,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopySize(msgspec.Struct, frozen=True, kw_only=True):
-    """Copies of one kind whose size is `at_least` so many bytes and less than 16 times that."""
+    """The copies of one kind whose size is at least `at_least` bytes and less than 16 times that."""
 
     name: str
     at_least: int
@@ -166,11 +174,11 @@ class CopySize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
-    """Collectives of one kind, group and size on one rank.
+    """All collectives of one kind, process group, data type and size on one rank.
 
     `group_desc` is what the job calls the group, such as `mesh_tp`. `bytes` is the size of the larger buffer of one
-    rank; `algorithm_bytes_per_s` that size through the shortest time, as the others contain waiting;
-    `bus_bytes_per_s` what the links carry at that (the convention of nccl-tests).
+    rank. `algorithm_bytes_per_s` is that size divided by the shortest time, as longer ones contain waiting;
+    `bus_bytes_per_s` is what the links carry at that rate (as nccl-tests define it).
     """
 
     name: str
@@ -188,9 +196,9 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllToAll(msgspec.Struct, frozen=True, kw_only=True):
-    """The all-to-alls of one group on one rank: `sent_bytes` to each of `ranks`, all `count` calls together.
+    """The `count` all-to-alls of one process group on one rank: together they send `sent_bytes` to each of `ranks`.
 
-    `ranks` is empty where the file does not tell who the members are.
+    `ranks` is empty where the file does not list the members of the group.
     """
 
     group: str
@@ -201,10 +209,10 @@ class AllToAll(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """A Python frame that torch.compile compiled, `versions` times since the job began.
+    """A Python frame that torch.compile compiled `versions` times since the job began.
 
-    `function` and `broken_at` (file:line) are known where stacks were recorded. Of its `calls` `breaks` went on behind
-    a graph break; `between_ns` is the host's time from leaving the graph before to entering this one.
+    `breaks` of its `calls` continued after a graph break; `between_ns` is the host's time from leaving the graph before
+    the break to entering the one after it. `function` and `broken_at` (file:line) need recorded stacks, else are empty.
     """
 
     frame: str
@@ -219,9 +227,9 @@ class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompiledCode(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch.compile left in the trace; a frame compiled again has a region `n/1` or higher.
+    """What torch.compile did during the trace; a frame that was `recompiled` has a region `n/1` or higher.
 
-    `breaks` and `between_ns` are sums over `frames`; `lookups` are checks of the guards, one a call of a frame.
+    `breaks` and `between_ns` are sums over `frames`; `lookups` are checks of guards, one for each call of a frame.
     """
 
     regions: int = 0
@@ -237,7 +245,7 @@ class CompiledCode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CudaGraphs(msgspec.Struct, frozen=True, kw_only=True):
-    """CUDA graphs: launches of whole graphs, and the kernels that ran from them."""
+    """The launches of whole CUDA graphs, and the kernels that ran from them."""
 
     launches: int = 0
     kernels: int = 0
@@ -245,7 +253,7 @@ class CudaGraphs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceCounter(msgspec.Struct, frozen=True, kw_only=True):
-    """A performance counter of the device in all ranges of one name, such as `smsp__inst_executed.sum`."""
+    """A performance counter of the device, such as `smsp__inst_executed.sum`, summed over all ranges of one name."""
 
     range: str
     name: str
@@ -254,7 +262,7 @@ class DeviceCounter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelSequence(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernels that follow each other on a stream again and again; `total_ns` sums their times."""
+    """Kernels that follow each other on a stream `count` times in the same order; `total_ns` sums their durations."""
 
     names: list[str]
     count: int
@@ -262,10 +270,10 @@ class KernelSequence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What has a share of the critical path of a step.
+    """One kind of work or waiting on the critical path of a step.
 
-    The shares add up to the step; if this took half as long the step would be shorter by `saved_ns` at most, as another
-    path may take over.
+    The `path_ns` of all parts add up to the step. If this part took half as long, the step would be shorter by
+    `saved_ns` at most, as another path may become the critical one.
     """
 
     rank: int | None
@@ -279,13 +287,14 @@ class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of one file; `device` is null and `source` "cpu" where the work is that of the host itself.
+    """The account of one device of one file; without device work that of the host (`device` null, `source` "cpu").
 
-    The four kinds of idle time add up to `idle_ns`: `host` until the next launching call had returned, `dependency`
-    where the next kernel had been launched before the device went idle, `launch` the usual latency after the call,
-    `unexplained` the rest. `blocking_communication_ns` is that part of the exposed one during which a kernel that was
-    launched already waited for the communication's end. `device_memory` is that of the device, in a file's first
-    account also that of its host; empty unless allocations were recorded (`profile_memory`).
+    The four kinds of idle time add up to `idle_ns`: `host` until the next launching call returned, `dependency` where
+    the next kernel had been launched before the device became idle, `launch` the usual latency after the call,
+    `unexplained` the rest. `blocking_communication_ns` is the part of exposed communication during which a kernel that
+    was launched already waited for the communication to end. `mfu` and `hfu` are model and hardware FLOP utilisation
+    (1.0: the peak), null where shapes or the peak are not known. `device_memory` is empty unless allocations were
+    recorded (`profile_memory`); a file's first account also holds the memory of its host.
     """
 
     path: str

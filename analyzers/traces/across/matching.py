@@ -10,8 +10,8 @@ import numpy as np
 
 from analyzers.columns import Column, Integers
 from analyzers.traces.columns.phases import HOST_PHASES
-from analyzers.traces.columns.work import NO_STEP
 from analyzers.traces.loading import Recording
+from analyzers.traces.model import NO_STEP
 
 NO_NUMBER = -1
 SHIFT_AT_MOST = 32

@@ -86,7 +86,7 @@ class Attributed:
             type=a.type_name,
             device=a.number,
             total_bytes=None if a.on_host else self.trace.header.get("device_bytes", {}).get(str(a.number)),
-            told=a.told,
+            totals_recorded=a.told,
             **turnover(a.change),
             start_bytes=a.before,
             end_bytes=int(a.allocated[-1]),

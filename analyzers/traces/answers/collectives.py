@@ -11,8 +11,8 @@ import numpy as np
 from analyzers.columns import Column
 from analyzers.traces.columns.intervals import COMMUNICATION
 from analyzers.traces.columns.nesting import NONE, innermost_selected
-from analyzers.traces.columns.work import NO_STEP, Work
-from analyzers.traces.model import OPS
+from analyzers.traces.columns.work import Work
+from analyzers.traces.model import NO_STEP, OPS
 from analyzers.traces.reading.distinct import combined_codes, factorize, rows_by_value
 from analyzers.traces.structs import Collective
 

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.traces.columns.work import NO_STEP, Work
-from analyzers.traces.model import Trace
+from analyzers.traces.columns.work import Work
+from analyzers.traces.model import NO_STEP, Trace
 from analyzers.traces.reading.distinct import distinct_values
 from analyzers.traces.reading.problems import Problem, ProblemKind
 

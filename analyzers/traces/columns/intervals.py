@@ -1,18 +1,19 @@
-"""Unions of intervals `[start, end)` in integer nanoseconds: overlaps count once."""
+"""Unions of intervals `[start, end)` in integer nanoseconds: what overlaps counts once."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers, Mask
 
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """How a span of device time divides; all in nanoseconds, all unions.
+    """How a span of device time divides; all in nanoseconds, all lengths of unions.
 
-    compute + exposed communication + exposed memory + idle = span;
-    overlapped + exposed communication = communication.
+    `kernels` is the union of computing and communication. From it follow, as two unions that overlap are shorter than
+    their sum: compute + exposed communication + exposed memory + idle = span, and overlapped + exposed communication =
+    communication.
     """
 
     span: int
@@ -24,18 +25,22 @@ class TimeBreakdown:
 
     @property
     def idle(self) -> int:
+        """Time within the span in which nothing runs."""
         return self.span - self.busy
 
     @property
     def exposed_communication(self) -> int:
+        """Time in which communication runs and nothing computes."""
         return self.kernels - self.compute
 
     @property
     def overlapped(self) -> int:
+        """Time in which communication and computing run at once."""
         return self.compute + self.communication - self.kernels
 
     @property
     def exposed_memory(self) -> int:
+        """Time in which copies run and no kernel does."""
         return self.busy - self.kernels
 
 
@@ -43,58 +48,63 @@ COMPUTE, COMMUNICATION, MEMORY = range(3)
 KIND_NAMES = ("compute", "communication", "memory")
 
 
-def merge(start: Column, end: Column) -> tuple[Column, Column]:
-    """Disjoint ascending intervals that cover the same time; touching ones join, empty ones go."""
+def merge(start: Column, end: Column) -> tuple[Integers, Integers]:
+    """Return the disjoint intervals, in ascending order, that cover the same time; (starts, ends).
+
+    Intervals that touch are joined, empty ones vanish: [0, 5), [3, 8), [8, 9), [20, 20) become [0, 9).
+    """
     lasting = end > start
     start, end = start[lasting], end[lasting]
     if not len(start):
         return start, end
     order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
-    first = np.flatnonzero(np.append(True, start[1:] > reach[:-1]))
-    return start[first], reach[np.append(first[1:], len(start)) - 1]
+    # An interval begins a new one of the union if all before it have ended.
+    start, latest_end = start[order], np.maximum.accumulate(end[order])
+    first = np.flatnonzero(np.append(True, start[1:] > latest_end[:-1]))
+    return start[first], latest_end[np.append(first[1:], len(start)) - 1]
 
 
 def union_length(start: Column, end: Column) -> int:
-    """The length of the union."""
+    """Return the length of the union in ns."""
     low, high = merge(start, end)
     return int((high - low).sum())
 
 
 def break_down(start: Column, end: Column, kind: Column) -> TimeBreakdown:
-    """Divide the time of events of the three kinds; zero where there are none."""
+    """Return how the time from the first start to the last end divides among the kinds of the events."""
 
-    def union(mask: Column) -> int:
+    def union(mask: Mask) -> int:
         return union_length(start[mask], end[mask])
 
-    busy, copies = union_length(start, end), kind == MEMORY
+    busy, copies = union_length(start, end), np.asarray(kind == MEMORY)
     return TimeBreakdown(
         span=int(end.max() - start.min()) if len(start) else 0,
         busy=busy,
-        compute=union(kind == COMPUTE),
-        communication=union(kind == COMMUNICATION),
+        compute=union(np.asarray(kind == COMPUTE)),
+        communication=union(np.asarray(kind == COMMUNICATION)),
         memory=union(copies),
         kernels=union(~copies) if copies.any() else busy,
     )
 
 
 class CoveredTime:
-    """How much of the time up to an instant a union of intervals covers."""
+    """A union of intervals that tells how much of the time between any two moments it covers."""
 
     def __init__(self, start: Column, end: Column) -> None:
-        """The intervals may overlap and be in any order."""
+        """Take intervals in ns, which may overlap and be in any order."""
         self.start, self.end = merge(start, end)
         self.before = np.concatenate([[0], np.cumsum(self.end - self.start)])
 
-    def until(self, at: Column) -> Column:
-        """The covered length before each instant, in ns."""
-        place = np.searchsorted(self.start, at, side="right")
-        last = np.maximum(place - 1, 0)
+    def until(self, at: Column) -> Integers:
+        """Return the covered time before each moment, in ns."""
+        begun = np.searchsorted(self.start, at, side="right")
+        last = np.maximum(begun - 1, 0)
         if not len(self.start):
             return np.zeros(len(at), np.int64)
-        running = np.where(place > 0, np.clip(self.end[last] - at, 0, None), 0)
-        return self.before[place] - running
+        # Of the interval around the moment the part behind it does not count.
+        remaining = np.where(begun > 0, np.clip(self.end[last] - at, 0, None), 0)
+        return self.before[begun] - remaining
 
-    def between(self, low: Column, high: Column) -> Column:
-        """The covered length from each instant to the other."""
+    def between(self, low: Column, high: Column) -> Integers:
+        """Return the covered time from each moment to the other, in ns."""
         return self.until(high) - self.until(low)

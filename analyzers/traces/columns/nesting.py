@@ -1,4 +1,17 @@
-"""Which event runs inside which: lanes (a thread of the host, a stream of a device), depths and parents."""
+"""Find which event runs inside which: depths and parents within each lane (a thread of the host, a stream).
+
+A trace records no call tree, only starts and ends. In one lane events nest as calls do, so the parent of an event is
+the one that began last of those that are still running when it begins:
+
+    outer   [0, 100)                depth 0, no parent
+    first     [10, 40)              depth 1, parent outer
+    inner        [20, 30)           depth 2, parent first
+    second          [50, 90)        depth 1, parent outer
+
+The depth is the number of events that began before, less the number that ended before: for `second` three have begun
+and two have ended, so its depth is 1. That is a difference of two positions in sorted columns, which needs no walk over
+events. The parent of an event is then the last one before it of the next lower depth.
+"""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -6,15 +19,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.reading.distinct import rows_by_value
 from analyzers.traces.reading.event_table import downcast
 
 NONE = -1
+"""The row of an event that there is not."""
 
 
 class NestedEvents(NamedTuple):
-    """Events as `nest` takes and answers them."""
+    """Columns of events with the parent of each."""
 
     lane: Column
     start: Column
@@ -23,37 +37,38 @@ class NestedEvents(NamedTuple):
 
 
 def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
-    """(depth, parent) of each event: how many events are around it, and the row of the innermost.
+    """Return (depth, parent) of each event: how many events enclose it, and the row of the innermost of them.
 
-    Around it is what runs in its lane when it begins. An empty event counts as 1 ns long.
+    An event encloses those of its lane that begin while it runs. An event without a length counts as 1 ns long.
     """
     end = np.maximum(end, start + 1)
     depth, parent = np.zeros(len(lane), np.int32), np.full(len(lane), NONE, np.int32)
-    parts = [in_start_order(rows.astype(np.int32), start, end) for _, rows in rows_by_value(lane)]
-    for rows in parts:
+    lanes = [in_start_order(rows.astype(np.int32), start, end) for _, rows in rows_by_value(lane)]
+    for rows in lanes:
         depth[rows] = np.arange(len(rows)) - count_until(np.sort(end[rows], kind="stable"), start[rows])
-    order = np.concatenate([*parts, np.zeros(0, np.int32)])
+    order = np.concatenate([*lanes, np.zeros(0, np.int32)])
     depth = downcast(depth)  # 16 bits sort by radix
-    place = np.argsort(depth[order], kind="stable").astype(np.int32)
-    for outer, inner in rows_by_depth(depth[order][place], place):
+    index = np.argsort(depth[order], kind="stable").astype(np.int32)
+    for outer, inner in pairs_of_depths(depth[order][index], index):
         parent[order[inner]] = order[outer[np.searchsorted(outer, inner) - 1]]
+    # The last event of the lower depth may have ended, or belong to the lane before: then this is no parent.
     parent = np.where((parent >= 0) & (end[parent] > start), parent, np.int32(NONE))
-    astray = (depth > 0) & (parent == NONE)
-    return reparent_outliving(parent, start, end, order, astray) if astray.any() else (depth, parent)
+    misplaced = (depth > 0) & (parent == NONE)
+    return reparent(parent, start, end, order, misplaced) if misplaced.any() else (depth, parent)
 
 
 def in_start_order(rows: Column, start: Column, end: Column) -> Column:
-    """Rows in the order in which they begin; of those that begin at once the longest first."""
-    rows = rows[np.argsort(start[rows], kind="stable")]  # which takes little where they nearly are in order
+    """Return rows in order of their start; of those that start at once the longest first, as it encloses the others."""
+    rows = rows[np.argsort(start[rows], kind="stable")]  # fast where they nearly are in order, as in most files
     at_once = np.diff(start[rows]) == 0
-    places = np.flatnonzero(np.append(at_once, False) | np.append(False, at_once))
-    same = rows[places]
-    rows[places] = same[np.lexsort((-end[same], start[same]))]
+    ties = np.flatnonzero(np.append(at_once, False) | np.append(False, at_once))
+    tied = rows[ties]
+    rows[ties] = tied[np.lexsort((-end[tied], start[tied]))]
     return rows
 
 
-def count_until(moments: Column, at: Column) -> Column:
-    """How many of the ascending moments lie at or before each of others that ascend, too.
+def count_until(moments: Column, at: Column) -> Integers:
+    """Return how many of the ascending `moments` lie at or before each of `at`, which ascend, too.
 
     Merging two ascending columns is what a stable sort does with them; looking each up takes several times as long.
     """
@@ -61,16 +76,15 @@ def count_until(moments: Column, at: Column) -> Column:
     return np.flatnonzero(order >= len(moments)) - np.arange(len(at))
 
 
-def reparent_outliving(
-    parent: Column, start: Column, end: Column, order: Column, astray: Column
-) -> tuple[Column, Column]:
-    """(depth, parent) where some events run inside one that began deeper than they do.
+def reparent(parent: Column, start: Column, end: Column, order: Column, misplaced: Mask) -> tuple[Column, Column]:
+    """Return (depth, parent) where events cross instead of enclosing each other, so that counting misplaces some.
 
-    That is so where stacks are recorded: an annotation begins inside the call that opens it, and outlives this call.
-    The annotation then is what is around the others, and around itself is what lasts as long.
+    That is so where Python stacks are recorded: an annotation begins inside the call that opens it, and outlives this
+    call. The annotation then is made the parent of what begins while it runs, and is moved out of the calls that end
+    before it does.
     """
-    for place in np.flatnonzero(astray[order]).tolist():
-        row, around = order[place], order[place - 1]
+    for index in np.flatnonzero(misplaced[order]).tolist():
+        row, around = order[index], order[index - 1]
         while around != NONE and end[around] <= start[row]:
             around = parent[around]
         parent[row] = around
@@ -80,7 +94,7 @@ def reparent_outliving(
 
 
 def depths_of(parent: Column) -> Column:
-    """How many events are around each; each round passes twice as many of them."""
+    """Return how many events enclose each, by following parents; each round follows twice as many at once."""
     above = np.append(np.where(parent == NONE, len(parent), parent), len(parent))
     count = np.append(parent != NONE, False).astype(np.int32)
     while (above < len(parent)).any():
@@ -88,68 +102,72 @@ def depths_of(parent: Column) -> Column:
     return count[:-1]
 
 
-def rows_by_depth(depth: Column, place: Column) -> Iterator[tuple[Column, Column]]:
-    """The places of each depth and of the next one, both ascending; `depth` is sorted, `place` goes with it."""
+def pairs_of_depths(depth: Column, index: Column) -> Iterator[tuple[Column, Column]]:
+    """Yield the indices of the events of each depth with those of the next one; `depth` is sorted, `index` with it."""
     bounds = np.searchsorted(depth, np.arange(depth.max(initial=0) + 2))
-    return pairwise([place[low:high] for low, high in pairwise(bounds)])
+    return pairwise([index[low:high] for low, high in pairwise(bounds)])
 
 
-def innermost_selected(chosen: Column, parent: Column) -> Column:
-    """For each event the row of the innermost chosen one around it, itself included; NONE where there is none."""
-    nowhere = len(chosen)
-    above = np.where(chosen, np.arange(nowhere, dtype=np.int32), np.where(parent < 0, np.int32(nowhere), parent))
+def innermost_selected(selected: Mask, parent: Column) -> Column:
+    """Return for each event the row of the innermost selected event around it, itself included; NONE if there is none.
+
+    With `outer > middle > inner` and only `outer` selected, all three get the row of `outer`.
+    """
+    nowhere = len(selected)
+    above = np.where(selected, np.arange(nowhere, dtype=np.int32), np.where(parent < 0, np.int32(nowhere), parent))
     above = np.append(above, np.int32(nowhere))
-    # Each round doubles how many parents are passed; those that are chosen, and the end, lead to themselves.
-    while ((further := above[above]) != above).any():
-        above = further
+    # Each round doubles how many parents are passed; those that are selected, and the end, lead to themselves.
+    while ((higher := above[above]) != above).any():
+        above = higher
     return np.where(above[:-1] == nowhere, np.int32(NONE), above[:-1])
 
 
-def innermost_at(events: NestedEvents, lane: Column, at: Column) -> Column:
-    """The row of the innermost event of its lane that runs at each moment, NONE where none does."""
-    found = np.full(len(at), NONE)
+def innermost_at(events: NestedEvents, lane: Column, at: Column) -> Integers:
+    """Return the row of the innermost event that runs in a lane at each moment (ns), NONE where none does."""
+    innermost = np.full(len(at), NONE)
     end = np.maximum(events.end, events.start + 1)
-    for one, asked in rows_by_value(lane):
-        rows = np.flatnonzero(events.lane == one)
+    for number, queries in rows_by_value(lane):
+        rows = np.flatnonzero(events.lane == number)
         rows = rows[np.lexsort((-end[rows], events.start[rows]))]
-        in_start_order = np.searchsorted(events.start[rows], at[asked], side="right")
-        found[asked] = np.append(rows, NONE)[in_start_order - 1]  # before the first it is the last, which is NONE
-    # What began last has perhaps ended; what is around it has perhaps not.
-    while (over := (found != NONE) & (np.append(end, 0)[found] <= at)).any():
-        found[over] = events.parent[found[over]]
-    return found
+        begun = np.searchsorted(events.start[rows], at[queries], side="right")
+        innermost[queries] = np.append(rows, NONE)[begun - 1]  # before the first it is the last, which is NONE
+    # What began last may have ended; what is around it may not.
+    while (ended := (innermost != NONE) & (np.append(end, 0)[innermost] <= at)).any():
+        innermost[ended] = events.parent[innermost[ended]]
+    return innermost
 
 
-def is_outermost(group: Column, start: Column, end: Column) -> Column:
-    """Which events lie in no other one of their group; `group` counts from 0, its events nest or are apart."""
+def is_outermost(group: Column, start: Column, end: Column) -> Mask:
+    """Return which events lie in no other one of their group; `group` counts from 0, its events nest or are apart."""
     order = np.lexsort((-end, start, group))
     # Each group gets a stretch of time of its own, so that one running maximum serves for all.
-    reach = end[order] - start.min(initial=0) + 1
-    stretch = min(int(reach.max(initial=0)) + 1, (1 << 62) // (int(group.max(initial=0)) + 1))
-    shifted = group[order] * np.int64(stretch)
-    reach = np.maximum.accumulate(reach + shifted)
-    begins = start[order] - start.min(initial=0) + 1 + shifted
-    found = np.ones(len(order), bool)
-    found[order[1:]] = (begins[1:] >= reach[:-1]) | (np.diff(group[order]) > 0)
-    return found
+    latest_end = end[order] - start.min(initial=0) + 1
+    stretch = min(int(latest_end.max(initial=0)) + 1, (1 << 62) // (int(group.max(initial=0)) + 1))
+    shift = group[order] * np.int64(stretch)
+    latest_end = np.maximum.accumulate(latest_end + shift)
+    begins = start[order] - start.min(initial=0) + 1 + shift
+    outermost = np.ones(len(order), bool)
+    outermost[order[1:]] = (begins[1:] >= latest_end[:-1]) | (np.diff(group[order]) > 0)
+    return outermost
 
 
-def inclusive_sums(rows: Column, values: Column, parent: Column) -> Column:
-    """For each event the sum of the values that belong to its row or to that of an event inside it."""
-    found = np.zeros(len(parent), np.int64)
+def inclusive_sums(rows: Column, values: Column, parent: Column) -> Integers:
+    """Return for each event the sum of the values that belong to it or to an event inside it; `rows` says to which."""
+    sums = np.zeros(len(parent), np.int64)
     while len(rows):
-        np.add.at(found, rows, values)
+        np.add.at(sums, rows, values)
         above = parent[rows]
         inside = above != NONE
         rows, values = above[inside], values[inside]
-    return found
+    return sums
 
 
-def self_times(parent: Column, start: Column, end: Column) -> Column:
-    """Each event's length less that of the events directly inside it, in ns."""
-    own: Column = end - start
+def self_times(parent: Column, start: Column, end: Column) -> Integers:
+    """Return the length of each event less that of the events directly inside it, in ns."""
+    own: Integers = end - start
     inside = np.flatnonzero(parent >= 0)
     above = parent[inside]
+    # Of an event that outlives its parent only the time inside the parent is taken from that.
     np.subtract.at(own, above, np.minimum(end[inside], end[above]) - start[inside])
     np.maximum(own, 0, out=own)
     return own

@@ -1,4 +1,4 @@
-"""The phase of a step that each event of the host belongs to, by what its annotations and operators are called."""
+"""Find the phase of the step (forward, backward, data, ...) of each event of the host, by names of annotations."""
 
 import re
 from collections.abc import Sequence
@@ -6,13 +6,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Mask
 from analyzers.traces.columns.nesting import innermost_selected
 from analyzers.traces.model import ANNOTATIONS, HOST_LANE, Trace
 from analyzers.traces.reading.distinct import distinct_values
 
 OTHER = "other"
 FORWARD, BACKWARD, GC = "forward", "backward", "gc"
+# What our recorders, torchtitan, Lightning, Megatron ("## forward ##") and PyTorch itself call the parts of a step.
 PATTERNS = {
     FORWARD: r"^(#+ )?(fwd|forward)( #+)?$|\.forward$",
     BACKWARD: r"^(#+ )?(bwd|backward)( #+)?$|^autograd::engine::evaluate_function",
@@ -30,52 +31,56 @@ PATTERNS = {
     "profiler": r"^(profiler|snapshot)$",
 }
 PHASE_NAMES = [*PATTERNS, OTHER]
+UNNAMED = PHASE_NAMES.index(OTHER)
 HOST_PHASES = [
     name for name in PATTERNS if name not in (FORWARD, BACKWARD, "forward and backward", "optimizer", "grad_clip")
 ]
-"""Phases in which a host does something of its own."""
+"""Phases in which a host does work of its own, instead of launching that of the model."""
 PHASE_PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PATTERNS.items()}
 
 
 def phases(trace: Trace, parent: Column, lane: Column) -> Column:
-    """The number in NAMES of each event's phase: that of the innermost event around it whose name tells one.
+    """Return the phase of each event, as an index into PHASE_NAMES.
 
-    What no name tells, and came before its step's first backward operator, is taken for forward.
+    It is that of the innermost annotation around the event whose name stands for a phase. Where no annotation stands
+    for the forward pass, everything in a step before its first backward operator counts as forward.
     """
-    by_name = np.array([phase_of(name) for name in trace.names] or [len(PHASE_PATTERNS)])
-    told = by_name[trace.columns["name"]]
-    on_host = np.array([one["kind"] == HOST_LANE for one in trace.columns.meta["lanes"]] or [False])[lane]
-    marking = (told < len(PHASE_PATTERNS)) & trace.category_matches(ANNOTATIONS) & on_host
-    around = innermost_selected(marking, parent)
-    found = np.where(around >= 0, told[around], len(PHASE_PATTERNS)).astype(np.int8)
-    return mark_forward(trace, found)
+    of_text = np.array([phase_of(name) for name in trace.names] or [UNNAMED])
+    own = of_text[trace.columns["name"]]
+    annotates = (own < UNNAMED) & trace.category_matches(ANNOTATIONS) & trace.lane_is(HOST_LANE)[lane]
+    around = innermost_selected(annotates, parent)
+    phase = np.where(around >= 0, own[around], UNNAMED).astype(np.int8)
+    return infer_forward(trace, phase)
 
 
 def phase_intervals(trace: Trace, names: Sequence[str]) -> tuple[Column, Column]:
-    """(start, end) of the annotations that stand for one of these phases."""
-    rows = np.flatnonzero(names_in_phases(trace, names)[trace.columns["name"]] & trace.category_matches(ANNOTATIONS))
+    """Return (start, end) of the annotations that stand for one of these phases, in ns of the trace."""
+    in_phases = names_in_phases(trace, names)[trace.columns["name"]]
+    rows = np.flatnonzero(in_phases & trace.category_matches(ANNOTATIONS))
     return trace.columns["start"][rows], trace.columns["end"][rows]
 
 
-def names_in_phases(trace: Trace, names: Sequence[str]) -> Column:
-    """A flag for each text of the trace: does it stand for one of these phases?"""
+def names_in_phases(trace: Trace, names: Sequence[str]) -> Mask:
+    """Return for each text of the trace whether it stands for one of these phases."""
     wanted = {PHASE_NAMES.index(name) for name in names}
     return np.array([phase_of(name) in wanted for name in trace.names] or [False])
 
 
 @lru_cache(maxsize=1 << 14)
 def phase_of(name: str) -> int:
-    return next((i for i, pattern in enumerate(PHASE_PATTERNS.values()) if pattern.search(name)), len(PHASE_PATTERNS))
+    """Return the phase that a name stands for, as an index into PHASE_NAMES."""
+    return next((i for i, pattern in enumerate(PHASE_PATTERNS.values()) if pattern.search(name)), UNNAMED)
 
 
-def mark_forward(trace: Trace, phase: Column) -> Column:
+def infer_forward(trace: Trace, phase: Column) -> Column:
+    """Return the phases, with forward for what has none and precedes its step's first backward operator."""
     if FORWARD in {PHASE_NAMES[i] for i in distinct_values(phase)}:
         return phase
-    start, backward = trace.columns["start"], PHASE_NAMES.index(BACKWARD)
-    first_backward = np.sort(start[phase == backward])
+    start = trace.columns["start"]
+    backward = np.sort(start[phase == PHASE_NAMES.index(BACKWARD)])
     for _, begin, end in trace.steps:
-        place = np.searchsorted(first_backward, begin)
-        if place < len(first_backward) and first_backward[place] < end:
-            early = (start >= begin) & (start < first_backward[place]) & (phase == PHASE_NAMES.index(OTHER))
-            phase = np.where(early, PHASE_NAMES.index(FORWARD), phase)
+        first = np.searchsorted(backward, begin)
+        if first < len(backward) and backward[first] < end:
+            early = (start >= begin) & (start < backward[first]) & (phase == UNNAMED)
+            phase = np.where(early, np.int8(PHASE_NAMES.index(FORWARD)), phase)
     return phase

@@ -8,7 +8,7 @@ the last `}, {` lies inside an event, so the text before it is unbalanced and th
 is tried, leaves one whole event, and the rest waits for the next block.
 
 Text that is broken (control characters, invalid UTF-8, NaN, a file that was cut off) is repaired or left out event by
-event, and becomes a line of `ReadState.problems`; only a file without `traceEvents` is an error.
+event, and becomes one of `ReadState.problems`; only a file without `traceEvents` is an error.
 """
 
 import re

@@ -206,7 +206,7 @@ def test_a_recording_agrees_with_plain_loops(maker, path):
 def test_what_a_recording_tells(maker):
     [account] = maker.accounts(gzip.decompress(USUAL.read_bytes()))
     [memory] = account.device_memory
-    assert (memory.type, memory.device, memory.told, memory.reserved_peak) == ("cpu", None, True, None)
+    assert (memory.type, memory.device, memory.totals_recorded, memory.reserved_peak) == ("cpu", None, True, None)
     assert [step.net_bytes for step in memory.steps] == [65536] * 3
     assert (memory.peak.step, memory.peak.phase, memory.peak.module) == (2, "backward", "Linear_0")
     [kept] = memory.unfreed
@@ -300,7 +300,7 @@ def test_without_totals_the_changes_are_added_up(maker):
         for event in Loops(json.loads(text), device).events:
             held += event.size
             lowest, highest = min(lowest, held), max(highest, held)
-        assert not memory.told
+        assert not memory.totals_recorded
         assert (memory.start_bytes, memory.peak.bytes) == (-lowest, highest - lowest)
 
 
