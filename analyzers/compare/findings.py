@@ -65,7 +65,7 @@ def regression(change: MeasureChange, allowed: float, evidence: list[Evidence]) 
         title=f"{MEASURE_NAMES[change.measure]} is {percent(change.change)} higher",
         why=f"{value_text(change.measure, change.a)} -> {value_text(change.measure, change.b)} ({certainty(change)})."
         f" Allowed: {signed_percent(allowed)}.",
-        next="compare the phases and settings below; if other jobs use the machine, measure both runs again",
+        next="compare the phases and the settings of both runs; if other jobs use the machine, measure both again",
         evidence=evidence,
         confidence=CONFIDENCE.get(change.measure, OTHER_CONFIDENCE),
     )
@@ -121,7 +121,7 @@ def doubt_text(change: MeasureChange | None) -> str:
     steps = quantity(change.samples, "step")
     if doubt(change) is Doubt.FEW_STEPS:
         return f"{steps} are not enough evidence"
-    return f"the steps vary so much that with {steps} it may also be {signed_percent(change.low)}"
+    return f"{steps} vary too much: 95 % interval {interval_text(change.low, change.high)}"
 
 
 def is_open(change: MeasureChange) -> bool:

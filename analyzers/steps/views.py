@@ -1,16 +1,16 @@
-"""What faces draw of the steps: small tables, however many ranks and steps there are.
+"""The tables that faces draw of the steps: small ones, however many ranks and steps there are.
 
 | view | one row | columns |
 |---|---|---|
 | `series` | a rank and step | everything, unreduced |
 | `clock` | a step of one rank | when it began and ended, Unix ns |
 | `phases` | a rank and step | seconds by phase, unreduced |
-| `sparkline` | a bin of steps | step times over ranks and steps, loss, who was last and by how much |
+| `sparkline` | a bin of steps | step times over ranks and steps, loss, the latest rank and its lateness |
 | `phase_stack` | a bin of steps | mean seconds by phase |
-| `heat` | a bin of ranks | the most that one of them was late in each bin of steps |
+| `heat` | a bin of ranks | the largest lateness of one of them in each bin of steps |
 | `goodput` | a rank | seconds by part of the wall time |
 
-Bins hold neighbouring steps (or ranks) and are named by the first one. What stands out survives: bins keep maxima.
+Bins hold neighbouring steps (or ranks) and are named by the first one. They keep maxima, so that outliers survive.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,11 @@ import numpy as np
 import pandas as pd
 
 from analyzers import run, store
+from analyzers.columns import Integers
 from analyzers.steps.answers.goodput import goodput_by_rank
 from analyzers.steps.answers.lateness import Lateness, lateness
 from analyzers.steps.loading import load
-from analyzers.steps.reading.log_lines import FINITE, Array
+from analyzers.steps.reading.log_lines import FINITE
 from analyzers.steps.table import Steps
 
 BINS = 200
@@ -31,17 +32,18 @@ RANK_ROWS = 64
 
 
 def opened(artefacts: Sequence[run.Artefact], options: store.Options | None) -> Steps:
-    """The steps, kept for the views of one page."""
-    return kept(tuple(artefacts), options or store.Options())
+    """Return the steps; the last two runs stay in memory, as one page asks for several views of each."""
+    return cached_load(tuple(artefacts), options or store.Options())
 
 
 @lru_cache(maxsize=2)
-def kept(artefacts: tuple[run.Artefact, ...], options: store.Options) -> Steps:
+def cached_load(artefacts: tuple[run.Artefact, ...], options: store.Options) -> Steps:
+    """Load the steps, or return those of an equal call."""
     return load(artefacts, options)
 
 
 def series(artefacts: Sequence[run.Artefact], options: store.Options | None = None) -> pd.DataFrame:
-    """One row a rank and step: rank, step, dur_s, loss, grad_norm, memory_bytes, tokens_per_s, tags, tagged."""
+    """Return all steps: rank, step, dur_s, loss, grad_norm, memory_bytes, tokens_per_s, tags, tagged."""
     table = opened(artefacts, options).table
     rate = (table["tokens"] / table["dur_s"]).where(table["dur_s"] > 0)
     columns = ["rank", "step", "dur_s", "loss", "grad_norm", "memory_bytes", "tokens_per_s", "tags", "tagged"]
@@ -51,7 +53,7 @@ def series(artefacts: Sequence[run.Artefact], options: store.Options | None = No
 def clock(
     artefacts: Sequence[run.Artefact], options: store.Options | None = None, rank: int | None = None
 ) -> pd.DataFrame:
-    """When each step of a rank (by default of the first) was, by the wall clock. Columns: step, start_ns, end_ns."""
+    """Return when each step of a rank (by default the first) began and ended: step, start_ns, end_ns (Unix ns)."""
     steps = opened(artefacts, options)
     table = steps.table[steps.table["rank"] == (steps.ranks[0] if rank is None else rank)]
     table = table[(table["start_ns"] > 0) & (table["dur_ns"] >= 0)]
@@ -63,30 +65,32 @@ def clock(
 def phases(
     artefacts: Sequence[run.Artefact], options: store.Options | None = None, rank: int | None = None
 ) -> pd.DataFrame:
-    """Seconds by phase, one row a step (of one rank, or of all), indexed by (rank, step); `residual` is the rest."""
+    """Return seconds by phase, indexed by (rank, step), of one rank or of all; `residual` is outside of phases."""
     steps = opened(artefacts, options)
-    mine = np.ones(len(steps.table), dtype=bool) if rank is None else (steps.table["rank"] == rank).to_numpy()
-    table = pd.DataFrame({name: steps.phases.at(name, mine) for name in steps.phases})
-    table["residual"] = steps.table.loc[mine, "residual_ns"].to_numpy() / 1e9
-    table.index = pd.MultiIndex.from_frame(steps.table.loc[mine, ["rank", "step"]])
+    rows = np.ones(len(steps.table), dtype=bool) if rank is None else (steps.table["rank"] == rank).to_numpy()
+    table = pd.DataFrame({name: steps.phases.at(name, rows) for name in steps.phases})
+    table["residual"] = steps.table.loc[rows, "residual_ns"].to_numpy() / 1e9
+    table.index = pd.MultiIndex.from_frame(steps.table.loc[rows, ["rank", "step"]])
     return table
 
 
 def sparkline(
     artefacts: Sequence[run.Artefact], options: store.Options | None = None, bins: int = BINS
 ) -> pd.DataFrame:
-    """The run at a glance, indexed by the first step of a bin: `steps` in it, `lowest_s`, `median_s`, `highest_s`,
-    `loss` (mean), `loss_highest`, `grad_norm_highest`, `last_rank` (None where nobody was late) and its `lateness_s`.
+    """Return the run at a glance, indexed by the first step of a bin.
+
+    Columns: `steps` in the bin, `lowest_s`, `median_s`, `highest_s`, `loss` (mean), `loss_highest`,
+    `grad_norm_highest`, `last_rank` (None where no rank was late) and its `lateness_s`.
     """
     steps = opened(artefacts, options)
     times = steps.grid(steps.table["dur_s"])
-    numbers = numbers_of(len(times), bins)
+    numbers = bin_numbers(len(times), bins)
     by_bin = (
         times.min(axis=1).groupby(numbers),
         times.median(axis=1).groupby(numbers),
         times.max(axis=1).groupby(numbers),
     )
-    loss, norm = (mean_by_step(steps, name).groupby(numbers) for name in ("loss", "grad_norm"))
+    loss, norm = (mean_over_ranks(steps, name).groupby(numbers) for name in ("loss", "grad_norm"))
     table = pd.DataFrame(
         {
             "steps": by_bin[0].size(),
@@ -102,16 +106,17 @@ def sparkline(
     return named(table, times.index, numbers)
 
 
-def last_in_bins(steps: Steps, late: Lateness, numbers: Array) -> dict[str, "pd.Series[float]"]:
-    """Who came last in the step of each bin in which somebody was latest, and by how much."""
+def last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, "pd.Series[float]"]:
+    """Return the latest rank of each bin, in the step in which one was latest, and its lateness."""
     excess = late.excess.reindex(steps.steps).to_numpy() * late.is_known
-    worst = pd.Series(np.nanmax(excess, axis=1, initial=0.0))
-    at = worst.groupby(numbers).idxmax().to_numpy()
-    who = [late.excess.columns[int(np.nanargmax(excess[row]))] if worst[row] > 0 else None for row in at]
-    return {"last_rank": pd.Series(who, dtype="Int64"), "lateness_s": worst.groupby(numbers).max()}
+    latest = pd.Series(np.nanmax(excess, axis=1, initial=0.0))
+    step_rows = latest.groupby(numbers).idxmax().to_numpy()
+    last = [late.excess.columns[int(np.nanargmax(excess[row]))] if latest[row] > 0 else None for row in step_rows]
+    return {"last_rank": pd.Series(last, dtype="Int64"), "lateness_s": latest.groupby(numbers).max()}
 
 
-def mean_by_step(steps: Steps, name: str) -> "pd.Series[float]":
+def mean_over_ranks(steps: Steps, name: str) -> "pd.Series[float]":
+    """Return the mean of a logged number over ranks, by step; NaN where no rank logged it."""
     known = (steps.table[f"{name}_state"] == FINITE).to_numpy()
     return steps.grid(steps.table[name], known).mean(axis=1)
 
@@ -122,13 +127,13 @@ def phase_stack(
     rank: int | None = None,
     bins: int = BINS,
 ) -> pd.DataFrame:
-    """Mean seconds by phase in each bin, of one rank or of all, the phase that takes most first, then `residual`."""
+    """Return mean seconds by phase in each bin, of one rank or of all: the longest phase first, `residual` last."""
     table = phases(artefacts, options, rank)
     by_step = table.groupby(level="step").mean()
-    numbers = numbers_of(len(by_step), bins)
-    found = by_step.groupby(numbers).mean()
-    order = found.drop(columns="residual").sum().sort_values(ascending=False).index
-    return named(found[[*order, "residual"]], by_step.index, numbers)
+    numbers = bin_numbers(len(by_step), bins)
+    means = by_step.groupby(numbers).mean()
+    order = means.drop(columns="residual").sum().sort_values(ascending=False).index
+    return named(means[[*order, "residual"]], by_step.index, numbers)
 
 
 def heat(
@@ -137,30 +142,30 @@ def heat(
     rows: int = RANK_ROWS,
     bins: int = BINS,
 ) -> pd.DataFrame:
-    """Seconds that ranks were late: a row a bin of ranks, a column a bin of steps; empty where the logs cannot tell."""
+    """Return seconds that ranks were late: bins of ranks x bins of steps; empty where the logs do not show it."""
     late = lateness(opened(artefacts, options))
     if not late.is_known:
         return pd.DataFrame()
     excess = late.excess.T
-    of_ranks, of_steps = numbers_of(len(excess), rows), numbers_of(excess.shape[1], bins)
-    folded = named(excess.groupby(of_ranks).max(), excess.index, of_ranks)
-    return named(folded.T.groupby(of_steps).max(), excess.columns, of_steps).T
+    rank_bins, step_bins = bin_numbers(len(excess), rows), bin_numbers(excess.shape[1], bins)
+    by_ranks = named(excess.groupby(rank_bins).max(), excess.index, rank_bins)
+    return named(by_ranks.T.groupby(step_bins).max(), excess.columns, step_bins).T
 
 
 def goodput(artefacts: Sequence[run.Artefact], options: store.Options | None = None) -> pd.DataFrame:
-    """Seconds of wall time by part, a row a rank; all rows have the same sum. Parts that took no time are left out."""
+    """Return seconds of wall time by part, a row per rank; all rows have the same sum. Unused parts are left out."""
     steps = opened(artefacts, options)
     table = goodput_by_rank(steps, lateness(steps)) / 1e9
     return table.loc[:, table.any()]
 
 
-def numbers_of(count: int, bins: int) -> Array:
-    """The bin of each of so many rows, all bins equally wide."""
+def bin_numbers(count: int, bins: int) -> Integers:
+    """Return the bin of each of so many rows, all bins equally wide."""
     return np.arange(count) // max(1, -(-count // bins))
 
 
-def named(table: pd.DataFrame, names: pd.Index, numbers: Array) -> pd.DataFrame:
-    """The bins by the first name in each."""
+def named(table: pd.DataFrame, names: pd.Index, numbers: Integers) -> pd.DataFrame:
+    """Return a table of bins with the first name in each as its index."""
     firsts = np.searchsorted(numbers, table.index)
     table.index = names[firsts].rename(names.name)
     return table

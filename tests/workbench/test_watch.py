@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from textual.widgets import Static
 
-from analyzers.steps.live import Now, RankNow, Stall
+from analyzers.steps.live import JobState, RankState, StalledRanks
 from terminal import until
 from workbench.commands.watch import watch
 from workbench.present.sparkline import spark
@@ -97,14 +97,14 @@ async def test_the_app_follows_what_is_written(job):
 def rank(number, state="running", **more):
     told = {"host": "a", "attempt": 0, "step": 7, "phase": "fwd", "quiet_s": 1.0, "memory_bytes": 1 << 30}
     limits = {"limit_bytes": 2 << 30, "growth_bytes": None, "oom_step": None}
-    return RankNow(rank=number, state=state, **told | limits | more)
+    return RankState(rank=number, state=state, **told | limits | more)
 
 
 def test_a_board_of_many_ranks_fits_and_shows_trouble_first():
     ranks = [rank(n) for n in range(1000)]
     ranks[700], ranks[900] = rank(700, "stalled", phase="\x1b[31m[red]x"), rank(900, oom_step=12)
-    stall = Stall(ranks=[700], step=7, phase="fwd", for_s=9.0, dumps_in_s=31.0, ends_in_s=91.0)
-    now = Now(status="stalled", world_size=1000, steps=20, ranks=ranks, stall=stall)
+    stall = StalledRanks(ranks=[700], step=7, phase="fwd", stalled_s=9.0, dumps_in_s=31.0, ends_in_s=91.0)
+    now = JobState(status="stalled", world_size=1000, steps=20, ranks=ranks, stall=stall)
     console = Console(file=io.StringIO(), width=80, color_system=None)
     console.print(status_text(WatchedJob(now), 80, 24))
     lines = console.file.getvalue().splitlines()

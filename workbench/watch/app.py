@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Header, Static
 
-from analyzers.steps.live import RankNow
+from analyzers.steps.live import RankState
 from workbench.console import clean
 from workbench.present.text import head
 from workbench.tui.widgets.key_line import KeyLine
@@ -75,7 +75,7 @@ class WatchApp(App[bool]):
         self.query_one("#news").set_class(not lines and job.report is None, "hidden")
         self.query_one(Rows).show(self._sorted_ranks(job))
 
-    def _sorted_ranks(self, job: WatchedJob) -> list[RankNow]:
+    def _sorted_ranks(self, job: WatchedJob) -> list[RankState]:
         return troubled_first(job.now.ranks) if self._troubled_first else job.now.ranks
 
     def _redraw(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from analyzers.report import Report
-from analyzers.steps.live import Now, StepNow
+from analyzers.steps.live import FinishedStep, JobState
 from analyzers.words import duration, size
 from workbench.colours import SEVERITY_SIGNS
 from workbench.watch.status_text import lost_ranks, lost_text, stall_text
@@ -27,19 +27,19 @@ class LogLines:
         if job.report:
             yield from self._verdict_lines(job.report)
 
-    def _restart_lines(self, now: Now) -> Iterator[str]:
+    def _restart_lines(self, now: JobState) -> Iterator[str]:
         if now.attempt > self._attempt:
             self._attempt = now.attempt
             yield f"restarted, attempt {now.attempt}"
 
-    def _step_lines(self, now: Now) -> Iterator[str]:
+    def _step_lines(self, now: JobState) -> Iterator[str]:
         for step in now.recent:
             # By start time first: a restarted job counts its steps from the checkpoint again.
             if (step.start_ns, step.step) > self._last_step:
                 self._last_step = step.start_ns, step.step
                 yield step_line(step, now)
 
-    def _trouble_lines(self, now: Now) -> Iterator[str]:
+    def _trouble_lines(self, now: JobState) -> Iterator[str]:
         """Yield findings once each, lost and stalled ranks when they change."""
         for finding in now.findings:
             if finding.id not in self._finding_ids:
@@ -64,7 +64,7 @@ class LogLines:
                 yield f"next: {lead.next}"
 
 
-def step_line(step: StepNow, now: Now) -> str:
+def step_line(step: FinishedStep, now: JobState) -> str:
     """Return one step as `step 3/10  loss 5.1000  1,234 tok/s  memory 1.2 GiB  took 870 ms`."""
     total = f"/{now.steps}" if now.steps else ""
     loss = "unknown" if step.loss is None else f"{step.loss:.4f}"

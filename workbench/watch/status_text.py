@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from analyzers.steps.live import Now, RankNow, Stall
+from analyzers.steps.live import JobState, RankState, StalledRanks
 from analyzers.words import agree, duration, percent, quantity, rank_names, size, waiting_time
 from workbench.colours import LIVE_STATE_SIGNS, LIVE_STATES, PHASES, SEVERITIES, SEVERITY_SIGNS, STATUSES
 from workbench.console import clean
@@ -40,13 +40,13 @@ def status_text(job: WatchedJob, width: int, height: int) -> RenderableType:
     return Group(*upper, *lines, *verdict)
 
 
-def summary(now: Now) -> Text:
+def summary(now: JobState) -> Text:
     """Return status, step, loss, speed and time left as one line that wraps."""
     sign, colour = LIVE_STATE_SIGNS.get(now.status, "?"), LIVE_STATES.get(now.status, STATUSES["unknown"])
     return Text.assemble((f"{sign} {now.status}", f"bold {colour}"), "  ", "  ".join(progress(now)))
 
 
-def progress(now: Now) -> list[str]:
+def progress(now: JobState) -> list[str]:
     """Return what is known of the job's progress, the most wanted first."""
     total = f"/{now.steps}" if now.steps else ""
     loss = now.recent[-1].loss if now.recent else None
@@ -56,14 +56,14 @@ def progress(now: Now) -> list[str]:
         None if now.tokens_per_s is None else f"{now.tokens_per_s:,.0f} tok/s per rank",
         None if now.utilisation is None else f"MFU {percent(now.utilisation)}",
         None if now.step_s is None else f"{duration(now.step_s)} per step",
-        None if now.left_s is None else f"{waiting_time(now.left_s)} left",
+        None if now.remaining_s is None else f"{waiting_time(now.remaining_s)} left",
         quantity(now.world_size, "rank") if now.world_size else None,
         f"restarted {quantity(now.attempt, 'time')}" if now.attempt else None,
     ]
     return [fact for fact in facts if fact is not None]
 
 
-def charts(now: Now, width: int) -> list[Text]:
+def charts(now: JobState, width: int) -> list[Text]:
     """Return loss and step time as sparklines, and the phases of a step as a bar."""
     if not now.recent:
         return []
@@ -108,7 +108,7 @@ def alert(severity: str, text: str) -> Text:
     return Text.assemble((f"{SEVERITY_SIGNS[severity]} ", f"bold {SEVERITIES[severity]}"), clean(text))
 
 
-def lost_ranks(now: Now) -> list[int]:
+def lost_ranks(now: JobState) -> list[int]:
     """Return the ranks whose process ended while the job goes on; of a job that has ended the verdict tells."""
     return [] if now.ended else [rank.rank for rank in now.ranks if rank.state in LOST_STATES]
 
@@ -117,10 +117,10 @@ def lost_text(ranks: Sequence[int]) -> str:
     return f"{rank_names(ranks)} {agree(ranks, 'has', 'have')} ended early"
 
 
-def stall_text(stall: Stall) -> str:
+def stall_text(stall: StalledRanks) -> str:
     """Return which ranks do not move, since when, and what the recorders and the collectives will do about it."""
     ranks, phase = rank_names(stall.ranks), f"{stall.phase} of step {stall.step}"
-    text = f"{ranks} {agree(stall.ranks, 'has', 'have')} been in {phase} for {waiting_time(stall.for_s)}"
+    text = f"{ranks} {agree(stall.ranks, 'has', 'have')} been in {phase} for {waiting_time(stall.stalled_s)}"
     if stall.dumps_in_s is not None and stall.dumps_in_s > 0:
         text += f"; dumps are written in {waiting_time(stall.dumps_in_s)}"
     if stall.ends_in_s is not None:
@@ -128,7 +128,7 @@ def stall_text(stall: Stall) -> str:
     return text
 
 
-def troubled_first(ranks: Sequence[RankNow]) -> list[RankNow]:
+def troubled_first(ranks: Sequence[RankState]) -> list[RankState]:
     """Sort ranks: lost and stalled ones, then those that will run out of memory, then the fullest."""
     grave = (*LOST_STATES, "stalled")
     return sorted(
@@ -142,7 +142,7 @@ def troubled_first(ranks: Sequence[RankNow]) -> list[RankNow]:
     )
 
 
-def rank_line(rank: RankNow) -> Text:
+def rank_line(rank: RankState) -> Text:
     """Return a line of the table under `RANK_HEADS`."""
     sign, colour = LIVE_STATE_SIGNS.get(rank.state, "?"), LIVE_STATES.get(rank.state, STATUSES["unknown"])
     meter = bar(rank.memory_bytes, rank.limit_bytes, MEMORY_BAR_WIDTH) if rank.limit_bytes else ""
@@ -158,6 +158,6 @@ def rank_line(rank: RankNow) -> Text:
     )
 
 
-def time_in_phase(rank: RankNow) -> str:
+def time_in_phase(rank: RankState) -> str:
     """Return how long a rank has been in its phase; empty for a rank that has ended."""
     return duration(rank.quiet_s) if rank.state in ("running", "stalled") else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from analyzers.errors import WorkbenchError
 from analyzers.report import Report
 from analyzers.run import discover
-from analyzers.steps.live import Follower, Now
+from analyzers.steps.live import Follower, JobState
 from analyzers.store import Options
 from workbench.ask import JOINED, ask
 
@@ -27,7 +27,7 @@ class WatchedJob:
     `report` holds the newest verdict, `analysing` says that a newer one is on its way, and `problem` why there is none.
     """
 
-    now: Now
+    now: JobState
     report: Report[object] | None = None
     analysing: bool = False
     problem: str = ""

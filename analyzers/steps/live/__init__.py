@@ -1,6 +1,6 @@
-"""A job while it runs, by the files that it writes."""
+"""A job while it runs, followed by the files that it writes."""
 
 from analyzers.steps.live.follower import Follower
-from analyzers.steps.live.job_state import Now, RankNow, Stall, StepNow
+from analyzers.steps.live.job_state import FinishedStep, JobState, JobStatus, RankState, RankStatus, StalledRanks
 
-__all__ = ["Follower", "Now", "RankNow", "Stall", "StepNow"]
+__all__ = ["FinishedStep", "Follower", "JobState", "JobStatus", "RankState", "RankStatus", "StalledRanks"]

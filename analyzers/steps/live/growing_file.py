@@ -5,54 +5,53 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-AT_ONCE = 1 << 24
-"""Bytes that one look takes in; what goes beyond waits for the next."""
-LATEST = 1 << 23
-"""Of a log that has long been growing only the last bytes are read, and its first line."""
+LOOK_BYTES = 1 << 24
+"""One look reads at most this much; the rest waits for the next."""
+LATEST_BYTES = 1 << 23
+"""Of a log that was long before it was followed, only its first line and so many bytes of its end are read."""
 
-Cut = Callable[[bytes], int]
+WholeBytes = Callable[[bytes], int]
+"""How many of some bytes are whole records."""
 
 
-class Growing:
-    """What a file has gained. `cut` says how many of some bytes are whole records; the rest waits for its end.
+class GrowingFile:
+    """Reads what a file has gained; a record that is not whole waits for its end.
 
-    `generation` counts the files that were there under this name: a new run puts its own in the place of the old one.
+    `generation` counts the files there were under this name: a new run replaces the file of the old one.
     """
 
-    def __init__(self, path: Path, cut: Cut, latest: int | None = None) -> None:
+    def __init__(self, path: Path, whole_bytes: WholeBytes, latest: int | None = None) -> None:
         self.path, self.generation = path, 0
-        self._cut, self._latest = cut, latest
+        self._whole_bytes, self._latest = whole_bytes, latest
         self._inode, self._offset = 0, 0
 
     def fresh(self) -> bytes:
-        """The whole records since the last look; empty where the file has gone."""
+        """Return the whole records since the last look; empty where the file has disappeared."""
         try:
             with self.path.open("rb") as file:
-                head = self._begin(file)
+                head = self._restart_if_replaced(file)
                 file.seek(self._offset)
-                read = file.read(AT_ONCE)
+                content = file.read(LOOK_BYTES)
         except OSError:
             return b""
-        whole = self._cut(read)
-        # What is longer than a whole look is no record of any writer we know.
-        self._offset += len(read) if not whole and len(read) == AT_ONCE else whole
-        return head + read[:whole]
+        whole = self._whole_bytes(content)
+        # A record longer than a whole look comes from no known writer: skip it, or it would block the file for ever.
+        self._offset += len(content) if not whole and len(content) == LOOK_BYTES else whole
+        return head + content[:whole]
 
-    def _begin(self, file: BinaryIO) -> bytes:
-        """Where another file lies under the name, or the same one was emptied, start anew: its head, if much is left
-        out behind that.
-        """
-        found = os.fstat(file.fileno())
-        if found.st_ino == self._inode and found.st_size >= self._offset:
+    def _restart_if_replaced(self, file: BinaryIO) -> bytes:
+        """Start anew where the name has another file, or it was truncated; return its first line if much is skipped."""
+        stat = os.fstat(file.fileno())
+        if stat.st_ino == self._inode and stat.st_size >= self._offset:
             return b""
         self.generation += 1
-        self._inode, self._offset = found.st_ino, 0
-        if self._latest is None or found.st_size <= self._latest:
+        self._inode, self._offset = stat.st_ino, 0
+        if self._latest is None or stat.st_size <= self._latest:
             return b""
-        self._offset = found.st_size - self._latest
+        self._offset = stat.st_size - self._latest
         return file.readline(self._latest)
 
 
-def lines(read: bytes) -> int:
-    """Bytes up to the last line feed."""
-    return read.rfind(b"\n") + 1
+def whole_lines(content: bytes) -> int:
+    """Return the number of bytes up to the last line feed."""
+    return content.rfind(b"\n") + 1

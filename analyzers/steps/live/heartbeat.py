@@ -1,4 +1,4 @@
-"""Whether a rank lives, and where it is right now: its heartbeat, its log, its process on this machine."""
+"""Is a rank alive, and where is it right now? From its heartbeat file, its log, and its process on this machine."""
 
 import os
 import socket
@@ -6,57 +6,59 @@ import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 BEAT = struct.Struct("<qqqq32s")
+"""Time in ns, step, process, count of beats, phase; as `workbench.recorders` write it."""
 DONE = "done"
 CLOCK_SLACK_S = 2.0
+"""/proc has a process's start in ticks since boot; turned into Unix time it is off by up to so much."""
 
 
-class Beat(NamedTuple):
-    """When a rank last changed its phase, which one it is in, and of which step."""
+class Heartbeat(NamedTuple):
+    """When a rank last changed its phase (Unix ns), which step it is in, and which phase."""
 
     time_ns: int
     step: int
     phase: str
 
 
-def read_beat(path: Path) -> Beat | None:
-    """The heartbeat in a file; None before the first beat."""
+def read_heartbeat(path: Path) -> Heartbeat | None:
+    """Return the heartbeat in a file; None before the first beat."""
     try:
         time_ns, step, _, beats, phase = BEAT.unpack(path.read_bytes())
     except (OSError, struct.error):
         return None
-    return Beat(time_ns, step, phase.rstrip(b"\0").decode(errors="replace")) if beats else None
+    return Heartbeat(time_ns, step, phase.rstrip(b"\0").decode(errors="replace")) if beats else None
 
 
-def beat_of(record: Mapping[str, Any]) -> Beat | None:
-    """Where the last record of a structured log says that the rank is."""
+def heartbeat_from_record(record: Mapping[str, object]) -> Heartbeat | None:
+    """Return where a rank is by the last record of its structured log: within a span if that is a start."""
     time_us, step = record.get("time_us"), record.get("step", 0)
     if not isinstance(time_us, int) or not isinstance(step, int):
         return None
     name, _, end = str(record.get("log_type_name", "")).rpartition("_")
-    return Beat(time_us * 1000, step, name if end == "start" else "between")
+    return Heartbeat(time_us * 1000, step, name if end == "start" else "between")
 
 
-def is_running(header: Mapping[str, Any]) -> bool | None:
-    """Whether the process that wrote a log's header still runs; None where that cannot be known from this machine."""
+def is_running(header: Mapping[str, object]) -> bool | None:
+    """Return whether the process that wrote a log's header still runs; None where this machine cannot know."""
     pid, started_ns = header.get("pid"), header.get("started_ns")
     if header.get("host") != socket.gethostname() or not isinstance(pid, int) or not Path("/proc/self/stat").exists():
         return None
-    born = born_s(pid)
-    if born is None:
+    process_start = process_start_s(pid)
+    if process_start is None:
         return False
-    # Another process may have got the number since.
-    return not isinstance(started_ns, int) or born <= started_ns / 1e9 + CLOCK_SLACK_S
+    # Numbers are reused: a process that began after the log did is another one.
+    return not isinstance(started_ns, int) or process_start <= started_ns / 1e9 + CLOCK_SLACK_S
 
 
-def born_s(pid: int) -> float | None:
-    """When a process began, in Unix seconds; None where there is none, or only its remains."""
+def process_start_s(pid: int) -> float | None:
+    """Return when a process began, in Unix seconds; None where there is none, or only a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
         uptime = float(Path("/proc/uptime").read_bytes().split()[0])
-        state, ticks = stat[0], int(stat[19])
+        state, ticks = stat[0], int(stat[19])  # fields 3 and 22 of proc(5), counted after the name
     except (OSError, IndexError, ValueError):
         return None
     return None if state in (b"Z", b"X") else time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")

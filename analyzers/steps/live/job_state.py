@@ -1,26 +1,58 @@
 """What is known of a job at one moment while it runs."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from statistics import fmean, median
 
 from analyzers.report import Finding
 
-TIMING_STEPS = 20
-"""Speed is told of so many steps."""
-ENDED = ("completed", "failed", "interrupted")
+SPEED_STEPS = 20
+"""The speed is that of the last so many steps."""
+
+
+class RankStatus(StrEnum):
+    """How a rank stands."""
+
+    RUNNING = "running"
+    STALLED = "stalled"
+    """Its process runs, but has not changed its phase for long."""
+    DONE = "done"
+    FAILED = "failed"
+    """It wrote which error ended it."""
+    GONE = "gone"
+    """Its process ended without an error message."""
+    UNKNOWN = "unknown"
+    """It is on another machine and has not moved for long."""
+
+
+class JobStatus(StrEnum):
+    """How a job stands, or how it ended."""
+
+    WAITING = "waiting"
+    """It has not written a file yet."""
+    RUNNING = "running"
+    STALLED = "stalled"
+    LOSING_RANKS = "losing ranks"
+    UNKNOWN = "unknown"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+ENDED = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.INTERRUPTED)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankNow:
-    """One rank. `state`: running, stalled, done, failed (an error ended it), gone (without a word), unknown.
+class RankState:
+    """One rank: where it is (step and phase), for how many seconds it has been there, and its memory in bytes.
 
-    `oom_step`: the step in which its memory meets its limit if it goes on growing by `growth_bytes` a step.
+    `oom_step` is the step in which its memory reaches its limit if it goes on growing by `growth_bytes` per step.
     """
 
     rank: int
     host: str
     attempt: int
-    state: str
+    state: RankStatus
     step: int
     phase: str
     quiet_s: float
@@ -31,24 +63,28 @@ class RankNow:
 
     @property
     def headroom_bytes(self) -> int | None:
+        """The bytes that are left below the limit; None without a limit."""
         return None if self.limit_bytes is None else self.limit_bytes - self.memory_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stall:
-    """Nobody has moved for `for_s`. Dumps come in `dumps_in_s`, collectives give up in `ends_in_s`, where known."""
+class StalledRanks:
+    """Ranks that have not moved for up to `stalled_s` seconds, and where the longest stalled one is.
+
+    Dumps are written in `dumps_in_s`, and collectives time out in `ends_in_s`; None where the timeout is unknown.
+    """
 
     ranks: list[int]
     step: int
     phase: str
-    for_s: float
+    stalled_s: float
     dumps_in_s: float | None
     ends_in_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepNow:
-    """One finished step: seconds of the slowest rank, loss of all ranks where known, mean speed, fullest rank."""
+class FinishedStep:
+    """One finished step: seconds of the slowest rank, the loss if logged, mean speed, memory of the fullest rank."""
 
     step: int
     start_ns: int
@@ -59,27 +95,28 @@ class StepNow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Now:
-    """A job at one moment. `status`: waiting (no file yet), running, stalled, or how it ended.
+class JobState:
+    """A job at one moment.
 
-    `phases`: their shares of a step; `evidence` changes when there is more to analyse.
+    `steps` is how many it will do, `phases` their shares of a step, `utilisation` the model-flops utilisation (0 to 1).
+    `evidence` lists (path, time of change in ns) of dumps and the like: it changes when there is more to analyse.
     """
 
-    status: str
+    status: JobStatus
     world_size: int
     steps: int | None
-    recent: list[StepNow] = field(default_factory=list)
-    ranks: list[RankNow] = field(default_factory=list)
+    recent: list[FinishedStep] = field(default_factory=list)
+    ranks: list[RankState] = field(default_factory=list)
     utilisation: float | None = None
     phases: dict[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-    stall: Stall | None = None
+    stall: StalledRanks | None = None
     evidence: tuple[tuple[str, int], ...] = ()
 
     @property
     def attempt(self) -> int:
-        """How often the job was started again."""
-        return max((one.attempt for one in self.ranks), default=0)
+        """How often the job was restarted."""
+        return max((rank.attempt for rank in self.ranks), default=0)
 
     @property
     def step(self) -> int:
@@ -88,23 +125,24 @@ class Now:
 
     @property
     def step_s(self) -> float | None:
-        """What a step takes, of the last ones."""
-        timed = [one.dur_s for one in self.recent[-TIMING_STEPS:] if one.dur_s > 0]
+        """The median duration of the last steps."""
+        timed = [step.dur_s for step in self.recent[-SPEED_STEPS:] if step.dur_s > 0]
         return median(timed) if timed else None
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of one rank, over the last steps."""
-        rates = [one.tokens_per_s for one in self.recent[-TIMING_STEPS:] if one.tokens_per_s is not None]
+        """The speed of one rank over the last steps."""
+        rates = [step.tokens_per_s for step in self.recent[-SPEED_STEPS:] if step.tokens_per_s is not None]
         return fmean(rates) if rates else None
 
     @property
-    def left_s(self) -> float | None:
-        """Seconds until the last step, if all goes on as it does."""
-        if self.steps is None or self.step_s is None or self.status != "running":
+    def remaining_s(self) -> float | None:
+        """Seconds until the last step at the present speed; None unless the job runs."""
+        if self.steps is None or self.step_s is None or self.status is not JobStatus.RUNNING:
             return None
         return max(0, self.steps - self.step) * self.step_s
 
     @property
     def ended(self) -> bool:
+        """Whether the job has ended."""
         return self.status in ENDED

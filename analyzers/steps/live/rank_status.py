@@ -1,115 +1,120 @@
-"""How the ranks of a job stand right now, and the job with them."""
+"""How do the ranks of a job stand right now, and the job with them?"""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from analyzers.steps.live.heartbeat import DONE
-from analyzers.steps.live.job_state import ENDED, RankNow, Stall
+from analyzers.steps.live.job_state import ENDED, JobStatus, RankState, RankStatus, StalledRanks
 from analyzers.steps.live.rank_log import RankLog
 
 STALLED_S, STALLED_STEPS = 3.0, 3.0
-"""Who has not moved for so long, and for as many steps, may be stuck."""
-RESTARTED_S = 30.0
-"""A job whose ranks have all ended may be started again within this time."""
+"""A rank that has not moved for so many seconds, and for the time of so many steps, may be stuck."""
+RESTART_S = 30.0
+"""A job whose ranks have all ended may be restarted within this time."""
 DUMPS_AFTER = 0.4
-"""Part of the timeout after which the recorders ask for dumps."""
+"""Our recorders write dumps after this part of the timeout: after all of it NCCL aborts, and their flags lie."""
 
 
-def rank_now(folder: Path, log: RankLog, growth: float | None, pace: float) -> RankNow:
-    """Where a rank is, and how its memory stands."""
-    beat, last = log.beat(folder), log.last
-    held, limit = last.memory_bytes, last.limit_bytes
-    quiet = max(0.0, time.time() - beat.time_ns / 1e9) if beat else 0.0
-    return RankNow(
+def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) -> RankState:
+    """Return where a rank is and how its memory stands; `step_s` is what a step takes now."""
+    beat, last = log.heartbeat(folder), log.last
+    memory, limit = last.memory_bytes, last.limit_bytes
+    quiet_s = max(0.0, time.time() - beat.time_ns / 1e9) if beat else 0.0
+    is_quiet = quiet_s > max(STALLED_S, STALLED_STEPS * step_s)
+    return RankState(
         rank=log.rank,
         host=str(log.header.get("host", "")),
-        attempt=whole(log.header.get("attempt")),
-        state=state(folder, log, beat.phase if beat else "", quiet > max(STALLED_S, STALLED_STEPS * pace)),
+        attempt=int_or_zero(log.header.get("attempt")),
+        state=rank_status(folder, log, beat.phase if beat else "", is_quiet=is_quiet),
         step=beat.step if beat else last.step,
         phase=beat.phase if beat else "",
-        quiet_s=quiet,
-        memory_bytes=held,
+        quiet_s=quiet_s,
+        memory_bytes=memory,
         limit_bytes=limit,
         growth_bytes=growth,
-        oom_step=None if limit is None or not growth else last.step + int((limit - held) / growth) + 1,
+        oom_step=None if limit is None or not growth else last.step + int((limit - memory) / growth) + 1,
     )
 
 
-def state(folder: Path, log: RankLog, phase: str, quiet: bool) -> str:
-    """running, stalled, done, failed (an error ended it), gone (without a word), or unknown (on another machine)."""
+def rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> RankStatus:
+    """Return how a rank stands: by its last phase, else by the error it wrote, else by its process."""
     if phase == DONE:
-        return "done"
-    ending = read_json(folder / "dumps" / f"exit_{log.rank}.json")
-    if whole(ending.get("time_ns")) > whole(log.header.get("started_ns")):
-        return "failed"
+        return RankStatus.DONE
+    error = read_json(folder / "dumps" / f"exit_{log.rank}.json")
+    # The error of an earlier attempt says nothing about this one.
+    if int_or_zero(error.get("time_ns")) > int_or_zero(log.header.get("started_ns")):
+        return RankStatus.FAILED
     running = log.running()
     if running is False:
-        return "gone"
-    if quiet:
-        return "stalled" if running else "unknown"
-    return "running"
+        return RankStatus.GONE
+    if is_quiet:
+        return RankStatus.STALLED if running else RankStatus.UNKNOWN
+    return RankStatus.RUNNING
 
 
-def ended(ranks: Sequence[RankNow]) -> list[RankNow]:
-    """The ranks of a job that has ended: of those that said nothing none runs any more."""
-    return [one if one.state in ("done", "failed") else replace(one, state="gone") for one in ranks]
+def ended_ranks(ranks: Sequence[RankState]) -> list[RankState]:
+    """Return the ranks of a job that has ended: those without a last word no longer run."""
+    spoke = (RankStatus.DONE, RankStatus.FAILED)
+    return [rank if rank.state in spoke else replace(rank, state=RankStatus.GONE) for rank in ranks]
 
 
-def stall(ranks: Sequence[RankNow], manifest: Mapping[str, Any]) -> Stall | None:
-    """The rank that has stood still for the longest, those that stand as it does, and what will come of that."""
-    quiet = [one for one in ranks if one.state == "stalled"]
-    if not quiet:
+def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) -> StalledRanks | None:
+    """Return the stalled ranks, where the longest stalled one is, and when its collective times out."""
+    stalled = [rank for rank in ranks if rank.state is RankStatus.STALLED]
+    if not stalled:
         return None
-    longest = max(quiet, key=lambda one: one.quiet_s)
-    limit = setting(manifest, "comm", "train_timeout_seconds" if longest.step > 1 else "init_timeout_seconds")
-    return Stall(
-        ranks=[one.rank for one in quiet],
+    longest = max(stalled, key=lambda rank: rank.quiet_s)
+    # torchtitan sets the shorter timeout after the first step.
+    limit = int_setting(manifest, "comm", "train_timeout_seconds" if longest.step > 1 else "init_timeout_seconds")
+    return StalledRanks(
+        ranks=[rank.rank for rank in stalled],
         step=longest.step,
         phase=longest.phase,
-        for_s=longest.quiet_s,
+        stalled_s=longest.quiet_s,
         dumps_in_s=None if limit is None else DUMPS_AFTER * limit - longest.quiet_s,
         ends_in_s=None if limit is None else limit - longest.quiet_s,
     )
 
 
-def status(ranks: Sequence[RankNow], manifest: Mapping[str, Any], waiting: Stall | None) -> str:
-    """How the job stands: by what its launcher wrote, else by its ranks."""
+def job_status(ranks: Sequence[RankState], manifest: Mapping[str, object], stalled: StalledRanks | None) -> JobStatus:
+    """Return how the job stands: as its launcher wrote, else by its ranks."""
     if manifest.get("status") in ENDED:
-        return str(manifest["status"])
-    states = {one.state for one in ranks}
+        return JobStatus(str(manifest["status"]))
+    states = {rank.state for rank in ranks}
     if not states:
-        return "waiting"
-    if states == {"done"}:
-        return "completed"
-    if states <= {"done", "failed", "gone"} and min(one.quiet_s for one in ranks) > RESTARTED_S:
-        return "failed"
-    if states & {"failed", "gone"}:
-        return "losing ranks"
-    return "stalled" if waiting else "unknown" if states == {"unknown"} else "running"
+        return JobStatus.WAITING
+    if states == {RankStatus.DONE}:
+        return JobStatus.COMPLETED
+    lost = {RankStatus.FAILED, RankStatus.GONE}
+    if states <= {RankStatus.DONE, *lost} and min(rank.quiet_s for rank in ranks) > RESTART_S:
+        return JobStatus.FAILED
+    if states & lost:
+        return JobStatus.LOSING_RANKS
+    moving = JobStatus.UNKNOWN if states == {RankStatus.UNKNOWN} else JobStatus.RUNNING
+    return JobStatus.STALLED if stalled else moving
 
 
-def manifest_of(folder: Path, logs: Sequence[RankLog]) -> dict[str, Any]:
-    """run.json; without its end where ranks were started after that, as a new run is not told of there at once."""
+def manifest_of(folder: Path, logs: Sequence[RankLog]) -> dict[str, object]:
+    """Return run.json; as running where ranks started after the end in it: a new run rewrites it a little later."""
     manifest = read_json(folder / "run.json")
-    started = max((whole(log.header.get("started_ns")) for log in logs), default=0)
-    return manifest | {"status": "running"} if started > whole(manifest.get("ended_ns")) > 0 else manifest
+    started = max((int_or_zero(log.header.get("started_ns")) for log in logs), default=0)
+    return manifest | {"status": "running"} if started > int_or_zero(manifest.get("ended_ns")) > 0 else manifest
 
 
-def setting(manifest: Mapping[str, Any], section: str, key: str) -> int | None:
-    """A whole number out of the configuration."""
+def int_setting(manifest: Mapping[str, object], section: str, key: str) -> int | None:
+    """Return an integer of the configuration in a manifest; None where there is none."""
     config = manifest.get("config")
     keys = config.get(section) if isinstance(config, dict) else None
-    found = keys.get(key) if isinstance(keys, dict) else None
-    return found if isinstance(found, int) else None
+    value = keys.get(key) if isinstance(keys, dict) else None
+    return value if isinstance(value, int) else None
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file; empty where there is none."""
+def read_json(path: Path) -> dict[str, object]:
+    """Return the object in a file; empty where there is none."""
     try:
         content = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -117,6 +122,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def whole(value: Any) -> int:
-    """A number that is one; 0 for anything else."""
+def int_or_zero(value: object) -> int:
+    """Return an integer as it is, and 0 for anything else."""
     return value if isinstance(value, int) else 0

@@ -1,4 +1,7 @@
-"""torchtitan's lines on the console, with or without colours, of one rank or of several in one file."""
+"""The lines that torchtitan prints on the console, with or without colours, of one rank or of several in one file.
+
+[rank0]:[titan] 2026-01-01 10:00:01,250 - root - INFO - step:  7  loss:  8.0123  memory:  1.5GiB(3%)  tps: 1,234
+"""
 
 import math
 import re
@@ -10,8 +13,8 @@ from analyzers.steps.reading import torchtitan_metrics
 from analyzers.steps.reading.jsonl import content_of
 from analyzers.steps.reading.log_lines import UNKNOWN, Line, Log
 
-LONGEST = 4096
-"""What a line that tells of a step is shorter than."""
+LONGEST_LINE = 4096
+"""Lines with a step are shorter; regular expressions on hostile longer ones take minutes."""
 COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 STEP = re.compile(r"(?<!validate )\bstep:\s+(\d{1,15})\b")
 PAIR = re.compile(r"\b(loss|grad_norm|memory|tps|wps):\s+([-+\w.,]+)")
@@ -21,41 +24,43 @@ UNITS = re.compile(r"(GiB|MiB)$")
 
 
 def read(path: Path) -> Log:
-    """The steps that a console told of; what it told else is passed by."""
+    """Return the steps in a console log; all other lines are skipped."""
     values: defaultdict[int, dict[int, torchtitan_metrics.Values]] = defaultdict(dict)
     times: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for raw in content_of(path).splitlines():
-        if len(raw) > LONGEST or b"step:" not in raw or b"loss:" not in raw:
+        if len(raw) > LONGEST_LINE or b"step:" not in raw or b"loss:" not in raw:
             continue
         text = COLOURS.sub(b"", raw).decode("utf-8", "replace")
-        if found := STEP.search(text):
-            rank, step = rank_in(text), int(found[1])
-            values[rank][step] = pairs(text[found.end() :])
+        if match := STEP.search(text):
+            rank, step = rank_in(text), int(match[1])
+            values[rank][step] = numbers_in(text[match.end() :])
             times[rank].setdefault(step, time_in(text))
     return Log([], [line for rank in sorted(values) for line in lines_of(rank, values[rank], times[rank])])
 
 
 def rank_in(text: str) -> int:
-    """The rank that torchrun puts before a line of several ranks' output."""
-    found = RANK.match(text)
-    return int(found[1]) if found else UNKNOWN
+    """Return the rank that torchrun puts before each line when several ranks share an output."""
+    match = RANK.match(text)
+    return int(match[1]) if match else UNKNOWN
 
 
 def lines_of(rank: int, values: dict[int, torchtitan_metrics.Values], times: dict[int, float]) -> list[Line]:
+    """Return the lines of one rank in order of steps, each timed from the one before."""
     lines = [torchtitan_metrics.line_of(step, values[step]) for step in sorted(values)]
-    torchtitan_metrics.timed(lines, times)
+    torchtitan_metrics.set_times(lines, times)
     for line in lines:
         line.rank = rank
-        torchtitan_metrics.rate(line, values[line.step])
+        torchtitan_metrics.set_tokens(line, values[line.step])
     return lines
 
 
-def pairs(text: str) -> torchtitan_metrics.Values:
-    """The numbers behind their names: 1,234 has commas, memory a unit."""
+def numbers_in(text: str) -> torchtitan_metrics.Values:
+    """Return the numbers after their names; numbers may have commas (1,234), memory has a unit."""
     return {name: amount(value) for name, value in PAIR.findall(text)}
 
 
 def amount(text: str) -> float:
+    """Return a number, of memory in GiB; NaN for what is none."""
     try:
         return float(UNITS.sub("", text).replace(",", "")) / (1024 if text.endswith("MiB") else 1)
     except ValueError:
@@ -63,11 +68,11 @@ def amount(text: str) -> float:
 
 
 def time_in(text: str) -> float:
-    """The logger's time in s; its zone is not told, so only differences mean something."""
-    found = TIME.search(text)
-    if not found:
+    """Return the logger's time in seconds, NaN without one; the time zone is unknown, so use differences only."""
+    match = TIME.search(text)
+    if not match:
         return math.nan
     try:
-        return datetime.fromisoformat(found[1]).replace(tzinfo=UTC).timestamp() + int(found[2]) / 1000
+        return datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp() + int(match[2]) / 1000
     except ValueError:
         return math.nan

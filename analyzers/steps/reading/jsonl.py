@@ -1,6 +1,6 @@
-"""Our own step log and torchtitan's structured log.
+"""Step logs in JSONL: our own, and torchtitan's structured log.
 
-A line that is no JSON is counted, and told apart where it is the last: a job that died may leave that one cut.
+A line that is not JSON is counted as damaged; the last one as truncated (`torn`), as a job that dies may leave it so.
 """
 
 import gzip
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from analyzers.steps.reading.log_lines import Header, Line, Log, is_whole, line_of, number
-from analyzers.steps.reading.uniform_jsonl import content_of as typed_content
+from analyzers.steps.reading.uniform_jsonl import content_of as uniform_content
 
 SPANS = {
     "fetching_batch": "data_wait",
@@ -24,7 +24,7 @@ SPANS = {
     "kineto_profiler_step_call": "profiler",
     "memory_profiler_step_call": "snapshot",
 }
-"""torchtitan's spans under our names of phases."""
+"""torchtitan's spans -> our phases."""
 TAGS = {"checkpoint_save": "checkpoint"}
 HEADER = ("rank", "local_rank", "world_size", "host", "pid", "attempt", "device", "started_ns")
 STARTS_AT_MOST = 1000
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def content_of(path: Path) -> bytes:
-    """A file's bytes, inflated if gzipped."""
+    """Return a file's bytes, inflated if gzipped."""
     with path.open("rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
     with gzip.open(path) if zipped else path.open("rb") as stream:
@@ -41,27 +41,28 @@ def content_of(path: Path) -> bytes:
 
 
 def read(path: Path) -> Log:
-    """The steps of a JSONL file of either kind."""
+    """Return the steps of a JSONL file of either kind."""
     content = content_of(path)
     head, _, rest = content.partition(b"\n")
-    if rest and (typed := typed_content(rest)) and (header := header_in(head)):
-        return Log([header], [], content=typed)
+    if rest and (uniform := uniform_content(rest)) and (header := header_in(head)):
+        return Log([header], [], content=uniform)
     texts = content.splitlines()
-    return structured(texts) if any(b'"log_type_name"' in text for text in texts[:3]) else own(texts)
+    return read_structured(texts) if any(b'"log_type_name"' in text for text in texts[:3]) else read_own(texts)
 
 
 def header_in(text: bytes) -> Header | None:
-    """What a first line tells of its job; None where it is no header."""
+    """Return the header in a first line; None where it is none."""
     row = decoded(text, Log([], []), last=False)
-    return told_in(row) if "schema" in row else None
+    return header_fields(row) if "schema" in row else None
 
 
-def told_in(row: Row) -> Header:
+def header_fields(row: Row) -> Header:
+    """Return the fields of a header that have a usable type."""
     return {k: v for k in HEADER if isinstance(v := row.get(k), (int, str))}
 
 
 def decoded(text: bytes, log: Log, *, last: bool) -> Row:
-    """The object in a line; empty for anything else, which is counted."""
+    """Return the object in a line; empty for anything else. What is not JSON is counted in `log`."""
     try:
         content = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -70,8 +71,8 @@ def decoded(text: bytes, log: Log, *, last: bool) -> Row:
     return content if isinstance(content, dict) else {}
 
 
-def own(texts: list[bytes]) -> Log:
-    """Our JSONL: a header, then a line a step. A restart in the same file begins with a header again."""
+def read_own(texts: list[bytes]) -> Log:
+    """Return the steps of our format: a header, then a line per step; a restart begins with a header again."""
     log = Log([], [])
     decoder = msgspec.json.Decoder(Line)
     for position, text in enumerate(texts, 1):
@@ -80,7 +81,7 @@ def own(texts: list[bytes]) -> Log:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             row = decoded(text, log, last=position == len(texts))
             if "schema" in row and len(log.headers) < STARTS_AT_MOST:
-                log.headers.append(told_in(row))
+                log.headers.append(header_fields(row))
             line = line_of(row)
         if line:
             line.rank, line.attempt, line.covers = -1, max(0, len(log.headers) - 1), 1
@@ -88,8 +89,8 @@ def own(texts: list[bytes]) -> Log:
     return log
 
 
-def structured(texts: list[bytes]) -> Log:
-    """The log of torchtitan, one file a process start: spans that end carry their duration in ms."""
+def read_structured(texts: list[bytes]) -> Log:
+    """Return the steps of torchtitan's log, one file per process start: ends of spans carry their duration in ms."""
     log, steps = Log([], []), dict[int, Line]()
     for position, text in enumerate(texts, 1):
         row = decoded(text, log, last=position == len(texts))
@@ -99,25 +100,25 @@ def structured(texts: list[bytes]) -> Log:
         if isinstance(step, int) and is_whole(step):
             line = steps.setdefault(step, Line(step, start_ns=nanoseconds(row.get("time_us"), 1e3)))
             take_event(line, row)
-    # When the data ends, the step that found none is closed without having trained.
-    log.lines = [finished(line) for line in steps.values() if line.dur_ns >= 0 and "optim" in line.phases]
+    # When the data ends, torchtitan closes the step that found none without having trained: it has no `optim`.
+    log.lines = [with_residual(line) for line in steps.values() if line.dur_ns >= 0 and "optim" in line.phases]
     return log
 
 
 def header_of(row: Row) -> Header:
-    """What a record tells of its process, under our names."""
-    told = {
+    """Return what a record says of its process, under our names."""
+    fields = {
         "rank": row.get("global_rank", row.get("rank")),
         "local_rank": row.get("local_rank"),
         "host": row.get("host_name"),
         "pid": row.get("pid"),
         "started_ns": nanoseconds(row.get("time_us"), 1e3),
     }
-    return {name: value for name, value in told.items() if isinstance(value, (int, str))}
+    return {name: value for name, value in fields.items() if isinstance(value, (int, str))}
 
 
 def take_event(line: Line, row: Row) -> None:
-    """Add one record to its step."""
+    """Add a record to its step."""
     event, value = str(row.get("log_type_name", "")), row.get("value")
     name = event.removesuffix("_end")
     if event == "metric_value":
@@ -130,20 +131,21 @@ def take_event(line: Line, row: Row) -> None:
         line.phases[SPANS[name]] = line.phases.get(SPANS[name], 0) + nanoseconds(value, 1e6)
 
 
-def take_metric(line: Line, name: str, value: Any) -> None:
+def take_metric(line: Line, name: str, value: object) -> None:
+    """Add a metric to its step."""
     if name == "local_valid_tokens":
         line.tokens = nanoseconds(value, 1)
     elif name in ("loss", "grad_norm"):
         setattr(line, name, number(value))
 
 
-def finished(line: Line) -> Line:
-    """A step with what the log leaves to its reader."""
+def with_residual(line: Line) -> Line:
+    """Return a step with the time that no phase covers, which the log does not record."""
     line.residual_ns = line.dur_ns - sum(line.phases.values())
     return line
 
 
-def nanoseconds(value: Any, unit: float) -> int:
-    """A time in units of `unit` ns as whole ns; 0 for what is none."""
+def nanoseconds(value: object, unit: float) -> int:
+    """Return a time in units of `unit` ns as whole ns; 0 for what is no number."""
     ns = number(value) * unit
     return round(ns) if math.isfinite(ns) and abs(ns) < 4e18 else 0

@@ -1,30 +1,32 @@
-"""One line of a step log, whatever it was read from, and how files of such lines become columns."""
+"""One line of a step log, whichever format it was read from, and how files of such lines become columns."""
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
 import numpy as np
 
+from analyzers.columns import Column
+
 NAMES_AT_MOST = 64
-"""Different phases, tags or groups; more are no step log of this world."""
+"""Different phases, tags or groups per kind; a hostile log must not make a column of each of a million."""
 LARGEST = 1 << 62
 UNKNOWN = -1
-"""A rank, a duration or a sequence number that the source does not tell."""
+"""A rank, duration or sequence number that is not recorded."""
 ABSENT, FINITE, BROKEN = 0, 1, 2
-"""What `loss_state`, `local_loss_state` and `grad_norm_state` say."""
+"""Values of `loss_state`, `local_loss_state` and `grad_norm_state`: not logged, a number, NaN or infinite."""
 
-Array = np.ndarray[Any, Any]
-Arrays = dict[str, Array]
+Arrays = dict[str, Column]
 Header = dict[str, Any]
 
 
 class Line(msgspec.Struct):
-    """A step of a rank, its times in ns and its sizes in bytes. `attempt` numbers the headers of its file.
+    """A step of a rank; times in ns, sizes in bytes.
 
-    `rank` is set where one file holds several ranks. `covers`: steps that the numbers are the means of.
+    `attempt` is the index of the header it follows in its file. `rank` is set where one file holds several ranks.
+    `covers` counts the steps that the numbers are the means of.
     """
 
     step: int
@@ -58,9 +60,10 @@ class Content(NamedTuple):
 
 
 class Log(msgspec.Struct):
-    """What a file holds: a header for each start of the rank, and the steps in the order they were written.
+    """The content of a file: a header for each start of the rank, and the steps in the order they were written.
 
-    `content` are the same steps, where they were read as columns at once; `lines` is empty then.
+    `torn`: the last line is truncated; `damaged` counts other lines that are not JSON. `content` holds the steps where
+    they were read as columns at once; `lines` is empty then.
     """
 
     headers: list[Header]
@@ -80,12 +83,13 @@ NAMED = (("phases", "phase", 0), ("cpu_ns", "cpu", 0), ("device_ns", "device", 0
 
 
 class Names:
-    """Numbers names in order of appearance; hostile logs do not get to make a column of each."""
+    """Numbers names in order of appearance, up to NAMES_AT_MOST of them."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
 
     def __call__(self, name: str) -> int | None:
+        """Return the number of a name; None for one too many."""
         if name not in self.known and len(self.known) < NAMES_AT_MOST:
             self.known[name[:100].encode("utf-8", "replace").decode()] = len(self.known)
         return self.known.get(name)
@@ -96,31 +100,31 @@ class Table:
 
     def __init__(self) -> None:
         self.rows = 0
-        self.parts: defaultdict[str, list[tuple[int, Array]]] = defaultdict(list)
+        self.parts: defaultdict[str, list[tuple[int, Column]]] = defaultdict(list)
         self.names = {"phases": Names(), "seqs": Names(), "tags": Names()}
         self.names["cpu_ns"] = self.names["device_ns"] = self.names["phases"]
 
-    def add(self, number: int, content: Content) -> None:
-        """Append the steps of file `number`."""
+    def add(self, file: int, content: Content) -> None:
+        """Append the steps of the file with this number."""
         count = len(content.tags)
-        columns = {"file": np.full(count, number), **content.fixed}
+        columns = {"file": np.full(count, file), **content.fixed}
         for field, prefix, _ in NAMED:
             for name, column in content.named[field].items():
-                if (place := self.names[field](name)) is not None:
-                    columns[f"{prefix}.{place}"] = column
+                if (number := self.names[field](name)) is not None:
+                    columns[f"{prefix}.{number}"] = column
         columns["tags"] = np.array([self.bits(tags) for tags in content.tags], dtype=np.int64)
         for name, column in columns.items():
             self.parts[name].append((self.rows, column))
         self.rows += count
 
     def bits(self, tags: Iterable[str]) -> int:
-        """A bit for each tag."""
+        """Return tags as a bit set; tags beyond 62 are left out."""
         if not tags:
             return 0
         return sum({1 << n for tag in tags if (n := self.names["tags"](tag)) is not None and n < 62})
 
     def columns(self) -> Arrays:
-        """Whole columns; names that a file lacks are filled up. Takes the parts away."""
+        """Return whole columns; where a file lacks a name, it is filled up. The parts are used up."""
         columns = {}
         for name in list(self.parts):
             whole = np.full(self.rows, absent_in(name), dtype=self.parts[name][0][1].dtype)
@@ -130,28 +134,29 @@ class Table:
         return columns
 
     def meta(self) -> dict[str, Any]:
-        """The names behind numbered columns and bits."""
+        """Return the names behind numbered columns and bits."""
         return {name: list(self.names[field].known) for name, field in META}
 
 
 SMALL = ("file", "step", "residual_ns", "tokens", "alloc_retries", "rank", "attempt", "covers", "tags")
-"""Columns that are multiplied with wider ones at most, so that they need no room to grow."""
+"""Arrays that can be narrowed to int32: they are added to or multiplied with wider ones only, so none overflows."""
 META = (("phases", "phases"), ("tags", "tags"), ("groups", "seqs"))
 
 
-def narrowed(column: Array) -> Array:
-    """In half the bytes, where all values fit: no phase of most jobs takes two seconds."""
+def narrowed(column: Column) -> Column:
+    """Return a column as int32 where all values fit, as ns of phases below two seconds do: half the memory."""
     limit = np.iinfo(np.int32)
     fits = len(column) and limit.min <= column.min() and column.max() <= limit.max
     return column.astype(np.int32) if fits else column
 
 
 def absent_in(column: str) -> int:
+    """Return the value of a column where a file lacks it."""
     return UNKNOWN if column.startswith("seq.") else 0
 
 
 def content_of(lines: Sequence[Line]) -> Content:
-    """Lines of any kind as columns."""
+    """Return lines as columns."""
     fixed = {name: integers([getattr(line, name) for line in lines]) for name in INTEGERS}
     for name in NUMBERS:
         fixed |= numbers(name, [getattr(line, name) for line in lines])
@@ -160,13 +165,13 @@ def content_of(lines: Sequence[Line]) -> Content:
 
 
 def by_names(contents: Sequence[Mapping[str, int]], absent: int) -> Arrays:
-    """A column for each name that occurs."""
-    found = dict.fromkeys(name for content in contents for name in content)
-    return {name: integers([content.get(name, absent) for content in contents]) for name in found}
+    """Return a column for each name that occurs."""
+    names = dict.fromkeys(name for content in contents for name in content)
+    return {name: integers([content.get(name, absent) for content in contents]) for name in names}
 
 
 def numbers(name: str, values: Sequence[Any]) -> Arrays:
-    """The column of a number, NaN where there is none, and its state."""
+    """Return the column of a number, NaN where there is none, and the column of its state."""
     try:
         column = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -174,8 +179,8 @@ def numbers(name: str, values: Sequence[Any]) -> Arrays:
     return {name: column, f"{name}_state": states(values, column)}
 
 
-def integers(values: list[int]) -> Array:
-    """int64, with what does not fit clipped."""
+def integers(values: list[int]) -> Column:
+    """Return int64; values that do not fit are clipped."""
     try:
         return np.array(values, dtype=np.int64)
     except OverflowError:
@@ -183,8 +188,8 @@ def integers(values: list[int]) -> Array:
 
 
 def number(value: Any) -> float:
-    """A float; NaN for what is none."""
-    if type(value) is float:
+    """Return a value as a float; NaN for what is no number."""
+    if type(value) is float:  # nearly all are
         return value
     try:
         return float(value)
@@ -192,41 +197,46 @@ def number(value: Any) -> float:
         return math.nan
 
 
-def states(values: Sequence[Any], numbers: Array) -> Array:
-    """ABSENT, FINITE or BROKEN for each value."""
+def states(values: Sequence[Any], numbers: Column) -> Column:
+    """Return ABSENT, FINITE or BROKEN for each value."""
     given = np.array([value is not None for value in values], dtype=bool) if None in values else True
     return np.where(given, np.where(np.isfinite(numbers), FINITE, BROKEN), ABSENT).astype(np.int8)
 
 
 def line_of(row: Mapping[str, Any]) -> Line | None:
-    """A line out of what some JSON line holds, fields of a wrong kind left out; None without a step."""
+    """Return a line from a decoded JSON object, without fields of a wrong type; None without a step."""
     if not is_whole(row.get("step")):
         return None
-    kept = {name: value for name, kind in KINDS.items() if (value := kind(row.get(name))) is not None}
+    kept = {name: value for name, of_type in FIELD_TYPES.items() if (value := of_type(row.get(name))) is not None}
     return Line(**kept)
 
 
-def is_whole(value: Any) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
+    """Return whether a value is an integer that fits into int64."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
-def whole(value: Any) -> int | None:
+def whole(value: object) -> int | None:
+    """Return an integer, None for anything else."""
     return value if is_whole(value) else None
 
 
-def real(value: Any) -> float | str | None:
+def real(value: object) -> float | str | None:
+    """Return a number, also as text ("NaN" is logged as such); None for anything else."""
     return value if isinstance(value, (int, float, str)) else None
 
 
-def by_name(value: Any) -> dict[str, int] | None:
+def by_name(value: object) -> dict[str, int] | None:
+    """Return the integers of an object by name; None for anything else."""
     return {str(k): v for k, v in value.items() if is_whole(v)} if isinstance(value, dict) else None
 
 
-def texts(value: Any) -> list[str] | None:
+def texts(value: object) -> list[str] | None:
+    """Return a list with its items as texts; None for anything else."""
     return [str(item) for item in value] if isinstance(value, list) else None
 
 
-KINDS: dict[str, Callable[[Any], Any]] = {
+FIELD_TYPES: dict[str, Callable[[object], Any]] = {
     **dict.fromkeys((name for name in INTEGERS if name not in ("rank", "attempt", "covers")), whole),
     **dict.fromkeys(NUMBERS, real),
     **dict.fromkeys((field for field, _, _ in NAMED), by_name),

@@ -1,6 +1,7 @@
-"""Logs of steps -> columns, one row a rank and step in the order they were written.
+"""The reader of the room, as `analyzers.store` runs it in a child process: files of step logs -> columns.
 
-All files of a chunk are read by one child, one after another.
+Rows are in the order they were written, one per rank and step. All files of a chunk are read by one child, in turn:
+thousands of small logs would spend their time in starting children.
 """
 
 import gc
@@ -13,20 +14,23 @@ from analyzers.steps.reading.log_lines import Arrays, Log, Table, content_of
 
 VERSION = 5
 READERS = {run.Kind.TENSORBOARD: torchtitan_metrics.read, run.Kind.LOG: console.read}
-"""Of all other kinds the JSONL reader tells two apart itself."""
+"""All other kinds are JSONL; its reader recognises both formats itself."""
 
 
 def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
-    """One row a step: `file` numbers `paths`, `attempt` the file's headers; `phase.I`, `cpu.I` and `device.I` are ns of
-    `meta.phases[I]`, `tags` is a bit set of `meta.tags`, `seq.I` the last collective of `meta.groups[I]` (-1: unknown).
-    `dur_ns` is -1 where the log does not tell it. `meta.files` has headers, torn and damaged, or a problem, for each.
+    """Return the columns and the meta data of the logs.
+
+    `file` is the index into `paths`, `attempt` the index of the file's header; `phase.I`, `cpu.I` and `device.I` are ns
+    of `meta.phases[I]`, `tags` is a bit set of `meta.tags`, `seq.I` the last collective of `meta.groups[I]` (-1:
+    unknown). `dur_ns` is -1 where it is not recorded. `meta.files` has headers, torn and damaged of each file, or its
+    problem.
     """
     gc.disable()  # millions of small objects, none of them in a cycle
     table = Table()
     files: list[dict[str, Any]] = []
     for number, path in enumerate(paths):
         try:
-            log = one(path)
+            log = read_one(path)
         except (OSError, EOFError) as error:
             files.append({"headers": [], "problem": str(error)})
             continue
@@ -35,6 +39,7 @@ def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
     return table.columns(), table.meta() | {"files": files}
 
 
-def one(path: Path) -> Log:
+def read_one(path: Path) -> Log:
+    """Return the steps of one log."""
     kind = run.kind_of(path)
     return READERS.get(kind, jsonl.read)(path) if kind else jsonl.read(path)

@@ -1,7 +1,7 @@
-"""TensorBoard event files -> scalars: a small reader of TFRecord framing and of the few protobuf fields that matter.
+"""TensorBoard event files -> scalars, read without TensorBoard or protobuf: TFRecord framing and a few known fields.
 
-A record is: uint64 length, its CRC, the bytes, their CRC. All CRCs are checked. A wrong length ends the file, as
-nothing tells where the next record begins; wrong content costs that record.
+A record is: uint64 length, its CRC, the bytes, their CRC (CRC-32C, masked). All CRCs are checked. A wrong length ends
+the file, as the start of the next record is unknown then; wrong content costs only that record.
 """
 
 import struct
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from analyzers.steps.reading.log_lines import Array
+from analyzers.columns import Column
 
 HEAD = struct.Struct("<QI")
 FOOT = struct.Struct("<I")
 SCALAR_BYTES = 1 << 14
-"""Longer records hold images, graphs or histograms, and are passed by."""
+"""Longer records hold images, graphs or histograms, and are skipped."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 WIDTHS = {FIXED64: 8, FIXED32: 4}
 Field = tuple[int, int, int | bytes]
@@ -26,7 +26,7 @@ Field = tuple[int, int, int | bytes]
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number that was logged: `wall_s` is Unix time."""
+    """A number that was logged at `wall_s`, Unix time in seconds."""
 
     step: int
     tag: str
@@ -36,7 +36,7 @@ class Scalar:
 
 @dataclass
 class Events:
-    """What a file holds. `torn`: its last record is cut; `damaged`: records whose check failed."""
+    """The scalars of a file. `torn`: its last record is truncated; `damaged`: records whose checksum is wrong."""
 
     scalars: list[Scalar] = field(default_factory=list)
     torn: bool = False
@@ -44,12 +44,12 @@ class Events:
 
 
 def read(path: Path) -> Events:
-    """All scalars of an event file."""
+    """Return all scalars of an event file."""
     events = Events()
     records = list(framed(path.read_bytes(), events))
     sums = crc32c([content for content, _ in records])
-    for (content, expected), found in zip(records, sums, strict=True):
-        if masked(int(found)) != expected:
+    for (content, expected), checksum in zip(records, sums, strict=True):
+        if masked(int(checksum)) != expected:
             events.damaged += 1
             continue
         try:
@@ -60,7 +60,7 @@ def read(path: Path) -> Events:
 
 
 def framed(data: bytes, events: Events) -> Iterator[tuple[bytes, int]]:
-    """(content, stored CRC) of each record that may hold a scalar."""
+    """Yield (content, stored CRC) of each record that may hold a scalar."""
     at = 0
     while at < len(data):
         if at + HEAD.size > len(data):
@@ -77,8 +77,8 @@ def framed(data: bytes, events: Events) -> Iterator[tuple[bytes, int]]:
             yield data[begin : begin + length], FOOT.unpack_from(data, at - FOOT.size)[0]
 
 
-def polynomial_table() -> Array:
-    """CRC-32C of each byte (reflected Castagnoli polynomial)."""
+def polynomial_table() -> Column:
+    """Return the CRC-32C of each byte (Castagnoli polynomial 0x1EDC6F41, bit-reflected)."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> 1) ^ np.uint32(0x82F63B78), table >> 1).astype(np.uint32)
@@ -88,8 +88,11 @@ def polynomial_table() -> Array:
 TABLE = polynomial_table()
 
 
-def crc32c(messages: list[bytes]) -> Array:
-    """The CRC-32C of each message; those of one length are done together, a byte of all at a time."""
+def crc32c(messages: list[bytes]) -> Column:
+    """Return the CRC-32C of each message.
+
+    Messages of one length are done together, one byte of all at a time: a loop over bytes in Python takes minutes.
+    """
     sums = np.zeros(len(messages), dtype=np.uint32)
     of_length: defaultdict[int, list[int]] = defaultdict(list)
     for number, message in enumerate(messages):
@@ -104,12 +107,12 @@ def crc32c(messages: list[bytes]) -> Array:
 
 
 def masked(crc: int) -> int:
-    """The form in which TFRecord stores a CRC."""
+    """Return a CRC as TFRecord stores it: rotated and offset, as CRCs of data that contain CRCs are weak."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def scalars(event: bytes) -> Iterator[Scalar]:
-    """The scalars of an `Event` message: wall_time = 1, step = 2, summary = 5."""
+    """Yield the scalars of an `Event` message: wall_time = 1, step = 2, summary = 5."""
     wall_s, step, summaries = 0.0, 0, []
     for number, kind, value in fields(event):
         if number == 1 and kind == FIXED64:
@@ -120,12 +123,12 @@ def scalars(event: bytes) -> Iterator[Scalar]:
             summaries.append(value)
     for summary in summaries:
         for number, _, value in fields(summary):
-            if number == 1 and isinstance(value, bytes) and (found := tagged(value)):
-                yield Scalar(step, found[0], found[1], wall_s)
+            if number == 1 and isinstance(value, bytes) and (pair := tagged_number(value)):
+                yield Scalar(step, *pair, wall_s)
 
 
-def tagged(value: bytes) -> tuple[str, float] | None:
-    """(tag, number) of a `Summary.Value`: tag = 1, simple_value = 2, tensor = 8."""
+def tagged_number(value: bytes) -> tuple[str, float] | None:
+    """Return (tag, number) of a `Summary.Value`: tag = 1, simple_value = 2, tensor = 8."""
     tag, content = "", None
     for number, kind, part in fields(value):
         if number == 1 and isinstance(part, bytes):
@@ -138,7 +141,7 @@ def tagged(value: bytes) -> tuple[str, float] | None:
 
 
 def tensor_scalar(tensor: bytes) -> float | None:
-    """The only element of a float or double `TensorProto`: tensor_content = 4, float_val = 5, double_val = 6."""
+    """Return the only element of a float or double `TensorProto`: tensor_content = 4, float_val = 5, double_val = 6."""
     for number, kind, part in fields(tensor):
         width = WIDTHS.get(kind) or (len(part) if isinstance(part, bytes) else 0)
         if number in (4, 5, 6) and width in (4, 8):
@@ -147,20 +150,22 @@ def tensor_scalar(tensor: bytes) -> float | None:
 
 
 def as_float(value: int | bytes) -> float:
+    """Return the float32 in four bytes, or in an integer of the same bits."""
     raw = value if isinstance(value, bytes) else value.to_bytes(4, "little")
     return float(struct.unpack("<f", raw)[0])
 
 
 def as_double(value: int | bytes) -> float:
+    """Return the float64 in eight bytes, or in an integer of the same bits."""
     raw = value if isinstance(value, bytes) else value.to_bytes(8, "little")
     return float(struct.unpack("<d", raw)[0])
 
 
 def fields(message: bytes) -> Iterator[Field]:
-    """The fields of a protobuf message, not looking into those that are messages themselves.
+    """Yield the fields of a protobuf message; nested messages are bytes.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is no protobuf message.
     """
     at = 0
     while at < len(message):
@@ -184,7 +189,7 @@ def fields(message: bytes) -> Iterator[Field]:
 
 
 def varint(message: bytes, at: int) -> tuple[int, int]:
-    """(value, position behind it) of the variable-length integer at a position."""
+    """Return (value, index after it) of the variable-length integer at an index."""
     value = 0
     for shift in range(0, 70, 7):
         byte = message[at]

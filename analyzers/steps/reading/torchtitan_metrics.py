@@ -1,8 +1,8 @@
-"""Scalars of TensorBoard and lines of a console -> lines of a step log.
+"""The metrics that torchtitan logs (TensorBoard scalars, console lines) -> lines of a step log.
 
-Both are written every few steps and tell of all steps since: `covers` counts them. What they say of time is wrong at
-torchtitan's first lines (it divides by the logging interval even after one step), so a step's time is that between two
-records, divided by the steps between.
+They are logged every few steps and stand for all steps since: `covers` counts them. The logged times are wrong in
+torchtitan's first lines (it divides by the logging interval even after a single step), so the time of a step is that
+between two records, divided by the number of steps between them.
 """
 
 import math
@@ -15,49 +15,49 @@ from analyzers.steps.reading.log_lines import UNKNOWN, Line, Log
 GIB = 1 << 30
 LOSS = "loss_metrics/global_avg_loss"
 RATES = ("throughput(tps)", "tps", "wps")
-WAIT = "time_metrics/data_loading(s)"
+DATA_WAIT = "time_metrics/data_loading(s)"
 ACTIVE_SHARE = "memory/max_active(%)"
 ACTIVE, RESERVED = "memory/max_active(GiB)", "memory/max_reserved(GiB)"
-NOT_HERE = -1.0
-"""The loss that ranks without one print."""
+NO_LOSS = -1.0
+"""What ranks without the last pipeline stage log as their loss."""
 
 Values = dict[str, float]
 
 
 def read(path: Path) -> Log:
-    """The steps that an event file tells of."""
-    found = tensorboard.read(path)
-    return Log([], lines_of(found.scalars), found.torn, found.damaged)
+    """Return the steps in an event file."""
+    events = tensorboard.read(path)
+    return Log([], lines_of(events.scalars), events.torn, events.damaged)
 
 
 def lines_of(scalars: Iterable[tensorboard.Scalar]) -> list[Line]:
-    """A line for each step of training that scalars tell of, in order."""
+    """Return a line for each training step that has scalars, in order."""
     steps: dict[int, Values] = {}
     times: dict[int, float] = {}
     for scalar in scalars:
         steps.setdefault(scalar.step, {})[scalar.tag] = scalar.value
         times.setdefault(scalar.step, scalar.wall_s)
     lines = [line_of(step, values) for step, values in sorted(steps.items()) if is_training(values)]
-    timed(lines, times)
+    set_times(lines, times)
     for line in lines:
-        rate(line, steps[line.step])
+        set_tokens(line, steps[line.step])
     return lines
 
 
 def is_training(values: Values) -> bool:
-    """Whether it is not a validation alone."""
-    return any(tag in values for tag in (LOSS, "grad_norm", WAIT, *RATES, "loss", "memory"))
+    """Return whether the values are of training, not of a validation alone."""
+    return any(tag in values for tag in (LOSS, "grad_norm", DATA_WAIT, *RATES, "loss", "memory"))
 
 
 def line_of(step: int, values: Values) -> Line:
-    """A line of the values that torchtitan logs."""
+    """Return a step as a line, from the values logged for it."""
     loss = values.get(LOSS, values.get("loss"))
     reserved = gib(values.get(RESERVED, values.get("memory")))
     return Line(
         step,
-        phases={"data_wait": round(values[WAIT] * 1e9)} if math.isfinite(values.get(WAIT, math.nan)) else {},
-        loss=None if loss == NOT_HERE else loss,
-        grad_norm=None if loss == NOT_HERE else values.get("grad_norm"),
+        phases={"data_wait": round(values[DATA_WAIT] * 1e9)} if math.isfinite(values.get(DATA_WAIT, math.nan)) else {},
+        loss=None if loss == NO_LOSS else loss,
+        grad_norm=None if loss == NO_LOSS else values.get("grad_norm"),
         memory_bytes=gib(values.get(ACTIVE)) or reserved,
         reserved_bytes=reserved,
         limit_bytes=limit(values),
@@ -65,17 +65,18 @@ def line_of(step: int, values: Values) -> Line:
 
 
 def limit(values: Values) -> int | None:
-    """What the active memory is told to be a part of."""
+    """Return the memory limit in bytes: active memory is logged in GiB and in per cent of it."""
     active, share = gib(values.get(ACTIVE)), values.get(ACTIVE_SHARE, 0.0)
     return round(100 * active / share) if active and 0 < share <= 100 else None
 
 
 def gib(value: float | None) -> int:
+    """Return GiB in bytes; 0 for what is not a usable number."""
     return round(value * GIB) if value is not None and math.isfinite(value) and abs(value) < 1 << 30 else 0
 
 
-def timed(lines: Iterable[Line], times: dict[int, float]) -> None:
-    """Give each line, in order of steps, the time since the one before it."""
+def set_times(lines: Iterable[Line], times: dict[int, float]) -> None:
+    """Set the duration of each line, in order of steps, from the time since the one before it."""
     before: Line | None = None
     for line in lines:
         ended = times.get(line.step, math.nan)
@@ -89,8 +90,8 @@ def timed(lines: Iterable[Line], times: dict[int, float]) -> None:
         before = line
 
 
-def rate(line: Line, values: Values) -> None:
-    """The tokens of a step, out of the tokens a second."""
+def set_tokens(line: Line, values: Values) -> None:
+    """Set the tokens of a step from the logged tokens per second."""
     per_second = next((values[name] for name in RATES if name in values), math.nan)
     if line.dur_ns != UNKNOWN and math.isfinite(per_second) and abs(per_second) < 1e15:
         line.tokens = round(per_second * line.dur_ns / 1e9)

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from analyzers.steps.live import Follower
-from analyzers.steps.live.growing_file import Growing, lines
+from analyzers.steps.live.growing_file import GrowingFile, whole_lines
 
 MIB = 1 << 20
 
@@ -62,7 +62,7 @@ def test_only_what_is_new_is_read(tmp_path):
     """A line that is being written waits for its end; a file in another's place is read from its start."""
     path = tmp_path / "log"
     path.write_bytes(b"one\ntw")
-    log = Growing(path, lines)
+    log = GrowingFile(path, whole_lines)
     assert log.fresh() == b"one\n"
     assert log.fresh() == b""
     with path.open("ab") as file:
@@ -78,7 +78,7 @@ def test_only_what_is_new_is_read(tmp_path):
 def test_of_a_long_log_the_head_and_the_end_are_read(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"head\n" + b"".join(b"%06d\n" % i for i in range(1000)))
-    read = Growing(path, lines, latest=70).fresh().splitlines()
+    read = GrowingFile(path, whole_lines, latest=70).fresh().splitlines()
     assert (read[0], read[-1], len(read)) == (b"head", b"000999", 11)
 
 
@@ -93,7 +93,7 @@ def test_steps_speed_memory_and_what_is_left(tmp_path):
         rank.step(2, loss=6.25, limit_bytes=400 * MIB)
     now = follower.look()
     assert (now.status, now.step, now.steps, now.world_size) == ("running", 2, 20, 2)
-    assert (now.recent[-1].loss, now.tokens_per_s, now.step_s, now.left_s) == (6.25, 500, 1, 18)
+    assert (now.recent[-1].loss, now.tokens_per_s, now.step_s, now.remaining_s) == (6.25, 500, 1, 18)
     assert now.utilisation == pytest.approx(0.05)
     assert now.phases == {"bwd": 0.4, "fwd": 0.1}
     assert [one.headroom_bytes for one in now.ranks] == [300 * MIB] * 2

@@ -386,7 +386,7 @@ def test_lines_of_one_kind_are_read_at_once_and_tell_the_same(tmp_path, also):
     log = tmp_path / "rank_0.jsonl"
     log.write_text("\n".join(json.dumps(row) for row in [{"schema": "workbench.steps/1", "rank": 0}, *rows]) + "\n")
     at_once = jsonl.read(log)
-    one_by_one = content_of(jsonl.own(log.read_bytes().splitlines()).lines)
+    one_by_one = content_of(jsonl.read_own(log.read_bytes().splitlines()).lines)
     assert (at_once.content is not None) == (also in ([], *([odd] for odd in ODD)))
     found = at_once.content or content_of(at_once.lines)
     assert found.fixed.keys() == one_by_one.fixed.keys()
