@@ -22,13 +22,12 @@ from analyzers import store, unpickle
 from analyzers.columns import Column
 from analyzers.memory.categories.categorise import categorise
 from analyzers.memory.loading import READER
-from analyzers.memory.model import Snapshot
-from analyzers.memory.reading.reader import CATEGORIES, CATEGORY_OF, UNTAGGED
+from analyzers.memory.reading.schema import CATEGORIES, UNTAGGED, Category
+from analyzers.memory.reading.snapshot import Snapshot
 from analyzers.memory.replay.lifetimes import Lifetimes, Replay
 from analyzers.run import Kind, discover, newest_step
 
 Raw = dict[str, Any]
-UNKNOWN = CATEGORY_OF["unknown"]
 
 
 def without_tags(raw: Raw) -> None:
@@ -138,7 +137,7 @@ def main() -> None:
 
 def rates(found: Column, width: int = 9) -> str:
     whole = found.sum()
-    return f"{share(found.trace(), whole):>{width}}{share(whole - found[:, UNKNOWN].sum(), whole):>9}"
+    return f"{share(found.trace(), whole):>{width}}{share(whole - found[:, Category.UNKNOWN].sum(), whole):>9}"
 
 
 def by_category(found: Column) -> None:
@@ -150,7 +149,7 @@ def by_category(found: Column) -> None:
             continue
         wrong = np.where(np.arange(len(row)) == kind, 0, row)
         mistaken = CATEGORIES[wrong.argmax()] if wrong.any() else ""
-        parts = [row[kind], total - row[UNKNOWN]]
+        parts = [row[kind], total - row[Category.UNKNOWN]]
         told = "".join(f"{share(part, total):>9}" for part in parts) + f"{share(row[kind], found[:, kind].sum()):>9}"
         print(f"  {name:<22}{total / 1e6:12.1f}{told}   {mistaken}")
     print(f"  {'all':<22}{found.sum() / 1e6:12.1f}{rates(found)}")

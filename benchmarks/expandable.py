@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from analyzers.memory.answers.savings import expandable, whole_handles
-from analyzers.memory.loading import opened
+from analyzers.memory.answers.savings import expandable_segments, remappable_bytes
+from analyzers.memory.loading import open_snapshot
 from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.simulator import allocated
+from analyzers.memory.replay.simulator import simulate
 from analyzers.run import Kind, discover
 
 MIB = 1 << 20
@@ -20,16 +20,16 @@ MIB = 1 << 20
 def compared(path: Path) -> Iterator[str]:
     """Recorded, ordinary, expandable, what is split, the bound, what becomes usable, what the finding says; in MiB."""
     [artefact] = discover(path).of(Kind.SNAPSHOT)
-    snapshot = opened(artefact)
+    snapshot = open_snapshot(artefact)
     for number in snapshot.devices:
         replay = Replay(snapshot.device(number))
-        split, bound = whole_handles(replay.trace)
+        split, bound = remappable_bytes(replay.trace)
         if not len(replay.trace) or not split:
             continue
-        plain, grown = allocated(replay, expands=False), allocated(replay, expands=True)
-        usable = plain.reserved - grown.reserved + grown.loose - plain.loose
-        told = expandable(replay)
-        says = told.frees_bytes if told else 0
+        plain, grown = simulate(replay, expandable=False), simulate(replay, expandable=True)
+        usable = plain.reserved - grown.reserved + grown.releasable - plain.releasable
+        saving = expandable_segments(replay)
+        says = saving.frees_bytes if saving else 0
         sizes = (replay.trace.reserved_bytes, plain.reserved, grown.reserved, split, bound, usable, says)
         yield f"| {path.stem} | {' | '.join(f'{n / MIB:,.0f}' for n in sizes)} |"
 

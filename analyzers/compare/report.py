@@ -9,7 +9,8 @@ from analyzers.compare.measuring import MeasuredRun, answer_or_none, changes_bet
 from analyzers.compare.model import CompareData
 from analyzers.compare.rows import measure_lines, trace_lines
 from analyzers.errors import InputError
-from analyzers.memory import diff
+from analyzers.memory import Diff
+from analyzers.memory import compare as compare_memory
 from analyzers.report import Finding, Input, Report, ranked, tool_version
 from analyzers.run import Kind, Run
 from analyzers.steps.diff.loss_parity import LossParity, loss_parity
@@ -78,12 +79,12 @@ def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None,
     return loss_parity(a.steps, b.steps), phase_changes(a.steps, b.steps)
 
 
-def memory_diff(a: Run, b: Run, options: store.Options) -> tuple[diff.Diff | None, list[Finding]]:
+def memory_diff(a: Run, b: Run, options: store.Options) -> tuple[Diff | None, list[Finding]]:
     """Return what fills more or less of the memory at the peak, where both runs left snapshots."""
     before, after = (run.newest_step(source.of(Kind.SNAPSHOT)) for source in (a, b))
     if not before or not after:
         return None, []
-    return answer_or_none(lambda: diff.compare(before, after, options)) or (None, [])
+    return answer_or_none(lambda: compare_memory(before, after, options)) or (None, [])
 
 
 def traces_diff(a: Run, b: Run, options: store.Options) -> TraceDiff | None:

@@ -1,40 +1,46 @@
-"""Two snapshots side by side: what appeared, grew, shrank and went, aligned by name and line, never by address."""
+"""Compare two snapshots: what appeared, grew, shrank and disappeared, aligned by name and line, never by address."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
 
 import msgspec
 import pandas as pd
 
 from analyzers import run, store
-from analyzers.memory.categories.grouping import Held, Path, held
-from analyzers.memory.findings.remedies import REMEDY
-from analyzers.memory.loading import opened
+from analyzers.memory.categories.grouping import GroupPath, Usage, group_live_blocks
+from analyzers.memory.loading import open_snapshot
 from analyzers.memory.replay.lifetimes import Replay
-from analyzers.report import Evidence, Finding, Severity
 from analyzers.run import Artefact
-from analyzers.words import share, size
 
-LINE = re.compile(r":\d+$")
+LINE_NUMBER = re.compile(r":\d+$")
 DEPTH = {"category": 1}
-"""Of a category only its name is compared; of the others the whole path."""
-NOISE, NOISE_BYTES = 0.05, 1 << 20
-EVIDENCE_AT_MOST = 6
+"""Of a category only its name is compared; of modules and lines the whole path."""
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two: a device at an instant, by default at its peak. `entry` -1: before the first entry."""
+class Instant(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the two things compared: a device after an entry (by default its peak; -1: before the first entry)."""
 
     artefact: Artefact
     device: int = 0
     entry: int | None = None
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One group in both; `state` is appeared, grew, same, shrank or went."""
+class ChangeState(StrEnum):
+    """What happened to a group from the first to the second instant."""
+
+    APPEARED = "appeared"
+    GREW = "grew"
+    SAME = "same"
+    SHRANK = "shrank"
+    WENT = "went"
+
+
+class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The bytes and blocks of one group at both instants."""
 
     what: str
-    state: str
+    state: ChangeState
     a_bytes: int
     b_bytes: int
     a_blocks: int
@@ -42,6 +48,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
+        """The change in bytes; positive where the group grew."""
         return self.b_bytes - self.a_bytes
 
 
@@ -50,135 +57,110 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
     a_bytes: int
     b_bytes: int
-    categories: list[Change]
-    modules: list[Change]
-    lines: list[Change]
+    categories: list[GroupChange]
+    modules: list[GroupChange]
+    lines: list[GroupChange]
+
+    @property
+    def bytes(self) -> int:
+        """The change in bytes; positive where `b` has more."""
+        return self.b_bytes - self.a_bytes
 
     def table(self, by: str) -> pd.DataFrame:
-        """`categories`, `modules` or `lines`. Columns: what, state, a_bytes, b_bytes, a_blocks, b_blocks, change."""
+        """Return `categories`, `modules` or `lines`: what, state, a_bytes, b_bytes, a_blocks, b_blocks, change."""
         rows = [msgspec.structs.asdict(change) | {"change": change.bytes} for change in getattr(self, by)]
-        return pd.DataFrame(rows, columns=[*Change.__struct_fields__, "change"])
+        return pd.DataFrame(rows, columns=[*GroupChange.__struct_fields__, "change"])
 
 
-def between(a: Side, b: Side, options: store.Options | None = None) -> Diff:
-    """What changed from `a` to `b`: two runs, steps, ranks, or instants of one snapshot.
+def between(a: Instant, b: Instant, options: store.Options | None = None) -> Diff:
+    """Return what changed from `a` to `b`: two runs, steps, ranks, or instants of one snapshot.
 
     Raises:
         InputError: One of them cannot be read.
     """
-    found = {by: changes(grouped(a, by, options), grouped(b, by, options), by) for by in ("category", "module", "line")}
+    by_category, by_module, by_line = (
+        changes(grouped(a, by, options), grouped(b, by, options), by) for by in ("category", "module", "line")
+    )
     return Diff(
-        a_bytes=sum(change.a_bytes for change in found["category"]),
-        b_bytes=sum(change.b_bytes for change in found["category"]),
-        categories=found["category"],
-        modules=found["module"],
-        lines=found["line"],
+        a_bytes=sum(change.a_bytes for change in by_category),
+        b_bytes=sum(change.b_bytes for change in by_category),
+        categories=by_category,
+        modules=by_module,
+        lines=by_line,
     )
 
 
-def grouped(side: Side, by: str, options: store.Options | None) -> dict[Path, Held]:
-    groups: dict[Path, Held] = {}
-    for path, amount in held(Replay(opened(side.artefact, options).device(side.device)), by, side.entry).items():
-        groups[path[: DEPTH.get(by)]] = groups.get(path[: DEPTH.get(by)], Held()) + amount
+def grouped(instant: Instant, by: str, options: store.Options | None) -> dict[GroupPath, Usage]:
+    """Return the groups alive at an instant, cut to the depth that is compared."""
+    groups: dict[GroupPath, Usage] = {}
+    replay = Replay(open_snapshot(instant.artefact, options).device(instant.device))
+    for path, usage in group_live_blocks(replay, by, instant.entry).items():
+        cut = path[: DEPTH.get(by)]
+        groups[cut] = groups.get(cut, Usage()) + usage
     return groups
 
 
-def changes(a: Mapping[Path, Held], b: Mapping[Path, Held], by: str) -> list[Change]:
-    """Each group of either side, the largest change first."""
+def changes(a: Mapping[GroupPath, Usage], b: Mapping[GroupPath, Usage], by: str) -> list[GroupChange]:
+    """Return each group of either side, the largest change first."""
     link = " " if by == "line" else "."
-    found = [change(link.join(path), *amounts) for path, amounts in aligned(a, b)]
-    return sorted(found, key=lambda one: (-abs(one.bytes), one.what))
+    rows = [change_of(link.join(path), *usages) for path, usages in aligned(a, b)]
+    return sorted(rows, key=lambda change: (-abs(change.bytes), change.what))
 
 
-def aligned(a: Mapping[Path, Held], b: Mapping[Path, Held]) -> Iterator[tuple[Path, tuple[Held, Held]]]:
-    """Groups of one name; those that only one side has meet where they differ in line numbers alone."""
+def aligned(
+    a: Mapping[GroupPath, Usage], b: Mapping[GroupPath, Usage]
+) -> Iterator[tuple[GroupPath, tuple[Usage, Usage]]]:
+    """Yield the groups of both sides in pairs.
+
+    Groups of the same path are a pair. Groups that only one side has are paired where their paths differ in line
+    numbers alone: the file was edited between the runs. Example: `model.py forward:41` of `a` meets
+    `model.py forward:43` of `b`, and is shown by the newer line.
+    """
     for path in a.keys() & b.keys():
         yield path, (a[path], b[path])
-    left, right = (loosely(one, other) for one, other in ((a, b), (b, a)))
-    for loose in left.keys() | right.keys():
-        path, amount = left.get(loose, (loose, Held()))
-        newer, grown = right.get(loose, (path, Held()))
-        yield newer, (amount, grown)
+    only_a, only_b = without_line_numbers(a, b), without_line_numbers(b, a)
+    for key in only_a.keys() | only_b.keys():
+        path, usage_a = only_a.get(key, (key, Usage()))
+        newer_path, usage_b = only_b.get(key, (path, Usage()))
+        yield newer_path, (usage_a, usage_b)
 
 
-def loosely(one: Mapping[Path, Held], other: Mapping[Path, Held]) -> dict[Path, tuple[Path, Held]]:
-    """What only `one` has, by its path without line numbers: (a path with them, how much)."""
-    found: dict[Path, tuple[Path, Held]] = {}
-    for path in one.keys() - other.keys():
-        loose = tuple(LINE.sub("", name) for name in path)
-        known, amount = found.get(loose, (path, Held()))
-        found[loose] = max(path, known), amount + one[path]
-    return found
+def without_line_numbers(
+    side: Mapping[GroupPath, Usage], other: Mapping[GroupPath, Usage]
+) -> dict[GroupPath, tuple[GroupPath, Usage]]:
+    """Return what only `side` has: path without line numbers -> (one path with them, the usage of all such paths)."""
+    groups: dict[GroupPath, tuple[GroupPath, Usage]] = {}
+    for path in side.keys() - other.keys():
+        key = tuple(LINE_NUMBER.sub("", name) for name in path)
+        known, usage = groups.get(key, (path, Usage()))
+        groups[key] = max(path, known), usage + side[path]
+    return groups
 
 
-def change(what: str, a: Held, b: Held) -> Change:
+def change_of(what: str, a: Usage, b: Usage) -> GroupChange:
+    """Return the change of one group."""
     counts = {"a_bytes": a.bytes, "b_bytes": b.bytes, "a_blocks": a.blocks, "b_blocks": b.blocks}
-    return Change(what=what, state=state(a, b), **counts)
+    return GroupChange(what=what, state=state_of(a, b), **counts)
 
 
-def state(a: Held, b: Held) -> str:
+def state_of(a: Usage, b: Usage) -> ChangeState:
+    """Return what happened to a group."""
     if not a.blocks or not b.blocks:
-        return "went" if a.blocks else "appeared"
-    return "same" if a.bytes == b.bytes else "grew" if b.bytes > a.bytes else "shrank"
+        return ChangeState.WENT if a.blocks else ChangeState.APPEARED
+    if a.bytes == b.bytes:
+        return ChangeState.SAME
+    return ChangeState.GREW if b.bytes > a.bytes else ChangeState.SHRANK
 
 
-def fullest(artefacts: Sequence[Artefact], options: store.Options | None = None) -> Side:
-    """Of the last step's snapshots the device with the highest peak.
+def fullest(artefacts: Sequence[Artefact], options: store.Options | None = None) -> Instant:
+    """Return the peak of the device with the highest one, among the last step's snapshots.
 
     Raises:
         InputError: None of them can be read.
     """
-    sides = [
-        (device["peak_allocated_bytes"], Side(artefact=artefact, device=device["device"]))
+    instants = [
+        (device["peak_allocated_bytes"], Instant(artefact=artefact, device=device["device"]))
         for artefact in run.newest_step(artefacts)
-        for device in opened(artefact, options).columns.meta["devices"]
+        for device in open_snapshot(artefact, options).columns.meta["devices"]
     ]
-    return max(sides, key=lambda side: side[0])[1]
-
-
-def compare(
-    a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options | None = None
-) -> tuple[Diff, list[Finding]]:
-    """What the fullest devices of two runs, or two files, hold at their peaks, and what of it is worth telling.
-
-    Raises:
-        InputError: One of them cannot be read.
-    """
-    first, second = fullest(a, options), fullest(b, options)
-    found = between(first, second, options)
-    return found, findings(found, second)
-
-
-def findings(diff: Diff, b: Side) -> list[Finding]:
-    """One finding if the sum changed by more than noise."""
-    by = diff.b_bytes - diff.a_bytes
-    if abs(by) < max(NOISE_BYTES, NOISE * diff.a_bytes):
-        return []
-    way, worst = ("grew", max) if by > 0 else ("shrank", min)
-    category = worst(diff.categories, key=lambda one: one.bytes)
-    return [
-        Finding(
-            id=f"compare.memory.{way}",
-            severity=Severity.WARNING if by > 0 else Severity.INFO,
-            title=f"The peak {way} by {size(abs(by))}, mostly {category.what.replace('_', ' ')}",
-            why=f"From {size(diff.a_bytes)} to {size(diff.b_bytes)} ({share(abs(by), diff.a_bytes)});"
-            f" {category.what.replace('_', ' ')} went from {size(category.a_bytes)} to {size(category.b_bytes)}.",
-            next=(f"{REMEDY[category.what].capitalize()}; " if by > 0 else "")
-            + "look at the lines that changed most below.",
-            ranks=[] if b.artefact.rank is None else [b.artefact.rank],
-            step=b.artefact.step,
-            evidence=evidence(diff, b, by > 0),
-            confidence=0.9,
-        )
-    ]
-
-
-def evidence(diff: Diff, b: Side, grown: bool) -> list[Evidence]:
-    """The modules and lines that changed most in the direction of the sum."""
-    told = [one for one in [*diff.modules[:3], *diff.lines[:3]] if (one.bytes > 0) == grown and one.bytes]
-    return [
-        Evidence(
-            text=f"{one.what} {one.state}: {size(one.a_bytes)} to {size(one.b_bytes)}", source=str(b.artefact.path)
-        )
-        for one in told[:EVIDENCE_AT_MOST]
-    ]
+    return max(instants, key=lambda instant: instant[0])[1]

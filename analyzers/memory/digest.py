@@ -1,6 +1,6 @@
-"""The reader of snapshots: the columns of a file, and beside them every answer that needs no other file.
+"""Read a snapshot in the child process: its columns, and beside them every answer that needs no other file.
 
-Answering in the child that reads spares whoever opens the file again the work, and touching most of the columns.
+Answering here means that whoever opens the file again gets the answers without touching most of the columns.
 """
 
 import zlib
@@ -11,47 +11,55 @@ import msgspec
 import numpy as np
 
 from analyzers import unpickle
-from analyzers.columns import Column, UnsavedColumns
+from analyzers.columns import Column, Integers, UnsavedColumns
 from analyzers.memory.answers.describe import describe
 from analyzers.memory.categories.categorise import Guess, categorise
-from analyzers.memory.model import DeviceTrace, Snapshot
-from analyzers.memory.reading import reader as parsing
-from analyzers.memory.replay.arenas import Placed
-from analyzers.memory.replay.lifetimes import BEFORE, Replay
+from analyzers.memory.reading import reader
+from analyzers.memory.reading.snapshot import DeviceTrace, Snapshot
+from analyzers.memory.replay.arenas import BlockArenas
+from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes, Replay
 
 VERSION = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))))
-"""The answers change when anything in this room does."""
+"""Part of the cache's key: the answers may change when any module of this room does."""
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """The columns of `read.read` and the derived ones, and in `meta` the answers: `devices`, `lives` (rows of each).
+    """Return the columns of `reader.read` and the derived ones; `meta` has the answers too.
+
+    `meta["devices"]` holds one `model.Device` each, without what only the file's path says; `meta["lifetimes"]` the
+    number of rows that each device has in the `life_*` columns.
 
     Raises:
-        InputError: Not readable, or not of a snapshot's structure.
+        InputError: It is not readable, or has not the structure of a snapshot.
         HostileInput: It asks for more than data.
     """
-    columns, meta = parsing.read(paths)
+    columns, meta = reader.read(paths)
     snapshot = Snapshot(UnsavedColumns(columns, meta))
     replays = [Replay(snapshot.device(number)) for number in snapshot.devices]
     with unpickle.gc_paused():
         guesses = [categorise(replay) for replay in replays]
-        placed = [Placed(replay) for replay in replays]
-        derived = [derive(*each) for each in zip(replays, guesses, placed, strict=True)]
+        arenas = [BlockArenas(replay) for replay in replays]
+        derived = [derived_columns(*each) for each in zip(replays, guesses, arenas, strict=True)]
         columns |= {name: np.concatenate([part[name] for part in derived]) for name in derived[0]}
-        answers = [describe(*each) for each in zip(replays, guesses, placed, strict=True)]
+        answers = [describe(*each) for each in zip(replays, guesses, arenas, strict=True)]
     return columns, meta | {
         "devices": msgspec.to_builtins(answers),
-        "lives": [len(part["life_born"]) for part in derived],
+        "lifetimes": [len(part["life_born"]) for part in derived],
     }
 
 
-def derive(replay: Replay, guess: Guess, placed: Placed) -> dict[str, Column]:
-    """Columns of one device: a row an entry (`live`, `held_place`, `kind`), a row a block that lived (`life_*`)."""
+def derived_columns(replay: Replay, guess: Guess, arenas: BlockArenas) -> dict[str, Column]:
+    """Return the derived columns of one device.
+
+    One row per entry: `live_bytes`, `entry_arena`, `entry_category`. One row per block that ever lived: `life_*`, the
+    columns of `Lifetimes`, and its arena, guessed category and the rule behind it.
+    """
     lives = replay.lifetimes
     return {
-        "live": replay.live,
-        "held_place": placed.of_entry,
-        "kind": kinds(replay.trace, lives.born, lives.died, guess.category),
+        "live_bytes": replay.live_bytes,
+        "entry_arena": arenas.by_entry,
+        "entry_category": categories_of_entries(replay.trace, lives, guess.category),
+        # int32 holds any entry or stack of a real file, at half the disk and page cache.
         "life_born": lives.born.astype(np.int32),
         "life_died": lives.died.astype(np.int32),
         "life_addr": lives.addr,
@@ -59,18 +67,18 @@ def derive(replay: Replay, guess: Guess, placed: Placed) -> dict[str, Column]:
         "life_stack": lives.stack.astype(np.int32),
         "life_category": lives.category,
         "life_label": lives.label.astype(np.int32),
-        "life_place": placed.of_life,
+        "life_arena": arenas.by_block,
         "life_freed_stack": lives.freed_stack,
-        "life_kind": guess.category,
+        "life_guess": guess.category,
         "life_rule": guess.rule,
     }
 
 
-def kinds(trace: DeviceTrace, born: Column, died: Column, category: Column) -> Column:
-    """For each entry that allocates or frees a block that block's category; 0 for the others, which change nothing."""
+def categories_of_entries(trace: DeviceTrace, lives: Lifetimes, category: Integers) -> Column:
+    """Return the category of the block that each entry allocates or frees; 0 for entries that change nothing."""
     kind = np.zeros(len(trace), np.int8)
-    inside = born != BEFORE
-    kind[born[inside]] = category[inside]
-    ended = died < len(trace)
-    kind[died[ended]] = category[ended]
+    inside = lives.born != BEFORE
+    kind[lives.born[inside]] = category[inside]
+    ended = lives.died < len(trace)
+    kind[lives.died[ended]] = category[ended]
     return kind

@@ -1,20 +1,20 @@
-"""From an artefact to its columns, read once and kept."""
+"""Open an artefact as a snapshot or as a replay; the file itself is read once and its columns are kept in the cache."""
 
 from functools import lru_cache
 from pathlib import Path
 
 from analyzers import store
-from analyzers.memory.model import Snapshot
+from analyzers.memory.reading.snapshot import Snapshot
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.run import Artefact
 
 READER = "analyzers.memory.digest"
-KEPT = 2
-"""Replays that stay in memory: a face asks for window after window of the same device."""
+REPLAYS_KEPT = 2
+"""Replays that stay in memory, as a face asks for window after window of the same device; 2 for a comparison."""
 
 
-def opened(artefact: Artefact, options: store.Options | None = None) -> Snapshot:
-    """The snapshot in an artefact.
+def open_snapshot(artefact: Artefact, options: store.Options | None = None) -> Snapshot:
+    """Return the snapshot in an artefact.
 
     Raises:
         InputError: It cannot be read.
@@ -22,16 +22,28 @@ def opened(artefact: Artefact, options: store.Options | None = None) -> Snapshot
     return Snapshot(store.load([artefact.path], READER, options))
 
 
-def replayed(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> Replay:
-    """The replay of one of its devices.
+def open_replay(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> Replay:
+    """Return the replay of one device of a snapshot.
 
     Raises:
         InputError: It cannot be read.
     """
-    return kept(artefact.path, store.cache_key([artefact.path], READER), options or store.Options(), device)
+    return cached_replay(artefact.path, store.cache_key([artefact.path], READER), options or store.Options(), device)
 
 
-@lru_cache(KEPT)
-def kept(path: Path, _key: str, options: store.Options, device: int) -> Replay:
-    """`_key` changes with the file."""
+@lru_cache(REPLAYS_KEPT)
+def cached_replay(path: Path, _key: str, options: store.Options, device: int) -> Replay:
+    """Return a replay, the same one while `_key` is the same: it changes with the file."""
     return Replay(Snapshot(store.load([path], READER, options)).device(device))
+
+
+def rank_of(snapshot: Snapshot, artefact: Artefact) -> int | None:
+    """Return the rank that our recorder wrote into the file, else that of the file's name."""
+    recorded = snapshot.recorded_number("rank")
+    return artefact.rank if recorded is None else recorded
+
+
+def step_of(snapshot: Snapshot, artefact: Artefact) -> int | None:
+    """Return the step that our recorder wrote into the file, else that of the file's folder."""
+    recorded = snapshot.recorded_number("step")
+    return artefact.step if recorded is None else recorded

@@ -1,24 +1,75 @@
-"""Typed views of a snapshot's columns, and the structs of `workbench.memory/1`."""
+"""The structs of `workbench.memory/1`: what the JSON document of a memory report says about each device.
 
-from dataclasses import dataclass
-from functools import cached_property
+JSON names are fixed: a field with a plainer name in Python carries its JSON name in `msgspec.field(name=...)`.
+Sizes are bytes. An entry is a position in the device's trace of allocator events; -1 stands for "before the first".
+"""
+
+from enum import StrEnum
 
 import msgspec
-import numpy as np
 
-from analyzers.columns import Column, UnsavedColumns
-from analyzers.memory.model_extras import Breakdown, WhatIf
-from analyzers.memory.reading.frames import Frames
-from analyzers.memory.reading.reader import ACTION_OF
-from analyzers.store import Columns
+
+class MemoryClass(StrEnum):
+    """The class of a verdict on memory."""
+
+    OOM = "oom"
+    LEAK = "leak"
+    FRAGMENTATION = "fragmentation"
+    NEAR_LIMIT = "near_limit"
+    HEALTHY = "healthy"
+    UNKNOWN = "unknown"
+
+
+class OomPattern(StrEnum):
+    """How the step that ran out of memory differs from those before it.
+
+    `GROWTH`: stacks whose live bytes rose step by step fill a good part. `SPIKE`: it wanted far more than the steps
+    before. `STEADY`: it wanted no more than these. `UNKNOWN`: the trace holds no earlier whole step.
+    """
+
+    GROWTH = "growth"
+    SPIKE = "spike"
+    STEADY = "steady"
+    UNKNOWN = "unknown"
+
+
+class MissingEvidence(StrEnum):
+    """What a snapshot does not record about a device; `findings.verdict` says it in words."""
+
+    HISTORY = "history"
+    STACKS = "stacks"
+    TIMES = "times"
+    SEGMENTS = "segments"
+    OLDEST_ENTRIES = "oldest_entries"
+    ORIGIN_OF_OLDER_BLOCKS = "origin_of_older_blocks"
+    SOME_ENTRIES = "some_entries"
+
+
+class UnusualKind(StrEnum):
+    """What stands out without being a failure.
+
+    `LATE_STATE`: optimizer state that only the first optimizer step allocated. `LOSS`: copies of the logits made for
+    the loss. `KEPT`: activations that outlive the step that made them.
+    """
+
+    LATE_STATE = "late_state"
+    LOSS = "loss"
+    KEPT = "kept"
+
+
+class Remedy(StrEnum):
+    """A setting whose saving can be estimated from a snapshot alone."""
+
+    ACTIVATION_CHECKPOINTING = "activation_checkpointing"
+    HALF_BATCH = "half_batch"
+    EXPANDABLE_SEGMENTS = "expandable_segments"
 
 
 class Oom(msgspec.Struct, frozen=True, kw_only=True):
-    """The failed allocation; `categories` and `modules` (the largest) are the bytes alive at that instant.
+    """The allocation that failed; `categories` and `modules` (the largest) are the bytes alive at that entry.
 
-    `pattern` is `growth` (stacks that rose step by step, from `since_step` on, fill a good part), `spike` (well above
-    `usual_peak_bytes`, the highest of the steps before), `steady` (no more than these), or `unknown` (no step before).
-    `usual_inputs_bytes` is the most that inputs held at the peaks of these steps.
+    `since_step` is the step in which growth began (pattern `growth` only). `usual_peak_bytes` is the highest peak of
+    the whole steps before, `usual_inputs_bytes` the most that inputs took at those peaks.
     """
 
     requested_bytes: int
@@ -30,16 +81,16 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
     frames: list[str]
     categories: dict[str, int]
     modules: dict[str, int]
-    pattern: str
+    pattern: OomPattern
     since_step: int | None
     usual_peak_bytes: int | None
     usual_inputs_bytes: int | None
 
 
-class FreePieces(msgspec.Struct, frozen=True, kw_only=True):
-    """What is free at the end in a stream's part of a pool, or in one `segment` (its address) there.
+class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):
+    """The free blocks of one stream's part of a pool at the end, or of one `segment` (its address) there.
 
-    `split_bytes` of it lie in segments that are in use, which cannot be given back to the device.
+    `split_bytes` of them lie in segments that are in use, which cannot be given back to the device.
     """
 
     pool: str
@@ -47,14 +98,15 @@ class FreePieces(msgspec.Struct, frozen=True, kw_only=True):
     segment: int | None
     free_bytes: int
     split_bytes: int
-    pieces: int
+    count: int = msgspec.field(name="pieces")
     largest_bytes: int
 
 
 class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
-    """How the segments are used at the end; `segments` are those in use with the most free.
+    """How the segments are used at the end; `segments` are those in use with the most free bytes.
 
-    Where segments are made up (CPU) only `allocated_bytes` means something.
+    Where segments are made up (recordings on a CPU, which has no caching allocator) only `allocated_bytes` means
+    something. `request_bytes` is the request that failed, if one did.
     """
 
     reserved_bytes: int
@@ -64,12 +116,12 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
     largest_free_block_bytes: int
     request_bytes: int | None
     made_up_segments: bool
-    pools: list[FreePieces]
-    segments: list[FreePieces]
+    pools: list[FreeBlocks]
+    segments: list[FreeBlocks]
 
 
 class TopStack(msgspec.Struct, frozen=True, kw_only=True):
-    """What one stack holds at the peak; the innermost frame of the user's own code comes first."""
+    """The live bytes that one stack allocated; the innermost frame of the user's own code comes first."""
 
     bytes: int
     count: int
@@ -89,11 +141,11 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     frames: list[str]
 
 
-class Pool(msgspec.Struct, frozen=True, kw_only=True):
+class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
     """One stream's part of one memory pool: its segments at the end, and the requested bytes in it over time.
 
-    The pool `?` is that of blocks whose segment was gone before the end, in files of torch before 2.12: where there
-    is one, the peaks of the others are lower bounds.
+    The pool `?` is that of blocks whose segment was given back before the end, in files of torch before 2.12: where
+    there is one, the peaks of the other pools are lower bounds.
     """
 
     pool: str
@@ -108,7 +160,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Requested bytes of the blocks that one stream allocated; `peak_index` -1 = before the first entry."""
+    """Requested bytes of the blocks that one stream allocated; `peak_index` -1: before the first entry."""
 
     stream: int
     start_bytes: int
@@ -118,23 +170,23 @@ class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """The entry of an allocation for which cached segments had to be given back first."""
+    """An allocation (its entry) for which cached segments had to be given back to the device first."""
 
     index: int
     freed_bytes: int
 
 
-class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a remedy would free of what, at the failure or the peak, and the model that says so."""
+class Saving(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of `of_bytes` a remedy would free, at the failure or at the peak, and the model that says so."""
 
-    what: str
+    remedy: Remedy = msgspec.field(name="what")
     frees_bytes: int
     of_bytes: int
     model: str
 
 
-class Basis(msgspec.Struct, frozen=True, kw_only=True):
-    """What part of the peak has its category from one rule, and why; `category` is empty for what was noted."""
+class CategoryBasis(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the peak whose category rests on one rule, and why; `category` is empty for recorded ones."""
 
     rule: str
     category: str
@@ -144,13 +196,13 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
 
 
-class Notable(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands out without being a failure: `late_state`, `loss` or `kept`; the stack that made most of it.
+class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory that stands out without being a failure, and the stack that allocated most of it.
 
-    `frees_bytes` is what the remedy would take off the peak.
+    `frees_bytes` is what its remedy would take off the peak; `step` the one that made it, where it is known.
     """
 
-    what: str
+    kind: UnusualKind = msgspec.field(name="what")
     bytes: int
     frees_bytes: int
     step: int | None
@@ -158,7 +210,7 @@ class Notable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A training step that the trace holds whole: its peak, and who held what after its last entry."""
+    """A training step that the trace holds whole: its peak, and the live bytes by category after its last entry."""
 
     step: int
     first_entry: int
@@ -170,10 +222,10 @@ class StepUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of one file; sizes in bytes, `peak_index` -1 = before the first entry.
+    """One device of one file; sizes in bytes, `peak_index` -1: before the first entry.
 
-    `top_stacks` is what held the most at the peak, `end_stacks` after the last entry; `steps` are the last that the
-    annotations mark; `lacking` is what this file does not tell about the device.
+    Allocated bytes are *requested* bytes, summed over the live blocks. `top_stacks` allocated the most of what is alive
+    at the peak, `end_stacks` of what is alive after the last entry. `steps` are the last ones that annotations mark.
     """
 
     path: str
@@ -188,121 +240,173 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     reserved_bytes: int
     peak_reserved_bytes: int
     limit_bytes: int | None
-    pools: list[Pool]
+    pools: list[PoolUse]
     streams: list[StreamUse]
     retries: list[Retry]
     consistent: bool
-    lacking: list[str]
+    missing: list[MissingEvidence] = msgspec.field(name="lacking")
     oom: Oom | None
     categories: dict[str, int]
     categories_exact: bool
     categories_confidence: float
-    categories_bases: list[Basis]
+    categories_bases: list[CategoryBasis]
     fragmentation: Fragmentation
     top_stacks: list[TopStack]
     end_stacks: list[TopStack]
     steps: list[StepUse]
     growing: list[Growth]
-    notable: list[Notable]
-    estimates: list[Estimate]
+    unusual: list[UnusualUse] = msgspec.field(name="notable")
+    savings: list[Saving] = msgspec.field(name="estimates")
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """The training job that a snapshot is of, as far as its run.json says: the model's shape, and how it is trained.
+
+    `compute_bytes` and `state_bytes` are the bytes of one activation and of one element of the optimizer's state.
+    """
+
+    name: str
+    dim: int | None = None
+    hidden_dim: int | None = None
+    layers: int | None = None
+    heads: int | None = None
+    batch: int
+    seq: int
+    compute_bytes: int
+    state_bytes: int
+    checkpointing: str
+    dp_shard: int
+    world_size: int
+
+    @property
+    def tokens(self) -> int:
+        """Positions of one forward pass on one rank."""
+        return self.batch * self.seq
+
+    @property
+    def activation_bytes_per_layer(self) -> int | None:
+        """Bytes that one pre-norm block with SwiGLU saves for its backward pass, without recomputation.
+
+        Counted as Korthikanti et al. 2022 do (arXiv:2205.05198, section 4.1), for a block without dropout and biases
+        whose attention (FlashAttention, Dao et al. 2022) keeps no scores. In units of tokens x dim: the inputs of both
+        norms and of the projections behind them (4), queries, keys and values with heads repeated (3), the attention's
+        output (1) and its copy for the projection (1); and 4 of tokens x hidden_dim: both branches, the activated one
+        and their product. In float32 a factor for each norm and the logarithms of the sums for each head.
+
+        Example: dim 256, hidden_dim 768, 8 heads, 512 tokens in bfloat16 (2 bytes) save
+        512 x ((9 x 256 + 4 x 768) x 2 + 4 x (2 + 8)) = 5,525,504 bytes. None where run.json lacks one of these.
+        """
+        if self.dim is None or self.hidden_dim is None or self.heads is None:
+            return None
+        width = 9 * self.dim + 4 * self.hidden_dim
+        return self.tokens * (width * self.compute_bytes + 4 * (2 + self.heads))
+
+
+class SegmentKind(msgspec.Struct, frozen=True):
+    """All segments of one kind at the end: how many, and how much of them is allocated and free."""
+
+    kind: str
+    segments: int
+    reserved_bytes: int
+    allocated_bytes: int
+    free_bytes: int
+
+
+class CategoryTensors(msgspec.Struct, frozen=True):
+    """One category at the peak and the names of its largest tensors; all categories sum to the peak."""
+
+    name: str
+    bytes: int
+    tensors: int
+    largest: list[str]
+
+
+class HighWaterMark(msgspec.Struct, frozen=True):
+    """The most bytes that a short-lived category ever had, and the entry after which it had them."""
+
+    name: str
+    bytes: int
+    entry: int
+
+
+class LiveTensor(msgspec.Struct, frozen=True):
+    """One block that is alive at the peak: its recorded name, else the line that allocated it."""
+
+    name: str
+    bytes: int
+    category: str
+
+
+class LayerActivations(msgspec.Struct, frozen=True):
+    """The bytes that one layer's tensors keep at the peak for the backward pass."""
+
+    layer: str
+    bytes: int
+
+
+class Activations(msgspec.Struct, frozen=True):
+    """Activations by the formula of `Job.activation_bytes_per_layer` (None without run.json), and as measured."""
+
+    job: Job | None
+    theoretical_bytes_per_layer: int | None
+    layers: list[LayerActivations]
+
+
+class Overhead(msgspec.Struct, frozen=True):
+    """The bytes that the device (or, on a CPU, the process) uses, and those that the allocator knows about.
+
+    `of` is `device` or `process`; `made_of` names what the untracked bytes usually are.
+    """
+
+    of: str
+    used_bytes: int
+    tracked_bytes: int
+    untracked_bytes: int
+    made_of: str
+
+
+class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """The breakdown table of one device of one file."""
+
+    path: str
+    rank: int | None
+    device: int
+    step: int | None
+    peak_bytes: int
+    segments: list[SegmentKind]
+    categories: list[CategoryTensors] = msgspec.field(name="holders")
+    high_water: list[HighWaterMark]
+    tensors: list[LiveTensor]
+    activations: Activations
+    overhead: Overhead | None
+
+
+class SettingChange(msgspec.Struct, frozen=True):
+    """One setting at another value, such as batch 2x, and the model of what that does to memory."""
+
+    name: str
+    value: str
+    model: str
+
+
+class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """The peak of one device of one file as recorded, and as it would be with all `changes` made."""
+
+    path: str
+    rank: int | None
+    device: int
+    step: int | None
+    changes: list[SettingChange]
+    peak_bytes: int
+    new_peak_bytes: int
+    new_peak_entry: int
+    categories: dict[str, int]
+    new_categories: dict[str, int]
 
 
 class MemoryData(msgspec.Struct, frozen=True):
-    """`data` of a memory report; `breakdown` and `what_if` are filled when they are asked for."""
+    """`data` of a memory report; `breakdown` and `what_if` are filled only on request (`report.extend`)."""
 
     devices: list[Device]
     breakdown: list[Breakdown] = []
     what_if: list[WhatIf] = []
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The columns of one file."""
-
-    columns: Columns | UnsavedColumns
-
-    @property
-    def limit_bytes(self) -> int | None:
-        limit: int | None = self.columns.meta["ours"].get("limit_bytes")
-        return limit
-
-    @property
-    def made_up_segments(self) -> bool:
-        return bool(self.columns.meta["ours"].get("made_up_segments", False))
-
-    @cached_property
-    def devices(self) -> list[int]:
-        """The devices that have entries or segments; the first one if none has."""
-        traced = {device for device, entries in enumerate(self.columns.meta["entries"]) if entries}
-        return sorted(traced | set(self.columns["segment_device"].tolist())) or [0]
-
-    def device(self, number: int) -> "DeviceTrace":
-        return DeviceTrace(self, number)
-
-    @cached_property
-    def frames(self) -> Frames:
-        return Frames(self.columns)
-
-    def text(self, number: int) -> str:
-        return self.frames.text(number)
-
-
-@dataclass(frozen=True)
-class DeviceTrace:
-    """The part of a snapshot that belongs to one device."""
-
-    snapshot: Snapshot
-    number: int
-
-    @cached_property
-    def rows(self) -> slice:
-        """Where this device's entries lie in the columns of entries."""
-        entries = self.snapshot.columns.meta["entries"]
-        start = sum(entries[: self.number])
-        return slice(start, start + len(self))
-
-    def __len__(self) -> int:
-        entries: list[int] = self.snapshot.columns.meta["entries"]
-        return entries[self.number] if self.number < len(entries) else 0
-
-    def entry(self, name: str) -> Column:
-        """A column of the entries: action, addr, size, time, stack, place, category, label; see `digest.derive` too."""
-        return self.snapshot.columns[name][self.rows]
-
-    def where(self, action: str) -> Column:
-        """The indices of the entries with this action."""
-        return np.flatnonzero(self.entry("action") == ACTION_OF[action])
-
-    @cached_property
-    def segments(self) -> Column:
-        """The numbers of this device's segments."""
-        return np.flatnonzero(self.snapshot.columns["segment_device"] == self.number)
-
-    @cached_property
-    def blocks(self) -> Column:
-        """The numbers of this device's blocks."""
-        return np.flatnonzero(np.isin(self.snapshot.columns["block_segment"], self.segments))
-
-    @property
-    def digested(self) -> bool:
-        """Whether the derived columns are there: they are not while the file is being read."""
-        return "lives" in self.snapshot.columns.meta
-
-    @cached_property
-    def life_rows(self) -> slice:
-        """Where this device's blocks lie in the columns of blocks that ever lived."""
-        counts = dict(zip(self.snapshot.devices, self.snapshot.columns.meta["lives"], strict=True))
-        start = sum(count for device, count in counts.items() if device < self.number)
-        return slice(start, start + counts.get(self.number, 0))
-
-    def life(self, name: str) -> Column:
-        """A derived column of the blocks that ever lived; see `digest.derive`."""
-        return self.snapshot.columns[f"life_{name}"][self.life_rows]
-
-    def block(self, name: str) -> Column:
-        """A column of the blocks: segment, address, size, requested, state, stack."""
-        return self.snapshot.columns[f"block_{name}"][self.blocks]
-
-    @property
-    def reserved_bytes(self) -> int:
-        return int(self.snapshot.columns["segment_total"][self.segments].sum())

@@ -1,175 +1,156 @@
-"""Memory snapshots -> `Report[MemoryData]`: what filled the memory, when, from which line."""
+"""Memory snapshots -> `Report[MemoryData]`: what filled the memory, when, and which line allocated it."""
 
-from collections.abc import Iterable, Sequence
-from itertools import groupby
-from pathlib import PurePath
-from typing import Any
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
 
 import msgspec
 
 from analyzers import store
-from analyzers.errors import WorkbenchError
-from analyzers.memory.answers.across_ranks import uneven
-from analyzers.memory.answers.leaks import growing_over_snapshots
-from analyzers.memory.answers.stacks import place
-from analyzers.memory.findings.device import findings_of, largest, leak_finding
-from analyzers.memory.findings.evidence import listed, ranks_of
-from analyzers.memory.loading import READER
-from analyzers.memory.model import Device, MemoryData, Oom
-from analyzers.report import Finding, Report, Verdict, merged, ranked, status_of, tool_version
-from analyzers.run import Artefact, selected, unreadable
-from analyzers.words import share, size
+from analyzers.errors import InputError, WorkbenchError
+from analyzers.memory import diff
+from analyzers.memory.answers.leaks import leaking_devices
+from analyzers.memory.findings.across_ranks import uneven_findings
+from analyzers.memory.findings.comparison import comparison_findings
+from analyzers.memory.findings.device import device_findings
+from analyzers.memory.findings.leak import leak_finding
+from analyzers.memory.findings.verdict import finding_id, verdict
+from analyzers.memory.loading import READER, rank_of, step_of
+from analyzers.memory.model import Device, MemoryData
+from analyzers.memory.reading.snapshot import Snapshot
+from analyzers.report import Finding, Report, merged, ranked, tool_version
+from analyzers.run import Artefact, Kind, discover, selected, unreadable
 
 SCHEMA = "workbench.memory/1"
-NOTABLE = 0.1
-CLASSES = ("oom", "leak", "fragmentation", "near_limit")
+AnyPath = str | PathLike[str]
 
 
-def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None) -> Report[MemoryData]:
-    """What the snapshots say, all together. A file that cannot be read becomes a finding.
+def analyze(
+    snapshots: AnyPath | Sequence[AnyPath | Artefact], options: store.Options | None = None
+) -> Report[MemoryData]:
+    """Return what memory snapshots say about why memory ran out, leaks, fragmentation, and what the peak consists of.
+
+    `snapshots` is a run folder, a snapshot file, or several of these (or of the artefacts that `analyzers.run.discover`
+    returns). Every schema since torch 2.0 is read: pickles of `torch.cuda.memory._dump_snapshot`, the JSON of
+    `_memory_viz`, gzipped or not, and the files of `workbench.recorders.memory`. `options` select a rank and a step and
+    limit the processes and the memory that reading takes; nothing in a file is ever executed.
+
+    A file that cannot be read becomes a finding (`memory.unreadable`), as long as another one can.
+
+    Example:
+        report = analyze("outputs", Options(rank=1))
+        report.verdict.sentence  # "rank 1 ran out of memory at step 6 in ..."
+        [finding.id for finding in report.findings]  # ["memory.oom", "memory.oom.spike"]
+        report.data.devices[0].categories["activations"]  # bytes at the peak
 
     Raises:
-        InputError: None of them can be read, or none is of the chosen rank and step.
+        InputError: No snapshot is there, none can be read, or none is of the selected rank and step.
     """
     options = options or store.Options()
-    chosen = selected(artefacts, options.rank, options.step)
-    devices, findings = [], []
-    loaded = store.load_many([[artefact.path] for artefact in chosen], READER, options)
-    for artefact, columns in zip(chosen, loaded, strict=True):
+    inputs = selected(list(artefacts_of(snapshots)), options.rank, options.step)
+    loaded = store.load_many([[artefact.path] for artefact in inputs], READER, options)
+    devices: list[Device] = []
+    findings: list[Finding] = []
+    for artefact, columns in zip(inputs, loaded, strict=True):
         if isinstance(columns, WorkbenchError):
             findings.append(unreadable(artefact, "memory", columns))
         else:
-            answers = msgspec.convert(columns.meta["devices"], list[Device])
-            devices += [placed(device, artefact, columns.meta["ours"]) for device in answers]
+            devices += devices_of(Snapshot(columns), artefact)
     if not devices:
         raise next(error for error in loaded if isinstance(error, WorkbenchError))
-    grown = leaks(devices)
-    leaking = {rank for finding in grown for rank in finding.ranks}
-    findings += [finding for device in devices for finding in findings_of(device)] + grown
-    findings += [finding for finding in uneven(devices) if not leaking & {*finding.ranks}]  # else the leak is why
-    findings = ranked(merged(findings))
-    told = verdict(devices, findings)
-    findings.sort(key=lambda finding: (-finding.severity.weight, finding.id != f"memory.{told.kind}"))
+    findings = ranked(merged([*findings, *findings_of(devices)]))
+    conclusion = verdict(devices, findings)
+    # The finding that the verdict rests on comes first among those of its severity.
+    findings.sort(key=lambda finding: (-finding.severity.weight, finding.id != finding_id(conclusion.kind)))
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[a.given() for a in chosen],
-        verdict=told,
+        inputs=[artefact.given() for artefact in inputs],
+        verdict=conclusion,
         findings=findings,
         data=MemoryData(devices),
     )
 
 
-def placed(device: Device, artefact: Artefact, ours: dict[str, Any]) -> Device:
-    """The answers about a device with what only the file's place tells: path, rank, step."""
-    step = ours.get("step", artefact.step)
-    oom = device.oom
-    if oom and oom.step is None and step is not None:
-        after = artefact.exit or "step" in ours  # then `step` is the last finished one
-        oom = msgspec.structs.replace(oom, step=step + after)
-    rank = ours.get("rank", artefact.rank)
-    return msgspec.structs.replace(device, path=str(artefact.path), rank=rank, step=step, oom=oom)
+def artefacts_of(snapshots: AnyPath | Sequence[AnyPath | Artefact]) -> Iterator[Artefact]:
+    """Yield the memory snapshots at some paths; artefacts are passed on.
 
-
-def leaks(devices: Sequence[Device]) -> list[Finding]:
-    """What the last snapshot of each device shows to grow, else what grows between its snapshots at several steps.
-
-    Growth that only an earlier snapshot shows has ended, and growth that is a small part of what was held when an
-    allocation failed is not why it failed.
+    Raises:
+        InputError: Nothing is at a path, or no memory snapshot.
     """
-
-    def series(device: Device) -> tuple[int, int]:
-        return (-1 if device.rank is None else device.rank, device.device)
-
-    found = []
-    for _, same in groupby(sorted(devices, key=lambda d: (series(d), d.step or 0, d.oom is not None)), key=series):
-        ordered = list(same)
-        # One in mid-step holds what the step's end would have freed; on CPU the ends of some blocks go unseen.
-        settled = [d for d in ordered if not (d.oom or d.fragmentation.made_up_segments)]
-        last = ordered[-1]
-        if last.growing and not (last.oom and last.growing[0].total_bytes < NOTABLE * last.oom.allocated_bytes):
-            found.append(leak_finding(last, last.growing))
-        elif growth := growing_over_snapshots(settled):
-            found.append(leak_finding(settled[-1], [growth]))
-    return found
+    given = [snapshots] if isinstance(snapshots, str | PathLike) else snapshots
+    for source in given:
+        if isinstance(source, Artefact):
+            yield source
+            continue
+        path = Path(source)
+        below = discover(path).of(Kind.SNAPSHOT)
+        if not below:
+            raise InputError(f"{path}: no memory snapshot there", "give a run folder, or a snapshot file")
+        yield from below
 
 
-def verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
-    """The first of oom, leak, fragmentation and near limit that was found, else healthy or unknown."""
-    present = {finding.id: finding for finding in findings}
-    kind = next((kind for kind in CLASSES if f"memory.{kind}" in present), None)
-    missing = lacking(devices)
-    if kind is None:
-        return quiet(devices, findings, missing)
-    found = present[f"memory.{kind}"]
-    whose = subject(devices, found.ranks, found.evidence[0].source if found.evidence else "")
-    sentence = oom_sentence(devices, present) if kind == "oom" else f"{whose}: {lower(found.title)}"
-    return Verdict(
-        status=status_of(findings),
-        kind=kind,
-        ranks=found.ranks,
-        sentence=sentence,
-        confidence=found.confidence,
-        missing=missing,
+def devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
+    """Yield the stored answers about each device, with what the file's path adds: path, rank and step."""
+    rank, step = rank_of(snapshot, artefact), step_of(snapshot, artefact)
+    # At an exit, and in our recorder's files, `step` is the last finished one: the memory ran out in the next.
+    failing_step = None if step is None else step + (artefact.exit or "step" in snapshot.recorder)
+    for device in msgspec.convert(snapshot.columns.meta["devices"], list[Device]):
+        oom = device.oom
+        if oom and oom.step is None:
+            oom = msgspec.structs.replace(oom, step=failing_step)
+        yield msgspec.structs.replace(device, path=str(artefact.path), rank=rank, step=step, oom=oom)
+
+
+def findings_of(devices: Sequence[Device]) -> Iterator[Finding]:
+    """Yield the findings about each device, about growth over its snapshots, and about one rank against the others."""
+    for device in devices:
+        yield from device_findings(device)
+    leaks = [leak_finding(device, growing) for device, growing in leaking_devices(devices)]
+    yield from leaks
+    leaking_ranks = {rank for leak in leaks for rank in leak.ranks}
+    # A rank that leaks is fuller than the others because it leaks: saying both would be saying it twice.
+    yield from (uneven for uneven in uneven_findings(devices) if not leaking_ranks & {*uneven.ranks})
+
+
+def extend(
+    report: Report[MemoryData],
+    artefacts: Sequence[Artefact],
+    options: store.Options | None = None,
+    *,
+    breakdown: bool = False,
+    changes: str | None = None,
+) -> Report[MemoryData]:
+    """Return a report with the answers that open the files again, so that they are given only on request.
+
+    `breakdown` adds the table of segments, categories, tensors and layers of each device; `changes`, such as
+    `batch=2x,ac=full`, adds the peak as it would be with other settings: `batch`, `seq`, `dp_shard`, `ac` (full or
+    selective), `optim_dtype`.
+
+    Raises:
+        InputError: There is no such setting, or a recording lacks what it takes to predict it.
+    """
+    from analyzers.memory.answers.breakdown import breakdowns  # late, as most reports do not need them
+    from analyzers.memory.answers.what_if import what_if
+
+    options = options or store.Options()
+    inputs = selected(artefacts, options.rank, options.step)
+    data = msgspec.structs.replace(
+        report.data,
+        breakdown=breakdowns(inputs, options) if breakdown else [],
+        what_if=what_if(inputs, changes, options) if changes else [],
     )
+    return msgspec.structs.replace(report, data=data)
 
 
-def quiet(devices: Sequence[Device], findings: Sequence[Finding], missing: list[str]) -> Verdict:
-    fullest = max(devices, key=lambda device: device.peak_allocated_bytes)
-    known = any(device.entries or device.reserved_bytes for device in devices)
-    if not known:
-        sentence = "the snapshot is empty: memory history was not being recorded"
-    else:
-        kind, held = largest(fullest.categories)
-        peak = fullest.peak_allocated_bytes
-        sentence = (
-            f"nothing failed: {subject(devices, ranks_of(fullest), fullest.path)} peaked at {size(peak)},"
-            f" {share(held, peak)} of it {kind.replace('_', ' ')}"
-        )
-    return Verdict(
-        status=status_of(findings),
-        kind="healthy" if known else "unknown",
-        sentence=sentence,
-        confidence=max(0.2, 0.9 - 0.2 * len(missing)) if known else 0.0,
-        missing=missing,
-    )
+def compare(
+    a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options | None = None
+) -> tuple[diff.Diff, list[Finding]]:
+    """Return how the peaks of the fullest devices of two runs, or two files, differ; and a finding if they do.
 
-
-def subject(devices: Sequence[Device], ranks: Sequence[int], path: str) -> str:
-    """Of whom a sentence tells: ranks, else of several files the one."""
-    several = len({device.path for device in devices}) > 1
-    return PurePath(path).name if path and several and not ranks else listed(ranks)
-
-
-def oom_sentence(devices: Sequence[Device], present: dict[str, Finding]) -> str:
-    """Who, when, where, how much, and what held the rest."""
-    ranks = present["memory.oom"].ranks
-    path, oom = next((device.path, device.oom) for device in devices if device.oom)
-    kind, held = largest(oom.categories)
-    leak = present.get("memory.leak")
-    return (
-        f"{subject(devices, ranks, path)} ran out of memory{when_and_where(oom)}:"
-        f" it asked for {size(oom.requested_bytes)} with {size(oom.device_free_bytes)} left;"
-        f" {kind.replace('_', ' ')} hold {share(held, oom.allocated_bytes)} of {size(oom.allocated_bytes)}"
-        + (f"; {lower(leak.title)}" if leak and set(leak.ranks) & set(ranks) else "")
-    )
-
-
-def when_and_where(oom: Oom) -> str:
-    step = "" if oom.step is None else f" at step {oom.step}"
-    return step + (f" while computing {place(oom.frames[0])}" if oom.frames else "")
-
-
-def lower(title: str) -> str:
-    return title[:1].lower() + title[1:]
-
-
-def lacking(devices: Iterable[Device]) -> list[str]:
-    """Evidence that would have made the verdict firmer."""
-    devices = list(devices)
-    wanted = {
-        "exact categories (guessed from stacks and lifetimes)": any(not d.categories_exact for d in devices),
-        "the memory limit of the device": not any(d.limit_bytes or d.oom for d in devices),
-    }
-    told = dict.fromkeys(what for device in devices for what in device.lacking)
-    return [*told, *(what for what, lacks in wanted.items() if lacks)]
+    Raises:
+        InputError: One of them cannot be read.
+    """
+    first, second = diff.fullest(a, options), diff.fullest(b, options)
+    difference = diff.between(first, second, options)
+    return difference, comparison_findings(difference, second)

@@ -1,5 +1,10 @@
-"""What faces draw of one snapshot, as small tables."""
+"""What faces draw of one snapshot, as small tables: timelines, groups, blocks, segments, events, settings.
 
+Every function takes an artefact, the options of reading, and mostly a device (its index in the file) and an entry (a
+position in the device's trace; -1: before the first). Each raises InputError where the file cannot be read.
+"""
+
+from collections.abc import Mapping
 from itertools import pairwise
 
 import msgspec
@@ -7,25 +12,27 @@ import numpy as np
 import pandas as pd
 
 from analyzers import store
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers
 from analyzers.errors import InputError
-from analyzers.memory.answers.allocator_state import blocks_at, free_at, life_of, named, segments_at
-from analyzers.memory.answers.history import events_of, found, segment_lives
-from analyzers.memory.answers.owner_tree import tree as tree_of
+from analyzers.memory.answers import allocator_state, history
+from analyzers.memory.answers.owner_tree import owner_tree
 from analyzers.memory.answers.stacks import top_stacks as largest_stacks
-from analyzers.memory.answers.step_use import alive_after, step_uses
-from analyzers.memory.categories.allocation_phase import NAMES, phases_of
+from analyzers.memory.answers.step_use import live_bytes_by_group, step_uses
+from analyzers.memory.categories.allocation_phase import PHASE_NAMES, allocation_phases
 from analyzers.memory.categories.categorise import categorise
-from analyzers.memory.categories.grouping import held
-from analyzers.memory.loading import opened, replayed
-from analyzers.memory.model import DeviceTrace, StepUse
-from analyzers.memory.reading.reader import CATEGORIES
-from analyzers.memory.replay.arenas import Placed, used
-from analyzers.memory.replay.lifetimes import BEFORE, PENDING, Replay
+from analyzers.memory.categories.grouping import group_live_blocks
+from analyzers.memory.loading import open_replay, open_snapshot
+from analyzers.memory.model import StepUse
+from analyzers.memory.reading.schema import CATEGORIES, Action
+from analyzers.memory.reading.snapshot import DeviceTrace
+from analyzers.memory.replay.arenas import BlockArenas
+from analyzers.memory.replay.lifetimes import BEFORE, Replay
 from analyzers.memory.replay.step_clock import step_clock
 from analyzers.run import Artefact
 
 STATE_NAMES = ("inactive", "active", "pending_free")
+Window = tuple[int, int]
+"""Entries: the first one, and the one beyond the last."""
 
 
 def timeline(
@@ -33,33 +40,33 @@ def timeline(
     options: store.Options | None = None,
     device: int = 0,
     buckets: int = 200,
-    window: tuple[int, int] | None = None,
+    window: Window | None = None,
 ) -> pd.DataFrame:
-    """Allocated bytes over the entries `window` (first, beyond last; all by default), at most `buckets` rows.
+    """Return the allocated bytes over the entries of a window (all by default), in at most `buckets` rows.
 
-    Columns: entry, time_us, allocated, reserved, pending (the part of allocated whose release waits for a stream), a
-    column a category (they sum to allocated), oom (bytes of the request that failed at this very entry, else 0).
-    Each row is one instant that really was: of its bucket the one with the most allocated, so every peak survives. A
-    failed request has a row of its own, as far as these take no more than half of all: the last ones do.
+    Columns: entry, time_us, allocated, reserved, pending (the part of allocated whose free waits for a stream), a
+    column per category (they sum to allocated), oom (bytes of the request that failed at this very entry, else 0).
+    Each row is one real instant: the one of its bucket with the most allocated bytes, so every peak is kept. A failed
+    request has a row of its own, as long as these take no more than half of all rows: the last ones do.
     Without a trace the single row is the state at the snapshot, its entry -1.
     """
-    replay = replayed(artefact, options, device)
-    return frame(replay, highest(replay, buckets, window))
+    replay = open_replay(artefact, options, device)
+    return timeline_rows(replay, highest_instants(replay, buckets, window))
 
 
-def highest(replay: Replay, buckets: int, window: tuple[int, int] | None) -> Column:
-    """Of each of at most `buckets` stretches of entries the instant with the most allocated."""
+def highest_instants(replay: Replay, buckets: int, window: Window | None) -> Integers:
+    """Return for each of at most `buckets` ranges of entries the instant with the most allocated bytes."""
     first, last = window or (0, len(replay.trace))
     first, last = max(first, 0), min(last, len(replay.trace))
     if first >= last:
         return np.array([BEFORE])
-    failed = replay.trace.where("oom")
+    failed = replay.trace.where(Action.OOM)
     failed = failed[(failed >= first) & (failed < last)]
-    # What was freed just before the request failed would otherwise stand in its place, being higher.
+    # Alone in a bucket: the instant before a failure is often higher, as memory was freed to make room in vain.
     alone = failed[max(len(failed) - (buckets + 1) // 4, 0) :]
     even = np.linspace(first, last, min(buckets - 2 * len(alone), last - first) + 1).astype(np.int64)
     edges = np.unique(np.concatenate([even, alone, alone + 1]))
-    return np.array([low + int(replay.live[low:high].argmax()) for low, high in pairwise(edges)])
+    return np.array([low + int(replay.live_bytes[low:high].argmax()) for low, high in pairwise(edges)])
 
 
 def places(
@@ -68,50 +75,51 @@ def places(
     device: int = 0,
     by: str = "pool",
     buckets: int = 200,
-    window: tuple[int, int] | None = None,
+    window: Window | None = None,
 ) -> pd.DataFrame:
-    """Allocated bytes by `pool`, `stream` or `phase` at the instants of `timeline`.
+    """Return the allocated bytes by `pool`, `stream` or `phase` at the instants of `timeline`.
 
-    Columns: entry, time_us, allocated, and one a pool (`0.0` is the common one, `?` what no file before torch 2.12
-    tells), stream (`stream 0`) or phase (forward, backward, optimizer, other, `before the trace`: in which it was
-    allocated); they sum to allocated, with `others` where there are too many to name.
+    Columns: entry, time_us, allocated, and one per pool (`0.0` is the common one, `?` one that no file before torch
+    2.12 records), stream (`stream 0`) or phase of allocation (forward, backward, optimizer, other, `before the trace`);
+    they sum to allocated, with `others` where there are too many to name.
 
     Raises:
         InputError: There is no such grouping.
     """
     if by not in ("pool", "stream", "phase"):
         raise InputError(f"cannot place by {by}", "choose one of pool, stream, phase")
-    replay = replayed(artefact, options, device)
-    instants = highest(replay, buckets, window)
-    layers = by_phase(replay, instants) if by == "phase" else by_place(replay, instants, by)
-    table = frame(replay, instants)[["entry", "time_us", "allocated"]]
+    replay = open_replay(artefact, options, device)
+    instants = highest_instants(replay, buckets, window)
+    layers = bytes_by_phase(replay, instants) if by == "phase" else bytes_by_arena(replay, instants, by)
+    table = timeline_rows(replay, instants)[["entry", "time_us", "allocated"]]
     others = table["allocated"] - sum(layers.values())
     return table.assign(**layers, **({"others": others} if others.any() else {}))
 
 
-def by_place(replay: Replay, instants: Column, by: str) -> dict[str, Column]:
-    """Bytes after each of the instants by pool or stream, the one with the highest peak first."""
-    placed = Placed(replay)
-    names = placed.named(by)
-    parts = {name: placed.part(np.flatnonzero(names == name)) for name in dict.fromkeys(names[used(placed)])}
-    return {name: parts[name].after(instants) for name in sorted(parts, key=lambda name: -parts[name].peak[0])}
+def bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str, Integers]:
+    """Return the bytes after each instant by pool or stream, the one with the highest peak first."""
+    arenas = BlockArenas(replay)
+    names = arenas.pool_names if by == "pool" else arenas.stream_names
+    curves = {name: arenas.usage(np.flatnonzero(names == name)) for name in dict.fromkeys(names[arenas.used])}
+    by_peak = sorted(curves, key=lambda name: -curves[name].peak[0])
+    return {name: curves[name].after(instants) for name in by_peak}
 
 
-def by_phase(replay: Replay, instants: Column) -> dict[str, Column]:
-    """Bytes after each of the instants by the phase in which they were allocated."""
-    layers = alive_after(replay.lifetimes, phases_of(replay), len(NAMES), instants)
-    return {NAMES[number]: layers[number] for number in NAMES}
+def bytes_by_phase(replay: Replay, instants: Integers) -> Mapping[str, Integers]:
+    """Return the bytes after each instant by the phase in which they were allocated."""
+    layers = live_bytes_by_group(replay.lifetimes, allocation_phases(replay), len(PHASE_NAMES), instants)
+    return {name: layers[number] for number, name in PHASE_NAMES.items()}
 
 
 def cached(
     artefact: Artefact,
     options: store.Options | None = None,
     device: int = 0,
-    window: tuple[int, int] | None = None,
+    window: Window | None = None,
     limit: int = 500,
 ) -> pd.DataFrame:
-    """The life of every reserved range, mapped and unmapped parts too; see `history.segment_lives`."""
-    return segment_lives(opened(artefact, options).device(device), window, limit)
+    """Return the life of every reserved range, mapped and unmapped parts too (`answers.history.segment_lives`)."""
+    return history.segment_lives(open_snapshot(artefact, options).device(device), window, limit)
 
 
 def events(
@@ -122,96 +130,95 @@ def events(
     count: int = 100,
     text: str = "",
 ) -> pd.DataFrame:
-    """Entries as the allocator wrote them; see `history.events_of`."""
-    return events_of(replayed(artefact, options, device), first, count, text)
+    """Return entries as the allocator wrote them, of all or of those that match a text (`answers.history.events`)."""
+    return history.events(open_replay(artefact, options, device), first, count, text)
 
 
 def search(
     artefact: Artefact, text: str, options: store.Options | None = None, device: int = 0, limit: int = 100
 ) -> pd.DataFrame:
-    """Blocks by frame, label, category, address or size; see `history.found`."""
-    return found(replayed(artefact, options, device), text, limit)
+    """Return blocks by frame, label, category, address or size (`answers.history.search_blocks`)."""
+    return history.search_blocks(open_replay(artefact, options, device), text, limit)
 
 
 def settings(artefact: Artefact, options: store.Options | None = None) -> pd.DataFrame:
-    """The allocator's settings, empty where the file has none. Columns: key, value (both text)."""
-    told: dict[str, str] = opened(artefact, options).columns.meta["settings"]
-    return pd.DataFrame(list(told.items()), columns=["key", "value"])
+    """Return the allocator's settings, empty where the file has none. Columns: key, value (both text)."""
+    return pd.DataFrame(list(open_snapshot(artefact, options).settings.items()), columns=["key", "value"])
 
 
-def frame(replay: Replay, instants: Column) -> pd.DataFrame:
-    """The rows of a timeline at ascending instants."""
+def timeline_rows(replay: Replay, instants: Integers) -> pd.DataFrame:
+    """Return the rows of a timeline at ascending instants."""
     time = replay.trace.entry("time")
-    live = np.concatenate([[replay.start], replay.live])
+    live = np.concatenate([[replay.start], replay.live_bytes])
+    at_end = instants[0] == BEFORE  # no trace: the only row is the state at the snapshot
     table = {
         "entry": instants,
         "time_us": time[np.maximum(instants, 0)] if len(time) else np.zeros(len(instants), np.int64),
         "allocated": live[instants + 1],
-        "reserved": reserved_at(replay, instants),
-        "pending": replay.pending[instants] if len(time) and instants[0] != BEFORE else pending_at_end(replay.trace),
+        "reserved": np.array([replay.trace.reserved_bytes]) if at_end else replay.reserved[instants],
+        "pending": np.array([replay.pending_at_end]) if at_end or not len(time) else replay.pending_bytes[instants],
     }
-    layers = by_category(replay, instants)
-    return pd.DataFrame(table | dict(zip(CATEGORIES, layers, strict=True)) | {"oom": refused(replay.trace, instants)})
+    layers = bytes_by_category(replay, instants)
+    failed = failed_bytes(replay.trace, instants)
+    return pd.DataFrame(table | dict(zip(CATEGORIES, layers, strict=True)) | {"oom": failed})
 
 
-def refused(trace: DeviceTrace, instants: Column) -> Column:
-    """Bytes of the request that failed at each instant, 0 where none did."""
-    failed = np.isin(instants, trace.where("oom"))
+def failed_bytes(trace: DeviceTrace, instants: Integers) -> Integers:
+    """Return the bytes of the request that failed at each instant, 0 where none did."""
+    failed = np.isin(instants, trace.where(Action.OOM))
     return np.where(failed, trace.entry("size")[np.maximum(instants, 0)], 0) if len(trace) else failed.astype(np.int64)
 
 
-def pending_at_end(trace: DeviceTrace) -> Column:
-    return np.array([trace.block("requested")[trace.block("state") == PENDING].sum()])
+def bytes_by_category(replay: Replay, instants: Integers) -> Integers:
+    """Return the bytes alive at each of the ascending instants: an array (category, instant).
 
-
-def reserved_at(replay: Replay, instants: Column) -> Column:
-    if instants[0] == BEFORE:
-        return np.array([replay.trace.reserved_bytes])
-    found: Column = replay.reserved[instants]
-    return found
-
-
-def by_category(replay: Replay, instants: Column) -> Column:
-    """Bytes alive at each of the ascending instants: (category, instant)."""
+    Sums the changes of all entries by (the instant that follows, category), as the derived column of categories allows:
+    this takes a tenth of the time of looking at the blocks.
+    """
     lives, guess = replay.lifetimes, categorise(replay)
     older = guess.sums(lives, np.flatnonzero(lives.born == BEFORE))
-    first, count = int(instants[-1]) + 1, len(instants)
-    reached = np.repeat(np.arange(count, dtype=np.int32), np.diff(instants, prepend=BEFORE))
-    key = reached * len(CATEGORIES) + replay.trace.entry("kind")[:first]
-    changes = np.bincount(key, replay.changes[:first], count * len(CATEGORIES)).reshape(count, -1)
-    held: Column = changes.cumsum(axis=0).astype(np.int64).T + np.array(list(older.values()))[:, None]
-    return held
+    entries, count = int(instants[-1]) + 1, len(instants)
+    following = np.repeat(np.arange(count, dtype=np.int32), np.diff(instants, prepend=BEFORE))
+    key = following * len(CATEGORIES) + replay.trace.entry("entry_category")[:entries]
+    changes: Integers = np.bincount(key, replay.changes[:entries], count * len(CATEGORIES)).reshape(count, -1)
+    live: Integers = changes.cumsum(axis=0).astype(np.int64).T + np.array(list(older.values()))[:, None]
+    return live
 
 
 def steps(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """The steps that the trace holds whole, in order.
+    """Return the steps that the trace holds whole, in order.
 
-    Columns: step, first_entry, last_entry, peak_bytes, peak_index, end_bytes, a column a category: the bytes at the
+    Columns: step, first_entry, last_entry, peak_bytes, peak_index, end_bytes, a column per category: the bytes at the
     step's end, which sum to end_bytes.
     """
-    replay = replayed(artefact, options, device)
+    replay = open_replay(artefact, options, device)
     uses = [msgspec.structs.asdict(use) for use in step_uses(replay, categorise(replay))]
-    flat = [use | use.pop("end_categories") for use in uses]
-    return pd.DataFrame(flat, columns=[*StepUse.__struct_fields__[:-1], *CATEGORIES])
+    rows = [use | use.pop("end_categories") for use in uses]
+    return pd.DataFrame(rows, columns=[*StepUse.__struct_fields__[:-1], *CATEGORIES])
 
 
 def clock(
     artefact: Artefact, options: store.Options | None = None, device: int = 0, logged: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """Which entries lie in which step; see `clock.step_clock`."""
-    return step_clock(opened(artefact, options).device(device), logged)
+    """Return which entries lie in which step (`replay.step_clock`)."""
+    return step_clock(open_snapshot(artefact, options).device(device), logged)
 
 
 def categories(
     artefact: Artefact, options: store.Options | None = None, device: int = 0, entry: int | None = None
 ) -> pd.DataFrame:
-    """Bytes by category after `entry` (the peak by default). Columns: category, bytes, blocks."""
-    replay = replayed(artefact, options, device)
+    """Return the bytes by category after `entry` (the peak by default). Columns: category, bytes, blocks."""
+    replay = open_replay(artefact, options, device)
     guess = categorise(replay)
-    rows = replay.lifetimes.alive(replay.peak[1] if entry is None else entry)
+    rows = alive_after(replay, entry)
     sums = guess.sums(replay.lifetimes, rows)
     count = np.bincount(guess.category[rows], minlength=len(CATEGORIES))
     return pd.DataFrame({"category": list(sums), "bytes": list(sums.values()), "blocks": count})
+
+
+def alive_after(replay: Replay, entry: int | None) -> Integers:
+    """Return the rows of the blocks alive after `entry`; None stands for the peak."""
+    return replay.lifetimes.alive(replay.peak[1] if entry is None else entry)
 
 
 def top_stacks(
@@ -221,13 +228,15 @@ def top_stacks(
     entry: int | None = None,
     limit: int = 20,
 ) -> pd.DataFrame:
-    """What holds the most after `entry` (the peak by default). Columns: bytes, count, category, label, frames."""
-    snapshot = opened(artefact, options)
+    """Return the stacks that allocated the most of what is alive after `entry` (the peak by default).
+
+    Columns: bytes, count, category, label, frames.
+    """
+    snapshot = open_snapshot(artefact, options)
     replay = Replay(snapshot.device(device))
-    rows = replay.lifetimes.alive(replay.peak[1] if entry is None else entry)
-    found = largest_stacks(snapshot, replay.lifetimes, categorise(replay), rows, limit)
+    stacks = largest_stacks(snapshot, replay.lifetimes, categorise(replay), alive_after(replay, entry), limit)
     columns = ["bytes", "count", "category", "label", "frames"]
-    return pd.DataFrame([[getattr(stack, name) for name in columns] for stack in found], columns=columns)
+    return pd.DataFrame([[getattr(stack, name) for name in columns] for stack in stacks], columns=columns)
 
 
 def tree(
@@ -238,60 +247,63 @@ def tree(
     entry: int | None = None,
     depth: int | None = None,
 ) -> pd.DataFrame:
-    """What is alive after `entry` (the peak by default) by `category`, `module`, `line` or `stack`; see `tree.tree`."""
-    return tree_of(held(replayed(artefact, options, device), by, entry), depth)
+    """Return what is alive after `entry` (the peak by default) by `category`, `module`, `line` or `stack`.
+
+    See `answers.owner_tree` for the columns.
+    """
+    return owner_tree(group_live_blocks(open_replay(artefact, options, device), by, entry), depth)
 
 
 def state(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """The blocks alive after any entry, and the segments around them; see `state.blocks_at`."""
-    return blocks_at(replayed(artefact, options, device), entry)
+    """Return the blocks alive after any entry, and the segments around them (`answers.allocator_state.blocks_at`)."""
+    return allocator_state.blocks_at(open_replay(artefact, options, device), entry)
 
 
 def segments(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """The reserved ranges after any entry, neighbours joined. Columns: address, bytes."""
-    ranges = segments_at(opened(artefact, options).device(device), entry)
+    """Return the reserved ranges after any entry, adjacent ones joined. Columns: address, bytes."""
+    ranges = allocator_state.segments_at(open_snapshot(artefact, options).device(device), entry)
     return pd.DataFrame(ranges, columns=["address", "bytes"])
 
 
 def free(
     artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0, limit: int = 500
 ) -> pd.DataFrame:
-    """What was free after any entry, the largest piece first; see `state.free_at`."""
-    return free_at(replayed(artefact, options, device), entry).head(limit)
+    """Return the free blocks after any entry, the largest first (`answers.allocator_state.free_at`)."""
+    return allocator_state.free_at(open_replay(artefact, options, device), entry).head(limit)
 
 
 def files(artefact: Artefact, options: store.Options | None = None) -> set[str]:
-    """The source files that the stacks of a snapshot name."""
-    snapshot = opened(artefact, options)
+    """Return the source files that the stacks of a snapshot name."""
+    snapshot = open_snapshot(artefact, options)
     return {snapshot.text(int(number)) for number in np.unique(snapshot.columns["frame_file"])}
 
 
 def life(artefact: Artefact, address: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Every block that ever held an address; see `state.life_of`."""
-    return life_of(replayed(artefact, options, device), address)
+    """Return every block that ever contained an address (`answers.allocator_state.blocks_of_address`)."""
+    return allocator_state.blocks_of_address(open_replay(artefact, options, device), address)
 
 
 def blocks(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Every block at the snapshot, in order of address.
+    """Return every block at the snapshot, in order of address.
 
     Columns: segment (its address), segment_bytes, stream, pool, address, size, requested, state, frame.
     """
-    snapshot = opened(artefact, options)
+    snapshot = open_snapshot(artefact, options)
     trace = snapshot.device(device)
     c = snapshot.columns
-    placed, segment = Placed(Replay(trace)), trace.block("segment")
-    place = c["segment_place"][segment]
+    arenas, segment = BlockArenas(Replay(trace)), trace.block("segment")
+    arena: Column = c["segment_arena"][segment]
     table = pd.DataFrame(
         {
             "segment": c["segment_address"][segment],
             "segment_bytes": c["segment_total"][segment],
-            "stream": placed.streams[place],
-            "pool": placed.named("pool")[place],
+            "stream": arenas.streams[arena],
+            "pool": arenas.pool_names[arena],
             "address": trace.block("address"),
             "size": trace.block("size"),
             "requested": trace.block("requested"),
             "state": np.array(STATE_NAMES, object)[trace.block("state")],
-            "frame": named(trace.block("stack"), snapshot.frames.line),
+            "frame": allocator_state.texts_of(trace.block("stack"), snapshot.frames.line),
         }
     )
     return table.sort_values(["segment", "address"], ignore_index=True)

@@ -35,7 +35,7 @@ def test_both_tables_agree(printed):
     ours = Counter()
     for category, _, size in peak:
         ours[category] += size
-    assert dict(ours) == {holder.name: holder.bytes for holder in theirs.holders}
+    assert dict(ours) == {holder.name: holder.bytes for holder in theirs.categories}
     assert {mark.name: mark.bytes for mark in theirs.high_water} == {
         name: highest[name] for name in ("temporary", "communication") if highest[name]
     }

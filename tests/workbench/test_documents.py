@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.memory import with_further
+from analyzers.memory import extend
 from analyzers.run import Kind
 from analyzers.store import Options
 from analyzers.words import size
@@ -105,12 +105,12 @@ def test_a_healthy_run_has_nothing_to_explain():
 def test_what_is_asked_for_beside_stands_in_every_document(oom, form):
     snapshots = oom.of(Kind.SNAPSHOT)
     usual = ask("memory", oom, Options())
-    further = with_further(usual, snapshots, Options(), breakdown=True, changes="batch=2x")
+    further = extend(usual, snapshots, Options(), breakdown=True, changes="batch=2x")
     assert not usual.data.breakdown
     flat = render(further, form, oom)
     told = max(further.data.what_if, key=lambda answer: answer.new_peak_bytes)
     assert size(told.new_peak_bytes) in flat
     fullest = max(further.data.breakdown, key=lambda one: one.peak_bytes)
-    for holder in fullest.holders:
+    for holder in fullest.categories:
         assert size(holder.bytes) in flat
     assert json.loads(render(further, Format.JSON, oom))["data"]["what_if"][0]["changes"][0]["value"] == "2x"

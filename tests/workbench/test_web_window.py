@@ -60,8 +60,8 @@ def memory_without_marks(artefact, logged):
     from analyzers.memory.replay import step_clock
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(step_clock, "steps", lambda _trace: [])
-    found = step_clock.step_clock(loading.opened(artefact).device(0), logged)
+    patch.setattr(step_clock, "annotated_steps", lambda _trace: [])
+    found = step_clock.step_clock(loading.open_snapshot(artefact).device(0), logged)
     patch.undo()
     return found
 

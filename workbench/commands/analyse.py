@@ -92,12 +92,12 @@ def memory_with_tables(
     paths: Sequence[Path], read: ReadOptions, document: DocumentOptions, tables: MemoryTables, fail_on: FailOn | None
 ) -> Exit:
     """Deliver the memory report with the tables that `--breakdown` and `--what-if` ask for."""
-    from analyzers.memory import with_further
+    from analyzers.memory import extend
 
     options, run = reader_options(read), find_run(paths)
     snapshots = required_files(run, *ROOMS["memory"])
     report = memory_report(run, options)
-    whole = with_further(report, snapshots, options, breakdown=tables.breakdown, changes=tables.changes)
+    whole = extend(report, snapshots, options, breakdown=tables.breakdown, changes=tables.changes)
     return deliver(whole, document, run, fail_on)
 
 

@@ -1,1 +1,1 @@
-"""answers."""
+"""Answer one question about memory per module, as data: no sentences here."""

@@ -1,155 +1,168 @@
-"""The allocator at any entry of a trace: its segments and the blocks in them; the life of one address."""
+"""The allocator after any entry: its segments, the blocks in them, what is free; and the blocks of one address."""
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
-from analyzers.columns import Column
-from analyzers.memory.answers.stacks import shown
+from analyzers.columns import Column, Integers, Mask
+from analyzers.memory.answers.stacks import stack_lines
 from analyzers.memory.categories.categorise import categorise
-from analyzers.memory.model import DeviceTrace
-from analyzers.memory.reading.reader import ACTION_OF, CATEGORIES
-from analyzers.memory.replay.arenas import Placed
+from analyzers.memory.reading.schema import RESERVING, RETURNING, Action, category_names
+from analyzers.memory.reading.snapshot import DeviceTrace
+from analyzers.memory.replay.arenas import BlockArenas
 from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.reserved import GROWS, SHRINKS
 
-FREE_REQUESTED = ACTION_OF["free_requested"]
 UNIT = np.uint64(512)
-Ranges = list[tuple[int, int]]
+"""The allocator gives whole units of so many bytes (kMinBlockSize)."""
+
+Range = tuple[int, int]
+"""An address and a number of bytes from there."""
 
 
-def segments_at(trace: DeviceTrace, entry: int) -> Ranges:
-    """(address, bytes) of the reserved ranges after an entry, neighbours joined."""
-    return joined(ranges_at(trace, entry))
+def segments_at(trace: DeviceTrace, entry: int) -> list[Range]:
+    """Return the reserved ranges after an entry, adjacent ones joined."""
+    return join_adjacent(ranges_at(trace, entry))
 
 
-def ranges_at(trace: DeviceTrace, entry: int) -> Ranges:
-    """The reserved ranges as they were taken: those at the end, walked backwards."""
-    c = trace.snapshot.columns
-    ranges = [(int(c["segment_address"][s]), int(c["segment_total"][s])) for s in trace.segments]
-    action = trace.entry("action")
-    changed = np.flatnonzero(np.isin(action, [*GROWS, *SHRINKS]))
-    for index in changed[changed > entry][::-1]:
-        address, size = int(trace.entry("addr")[index]), int(trace.entry("size")[index])
-        if action[index] in SHRINKS:
-            ranges.append((address, size))
+def ranges_at(trace: DeviceTrace, entry: int) -> list[Range]:
+    """Return the reserved ranges after an entry, as they were taken.
+
+    Walks backwards from the segments at the end, which are known exactly: an entry that gave a range back adds it, an
+    entry that took one cuts it out.
+    """
+    ranges = list(zip(trace.segment("address").tolist(), trace.segment("total").tolist(), strict=True))
+    action, addr, size = (trace.entry(name) for name in ("action", "addr", "size"))
+    changed = np.flatnonzero(np.isin(action, [*RESERVING, *RETURNING]))
+    for index in changed[changed > entry][::-1].tolist():
+        start, length = int(addr[index]), int(size[index])
+        if action[index] in RETURNING:
+            ranges.append((start, length))
         else:
-            ranges = [part for one in ranges for part in without(one, address, address + size)]
+            ranges = [part for whole in ranges for part in cut_out(whole, start, start + length)]
     return ranges
 
 
-def without(one: tuple[int, int], start: int, stop: int) -> Ranges:
-    """What is left of a range when `start` to `stop` is cut out."""
-    low, high = one[0], one[0] + one[1]
+def cut_out(whole: Range, start: int, stop: int) -> list[Range]:
+    """Return what remains of a range when `start` to `stop` is cut out: nothing, one or two ranges."""
+    low, high = whole[0], whole[0] + whole[1]
     if stop <= low or high <= start:
-        return [one]
-    left = [(low, start - low)] if low < start else []
-    return [*left, (stop, high - stop)] if stop < high else left
+        return [whole]
+    before = [(low, start - low)] if low < start else []
+    return [*before, (stop, high - stop)] if stop < high else before
 
 
-def joined(ranges: Ranges) -> Ranges:
-    found: Ranges = []
+def join_adjacent(ranges: list[Range]) -> list[Range]:
+    """Return the ranges in order of address, those that touch as one."""
+    joined: list[Range] = []
     for address, size in sorted(ranges):
-        if found and found[-1][0] + found[-1][1] == address:
-            found[-1] = (found[-1][0], found[-1][1] + size)
+        if joined and joined[-1][0] + joined[-1][1] == address:
+            joined[-1] = (joined[-1][0], joined[-1][1] + size)
         else:
-            found.append((address, size))
-    return found
+            joined.append((address, size))
+    return joined
+
+
+def alive_by_address(replay: Replay, entry: int) -> Integers:
+    """Return the rows of the blocks alive after an entry, in order of address."""
+    rows = replay.lifetimes.alive(entry)
+    return rows[np.argsort(replay.lifetimes.addr[rows], kind="stable")]
 
 
 def blocks_at(replay: Replay, entry: int) -> pd.DataFrame:
-    """The blocks alive after an entry, in order of address.
+    """Return the blocks alive after an entry, in order of address.
 
     Columns: segment (the reserved range around it; 0: none known), segment_bytes, stream, pool, address, requested,
     state (active or pending_free), category, label, born (entry; -1: before the first), frame.
     """
     lives, guess, trace = replay.lifetimes, categorise(replay), replay.trace
-    rows = lives.alive(entry)
-    rows = rows[np.argsort(lives.addr[rows], kind="stable")]
-    placed = Placed(replay)
-    place = placed.of_life[rows]
-    owner = around(segments_at(trace, entry), lives.addr[rows])
+    rows = alive_by_address(replay, entry)
+    arenas = BlockArenas(replay)
+    arena = arenas.by_block[rows]
+    segment = enclosing_ranges(segments_at(trace, entry), lives.addr[rows])
     return pd.DataFrame(
-        owner
+        segment
         | {
-            "stream": placed.streams[place],
-            "pool": placed.named("pool")[place],
+            "stream": arenas.streams[arena],
+            "pool": arenas.pool_names[arena],
             "address": lives.addr[rows],
             "requested": lives.size[rows],
-            "state": np.where(pending(replay, rows, entry), "pending_free", "active"),
-            "category": np.array(CATEGORIES, object)[guess.category[rows]],
-            "label": named(lives.label[rows], trace.snapshot.text),
+            "state": np.where(is_pending(replay, rows, entry), "pending_free", "active"),
+            "category": category_names(guess.category[rows]),
+            "label": texts_of(lives.label[rows], trace.snapshot.text),
             "born": lives.born[rows],
-            "frame": named(lives.stack[rows], trace.snapshot.frames.line),
+            "frame": texts_of(lives.stack[rows], trace.snapshot.frames.line),
         }
     )
 
 
 def free_at(replay: Replay, entry: int) -> pd.DataFrame:
-    """The free pieces of the segments after an entry, the largest first; none where segments are made up (CPU).
+    """Return the free blocks of the segments after an entry, the largest first; none where segments are made up.
 
     Blocks are taken to fill whole units of 512 bytes, as the CUDA allocator gives them.
 
     Columns: address, bytes, segment, segment_bytes, split (others use the segment, so that it cannot be given back).
+
+    Example: a segment of 2048 bytes at 0 holds blocks at 512 (requested 300, so it ends at 1024) and at 1536 (500, ends
+    at 2048). Free ranges begin at the segment's start and at each block's end, sorted 0, 1024, 2048; they end at each
+    block's start and at the segment's end, sorted 512, 1536, 2048. Pair by pair: 0-512, 1024-1536, and one of no bytes.
     """
     trace, lives = replay.trace, replay.lifetimes
     ranges = [] if trace.snapshot.made_up_segments else sorted(ranges_at(trace, entry))
-    if trace.snapshot.columns["segment_expandable"][trace.segments].any():
-        ranges = joined(ranges)  # neighbours that were mapped one by one are one segment
-    rows = lives.alive(entry)
-    rows = rows[np.argsort(lives.addr[rows], kind="stable")]
-    place = around(ranges, lives.addr[rows])
-    inside = place["segment_bytes"] > 0
-    start, last = lives.addr[rows][inside], (place["segment"] + place["segment_bytes"])[inside]
-    stop = np.minimum(start + (lives.size[rows][inside].astype(np.uint64) + UNIT - 1) // UNIT * UNIT, last)
+    if trace.segment("expandable").any():
+        ranges = join_adjacent(ranges)  # parts that were mapped one by one are one segment
+    rows = alive_by_address(replay, entry)
+    around = enclosing_ranges(ranges, lives.addr[rows])
+    inside = around["segment_bytes"] > 0
+    start, segment_end = lives.addr[rows][inside], (around["segment"] + around["segment_bytes"])[inside]
+    stop = np.minimum(start + (lives.size[rows][inside].astype(np.uint64) + UNIT - 1) // UNIT * UNIT, segment_end)
     segment, size = np.array(ranges, np.uint64).reshape(-1, 2).T
-    # Between two neighbours, or one and the edge of its segment, what begins the k-th piece and what ends it.
     begins, ends = np.sort(np.concatenate([segment, stop])), np.sort(np.concatenate([segment + size, start]))
-    found = around(ranges, begins) | {"address": begins, "bytes": ends.astype(np.int64) - begins.astype(np.int64)}
-    table = pd.DataFrame(found | {"split": found["bytes"].astype(np.uint64) < found["segment_bytes"]})
+    columns = enclosing_ranges(ranges, begins)
+    columns |= {"address": begins, "bytes": ends.astype(np.int64) - begins.astype(np.int64)}
+    table = pd.DataFrame(columns | {"split": columns["bytes"].astype(np.uint64) < columns["segment_bytes"]})
     table = table[table["bytes"] > 0].sort_values(["bytes", "address"], ascending=[False, True], ignore_index=True)
     return table[["address", "bytes", "segment", "segment_bytes", "split"]]
 
 
-def around(ranges: Ranges, addresses: Column) -> dict[str, Column]:
-    """The range that each address lies in."""
+def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column]:
+    """Return the address and the bytes of the range around each address; 0 and 0 where there is none."""
     starts, sizes = np.array(ranges, np.uint64).reshape(-1, 2).T
-    place = np.searchsorted(starts, addresses, side="right")
+    position = np.searchsorted(starts, addresses, side="right")
+    # Position 0 means before all ranges: an empty range stands there.
     starts, sizes = np.insert(starts, 0, 0), np.insert(sizes, 0, 0)
-    inside = addresses - starts[place] < sizes[place]
-    return {"segment": np.where(inside, starts[place], 0), "segment_bytes": np.where(inside, sizes[place], 0)}
+    inside = addresses - starts[position] < sizes[position]
+    return {"segment": np.where(inside, starts[position], 0), "segment_bytes": np.where(inside, sizes[position], 0)}
 
 
-def pending(replay: Replay, rows: Column, entry: int) -> Column:
-    """Whether a block's release had been asked for by then: it waits for a stream."""
+def is_pending(replay: Replay, rows: Integers, entry: int) -> Mask:
+    """Return whether the free of each block had been requested by `entry`: it waits for a stream."""
     trace, lives = replay.trace, replay.lifetimes
-    asked = np.flatnonzero(trace.entry("action")[: entry + 1] == FREE_REQUESTED)
-    order = asked[np.argsort(trace.entry("addr")[asked], kind="stable")]  # by address, then by time
-    place = np.searchsorted(trace.entry("addr")[order], lives.addr[rows], side="right") - 1
+    requests = np.flatnonzero(trace.entry("action")[: entry + 1] == Action.FREE_REQUESTED)
+    order = requests[np.argsort(trace.entry("addr")[requests], kind="stable")]  # by address, then by time
     if not len(order):
         return np.zeros(len(rows), bool)
-    last = order[np.maximum(place, 0)]
-    same: Column = (place >= 0) & (trace.entry("addr")[last] == lives.addr[rows])
-    return same & (last > lives.born[rows])
+    position = np.searchsorted(trace.entry("addr")[order], lives.addr[rows], side="right") - 1
+    last = order[np.maximum(position, 0)]
+    requested: Mask = (position >= 0) & (trace.entry("addr")[last] == lives.addr[rows])
+    # An earlier request was for an earlier block at the same address.
+    return requested & (last > lives.born[rows])
 
 
-def named(numbers: Column, name: Any) -> Column:
-    """The text of each number, every text made once."""
+def texts_of(numbers: Column, text_of: Callable[[int], str]) -> Column:
+    """Return the text of each number; each text is made only once."""
     known, inverse = np.unique(numbers, return_inverse=True)
-    return np.array([name(int(number)) for number in known] or [""], object)[inverse.reshape(-1)]
+    return np.array([text_of(number) for number in known.tolist()] or [""], object)[inverse.reshape(-1)]
 
 
-def life_of(replay: Replay, address: int) -> pd.DataFrame:
-    """Every block that ever held an address, in order of time.
+def blocks_of_address(replay: Replay, address: int) -> pd.DataFrame:
+    """Return every block that ever contained an address, in order of time.
 
     Columns: born, died (entries; -1: before the first, the number of entries: alive at the end), address, requested,
-    category, label, frames (of the allocation; of the release where `freed_stack`), freed_stack.
+    category, label, frames (of the allocation; of the free where `freed_stack`), freed_stack.
     """
     lives, guess, snapshot = replay.lifetimes, categorise(replay), replay.trace.snapshot
-    wanted = np.uint64(address)
-    # A block of no bytes holds its own address.
-    rows = np.flatnonzero((lives.addr <= wanted) & (wanted - lives.addr < np.maximum(lives.size, 1).astype(np.uint64)))
+    rows = np.flatnonzero(lives.containing(address))
     rows = rows[np.argsort(lives.born[rows], kind="stable")]
     return pd.DataFrame(
         {
@@ -157,9 +170,9 @@ def life_of(replay: Replay, address: int) -> pd.DataFrame:
             "died": lives.died[rows],
             "address": lives.addr[rows],
             "requested": lives.size[rows],
-            "category": np.array(CATEGORIES, object)[guess.category[rows]],
-            "label": named(lives.label[rows], snapshot.text),
-            "frames": [shown(snapshot, int(stack)) for stack in lives.stack[rows]],
+            "category": category_names(guess.category[rows]),
+            "label": texts_of(lives.label[rows], snapshot.text),
+            "frames": [stack_lines(snapshot, stack) for stack in lives.stack[rows].tolist()],
             "freed_stack": lives.freed_stack[rows],
         }
     )

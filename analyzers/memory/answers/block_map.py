@@ -1,4 +1,4 @@
-"""Segments as rows of cells, each cell named after what fills it most: an allocator's state at any width."""
+"""Show segments as rows of cells, each named after the category that fills it most; and find what is at an address."""
 
 from bisect import bisect_right
 from typing import NamedTuple
@@ -6,78 +6,81 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analyzers.columns import Column
-from analyzers.memory.replay.simulator import UNIT
+from analyzers.columns import Column, Floats, Integers
+from analyzers.memory.replay.simulator import UNIT, round_up
+
+NO_BLOCK = -1
 
 
 def block_map(segments: pd.DataFrame, blocks: pd.DataFrame, cells: int, rows: int | None = None) -> pd.DataFrame:
-    """The segments of `views.segments`, largest first, with the blocks of `views.state` in `cells` equal parts.
+    """Return the segments of `views.segments`, largest first, each cut into `cells` equal parts.
 
-    Columns: address, bytes, used (requested bytes of its blocks), count (of them), owners (a list of `cells`
-    categories; "" where nothing is alive), filled (of each cell the row in `blocks` that has the most bytes in it; -1:
-    free). At most `rows` rows.
+    `blocks` are those of `views.state`. Columns: address, bytes, used (requested bytes of its blocks), count (of them),
+    owners (a list of `cells` categories; "" where nothing is alive), filled (for each cell the row in `blocks` that has
+    the most bytes in it; -1: free). At most `rows` rows.
     """
-    largest = segments.sort_values("bytes", ascending=False, kind="stable", ignore_index=True).head(
-        rows or len(segments)
-    )
+    largest = segments.sort_values("bytes", ascending=False, kind="stable", ignore_index=True)
+    largest = largest.head(rows or len(segments))
     inside = blocks[blocks["segment"].isin(largest["address"])]
-    held = inside.groupby("segment")["requested"].agg(["sum", "count"]).reindex(largest["address"], fill_value=0)
-    largest[["used", "count"]] = held.to_numpy()
-    owner, block = owners(largest, inside, cells)
-    largest["owners"], largest["filled"] = (pd.Series(one.tolist(), dtype=object) for one in (owner, block))
+    usage = inside.groupby("segment")["requested"].agg(["sum", "count"]).reindex(largest["address"], fill_value=0)
+    largest[["used", "count"]] = usage.to_numpy()
+    category, block = owners_of_cells(largest, inside, cells)
+    largest["owners"] = pd.Series(category.tolist(), dtype=object)
+    largest["filled"] = pd.Series(block.tolist(), dtype=object)
     return largest
 
 
-def owners(segments: pd.DataFrame, blocks: pd.DataFrame, cells: int) -> tuple[Column, Column]:
-    """Of each cell of each segment the category that has the most bytes in it, and the largest block of that one."""
+def owners_of_cells(segments: pd.DataFrame, blocks: pd.DataFrame, cells: int) -> tuple[Column, Column]:
+    """Return for each cell of each segment the category that fills it most, and the largest block of that category."""
     start, total = segments["address"].to_numpy(np.uint64), segments["bytes"].to_numpy(float)
+    # Offsets from the lowest address: floats hold these exactly, but not addresses beyond 2**53.
     base = start.min(initial=2**63)
     # Rows of edges in order of address, so that one pass over the blocks serves all segments.
     order = np.argsort(start, kind="stable")
     edges = (start - base).astype(float)[order, None] + total[order, None] * np.linspace(0, 1, cells + 1)
     most, owner = np.zeros((len(segments), cells)), np.full((len(segments), cells), "", object)
-    block = np.full(owner.shape, -1)
+    block = np.full(owner.shape, NO_BLOCK)
     for name, part in blocks.groupby("category"):
-        amount = np.diff(below(part, base, edges))
+        amount = np.diff(bytes_below(part, base, edges))
         more = amount > most
-        owner[more], block[more] = str(name), fills(part, base, edges)[more]
+        owner[more], block[more] = str(name), largest_block_of_cells(part, base, edges)[more]
         most = np.maximum(most, amount)
-    back = np.argsort(order)
-    return owner[back], block[back]
+    restore = np.argsort(order)
+    return owner[restore], block[restore]
 
 
-def below(blocks: pd.DataFrame, base: np.uint64, offsets: Column) -> Column:
-    """Bytes of these blocks, which come by address, below some offsets from `base`.
+def bytes_below(blocks: pd.DataFrame, base: np.uint64, offsets: Floats) -> Floats:
+    """Return the bytes of these blocks (sorted by address) that lie below each offset from `base`.
 
-    Blocks do not overlap, so these grow linearly inside a block and stay level between two: interpolating between their
-    ends is exact, however many there are.
+    Blocks do not overlap, so this grows linearly inside a block and is constant between two: interpolating between the
+    blocks' ends is exact, however many there are.
     """
     start = (blocks["address"].to_numpy(np.uint64) - base).astype(float)
     size = blocks["requested"].to_numpy(float)
     after = size.cumsum()
     knots = np.stack([start, start + size], axis=1).ravel()
-    found: Column = np.interp(offsets, knots, np.stack([after - size, after], axis=1).ravel())
-    return found
+    below: Floats = np.interp(offsets, knots, np.stack([after - size, after], axis=1).ravel())
+    return below
 
 
-def fills(blocks: pd.DataFrame, base: np.uint64, edges: Column) -> Column:
-    """Of each cell between two edges the block, by its label, that has the most bytes in it; -1: none."""
+def largest_block_of_cells(blocks: pd.DataFrame, base: np.uint64, edges: Floats) -> Integers:
+    """Return for each cell between two edges the block (by its row label) with the most bytes in it; -1: none."""
     start = (blocks["address"].to_numpy(np.uint64) - base).astype(float)
     end = start + blocks["requested"].to_numpy(float)
-    # What lies between two neighbouring cuts is of one block, or free, and in one cell.
+    # Between two neighbouring cuts everything belongs to one block, or is free, and lies in one cell.
     cuts = np.unique(np.concatenate([start, edges.ravel()]))
     row = np.searchsorted(start, cuts, side="right") - 1
     stop = np.where(row < 0, -np.inf, end[row])
     length = np.minimum(stop, np.append(cuts[1:], cuts[-1])) - cuts
     cell = np.searchsorted(edges.ravel(), cuts, side="right") - 1
-    order = np.lexsort((length, cell))  # the longest of a cell comes last, and stays
-    found = np.full(edges.size, -1)
-    found[cell[order]] = np.where(length[order] > 0, blocks.index.to_numpy()[row[order]], -1)
-    return found.reshape(edges.shape)[:, :-1]
+    order = np.lexsort((length, cell))  # the longest piece of a cell comes last, and so stays
+    block = np.full(edges.size, NO_BLOCK)
+    block[cell[order]] = np.where(length[order] > 0, blocks.index.to_numpy()[row[order]], NO_BLOCK)
+    return block.reshape(edges.shape)[:, :-1]
 
 
-class Spot(NamedTuple):
-    """What lies at an address: the block in the row `block` of the state, or a free piece (-1) of `bytes` bytes.
+class AddressContent(NamedTuple):
+    """What is at an address: the block in the row `block` of the state, or free memory (-1) of `bytes` bytes.
 
     `before` and `after` are the rows of the blocks beside it in its segment; -1 where there is none.
     """
@@ -90,22 +93,22 @@ class Spot(NamedTuple):
     after: int
 
 
-def spot(segments: pd.DataFrame, blocks: pd.DataFrame, address: int) -> Spot | None:
-    """What lies at an address in the segments of `views.segments`; None outside of them.
+def content_at(segments: pd.DataFrame, blocks: pd.DataFrame, address: int) -> AddressContent | None:
+    """Return what is at an address in the segments of `views.segments`; None outside of them.
 
-    What a block was given beyond its request is part of it: the allocator hands out whole units.
+    The bytes that a block got beyond its request are part of it: the allocator gives whole units.
     """
     ranges = zip(segments["address"].tolist(), segments["bytes"].tolist(), strict=True)
-    around = next(((start, start + length) for start, length in ranges if start <= address < start + length), None)
-    if around is None:
+    enclosing = next(((low, low + length) for low, length in ranges if low <= address < low + length), None)
+    if enclosing is None:
         return None
-    mine = blocks[blocks["segment"] == around[0]]
-    rows, start = [-1, *mine.index, -1], [*mine["address"].tolist(), around[1]]
-    stop = [
-        around[0],
-        *(at + -(-held // UNIT) * UNIT for at, held in zip(start, mine["requested"].tolist(), strict=False)),
-    ]
-    at = bisect_right(start, address)  # so many blocks begin at or before it
-    if at and address < min(stop[at], start[at]):
-        return Spot(rows[at], start[at - 1], int(mine["requested"].iloc[at - 1]), around[0], rows[at - 1], rows[at + 1])
-    return Spot(-1, stop[at], start[at] - stop[at], around[0], rows[at], rows[at + 1])
+    segment, segment_end = enclosing
+    inside = blocks[blocks["segment"] == segment]
+    requested = inside["requested"].tolist()
+    # With a sentinel at both sides, neighbour k of the address is rows[k] before it and rows[k + 1] after it.
+    rows, start = [NO_BLOCK, *inside.index, NO_BLOCK], [*inside["address"].tolist(), segment_end]
+    stop = [segment, *(at + round_up(size, UNIT) for at, size in zip(start, requested, strict=False))]
+    k = bisect_right(start, address)  # so many blocks begin at or before it
+    if k and address < min(stop[k], start[k]):
+        return AddressContent(rows[k], start[k - 1], requested[k - 1], segment, rows[k - 1], rows[k + 1])
+    return AddressContent(NO_BLOCK, stop[k], start[k] - stop[k], segment, rows[k], rows[k + 1])

@@ -1,4 +1,4 @@
-"""Where the memory of a device is: segments, holders, tensors, layers, and what no tensor holds."""
+"""Break the memory of a device down: segments, categories, tensors, layers, and what no tensor explains."""
 
 import re
 from collections import Counter, defaultdict
@@ -7,40 +7,39 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzers import store
-from analyzers.columns import Column
-from analyzers.memory.answers.scenario import LAYER
-from analyzers.memory.answers.stacks import place
+from analyzers.columns import Integers
+from analyzers.memory.answers.scenario import layer_of, layer_order
+from analyzers.memory.answers.stacks import call_site
 from analyzers.memory.categories.categorise import Guess, categorise
-from analyzers.memory.loading import opened
-from analyzers.memory.model import DeviceTrace
-from analyzers.memory.model_extras import (
+from analyzers.memory.loading import open_snapshot, rank_of, step_of
+from analyzers.memory.model import (
     Activations,
     Breakdown,
-    HighWater,
-    Holder,
+    CategoryTensors,
+    HighWaterMark,
     LayerActivations,
+    LiveTensor,
     Overhead,
-    Segments,
-    TensorHeld,
+    SegmentKind,
 )
 from analyzers.memory.reading.job import job_of
-from analyzers.memory.reading.reader import CATEGORIES
+from analyzers.memory.reading.schema import CATEGORIES, BlockState, Category
+from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 from analyzers.run import Artefact
 
-TOP = 20
-NAMED = 3
-PASSING = ("temporary", "workspace", "communication")
-PARAMETERS = "parameters"
-SPECIAL = {
+TENSORS_AT_MOST = 20
+NAMES_AT_MOST = 3
+SHORT_LIVED = (Category.TEMPORARY, Category.WORKSPACE, Category.COMMUNICATION)
+SPECIAL_WEIGHTS = {
     "quantized weights": re.compile(r"fp8|float8|int8|int4|nf4|fp4|[48]bit|qweight|qzeros|absmax|quant", re.IGNORECASE),
     "adapter weights": re.compile(r"lora|adapter|\bdora|\bia3", re.IGNORECASE),
 }
-"""Weights of a kind of their own, by their names or the lines that made them."""
+"""Weights that get a row of their own, by their names or the lines that allocated them."""
 
 
 def breakdowns(artefacts: Sequence[Artefact], options: store.Options | None = None) -> list[Breakdown]:
-    """The tables of all devices of all files.
+    """Return the tables of all devices of all files.
 
     Raises:
         InputError: A file cannot be read.
@@ -48,50 +47,50 @@ def breakdowns(artefacts: Sequence[Artefact], options: store.Options | None = No
     return [
         breakdown(artefact, trace)
         for artefact in artefacts
-        for snapshot in [opened(artefact, options)]
+        for snapshot in [open_snapshot(artefact, options)]
         for trace in map(snapshot.device, snapshot.devices)
     ]
 
 
 def breakdown(artefact: Artefact, trace: DeviceTrace) -> Breakdown:
-    """The table of one device."""
-    replay, job = Replay(trace), job_of(artefact.path)
+    """Return the table of one device."""
+    replay, job, snapshot = Replay(trace), job_of(artefact.path), trace.snapshot
     guess = categorise(replay)
     peak, entry = replay.peak
-    held = tensors(replay, guess, replay.lifetimes.alive(entry))
-    ours = trace.snapshot.columns.meta["ours"]
+    at_peak = tensors(replay, guess, replay.lifetimes.alive(entry))
     return Breakdown(
         path=str(artefact.path),
-        rank=ours.get("rank", artefact.rank),
+        rank=rank_of(snapshot, artefact),
         device=trace.number,
-        step=ours.get("step", artefact.step),
+        step=step_of(snapshot, artefact),
         peak_bytes=peak,
-        segments=segments(trace),
-        holders=holders(held),
-        high_water=high_water(replay),
-        tensors=held[:TOP],
-        activations=Activations(job, job.activation_bytes_per_layer if job else None, layers(held)),
+        segments=segment_kinds(trace),
+        categories=by_category(at_peak),
+        high_water=high_water_marks(replay, guess),
+        tensors=at_peak[:TENSORS_AT_MOST],
+        activations=Activations(job, job.activation_bytes_per_layer if job else None, by_layer(at_peak)),
         overhead=overhead(trace, replay),
     )
 
 
-def segments(trace: DeviceTrace) -> list[Segments]:
-    """The allocator's segments by kind: none of managed or pinned memory, as snapshots hold the device's alone."""
+def segment_kinds(trace: DeviceTrace) -> list[SegmentKind]:
+    """Return the allocator's segments by kind. Managed and pinned memory are missing: snapshots do not hold them."""
     c = trace.snapshot.columns
     used = np.zeros(len(c["segment_total"]), np.int64)
-    active = trace.block("state") != 0
+    active = trace.block("state") != BlockState.INACTIVE
     np.add.at(used, trace.block("segment")[active], trace.block("size")[active])
-    found: defaultdict[str, list[int]] = defaultdict(list)
+    rows: defaultdict[str, list[int]] = defaultdict(list)
     for segment in trace.segments.tolist():
-        found[kind_of(trace, segment)].append(segment)
+        rows[segment_kind(trace, segment)].append(segment)
     return [
-        Segments(kind, len(those), reserved, allocated, reserved - allocated)
-        for kind, those in sorted(found.items())
-        for reserved, allocated in [(int(c["segment_total"][those].sum()), int(used[those].sum()))]
+        SegmentKind(kind, len(of_kind), reserved, allocated, reserved - allocated)
+        for kind, of_kind in sorted(rows.items())
+        for reserved, allocated in [(int(c["segment_total"][of_kind].sum()), int(used[of_kind].sum()))]
     ]
 
 
-def kind_of(trace: DeviceTrace, segment: int) -> str:
+def segment_kind(trace: DeviceTrace, segment: int) -> str:
+    """Return the name of a segment's kind."""
     c = trace.snapshot.columns
     if trace.snapshot.made_up_segments:
         return "process (ranges around tensors)"
@@ -100,76 +99,75 @@ def kind_of(trace: DeviceTrace, segment: int) -> str:
     return "device, large blocks" if c["segment_large"][segment] else "device, small blocks"
 
 
-def tensors(replay: Replay, guess: Guess, rows: Column) -> list[TensorHeld]:
-    """The blocks of `rows`, largest first."""
+def tensors(replay: Replay, guess: Guess, rows: Integers) -> list[LiveTensor]:
+    """Return the blocks of `rows`, largest first."""
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
-    lines: dict[int, str] = {}
-    found = []
+    sites: dict[int, str] = {0: ""}
+    live: list[LiveTensor] = []
     for row in rows[np.lexsort((lives.addr[rows], -lives.size[rows]))].tolist():
-        stack = 0 if lives.freed_stack[row] else int(lives.stack[row])
-        if stack not in lines:
+        stack = int(lives.allocating_stack[row])
+        if stack not in sites:
             line = snapshot.frames.line(stack)
-            lines[stack] = place(line) if line else ""
-        name = snapshot.text(int(lives.label[row])) or lines[stack] or "(no name)"
-        category = CATEGORIES[guess.category[row]]
-        found.append(TensorHeld(name, int(lives.size[row]), special(category, f"{name} {lines[stack]}")))
-    return found
+            sites[stack] = call_site(line) if line else ""
+        name = snapshot.text(int(lives.label[row])) or sites[stack] or "(no name)"
+        category = narrow_category(CATEGORIES[guess.category[row]], f"{name} {sites[stack]}")
+        live.append(LiveTensor(name, int(lives.size[row]), category))
+    return live
 
 
-def special(category: str, signs: str) -> str:
-    """A narrower category of weights, where a name or a line says so."""
-    if category != PARAMETERS:
+def narrow_category(category: str, name_and_site: str) -> str:
+    """Return `quantized weights` or `adapter weights` for parameters whose name or line says so, else the category."""
+    if category != CATEGORIES[Category.PARAMETERS]:
         return category
-    return next((name for name, pattern in SPECIAL.items() if pattern.search(signs)), category)
+    return next((name for name, pattern in SPECIAL_WEIGHTS.items() if pattern.search(name_and_site)), category)
 
 
-def holders(held: list[TensorHeld]) -> list[Holder]:
-    """The categories, the largest first."""
-    found: defaultdict[str, list[TensorHeld]] = defaultdict(list)
-    for tensor in held:
-        found[tensor.category].append(tensor)
+def by_category(live: Sequence[LiveTensor]) -> list[CategoryTensors]:
+    """Return the categories, the one with the most bytes first."""
+    groups: defaultdict[str, list[LiveTensor]] = defaultdict(list)
+    for tensor in live:
+        groups[tensor.category].append(tensor)
     rows = [
-        Holder(name, sum(t.bytes for t in those), len(those), list(dict.fromkeys(t.name for t in those))[:NAMED])
-        for name, those in found.items()
+        CategoryTensors(
+            name=name,
+            bytes=sum(tensor.bytes for tensor in group),
+            tensors=len(group),
+            largest=list(dict.fromkeys(tensor.name for tensor in group))[:NAMES_AT_MOST],
+        )
+        for name, group in groups.items()
     ]
-    return sorted(rows, key=lambda holder: (-holder.bytes, holder.name))
+    return sorted(rows, key=lambda row: (-row.bytes, row.name))
 
 
-def high_water(replay: Replay) -> list[HighWater]:
-    """The highest moments of what comes and goes, each of its own."""
-    lives, guess, length = replay.lifetimes, categorise(replay), len(replay.trace)
-    found = []
-    for name in PASSING:
-        rows = np.flatnonzero(guess.category == CATEGORIES.index(name))
-        change = np.zeros(length + 2, np.int64)  # the first place stands for what is older than the trace
+def high_water_marks(replay: Replay, guess: Guess) -> list[HighWaterMark]:
+    """Return the peaks of the short-lived categories, each at its own entry."""
+    lives, length = replay.lifetimes, len(replay.trace)
+    marks = []
+    for category in SHORT_LIVED:
+        rows = np.flatnonzero(guess.category == category)
+        change = np.zeros(length + 2, np.int64)  # position 0 is before the first entry
         np.add.at(change, lives.born[rows].astype(np.int64) + 1, lives.size[rows])
         np.add.at(change, lives.died[rows].astype(np.int64) + 1, -lives.size[rows])
-        level = np.cumsum(change)[:-1]
-        found.append(HighWater(name, int(level.max()), int(level.argmax()) + BEFORE))
-    return [one for one in found if one.bytes]
+        live = np.cumsum(change)[:-1]
+        marks.append(HighWaterMark(CATEGORIES[category], int(live.max()), int(live.argmax()) + BEFORE))
+    return [mark for mark in marks if mark.bytes]
 
 
-def layers(held: list[TensorHeld]) -> list[LayerActivations]:
-    """The activations of each numbered layer, in order."""
+def by_layer(live: Sequence[LiveTensor]) -> list[LayerActivations]:
+    """Return the activations of each numbered layer, in order."""
     sums: Counter[str] = Counter()
-    for tensor in held:
-        if tensor.category == "activations" and (named := LAYER.match(tensor.name)):
-            sums[named[0].rstrip(".")] += tensor.bytes
-    return [LayerActivations(name, sums[name]) for name in sorted(sums, key=in_order)]
-
-
-def in_order(layer: str) -> tuple[str, int]:
-    prefix, _, number = layer.rpartition(".")
-    return prefix, int(number)
+    for tensor in live:
+        if tensor.category == CATEGORIES[Category.ACTIVATIONS] and (layer := layer_of(tensor.name)):
+            sums[layer] += tensor.bytes
+    return [LayerActivations(name, sums[name]) for name in sorted(sums, key=layer_order)]
 
 
 def overhead(trace: DeviceTrace, replay: Replay) -> Overhead | None:
-    """None where the snapshot does not say how much was used."""
-    ours = trace.snapshot.columns.meta["ours"]
-    if used := ours.get("device_used_bytes"):
+    """Return what the device or process uses beyond the allocator; None where the snapshot does not say it."""
+    if used := trace.snapshot.recorded_number("device_used_bytes"):
         made_of = "the context, NCCL, cuBLAS and cuDNN, other processes on the device"
         return Overhead("device", used, trace.reserved_bytes, used - trace.reserved_bytes, made_of)
-    if used := ours.get("process_bytes"):
+    if used := trace.snapshot.recorded_number("process_bytes"):
         made_of = "the interpreter, torch's libraries, gloo, data, the recorder's own notes"
         return Overhead("process", used, replay.end, used - replay.end, made_of)
     return None

@@ -1,30 +1,29 @@
-"""One device of one snapshot -> every answer about it."""
+"""Answer every question about one device of one snapshot."""
 
 from collections.abc import Iterator
 
 from analyzers.memory.answers.fragmentation import fragmentation
-from analyzers.memory.answers.leaks import growing
+from analyzers.memory.answers.leaks import growing_stacks
 from analyzers.memory.answers.oom import last_oom
-from analyzers.memory.answers.savings import estimates
+from analyzers.memory.answers.savings import savings
 from analyzers.memory.answers.stacks import top_stacks
 from analyzers.memory.answers.step_use import step_uses
-from analyzers.memory.answers.unusual_use import notable
+from analyzers.memory.answers.unusual_use import unusual_uses
 from analyzers.memory.categories.categorise import Guess
-from analyzers.memory.model import Device
-from analyzers.memory.replay.arenas import Placed, pools, streams
+from analyzers.memory.model import Device, MissingEvidence
+from analyzers.memory.replay.arenas import BlockArenas, pool_uses, stream_uses
 from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.reserved import reserved, retries
+from analyzers.memory.replay.reserved import retries
 
 
-def describe(replay: Replay, guess: Guess, placed: Placed) -> Device:
-    """All answers about one device but those that the file's place gives: path, rank, step."""
-    trace = replay.trace
-    rising = growing(replay, guess)
-    uses = step_uses(replay, guess)
-    oom = last_oom(replay, guess, rising, uses)
+def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
+    """Return all answers about one device but those that only the file's path gives: path, rank, step."""
+    trace, lives, snapshot = replay.trace, replay.lifetimes, replay.trace.snapshot
+    growing = growing_stacks(replay, guess)
+    steps = step_uses(replay, guess)
+    oom = last_oom(replay, guess, growing, steps)
     peak, index = replay.peak
-    alive = replay.lifetimes.alive(index)
-    snapshot = trace.snapshot
+    at_peak, at_end = lives.alive(index), lives.alive(len(trace) - 1)
     return Device(
         path="",
         rank=None,
@@ -36,43 +35,44 @@ def describe(replay: Replay, guess: Guess, placed: Placed) -> Device:
         peak_index=index,
         end_allocated_bytes=replay.end,
         reserved_bytes=trace.reserved_bytes,
-        peak_reserved_bytes=int(reserved(trace).max(initial=trace.reserved_bytes)),
+        peak_reserved_bytes=int(replay.reserved.max(initial=trace.reserved_bytes)),
         limit_bytes=snapshot.limit_bytes,
-        pools=pools(placed),
-        streams=streams(placed),
+        pools=pool_uses(arenas),
+        streams=stream_uses(arenas),
+        # The made-up segments of a CPU recording come and go with the tensors: none was given back for a request.
         retries=[] if snapshot.made_up_segments else retries(trace),
         consistent=replay.consistent,
-        lacking=list(lacking(replay, guess)),
+        missing=list(missing_evidence(replay, guess)),
         oom=oom,
-        categories=guess.sums(replay.lifetimes, alive),
+        categories=guess.sums(lives, at_peak),
         categories_exact=guess.exact,
-        categories_confidence=guess.certainty(replay.lifetimes, alive),
-        categories_bases=guess.bases(replay.lifetimes, alive),
-        fragmentation=fragmentation(placed, oom),
-        top_stacks=top_stacks(snapshot, replay.lifetimes, guess, alive),
-        end_stacks=top_stacks(snapshot, replay.lifetimes, guess, replay.lifetimes.alive(len(trace) - 1)),
-        steps=uses,
-        growing=rising,
-        notable=notable(replay, guess),
-        estimates=estimates(replay, guess, oom.index if oom else index),
+        categories_confidence=guess.mean_confidence(lives, at_peak),
+        categories_bases=guess.bases(lives, at_peak),
+        fragmentation=fragmentation(arenas, oom),
+        top_stacks=top_stacks(snapshot, lives, guess, at_peak),
+        end_stacks=top_stacks(snapshot, lives, guess, at_end),
+        steps=steps,
+        growing=growing,
+        unusual=unusual_uses(replay, guess),
+        savings=savings(replay, guess, oom.index if oom else index),
     )
 
 
-def lacking(replay: Replay, guess: Guess) -> Iterator[str]:
-    """What the file does not tell about this device."""
-    trace, meta = replay.trace, replay.trace.snapshot.columns.meta
+def missing_evidence(replay: Replay, guess: Guess) -> Iterator[MissingEvidence]:
+    """Yield what the file does not record about this device."""
+    trace, overflowed = replay.trace, replay.trace.snapshot.columns.meta["overflowed"]
     if not len(trace):
-        yield "a history of allocations (the numbers are the state at the snapshot)"
+        yield MissingEvidence.HISTORY
         return
     if not trace.entry("stack").any():
-        yield "stacks (no entry has frames)"
+        yield MissingEvidence.STACKS
     if not trace.entry("time").any():
-        yield "times (no entry has one)"
+        yield MissingEvidence.TIMES
     if not len(trace.segments):
-        yield "segments (what is older than the trace and stayed cannot be seen)"
-    if trace.number < len(meta["overflowed"]) and meta["overflowed"][trace.number]:
-        yield "the oldest entries (their ring overflowed: raise max_entries)"
+        yield MissingEvidence.SEGMENTS
+    if trace.number < len(overflowed) and overflowed[trace.number]:
+        yield MissingEvidence.OLDEST_ENTRIES
     elif replay.start and not guess.exact:
-        yield "where what is older than the first entry was allocated"
+        yield MissingEvidence.ORIGIN_OF_OLDER_BLOCKS
     if not replay.consistent:
-        yield "some entries (the replay does not end at the blocks of the snapshot)"
+        yield MissingEvidence.SOME_ENTRIES

@@ -1,19 +1,21 @@
-"""Reserved memory that is free, and of what use it is: in how many pieces, where, and how large the largest is."""
+"""Reserved memory that is free: how much, in how many blocks, where, and how large the largest one is."""
 
 import numpy as np
 
-from analyzers.columns import Column
-from analyzers.memory.model import DeviceTrace, Fragmentation, FreePieces, Oom
-from analyzers.memory.replay.arenas import Placed, pool_name, used
+from analyzers.columns import Mask
+from analyzers.memory.model import Fragmentation, FreeBlocks, Oom
+from analyzers.memory.reading.schema import BlockState
+from analyzers.memory.reading.snapshot import DeviceTrace
+from analyzers.memory.replay.arenas import BlockArenas, pool_name
 
 SEGMENTS_AT_MOST = 8
 
 
-def fragmentation(placed: Placed, oom: Oom | None) -> Fragmentation:
-    """How the segments are used at the end of the trace."""
-    trace = placed.replay.trace
-    size, active = trace.block("size"), trace.block("state") > 0
-    split = split_blocks(trace)
+def fragmentation(arenas: BlockArenas, oom: Oom | None) -> Fragmentation:
+    """Return how the segments are used at the end of the trace."""
+    trace = arenas.replay.trace
+    size, active = trace.block("size"), trace.block("state") != BlockState.INACTIVE
+    split = is_inactive_split(trace)
     real = not trace.snapshot.made_up_segments
     return Fragmentation(
         reserved_bytes=trace.reserved_bytes,
@@ -23,48 +25,51 @@ def fragmentation(placed: Placed, oom: Oom | None) -> Fragmentation:
         largest_free_block_bytes=int(size[~active].max(initial=0)),
         request_bytes=oom.requested_bytes if oom else None,
         made_up_segments=not real,
-        pools=by_pool(placed, split) if real else [],
-        segments=by_segment(placed, split) if real else [],
+        pools=free_by_pool(arenas, split) if real else [],
+        segments=free_by_segment(arenas, split) if real else [],
     )
 
 
-def split_blocks(trace: DeviceTrace) -> Column:
-    """Whether each block is free in a segment that others still use, so that it cannot be given back."""
-    segment, active = trace.block("segment"), trace.block("state") > 0
-    found: Column = ~active & np.isin(segment, segment[active])
-    return found
+def is_inactive_split(trace: DeviceTrace) -> Mask:
+    """Return whether each block is free in a segment that others still use, so that it cannot be given back.
+
+    PyTorch's own statistics call their bytes `inactive_split_bytes`.
+    """
+    segment = trace.block("segment")
+    active: Mask = trace.block("state") != BlockState.INACTIVE
+    return ~active & np.isin(segment, segment[active])
 
 
-def by_pool(placed: Placed, split: Column) -> list[FreePieces]:
-    """Of each pool and stream, as only its own blocks are used again: the most free first."""
-    trace = placed.replay.trace
-    place = trace.snapshot.columns["segment_place"][trace.block("segment")]
-    found = [pieces(placed, split, int(one), place == one) for one in used(placed)]
-    return sorted((one for one in found if one.pieces), key=lambda one: (-one.free_bytes, one.pool, one.stream))
+def free_by_pool(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
+    """Return the free blocks of each pool and stream, which only serve requests there: the most bytes first."""
+    trace = arenas.replay.trace
+    arena = trace.snapshot.columns["segment_arena"][trace.block("segment")]
+    groups = [free_blocks(arenas, split, number, arena == number) for number in arenas.used.tolist()]
+    return sorted((group for group in groups if group.count), key=lambda g: (-g.free_bytes, g.pool, g.stream))
 
 
-def by_segment(placed: Placed, split: Column) -> list[FreePieces]:
-    """The segments in use with the most free."""
-    trace = placed.replay.trace
+def free_by_segment(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
+    """Return the free blocks of the segments in use that have the most free bytes."""
+    trace = arenas.replay.trace
     c, segment = trace.snapshot.columns, trace.block("segment")
     free = np.bincount(segment[split], trace.block("size")[split], len(c["segment_total"]))
     worst = [number for number in np.argsort(-free, kind="stable")[:SEGMENTS_AT_MOST].tolist() if free[number]]
     return [
-        pieces(placed, split, int(c["segment_place"][one]), segment == one, int(c["segment_address"][one]))
-        for one in worst
+        free_blocks(arenas, split, int(c["segment_arena"][row]), segment == row, int(c["segment_address"][row]))
+        for row in worst
     ]
 
 
-def pieces(placed: Placed, split: Column, place: int, chosen: Column, segment: int | None = None) -> FreePieces:
-    """What is free of some blocks, which lie in one place."""
-    trace = placed.replay.trace
-    sizes = trace.block("size")[chosen & (trace.block("state") == 0)]
-    return FreePieces(
-        pool=pool_name(*placed.pools[place].tolist()),
-        stream=int(placed.streams[place]),
+def free_blocks(arenas: BlockArenas, split: Mask, arena: int, selected: Mask, segment: int | None = None) -> FreeBlocks:
+    """Return what is free of the selected blocks, all of one arena."""
+    trace = arenas.replay.trace
+    sizes = trace.block("size")[selected & (trace.block("state") == BlockState.INACTIVE)]
+    return FreeBlocks(
+        pool=pool_name(*arenas.pools[arena].tolist()),
+        stream=int(arenas.streams[arena]),
         segment=segment,
         free_bytes=int(sizes.sum()),
-        split_bytes=int(trace.block("size")[chosen & split].sum()),
-        pieces=len(sizes),
+        split_bytes=int(trace.block("size")[selected & split].sum()),
+        count=len(sizes),
         largest_bytes=int(sizes.max(initial=0)),
     )

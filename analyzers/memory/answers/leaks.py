@@ -1,112 +1,157 @@
-"""Live bytes that grow from step to step, by the stack that allocated them."""
+"""Find leaks: live bytes that grow from step to step, by the stack that allocated them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 
-from analyzers.columns import Column
-from analyzers.memory.answers.stacks import groups, shown
+from analyzers.columns import Integers, Mask
+from analyzers.memory.answers.stacks import stack_and_category, stack_lines
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import Device, Growth, TopStack
-from analyzers.memory.reading.reader import CATEGORIES
+from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.phases import steps
+from analyzers.memory.replay.phases import StepSpan, whole_steps
 
 RISES_AT_LEAST, RISES_TO_BE_SURE = 4, 8
-"""Blocks that go late, or whose end nobody noted, rise for some steps too. So few rises prove a leak only if each step
-keeps blocks of the same sizes; many must still be about equally large.
-"""
+"""Blocks that are freed late, or whose free was not recorded, rise for some steps too. So few rises prove a leak only
+if each step keeps blocks of the same sizes; with many rises it is enough that these are about equally large."""
 STEPS_AT_MOST = 64
 BYTES_AT_LEAST, SHARE_AT_LEAST = 64 << 10, 0.005
-# Caches fill during the first steps, so few snapshots prove less than many steps do.
-BETWEEN_AT_LEAST, BETWEEN_SHARE, BETWEEN_RISES = 1 << 20, 0.05, 2
+STACKS_AT_MOST = 10
+# Caches fill during the first steps, so a few snapshots prove less than many steps do: thresholds are higher.
+SNAPSHOT_BYTES_AT_LEAST, SNAPSHOT_SHARE_AT_LEAST, SNAPSHOT_RISES_AT_LEAST = 1 << 20, 0.05, 2
 STEADY = 0.5
+OOM_SHARE_AT_LEAST = 0.1
+"""Growth that is a smaller part of what was allocated when a request failed is not why it failed."""
 
 
-def growing(replay: Replay, guess: Guess) -> list[Growth]:
-    """Stacks whose live bytes rose at each of the last steps, the steepest first; needs the steps to be marked."""
-    whole = [step for step in steps(replay.trace) if step.end][-STEPS_AT_MOST:]
-    if len(whole) <= RISES_AT_LEAST:
+def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:
+    """Return the stacks whose live bytes rose at each of the last steps, the most bytes first.
+
+    Needs annotated steps; without at least five whole ones nothing is returned. Example: live bytes of a stack before
+    the first step and at the ends of five steps are 8, 8, 9, 10, 11, 12 MiB: 4 rises in a row, 4 MiB in all. It is a
+    leak if each of those 4 steps left a block of the same size (1 MiB) alive to the end.
+    """
+    steps = whole_steps(replay.trace)[-STEPS_AT_MOST:]
+    if len(steps) <= RISES_AT_LEAST:
         return []
-    instants = [whole[0].start - 1, *(step.end - 1 for step in whole if step.end)]
-    keys, group = np.unique(groups(replay.lifetimes, guess), return_inverse=True)
-    held = held_at(replay, group, instants)
-    rises = np.array([rising(series) for series in held.T], np.int64)
-    total = held[-1] - held[len(whole) - rises, np.arange(len(keys))]
-    worth = max(BYTES_AT_LEAST, SHARE_AT_LEAST * replay.end)
-    grown = [k for k in np.argsort(-total, kind="stable") if rises[k] >= RISES_AT_LEAST and total[k] >= worth]
-    leaking = [k for k in grown if is_steady(replay, group == k, [s.start for s in whole[-rises[k] :]], held[:, k])]
+    instants = [steps[0].start - 1, *(step.end - 1 for step in steps if step.end)]
+    keys, group = np.unique(stack_and_category(replay.lifetimes, guess), return_inverse=True)
+    live = live_bytes_at(replay, group, instants)
+    rises = np.array([trailing_rises(series) for series in live.T], np.int64)
+    total = live[-1] - live[len(steps) - rises, np.arange(len(keys))]
+    worthwhile = max(BYTES_AT_LEAST, SHARE_AT_LEAST * replay.end)
+    candidates = [k for k in np.argsort(-total, kind="stable").tolist() if rises[k] >= RISES_AT_LEAST]
     return [
-        Growth(
-            bytes_per_step=int(total[k]) // int(rises[k]),
-            total_bytes=int(total[k]),
-            steps=int(rises[k]),
-            first_step=whole[-int(rises[k])].number,
-            category=CATEGORIES[keys[k] % len(CATEGORIES)],
-            frames=shown(replay.trace.snapshot, int(keys[k]) // len(CATEGORIES)),
-        )
-        for k in leaking[:10]
-    ]
+        growth(replay, int(keys[k]), int(total[k]), steps[-int(rises[k]) :])
+        for k in candidates
+        if total[k] >= worthwhile
+        and is_steady(replay, group == k, [step.start for step in steps[-int(rises[k]) :]], live[:, k])
+    ][:STACKS_AT_MOST]
 
 
-def held_at(replay: Replay, group: Column, instants: Sequence[int]) -> Column:
-    """Bytes alive at each instant by group: (instant, group)."""
+def growth(replay: Replay, key: int, total: int, steps: Sequence[StepSpan]) -> Growth:
+    """Return how one (stack, category) grew over some steps."""
+    stack, category = divmod(key, len(CATEGORIES))
+    return Growth(
+        bytes_per_step=total // len(steps),
+        total_bytes=total,
+        steps=len(steps),
+        first_step=steps[0].number,
+        category=CATEGORIES[category],
+        frames=stack_lines(replay.trace.snapshot, stack),
+    )
+
+
+def live_bytes_at(replay: Replay, group: Integers, instants: Sequence[int]) -> Integers:
+    """Return the bytes alive after each entry of `instants`, by group: an array (instant, group)."""
     lives = replay.lifetimes
-    alive = [lives.alive(instant) for instant in instants]
     count = int(group.max(initial=-1)) + 1
-    held = [np.bincount(group[rows], weights=lives.size[rows], minlength=count) for rows in alive]
-    return np.array(held, np.int64).reshape(len(instants), count)
+    alive = [lives.alive(instant) for instant in instants]
+    live = [np.bincount(group[rows], weights=lives.size[rows], minlength=count) for rows in alive]
+    return np.array(live, np.int64).reshape(len(instants), count)
 
 
-def is_steady(replay: Replay, chosen: Column, births: Sequence[int], held: Column) -> bool:
-    """Whether the steps that begin at `births` kept about the same each; `held` is what the chosen blocks held."""
-    kept = np.diff(held)[-len(births) :]
-    if len(births) >= RISES_TO_BE_SURE:
+def is_steady(replay: Replay, selected: Mask, starts: Sequence[int], live: Integers) -> bool:
+    """Return whether the steps that begin at `starts` kept about the same bytes each; `live` are those of all steps."""
+    kept = np.diff(live)[-len(starts) :]
+    if len(starts) >= RISES_TO_BE_SURE:
         return bool(np.median(kept) >= STEADY * kept.mean())
-    return same_of_each(replay, chosen, births) * len(births) >= STEADY * int(kept.sum())
+    return bytes_kept_every_step(replay, selected, starts) * len(starts) >= STEADY * int(kept.sum())
 
 
-def same_of_each(replay: Replay, chosen: Column, births: Sequence[int]) -> int:
-    """Bytes in blocks of those sizes of which each step that begins at `births` left one to the end."""
+def bytes_kept_every_step(replay: Replay, selected: Mask, starts: Sequence[int]) -> int:
+    """Return the bytes of the block sizes of which each step that begins at `starts` left one alive to the end."""
     lives = replay.lifetimes
-    kept = chosen & (lives.died == len(replay.trace)) & (lives.born >= births[0])
-    step = np.searchsorted(births, lives.born[kept], side="right")
-    sizes, count = np.unique(np.unique(np.stack([lives.size[kept], step]), axis=1)[0], return_counts=True)
-    return int(sizes[count == len(births)].sum())
+    kept = selected & (lives.died == len(replay.trace)) & (lives.born >= starts[0])
+    step = np.searchsorted(starts, lives.born[kept], side="right")
+    # Distinct (size, step) pairs: a size that occurs with every step is one that every step kept.
+    pairs = np.unique(np.stack([lives.size[kept], step]), axis=1)
+    sizes, steps_with_it = np.unique(pairs[0], return_counts=True)
+    return int(sizes[steps_with_it == len(starts)].sum())
 
 
-def rising(series: Column) -> int:
-    """How many of the last changes in a row are rises."""
+def trailing_rises(series: Integers) -> int:
+    """Return how many of the last changes in a row are rises: 2 for 5, 4, 6, 7."""
     falls = np.flatnonzero(np.diff(series) <= 0)
     return len(series) - 1 - (int(falls[-1]) + 1 if len(falls) else 0)
 
 
-def growing_over_snapshots(devices: Sequence[Device]) -> Growth | None:
-    """The rise of what is alive at the end of one device's snapshots, taken at different steps of a run."""
+def leaking_devices(devices: Sequence[Device]) -> Iterator[tuple[Device, list[Growth]]]:
+    """Yield the devices that leak, each as of its last snapshot, with what grows.
+
+    That is what the last snapshot shows, else what grows between snapshots at several steps. Growth that only an
+    earlier snapshot shows has ended.
+    """
+
+    def series(device: Device) -> tuple[int, int]:
+        return (-1 if device.rank is None else device.rank, device.device)
+
+    in_order = sorted(devices, key=lambda d: (series(d), d.step or 0, d.oom is not None))
+    for _, snapshots in groupby(in_order, key=series):
+        of_device = list(snapshots)
+        last = of_device[-1]
+        # One taken in mid-step holds what the step's end would have freed; on a CPU some frees are never recorded.
+        settled = [d for d in of_device if not (d.oom or d.fragmentation.made_up_segments)]
+        if last.growing and not (last.oom and is_minor(last.growing[0], last.oom.allocated_bytes)):
+            yield last, last.growing
+        elif rise := growth_between_snapshots(settled):
+            yield settled[-1], [rise]
+
+
+def is_minor(rise: Growth, allocated: int) -> bool:
+    """Return whether growth is too small a part of the allocated bytes to explain a failure."""
+    return rise.total_bytes < OOM_SHARE_AT_LEAST * allocated
+
+
+def growth_between_snapshots(devices: Sequence[Device]) -> Growth | None:
+    """Return the rise of what is alive at the end of one device's snapshots, which are taken at different steps."""
     ends = np.array([device.end_allocated_bytes for device in devices], np.int64)
-    rises = rising(ends) if len(ends) > 1 else 0
-    if rises < BETWEEN_RISES:
+    rises = trailing_rises(ends) if len(ends) > 1 else 0
+    if rises < SNAPSHOT_RISES_AT_LEAST:
         return None
     first, last = devices[-1 - rises], devices[-1]
     total = last.end_allocated_bytes - first.end_allocated_bytes
-    span = (last.step or 0) - (first.step or 0)
-    if span <= 0 or total < max(BETWEEN_AT_LEAST, BETWEEN_SHARE * last.end_allocated_bytes):
+    steps = (last.step or 0) - (first.step or 0)
+    if steps <= 0 or total < max(SNAPSHOT_BYTES_AT_LEAST, SNAPSHOT_SHARE_AT_LEAST * last.end_allocated_bytes):
         return None
-    if (ends[-1] - ends[-2]) / max(1, (last.step or 0) - (devices[-2].step or 0)) < STEADY * total / span:
-        return None  # it levels off
-    stack = grown_most(first, last)
+    last_steps = max(1, (last.step or 0) - (devices[-2].step or 0))
+    if (ends[-1] - ends[-2]) / last_steps < STEADY * total / steps:
+        return None  # it levels off: a cache that fills, not a leak
+    stack = most_grown_stack(first, last)
     return Growth(
-        bytes_per_step=total // span,
+        bytes_per_step=total // steps,
         total_bytes=total,
-        steps=span,
+        steps=steps,
         first_step=(first.step or 0) + 1,
         category=stack.category if stack else "unknown",
         frames=stack.frames if stack else [],
     )
 
 
-def grown_most(first: Device, last: Device) -> TopStack | None:
-    """Of the stacks that hold the most at the end of the later snapshot the one that grew most."""
+def most_grown_stack(first: Device, last: Device) -> TopStack | None:
+    """Return the stack that grew most, among those with the most live bytes at the end of the later snapshot."""
     before = {(*stack.frames, stack.category): stack.bytes for stack in first.end_stacks}
     grown = [(stack.bytes - before.get((*stack.frames, stack.category), 0), stack) for stack in last.end_stacks]
     return max(grown, key=lambda pair: pair[0], default=(0, None))[1]

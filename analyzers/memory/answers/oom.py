@@ -1,4 +1,4 @@
-"""The allocation that failed, and how much of the reserved memory could not be used for it."""
+"""The allocation that failed: what was alive then, and how the step differs from those before it."""
 
 import re
 from collections import Counter
@@ -6,67 +6,69 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analyzers.memory.answers.stacks import shown
-from analyzers.memory.answers.step_use import held_after
+from analyzers.memory.answers.stacks import stack_lines
+from analyzers.memory.answers.step_use import live_bytes_by_category
 from analyzers.memory.categories.categorise import Guess
-from analyzers.memory.model import Growth, Oom, StepUse
-from analyzers.memory.reading.reader import CATEGORY_OF
+from analyzers.memory.model import Growth, Oom, OomPattern, StepUse
+from analyzers.memory.reading.schema import Action, Category
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.phases import step_at
-from analyzers.memory.replay.reserved import reserved
 
-LAYER = re.compile(r"^(.*?\.\d+)\..*$")
-GROWN, SPIKED = 0.1, 1.25
+BELOW_LAYER = re.compile(r"^(.*?\.\d+)\..*$")
+"""`layers.3.attention.wq` is counted for `layers.3`."""
+GROWN_SHARE, SPIKE_RATIO = 0.1, 1.25
 MODULES_AT_MOST = 8
-INPUTS = CATEGORY_OF["inputs"]
 
 
-def last_oom(replay: Replay, guess: Guess, rising: Sequence[Growth], uses: Sequence[StepUse]) -> Oom | None:
-    """The last allocation that failed; earlier ones the program survived."""
+def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Sequence[StepUse]) -> Oom | None:
+    """Return the last allocation that failed; the program survived earlier ones. None where none failed."""
     trace = replay.trace
-    failed = trace.where("oom")
+    failed = trace.where(Action.OOM)
     if not len(failed):
         return None
     index = int(failed[-1])
-    lives = replay.lifetimes
-    wanted = int(replay.live[index]) + int(trace.entry("size")[index])
-    before = [use for use in uses if use.last_entry < index]
-    usual = max((use.peak_bytes for use in before), default=None)
-    inputs = held_after(replay, guess, np.array([use.peak_index for use in before], np.int64))[INPUTS]
-    pattern, since = pattern_of(wanted, usual, rising)
+    requested, allocated = int(trace.entry("size")[index]), int(replay.live_bytes[index])
+    before = [step for step in steps if step.last_entry < index]
+    usual_peak = max((step.peak_bytes for step in before), default=None)
+    at_peaks = live_bytes_by_category(replay, guess, np.array([step.peak_index for step in before], np.int64))
+    pattern, since = pattern_of(allocated + requested, usual_peak, growing)
     return Oom(
-        modules=by_module(replay, index),
+        modules=bytes_by_module(replay, index),
         pattern=pattern,
         since_step=since,
-        usual_peak_bytes=usual,
-        usual_inputs_bytes=int(inputs.max()) if before else None,
-        requested_bytes=int(trace.entry("size")[index]),
-        device_free_bytes=int(trace.entry("addr")[index]),
-        allocated_bytes=int(replay.live[index]),
-        reserved_bytes=int(reserved(trace)[index]),
+        usual_peak_bytes=usual_peak,
+        usual_inputs_bytes=int(at_peaks[Category.INPUTS].max()) if before else None,
+        requested_bytes=requested,
+        device_free_bytes=int(trace.entry("addr")[index]),  # what an `oom` entry has in place of an address
+        allocated_bytes=allocated,
+        reserved_bytes=int(replay.reserved[index]),
         index=index,
         step=step_at(trace, index),
-        frames=shown(trace.snapshot, int(trace.entry("stack")[index])),
-        categories=guess.sums(lives, lives.alive(index)),
+        frames=stack_lines(trace.snapshot, int(trace.entry("stack")[index])),
+        categories=guess.sums(replay.lifetimes, replay.lifetimes.alive(index)),
     )
 
 
-def pattern_of(wanted: int, usual: int | None, rising: Sequence[Growth]) -> tuple[str, int | None]:
-    """How the failing step differs from those before, and the step in which growth began."""
-    if rising and sum(growth.total_bytes for growth in rising) >= GROWN * wanted:
-        return "growth", min(growth.first_step for growth in rising)
-    if usual is None:
-        return "unknown", None
-    return ("spike" if wanted > SPIKED * usual else "steady"), None
+def pattern_of(wanted: int, usual_peak: int | None, growing: Sequence[Growth]) -> tuple[OomPattern, int | None]:
+    """Return how the failing step differs from those before, and the step in which growth began.
+
+    `wanted` is what was allocated and requested together. Growth is looked at first: a leak's last step may be a spike
+    as well, but the leak is why it failed.
+    """
+    if growing and sum(growth.total_bytes for growth in growing) >= GROWN_SHARE * wanted:
+        return OomPattern.GROWTH, min(growth.first_step for growth in growing)
+    if usual_peak is None:
+        return OomPattern.UNKNOWN, None
+    return (OomPattern.SPIKE if wanted > SPIKE_RATIO * usual_peak else OomPattern.STEADY), None
 
 
-def by_module(replay: Replay, index: int) -> dict[str, int]:
-    """Bytes alive after an entry by the name that was noted, the largest first; of numbered layers each by itself."""
+def bytes_by_module(replay: Replay, index: int) -> dict[str, int]:
+    """Return the bytes alive after an entry by recorded name, the largest first; a numbered layer counts as one."""
     lives = replay.lifetimes
     rows = lives.alive(index)
-    held: Counter[str] = Counter()
+    total: Counter[str] = Counter()
     for label in np.unique(lives.label[rows]):
         name = replay.trace.snapshot.text(int(label))
-        held[LAYER.sub(r"\1", name)] += int(lives.size[rows][lives.label[rows] == label].sum())
-    del held[""]
-    return dict(held.most_common(MODULES_AT_MOST))
+        total[BELOW_LAYER.sub(r"\1", name)] += int(lives.size[rows][lives.label[rows] == label].sum())
+    del total[""]
+    return dict(total.most_common(MODULES_AT_MOST))

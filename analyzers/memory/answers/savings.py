@@ -1,115 +1,121 @@
-"""What a remedy would free, each estimate with the model it rests on."""
+"""Estimate what a remedy would free: activation checkpointing, half the batch, expandable segments."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
-from analyzers.columns import Column
-from analyzers.memory.answers.scenario import Scene, most_frequent, recompute, scaling
-from analyzers.memory.categories.categorise import ACTIVATIONS, Guess
-from analyzers.memory.model import DeviceTrace, Estimate
+from analyzers.columns import Integers
+from analyzers.memory.answers.scenario import Scenario, grows_with_batch, most_frequent, recompute
+from analyzers.memory.categories.categorise import Guess
+from analyzers.memory.model import Remedy, Saving
+from analyzers.memory.reading.schema import BlockState, Category
+from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.simulator import LARGE_SEGMENT, SMALL_SEGMENT, allocated
+from analyzers.memory.replay.simulator import LARGE_SEGMENT, SMALL_SEGMENT, simulate
 
 LAYERS_AT_LEAST = 2
-REPLAYED_AT_MOST = 250_000
-"""Entries; replaying them twice takes 3 microseconds each, as long as loading them does."""
+SIMULATED_ENTRIES_AT_MOST = 250_000
+"""Simulating them twice takes 3 microseconds each, as long as reading them does."""
 FAITHFUL = 0.05
+"""A simulation counts if it reserves what was recorded, give or take this share."""
 
 
-def checkpointing(replay: Replay, guess: Guess, entry: int) -> Estimate | None:
-    """What full activation checkpointing would free; needs the layers' names.
+def savings(replay: Replay, guess: Guess, entry: int) -> list[Saving]:
+    """Return every saving of what is alive after `entry` that can be estimated from the recording."""
+    estimates = [checkpointing(replay, guess, entry), half_batch(replay, guess, entry), expandable_segments(replay)]
+    return [saving for saving in estimates if saving]
 
-    At the peak of whole steps these are replayed with the layers computed again. Where the trace ends in the forward
-    pass, as where an allocation failed, each layer's input stays, taken to be of the size that most of its saved
-    tensors have; and the larger of what the rest of the model saved, gone when the layers' backward begins, and of the
-    largest layer, made again.
+
+def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
+    """Return what full activation checkpointing would free; None where no two layers are known by name.
+
+    At the peak of a recording with whole steps, its blocks are moved as recomputation would (`scenario`). Where the
+    trace ends in the forward pass, as when an allocation failed there, only a bound is possible (`bound_of_saving`).
     """
     rows = replay.lifetimes.alive(entry)
-    rows = rows[guess.category[rows] == ACTIVATIONS]
-    scene = Scene.of(replay, guess)
-    layers = [np.intersect1d(rows, layer) for layer in scene.layers.values()]
+    rows = rows[guess.category[rows] == Category.ACTIVATIONS]
+    scenario = Scenario.recorded(replay, guess)
+    layers = [np.intersect1d(rows, layer) for layer in scenario.layers.values()]
     layers = [layer for layer in layers if len(layer)]
     if len(layers) < LAYERS_AT_LEAST:
         return None
-    frees = replayed(scene) if entry == replay.peak[1] else 0
-    frees = frees or bounded(scene, rows, layers)
-    return (
-        Estimate(
-            what="activation_checkpointing",
-            frees_bytes=frees,
-            of_bytes=int(scene.size[rows].sum()),
-            model=f"each of {len(layers)} layers keeps its input, and one at a time is computed again",
-        )
-        if frees > 0
-        else None
+    frees = saving_of_peak(scenario) if entry == replay.peak[1] else 0
+    frees = frees or bound_of_saving(scenario, rows, layers)
+    if frees <= 0:
+        return None
+    return Saving(
+        remedy=Remedy.ACTIVATION_CHECKPOINTING,
+        frees_bytes=frees,
+        of_bytes=int(scenario.size[rows].sum()),
+        model=f"each of {len(layers)} layers keeps its input, and one layer at a time is computed again",
     )
 
 
-def replayed(scene: Scene) -> int:
-    """By how much the peak falls if every layer is computed again; 0 where the trace has no passes to tell that."""
-    recompute(scene, list(scene.layers.values()))
-    return scene.replay.peak[0] - int(scene.level().max())
+def saving_of_peak(scenario: Scenario) -> int:
+    """Return by how much the peak falls if every layer is computed again; 0 where no annotations mark the passes."""
+    recompute(scenario, list(scenario.layers.values()))
+    return scenario.replay.peak[0] - int(scenario.live_bytes().max())
 
 
-def bounded(scene: Scene, rows: Column, layers: list[Column]) -> int:
-    whole = [int(scene.size[layer].sum()) for layer in layers]
-    inputs, saved = sum(most_frequent(scene.size[layer]) for layer in layers), int(scene.size[rows].sum())
+def bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integers]) -> int:
+    """Return what checkpointing would free of the activations `rows` in the forward pass.
+
+    Each layer's input stays, taken to be of the size that most of its saved tensors have. Then the larger of two adds
+    up: what the rest of the model saved, freed when the layers' backward pass begins; and the largest layer, computed
+    again. Example: 4 layers save 10 MiB each, of which 1 MiB is input, the rest of the model saves 8 MiB. Of 48 MiB
+    4 stay as inputs, and 10 at most are computed again at a time: 34 MiB are freed.
+    """
+    whole = [int(scenario.size[layer].sum()) for layer in layers]
+    inputs = sum(most_frequent(scenario.size[layer]) for layer in layers)
+    saved = int(scenario.size[rows].sum())
     return saved - inputs - max(*whole, saved - sum(whole))
 
 
-def half_batch(replay: Replay, guess: Guess, entry: int) -> Estimate | None:
-    """What half the batch, or half the sequence, would free; where it is known what most blocks are."""
+def half_batch(replay: Replay, guess: Guess, entry: int) -> Saving | None:
+    """Return what half the batch, or half the sequence, would free; None where categories are only guessed."""
     if not guess.exact:
         return None
-    scene = Scene.of(replay, guess)
+    scenario = Scenario.recorded(replay, guess)
     rows = replay.lifetimes.alive(entry)
-    grows = int(scene.size[rows[scaling(scene)[rows]]].sum())
-    return (
-        Estimate(
-            what="half_batch",
-            frees_bytes=grows // 2,
-            of_bytes=grows,
-            model="activations, inputs and what the passes make in between grow with the batch",
-        )
-        if grows
-        else None
+    growing_bytes = int(scenario.size[rows[grows_with_batch(scenario)[rows]]].sum())
+    if not growing_bytes:
+        return None
+    return Saving(
+        remedy=Remedy.HALF_BATCH,
+        frees_bytes=growing_bytes // 2,
+        of_bytes=growing_bytes,
+        model="activations, inputs and temporary tensors of the passes grow with the batch",
     )
 
 
-def expandable(replay: Replay) -> Estimate | None:
-    """What expandable segments would make usable; None where that is nothing, or segments are made up.
+def expandable_segments(replay: Replay) -> Saving | None:
+    """Return what expandable segments would make usable; None where that is nothing, or segments are made up.
 
-    The recorded requests are replayed on both kinds of segments, if on ordinary ones that reserves what was recorded.
-    It does not where memory was given back in between, or the trace begins late: then there is only a bound.
+    The recorded requests are simulated on both kinds of segments, provided that on ordinary ones this reserves what was
+    recorded. It does not where memory was given back in between, or the trace begins late: then there is only a bound.
     """
-    split, bound = whole_handles(replay.trace)
+    split, bound = remappable_bytes(replay.trace)
     if replay.trace.snapshot.made_up_segments or not bound:
         return None
-    frees, model = (
-        bound,
-        "at most the whole pieces (2 MiB of small blocks, 20 MiB of large ones) that can be mapped elsewhere",
-    )
-    if len(replay.trace) <= REPLAYED_AT_MOST:
-        plain = allocated(replay, expands=False)
-        if abs(plain.reserved - replay.trace.reserved_bytes) <= FAITHFUL * replay.trace.reserved_bytes:
-            grown = allocated(replay, expands=True)
-            frees = plain.reserved - plain.loose - (grown.reserved - grown.loose)
-            model = "the recorded requests on expandable segments, against the same on ordinary ones"
-    return Estimate(what="expandable_segments", frees_bytes=max(frees, 0), of_bytes=split, model=model)
+    frees = bound
+    model = "at most the whole free units (2 MiB of small blocks, 20 MiB of large ones) that can be mapped elsewhere"
+    if len(replay.trace) <= SIMULATED_ENTRIES_AT_MOST:
+        ordinary = simulate(replay, expandable=False)
+        if abs(ordinary.reserved - replay.trace.reserved_bytes) <= FAITHFUL * replay.trace.reserved_bytes:
+            expanding = simulate(replay, expandable=True)
+            # Compare what each cannot give back: memory that can be released is no loss on either kind.
+            frees = ordinary.reserved - ordinary.releasable - (expanding.reserved - expanding.releasable)
+            model = "the recorded requests simulated on expandable segments, against the same on ordinary ones"
+    return Saving(remedy=Remedy.EXPANDABLE_SEGMENTS, frees_bytes=max(frees, 0), of_bytes=split, model=model)
 
 
-def whole_handles(trace: DeviceTrace) -> tuple[int, int]:
-    """Bytes of free blocks in segments in use, and what of them are whole handles, the units of mapping."""
+def remappable_bytes(trace: DeviceTrace) -> tuple[int, int]:
+    """Return the bytes of free blocks in segments in use, and those of them that are whole units of mapping."""
     c = trace.snapshot.columns
-    segment, free = trace.block("segment"), trace.block("state") == 0
+    segment, free = trace.block("segment"), trace.block("state") == BlockState.INACTIVE
     split = free & np.isin(segment, segment[~free]) & ~c["segment_expandable"][segment]
     start = trace.block("address")[split].astype(np.int64)
     stop = start + trace.block("size")[split]
-    handle = np.where(c["segment_total"][segment[split]] <= SMALL_SEGMENT, SMALL_SEGMENT, LARGE_SEGMENT)
-    whole = np.maximum(stop // handle - -(-start // handle), 0) * handle
+    unit = np.where(c["segment_total"][segment[split]] <= SMALL_SEGMENT, SMALL_SEGMENT, LARGE_SEGMENT)
+    whole = np.maximum(stop // unit - -(-start // unit), 0) * unit
     return int(trace.block("size")[split].sum()), int(whole.sum())
-
-
-def estimates(replay: Replay, guess: Guess, entry: int) -> list[Estimate]:
-    """All that can be told of what is alive after `entry`."""
-    found = [checkpointing(replay, guess, entry), half_batch(replay, guess, entry), expandable(replay)]
-    return [estimate for estimate in found if estimate]

@@ -1,130 +1,161 @@
-"""The blocks of a recording, to be moved and resized: what it would have been under other settings."""
+"""Move and resize the blocks of a recording: how the bytes over time would look under other settings.
+
+Worked example, activation checkpointing of one layer: its five saved tensors of 4, 1, 1, 1 and 1 MiB are born in the
+forward pass at entries 10 to 14 and die in the backward pass at entries 30 to 26. Its input stays where it is: one
+tensor of the size that occurs most often, 1 MiB. The other four move to where the layer's backward pass begins, just
+before the first of them dies: they are born at entry 25. `live_bytes` then sums all blocks up again, entry by entry.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers, Mask
 from analyzers.memory.categories.categorise import Guess
-from analyzers.memory.categories.rules import phase_of_entries, stack_signs
-from analyzers.memory.reading.job import Job
-from analyzers.memory.reading.reader import CATEGORIES, CATEGORY_OF
+from analyzers.memory.categories.stack_signs import phase_of_entries, stack_signs
+from analyzers.memory.model import Job
+from analyzers.memory.reading.schema import CATEGORIES, Category
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
-from analyzers.memory.replay.phases import BACKWARD, FORWARD, NO_PHASE, Phases, Windows, windows
+from analyzers.memory.replay.phases import EntryWindows, Phase, PhaseTimeline, annotated_windows
 
-LAYER = re.compile(r"^(.*?)\.(\d+)(?:\.|$)")
-ACTIVATIONS, GRADIENTS, INPUTS, PARAMETERS, TEMPORARY = (
-    CATEGORY_OF[name] for name in ("activations", "gradients", "inputs", "parameters", "temporary")
-)
+LAYER_LABEL = re.compile(r"^(.*?)\.(\d+)(?:\.|$)")
+"""`layers.3.attention.wq` names the numbered layer `layers.3`."""
 
 
 @dataclass
-class Scene:
-    """The blocks of a recording as a change leaves them; `extra` are bytes that no block of it stands for, by entry."""
+class Scenario:
+    """The blocks of a recording as changes leave them; one row per row of `Lifetimes`.
+
+    `extra` are bytes that no block stands for, by entry + 1 (position 0: before the first entry). `layers` are the rows
+    of each numbered layer, in order.
+    """
 
     replay: Replay
     job: Job | None
     category: Column
-    size: Column
-    born: Column
-    died: Column
-    extra: Column
-    layers: Mapping[str, Column]
-    passes: tuple[Windows, Windows]
+    size: Integers
+    born: Integers
+    died: Integers
+    extra: Integers
+    layers: Mapping[str, Integers]
+    forward: EntryWindows
+    backward: EntryWindows
 
     @classmethod
-    def of(cls, replay: Replay, guess: Guess, job: Job | None = None) -> "Scene":
+    def recorded(cls, replay: Replay, guess: Guess, job: Job | None = None) -> "Scenario":
+        """Return the recording as it was, nothing changed yet. The columns are copies and may be written to."""
         lives, trace = replay.lifetimes, replay.trace
         return cls(
-            replay, job, guess.category, lives.size.astype(np.int64), lives.born.astype(np.int64),
-            lives.died.astype(np.int64), np.zeros(len(trace) + 1, np.int64), by_layer(replay),
-            (windows(trace, "fwd"), windows(trace, "bwd")),
-        )  # fmt: skip
+            replay=replay,
+            job=job,
+            category=guess.category,
+            size=lives.size.astype(np.int64),
+            born=lives.born.astype(np.int64),
+            died=lives.died.astype(np.int64),
+            extra=np.zeros(len(trace) + 1, np.int64),
+            layers=rows_by_layer(replay),
+            forward=annotated_windows(trace, "fwd"),
+            backward=annotated_windows(trace, "bwd"),
+        )
 
     @cached_property
-    def phase(self) -> Column:
-        """The phase that each block was born in: as annotated, else as the stacks show."""
+    def phase(self) -> Integers:
+        """The phase in which each block was allocated: as annotated, else as the stacks show."""
         born, trace = self.replay.lifetimes.born, self.replay.trace
-        forward, backward = self.passes
-        if len(forward.start):
-            return np.where(backward.inside(born), BACKWARD, np.where(forward.inside(born), FORWARD, NO_PHASE))
-        return Phases(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
+        if not len(self.forward.start):
+            return PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
+        in_forward = np.where(self.forward.contains(born), int(Phase.FORWARD), int(Phase.NONE))
+        return np.where(self.backward.contains(born), int(Phase.BACKWARD), in_forward)
 
     @property
-    def standing(self) -> Column:
+    def is_older(self) -> Mask:
         """Whether each block is older than the recording."""
-        found: Column = self.born == BEFORE
-        return found
+        older: Mask = self.born == BEFORE
+        return older
 
-    def level(self) -> Column:
-        """Bytes after each entry; the first place is before all of them."""
-        found: Column = self.extra + self.total(np.ones(len(self.size), bool))
-        return found
-
-    def total(self, chosen: Column) -> Column:
+    def live_bytes(self) -> Integers:
+        """Return the bytes after each entry, at entry + 1; position 0 is before the first entry."""
         change = np.zeros(len(self.extra) + 1, np.int64)
-        np.add.at(change, self.born[chosen] + 1, self.size[chosen])
-        np.add.at(change, self.died[chosen] + 1, -self.size[chosen])
-        found: Column = np.cumsum(change)[:-1]
-        return found
+        np.add.at(change, self.born + 1, self.size)
+        np.add.at(change, self.died + 1, -self.size)
+        return self.extra + np.cumsum(change)[:-1]
 
-    def categories(self, place: int) -> dict[str, int]:
-        """Bytes by category at a place of `level`; what no block stands for are gathered weights."""
-        alive = (self.born + 1 <= place) & (self.died + 1 > place)
-        held = np.bincount(self.category[alive], self.size[alive], len(CATEGORIES)).astype(np.int64)
-        held[PARAMETERS] += self.extra[place]
-        return dict(zip(CATEGORIES, held.tolist(), strict=True))
+    def categories_at(self, position: int) -> dict[str, int]:
+        """Return the bytes by category at a position of `live_bytes`."""
+        alive = (self.born + 1 <= position) & (self.died + 1 > position)
+        total = np.bincount(self.category[alive], self.size[alive], len(CATEGORIES)).astype(np.int64)
+        # Only gathered weights have no block of their own.
+        total[Category.PARAMETERS] += self.extra[position]
+        return dict(zip(CATEGORIES, total.tolist(), strict=True))
 
 
-def by_layer(replay: Replay) -> dict[str, Column]:
-    """The rows of the blocks whose label names a numbered layer, by layer, in order."""
-    lives, found = replay.lifetimes, dict[str, list[Column]]()
+def layer_order(layer: str) -> tuple[str, int]:
+    """Return a sort key that puts `layers.10` after `layers.9`."""
+    prefix, _, number = layer.rpartition(".")
+    return prefix, int(number)
+
+
+def layer_of(label: str) -> str | None:
+    """Return the numbered layer that a label names; None where it names none."""
+    matched = LAYER_LABEL.match(label)
+    return matched[0].rstrip(".") if matched else None
+
+
+def rows_by_layer(replay: Replay) -> dict[str, Integers]:
+    """Return the rows of the blocks whose label names a numbered layer, by layer, in order."""
+    lives = replay.lifetimes
+    rows: dict[str, list[Integers]] = {}
     for label in np.unique(lives.label):
-        if named := LAYER.match(replay.trace.snapshot.text(int(label))):
-            found.setdefault(named[0].rstrip("."), []).append(np.flatnonzero(lives.label == label))
-    ordered = sorted(found, key=lambda name: (name.rpartition(".")[0], int(name.rpartition(".")[2])))
-    return {name: np.concatenate(found[name]) for name in ordered}
+        if layer := layer_of(replay.trace.snapshot.text(int(label))):
+            rows.setdefault(layer, []).append(np.flatnonzero(lives.label == label))
+    return {layer: np.concatenate(rows[layer]) for layer in sorted(rows, key=layer_order)}
 
 
-def scaling(scene: Scene) -> Column:
-    """Which blocks grow with the number of positions: not the gradients of weights, known by their sizes."""
-    size = scene.replay.lifetimes.size
-    weights = np.unique(size[(scene.category == PARAMETERS) | (scene.category == GRADIENTS)])
-    of_weights = (scene.phase == BACKWARD) & np.isin(size, weights)
-    passing = (scene.category == TEMPORARY) & (scene.phase != NO_PHASE) & ~of_weights
-    saved = scene.category == ACTIVATIONS
-    if scene.job and scene.job.dp_shard == 1 and scene.job.compute_bytes < scene.job.state_bytes:
-        saved &= ~np.isin(size, weights // 2)  # autocast's copies of the weights
-    found: Column = (scene.category == INPUTS) | saved | passing
-    return found
+def grows_with_batch(scenario: Scenario) -> Mask:
+    """Return which blocks grow with the number of positions: inputs, activations, temporaries of the passes.
+
+    The gradients of weights do not grow; they are recognised by their sizes, which are those of weights.
+    """
+    size, category = scenario.replay.lifetimes.size, scenario.category
+    weights = np.unique(size[(category == Category.PARAMETERS) | (category == Category.GRADIENTS)])
+    of_weights = (scenario.phase == Phase.BACKWARD) & np.isin(size, weights)
+    temporary: Mask = (category == Category.TEMPORARY) & (scenario.phase != Phase.NONE) & ~of_weights
+    saved: Mask = category == Category.ACTIVATIONS
+    job = scenario.job
+    if job and job.dp_shard == 1 and job.compute_bytes < job.state_bytes:
+        # autocast saves copies of the weights in half precision: activations that do not grow.
+        saved &= ~np.isin(size, weights // 2)
+    inputs: Mask = category == Category.INPUTS
+    return inputs | saved | temporary
 
 
-def recompute(scene: Scene, chosen: list[Column]) -> None:
-    """Let the chosen layers keep their input alone, in every forward pass, and be computed again in the backward."""
-    for start, end in zip(scene.passes[0].start, scene.passes[0].end, strict=True):
-        delayed(scene, chosen, range(int(start), int(end)))
+def recompute(scenario: Scenario, layers: Sequence[Integers]) -> None:
+    """Let the given layers save only their input in every forward pass, and be computed again in the backward pass."""
+    for start, end in zip(scenario.forward.start.tolist(), scenario.forward.end.tolist(), strict=True):
+        delay_saved_tensors(scenario, layers, range(start, end))
 
 
-def delayed(scene: Scene, chosen: list[Column], forward: range) -> None:
-    """Move what the chosen layers saved in one forward pass to the begin of each one's backward pass."""
-    begins = -1
-    for rows in reversed(list(scene.layers.values())):
-        saved = rows[(scene.category[rows] == ACTIVATIONS) & (scene.born[rows] >= forward.start)]
-        saved = saved[scene.born[saved] < forward.stop]
+def delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward: range) -> None:
+    """Move what the given layers saved in one forward pass to the beginning of each one's backward pass."""
+    backward_begins = -1
+    # The backward pass meets the layers in reverse order; each begins when the one before it has freed its tensors.
+    for rows in reversed(list(scenario.layers.values())):
+        saved = rows[(scenario.category[rows] == Category.ACTIVATIONS) & (scenario.born[rows] >= forward.start)]
+        saved = saved[scenario.born[saved] < forward.stop]
         if not len(saved):
             continue
-        begins = max(begins, int(scene.died[saved].min()) - 1)
-        if any(rows is one for one in chosen):
-            kept = saved[scene.size[saved] == most_frequent(scene.size[saved])][:1]
-            moved = np.setdiff1d(saved, kept)
-            scene.born[moved] = np.minimum(begins, scene.died[moved])
-        begins = int(scene.died[saved].max())
+        backward_begins = max(backward_begins, int(scenario.died[saved].min()) - 1)
+        if any(rows is layer for layer in layers):
+            layer_input = saved[scenario.size[saved] == most_frequent(scenario.size[saved])][:1]
+            moved = np.setdiff1d(saved, layer_input)
+            scenario.born[moved] = np.minimum(backward_begins, scenario.died[moved])
+        backward_begins = int(scenario.died[saved].max())
 
 
-def most_frequent(sizes: Column) -> int:
-    """The size that occurs most often; of several the largest."""
+def most_frequent(sizes: Integers) -> int:
+    """Return the size that occurs most often; of several the largest."""
     known, count = np.unique(sizes, return_counts=True)
     return int(known[count == count.max()][-1])

@@ -1,52 +1,54 @@
-"""Step by step: the peak of each, and who held what at its end."""
+"""The memory of each training step: its peak, and the live bytes by category at its end."""
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import StepUse
-from analyzers.memory.reading.reader import CATEGORIES
+from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.memory.replay.lifetimes import Lifetimes, Replay
-from analyzers.memory.replay.phases import steps
+from analyzers.memory.replay.phases import whole_steps
 
 STEPS_AT_MOST = 200
 
 
 def step_uses(replay: Replay, guess: Guess) -> list[StepUse]:
-    """The last whole steps, in order."""
-    spans = [(step.number, step.start, step.end - 1) for step in steps(replay.trace) if step.end]
-    spans = [span for span in spans if span[1] <= span[2]][-STEPS_AT_MOST:]
-    held = held_after(replay, guess, np.array([last for _, _, last in spans], np.int64))
-    found = []
-    for (number, first, last), categories in zip(spans, held.T.tolist(), strict=True):
-        peak = first + int(replay.live[first : last + 1].argmax())
-        found.append(
-            StepUse(
-                step=number,
-                first_entry=first,
-                last_entry=last,
-                peak_bytes=int(replay.live[peak]),
-                peak_index=peak,
-                end_bytes=int(replay.live[last]),
-                end_categories=dict(zip(CATEGORIES, categories, strict=True)),
-            )
-        )
-    return found
+    """Return the last whole steps, in order."""
+    spans = [(step.number, step.start, step.end - 1) for step in whole_steps(replay.trace) if step.end]
+    spans = [(number, first, last) for number, first, last in spans if first <= last][-STEPS_AT_MOST:]
+    ends = live_bytes_by_category(replay, guess, np.array([last for _, _, last in spans], np.int64))
+    return [step_use(replay, *span, categories) for span, categories in zip(spans, ends.T.tolist(), strict=True)]
 
 
-def held_after(replay: Replay, guess: Guess, instants: Column) -> Column:
-    """Bytes alive after each of the ascending entries: (category, instant)."""
-    return alive_after(replay.lifetimes, guess.category, len(CATEGORIES), instants)
+def step_use(replay: Replay, number: int, first: int, last: int, end_categories: list[int]) -> StepUse:
+    """Return the memory of one step, from its first to its last entry."""
+    peak = first + int(replay.live_bytes[first : last + 1].argmax())
+    return StepUse(
+        step=number,
+        first_entry=first,
+        last_entry=last,
+        peak_bytes=int(replay.live_bytes[peak]),
+        peak_index=peak,
+        end_bytes=int(replay.live_bytes[last]),
+        end_categories=dict(zip(CATEGORIES, end_categories, strict=True)),
+    )
 
 
-def alive_after(lives: Lifetimes, group: Column, groups: int, instants: Column) -> Column:
-    """The same of any grouping, (group, instant); `group` has the number of each block's."""
-    columns = len(instants) + 1
-    shape = (groups, columns)
+def live_bytes_by_category(replay: Replay, guess: Guess, instants: Integers) -> Integers:
+    """Return the bytes alive after each of the ascending entries: an array (category, instant)."""
+    return live_bytes_by_group(replay.lifetimes, guess.category, len(CATEGORIES), instants)
+
+
+def live_bytes_by_group(lives: Lifetimes, group: Column, groups: int, instants: Integers) -> Integers:
+    """Return the bytes alive after each of the ascending entries: an array (group, instant).
+
+    `group` has the number of each block's group. A block adds its bytes at the first instant at or after its birth, and
+    takes them away at the first one at or after its death: running sums over the instants give the bytes alive.
+    """
+    columns = len(instants) + 1  # the last one is for what happens after all instants
     row = group.astype(np.int64) * columns
-    comes, goes = (
-        np.bincount(row + np.searchsorted(instants, when), lives.size, shape[0] * columns).reshape(shape)
+    allocated, freed = (
+        np.bincount(row + np.searchsorted(instants, when), lives.size, groups * columns).reshape(groups, columns)
         for when in (lives.born, lives.died)
     )
-    held: Column = (comes - goes).cumsum(axis=1)[:, :-1].astype(np.int64)
-    return held
+    return (allocated - freed).cumsum(axis=1)[:, :-1].astype(np.int64)

@@ -1,88 +1,108 @@
-"""What stands out in a trace without being a failure: state that comes late, the loss, what is kept over steps."""
+"""What stands out without being a failure: optimizer state that comes late, the loss, activations kept over steps."""
 
 import re
 
 import numpy as np
 
-from analyzers.columns import Column
-from analyzers.memory.answers.scenario import Scene
-from analyzers.memory.answers.stacks import shown
-from analyzers.memory.categories.categorise import ACTIVATIONS, OPTIMIZER_STATE, TEMPORARY, Guess
-from analyzers.memory.categories.rules import stacks_with, written_frames
-from analyzers.memory.model import Notable
-from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.phases import Step, steps
+from analyzers.columns import Integers, Mask
+from analyzers.memory.answers.scenario import Scenario
+from analyzers.memory.answers.stacks import stack_lines
+from analyzers.memory.categories.categorise import Guess
+from analyzers.memory.categories.stack_signs import frame_texts, stacks_showing
+from analyzers.memory.model import UnusualKind, UnusualUse
+from analyzers.memory.reading.schema import Category
+from analyzers.memory.replay.lifetimes import BEFORE, Replay
+from analyzers.memory.replay.phases import StepSpan, whole_steps
 
-LOSS = re.compile(r"(cross_entropy|log_softmax|nll_loss|_loss)\w*$")
+LOSS_FUNCTION = re.compile(r"(cross_entropy|log_softmax|nll_loss|_loss)\w*$")
 LOSS_PIECES = 8
-BYTES_AT_LEAST, PEAK_SHARE, LOSS_SHARE = 1 << 20, 0.05, 0.25
+"""The saving is estimated for a loss that is computed in so many pieces."""
+BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST, LOSS_SHARE_AT_LEAST = 1 << 20, 0.05, 0.25
 KEPT_STEPS = 2
+"""So many later steps prove that an activation is kept: its own step may end late, and one more may log it."""
 
 
-def notable(replay: Replay, guess: Guess) -> list[Notable]:
-    """Each at most once, only where it is a good part of the peak."""
-    whole = [step for step in steps(replay.trace) if step.end]
-    found = [late_state(replay, guess, whole), loss(replay, guess), kept(replay, guess, whole)]
-    return [one for one in found if one and one.bytes >= max(BYTES_AT_LEAST, PEAK_SHARE * replay.peak[0])]
+def unusual_uses(replay: Replay, guess: Guess) -> list[UnusualUse]:
+    """Return each kind at most once, and only where it is a good part of the peak."""
+    steps = whole_steps(replay.trace)
+    uses = [late_state(replay, guess, steps), loss(replay, guess), kept(replay, guess, steps)]
+    enough = max(BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST * replay.peak[0])
+    return [use for use in uses if use and use.bytes >= enough]
 
 
-def late_state(replay: Replay, guess: Guess, whole: list[Step]) -> Notable | None:
-    """The optimizer's state, where the trace shows it coming into being and staying."""
+def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | None:
+    """Return the optimizer's state where the trace shows that it was allocated and stayed; else None."""
     lives = replay.lifetimes
-    state = guess.category == OPTIMIZER_STATE
-    new = np.flatnonzero(state & (lives.born >= 0) & (lives.died == len(replay.trace)))
-    older = lives.size[state & (lives.born < 0)].sum()
-    if not len(new) or older >= lives.size[new].sum():
+    state = guess.category == Category.OPTIMIZER_STATE
+    new = np.flatnonzero(state & (lives.born != BEFORE) & (lives.died == len(replay.trace)))
+    older_bytes, new_bytes = int(lives.size[state & (lives.born == BEFORE)].sum()), int(lives.size[new].sum())
+    # State that is mostly older than the trace existed before: then the new one is a detail.
+    if not len(new) or older_bytes >= new_bytes:
         return None
-    first = int(lives.born[new].min())
-    step = next((step.number for step in whole if step.start <= first < (step.end or 0)), None)
-    held = int(lives.size[new].sum())
-    return Notable(what="late_state", bytes=held, frees_bytes=0, step=step, frames=frames_of(replay, new))
+    return UnusualUse(
+        kind=UnusualKind.LATE_STATE,
+        bytes=new_bytes,
+        frees_bytes=0,
+        step=step_of_entry(steps, int(lives.born[new].min())),
+        frames=largest_stack(replay, new),
+    )
 
 
-def loss(replay: Replay, guess: Guess) -> Notable | None:
-    """What functions of the loss hold at the peak, from a share on."""
+def step_of_entry(steps: list[StepSpan], entry: int) -> int | None:
+    """Return the whole step that an entry belongs to."""
+    return next((step.number for step in steps if step.start <= entry < (step.end or 0)), None)
+
+
+def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
+    """Return what loss functions allocated of the peak, if it is at least a quarter; else None."""
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
-    names = [frame.rpartition(" ")[2] for frame in written_frames(snapshot)]
-    made = stacks_with(snapshot, names, LOSS)[lives.stack] & ~lives.freed_stack
-    made &= np.isin(guess.category, [ACTIVATIONS, TEMPORARY])
+    names = [text.rpartition(" ")[2] for text in frame_texts(snapshot)]
+    of_loss = stacks_showing(snapshot, names, LOSS_FUNCTION)[lives.stack] & ~lives.freed_stack
+    of_loss &= np.isin(guess.category, (Category.ACTIVATIONS, Category.TEMPORARY))
     rows = lives.alive(replay.peak[1])
-    rows = rows[made[rows]]
-    held = int(lives.size[rows].sum())
-    if held < LOSS_SHARE * replay.peak[0]:
+    rows = rows[of_loss[rows]]
+    total = int(lives.size[rows].sum())
+    if total < LOSS_SHARE_AT_LEAST * replay.peak[0]:
         return None
-    frees = in_pieces(Scene.of(replay, guess), made)
-    return Notable(what="loss", bytes=held, frees_bytes=frees, step=None, frames=frames_of(replay, rows))
+    frees = saving_in_pieces(Scenario.recorded(replay, guess), of_loss)
+    return UnusualUse(
+        kind=UnusualKind.LOSS, bytes=total, frees_bytes=frees, step=None, frames=largest_stack(replay, rows)
+    )
 
 
-def in_pieces(scene: Scene, chosen: Column) -> int:
-    """By how much the peak falls if some blocks are made piece by piece, one piece at a time."""
-    scene.size[chosen] //= LOSS_PIECES
-    return scene.replay.peak[0] - int(scene.level().max())
+def saving_in_pieces(scenario: Scenario, selected: Mask) -> int:
+    """Return by how much the peak falls if the selected blocks are made piece by piece, one piece at a time."""
+    scenario.size[selected] //= LOSS_PIECES
+    return scenario.replay.peak[0] - int(scenario.live_bytes().max())
 
 
-def kept(replay: Replay, guess: Guess, whole: list[Step]) -> Notable | None:
-    """Activations and temporaries that outlive whole steps: nothing computes with them any more.
+def kept(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | None:
+    """Return activations and temporaries that outlive whole steps, so that nothing computes with them any more.
 
-    Of each size the optimizer or the model might keep one buffer on purpose, so only saved tensors count where the ends
-    of others may have gone unseen.
+    The optimizer or the model may keep one temporary buffer of each size on purpose, so only saved tensors count on a
+    CPU, where the frees of other blocks may not be recorded.
     """
-    if len(whole) <= KEPT_STEPS:
+    if len(steps) <= KEPT_STEPS:
         return None
     lives = replay.lifetimes
-    kinds = [ACTIVATIONS] if replay.trace.snapshot.made_up_segments else [ACTIVATIONS, TEMPORARY]
-    stays = np.isin(guess.category, kinds) & (lives.died == len(replay.trace)) & (lives.born >= whole[0].start)
-    rows = np.flatnonzero(stays & (lives.born < whole[-KEPT_STEPS].start))
+    on_cpu = replay.trace.snapshot.made_up_segments
+    kinds = (Category.ACTIVATIONS,) if on_cpu else (Category.ACTIVATIONS, Category.TEMPORARY)
+    stays = np.isin(guess.category, kinds) & (lives.died == len(replay.trace)) & (lives.born >= steps[0].start)
+    rows = np.flatnonzero(stays & (lives.born < steps[-KEPT_STEPS].start))
     if not len(rows):
         return None
-    born = int(lives.born[rows].min())
-    step = next((step.number for step in whole if step.start <= born < (step.end or 0)), None)
-    held = int(lives.size[rows].sum())
-    return Notable(what="kept", bytes=held, frees_bytes=held, step=step, frames=frames_of(replay, rows))
+    total = int(lives.size[rows].sum())
+    return UnusualUse(
+        kind=UnusualKind.KEPT,
+        bytes=total,
+        frees_bytes=total,
+        step=step_of_entry(steps, int(lives.born[rows].min())),
+        frames=largest_stack(replay, rows),
+    )
 
 
-def frames_of(replay: Replay, rows: Column) -> list[str]:
-    """The stack that made the most of some blocks."""
+def largest_stack(replay: Replay, rows: Integers) -> list[str]:
+    """Return the stack with the most bytes among some blocks."""
     stacks, inverse = np.unique(replay.lifetimes.stack[rows], return_inverse=True)
     largest = int(stacks[np.bincount(inverse, replay.lifetimes.size[rows]).argmax()]) if len(rows) else 0
-    return shown(replay.trace.snapshot, largest)
+    return stack_lines(replay.trace.snapshot, largest)

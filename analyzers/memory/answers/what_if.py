@@ -1,7 +1,7 @@
-"""What a snapshot's peak would be with another batch, sequence, sharding, recomputation or optimizer type.
+"""Predict a snapshot's peak with another batch, sequence, sharding, recomputation or type of optimizer state.
 
-Every change moves or resizes the blocks of the recording; then the whole recording is added up again, so that the peak
-may come at another moment. What only a rehearsal can tell (`workbench estimate`) is refused.
+Every change moves or resizes the blocks of the recording (`scenario`); then all blocks are summed up again, so the peak
+may come at another entry. What only a real step can show is refused: `workbench estimate` runs one.
 """
 
 import re
@@ -11,92 +11,100 @@ import numpy as np
 
 from analyzers import store
 from analyzers.errors import InputError
-from analyzers.memory.answers.scenario import ACTIVATIONS, GRADIENTS, PARAMETERS, Scene, recompute, scaling
+from analyzers.memory.answers.scenario import Scenario, grows_with_batch, recompute
 from analyzers.memory.categories.categorise import categorise
-from analyzers.memory.loading import opened
-from analyzers.memory.model import DeviceTrace
-from analyzers.memory.model_extras import Change, WhatIf
+from analyzers.memory.loading import open_snapshot, rank_of, step_of
+from analyzers.memory.model import SettingChange, WhatIf
 from analyzers.memory.reading.job import BYTES_OF, job_of
-from analyzers.memory.reading.reader import CATEGORY_OF
+from analyzers.memory.reading.schema import Category
+from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.run import Artefact
 
-STATE = CATEGORY_OF["optimizer_state"]
-PERIOD = {"full": 1, "selective": 2}
-"""Every so many layers are computed again; of `selective` this is the trainer's default."""
+RECOMPUTED_EVERY = {"full": 1, "selective": 2}
+"""Every so many layers are computed again; for `selective` this is the trainer's default."""
 COUNTER_BYTES = 8
-"""Of an optimizer's state what is no larger counts steps."""
-BLOCKED, LEAST_BLOCKED = "int8", 4096
-MOMENT_BYTES = BYTES_OF | {BLOCKED: 1 + 4 / 256}
-"""Of an element of a moment. bitsandbytes and torchao cut int8 into blocks of 256 with a scale in float32 each, and
-leave moments of fewer than `LEAST_BLOCKED` elements as they are."""
+"""Optimizer state of at most so many bytes counts steps; it does not change its type."""
+BLOCKWISE, BLOCKWISE_ELEMENTS_AT_LEAST = "int8", 4096
+MOMENT_BYTES = BYTES_OF | {BLOCKWISE: 1 + 4 / 256}
+"""Bytes of an element of a moment. bitsandbytes and torchao cut int8 into blocks of 256 with a scale in float32 each,
+and leave moments of fewer than `BLOCKWISE_ELEMENTS_AT_LEAST` elements as they are."""
+VALUE = re.compile(r"(\d+(?:\.\d+)?)(x?)")
 
 
-def what_if(artefacts: Sequence[Artefact], asked: str, options: store.Options | None = None) -> list[WhatIf]:
-    """The peaks of all devices of all files under the changes `asked`, such as `batch=2x,ac=full`.
+def what_if(artefacts: Sequence[Artefact], changes: str, options: store.Options | None = None) -> list[WhatIf]:
+    """Return the peaks of all devices of all files under changes such as `batch=2x,ac=full`.
 
     Raises:
-        InputError: There is no such change, or a recording does not hold what it takes to tell.
+        InputError: There is no such change, or a recording lacks what it takes to predict it.
     """
-    changes = parsed(asked)
+    settings = parse_changes(changes)
     return [
-        answer(artefact, trace, changes)
+        predict(artefact, trace, settings)
         for artefact in artefacts
-        for snapshot in [opened(artefact, options)]
+        for snapshot in [open_snapshot(artefact, options)]
         for trace in map(snapshot.device, snapshot.devices)
     ]
 
 
-def parsed(asked: str) -> dict[str, str]:
-    """Raises InputError where something is not of the form NAME=VALUE with a known name."""
-    pairs = [part.partition("=") for part in asked.split(",") if part.strip()]
-    changes = {name.strip(): value.strip() for name, _, value in pairs}
-    if not changes or not all(changes.values()) or changes.keys() - CHANGES.keys():
+def parse_changes(text: str) -> dict[str, str]:
+    """Return the settings and their new values.
+
+    Raises:
+        InputError: Something has not the form NAME=VALUE with a known name.
+    """
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    settings = {name.strip(): value.strip() for name, _, value in pairs}
+    if not settings or not all(settings.values()) or settings.keys() - CHANGES.keys():
         raise InputError(
-            f"{asked!r} is no list of changes", f"write it like batch=2x,ac=full; there are {', '.join(CHANGES)}"
+            f"{text!r} is no list of changes", f"write it like batch=2x,ac=full; there are {', '.join(CHANGES)}"
         )
-    return changes
+    return settings
 
 
-def answer(artefact: Artefact, trace: DeviceTrace, changes: dict[str, str]) -> WhatIf:
+def predict(artefact: Artefact, trace: DeviceTrace, settings: dict[str, str]) -> WhatIf:
+    """Return the peak of one device with all settings changed, in the order given."""
     replay = Replay(trace)
-    scene = Scene.of(replay, categorise(replay), job_of(artefact.path))
-    before = scene.categories(scene.replay.peak[1] + 1)
-    made = [Change(name, value, CHANGES[name](scene, value)) for name, value in changes.items()]
-    level = scene.level()
-    place = int(level.argmax())
-    ours = trace.snapshot.columns.meta["ours"]
+    scenario = Scenario.recorded(replay, categorise(replay), job_of(artefact.path))
+    before = scenario.categories_at(replay.peak[1] + 1)
+    changes = [SettingChange(name, value, CHANGES[name](scenario, value)) for name, value in settings.items()]
+    live = scenario.live_bytes()
+    peak = int(live.argmax())
     return WhatIf(
         path=str(artefact.path),
-        rank=ours.get("rank", artefact.rank),
+        rank=rank_of(trace.snapshot, artefact),
         device=trace.number,
-        step=ours.get("step", artefact.step),
-        changes=made,
-        peak_bytes=scene.replay.peak[0],
-        new_peak_bytes=int(level[place]),
-        new_peak_entry=place - 1,
+        step=step_of(trace.snapshot, artefact),
+        changes=changes,
+        peak_bytes=replay.peak[0],
+        new_peak_bytes=int(live[peak]),
+        new_peak_entry=peak - 1,
         categories=before,
-        new_categories=scene.categories(place),
+        new_categories=scenario.categories_at(peak),
     )
 
 
-def tokens(name: str) -> Callable[[Scene, str], str]:
-    """A change of the batch or the sequence: both scale the positions of a pass."""
+def scale_tokens(name: str) -> Callable[[Scenario, str], str]:
+    """Return the change of `batch` or `seq`: both scale the positions of a pass."""
 
-    def change(scene: Scene, value: str) -> str:
-        require_known(scene, name)
-        factor = ratio(value, getattr(scene.job, name, None), name)
-        grows = scaling(scene)
-        scene.size[grows] = np.round(scene.size[grows] * factor)
+    def change(scenario: Scenario, value: str) -> str:
+        require_known_peak(scenario, name)
+        factor = ratio(value, getattr(scenario.job, name, None), name)
+        grows = grows_with_batch(scenario)
+        scenario.size[grows] = np.round(scenario.size[grows] * factor)
         return f"activations, inputs and temporaries of the passes x {factor:g}, as attention keeps no scores"
 
     return change
 
 
-def require_known(scene: Scene, name: str) -> None:
-    """Raises InputError where it is not known what most of the peak is."""
-    held = scene.categories(scene.replay.peak[1] + 1)
-    if held["unknown"] > sum(held.values()) / 2:
+def require_known_peak(scenario: Scenario, name: str) -> None:
+    """Check that it is known what most of the peak is.
+
+    Raises:
+        InputError: More than half of the peak is of unknown category.
+    """
+    at_peak = scenario.categories_at(scenario.replay.peak[1] + 1)
+    if at_peak["unknown"] > sum(at_peak.values()) / 2:
         raise InputError(
             f"{name}: it is not known what most of the peak is, so that nothing can be scaled",
             "record from the start with stacks='all', or with the trainer's recorder",
@@ -104,94 +112,105 @@ def require_known(scene: Scene, name: str) -> None:
 
 
 def ratio(value: str, old: int | None, name: str) -> float:
-    """`2x` as 2.0, or an absolute value over the old one."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(x?)", value)
-    if not found or not float(found[1]):
+    """Return `2x` as 2.0, and an absolute value divided by the old one.
+
+    Raises:
+        InputError: It is neither, or the old value is not known.
+    """
+    matched = VALUE.fullmatch(value)
+    if not matched or not float(matched[1]):
         raise InputError(f"{name}={value}: neither a number nor a factor", f"write {name}=2x, or a whole number")
-    if found[2]:
-        return float(found[1])
+    if matched[2]:
+        return float(matched[1])
     if not old:
         raise InputError(f"{name}={value}: no run.json tells what it was", f"give a factor, such as {name}=2x")
-    return float(found[1]) / old
+    return float(matched[1]) / old
 
 
-def dp_shard(scene: Scene, value: str) -> str:
-    """States divided by the degree; a first sharding gathers weights in the passes."""
-    old = scene.job.dp_shard if scene.job else None
+def shard(scenario: Scenario, value: str) -> str:
+    """Divide parameters, gradients and optimizer state by the degree; a first sharding also gathers in the passes."""
+    old = scenario.job.dp_shard if scenario.job else None
     factor = ratio(value, old, "dp_shard")
-    states = (scene.standing & (scene.category == PARAMETERS)) | np.isin(scene.category, [GRADIENTS, STATE])
-    text = f"weights, gradients and optimizer state / {factor:g}"
+    states = (scenario.is_older & (scenario.category == Category.PARAMETERS)) | np.isin(
+        scenario.category, (Category.GRADIENTS, Category.OPTIMIZER_STATE)
+    )
+    model = f"weights, gradients and optimizer state / {factor:g}"
     if old == 1:
-        text += gather(scene)
-    scene.size[states] = np.ceil(scene.size[states] / factor)
-    return text
+        model += gather_weights(scenario)
+    scenario.size[states] = np.ceil(scenario.size[states] / factor)
+    return model
 
 
-def gather(scene: Scene) -> str:
-    """What FSDP2 holds beside the shards.
+def gather_weights(scenario: Scenario) -> str:
+    """Add what FSDP2 allocates beside the shards.
 
-    In the passes that are the root's weights, and while a layer is at work its weights, and as much again for what is
-    gathered ahead and for what is reduced.
+    During the passes these are the root module's weights. While a layer is at work, they are its weights, as much again
+    for the layer that is gathered ahead, and as much again for the gradients that are reduced.
     """
-    weights = scene.standing & (scene.category == PARAMETERS)
-    inside = np.zeros(len(scene.size), bool)
+    weights = scenario.is_older & (scenario.category == Category.PARAMETERS)
+    in_layer = np.zeros(len(scenario.size), bool)
     per_layer = []
-    for rows in scene.layers.values():
-        inside[rows] = True
-        per_layer.append(int(scene.size[rows[weights[rows]]].sum()))
-    root, layer = int(scene.size[weights & ~inside].sum()), max(per_layer, default=0)
-    for forward, backward in passes(scene):
-        scene.extra[forward[0] + 1 : backward[1] + 1] += root
-        scene.extra[forward[0] + 1 : forward[1] + 1] += 3 * layer
-        scene.extra[backward[0] + 1 : backward[1] + 1] += 3 * layer
+    for rows in scenario.layers.values():
+        in_layer[rows] = True
+        per_layer.append(int(scenario.size[rows[weights[rows]]].sum()))
+    root, layer = int(scenario.size[weights & ~in_layer].sum()), max(per_layer, default=0)
+    for forward, backward in layer_passes(scenario):
+        scenario.extra[forward[0] + 1 : backward[1] + 1] += root
+        scenario.extra[forward[0] + 1 : forward[1] + 1] += 3 * layer
+        scenario.extra[backward[0] + 1 : backward[1] + 1] += 3 * layer
     return f"; gathered at a time: {root} bytes of the root and three times a layer's {layer}"
 
 
-def passes(scene: Scene) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Of each step the entries of (the layers' forward, the layers' backward): between them lies the head."""
-    rows = np.concatenate([*scene.layers.values(), np.zeros(0, np.int64)]).astype(np.int64)
-    rows = rows[scene.category[rows] == ACTIVATIONS]
-    forward, backward = scene.passes
-    for start, end, back, done in zip(forward.start, forward.end, backward.start, backward.end, strict=False):
-        own = rows[(scene.born[rows] >= start) & (scene.born[rows] < end)]
-        if len(own):
-            yield (int(start), int(scene.born[own].max())), (max(int(back), int(scene.died[own].min())), int(done))
+def layer_passes(scenario: Scenario) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield for each step the entries of (the layers' forward, the layers' backward); the head is between them."""
+    rows = np.concatenate([*scenario.layers.values(), np.zeros(0, np.int64)]).astype(np.int64)
+    rows = rows[scenario.category[rows] == Category.ACTIVATIONS]
+    bounds = (scenario.forward.start, scenario.forward.end, scenario.backward.start, scenario.backward.end)
+    for start, end, backward, done in zip(*(column.tolist() for column in bounds), strict=False):
+        of_step = rows[(scenario.born[rows] >= start) & (scenario.born[rows] < end)]
+        if len(of_step):
+            last_saved, first_freed = int(scenario.born[of_step].max()), int(scenario.died[of_step].min())
+            yield (start, last_saved), (max(backward, first_freed), done)
 
 
-def checkpointing(scene: Scene, value: str) -> str:
-    """Activations of a layer come to be when its backward pass begins, but for its input.
+def checkpoint(scenario: Scenario, value: str) -> str:
+    """Let the activations of a layer, but for its input, be allocated when its backward pass begins.
 
     Raises:
-        InputError: The mode cannot be told from a recording, or no layer is known by name.
+        InputError: The mode cannot be predicted from a recording, or no layer is known by name.
     """
-    if value not in PERIOD:
+    if value not in RECOMPUTED_EVERY:
         raise InputError(f"ac={value}: a recording cannot tell", "ac is full or selective; `workbench estimate` can")
-    if scene.job and scene.job.checkpointing != "none":
+    if scenario.job and scenario.job.checkpointing != "none":
         raise InputError(f"ac={value}: the run recomputed already", "use `workbench estimate` with both settings")
-    chosen = list(scene.layers.values())[PERIOD[value] - 1 :: PERIOD[value]]
-    if not any((scene.category[rows] == ACTIVATIONS).any() for rows in chosen):
+    layers = list(scenario.layers.values())[RECOMPUTED_EVERY[value] - 1 :: RECOMPUTED_EVERY[value]]
+    if not any((scenario.category[rows] == Category.ACTIVATIONS).any() for rows in layers):
         raise InputError(f"ac={value}: no activation is known to be of a layer", "record with the trainer's recorder")
-    recompute(scene, chosen)
-    return f"each of {len(chosen)} layers keeps its input, and is computed again when its backward pass begins"
+    recompute(scenario, layers)
+    return f"each of {len(layers)} layers keeps its input, and is computed again when its backward pass begins"
 
 
-def optim_dtype(scene: Scene, value: str) -> str:
-    """The moments in another type; the counters stay, and in blocks of int8 all that is small."""
+def change_moment_type(scenario: Scenario, value: str) -> str:
+    """Store the optimizer's moments in another type; step counters stay, and with int8 all small moments.
+
+    Raises:
+        InputError: There is no such type.
+    """
     if value not in MOMENT_BYTES:
         raise InputError(f"optim_dtype={value}", f"one of {', '.join(MOMENT_BYTES)}")
-    now = scene.job.state_bytes if scene.job else BYTES_OF["float32"]
+    now = scenario.job.state_bytes if scenario.job else BYTES_OF["float32"]
     factor = MOMENT_BYTES[value] / now
-    least = LEAST_BLOCKED * now if value == BLOCKED else COUNTER_BYTES + 1
-    moments = (scene.category == STATE) & (scene.size >= least)
-    scene.size[moments] = np.round(scene.size[moments] * factor)
+    smallest = BLOCKWISE_ELEMENTS_AT_LEAST * now if value == BLOCKWISE else COUNTER_BYTES + 1
+    moments = (scenario.category == Category.OPTIMIZER_STATE) & (scenario.size >= smallest)
+    scenario.size[moments] = np.round(scenario.size[moments] * factor)
     return f"the optimizer's moments x {factor:g}"
 
 
-CHANGES: dict[str, Callable[[Scene, str], str]] = {
-    "batch": tokens("batch"),
-    "seq": tokens("seq"),
-    "dp_shard": dp_shard,
-    "ac": checkpointing,
-    "optim_dtype": optim_dtype,
+CHANGES: dict[str, Callable[[Scenario, str], str]] = {
+    "batch": scale_tokens("batch"),
+    "seq": scale_tokens("seq"),
+    "dp_shard": shard,
+    "ac": checkpoint,
+    "optim_dtype": change_moment_type,
 }
-"""What can be asked -> what changes the scene and names its model."""
+"""Setting -> the function that changes a scenario and returns its model in words."""

@@ -1,28 +1,29 @@
-"""The phase of training in which each block was allocated."""
+"""In which phase of training each block was allocated."""
 
 import numpy as np
 
-from analyzers.columns import Column
-from analyzers.memory.categories.rules import phase_of_entries, stack_signs
+from analyzers.columns import Integers
+from analyzers.memory.categories.stack_signs import phase_of_entries, stack_signs
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
-from analyzers.memory.replay.phases import BACKWARD, FORWARD, NO_PHASE, OPTIMIZER, Phases, windows
+from analyzers.memory.replay.phases import Phase, PhaseTimeline, annotated_windows
 
-OLDER = OPTIMIZER + 1
-NAMES = {
-    NO_PHASE: "other",
-    FORWARD: "forward",
-    BACKWARD: "backward",
-    OPTIMIZER: "optimizer",
+OLDER = len(Phase)
+"""The "phase" of blocks that are older than the trace."""
+PHASE_NAMES = {
+    Phase.NONE: "other",
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.OPTIMIZER: "optimizer",
     OLDER: "before the trace",
 }
-ANNOTATED = {FORWARD: "fwd", BACKWARD: "bwd", OPTIMIZER: "Optimizer.step"}
+ANNOTATION_OF = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.OPTIMIZER: "Optimizer.step"}
+"""How annotations of a phase begin: those of our recorder, and PyTorch's own around optimizers."""
 
 
-def phases_of(replay: Replay) -> Column:
-    """The number in NAMES of each block's phase: as annotated, else as the stack of its allocation shows."""
+def allocation_phases(replay: Replay) -> Integers:
+    """Return the number in PHASE_NAMES of each block's phase: as annotated, else as its allocating stack shows."""
     trace, born = replay.trace, replay.lifetimes.born
-    found = Phases(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
-    for phase, prefix in ANNOTATED.items():
-        found = np.where(windows(trace, prefix).inside(born), phase, found)
-    result: Column = np.where(born == BEFORE, OLDER, found)
-    return result
+    phase = PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
+    for annotated, prefix in ANNOTATION_OF.items():
+        phase = np.where(annotated_windows(trace, prefix).contains(born), int(annotated), phase)
+    return np.where(born == BEFORE, OLDER, phase)

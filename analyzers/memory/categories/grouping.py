@@ -1,4 +1,8 @@
-"""What holds memory at an instant, grouped as asked: each group is a path from the general to the particular."""
+"""Group the live bytes after an entry by category, module, line or stack.
+
+Each group is a path from the general to the particular, such as ("layers", "3", "wq", "parameters"), so that a tree of
+groups is the tree of their paths.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,40 +14,27 @@ import numpy as np
 from analyzers.errors import InputError
 from analyzers.memory.categories.categorise import categorise
 from analyzers.memory.reading.frames import Frame, Frames
-from analyzers.memory.reading.reader import CATEGORIES
+from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.memory.replay.lifetimes import Replay
 
-Path = tuple[str, ...]
-UNLABELLED, UNRECORDED = "(no name)", "(no stack)"
-PARTS_OF_A_PATH = 2
+GroupPath = tuple[str, ...]
+NO_NAME, NO_STACK = "(no name)", "(no stack)"
+FILE_PARTS = 2
 
 
 @dataclass(frozen=True)
-class Held:
-    """Bytes and blocks of one group."""
+class Usage:
+    """The live bytes and blocks of one group."""
 
     bytes: int = 0
     blocks: int = 0
 
-    def __add__(self, other: "Held") -> "Held":
-        return Held(self.bytes + other.bytes, self.blocks + other.blocks)
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(self.bytes + other.bytes, self.blocks + other.blocks)
 
 
-@lru_cache(1 << 16)
-def place_of(frame: Frame) -> Path:
-    """(the last parts of a frame's file, which stay when a checkout moves; function and line)."""
-    name, file, line = frame
-    parts = file.replace("\\", "/").split("/")[-PARTS_OF_A_PATH:]
-    return "/".join(parts) or "??", f"{name}:{line}" if line else name
-
-
-@lru_cache(1 << 16)
-def written_place(frame: Frame) -> str:
-    return " ".join(place_of(frame))
-
-
-class Kind(NamedTuple):
-    """What blocks have in common: a stack, which is 0 where it is unknown, a category, and what was noted."""
+class BlockKind(NamedTuple):
+    """What the blocks of one kind share: an allocating stack (0: unknown), a category, and a recorded label."""
 
     frames: Frames
     stack: int
@@ -51,57 +42,77 @@ class Kind(NamedTuple):
     label: str
 
 
-def by_category(kind: Kind) -> Path:
+@lru_cache(1 << 16)
+def file_and_function(frame: Frame) -> GroupPath:
+    """Return (the last parts of the file, which stay the same when a checkout moves; function and line)."""
+    name, file, line = frame
+    parts = file.replace("\\", "/").split("/")[-FILE_PARTS:]
+    return "/".join(parts) or "??", f"{name}:{line}" if line else name
+
+
+@lru_cache(1 << 16)
+def frame_label(frame: Frame) -> str:
+    """Return `folder/file.py function:line`."""
+    return " ".join(file_and_function(frame))
+
+
+def category_path(kind: BlockKind) -> GroupPath:
+    """Return (category, label or innermost line)."""
     frame = kind.frames.innermost(kind.stack)
-    return (kind.category, kind.label or (written_place(frame) if frame else UNRECORDED))
+    return kind.category, kind.label or (frame_label(frame) if frame else NO_STACK)
 
 
-def by_module(kind: Kind) -> Path:
-    return (*(kind.label.split(".") if kind.label else [UNLABELLED]), kind.category)
+def module_path(kind: BlockKind) -> GroupPath:
+    """Return the parts of the label, such as layers, 3, wq, and last the category."""
+    return *(kind.label.split(".") if kind.label else [NO_NAME]), kind.category
 
 
-def by_line(kind: Kind) -> Path:
+def line_path(kind: BlockKind) -> GroupPath:
+    """Return (file, function and line) of the innermost frame."""
     frame = kind.frames.innermost(kind.stack)
-    return place_of(frame) if frame else (UNRECORDED,)
+    return file_and_function(frame) if frame else (NO_STACK,)
 
 
-def by_stack(kind: Kind) -> Path:
-    return tuple(map(written_place, reversed(kind.frames.user_stack(kind.stack)))) or (UNRECORDED,)
+def stack_path(kind: BlockKind) -> GroupPath:
+    """Return the frames of the user's code, outermost first."""
+    return tuple(map(frame_label, reversed(kind.frames.user_stack(kind.stack)))) or (NO_STACK,)
 
 
-GROUPINGS: dict[str, Callable[[Kind], Path]] = {
-    "category": by_category,
-    "module": by_module,
-    "line": by_line,
-    "stack": by_stack,
+GROUPINGS: dict[str, Callable[[BlockKind], GroupPath]] = {
+    "category": category_path,
+    "module": module_path,
+    "line": line_path,
+    "stack": stack_path,
 }
 
 
-def held(replay: Replay, by: str, entry: int | None = None) -> dict[Path, Held]:
-    """What is alive after `entry` (the peak by default), by category, module, line or stack.
+def group_live_blocks(replay: Replay, by: str, entry: int | None = None) -> dict[GroupPath, Usage]:
+    """Return the groups of what is alive after `entry` (the peak by default); `by` is one of GROUPINGS.
 
     Raises:
         InputError: There is no such grouping.
     """
     if by not in GROUPINGS:
         raise InputError(f"cannot group by {by}", f"choose one of {', '.join(GROUPINGS)}")
-    snapshot, found = replay.trace.snapshot, dict[Path, Held]()
-    for stack, label, category, amount in alike(replay, replay.peak[1] if entry is None else entry):
-        path = GROUPINGS[by](Kind(snapshot.frames, stack, CATEGORIES[category], snapshot.text(label)))
-        found[path] = found.get(path, Held()) + amount
-    return found
+    snapshot, groups = replay.trace.snapshot, dict[GroupPath, Usage]()
+    for stack, label, category, usage in usage_by_kind(replay, replay.peak[1] if entry is None else entry):
+        path = GROUPINGS[by](BlockKind(snapshot.frames, stack, CATEGORIES[category], snapshot.text(label)))
+        groups[path] = groups.get(path, Usage()) + usage
+    return groups
 
 
-def alike(replay: Replay, entry: int) -> Iterator[tuple[int, int, int, Held]]:
-    """(stack, label, category, how much) of the blocks alive after `entry` that agree in all three."""
+def usage_by_kind(replay: Replay, entry: int) -> Iterator[tuple[int, int, int, Usage]]:
+    """Yield (stack, label, category, usage) of the blocks alive after `entry`, one for each combination.
+
+    There are far fewer combinations than blocks, so the texts of a group are made once and not per block.
+    """
     lives, guess = replay.lifetimes, categorise(replay)
     rows = lives.alive(entry)
     labels = len(replay.trace.snapshot.columns["text_end"])
-    stack = np.where(lives.freed_stack[rows], 0, lives.stack[rows]).astype(np.int64)
-    keys, inverse = np.unique(
-        (stack * labels + lives.label[rows]) * len(CATEGORIES) + guess.category[rows], return_inverse=True
-    )
+    # One number for all three, as np.unique sorts numbers much faster than rows of a table.
+    key = (lives.allocating_stack[rows] * labels + lives.label[rows]) * len(CATEGORIES) + guess.category[rows]
+    keys, inverse = np.unique(key, return_inverse=True)
     total = np.bincount(inverse, lives.size[rows], len(keys)).astype(np.int64)
-    for key, size, blocks in zip(keys.tolist(), total.tolist(), np.bincount(inverse).tolist(), strict=True):
-        named, category = divmod(key, len(CATEGORIES))
-        yield *divmod(named, labels), category, Held(size, blocks)
+    for number, size, blocks in zip(keys.tolist(), total.tolist(), np.bincount(inverse).tolist(), strict=True):
+        stack_and_label, category = divmod(number, len(CATEGORIES))
+        yield *divmod(stack_and_label, labels), category, Usage(size, blocks)

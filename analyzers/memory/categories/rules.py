@@ -1,207 +1,197 @@
-"""What stacks, phases and lifetimes tell about a block that nobody noted: rules, their evidence, their confidence."""
+"""Guess what a block is from its stack, its phase and its lifetime, where no recorder said it.
 
-import re
+Worked example: a block is allocated below `model.py forward` (sign FORWARD), and it is still alive when the first entry
+of the backward pass comes. `matches` yields (rule name, mask) in order of weight; the block is in the masks of `saved`
+and of `forward_scratch`. `saved` comes first, so the block is an activation, with a confidence of 0.85 and the evidence
+"allocated in the forward pass, alive when the backward pass begins". Had it been freed before the backward pass, only
+`forward_scratch` would hold: temporary.
+"""
+
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from analyzers.columns import Column
-from analyzers.memory.model import DeviceTrace, Snapshot
-from analyzers.memory.reading.reader import CATEGORY_OF
-from analyzers.memory.replay.lifetimes import ALLOC, BEFORE, Lifetimes
-from analyzers.memory.replay.phases import BACKWARD, FORWARD, NO_PHASE, OPTIMIZER, Phases, windows
-
-# What a frame, written "file name", tells about the allocations below it.
-SIGNS = {
-    "workspace": r"getCurrentCUDABlasHandle|[cC]ublas\w*Workspace|CUDABlasLtWorkspace|cudnn\w*[wW]orkspace",
-    "accumulate": r"AccumulateGrad",
-    "collective": r"ProcessGroup(NCCL|Gloo|XCCL)|c10d(::|_functional::)|(^| )(nccl|gloo):",
-    "unsharded": r"fsdp_param\.py (alloc_all_gather_outputs|init_all_gather_outputs|init_unsharded_param)$"
-    r"|_flat_param\.py _alloc_padded_unsharded_flat_param$|^ FSDP::all_gather_copy_out( |$)",
-    "reduced": r" foreach_reduce$|^ FSDP::post_backward_reduce",
-    "buckets": r"parallel/distributed\.py (_pre_forward|_ddp_init_helper)$|c10d::Reducer::",
-    "communication": r"_fsdp_collectives|distributed/_functional_collectives|^ aten::flatten_dense_tensors$"
-    r"|^ FSDP::(all_gather \(|post_backward_reduce)",
-    "optimizer": r"torch/optim/|\w*optim\w*\.py (step|_init_group|update)$|^ Optimizer\.step#",
-    "optimizer_init": r" _init_group$|\w*optim\w*\.py __init__$",
-    "zero_grad": r" zero_grad$",
-    "parameters": r"module\.py (_apply|convert|load_state_dict)$|torch/nn/modules/\w+\.py __init__$"
-    r"| (reset_parameters|from_pretrained|(init|load)_weights?\w*|load_(checkpoint|model))$",
-    "built": r"(?i)(module|model|layer|block|linear|embed|norm|attention|transformer|net|lm)\w*\.py __init__$",
-    "engine": r"autograd::(python::Python)?[Ee]ngine",
-    "backward": r" (_?run_backward|_engine_run_backward)$|torch/utils/checkpoint\.py (recompute_fn|unpack_hook)$",
-    "forward": r" (forward|fwd|_call_impl)$|torch/nn/functional\.py (\w*loss\w*|cross_entropy)$"
-    # What only models call, for stacks that end in C++; below the autograd engine it belongs to the backward pass.
-    r"|(^ aten|at::(_ops|native))::(linear|embedding|conv(olution|\dd)|matmul|\w+_norm|scaled_dot_product_attention"
-    r"|gelu|silu|relu|dropout|cross_entropy_loss)(::|$)",
-    "input": r"dataloader\.py| (get_(batch|input)\w*|collate\w*|pin_memory|next_batch)$",
-}
-PHASE_SIGNS = {"forward": FORWARD, "engine": BACKWARD, "backward": BACKWARD, "optimizer": OPTIMIZER}
-"""A later one overrules: the backward pass and the optimizer may run below a forward frame."""
+from analyzers.columns import Column, Integers, Mask
+from analyzers.memory.categories.stack_signs import Sign, phase_of_entries, stack_signs
+from analyzers.memory.reading.schema import Category
+from analyzers.memory.reading.snapshot import DeviceTrace
+from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes
+from analyzers.memory.replay.phases import Phase, PhaseTimeline, annotated_windows
 
 
 class Rule(NamedTuple):
-    """What a block is if the rule holds, how far to believe it, and the evidence in words."""
+    """The category of a block for which the rule holds, how far to believe it, and the evidence in words.
+
+    A category of None is that of recorded blocks: each has its own.
+    """
 
     name: str
-    category: str
+    category: Category | None
     confidence: float
     because: str
 
 
+# The confidences are set by hand, by what `benchmarks/categories.py` measures where the recorder's tags are hidden.
 RULES = (
-    Rule("none", "unknown", 0.0, "nothing tells what these are"),
-    Rule("noted", "", 1.0, "noted by the recorder"),
-    Rule("workspace", "workspace", 0.8, "made by a library for its own use"),
-    Rule("zeroed", "gradients", 0.8, "older than the trace, freed by zero_grad"),
-    Rule("optimizer_init", "optimizer_state", 0.9, "made where the optimizer sets up its state"),
-    Rule("optimizer_kept", "optimizer_state", 0.9, "made in the optimizer's step and kept after it"),
-    Rule("optimizer_scratch", "temporary", 0.9, "made in the optimizer's step and freed in it"),
-    Rule("optimizer_freed", "optimizer_state", 0.6, "older than the trace, freed in the optimizer's step"),
-    Rule("backward_freed", "activations", 0.6, "older than the trace, freed by the backward pass"),
-    Rule("accumulated", "gradients", 0.95, "made by AccumulateGrad"),
-    Rule("collective", "communication", 0.8, "made inside a collective"),
-    Rule("unsharded", "parameters", 0.9, "parameters that FSDP gathered"),
-    Rule("reduced", "gradients", 0.8, "output of FSDP's reduction, alive at the optimizer's step"),
-    Rule("buckets", "communication", 0.8, "buckets in which DDP reduces gradients"),
-    Rule("communication", "communication", 0.7, "made around a collective"),
-    Rule("loaded", "parameters", 0.7, "made where modules are built, moved or loaded, and kept"),
-    Rule("backward_kept", "gradients", 0.7, "made in the backward pass, alive at the optimizer's step"),
-    Rule("backward_left", "gradients", 0.6, "older than the trace, made in a backward pass and never freed"),
-    Rule("backward_scratch", "temporary", 0.8, "made in the backward pass and gone before the optimizer's step"),
-    Rule("saved", "activations", 0.85, "made in the forward pass, alive when the backward pass begins"),
-    Rule("forward_kept", "activations", 0.4, "made in a forward pass and kept; no backward pass follows"),
-    Rule("forward_scratch", "temporary", 0.8, "made in the forward pass and freed in it"),
-    Rule("input", "inputs", 0.6, "made where data are loaded"),
-    Rule("built", "parameters", 0.6, "made in the constructor of a model's part and kept until its forward pass"),
-    Rule("brief", "temporary", 0.6, "freed in the phase that made it"),
-    Rule("batch", "inputs", 0.5, "made between the optimizer's step and the forward pass, used by it"),
-    Rule("loss", "activations", 0.6, "made after the model's forward, alive when the backward pass begins"),
-    Rule("between", "temporary", 0.5, "made between the phases and gone before the next forward pass"),
-    Rule("consumed", "activations", 0.6, "freed by the backward pass"),
-    Rule("sized_parameters", "parameters", 0.5, "older than the trace, as many and as large as the gradients"),
-    Rule("sized_state", "optimizer_state", 0.5, "older than the trace, in further sets of the sizes of gradients"),
-    Rule(
-        "standing",
-        "parameters",
-        0.4,
-        "older than the trace, without a stack, and there after all passes: frozen weights",
-    ),
+    Rule("none", Category.UNKNOWN, 0.0, "nothing says what these blocks are"),
+    Rule("noted", None, 1.0, "recorded by the recorder"),
+    Rule("workspace", Category.WORKSPACE, 0.8, "allocated by a library for its own use"),
+    Rule("zeroed", Category.GRADIENTS, 0.8, "older than the trace, freed by zero_grad"),
+    Rule("optimizer_init", Category.OPTIMIZER_STATE, 0.9, "allocated where the optimizer sets up its state"),
+    Rule("optimizer_kept", Category.OPTIMIZER_STATE, 0.9, "allocated in the optimizer's step and kept after it"),
+    Rule("optimizer_scratch", Category.TEMPORARY, 0.9, "allocated in the optimizer's step and freed in it"),
+    Rule("optimizer_freed", Category.OPTIMIZER_STATE, 0.6, "older than the trace, freed in the optimizer's step"),
+    Rule("backward_freed", Category.ACTIVATIONS, 0.6, "older than the trace, freed by the backward pass"),
+    Rule("accumulated", Category.GRADIENTS, 0.95, "allocated by AccumulateGrad"),
+    Rule("collective", Category.COMMUNICATION, 0.8, "allocated inside a collective"),
+    Rule("unsharded", Category.PARAMETERS, 0.9, "parameters that FSDP gathered"),
+    Rule("reduced", Category.GRADIENTS, 0.8, "output of FSDP's reduction, alive at the optimizer's step"),
+    Rule("buckets", Category.COMMUNICATION, 0.8, "buckets in which DDP reduces gradients"),
+    Rule("communication", Category.COMMUNICATION, 0.7, "allocated around a collective"),
+    Rule("loaded", Category.PARAMETERS, 0.7, "allocated where modules are built, moved or loaded, and kept"),
+    Rule("backward_kept", Category.GRADIENTS, 0.7, "allocated in the backward pass, alive at the optimizer's step"),
+    Rule("backward_left", Category.GRADIENTS, 0.6, "older than the trace, from a backward pass, and never freed"),
+    Rule("backward_scratch", Category.TEMPORARY, 0.8, "allocated in the backward pass, freed before the next step"),
+    Rule("saved", Category.ACTIVATIONS, 0.85, "allocated in the forward pass, alive when the backward pass begins"),
+    Rule("forward_kept", Category.ACTIVATIONS, 0.4, "allocated in a forward pass and kept; no backward pass follows"),
+    Rule("forward_scratch", Category.TEMPORARY, 0.8, "allocated in the forward pass and freed in it"),
+    Rule("input", Category.INPUTS, 0.6, "allocated where data are loaded"),
+    Rule("built", Category.PARAMETERS, 0.6, "allocated in a constructor of the model, kept until its forward pass"),
+    Rule("brief", Category.TEMPORARY, 0.6, "freed in the phase that allocated it"),
+    Rule("batch", Category.INPUTS, 0.5, "allocated between the optimizer's step and the forward pass, used by it"),
+    Rule("loss", Category.ACTIVATIONS, 0.6, "allocated after the model's forward, alive when the backward pass begins"),
+    Rule("between", Category.TEMPORARY, 0.5, "allocated between the phases, freed before the next forward pass"),
+    Rule("consumed", Category.ACTIVATIONS, 0.6, "freed by the backward pass"),
+    Rule("sized_parameters", Category.PARAMETERS, 0.5, "older than the trace, as many and as large as the gradients"),
+    Rule("sized_state", Category.OPTIMIZER_STATE, 0.5, "older than the trace, in more sets of the sizes of gradients"),
+    Rule("standing", Category.PARAMETERS, 0.4, "older than the trace, without a stack, never freed: frozen weights"),
 )
 NUMBER_OF = {rule.name: number for number, rule in enumerate(RULES)}
-CATEGORY = np.array([CATEGORY_OF.get(rule.category, -1) for rule in RULES], np.int8)
+CATEGORY = np.array([-1 if rule.category is None else rule.category for rule in RULES], np.int8)
 CONFIDENCE = np.array([rule.confidence for rule in RULES])
-Held = tuple[str, Column]
+
+RuleMatch = tuple[str, Mask]
+"""The name of a rule, and for each block whether it holds."""
+SignsOfBlocks = Mapping[Sign, Mask]
 
 
-def ruled(trace: DeviceTrace, lives: Lifetimes) -> Column:
-    """The number of the first rule that holds, for each block that ever lived; 0 where none does."""
-    found = np.zeros(len(lives.born), np.int8)
-    for name, mask in reversed(list(rules(trace, lives))):
-        found[mask] = NUMBER_OF[name]
-    match_sizes(lives, found)
-    # Unless some state is known, what is left may be just that.
-    if {CATEGORY_OF["gradients"], CATEGORY_OF["optimizer_state"]} <= set(CATEGORY[found].tolist()):
-        there = (lives.born == BEFORE) & (lives.died == len(trace)) & (lives.stack == 0)
-        found[there & (found == 0)] = NUMBER_OF["standing"]
-    return found
+def apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
+    """Return the number of the first rule that holds for each block that ever lived; 0 where none does."""
+    rule = np.zeros(len(lives.born), np.int8)
+    # Backwards, so that the weightier rules overwrite the others.
+    for name, mask in reversed(list(matches(trace, lives))):
+        rule[mask] = NUMBER_OF[name]
+    match_sizes_of_older_blocks(lives, rule)
+    # As long as no optimizer state is known, unexplained old blocks may just be that: then they stay unknown.
+    if {Category.GRADIENTS, Category.OPTIMIZER_STATE} <= set(CATEGORY[rule].tolist()):
+        always_there = (lives.born == BEFORE) & (lives.died == len(trace)) & (lives.stack == 0)
+        rule[always_there & (rule == 0)] = NUMBER_OF["standing"]
+    return rule
 
 
-def rules(trace: DeviceTrace, lives: Lifetimes) -> Iterator[Held]:
-    """(rule, rows) in order of weight."""
+def matches(trace: DeviceTrace, lives: Lifetimes) -> Iterator[RuleMatch]:
+    """Yield the rules in order of weight, each with the blocks for which it holds."""
     signs = stack_signs(trace.snapshot)
-    made = {name: flags[lives.stack] & ~lives.freed_stack for name, flags in signs.items()}
-    freed = {name: flags[lives.stack] & lives.freed_stack for name, flags in signs.items()}
-    phases = Phases(phase_of_entries(trace, signs))
-    yield "workspace", made["workspace"]
-    yield "zeroed", freed["zero_grad"]
+    made = {sign: flags[lives.stack] & ~lives.freed_stack for sign, flags in signs.items()}
+    freed = {sign: flags[lives.stack] & lives.freed_stack for sign, flags in signs.items()}
+    phases = PhaseTimeline(phase_of_entries(trace, signs))
+    yield "workspace", made[Sign.WORKSPACE]
+    yield "zeroed", freed[Sign.ZERO_GRAD]
     yield from optimizer_rules(trace, lives, made, phases)
-    yield "backward_freed", freed["engine"] | freed["backward"]
-    yield "accumulated", made["accumulate"]
-    yield "collective", made["collective"]
-    yield "unsharded", made["unsharded"]
-    yield "reduced", made["reduced"] & lasts_until(lives, phases, OPTIMIZER)
-    yield "buckets", made["buckets"]
-    yield "communication", made["communication"]
-    yield "loaded", made["parameters"] & ~brief(lives, phases)
+    yield "backward_freed", freed[Sign.ENGINE] | freed[Sign.BACKWARD]
+    yield "accumulated", made[Sign.ACCUMULATE]
+    yield "collective", made[Sign.COLLECTIVE]
+    yield "unsharded", made[Sign.UNSHARDED]
+    yield "reduced", made[Sign.REDUCED] & lasts_until(lives, phases, Phase.OPTIMIZER)
+    yield "buckets", made[Sign.BUCKETS]
+    yield "communication", made[Sign.COMMUNICATION]
+    yield "loaded", made[Sign.PARAMETERS] & ~is_brief(lives, phases)
     yield from pass_rules(lives, made, phases)
-    yield from rest_rules(lives, made, phases)
+    yield from lifetime_rules(lives, made, phases)
 
 
-def optimizer_rules(trace: DeviceTrace, lives: Lifetimes, made: Mapping[str, Column], phases: Phases) -> Iterator[Held]:
-    optimizer = windows(trace, "Optimizer.step")
-    inside = optimizer.inside(lives.born)
-    passes = np.minimum(phases.next(FORWARD, lives.born), phases.next(BACKWARD, lives.born))
-    yield "optimizer_init", made["optimizer_init"] & ~brief(lives, phases)
+def optimizer_rules(
+    trace: DeviceTrace, lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline
+) -> Iterator[RuleMatch]:
+    """Yield the rules of the optimizer's step: by PyTorch's own annotation where there is one, then by stacks."""
+    optimizer = annotated_windows(trace, "Optimizer.step")
+    inside = optimizer.contains(lives.born)
+    next_pass = np.minimum(phases.next(Phase.FORWARD, lives.born), phases.next(Phase.BACKWARD, lives.born))
+    yield "optimizer_init", made[Sign.OPTIMIZER_INIT] & ~is_brief(lives, phases)
     yield "optimizer_kept", inside & (lives.died >= optimizer.end_after(lives.born))
     yield "optimizer_scratch", inside
-    yield "optimizer_freed", lives.freed_stack & optimizer.inside(lives.died)
-    yield "optimizer_kept", made["optimizer"] & ((lives.died > passes) | (lives.died == len(trace)))
-    yield "optimizer_scratch", made["optimizer"]
+    yield "optimizer_freed", lives.freed_stack & optimizer.contains(lives.died)
+    yield "optimizer_kept", made[Sign.OPTIMIZER] & ((lives.died > next_pass) | (lives.died == len(trace)))
+    yield "optimizer_scratch", made[Sign.OPTIMIZER]
 
 
-def pass_rules(lives: Lifetimes, made: Mapping[str, Column], phases: Phases) -> Iterator[Held]:
-    """Forward and backward: what is alive when the backward pass begins was saved for it."""
-    in_backward = phases.at(lives.born) == BACKWARD
-    left = (lives.born == BEFORE) & (lives.died == phases.count)
-    yield "backward_left", left & (made["engine"] | made["backward"])
-    yield "backward_kept", in_backward & lasts_until(lives, phases, OPTIMIZER)
+def pass_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> Iterator[RuleMatch]:
+    """Yield the rules of forward and backward: what is alive when the backward pass begins was saved for it."""
+    in_backward = phases.at(lives.born) == Phase.BACKWARD
+    never_freed = (lives.born == BEFORE) & (lives.died == phases.count)
+    yield "backward_left", never_freed & (made[Sign.ENGINE] | made[Sign.BACKWARD])
+    yield "backward_kept", in_backward & lasts_until(lives, phases, Phase.OPTIMIZER)
     yield "backward_scratch", in_backward
-    yield "saved", made["forward"] & lasts_until(lives, phases, BACKWARD)
-    yield "forward_kept", made["forward"] & (lives.died == phases.count)
-    yield "forward_scratch", made["forward"]
+    yield "saved", made[Sign.FORWARD] & lasts_until(lives, phases, Phase.BACKWARD)
+    yield "forward_kept", made[Sign.FORWARD] & (lives.died == phases.count)
+    yield "forward_scratch", made[Sign.FORWARD]
 
 
-def rest_rules(lives: Lifetimes, made: Mapping[str, Column], phases: Phases) -> Iterator[Held]:
-    """What no frame tells: when it was made, and when it went."""
+def lifetime_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> Iterator[RuleMatch]:
+    """Yield the rules for blocks whose frames say nothing: by when they were allocated and freed."""
     new = lives.born != BEFORE
-    after = phases.last(lives.born)
-    ends = np.minimum(phases.next(FORWARD, lives.born), phases.count)
-    yield "input", made["input"]
-    yield "built", made["built"] & ~brief(lives, phases)
-    yield "brief", brief(lives, phases)
-    yield "batch", new & (after != FORWARD) & lasts_until(lives, phases, FORWARD) & (lives.died < phases.count)
-    yield "loss", new & (after == FORWARD) & lasts_until(lives, phases, BACKWARD) & (lives.died < ends)
-    yield "between", new & (after != NO_PHASE) & (lives.died < ends)
-    yield "consumed", (lives.died < phases.count) & (phases.at(lives.died) == BACKWARD) & ~lives.freed_stack
+    previous = phases.last(lives.born)
+    forward = np.minimum(phases.next(Phase.FORWARD, lives.born), phases.count)
+    freed = lives.died < phases.count
+    yield "input", made[Sign.INPUT]
+    yield "built", made[Sign.BUILT] & ~is_brief(lives, phases)
+    yield "brief", is_brief(lives, phases)
+    yield "batch", new & (previous != Phase.FORWARD) & lasts_until(lives, phases, Phase.FORWARD) & freed
+    in_loss = new & (previous == Phase.FORWARD) & (lives.died < forward)
+    yield "loss", in_loss & lasts_until(lives, phases, Phase.BACKWARD)
+    yield "between", new & (previous != Phase.NONE) & (lives.died < forward)
+    yield "consumed", freed & (phases.at(lives.died) == Phase.BACKWARD) & ~lives.freed_stack
 
 
-def lasts_until(lives: Lifetimes, phases: Phases, phase: int) -> Column:
-    """Whether the next entry of a phase comes while a block is alive."""
-    lasts: Column = lives.died >= phases.next(phase, lives.born)
-    return lasts
+def lasts_until(lives: Lifetimes, phases: PhaseTimeline, phase: Phase) -> Mask:
+    """Return whether the next entry of a phase comes while a block is alive."""
+    return lives.died >= phases.next(phase, lives.born)
 
 
-def brief(lives: Lifetimes, phases: Phases) -> Column:
-    """Whether a block was freed before another phase began."""
-    new = (lives.born != BEFORE) & (lives.died < phases.count) & (phases.last(lives.born) != NO_PHASE)
-    same: Column = phases.stretch(lives.born) == phases.stretch(np.minimum(lives.died, phases.count - 1))
-    found: Column = new & same
-    return found
+def is_brief(lives: Lifetimes, phases: PhaseTimeline) -> Mask:
+    """Return whether a block was freed before another phase began."""
+    new = (lives.born != BEFORE) & (lives.died < phases.count) & (phases.last(lives.born) != Phase.NONE)
+    same_span = phases.span(lives.born) == phases.span(np.minimum(lives.died, phases.count - 1))
+    brief: Mask = new & same_span
+    return brief
 
 
-def match_sizes(lives: Lifetimes, found: Column) -> None:
-    """Blocks older than the trace that have the sizes of gradients: first the parameters, then Adam's two moments.
+def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column) -> None:
+    """Explain old blocks without a stack by their sizes: each gradient has a parameter, and Adam two moments, as large.
+
+    Changes `rule` in place. Example: gradients of 4, 4 and 8 MiB are known. Of the old blocks of 4 MiB the first two
+    are taken for parameters and the next four for moments; of those of 8 MiB the first, and the next two.
 
     Where FSDP reduces many gradients in one buffer, the optimizer's state has the parameters' sizes instead.
     """
-    older = np.flatnonzero((lives.born == BEFORE) & (found == 0) & (lives.died == lives.died.max(initial=0)))
+    older = np.flatnonzero((lives.born == BEFORE) & (rule == 0) & (lives.died == lives.died.max(initial=0)))
     older = older[np.argsort(lives.size[older], kind="stable")]
     size = lives.size[older]
-    nth = np.arange(len(size)) - np.searchsorted(size, size)
-    gradients, states = (
-        how_many(lives, size, CATEGORY[found] == CATEGORY_OF[kind]) for kind in ("gradients", "optimizer_state")
-    )
-    wanted = np.maximum(gradients, states)
-    found[older[nth < wanted]] = NUMBER_OF["sized_parameters"]
-    found[older[(nth >= wanted) & (nth < 3 * wanted) & (states == 0)]] = NUMBER_OF["sized_state"]
+    nth_of_its_size = np.arange(len(size)) - np.searchsorted(size, size)
+    gradients = count_by_size(lives, size, CATEGORY[rule] == Category.GRADIENTS)
+    states = count_by_size(lives, size, CATEGORY[rule] == Category.OPTIMIZER_STATE)
+    expected = np.maximum(gradients, states)
+    rule[older[nth_of_its_size < expected]] = NUMBER_OF["sized_parameters"]
+    moments = (nth_of_its_size >= expected) & (nth_of_its_size < 3 * expected) & (states == 0)
+    rule[older[moments]] = NUMBER_OF["sized_state"]
 
 
-def how_many(lives: Lifetimes, sizes: Column, chosen: Column) -> Column:
-    """For each of some sizes: the chosen blocks of that size that are alive when the chosen hold the most together."""
-    rows = np.flatnonzero(chosen)
+def count_by_size(lives: Lifetimes, sizes: Integers, selected: Mask) -> Integers:
+    """Return for each size how many of the selected blocks have it, at the entry where these fill the most bytes."""
+    rows = np.flatnonzero(selected)
     change = np.zeros(int(lives.died.max(initial=0)) + 2, np.int64)
+    # Shifted by one: a block of entry -1 is alive before the first entry.
     np.add.at(change, lives.born[rows] + 1, lives.size[rows])
     np.subtract.at(change, lives.died[rows] + 1, lives.size[rows])
     fullest = int(np.cumsum(change).argmax()) - 1
@@ -209,42 +199,5 @@ def how_many(lives: Lifetimes, sizes: Column, chosen: Column) -> Column:
     known, counts = np.unique(lives.size[alive], return_counts=True)
     if not len(known):
         return np.zeros(len(sizes), np.int64)
-    place = np.minimum(np.searchsorted(known, sizes), len(known) - 1)
-    matching: Column = np.where(known[place] == sizes, counts[place], 0)
-    return matching
-
-
-def phase_of_entries(trace: DeviceTrace, signs: Mapping[str, Column]) -> Column:
-    """The phase that each entry's stack shows, int8."""
-    of_stack = np.full(len(signs["forward"]), NO_PHASE, np.int8)
-    for sign, phase in PHASE_SIGNS.items():
-        of_stack[signs[sign]] = phase
-    stack = trace.entry("stack")
-    found: Column = of_stack[stack]
-    if signs["forward"].any() and not signs["engine"].any():
-        # stacks="python": the threads of the autograd engine have no Python frames. Frees go without in other places.
-        found[(stack == 0) & (trace.entry("action") == ALLOC)] = BACKWARD
-    return found
-
-
-def stack_signs(snapshot: Snapshot) -> dict[str, Column]:
-    """For each sign a flag per stack: does any of its frames show it?"""
-    written = written_frames(snapshot)
-    return {sign: stacks_with(snapshot, written, re.compile(pattern)) for sign, pattern in SIGNS.items()}
-
-
-def written_frames(snapshot: Snapshot) -> list[str]:
-    """Each frame as `file name`, with slashes of one kind."""
-    c = snapshot.columns
-    return [
-        f"{snapshot.text(int(file))} {snapshot.text(int(name))}".replace("\\", "/")
-        for file, name in zip(c["frame_file"], c["frame_name"], strict=True)
-    ]
-
-
-def stacks_with(snapshot: Snapshot, written: list[str], pattern: re.Pattern[str]) -> Column:
-    shows = np.fromiter((pattern.search(text) is not None for text in written), bool, len(written))
-    ends = snapshot.columns["stack_end"]
-    seen = np.concatenate([[0], np.cumsum(shows[snapshot.columns["stack_frames"]])])
-    found: Column = np.diff(seen[np.concatenate([[0], ends])]) > 0
-    return found
+    position = np.minimum(np.searchsorted(known, sizes), len(known) - 1)
+    return np.where(known[position] == sizes, counts[position], 0)

@@ -1,1 +1,1 @@
-"""findings."""
+"""Turn answers into findings and the verdict: the only sentences of this room."""

@@ -1,20 +1,46 @@
-"""Numbers, ranks and facts as people read them in sentences."""
+"""Small building blocks of the sentences in this package: evidence, ranks, and categories in words."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from analyzers.memory.answers.stacks import call_site
 from analyzers.memory.model import Device
 from analyzers.report import Evidence
 from analyzers.words import rank_names
 
+CATEGORY_WORDS = {
+    "optimizer_state": "optimizer state",
+    "temporary": "temporary tensors",
+    "communication": "communication buffers",
+    "workspace": "library workspaces",
+    "unknown": "tensors of unknown category",
+}
 
-def listed(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-2, 5`; snapshots often do not say which rank they are of."""
+
+def in_words(category: str) -> str:
+    """Return a category as a noun for a sentence: `optimizer state`."""
+    return CATEGORY_WORDS.get(category, category)
+
+
+def largest(categories: Mapping[str, int]) -> tuple[str, int]:
+    """Return the category with the most bytes, and these."""
+    return max(categories.items(), key=lambda item: item[1])
+
+
+def rank_subject(ranks: Sequence[int]) -> str:
+    """Return `rank 3` or `ranks 0-2, 5`; `the process` where no rank is known, as snapshots often do not say it."""
     return rank_names(ranks) if ranks else "the process"
 
 
+def ranks_of(device: Device) -> list[int]:
+    """Return the rank of a device as the list that a finding has."""
+    return [] if device.rank is None else [device.rank]
+
+
 def fact(device: Device, text: str, line: str = "") -> Evidence:
+    """Return one fact read from the device's file; `line` is where in the user's code it is."""
     return Evidence(text=text, source=device.path, line=line)
 
 
-def ranks_of(device: Device) -> list[int]:
-    return [] if device.rank is None else [device.rank]
+def innermost(frames: Sequence[str], unknown: str = "") -> str:
+    """Return the innermost frame as `function (file:line)`; `unknown` for a stack without frames."""
+    return call_site(frames[0]) if frames else unknown

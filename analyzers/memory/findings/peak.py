@@ -1,90 +1,110 @@
-"""Findings about what the peak is made of, where nothing failed: each with what its remedy would free."""
+"""Findings about what the peak consists of, where nothing failed: each with what its remedy would free."""
 
 from collections.abc import Iterator
 
-from analyzers.memory.answers.stacks import place
 from analyzers.memory.answers.unusual_use import LOSS_PIECES
-from analyzers.memory.findings.evidence import fact, ranks_of
-from analyzers.memory.model import Device, Notable
+from analyzers.memory.findings.evidence import fact, innermost, ranks_of
+from analyzers.memory.findings.remedies import SHARD, saving_by
+from analyzers.memory.model import Device, Remedy, Saving, UnusualKind, UnusualUse
 from analyzers.report import Finding, Severity
 from analyzers.words import share, size
 
-ACTIVATION_SHARE = 0.6
+ACTIVATION_SHARE_AT_LEAST = 0.6
 
 
 def peak_findings(device: Device) -> Iterator[Finding]:
-    made = {"late_state": late_finding, "loss": loss_finding, "kept": kept_finding}
-    for found in device.notable:
-        if found.what != "kept" or all(growth.frames != found.frames for growth in device.growing):  # else a leak
-            yield made[found.what](device, found)
-    estimate = next((one for one in device.estimates if one.what == "activation_checkpointing"), None)
-    held = device.categories["activations"]
-    if not device.oom and estimate and held >= ACTIVATION_SHARE * device.peak_allocated_bytes:
-        yield Finding(
-            id="memory.activation_peak",
-            severity=Severity.INFO,
-            title=f"Activations are {share(held, device.peak_allocated_bytes)} of the peak",
-            why=f"{size(held)} of {size(device.peak_allocated_bytes)} wait for the backward pass.",
-            next=f"If the memory is needed, checkpoint the layers: about {size(estimate.frees_bytes)} of"
-            f" {size(estimate.of_bytes)} would be freed ({estimate.model}).",
-            ranks=ranks_of(device),
-            step=device.step,
-            evidence=[fact(device, f"activations: {size(held)} at entry {device.peak_index}")],
-            confidence=0.8,
-        )
+    """Yield what is unusual about the peak, and whether activations dominate it."""
+    for use in device.unusual:
+        match use.kind:
+            case UnusualKind.LATE_STATE:
+                yield late_state_finding(device, use)
+            case UnusualKind.LOSS:
+                yield loss_finding(device, use)
+            case UnusualKind.KEPT:
+                # What grows in every step is a leak, which has its own finding.
+                if all(growth.frames != use.frames for growth in device.growing):
+                    yield kept_finding(device, use)
+    saving = saving_by(device, Remedy.ACTIVATION_CHECKPOINTING)
+    dominant = device.categories["activations"] >= ACTIVATION_SHARE_AT_LEAST * device.peak_allocated_bytes
+    if not device.oom and saving and dominant:
+        yield activation_finding(device, saving)
 
 
-def late_finding(device: Device, found: Notable) -> Finding:
+def activation_finding(device: Device, saving: Saving) -> Finding:
+    """Return that activations are most of the peak, and what checkpointing would free."""
+    activations, peak = device.categories["activations"], device.peak_allocated_bytes
     return Finding(
-        id="memory.late_state",
+        id="memory.activation_peak",
         severity=Severity.INFO,
-        title=f"{size(found.bytes)} of optimizer state came only with the first optimizer step",
-        why="Until the optimizer has stepped once its state does not exist, so a first forward and backward pass that"
-        " fit do not prove that the next ones will.",
-        next=f"Count on {size(found.bytes)} more than the first pass needs; shard the state over more ranks, or choose"
-        " an optimizer with less of it.",
+        title=f"Activations are {share(activations, peak)} of the peak",
+        why=f"{size(activations)} of {size(peak)} are kept for the backward pass.",
+        next="If you need this memory, turn on activation checkpointing (activation_checkpoint.mode, or"
+        f" torch.utils.checkpoint): about {size(saving.frees_bytes)} of {size(saving.of_bytes)} would be freed"
+        f" ({saving.model}).",
         ranks=ranks_of(device),
-        step=found.step,
-        evidence=[fact(device, f"optimizer state made in the trace: {size(found.bytes)}", where(found))],
+        step=device.step,
+        evidence=[fact(device, f"activations: {size(activations)} at entry {device.peak_index}")],
         confidence=0.8,
     )
 
 
-def loss_finding(device: Device, found: Notable) -> Finding:
+def late_state_finding(device: Device, use: UnusualUse) -> Finding:
+    """Return that the optimizer's state was only allocated in the first optimizer step."""
+    return Finding(
+        id="memory.late_state",
+        severity=Severity.INFO,
+        title=f"The first optimizer step allocated {size(use.bytes)} of optimizer state",
+        why="Optimizer state does not exist before the first optimizer step. So a first forward and backward pass that"
+        " fits in memory does not prove that later steps fit.",
+        next=f"Plan for {size(use.bytes)} more than the first pass needs. To need less, shard the state over more ranks"
+        f" ({SHARD}), or use an optimizer with less state.",
+        ranks=ranks_of(device),
+        step=use.step,
+        evidence=[fact(device, f"optimizer state allocated in the trace: {size(use.bytes)}", innermost(use.frames))],
+        confidence=0.8,
+    )
+
+
+def loss_finding(device: Device, use: UnusualUse) -> Finding:
+    """Return that the loss is a large part of the peak."""
     return Finding(
         id="memory.loss",
         severity=Severity.INFO,
-        title=f"The loss holds {share(found.bytes, device.peak_allocated_bytes)} of the peak",
-        why=f"{size(found.bytes)} are copies of the logits made for the loss{in_place(found)}: they grow with batch,"
-        " sequence and vocabulary together.",
-        next=f"Compute the loss in pieces of the sequence, each recomputed in its backward pass: with {LOSS_PIECES} the"
-        f" peak would be about {size(found.frees_bytes)} lower (one piece at a time is alive).",
+        title=f"The loss takes {share(use.bytes, device.peak_allocated_bytes)} of the peak",
+        why=f"{size(use.bytes)} are copies of the logits that the loss allocated{in_line(use)}. Their size is batch x"
+        " sequence x vocabulary.",
+        next="Compute the loss in pieces of the sequence, and recompute each piece in its backward pass: with"
+        f" {LOSS_PIECES} pieces the peak would be about {size(use.frees_bytes)} lower, as only one piece is alive.",
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[fact(device, f"made for the loss: {size(found.bytes)} at entry {device.peak_index}", where(found))],
+        evidence=[
+            fact(
+                device,
+                f"allocated by the loss: {size(use.bytes)} at entry {device.peak_index}",
+                innermost(use.frames),
+            )
+        ],
         confidence=0.7,
     )
 
 
-def kept_finding(device: Device, found: Notable) -> Finding:
+def kept_finding(device: Device, use: UnusualUse) -> Finding:
+    """Return that activations are still alive steps after their backward pass."""
     return Finding(
         id="memory.kept",
         severity=Severity.WARNING,
-        title=f"{size(found.bytes)} of activations outlive their step",
-        why=f"They were made from step {found.step} on{in_place(found)} and are still alive at the end, steps after the"
-        " backward pass that they were for.",
-        next="Find what refers to them: an output or a loss that is stored without .detach(), a cache, a closure."
-        f" Letting go frees {size(found.bytes)}.",
+        title=f"{size(use.bytes)} of activations outlive their step",
+        why=f"They were allocated from step {use.step} on{in_line(use)} and are still alive at the end, steps after the"
+        " backward pass that needed them.",
+        next="Find what refers to them: an output or a loss stored without .detach(), a cache, a closure. Releasing"
+        f" them frees {size(use.bytes)}.",
         ranks=ranks_of(device),
-        step=found.step,
-        evidence=[fact(device, f"kept over steps: {size(found.bytes)}", where(found))],
+        step=use.step,
+        evidence=[fact(device, f"kept over several steps: {size(use.bytes)}", innermost(use.frames))],
         confidence=0.7,
     )
 
 
-def where(found: Notable) -> str:
-    return place(found.frames[0]) if found.frames else ""
-
-
-def in_place(found: Notable) -> str:
-    return f" in {where(found)}" if found.frames else ""
+def in_line(use: UnusualUse) -> str:
+    """Return ` in function (file:line)`; empty where the line is not known."""
+    return f" in {innermost(use.frames)}" if use.frames else ""

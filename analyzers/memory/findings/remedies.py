@@ -1,54 +1,67 @@
-"""What to try against most of one category, and what that would free."""
+"""What to try where one category fills the memory, and what that would free."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from analyzers.memory.model import Device
+from analyzers.memory.findings.evidence import in_words, largest
+from analyzers.memory.model import Device, Remedy, Saving
 from analyzers.memory.reading.job import job_of
 from analyzers.words import size
 
-REMEDY = {
-    "parameters": "shard the parameters over more ranks (parallelism.data_parallel_shard_degree) or use a smaller one",
-    "gradients": "shard the gradients over more ranks, or free them with zero_grad(set_to_none=True)",
-    "optimizer_state": "shard the optimizer state over more ranks, or choose an optimizer with less state",
-    "activations": "turn on activation checkpointing, or make the batch or the sequence smaller",
-    "inputs": "make the batch smaller, or move it to the device later",
-    "temporary": "make the batch or the sequence smaller, or compute the largest operation in pieces",
-    "communication": "limit how many layers are gathered ahead",
-    "workspace": "set CUBLAS_WORKSPACE_CONFIG to a smaller workspace",
-    "unknown": "look at the largest stacks at the peak",
+# Settings are those of our trainer, which are torchtitan's; where plain PyTorch has a name of its own, it is given too.
+SHARD = "parallelism.data_parallel_shard_degree"
+BATCH, SEQUENCE = "training.local_batch_size", "training.seq_len"
+ADVICE = {
+    "parameters": f"Shard the parameters over more ranks ({SHARD}), or use a smaller model",
+    "gradients": f"Shard the gradients over more ranks ({SHARD}), or free them with"
+    " optimizer.zero_grad(set_to_none=True)",
+    "optimizer_state": f"Shard the optimizer state over more ranks ({SHARD}), or use an optimizer with less state",
+    "activations": 'Turn on activation checkpointing (activation_checkpoint.mode = "full", or'
+    f" torch.utils.checkpoint), or use a smaller batch ({BATCH}) or sequence ({SEQUENCE})",
+    "inputs": f"Use a smaller batch ({BATCH}), or move it to the device later",
+    "temporary": f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}), or compute the largest operation in pieces",
+    "communication": "Gather fewer layers ahead (set_modules_to_forward_prefetch in FSDP2, limit_all_gathers in FSDP1)",
+    "workspace": "Set CUBLAS_WORKSPACE_CONFIG to a smaller workspace, such as :16:8",
+    "unknown": "Look at the stacks that allocated most of the peak (top_stacks)",
 }
-RECOMPUTING = {
-    "selective": "recompute all activations (activation_checkpoint.mode = full), or make the batch or sequence smaller",
-    "full": "make the batch or the sequence smaller: all activations are recomputed already",
+ADVICE_WHEN_RECOMPUTING = {
+    "selective": 'Recompute all activations (activation_checkpoint.mode = "full"), or use a smaller batch'
+    f" ({BATCH}) or sequence ({SEQUENCE})",
+    "full": f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}): all activations are recomputed already",
 }
-"""Against activations, where run.json says that some are recomputed."""
-SHARDED = ("parameters", "gradients", "optimizer_state")
-ESTIMATED = {
-    "activations": {"activation_checkpointing": "Checkpointing", "half_batch": "Half the batch or the sequence"},
-    "inputs": {"half_batch": "Half the batch"},
-    "temporary": {"half_batch": "Half the batch or the sequence"},
+"""Against activations, where run.json says that some are recomputed already."""
+SHARDABLE = ("parameters", "gradients", "optimizer_state")
+HELPFUL = {
+    "activations": {
+        Remedy.ACTIVATION_CHECKPOINTING: "Checkpointing",
+        Remedy.HALF_BATCH: "Half the batch or the sequence",
+    },
+    "inputs": {Remedy.HALF_BATCH: "Half the batch"},
+    "temporary": {Remedy.HALF_BATCH: "Half the batch or the sequence"},
 }
-"""Category -> estimates of what helps against it, and how a sentence about each begins."""
+"""Category -> the remedies that help against it, and how a sentence about each begins."""
 
 
-def remedy(device: Device, categories: dict[str, int]) -> str:
-    """What to try where `categories` fill the memory."""
-    kind = max(categories, key=lambda name: categories[name])
-    held = categories[kind]
-    told = [f"{begin}{effect}." for what, begin in ESTIMATED.get(kind, {}).items() if (effect := would(device, what))]
-    if kind in SHARDED:
-        told.append(f"Shared by twice as many ranks, {size(held / 2)} of {size(held)} would be freed on each.")
-    return " ".join([f"{advice(device, kind).capitalize()}.", *told])
+def remedy(device: Device, categories: Mapping[str, int]) -> str:
+    """Return what to try where `categories` fill the memory, and what it would free: one or more sentences."""
+    category, total = largest(categories)
+    sentences = [f"{advice(device, category)}."]
+    for helpful, beginning in HELPFUL.get(category, {}).items():
+        if saving := saving_by(device, helpful):
+            amount = f"{size(saving.frees_bytes)} of {size(saving.of_bytes)}"
+            sentences.append(f"{beginning} would free about {amount} ({saving.model}).")
+    if category in SHARDABLE:
+        amount = f"{size(total / 2)} of {size(total)} of {in_words(category)}"
+        sentences.append(f"Sharding over twice as many ranks would free {amount} on each.")
+    return " ".join(sentences)
 
 
-def advice(device: Device, kind: str) -> str:
-    job = job_of(Path(device.path)) if kind == "activations" else None
-    return RECOMPUTING.get(job.checkpointing, REMEDY[kind]) if job else REMEDY[kind]
+def advice(device: Device, category: str) -> str:
+    """Return what helps against a category, without a full stop; of a job that recomputes already, what is left."""
+    job = job_of(Path(device.path)) if category == "activations" else None
+    return ADVICE_WHEN_RECOMPUTING.get(job.checkpointing, ADVICE[category]) if job else ADVICE[category]
 
 
-def would(device: Device, what: str) -> str:
-    """` would make about 2.0 GiB of 3.0 GiB usable (the model)`; empty where nothing can be told."""
-    known = next((estimate for estimate in device.estimates if estimate.what == what), None)
-    if known is None:
-        return ""
-    return f" would make about {size(known.frees_bytes)} of {size(known.of_bytes)} usable ({known.model})"
+def saving_by(device: Device, wanted: Remedy) -> Saving | None:
+    """Return the estimate for one remedy; None where the snapshot does not allow one."""
+    return next((saving for saving in device.savings if saving.remedy is wanted), None)

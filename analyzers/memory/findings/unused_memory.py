@@ -1,79 +1,89 @@
-"""Findings about memory that was taken from the device and is not in use: retries, idle cache, dead pools."""
+"""Findings about memory that the allocator reserved and no block uses: retries, unused pools, unused cache."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from analyzers.memory.findings.evidence import fact, ranks_of
-from analyzers.memory.model import Device
+from analyzers.memory.findings.remedies import BATCH
+from analyzers.memory.model import Device, PoolUse
 from analyzers.report import Finding, Severity
-from analyzers.words import share, size
+from analyzers.words import quantity, share, size
 
-COMMON = "0.0"
-IDLE_SHARE, IDLE_BYTES = 0.25, 256 << 20
+COMMON_POOL = "0.0"
+UNUSED_SHARE_AT_LEAST, UNUSED_BYTES_AT_LEAST = 0.25, 256 << 20
+EVIDENCE_SHOWN = 4
 
 
-def cached_findings(device: Device) -> Iterator[Finding]:
+def unused_memory_findings(device: Device) -> Iterator[Finding]:
+    """Yield what is reserved in vain; nothing where segments are made up."""
     if device.fragmentation.made_up_segments:
         return
     if device.retries:
         yield retries_finding(device)
-    dead = [pool for pool in device.pools if pool.pool != COMMON and not pool.allocated_bytes]
-    if sum(pool.reserved_bytes for pool in dead) >= IDLE_BYTES:
-        yield dead_pool_finding(device)
-    idle = device.reserved_bytes - device.fragmentation.allocated_bytes
-    if idle >= max(IDLE_BYTES, IDLE_SHARE * device.reserved_bytes):
-        yield reserved_finding(device, idle)
+    unused_pools = [pool for pool in device.pools if pool.pool != COMMON_POOL and not pool.allocated_bytes]
+    if sum(pool.reserved_bytes for pool in unused_pools) >= UNUSED_BYTES_AT_LEAST:
+        yield unused_pools_finding(device, unused_pools)
+    unused = device.reserved_bytes - device.fragmentation.allocated_bytes
+    if unused >= max(UNUSED_BYTES_AT_LEAST, UNUSED_SHARE_AT_LEAST * device.reserved_bytes):
+        yield unused_cache_finding(device, unused)
 
 
 def retries_finding(device: Device) -> Finding:
+    """Return that allocations had to wait until cached segments were given back."""
     freed = sum(retry.freed_bytes for retry in device.retries)
     return Finding(
         id="memory.retries",
         severity=Severity.WARNING,
-        title=f"{len(device.retries)} allocations had to wait for cached memory to be given back",
-        why=f"The device was full: {size(freed)} of cached segments were returned to it to make room, which"
-        " synchronises the device each time.",
-        next="Leave more headroom (a smaller batch), or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        title=f"{quantity(len(device.retries), 'allocation')} had to wait until cached memory was given back",
+        why=f"The device was full: {size(freed)} of cached segments were given back to it to make room. Each time, the"
+        " allocator waits for the whole device.",
+        next=f"Leave more memory free: use a smaller batch ({BATCH}), or set"
+        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[
             fact(device, f"{size(retry.freed_bytes)} given back before entry {retry.index}")
-            for retry in device.retries[:4]
+            for retry in device.retries[:EVIDENCE_SHOWN]
         ],
         confidence=0.8,
     )
 
 
-def dead_pool_finding(device: Device) -> Finding:
-    dead = [pool for pool in device.pools if pool.pool != COMMON and not pool.allocated_bytes]
-    held = sum(pool.reserved_bytes for pool in dead)
+def unused_pools_finding(device: Device, pools: Sequence[PoolUse]) -> Finding:
+    """Return that private pools keep segments without one live block."""
+    reserved = sum(pool.reserved_bytes for pool in pools)
     return Finding(
         id="memory.dead_pool",
         severity=Severity.WARNING,
-        title=f"{size(held)} lie in private pools that nothing uses",
-        why=f"No block is alive in {', '.join(pool.pool for pool in dead)}: pools of captured graphs or of the user"
-        " keep their segments to themselves.",
-        next=f"Drop the graph (or torch.cuda.MemPool) that owns them, which frees {size(held)}, or capture into one"
-        " shared pool.",
+        title=f"{size(reserved)} is reserved in private pools that no block uses",
+        why=f"No block is alive in pool {', '.join(pool.pool for pool in pools)}. Pools of captured CUDA graphs and of"
+        " torch.cuda.MemPool keep their segments, which nothing else can use.",
+        next=f"Delete the CUDA graph or the torch.cuda.MemPool that owns them, which frees {size(reserved)}, or capture"
+        " all graphs into one pool (the pool argument of torch.cuda.graph).",
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[fact(device, f"pool {pool.pool}: {size(pool.reserved_bytes)} reserved") for pool in dead[:4]],
+        evidence=[
+            fact(device, f"pool {pool.pool}: {size(pool.reserved_bytes)} reserved") for pool in pools[:EVIDENCE_SHOWN]
+        ],
         confidence=0.7,
     )
 
 
-def reserved_finding(device: Device, idle: int) -> Finding:
+def unused_cache_finding(device: Device, unused: int) -> Finding:
+    """Return that a good part of the reserved memory is in no use at the end."""
     used = device.fragmentation.allocated_bytes
+    returnable = unused - device.fragmentation.inactive_split_bytes
     return Finding(
         id="memory.reserved",
         severity=Severity.INFO,
-        title=f"{size(idle)} are reserved and not in use",
-        why=f"{size(device.reserved_bytes)} are taken from the device, {size(used)} of them hold tensors at the end"
-        f" ({share(used, device.reserved_bytes)}); another process or library cannot have the rest.",
-        next="Nothing, unless something else needs it: then torch.cuda.empty_cache() after the spike gives back"
-        f" {size(idle - device.fragmentation.inactive_split_bytes)}, the segments that nothing uses;"
-        " garbage_collection_threshold:0.8 does so by itself.",
+        title=f"{size(unused)} of reserved memory is not in use",
+        why=f"The allocator reserved {size(device.reserved_bytes)} of the device, and {size(used)} of it"
+        f" ({share(used, device.reserved_bytes)}) are allocated at the end. Other processes and libraries cannot use"
+        " the rest.",
+        next="Do nothing, unless something else needs this memory. Then call torch.cuda.empty_cache() after the peak:"
+        f" it gives back {size(returnable)}, the segments that nothing uses. With"
+        " PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8 the allocator does so by itself.",
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[fact(device, f"reserved at most {size(device.peak_reserved_bytes)}")],
+        evidence=[fact(device, f"highest reserved size: {size(device.peak_reserved_bytes)}")],
         confidence=0.8,
     )

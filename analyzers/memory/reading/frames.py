@@ -1,4 +1,4 @@
-"""The texts, frames and stacks of one snapshot, each looked up once."""
+"""Look up the texts, frames and stacks of one snapshot by number, and find the user's own frames in a stack."""
 
 import re
 from collections.abc import Mapping
@@ -6,38 +6,40 @@ from functools import cached_property
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers, Mask
 from analyzers.frames import Origin, origin_of
 
 Frame = tuple[str, str, int]
-"""Name, file, line."""
+"""Function name, file, line; line 0 where none is known."""
 
-# What takes the stack or hands memory out, below the operation that asked for it: innermost where stacks="all".
-PLUMBING = re.compile(r"torch::(unwind|CapturedTraceback|cuda)::|c10::|at::(detail::|TensorBase )")
+# What captures the stack or hands memory out lies below the operation that asked for it: innermost where stacks="all".
+ALLOCATOR_FRAME = re.compile(r"torch::(unwind|CapturedTraceback|cuda)::|c10::|at::(detail::|TensorBase )")
 
 
 def is_internal(file: str) -> bool:
-    """Whether a file is none that the user may have written or chosen."""
+    """Return whether a file is PyTorch's, Python's or native: none that the user wrote or chose."""
     return origin_of(file) <= Origin.RUNTIME
 
 
-def written(frame: Frame) -> str:
+def frame_text(frame: Frame) -> str:
+    """Return `file:line function`."""
     name, file, line = frame
     return f"{file or '??'}:{line} {name}" if file or line else name
 
 
 class Frames:
-    """Reads the columns that `tables.Interned` wrote."""
+    """Reads the columns that `interning.InternTables` wrote. Stack 0 is the empty one, text 0 the empty text."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
-        # Of memory-mapped columns plain views: these are indexed ten times as fast.
+        # Plain views of memory-mapped columns are indexed ten times as fast as the memmap objects.
         self._text_end, self._text_bytes = (np.asarray(columns[name]) for name in ("text_end", "text_bytes"))
         self._stack_end, self._stack_frames = (np.asarray(columns[name]) for name in ("stack_end", "stack_frames"))
-        self._parts = [np.asarray(columns[f"frame_{name}"]) for name in ("name", "file", "line")]
+        self._name, self._file, self._line = (np.asarray(columns[f"frame_{key}"]) for key in ("name", "file", "line"))
         self._texts: dict[int, str] = {}
         self._frames: dict[int, Frame] = {}
 
     def text(self, number: int) -> str:
+        """Return a text by its number."""
         if number not in self._texts:
             start = int(self._text_end[number - 1]) if number else 0
             content = self._text_bytes[start : int(self._text_end[number])].tobytes()
@@ -45,51 +47,54 @@ class Frames:
         return self._texts[number]
 
     def frame(self, number: int) -> Frame:
+        """Return a frame by its number."""
         if number not in self._frames:
-            name, file, line = (int(part[number]) for part in self._parts)
-            self._frames[number] = (self.text(name), self.text(file), line)
+            name, file = self.text(int(self._name[number])), self.text(int(self._file[number]))
+            self._frames[number] = name, file, int(self._line[number])
         return self._frames[number]
 
     def user_stack(self, stack: int) -> list[Frame]:
-        """The user's own frames, innermost first; where there are none all from the operation that allocates on."""
-        start, end = self._span(stack)
+        """Return the user's frames of a stack, innermost first.
+
+        Where the user has none in it: all frames but the innermost ones that only record or hand out memory.
+        """
+        start, end = self._bounds(stack)
         numbers = self._stack_frames[start:end]
-        chosen = numbers[self._is_user[numbers]]
-        return [
-            self.frame(number) for number in (chosen if len(chosen) else numbers[self._told(start, end) :]).tolist()
-        ]
+        user = numbers[self._is_user[numbers]]
+        shown = user if len(user) else numbers[self._allocator_frames(start, end) :]
+        return [self.frame(number) for number in shown.tolist()]
 
     def innermost(self, stack: int) -> Frame | None:
-        """The first frame of `user_stack`; None where there is no frame."""
-        start, end = self._span(stack)
+        """Return the first frame of `user_stack`; None for a stack without frames."""
+        start, end = self._bounds(stack)
+        if start == end:
+            return None
         first = int(self._next_user[start])
-        first = first if first < end else start + self._told(start, end)
-        return self.frame(int(self._stack_frames[first])) if start < end else None
+        first = first if first < end else start + self._allocator_frames(start, end)
+        return self.frame(int(self._stack_frames[first]))
 
     def line(self, stack: int) -> str:
-        """The innermost frame as text; empty where there is none."""
+        """Return the innermost frame as `file:line function`; empty where there is none."""
         frame = self.innermost(stack)
-        return written(frame) if frame else ""
+        return frame_text(frame) if frame else ""
 
-    def _span(self, stack: int) -> tuple[int, int]:
+    def _bounds(self, stack: int) -> tuple[int, int]:
         return int(self._stack_end[stack - 1]) if stack else 0, int(self._stack_end[stack])
 
-    def _told(self, start: int, end: int) -> int:
-        """How many of the innermost frames only record or hand out memory; none where all do."""
+    def _allocator_frames(self, start: int, end: int) -> int:
+        """Return how many of the innermost frames only record or hand out memory; 0 where all do."""
         names = (self.frame(number)[0] for number in self._stack_frames[start:end].tolist())
-        return next((count for count, name in enumerate(names) if not PLUMBING.match(name)), 0)
+        return next((count for count, name in enumerate(names) if not ALLOCATOR_FRAME.match(name)), 0)
 
     @cached_property
-    def _is_user(self) -> Column:
-        """A flag per frame."""
-        files, inverse = np.unique(self._parts[1], return_inverse=True)
-        flags: Column = np.array([not is_internal(self.text(file)) for file in files.tolist()], bool)[inverse]
-        return flags
+    def _is_user(self) -> Mask:
+        """A flag per frame. Files are far fewer than frames, so each is judged once."""
+        files, inverse = np.unique(self._file, return_inverse=True)
+        return np.array([not is_internal(self.text(file)) for file in files.tolist()], bool)[inverse]
 
     @cached_property
-    def _next_user(self) -> Column:
-        """For each place in `stack_frames` the first one from it on that holds a frame of the user's."""
+    def _next_user(self) -> Integers:
+        """For each position in `stack_frames` the first one from there on that holds a user's frame."""
         count = len(self._stack_frames)
-        own = np.where(self._is_user[self._stack_frames], np.arange(count), count)
-        found: Column = np.minimum.accumulate(np.append(own, count)[::-1])[::-1]
-        return found
+        user = np.where(self._is_user[self._stack_frames], np.arange(count), count)
+        return np.minimum.accumulate(np.append(user, count)[::-1])[::-1]

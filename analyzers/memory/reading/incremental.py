@@ -1,7 +1,13 @@
-"""Trace entries turned into columns while the rest of their pickle is still being read.
+"""Turn trace entries into columns while the rest of their pickle is still being read.
 
-An unpickler holds on to every object until its end. Entries that are emptied as soon as they have been looked at take
-a quarter of the room.
+An unpickler holds on to every object until its end. Entries that are emptied as soon as their columns exist take a
+quarter of the memory.
+
+Worked example: the pickle of a snapshot fills a list with a million entry dicts. Each time the unpickler asks the file
+for more bytes, `WatchedFile` calls `IncrementalReader.collect` first. That asks the garbage collector for the lists
+made since the last call (`gc.freeze` hides all older objects), recognises a trace by its first element, a dict with an
+"action", and converts its entries in chunks of 8192: it takes `trace[0:8192]`, puts None in their places, computes the
+columns and clears the dicts. At the end `columns(trace)` converts the rest.
 """
 
 import gc
@@ -13,96 +19,102 @@ from typing import IO, Any
 
 from analyzers.columns import Column
 
-Trace = list[Any]
+RawTrace = list[Any]
 Table = dict[str, Column]
 
-PART = 1 << 13
+CHUNK = 1 << 13
 """Entries turned into columns at a time."""
-LOOKS = 16
-"""How often a list may be found empty before it is given up: a trace fills a thousand entries at a time."""
+CHECKS_OF_AN_EMPTY_LIST = 16
+"""How often a list may be seen empty before it is no longer watched: a trace gets a thousand entries at a time."""
 
 
 @dataclass
-class Field:
-    """A list of entries, the columns of those that were taken, and how many that are."""
+class PartialTrace:
+    """A trace that is being read: its list, the columns so far, and how many entries these stand for."""
 
-    trace: Trace
-    parts: list[Table] = field(default_factory=list)
-    taken: int = 0
+    trace: RawTrace
+    tables: list[Table] = field(default_factory=list)
+    converted: int = 0
 
-    def take(self, columns_of: Callable[[Trace], Table]) -> None:
-        """Empty the next entries; None stands in their places."""
-        entries = self.trace[self.taken : self.taken + PART]
-        self.trace[self.taken : self.taken + PART] = repeat(None, len(entries))
-        self.taken += len(entries)
-        self.parts.append(columns_of(entries))
+    def convert_chunk(self, columns_of: Callable[[RawTrace], Table]) -> None:
+        """Convert the next entries and empty them; None stands in their places."""
+        entries = self.trace[self.converted : self.converted + CHUNK]
+        # The list must keep its length: the unpickler goes on appending to it.
+        self.trace[self.converted : self.converted + CHUNK] = repeat(None, len(entries))
+        self.converted += len(entries)
+        self.tables.append(columns_of(entries))
         for entry in entries:
             entry.clear()
 
 
-class Harvest:
-    """A stream for an unpickler: whenever that asks for more, what it has finished of the traces is taken."""
+class IncrementalReader:
+    """Wraps the file of an unpickler: whenever that asks for more bytes, the finished entries are converted."""
 
-    def __init__(self, columns_of: Callable[[Trace], Table]) -> None:
+    def __init__(self, columns_of: Callable[[RawTrace], Table]) -> None:
         self._columns_of = columns_of
-        self._fields: dict[int, Field] = {}
-        self._young: list[tuple[Trace, int]] = []
+        self._partial: dict[int, PartialTrace] = {}
+        self._empty_lists: list[tuple[RawTrace, int]] = []
 
     @contextmanager
-    def watching(self, file: IO[bytes]) -> Iterator["Watched"]:
-        """The file to unpickle from."""
+    def watch(self, file: IO[bytes]) -> Iterator["WatchedFile"]:
+        """Yield the file to unpickle from."""
         gc.freeze()
         try:
-            yield Watched(file, self.look)
+            yield WatchedFile(file, self.collect)
         finally:
             gc.unfreeze()
-            self._young.clear()
+            self._empty_lists.clear()
 
-    def columns(self, trace: Trace) -> Iterator[Table]:
-        """All columns of a trace that was read to its end, which uses it up; of an empty one those of no entry."""
-        grown = self._fields.pop(id(trace), None) or Field(trace)
-        while grown.taken < len(trace) or not grown.parts:
-            grown.take(self._columns_of)
-        return iter(grown.parts)
+    def columns(self, trace: RawTrace) -> Iterator[Table]:
+        """Return the tables of a trace that was read to its end, and empty it; an empty trace has one empty table."""
+        partial = self._partial.pop(id(trace), None) or PartialTrace(trace)
+        while partial.converted < len(trace) or not partial.tables:
+            partial.convert_chunk(self._columns_of)
+        return iter(partial.tables)
 
-    def look(self) -> None:
-        """Find the traces among the lists that came since the last look, and take what these have."""
-        made = gc.get_objects(generation=0)
-        gc.freeze()  # the next look finds only what came after
-        young = [(one, LOOKS) for one in made if type(one) is list and (not one or is_entry(one[0]))]
-        young += self._young
-        self._fields |= {id(one): Field(one) for one, _ in young if one and is_entry(one[0])}
-        self._young = [(one, looks - 1) for one, looks in young if looks and not one]
-        for grown in self._fields.values():
-            while len(grown.trace) - grown.taken >= PART:
-                grown.take(self._columns_of)
+    def collect(self) -> None:
+        """Find the traces among the lists made since the last call, and convert the entries that are complete."""
+        new_objects = gc.get_objects(generation=0)
+        gc.freeze()  # so that the next call sees only newer objects
+        lists = [
+            (made, CHECKS_OF_AN_EMPTY_LIST)
+            for made in new_objects
+            if type(made) is list and (not made or is_entry(made[0]))
+        ]
+        lists += self._empty_lists
+        self._partial |= {id(trace): PartialTrace(trace) for trace, _ in lists if trace and is_entry(trace[0])}
+        self._empty_lists = [(empty, checks - 1) for empty, checks in lists if checks and not empty]
+        for partial in self._partial.values():
+            while len(partial.trace) - partial.converted >= CHUNK:
+                partial.convert_chunk(self._columns_of)
 
 
 @dataclass(frozen=True)
-class Watched:
-    """What the unpickler wants of a file; without `peek` it would read byte by byte."""
+class WatchedFile:
+    """The methods of a file that an unpickler calls; without `peek` it would read byte by byte."""
 
     file: Any
-    before: Callable[[], None]
+    before_read: Callable[[], None]
 
     def read(self, count: int = -1) -> bytes:
-        self.before()
-        found: bytes = self.file.read(count)
-        return found
+        self.before_read()
+        content: bytes = self.file.read(count)
+        return content
 
-    def readinto(self, buffer: Any) -> int:
-        self.before()
+    def readinto(self, buffer: bytearray | memoryview) -> int:
+        self.before_read()
         count: int = self.file.readinto(buffer)
         return count
 
     def readline(self) -> bytes:
-        found: bytes = self.file.readline()
-        return found
+        line: bytes = self.file.readline()
+        return line
 
     def peek(self, count: int) -> bytes:
-        found: bytes = self.file.peek(count)
-        return found
+        content: bytes = self.file.peek(count)
+        return content
 
 
 def is_entry(value: object) -> bool:
+    """Return whether an object looks like a trace entry."""
     return type(value) is dict and "action" in value

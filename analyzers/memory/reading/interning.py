@@ -1,36 +1,37 @@
-"""Interned texts, frames and stacks: a snapshot repeats a few hundred of them a million times."""
+"""Give every text, frame, stack and arena of a snapshot a number: a few hundred of them occur a million times."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from analyzers.columns import Column
 
-Frames = list[Any]
-NO_FRAMES: Frames = []
-ALIKE_AT_MOST = 8
+RawFrames = list[Any]
+"""A list of frame dicts as the pickle holds it; once its stack has a number, a list of that number alone."""
+NO_FRAMES: RawFrames = []
+CANDIDATES_AT_MOST = 8
 
 
-class Numbered(NamedTuple):
-    """Stands in a list of frames that has a number."""
+class StackNumber(NamedTuple):
+    """Takes the place of the frames in a list whose stack has its number: those frames can then be freed."""
 
     number: int
 
 
 def line_number(line: int) -> int:
-    """The line; some recorders write -1 as an unsigned number where none is known."""
+    """Return a line; 0 where none is known, which some recorders write as -1 in an unsigned number."""
     return line if 0 <= line < 1 << 31 else 0
 
 
-class Texts:
+class TextTable:
     """Numbers for texts; 0 is the empty one."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {"": 0}
 
     def number(self, text: object) -> int:
-        """The number of a text.
+        """Return the number of a text.
 
         Raises:
             TypeError: It is no text.
@@ -40,7 +41,7 @@ class Texts:
         return self.known.setdefault(text, len(self.known))
 
     def columns(self) -> dict[str, Column]:
-        """All texts as UTF-8, one behind the other, and where each ends."""
+        """Return all texts as UTF-8, one behind the other, and where each ends."""
         encoded = [text.encode("utf-8", "replace") for text in self.known]
         return {
             "text_bytes": np.frombuffer(b"".join(encoded), np.uint8),
@@ -48,83 +49,96 @@ class Texts:
         }
 
 
-class Places:
-    """Numbers for (stream, pool) pairs: where a block may be reused. A pool that nobody tells is `UNTOLD`."""
+class ArenaTable:
+    """Numbers for arenas, that is (stream, pool) pairs: the allocator reuses a freed block only within its arena.
 
-    UNTOLD = (-1, -1)
+    A pool is a pair of numbers, (0, 0) the common one. `UNKNOWN_POOL` is that of entries that do not say it.
+    """
+
+    UNKNOWN_POOL = (-1, -1)
 
     def __init__(self) -> None:
         self.known: dict[tuple[int, int, int], int] = {}
 
     def number(self, stream: int, pool: Sequence[int] | None) -> int:
-        first, second = self.UNTOLD if pool is None else pool
+        """Return the number of one arena."""
+        first, second = self.UNKNOWN_POOL if pool is None else pool
         return self.known.setdefault((stream, int(first), int(second)), len(self.known))
 
     def numbers(self, streams: Column, pools: Sequence[Sequence[int] | None]) -> Column:
-        """The place of each row, int32. Torch writes the pool of an entry since 2.12."""
+        """Return the arena of each row, int32. An entry records its pool since torch 2.12."""
         first = streams[0] if len(streams) else 0
+        # One stream and no pools, the usual case of older files: no need to look at a million rows one by one.
         if pools.count(None) == len(pools) and (streams == first).all():
             return np.full(len(pools), self.number(int(first), None) if len(pools) else 0, np.int32)
         return np.fromiter(map(self.number, streams.tolist(), pools), np.int32, len(pools))
 
     def columns(self) -> dict[str, Column]:
+        """Return the stream and the pool (two numbers) of each arena."""
         table = np.array(list(self.known), np.int64).reshape(-1, 3)
-        return {"place_stream": table[:, 0], "place_pool": table[:, 1:]}
+        return {"arena_stream": table[:, 0], "arena_pool": table[:, 1:]}
 
 
-class Stacks:
+class StackTable:
     """Numbers for stacks of frames; 0 is the empty one.
 
-    Recorders share the frame and list objects, so looking at identities first spares reading the same frames a
-    thousand times; where they are not shared (JSON) the contents decide. In a list that has its number that stands in
-    place of the frames, which spares room.
+    Recorders share frame and list objects, so comparing identities first avoids reading the same frames a thousand
+    times; where objects are not shared (JSON) the contents decide.
+
+    Example: 22,332 entries of a training trace refer to 711,000 frames in 14,961 lists, but there are only 665 frame
+    objects and 188 different stacks. A list is first looked up by a sample of its identities (length, first frame,
+    those at a quarter and at half); the few lists known under that sample are compared with `==`, which is quick for
+    the same objects; only a list unlike all of them is read frame by frame.
     """
 
-    def __init__(self, texts: Texts) -> None:
+    def __init__(self, texts: TextTable) -> None:
         self.texts = texts
         self.frames: dict[tuple[int, int, int], int] = {}
         self.stacks: dict[tuple[int, ...], int] = {(): 0}
-        self._frame_of: dict[int, tuple[int, dict[str, Any]]] = {}  # holds the frame: its identity stays its own
-        self._alike: dict[tuple[int, ...], list[tuple[Frames, Numbered]]] = {}
+        # Holds each frame beside its number: an identity is only valid as long as the object lives.
+        self._frame_of_id: dict[int, tuple[int, Mapping[str, Any]]] = {}
+        self._candidates: dict[tuple[int, ...], list[tuple[RawFrames, StackNumber]]] = {}
 
-    def numbers(self, lists: Sequence[Frames | None]) -> Column:
-        """The stack number of each list of frames, int32."""
+    def numbers(self, lists: Sequence[RawFrames | None]) -> Column:
+        """Return the stack number of each list of frames, int32."""
         return np.fromiter(map(self.number, lists), np.int32, len(lists))
 
-    def number(self, frames: Frames | None) -> int:
-        """The number of a stack, whose frames are dropped."""
+    def number(self, frames: RawFrames | None) -> int:
+        """Return the number of a stack, and replace the list's frames by that number to free them."""
         if not frames:
             return 0
         first = frames[0]
-        if type(first) is Numbered:
+        if type(first) is StackNumber:
             return first.number
-        # A sample of the identities finds the few lists worth comparing: a third of the time that all of them take.
+        # Hashing all identities of a list instead of this sample takes three times as long.
         count = len(frames)
         sample = (count, id(first), id(frames[count >> 2]), id(frames[count >> 1]))
-        found = self._same(frames, self._alike.setdefault(sample, []))
-        frames[:] = (found,)
-        return found.number
+        number = self._number_among(frames, self._candidates.setdefault(sample, []))
+        frames[:] = (number,)
+        return number.number
 
-    def _same(self, frames: Frames, alike: list[tuple[Frames, Numbered]]) -> Numbered:
-        for known, found in alike:
+    def _number_among(self, frames: RawFrames, candidates: list[tuple[RawFrames, StackNumber]]) -> StackNumber:
+        for known, number in candidates:
             if known == frames:
-                return found
+                return number
         contents = tuple(self.frame(frame) for frame in frames)
-        found = Numbered(self.stacks.setdefault(contents, len(self.stacks)))
-        if len(alike) < ALIKE_AT_MOST:
-            alike.append((frames.copy(), found))
-        return found
+        number = StackNumber(self.stacks.setdefault(contents, len(self.stacks)))
+        # In JSON no objects are shared: without a limit every list would become a candidate.
+        if len(candidates) < CANDIDATES_AT_MOST:
+            candidates.append((frames.copy(), number))
+        return number
 
-    def frame(self, frame: dict[str, Any]) -> int:
-        found = self._frame_of.get(id(frame))
-        if found is None:
+    def frame(self, frame: Mapping[str, Any]) -> int:
+        """Return the number of a frame."""
+        known = self._frame_of_id.get(id(frame))
+        if known is None:
             name, file = (self.texts.number(frame.get(key, "")) for key in ("name", "filename"))
             contents = (name, file, line_number(frame.get("line", 0)))
-            found = self._frame_of[id(frame)] = self.frames.setdefault(contents, len(self.frames)), frame
-        return found[0]
+            known = self._frame_of_id[id(frame)] = self.frames.setdefault(contents, len(self.frames)), frame
+        return known[0]
 
     def columns(self) -> dict[str, Column]:
-        """The frames as three columns; the stacks as frame numbers, one behind the other, and where each ends."""
+        """Return the frames as three columns; the stacks as frame numbers in one column, and where each stack ends."""
         table = np.array(list(self.frames), np.int64).reshape(-1, 3)
         return {
             "frame_name": table[:, 0],
@@ -135,13 +149,13 @@ class Stacks:
         }
 
 
-class Interned:
-    """What the other tables of a snapshot refer to by number."""
+class InternTables:
+    """The texts, stacks and arenas that the other columns of a snapshot refer to by number."""
 
     def __init__(self) -> None:
-        self.texts = Texts()
-        self.stacks, self.places = Stacks(self.texts), Places()
+        self.texts = TextTable()
+        self.stacks, self.arenas = StackTable(self.texts), ArenaTable()
 
     def columns(self) -> dict[str, Column]:
-        """Of all of them."""
-        return self.places.columns() | self.stacks.columns() | self.texts.columns()
+        """Return the columns of all three."""
+        return self.arenas.columns() | self.stacks.columns() | self.texts.columns()

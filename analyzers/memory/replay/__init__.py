@@ -1,1 +1,1 @@
-"""replay."""
+"""Replay a trace: when each block lived, in which stream, pool, step and phase; and simulate the allocator."""

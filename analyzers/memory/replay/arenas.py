@@ -1,4 +1,8 @@
-"""Where blocks lie: the stream and the pool of each, and what every one of these held over time."""
+"""In which stream and pool each block lies, and how many bytes each of these held over time.
+
+An arena is one stream's part of one memory pool: the allocator reuses a freed block only within its arena, so free
+memory in one is of no use to a request in another.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,163 +10,180 @@ from functools import cached_property
 
 import numpy as np
 
-from analyzers.columns import Column
-from analyzers.memory.model import DeviceTrace, Pool, StreamUse
-from analyzers.memory.reading.interning import Places
+from analyzers.columns import Column, Integers
+from analyzers.memory.model import PoolUse, StreamUse
+from analyzers.memory.reading.interning import ArenaTable
+from analyzers.memory.reading.schema import BlockState
+from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 
 POOLS_AT_MOST = 32
-UNTOLD = "?"
-"""The pool of what lay in segments that are gone, where the entries do not say it (before torch 2.12)."""
+UNKNOWN_POOL = "?"
+"""The pool of blocks whose segment is gone, where the entries do not record it (before torch 2.12)."""
+NO_ARENA = -1
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one group of blocks held: at the start, and `live` bytes after each of its own `entries`."""
+class UsageCurve:
+    """The live bytes of one group of blocks: at the start, and after each of the `entries` that change them."""
 
     start: int
-    entries: Column
-    live: Column
+    entries: Integers
+    live_bytes: Integers
 
     @property
     def peak(self) -> tuple[int, int]:
-        """The most it held, and the first entry after which it did (-1: before the first)."""
-        if not len(self.live) or self.live.max() <= self.start:
+        """The most bytes, and the first entry after which they are reached (-1: before the first)."""
+        if not len(self.live_bytes) or self.live_bytes.max() <= self.start:
             return self.start, BEFORE
-        at = int(self.live.argmax())
-        return int(self.live[at]), int(self.entries[at])
+        position = int(self.live_bytes.argmax())
+        return int(self.live_bytes[position]), int(self.entries[position])
 
     @property
     def end(self) -> int:
-        return int(self.live[-1]) if len(self.live) else self.start
+        """The bytes after the last entry."""
+        return int(self.live_bytes[-1]) if len(self.live_bytes) else self.start
 
-    def after(self, instants: Column) -> Column:
-        """The bytes held after each of some entries."""
-        held = np.concatenate([[self.start], self.live])
-        found: Column = held[np.searchsorted(self.entries, instants, side="right")]
-        return found
+    def after(self, instants: Integers) -> Integers:
+        """Return the bytes after each of some entries."""
+        levels = np.concatenate([[self.start], self.live_bytes])
+        return levels[np.searchsorted(self.entries, instants, side="right")]
 
 
 @dataclass(frozen=True)
-class Placed:
-    """The blocks of one device by place, a place being a row of `place_stream` and `place_pool`."""
+class BlockArenas:
+    """The arena of each block and entry of one device: a row of the columns `arena_stream` and `arena_pool`."""
 
     replay: Replay
 
     @cached_property
-    def of_life(self) -> Column:
-        """The place of each block that ever lived."""
+    def by_block(self) -> Column:
+        """The arena of each row of `Lifetimes`; -1 where nothing says it.
+
+        The entry that allocated a block knows its stream, and since torch 2.12 its pool. Where it does not, the segment
+        around the address at the end does, if that segment still exists.
+        """
         trace = self.replay.trace
-        if trace.digested:
-            return trace.life("place")
-        lives, told = self.replay.lifetimes, trace.entry("place")
-        entry = np.where(lives.born != BEFORE, lives.born, lives.died)  # where older blocks were freed tells as much
-        known = entry < len(told)
-        place = np.full(len(entry), -1, np.int32)
-        place[known] = told[entry[known]]
-        lacks = np.ones(len(place), bool)
-        lacks[known] = self.pools[place[known], 0] == Places.UNTOLD[0]
-        around = segment_around(trace, lives.addr)
-        found = lacks & (around >= 0)
-        place[found] = trace.snapshot.columns["segment_place"][around[found]]
-        return place
+        if trace.is_digested:
+            return trace.lifetime("arena")
+        lives, recorded = self.replay.lifetimes, trace.entry("arena")
+        entry = np.where(lives.born != BEFORE, lives.born, lives.died)  # of an older block, the entry that freed it
+        known = entry < len(recorded)
+        arena = np.full(len(entry), NO_ARENA, np.int32)
+        arena[known] = recorded[entry[known]]
+        without_pool = np.ones(len(arena), bool)
+        without_pool[known] = self.pools[arena[known], 0] == ArenaTable.UNKNOWN_POOL[0]
+        segment = enclosing_segments(trace, lives.addr)
+        in_segment = without_pool & (segment >= 0)
+        arena[in_segment] = trace.snapshot.columns["segment_arena"][segment[in_segment]]
+        return arena
+
+    @cached_property
+    def by_entry(self) -> Column:
+        """The arena of the block that each entry allocates or frees; -1 for other entries."""
+        if self.replay.trace.is_digested:
+            return self.replay.trace.entry("entry_arena")
+        lives, count = self.replay.lifetimes, len(self.replay.trace)
+        arena = np.full(count + 1, NO_ARENA, np.int32)
+        # Blocks alive at the end "die" at entry `count`: that slot takes their arena and is cut off.
+        arena[lives.died] = self.by_block
+        inside = lives.born != BEFORE
+        arena[lives.born[inside]] = self.by_block[inside]
+        return arena[:count]
 
     @property
-    def pools(self) -> Column:
-        return self.replay.trace.snapshot.columns["place_pool"]
+    def pools(self) -> Integers:
+        """The pool (two numbers) of each arena."""
+        return self.replay.trace.snapshot.columns["arena_pool"]
 
     @property
-    def streams(self) -> Column:
-        return self.replay.trace.snapshot.columns["place_stream"]
+    def streams(self) -> Integers:
+        """The stream of each arena."""
+        return self.replay.trace.snapshot.columns["arena_stream"]
 
-    def named(self, by: str) -> Column:
-        """The name of each place's pool or stream."""
-        if by == "stream":
-            return np.array([f"stream {stream}" for stream in self.streams.tolist()], object)
+    @cached_property
+    def pool_names(self) -> Column:
+        """The name of each arena's pool: `0.0` is the common one."""
         return np.array([pool_name(*pool) for pool in self.pools.tolist()], object)
 
     @cached_property
-    def of_entry(self) -> Column:
-        """The place of the block that each entry allocates or frees; -1 for other entries."""
-        if self.replay.trace.digested:
-            return self.replay.trace.entry("held_place")
-        lives, count = self.replay.lifetimes, len(self.replay.trace)
-        place = np.full(count + 1, -1, np.int32)
-        place[lives.died] = self.of_life
-        inside = lives.born != BEFORE
-        place[lives.born[inside]] = self.of_life[inside]
-        return place[:count]  # those alive at the end have left theirs behind it
+    def stream_names(self) -> Column:
+        """The name of each arena's stream: `stream 0`."""
+        return np.array([f"stream {stream}" for stream in self.streams.tolist()], object)
 
-    def part(self, places: Column) -> Part:
-        """What the blocks in some places held."""
+    def usage(self, arenas: Integers) -> UsageCurve:
+        """Return the live bytes of the blocks in some arenas."""
         lives = self.replay.lifetimes
-        wanted = np.zeros(len(self.streams) + 1, bool)  # the last one is for -1
-        wanted[places] = True
-        entries = np.flatnonzero(wanted[self.of_entry])
-        older = (lives.born == BEFORE) & wanted[self.of_life]
+        wanted = np.zeros(len(self.streams) + 1, bool)  # one more, for NO_ARENA = -1
+        wanted[arenas] = True
+        entries = np.flatnonzero(wanted[self.by_entry])
+        older = (lives.born == BEFORE) & wanted[self.by_block]
         start = int(lives.size[older].sum())
-        return Part(start, entries, start + np.cumsum(self.replay.changes[entries]))
+        return UsageCurve(start, entries, start + np.cumsum(self.replay.changes[entries]))
+
+    @cached_property
+    def used(self) -> Integers:
+        """The arenas of this device's segments and blocks: those with the most bytes, as a file may name a million."""
+        trace, lives, count = self.replay.trace, self.replay.lifetimes, len(self.streams)
+        arena = np.concatenate([trace.segment("arena"), self.by_block])
+        size = np.concatenate([trace.segment("total"), lives.size])
+        # Shifted by one, so that NO_ARENA = -1 counts as 0 and is cut off.
+        total = np.bincount(arena + 1, size, count + 1)[1:]
+        occurring = np.flatnonzero(np.bincount(arena + 1, minlength=count + 1)[1:])
+        return occurring[np.argsort(-total[occurring], kind="stable")][:POOLS_AT_MOST]
 
 
 def pool_name(first: int, second: int) -> str:
-    return UNTOLD if (first, second) == Places.UNTOLD else f"{first}.{second}"
+    """Return `0.0` for the common pool, `n.0` for one of a captured graph, `0.n` for a user's torch.cuda.MemPool."""
+    return UNKNOWN_POOL if (first, second) == ArenaTable.UNKNOWN_POOL else f"{first}.{second}"
 
 
-def segment_around(trace: DeviceTrace, addresses: Column) -> Column:
-    """The number of the segment at the end around each address; -1 where there is none."""
+def enclosing_segments(trace: DeviceTrace, addresses: Column) -> Integers:
+    """Return the row of the segment (at the end) around each address; -1 where there is none."""
     c = trace.snapshot.columns
-    order = trace.segments[np.argsort(c["segment_address"][trace.segments], kind="stable")]
+    order = trace.segments[np.argsort(trace.segment("address"), kind="stable")]
     if not len(order):
         return np.full(len(addresses), -1)
-    place = np.searchsorted(c["segment_address"][order], addresses, side="right") - 1
-    segment = order[np.maximum(place, 0)]
-    inside = (place >= 0) & (addresses - c["segment_address"][segment] < c["segment_total"][segment].astype(np.uint64))
-    return np.where(inside, segment, -1)
+    position = np.searchsorted(c["segment_address"][order], addresses, side="right") - 1
+    segment = order[np.maximum(position, 0)]
+    offset, total = addresses - c["segment_address"][segment], c["segment_total"][segment].astype(np.uint64)
+    return np.where((position >= 0) & (offset < total), segment, -1)
 
 
-def streams(placed: Placed) -> list[StreamUse]:
-    """What was allocated on each stream, the one with the highest peak first."""
-    found = []
-    for stream in np.unique(placed.streams[used(placed)]).tolist():
-        part = placed.part(np.flatnonzero(placed.streams == stream))
-        peak, index = part.peak
-        found.append(
-            StreamUse(stream=stream, start_bytes=part.start, peak_bytes=peak, peak_index=index, end_bytes=part.end)
-        )
-    return sorted(found, key=lambda use: (-use.peak_bytes, use.stream))[:POOLS_AT_MOST]
+def stream_uses(arenas: BlockArenas) -> list[StreamUse]:
+    """Return what was allocated on each stream, the one with the highest peak first."""
+    uses = [stream_use(arenas, stream) for stream in np.unique(arenas.streams[arenas.used]).tolist()]
+    return sorted(uses, key=lambda use: (-use.peak_bytes, use.stream))[:POOLS_AT_MOST]
 
 
-def pools(placed: Placed) -> list[Pool]:
-    """Each (pool, stream) that has segments at the end or had blocks, the most reserved first."""
-    found = list(each_pool(placed))
-    return sorted(found, key=lambda pool: (-pool.reserved_bytes, pool.pool, pool.stream))[:POOLS_AT_MOST]
+def stream_use(arenas: BlockArenas, stream: int) -> StreamUse:
+    """Return what was allocated on one stream."""
+    curve = arenas.usage(np.flatnonzero(arenas.streams == stream))
+    peak, index = curve.peak
+    return StreamUse(stream=stream, start_bytes=curve.start, peak_bytes=peak, peak_index=index, end_bytes=curve.end)
 
 
-def used(placed: Placed) -> Column:
-    """The places of this device's segments and blocks: those with the most bytes, as a file may name a million."""
-    trace, c, lives = placed.replay.trace, placed.replay.trace.snapshot.columns, placed.replay.lifetimes
-    place = np.concatenate([c["segment_place"][trace.segments], placed.of_life])
-    size = np.concatenate([c["segment_total"][trace.segments], lives.size])
-    held = np.bincount(place + 1, size, len(placed.streams) + 1)[1:]  # the first is for -1
-    known = np.flatnonzero(np.bincount(place + 1, minlength=len(held) + 1)[1:])
-    return known[np.argsort(-held[known], kind="stable")][:POOLS_AT_MOST]
+def pool_uses(arenas: BlockArenas) -> list[PoolUse]:
+    """Return each (pool, stream) that has segments at the end or had blocks, the most reserved first."""
+    return sorted(each_pool(arenas), key=lambda pool: (-pool.reserved_bytes, pool.pool, pool.stream))[:POOLS_AT_MOST]
 
 
-def each_pool(placed: Placed) -> Iterator[Pool]:
-    trace, c = placed.replay.trace, placed.replay.trace.snapshot.columns
-    active = trace.block("state") > 0
-    for place in used(placed):
-        rows = trace.segments[c["segment_place"][trace.segments] == place]
-        part = placed.part(np.array([place]))
-        peak, index = part.peak
-        yield Pool(
-            pool=pool_name(*placed.pools[place].tolist()),
-            stream=int(placed.streams[place]),
-            segments=len(rows),
-            reserved_bytes=int(c["segment_total"][rows].sum()),
-            allocated_bytes=int(trace.block("size")[active & np.isin(trace.block("segment"), rows)].sum()),
-            start_bytes=part.start,
+def each_pool(arenas: BlockArenas) -> Iterator[PoolUse]:
+    """Yield the use of each arena."""
+    trace, c = arenas.replay.trace, arenas.replay.trace.snapshot.columns
+    active = trace.block("state") != BlockState.INACTIVE
+    for arena in arenas.used.tolist():
+        segments = trace.segments[trace.segment("arena") == arena]
+        curve = arenas.usage(np.array([arena]))
+        peak, index = curve.peak
+        yield PoolUse(
+            pool=pool_name(*arenas.pools[arena].tolist()),
+            stream=int(arenas.streams[arena]),
+            segments=len(segments),
+            reserved_bytes=int(c["segment_total"][segments].sum()),
+            allocated_bytes=int(trace.block("size")[active & np.isin(trace.block("segment"), segments)].sum()),
+            start_bytes=curve.start,
             peak_bytes=peak,
             peak_index=index,
-            end_bytes=part.end,
+            end_bytes=curve.end,
         )

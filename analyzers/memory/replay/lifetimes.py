@@ -1,40 +1,64 @@
-"""How much was allocated after each entry, exact also where the trace begins late."""
+"""Which blocks lived from which entry to which, and so how much was allocated after each entry.
+
+Exact also where the trace begins late, as its ring buffer lost the oldest entries. Worked example, addresses A to D:
+
+    entry 0  alloc A 100    paired with entry 2: alive after entries 0 and 1
+    entry 1  alloc B  50    never freed: alive to the end
+    entry 2  free  A 100
+    entry 3  free  C  30    no alloc before it: C is older than the trace, alive until entry 3
+    blocks at the snapshot: B 50, D 20    no entry allocated D: it is older than the trace too, and alive to the end
+
+So 30 + 20 = 50 bytes were allocated before entry 0, and after the entries 150, 200, 100 and 70 bytes. 70 is also what
+the snapshot's own blocks add up to: the replay is consistent.
+"""
 
 from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
 
-from analyzers.columns import Column
-from analyzers.memory.model import DeviceTrace
-from analyzers.memory.reading.reader import ACTION_OF, UNTAGGED
-from analyzers.memory.replay.reserved import reserved
+from analyzers.columns import Column, Integers, Mask
+from analyzers.memory.reading.schema import UNTAGGED, Action, BlockState
+from analyzers.memory.reading.snapshot import DeviceTrace
+from analyzers.memory.replay.reserved import reserved_bytes
 
-ALLOC, FREE = ACTION_OF["alloc"], ACTION_OF["free_completed"]
 BEFORE = -1
-PENDING = 2
+"""The entry "before the first": where blocks older than the trace are born."""
 
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """One row a block: alive after entry k if `born <= k < died`.
+    """One row per block that ever lived; it is alive after entry k if `born <= k < died`.
 
-    `born` is -1 for blocks older than the trace, `died` the number of entries for those alive at its end. `stack` is
-    where it was allocated, but where it was freed for an older block that died (`freed_stack`).
+    `born` is -1 for blocks older than the trace; `died` is the number of entries for those alive at its end. `size` are
+    requested bytes. `stack` allocated the block, but where `freed_stack` is set it freed it: of an older block that was
+    freed nothing else is known. `category` (`UNTAGGED` without one) and `label` are as recorded.
     """
 
-    born: Column
-    died: Column
+    born: Integers
+    died: Integers
     addr: Column
-    size: Column
-    stack: Column
+    size: Integers
+    stack: Integers
     category: Column
-    label: Column
-    freed_stack: Column
+    label: Integers
+    freed_stack: Mask
 
-    def alive(self, index: int) -> Column:
-        """The rows alive after entry `index`."""
+    def alive(self, index: int) -> Integers:
+        """Return the rows alive after entry `index`."""
         return np.flatnonzero((self.born <= index) & (self.died > index))
+
+    @cached_property
+    def allocating_stack(self) -> Integers:
+        """The stack that allocated each block; 0, the empty stack, where only the freeing one is known."""
+        return np.where(self.freed_stack, 0, self.stack).astype(np.int64)
+
+    def containing(self, address: int) -> Mask:
+        """Return whether each block contained an address; a block of no bytes contains its own."""
+        wanted, extent = np.uint64(address), np.maximum(self.size, 1).astype(np.uint64)
+        # Compare offsets, not ends: the end of a block near 2**64 would overflow.
+        inside: Mask = (self.addr <= wanted) & (wanted - self.addr < extent)
+        return inside
 
 
 @dataclass(frozen=True)
@@ -45,7 +69,8 @@ class Replay:
 
     @cached_property
     def lifetimes(self) -> Lifetimes:
-        return stored(self.trace) if self.trace.digested else followed(self.trace)
+        """The blocks that ever lived."""
+        return stored_lifetimes(self.trace) if self.trace.is_digested else compute_lifetimes(self.trace)
 
     @cached_property
     def start(self) -> int:
@@ -53,107 +78,126 @@ class Replay:
         return int(self.lifetimes.size[self.lifetimes.born == BEFORE].sum())
 
     @cached_property
-    def live(self) -> Column:
+    def live_bytes(self) -> Integers:
         """Bytes alive after each entry."""
-        if self.trace.digested:
-            return self.trace.entry("live")
+        if self.trace.is_digested:
+            return self.trace.entry("live_bytes")
         return self.start + np.cumsum(self.changes)
 
     @cached_property
-    def changes(self) -> Column:
+    def changes(self) -> Integers:
         """The bytes that each entry adds or takes away."""
         action = self.trace.entry("action")
-        sign: Column = (action == ALLOC).astype(np.int64) - (action == FREE)
-        return sign * self.trace.entry("size")
+        sign = (action == Action.ALLOC).astype(np.int64) - (action == Action.FREE_COMPLETED)
+        changes: Integers = sign * self.trace.entry("size")
+        return changes
 
     @cached_property
     def peak(self) -> tuple[int, int]:
         """The highest allocated bytes, and the first entry after which they are reached (-1: before the first)."""
-        if not len(self.live) or self.live.max() <= self.start:
+        if not len(self.live_bytes) or self.live_bytes.max() <= self.start:
             return self.start, BEFORE
-        index = int(self.live.argmax())
-        return int(self.live[index]), index
+        index = int(self.live_bytes.argmax())
+        return int(self.live_bytes[index]), index
 
     @property
     def end(self) -> int:
         """Bytes alive after the last entry."""
-        return int(self.live[-1]) if len(self.live) else self.start
+        return int(self.live_bytes[-1]) if len(self.live_bytes) else self.start
 
     @cached_property
-    def pending(self) -> Column:
-        """The part of `live` after each entry whose release was asked for and waits for a stream."""
-        action, trace = self.trace.entry("action"), self.trace
-        sign = (action == ACTION_OF["free_requested"]).astype(np.int64) - (action == FREE)
-        waiting = np.cumsum(sign * trace.entry("size"))
-        at_end = int(trace.block("requested")[trace.block("state") == PENDING].sum())
-        # A recorder may leave the requests out: then nothing is known to wait.
-        curve: Column = np.maximum(waiting + at_end - (waiting[-1] if len(waiting) else 0), 0)
-        return np.minimum(curve, self.live) if (sign > 0).any() else np.zeros(len(action), np.int64)
+    def pending_bytes(self) -> Integers:
+        """The part of `live_bytes` after each entry whose free was requested and waits for a stream."""
+        action = self.trace.entry("action")
+        sign = (action == Action.FREE_REQUESTED).astype(np.int64) - (action == Action.FREE_COMPLETED)
+        if not (sign > 0).any():
+            # A recorder may leave the requests out: then nothing is known to wait.
+            return np.zeros(len(action), np.int64)
+        waiting = np.cumsum(sign * self.trace.entry("size"))
+        # As with reserved bytes, the snapshot fixes the end of the curve: the trace does not know its start.
+        curve: Integers = np.maximum(waiting + self.pending_at_end - waiting[-1], 0)
+        return np.minimum(curve, self.live_bytes)
 
     @cached_property
-    def reserved(self) -> Column:
+    def pending_at_end(self) -> int:
+        """Bytes of the snapshot's own blocks that wait for a stream."""
+        return int(self.trace.block("requested")[self.trace.block("state") == BlockState.PENDING_FREE].sum())
+
+    @cached_property
+    def reserved(self) -> Integers:
         """Reserved bytes after each entry."""
-        return reserved(self.trace)
+        return reserved_bytes(self.trace)
 
     @cached_property
     def active_bytes(self) -> int:
-        """What the snapshot's own blocks say is alive at the end."""
-        return int(self.trace.block("requested")[self.trace.block("state") > 0].sum())
+        """Bytes that the snapshot's own blocks say are alive at the end."""
+        return int(self.trace.block("requested")[self.trace.block("state") != BlockState.INACTIVE].sum())
 
     @property
     def consistent(self) -> bool:
+        """Whether the replay of the entries ends at the blocks of the snapshot."""
         return self.end == self.active_bytes
 
 
-def stored(trace: DeviceTrace) -> Lifetimes:
-    """The lifetimes that were found when the file was read."""
-    return Lifetimes(**{column.name: trace.life(column.name) for column in fields(Lifetimes)})
+def stored_lifetimes(trace: DeviceTrace) -> Lifetimes:
+    """Return the lifetimes that were computed when the file was read."""
+    return Lifetimes(**{column.name: trace.lifetime(column.name) for column in fields(Lifetimes)})
 
 
-def followed(trace: DeviceTrace) -> Lifetimes:
-    """The lifetimes that the entries and the blocks at the end tell."""
-    pairs, alive, older = match(trace.entry("action"), trace.entry("addr"))
-    ghosts = ghosts_of(trace, alive)
+def compute_lifetimes(trace: DeviceTrace) -> Lifetimes:
+    """Return the lifetimes that follow from the entries and the blocks at the end."""
+    pairs, alive, older = pair_allocs_with_frees(trace.entry("action"), trace.entry("addr"))
+    untraced = untraced_blocks(trace, alive)
     column = {name: trace.entry(name) for name in ("addr", "size", "stack", "category", "label")}
     allocs = np.concatenate([pairs[:, 0], alive])
-    noted = older_tags(trace, np.concatenate([column["addr"][older], trace.block("address")[ghosts]]))
-    count, known, late = len(trace), len(allocs), len(older) + len(ghosts)
+    category, label = tags_of_older_blocks(trace, np.concatenate([column["addr"][older], block_addr(trace, untraced)]))
+    count, older_count = len(trace), len(older) + len(untraced)
     return Lifetimes(
-        born=np.concatenate([allocs, np.full(late, BEFORE)]),
-        died=np.concatenate([pairs[:, 1], np.full(len(alive), count), older, np.full(len(ghosts), count)]),
-        addr=np.concatenate([column["addr"][allocs], column["addr"][older], trace.block("address")[ghosts]]),
-        size=np.concatenate([column["size"][allocs], column["size"][older], trace.block("requested")[ghosts]]),
-        stack=np.concatenate([column["stack"][allocs], column["stack"][older], trace.block("stack")[ghosts]]),
-        category=np.concatenate([column["category"][allocs], noted[0]]),
-        label=np.concatenate([column["label"][allocs], noted[1]]),
-        freed_stack=np.repeat([False, True, False], [known, len(older), len(ghosts)]),
+        born=np.concatenate([allocs, np.full(older_count, BEFORE)]),
+        died=np.concatenate([pairs[:, 1], np.full(len(alive), count), older, np.full(len(untraced), count)]),
+        addr=np.concatenate([column["addr"][allocs], column["addr"][older], block_addr(trace, untraced)]),
+        size=np.concatenate([column["size"][allocs], column["size"][older], trace.block("requested")[untraced]]),
+        stack=np.concatenate([column["stack"][allocs], column["stack"][older], trace.block("stack")[untraced]]),
+        category=np.concatenate([column["category"][allocs], category]),
+        label=np.concatenate([column["label"][allocs], label]),
+        freed_stack=np.repeat([False, True, False], [len(allocs), len(older), len(untraced)]),
     )
 
 
-def match(action: Column, addr: Column) -> tuple[Column, Column, Column]:
-    """Pairs (alloc, free) of entries, allocs never freed, and frees of blocks that are older than the trace."""
-    event = np.flatnonzero((action == ALLOC) | (action == FREE))
-    event = event[np.argsort(addr[event], kind="stable")]  # by address, then by time
-    is_alloc, place = action[event] == ALLOC, addr[event]
-    pair = is_alloc[:-1] & ~is_alloc[1:] & (place[:-1] == place[1:])
+def block_addr(trace: DeviceTrace, blocks: Integers) -> Column:
+    """Return the addresses of some blocks of the snapshot."""
+    return trace.block("address")[blocks]
+
+
+def pair_allocs_with_frees(action: Column, addr: Column) -> tuple[Integers, Integers, Integers]:
+    """Return pairs (alloc, free) of entries, the allocs never freed, and the frees of blocks older than the trace.
+
+    Addresses are reused, so events are sorted by address and then by time: an alloc directly followed by a free of the
+    same address is one block. Two allocs in a row (an edited file) leave the first one alive.
+    """
+    event = np.flatnonzero((action == Action.ALLOC) | (action == Action.FREE_COMPLETED))
+    event = event[np.argsort(addr[event], kind="stable")]  # stable: entries of one address stay in order of time
+    is_alloc, address = action[event] == Action.ALLOC, addr[event]
+    pair = is_alloc[:-1] & ~is_alloc[1:] & (address[:-1] == address[1:])
     opens, closes = np.append(pair, False)[: len(event)], np.insert(pair, 0, False)[: len(event)]
     pairs = np.stack([event[opens], event[closes]], axis=1)
     return pairs, np.sort(event[is_alloc & ~opens]), np.sort(event[~is_alloc & ~closes])
 
 
-def ghosts_of(trace: DeviceTrace, alive: Column) -> Column:
-    """The active blocks (as positions in `trace.blocks`) that no entry of the trace allocated."""
-    known = np.isin(trace.block("address"), trace.entry("addr")[alive])
-    return np.flatnonzero((trace.block("state") > 0) & ~known)
+def untraced_blocks(trace: DeviceTrace, alive: Integers) -> Integers:
+    """Return the active blocks (as positions in `trace.blocks`) that no entry of the trace allocated."""
+    traced = np.isin(trace.block("address"), trace.entry("addr")[alive])
+    return np.flatnonzero((trace.block("state") != BlockState.INACTIVE) & ~traced)
 
 
-def older_tags(trace: DeviceTrace, addresses: Column) -> tuple[Column, Column]:
-    """Category and label that the recorder noted for blocks older than the trace."""
+def tags_of_older_blocks(trace: DeviceTrace, addresses: Column) -> tuple[Column, Column]:
+    """Return the category and the label that our recorder wrote about blocks older than the trace."""
     c = trace.snapshot.columns
     order = np.argsort(c["older_addr"], kind="stable")
-    noted = c["older_addr"][order]
-    if not len(noted):
+    tagged = c["older_addr"][order]
+    if not len(tagged):
         return np.full(len(addresses), UNTAGGED, np.int8), np.zeros(len(addresses), np.int32)
-    place = np.minimum(np.searchsorted(noted, addresses), len(noted) - 1)
-    hit = noted[place] == addresses
-    return np.where(hit, c["older_category"][order][place], UNTAGGED), np.where(hit, c["older_label"][order][place], 0)
+    position = np.minimum(np.searchsorted(tagged, addresses), len(tagged) - 1)
+    hit = tagged[position] == addresses
+    category = np.where(hit, c["older_category"][order][position], UNTAGGED)
+    return category, np.where(hit, c["older_label"][order][position], 0)

@@ -1,99 +1,108 @@
-"""Where in a trace the phases of training lie: steps and optimizer as annotated, passes as the stacks show them."""
+"""Where in a trace the phases of training lie: steps and optimizer as annotated, passes as the stacks show."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
 
 import numpy as np
 
-from analyzers.columns import Column
-from analyzers.memory.model import DeviceTrace
+from analyzers.columns import Column, Integers, Mask
+from analyzers.memory.reading.snapshot import DeviceTrace
 
-STEP = re.compile(r"(?:ProfilerStep|step)#(\d+)")
-NEVER = np.iinfo(np.int64).max
-NO_PHASE, FORWARD, BACKWARD, OPTIMIZER = range(4)
+# `ProfilerStep#7` is written by torch.profiler, `step#7` by our recorder.
+STEP_ANNOTATION = re.compile(r"(?:ProfilerStep|step)#(\d+)")
+NEVER = int(np.iinfo(np.int64).max)
+"""Stands for an entry that does not come: beyond any other."""
 
 
-@dataclass(frozen=True)
-class Windows:
-    """Stretches of entries: entry k lies inside one if `start <= k < end`. Both ascend."""
+class Phase(IntEnum):
+    """A phase of training; `NONE` where nothing shows one."""
 
-    start: Column
-    end: Column
-    name: list[str]
-
-    def inside(self, index: Column) -> Column:
-        found: Column = index < self.end_after(index)
-        return found & (index >= 0) if len(self.start) else np.zeros(len(index), bool)
-
-    def end_after(self, index: Column) -> Column:
-        """The end of the last window that began at or before each entry; -1 where none did."""
-        ends = np.concatenate([[-1], self.end])
-        found: Column = ends[np.searchsorted(self.start, index, side="right")]
-        return found
-
-    def start_after(self, index: Column) -> Column:
-        """The start of the first window that begins after each entry; beyond any entry where none does."""
-        starts = np.concatenate([self.start, [NEVER]])
-        found: Column = starts[np.searchsorted(self.start, index, side="right")]
-        return found
+    NONE = 0
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
 
 
 @dataclass(frozen=True)
-class Phases:
-    """The phase of each entry, `NO_PHASE` where its stack shows none; answers for entries -1 to the last."""
+class EntryWindows:
+    """Ranges of entries: entry k lies inside one if `start <= k < end`. Both columns ascend."""
+
+    start: Integers
+    end: Integers
+
+    def contains(self, index: Integers) -> Mask:
+        """Return whether each entry lies inside a window; entries before the first (-1) do not."""
+        if not len(self.start):
+            return np.zeros(len(index), bool)
+        inside: Mask = (index < self.end_after(index)) & (index >= 0)
+        return inside
+
+    def end_after(self, index: Integers) -> Integers:
+        """Return the end of the last window that began at or before each entry; -1 where none did."""
+        return np.concatenate([[-1], self.end])[np.searchsorted(self.start, index, side="right")]
+
+
+@dataclass(frozen=True)
+class PhaseTimeline:
+    """The phase that each entry's own stack shows, and what follows from it for entries -1 to the last.
+
+    Example: `kind` = [FORWARD, NONE, BACKWARD, NONE, OPTIMIZER]. At entry 1 the stack shows nothing, but the last phase
+    shown is FORWARD; the next BACKWARD entry from there is 2, the next FORWARD one `NEVER`. Three spans: 0-1, 2-3, 4.
+    """
 
     kind: Column
 
     @property
     def count(self) -> int:
+        """The number of entries."""
         return len(self.kind)
 
     @cached_property
-    def _last(self) -> Column:
-        """The phase of the last entry that shows one, by number of entries seen."""
-        shown = np.where(self.kind != NO_PHASE, np.arange(1, self.count + 1), 0)
-        found: Column = np.concatenate([[NO_PHASE], self.kind])[np.maximum.accumulate(np.concatenate([[0], shown]))]
-        return found
+    def _last(self) -> Integers:
+        """The phase shown last after so many entries (0: before the first), so that entry k is at k + 1."""
+        shown = np.where(self.kind != Phase.NONE, np.arange(1, self.count + 1), 0)
+        latest = np.maximum.accumulate(np.concatenate([[0], shown]))
+        return np.concatenate([[int(Phase.NONE)], self.kind])[latest]
 
     @cached_property
-    def _stretches(self) -> Column:
+    def _spans(self) -> Integers:
         return np.cumsum(np.diff(self._last, prepend=self._last[0]) != 0)
 
     @cached_property
-    def _next(self) -> dict[int, Column]:
-        return {phase: np.append(self._following(phase), NEVER) for phase in (FORWARD, BACKWARD, OPTIMIZER)}
+    def _next(self) -> dict[Phase, Integers]:
+        phases = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+        return {phase: np.append(self._first_from(phase), NEVER) for phase in phases}
 
-    def _following(self, phase: int) -> Column:
-        """For each entry the first from it on that shows the phase; `NEVER` where none does."""
-        place = np.where(self.kind == phase, np.arange(self.count), NEVER)
-        found: Column = np.minimum.accumulate(place[::-1])[::-1]
-        return found
+    def _first_from(self, phase: Phase) -> Integers:
+        """Return for each entry the first one from it on that shows the phase; `NEVER` where none does."""
+        shown = np.where(self.kind == phase, np.arange(self.count), NEVER)
+        return np.minimum.accumulate(shown[::-1])[::-1]
 
-    def at(self, index: Column) -> Column:
-        """What the entries themselves show; nothing outside the trace."""
+    def at(self, index: Integers) -> Integers:
+        """Return the phase that each entry's own stack shows; NONE outside the trace."""
+        if not self.count:
+            return np.zeros(len(index), np.int64)
         inside = (index >= 0) & (index < self.count)
-        found: Column = np.where(inside, self.kind[index * inside] if self.count else NO_PHASE, NO_PHASE)
-        return found
+        return np.where(inside, self.kind[index * inside], int(Phase.NONE))
 
-    def last(self, index: Column) -> Column:
-        """The phase that was shown last, at or before each entry."""
-        found: Column = self._last[index + 1]
-        return found
+    def last(self, index: Integers) -> Integers:
+        """Return the phase that was shown last, at or before each entry."""
+        return self._last[index + 1]
 
-    def stretch(self, index: Column) -> Column:
-        """A number that changes whenever another phase begins."""
-        found: Column = self._stretches[index + 1]
-        return found
+    def span(self, index: Integers) -> Integers:
+        """Return a number that changes whenever another phase begins."""
+        return self._spans[index + 1]
 
-    def next(self, phase: int, index: Column) -> Column:
-        """The first entry after each that shows the phase; `NEVER` where none does."""
-        found: Column = self._next[phase][index + 1]
-        return found
+    def next(self, phase: Phase, index: Integers) -> Integers:
+        """Return the first entry after each one that shows the phase; `NEVER` where none does."""
+        return self._next[phase][index + 1]
 
 
 @dataclass(frozen=True)
-class Step:
+class StepSpan:
     """A training step: its entries are `start <= k < end`; `end` is None if the trace ends first."""
 
     number: int
@@ -101,50 +110,54 @@ class Step:
     end: int | None
 
 
-def windows(trace: DeviceTrace, prefix: str) -> Windows:
-    """The windows of annotations whose name begins with `prefix`; one still open ends with the trace."""
-    found: list[tuple[int, int, str]] = []
+def annotated_windows(trace: DeviceTrace, prefix: str) -> EntryWindows:
+    """Return the windows of annotations whose name begins with `prefix`; one still open ends with the trace."""
+    bounds: list[tuple[int, int]] = []
     begun: dict[str, int] = {}
-    for name, is_start, index in notes(trace):
+    for name, is_start, index in annotations(trace):
         if not name.startswith(prefix):
             continue
         if is_start:
             begun[name] = index
         elif name in begun:
-            found.append((begun.pop(name), index, name))
-    found += [(index, len(trace), name) for name, index in begun.items()]
-    found.sort()
-    bounds = np.array([row[:2] for row in found], np.int64).reshape(-1, 2)
-    return Windows(bounds[:, 0], bounds[:, 1], [row[2] for row in found])
+            bounds.append((begun.pop(name), index))
+    bounds += [(index, len(trace)) for index in begun.values()]
+    table = np.array(sorted(bounds), np.int64).reshape(-1, 2)
+    return EntryWindows(table[:, 0], table[:, 1])
 
 
-def steps(trace: DeviceTrace) -> list[Step]:
-    """The steps that the annotations mark, in order."""
-    found: dict[int, Step] = {}
-    for name, is_start, index in notes(trace):
-        if not (matched := STEP.fullmatch(name)):
+def annotated_steps(trace: DeviceTrace) -> list[StepSpan]:
+    """Return the steps that the annotations mark, in order."""
+    spans: dict[int, StepSpan] = {}
+    for name, is_start, index in annotations(trace):
+        if not (matched := STEP_ANNOTATION.fullmatch(name)):
             continue
         number = int(matched[1])
-        begun = found.get(number, Step(number, 0, None))
-        found[number] = Step(number, index, None) if is_start else Step(number, begun.start, index)
-    return sorted(found.values(), key=lambda step: step.start)
+        # An END without its START: the step began before the trace did.
+        start = spans[number].start if number in spans else 0
+        spans[number] = StepSpan(number, index, None) if is_start else StepSpan(number, start, index)
+    return sorted(spans.values(), key=lambda step: step.start)
+
+
+def whole_steps(trace: DeviceTrace) -> list[StepSpan]:
+    """Return the annotated steps whose end the trace has."""
+    return [step for step in annotated_steps(trace) if step.end]
 
 
 def step_at(trace: DeviceTrace, index: int) -> int | None:
-    """The step that entry `index` belongs to, where annotations tell it."""
-    for step in reversed(steps(trace)):
+    """Return the step that entry `index` belongs to; None where no annotation says so."""
+    for step in reversed(annotated_steps(trace)):
         if step.start <= index and (step.end is None or index < step.end):
             return step.number
     return None
 
 
-def notes(trace: DeviceTrace) -> list[tuple[str, bool, int]]:
-    """(name, is START, index of the first entry after it) of this device's annotations."""
+def annotations(trace: DeviceTrace) -> Iterator[tuple[str, bool, int]]:
+    """Yield (name, is START, index of the first entry after it) of this device's annotations."""
     c = trace.snapshot.columns
-    rows = np.flatnonzero(c["note_device"] == trace.number)
-    rows = rows if len(rows) else np.arange(len(c["note_time"]))
-    index = np.searchsorted(trace.entry("time"), c["note_time"][rows], side="left")
-    return [
-        (trace.snapshot.text(int(c["note_name"][row])), bool(c["note_start"][row]), int(at))
-        for row, at in zip(rows, index, strict=True)
-    ]
+    rows = np.flatnonzero(c["annotation_device"] == trace.number)
+    # Some recorders write device 0 for all: then every annotation counts.
+    rows = rows if len(rows) else np.arange(len(c["annotation_time"]))
+    index = np.searchsorted(trace.entry("time"), c["annotation_time"][rows], side="left")
+    for row, at in zip(rows.tolist(), index.tolist(), strict=True):
+        yield trace.snapshot.text(int(c["annotation_name"][row])), bool(c["annotation_start"][row]), at

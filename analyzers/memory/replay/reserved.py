@@ -1,40 +1,40 @@
-"""What the allocator took from the device, over time, and when it had to give back."""
+"""How much memory the allocator had reserved after each entry, and when it had to give segments back for a request."""
 
 import numpy as np
 
-from analyzers.columns import Column
-from analyzers.memory.model import DeviceTrace, Retry
-from analyzers.memory.reading.reader import ACTION_OF
-
-GROWS = [ACTION_OF[name] for name in ("segment_alloc", "segment_map")]
-SHRINKS = [ACTION_OF[name] for name in ("segment_free", "segment_unmap")]
-SEGMENT_FREE = ACTION_OF["segment_free"]
+from analyzers.columns import Integers
+from analyzers.memory.model import Retry
+from analyzers.memory.reading.schema import RESERVING, RETURNING, Action
+from analyzers.memory.reading.snapshot import DeviceTrace
 
 
-def reserved(trace: DeviceTrace) -> Column:
-    """Reserved bytes after each entry: the segments at the end, less what changed since."""
+def reserved_bytes(trace: DeviceTrace) -> Integers:
+    """Return the reserved bytes after each entry: those at the end, less what changed since.
+
+    The segments of the snapshot fix the end of the curve, as a trace that begins late does not know its start.
+    """
     action = trace.entry("action")
-    grown: Column = np.isin(action, GROWS).astype(np.int64) - np.isin(action, SHRINKS)
-    total = np.cumsum(grown * trace.entry("size"))
-    curve: Column = total + (trace.reserved_bytes - (total[-1] if len(total) else 0))
-    return curve
+    sign = np.isin(action, RESERVING).astype(np.int64) - np.isin(action, RETURNING)
+    change = np.cumsum(sign * trace.entry("size"))
+    return change + (trace.reserved_bytes - (change[-1] if len(change) else 0))
 
 
 def retries(trace: DeviceTrace) -> list[Retry]:
-    """When an allocation only came about, or failed, after cached segments had been given back for it.
+    """Return the allocations that succeeded, or failed, only after cached segments had been given back for them.
 
-    The allocator writes both in one breath: `segment_free`s and what they made room for share one stack, which those
-    of `empty_cache` do not.
+    The allocator writes both at once: the `segment_free`s and the `segment_alloc` or `oom` that they made room for
+    have the same stack, which those of `torch.cuda.empty_cache` do not have.
     """
     action, stack = trace.entry("action"), trace.entry("stack")
-    wanted = np.flatnonzero(np.isin(action, [ACTION_OF["segment_alloc"], ACTION_OF["oom"]]))
-    wanted = wanted[wanted > 0]
-    after = wanted[(action[wanted - 1] == SEGMENT_FREE) & (stack[wanted - 1] == stack[wanted]) & (stack[wanted] != 0)]
-    return [Retry(index=int(index), freed_bytes=freed_before(trace, int(index))) for index in after]
+    request = np.flatnonzero(np.isin(action, (Action.SEGMENT_ALLOC, Action.OOM)))
+    request = request[request > 0]
+    previous = request - 1
+    after_free = (action[previous] == Action.SEGMENT_FREE) & (stack[previous] == stack[request]) & (stack[request] != 0)
+    return [Retry(index=index, freed_bytes=freed_before(trace, index)) for index in request[after_free].tolist()]
 
 
 def freed_before(trace: DeviceTrace, index: int) -> int:
-    """Bytes of the segments given back directly before an entry."""
-    others = np.flatnonzero(trace.entry("action")[:index] != SEGMENT_FREE)
+    """Return the bytes of the segments given back directly before an entry."""
+    others = np.flatnonzero(trace.entry("action")[:index] != Action.SEGMENT_FREE)
     start = int(others[-1]) + 1 if len(others) else 0
     return int(trace.entry("size")[start:index].sum())

@@ -1,7 +1,15 @@
-"""PyTorch's caching allocator for CUDA, without memory: what would be reserved for the same requests.
+"""Simulate PyTorch's caching allocator for CUDA without memory: what would it reserve for the same requests?
 
-By what its source (c10/cuda/CUDACachingAllocator.cpp) says of sizes, best fit, splitting and joining; without limits on
-splitting, garbage collection and pressure. Blocks that are older than a recording are laid down first, by address.
+Follows its source (c10/cuda/CUDACachingAllocator.cpp): rounding of sizes, best fit, splitting and merging of blocks.
+Left out: limits on splitting, garbage collection, and giving segments back when memory runs out. Blocks older than a
+recording are allocated first, in order of address.
+
+Worked example, ordinary segments, one stream. A request of 3 MiB is above 1 MiB, so it goes to the pool of large
+blocks; below 10 MiB it gets a segment of 20 MiB, which is split into 3 MiB and a free 17 MiB. A request of 12 MiB takes
+those 17 MiB and leaves 5 MiB free; one of 6 MiB does not fit there and needs another 20 MiB: 40 MiB are reserved for
+21 MiB of requests. When the first two blocks are freed, all of the first segment merges into one free block of 20 MiB
+that can be given back to the device. With expandable segments the pool has one segment that grows in steps of 20 MiB:
+the 6 MiB take the free 5 MiB at its end and the first part of the next 20 MiB.
 """
 
 from bisect import bisect_left, insort
@@ -9,17 +17,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analyzers.memory.replay.arenas import Placed
+from analyzers.memory.replay.arenas import BlockArenas
 from analyzers.memory.replay.lifetimes import Replay
 
 MIB = 1 << 20
-UNIT, SMALL = 512, MIB
+# Names in CUDACachingAllocator.cpp: kMinBlockSize, kSmallSize, kSmallBuffer, kLargeBuffer, kMinLargeAlloc.
+UNIT, SMALL_REQUEST = 512, MIB
 SMALL_SEGMENT, LARGE_SEGMENT, LARGE_REQUEST = 2 * MIB, 20 * MIB, 10 * MIB
+SEGMENT_SPACING_BITS = 44
+"""Simulated segments start 16 TiB apart, so that no two ever touch."""
 
 
 @dataclass
 class Block:
-    """Part of a segment; blocks of one segment are linked."""
+    """Part of a segment, linked with the blocks before and after it in there."""
 
     start: int
     size: int
@@ -29,12 +40,13 @@ class Block:
 
     @property
     def key(self) -> tuple[int, int]:
+        """The order of free blocks: by size, then by address, as the allocator's comparator has it."""
         return self.size, self.start
 
 
 @dataclass
-class Pool:
-    """The small or the large blocks of one stream."""
+class BlockPool:
+    """The small or the large blocks of one stream; `free` is sorted by `Block.key`."""
 
     small: bool
     expands: bool
@@ -45,73 +57,86 @@ class Pool:
     """Start of the block at the end of the one segment that expands."""
 
     @property
-    def handle(self) -> int:
+    def granularity(self) -> int:
         """Bytes that an expandable segment maps at once."""
         return SMALL_SEGMENT if self.small else LARGE_SEGMENT
 
-    def take(self, size: int) -> Block:
-        block = self.fitting(size) or self.more(size)
-        self.leave(block)
+    def allocate(self, size: int) -> Block:
+        """Return a used block of exactly `size` bytes, split off the best fitting free one."""
+        block = self.best_fit(size) or self.reserve(size)
+        self.remove_free(block)
         rest = block.size - size
-        if rest >= UNIT if self.small or self.expands else rest > SMALL:
-            tail = Block(block.start + size, rest, before=block, after=block.after)
-            if block.after:
-                block.after.before = tail
-            block.size, block.after = size, tail
-            self.enter(tail)
+        # should_split() in the source: large blocks of ordinary segments keep a rest of up to 1 MiB.
+        if rest >= UNIT if self.small or self.expands else rest > SMALL_REQUEST:
+            self.split(block, size)
         block.free = False
         return block
 
-    def fitting(self, size: int) -> Block | None:
-        """The smallest free block that is large enough; what can still grow comes last."""
-        place = bisect_left(self.free, (size, 0))
-        found = [self.blocks[start] for _, start in self.free[place : place + 2]]
-        if self.expands and found and not found[0].after:
-            found.reverse()  # only the last block of the one segment can grow
-        return found[0] if found else None
+    def split(self, block: Block, size: int) -> None:
+        """Cut a block after `size` bytes; the rest becomes a free block."""
+        tail = Block(block.start + size, block.size - size, before=block, after=block.after)
+        if block.after:
+            block.after.before = tail
+        block.size, block.after = size, tail
+        self.add_free(tail)
 
-    def more(self, size: int) -> Block:
-        """A new segment, or more of the one that grows."""
-        if not self.expands or not self.segments:
-            wanted = -(-size // self.handle) * self.handle if self.expands else segment_size(size)
-            block = Block(len(self.segments) << 44, wanted)
-            self.segments.append((block.start, wanted))
-            self.enter(block)
-            return block
+    def best_fit(self, size: int) -> Block | None:
+        """Return the smallest free block that is large enough; the one that can still grow only as the last resort."""
+        position = bisect_left(self.free, (size, 0))
+        fitting = [self.blocks[start] for _, start in self.free[position : position + 2]]
+        if self.expands and fitting and not fitting[0].after:
+            fitting.reverse()  # only the last block of the one segment can grow
+        return fitting[0] if fitting else None
+
+    def reserve(self, size: int) -> Block:
+        """Return a free block of at least `size` bytes from a new segment, or from more of the one that expands."""
+        if self.expands and self.segments:
+            return self.expand(size)
+        total = round_up(size, self.granularity) if self.expands else segment_size(size)
+        block = Block(len(self.segments) << SEGMENT_SPACING_BITS, total)
+        self.segments.append((block.start, total))
+        self.add_free(block)
+        return block
+
+    def expand(self, size: int) -> Block:
+        """Map more of the one expandable segment, so that its last block has `size` bytes."""
         start, mapped = self.segments[0]
         last = self.blocks[self.last]
         if last.free:
-            self.leave(last)
+            self.remove_free(last)
         else:
             last.after = Block(start + mapped, 0, before=last)
             last = last.after
-        grown = -(-(size - last.size) // self.handle) * self.handle
-        last.size += grown
-        self.segments[0] = start, mapped + grown
-        self.enter(last)
+        added = round_up(size - last.size, self.granularity)
+        last.size += added
+        self.segments[0] = start, mapped + added
+        self.add_free(last)
         return last
 
-    def enter(self, block: Block) -> None:
+    def add_free(self, block: Block) -> None:
+        """List a block as free."""
         self.blocks[block.start] = block
         if not block.after:
             self.last = block.start
         insort(self.free, block.key)
 
-    def leave(self, block: Block) -> None:
+    def remove_free(self, block: Block) -> None:
+        """Take a block off the list of free ones."""
         del self.free[bisect_left(self.free, block.key)]
 
-    def give(self, block: Block) -> None:
-        """Free a block, and join it with free neighbours."""
+    def release(self, block: Block) -> None:
+        """Free a block, and merge it with free neighbours."""
         block.free = True
         if block.before and block.before.free:
-            self.leave(block.before)
-            block = self.join(block.before, block)
+            self.remove_free(block.before)
+            block = self.merge(block.before, block)
         if block.after and block.after.free:
-            self.leave(block.after)
-            block = self.join(block, block.after)
-        self.enter(block)
+            self.remove_free(block.after)
+            block = self.merge(block, block.after)
+        self.add_free(block)
 
-    def join(self, low: Block, high: Block) -> Block:
+    def merge(self, low: Block, high: Block) -> Block:
+        """Return `low`, grown by its neighbour `high`."""
         self.blocks.pop(high.start, None)
         low.size += high.size
         low.after = high.after
@@ -119,55 +144,67 @@ class Pool:
             high.after.before = low
         return low
 
-    def loose(self) -> int:
-        """Bytes that can be given back: free segments, or of one that expands the free handles."""
-        sizes = dict(self.segments)
+    def releasable_bytes(self) -> int:
+        """Return the bytes that can be given back: free segments, or the free mapped units of one that expands."""
         if not self.expands:
+            sizes = dict(self.segments)
             return sum(size for size, start in self.free if sizes.get(start) == size)
-        handle = self.handle
-        return sum(max((start + size) // handle - -(-start // handle), 0) * handle for size, start in self.free)
+        unit = self.granularity
+        return sum(max((start + size) // unit - -(-start // unit), 0) * unit for size, start in self.free)
+
+
+def round_up(size: int, unit: int) -> int:
+    """Return a size rounded up to whole units."""
+    return -(-size // unit) * unit
 
 
 def segment_size(size: int) -> int:
-    if size <= SMALL:
+    """Return the bytes that the allocator asks the device for (get_allocation_size() in the source)."""
+    if size <= SMALL_REQUEST:
         return SMALL_SEGMENT
-    return LARGE_SEGMENT if size < LARGE_REQUEST else -(-size // SMALL_SEGMENT) * SMALL_SEGMENT
+    return LARGE_SEGMENT if size < LARGE_REQUEST else round_up(size, SMALL_SEGMENT)
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Bytes reserved in the end, and those of them that can be given back."""
+class SimulatedMemory:
+    """Bytes reserved in the end, and those of them that can be given back to the device."""
 
     reserved: int
-    loose: int
+    releasable: int
 
 
-def allocated(replay: Replay, *, expands: bool) -> Outcome:
-    """What the allocator would reserve for what was asked of it in a recording, nothing being given back."""
-    pools: dict[tuple[int, bool], Pool] = {}
-    held: dict[int, tuple[Pool, Block]] = {}
-    for stream, size, number in changes_of(replay):
+def simulate(replay: Replay, *, expandable: bool) -> SimulatedMemory:
+    """Return what the allocator would reserve for the requests of a recording, if it gave nothing back meanwhile."""
+    pools: dict[tuple[int, bool], BlockPool] = {}
+    used: dict[int, tuple[BlockPool, Block]] = {}
+    for stream, size, row in requests_of(replay):
         if not size:
-            pool, block = held.pop(number)
-            pool.give(block)
+            pool, block = used.pop(row)
+            pool.release(block)
             continue
-        rounded = max(-(-size // UNIT) * UNIT, UNIT)
-        pool = pools.setdefault((stream, rounded <= SMALL), Pool(rounded <= SMALL, expands))
-        held[number] = pool, pool.take(rounded)
-    every = pools.values()
-    return Outcome(sum(size for pool in every for _, size in pool.segments), sum(pool.loose() for pool in every))
+        rounded = max(round_up(size, UNIT), UNIT)
+        small = rounded <= SMALL_REQUEST
+        pool = pools.setdefault((stream, small), BlockPool(small, expandable))
+        used[row] = pool, pool.allocate(rounded)
+    return SimulatedMemory(
+        reserved=sum(size for pool in pools.values() for _, size in pool.segments),
+        releasable=sum(pool.releasable_bytes() for pool in pools.values()),
+    )
 
 
-def changes_of(replay: Replay) -> list[tuple[int, int, int]]:
-    """(stream, bytes, number) of allocations in order, bytes 0 of frees; what is older than the trace comes first."""
-    lives, placed = replay.lifetimes, Placed(replay)
-    streams, count = placed.streams[placed.of_life], len(replay.trace)
+def requests_of(replay: Replay) -> list[tuple[int, int, int]]:
+    """Return (stream, bytes, row of `Lifetimes`) of all requests in order of time; bytes are 0 for a free.
+
+    Blocks older than the trace come first, by address: the order that packs them as they lie in the snapshot.
+    """
+    lives, arenas = replay.lifetimes, BlockArenas(replay)
+    streams, count = arenas.streams[arenas.by_block], len(replay.trace)
     order = np.argsort(lives.addr, kind="stable")
     order = order[lives.size[order] > 0]
     ended = order[lives.died[order] < count]
-    moments = np.concatenate([lives.born[order], lives.died[ended]])
-    numbers = np.concatenate([order, ended])
+    entries = np.concatenate([lives.born[order], lives.died[ended]])
+    rows = np.concatenate([order, ended])
     sizes = np.concatenate([lives.size[order], np.zeros(len(ended), np.int64)])
-    by_time = np.argsort(moments, kind="stable")
-    columns = (streams[numbers[by_time]], sizes[by_time], numbers[by_time])
+    by_time = np.argsort(entries, kind="stable")
+    columns = (streams[rows[by_time]], sizes[by_time], rows[by_time])
     return list(zip(*(column.tolist() for column in columns), strict=True))

@@ -1,50 +1,51 @@
-"""Which entries of a trace lie in which step of training, so that a window of one face can be found on another."""
+"""Which entries of a trace lie in which training step, so that a window of one chart can be found on another."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
-from analyzers.memory.model import DeviceTrace
-from analyzers.memory.replay.phases import steps
+from analyzers.columns import Integers
+from analyzers.memory.reading.snapshot import DeviceTrace
+from analyzers.memory.replay.phases import annotated_steps
 
 POINTS = 32
-"""Between so many of a step's entries time passes evenly enough."""
+"""Points per step: between two of them time passes evenly enough over the entries."""
 
-
-def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Columns: entry, step (6.25: a quarter of the time of step 6 has gone); both ascend.
-
-    By the trace's own marks, else by the wall clock of `logged` (step, start_ns, end_ns); empty where neither tells.
-    """
-    time = np.maximum.accumulate(trace.entry("time").astype(np.int64))
-    marks = own(trace, time) or ([] if logged is None or not len(time) else inside(logged, time))
-    points = [point for mark in marks for point in along(mark, time)]
-    return pd.DataFrame(points, columns=["entry", "step"])
-
-
-Mark = tuple[int, int, int]
+StepTimes = tuple[int, int, int]
 """A step, and the microseconds at which it begins and ends."""
 
 
-def own(trace: DeviceTrace, time: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> list[Mark]:
-    """The annotated steps; one in which the memory ran out never ends."""
+def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return points (entry, step) for interpolation; step 6.25 is a quarter of the time of step 6. Both ascend.
+
+    By the trace's own annotations, else by the wall clock of `logged` (columns step, start_ns, end_ns); empty where
+    neither is there.
+    """
+    time = np.maximum.accumulate(trace.entry("time").astype(np.int64))
+    spans = annotated_times(trace, time) or ([] if logged is None or not len(time) else logged_times(logged, time))
+    points = [point for span in spans for point in points_of(span, time)]
+    return pd.DataFrame(points, columns=["entry", "step"])
+
+
+def annotated_times(trace: DeviceTrace, time: Integers) -> list[StepTimes]:
+    """Return the annotated steps; one in which the memory ran out never ends, so it lasts to the last entry."""
     last = len(time) - 1
-    found = ((one.number, one.start, last if one.end is None else min(one.end, last)) for one in steps(trace))
-    return [(number, int(time[start]), int(time[end])) for number, start, end in found if start <= end]
+    spans = ((s.number, s.start, last if s.end is None else min(s.end, last)) for s in annotated_steps(trace))
+    return [(number, int(time[start]), int(time[end])) for number, start, end in spans if start <= end]
 
 
-def inside(logged: pd.DataFrame, time: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> list[Mark]:
-    """The logged steps that the trace saw something of."""
+def logged_times(logged: pd.DataFrame, time: Integers) -> list[StepTimes]:
+    """Return the logged steps that overlap the trace."""
     begin, end = (logged[name].to_numpy() // 1000 for name in ("start_ns", "end_ns"))
-    seen = (end >= time[0]) & (begin <= time[-1])
-    return list(zip(logged["step"][seen].tolist(), begin[seen].tolist(), end[seen].tolist(), strict=True))
+    overlaps = (end >= time[0]) & (begin <= time[-1])
+    return list(zip(logged["step"][overlaps].tolist(), begin[overlaps].tolist(), end[overlaps].tolist(), strict=True))
 
 
-def along(mark: Mark, time: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Iterable[tuple[int, float]]:
-    """(entry, step) at some entries of a step."""
-    number, begin, end = mark
+def points_of(span: StepTimes, time: Integers) -> Iterator[tuple[int, float]]:
+    """Yield (entry, step) at some entries of a step."""
+    number, begin, end = span
     first, last = np.searchsorted(time, (begin, end))
     entries = np.unique(np.linspace(first, last, POINTS).astype(np.int64))
-    gone = (time[np.minimum(entries, len(time) - 1)] - begin) / max(1, end - begin)
-    return zip(entries.tolist(), (number + gone.clip(0, 1)).tolist(), strict=True)
+    elapsed = (time[np.minimum(entries, len(time) - 1)] - begin) / max(1, end - begin)
+    yield from zip(entries.tolist(), (number + elapsed.clip(0, 1)).tolist(), strict=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from analyzers import memory
 from analyzers.memory.answers import across_ranks
-from analyzers.memory.reading.reader import CATEGORIES
+from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.run import Kind, discover
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -205,12 +205,12 @@ def test_free_pieces_by_pool_and_segment_against_the_request(maker):
         segments.append(segment_of(base, at - base, pool, stream, blocks))
     report = memory.analyze([maker.save({"segments": segments, "device_traces": [made.entries]})])
     found = report.data.devices[0].fragmentation
-    assert [(p.pool, p.stream, p.pieces, p.free_bytes // MIB, p.split_bytes // MIB, p.largest_bytes // MIB)
+    assert [(p.pool, p.stream, p.count, p.free_bytes // MIB, p.split_bytes // MIB, p.largest_bytes // MIB)
             for p in found.pools] == [
         ("0.0", 0, 2, 50, 50, 30), ("3.0", 0, 1, 50, 0, 50), ("0.0", 7, 1, 40, 40, 40),
     ]  # fmt: skip
-    assert [(s.segment, s.split_bytes // MIB, s.pieces) for s in found.segments] == [(MIB, 50, 2), (1 << 40, 40, 1)]
+    assert [(s.segment, s.split_bytes // MIB, s.count) for s in found.segments] == [(MIB, 50, 2), (1 << 40, 40, 1)]
     [oom] = [finding for finding in report.findings if finding.id == "memory.oom"]
-    assert "pool 0.0, stream 0: 50.0 MiB free in 2 pieces, the largest 30.0 MiB, too small for the request" in {
+    assert "pool 0.0, stream 0: 50.0 MiB free in 2 blocks, the largest 30.0 MiB, smaller than the request" in {
         fact.text for fact in oom.evidence
     }

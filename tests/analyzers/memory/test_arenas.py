@@ -10,6 +10,7 @@ import pytest
 from analyzers import memory
 from analyzers.errors import InputError
 from analyzers.memory import views
+from analyzers.memory.model import MissingEvidence
 
 MIB = 1 << 20
 STREAMS, POOLS = (0, 7), ((0, 0), (3, 0), (0, 2))
@@ -200,9 +201,9 @@ def test_settings_and_what_is_lacking(maker):
         ["roundup_power2_divisions.2", "4"],
     ]
     [device] = memory.analyze([artefact]).data.devices
-    assert any("overflowed" in what for what in device.lacking)
+    assert any(what == MissingEvidence.OLDEST_ENTRIES for what in device.missing)
     [bare] = memory.analyze([maker.save(snapshot["segments"], "b.pickle")]).data.devices
-    assert any("history" in what for what in bare.lacking)
+    assert any(what == MissingEvidence.HISTORY for what in bare.missing)
 
 
 @pytest.mark.real

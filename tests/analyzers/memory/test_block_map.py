@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from analyzers.memory.answers.block_map import block_map, spot
+from analyzers.memory.answers.block_map import block_map, content_at
 
 
 def test_cells_show_who_has_the_most_bytes_in_them():
@@ -43,10 +43,10 @@ def test_an_address_leads_to_its_block_or_to_the_gap_and_to_both_neighbours():
     segments = pd.DataFrame({"address": [4096, 16384], "bytes": [4096, 1024]})
     blocks = pd.DataFrame({"segment": 4096, "address": [4096, 6144], "requested": [1000, 512]})
     for address in (4096, 5000, 5119):
-        assert spot(segments, blocks, address) == (0, 4096, 1000, 4096, -1, 1)
+        assert content_at(segments, blocks, address) == (0, 4096, 1000, 4096, -1, 1)
     for address in (5120, 6143):
-        assert spot(segments, blocks, address) == (-1, 5120, 1024, 4096, 0, 1)
-    assert spot(segments, blocks, 6144) == (1, 6144, 512, 4096, 0, -1)
-    assert spot(segments, blocks, 8191) == (-1, 6656, 1536, 4096, 1, -1)
-    assert spot(segments, blocks, 16384) == (-1, 16384, 1024, 16384, -1, -1)
-    assert [spot(segments, blocks, address) for address in (0, 4095, 8192, 1 << 63)] == [None] * 4
+        assert content_at(segments, blocks, address) == (-1, 5120, 1024, 4096, 0, 1)
+    assert content_at(segments, blocks, 6144) == (1, 6144, 512, 4096, 0, -1)
+    assert content_at(segments, blocks, 8191) == (-1, 6656, 1536, 4096, 1, -1)
+    assert content_at(segments, blocks, 16384) == (-1, 16384, 1024, 16384, -1, -1)
+    assert [content_at(segments, blocks, address) for address in (0, 4095, 8192, 1 << 63)] == [None] * 4

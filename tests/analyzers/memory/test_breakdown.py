@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from analyzers.errors import InputError
 from analyzers.memory import CATEGORIES
-from analyzers.memory.answers.breakdown import breakdowns, special
-from analyzers.memory.reading.job import Job
+from analyzers.memory.answers.breakdown import breakdowns, narrow_category
+from analyzers.memory.model import Job
 
 
 def tagged(maker, seed, count=200):
@@ -41,7 +41,7 @@ def slowly(snapshot):
 def test_the_rows_sum_to_the_peak_and_the_marks_are_the_highest(maker, oracle, seed):
     snapshot = tagged(maker, seed).snapshot()
     [one] = breakdowns([maker.save(snapshot, f"rank0_{seed}_memory_snapshot.pickle")])
-    assert one.peak_bytes == oracle(snapshot, 0)[1] == sum(holder.bytes for holder in one.holders)
+    assert one.peak_bytes == oracle(snapshot, 0)[1] == sum(holder.bytes for holder in one.categories)
     highest = slowly(snapshot)
     assert {mark.name: mark.bytes for mark in one.high_water} == {
         name: highest[name] for name in ("temporary", "workspace", "communication") if highest[name]
@@ -70,7 +70,7 @@ def test_segments_and_overhead_are_what_the_state_says(maker, oracle):
     ],
 )
 def test_weights_of_a_kind_of_their_own(category, name, row):
-    assert special(category, name) == row
+    assert narrow_category(category, name) == row
 
 
 def test_a_file_that_is_none_is_refused(maker, tmp_path):

@@ -80,7 +80,7 @@ def test_a_diff_tells_what_appeared_grew_shrank_and_went(maker):
     b = {"one": ("parameters", 4 * MIB), "two": ("activations", 20 * MIB), "four": ("gradients", MIB)}
     first = maker.save(recording(maker, a), step="iteration_5")
     second = maker.save(recording(maker, b, line=9, root="/srv/b"), step="iteration_6")
-    found = diff.between(diff.Side(artefact=first), diff.Side(artefact=second))
+    found = diff.between(diff.Instant(artefact=first), diff.Instant(artefact=second))
     assert (found.a_bytes, found.b_bytes) == (14 * MIB, 25 * MIB)
     assert {c.what: (c.state, c.bytes // MIB) for c in found.modules} == {
         "one.parameters": ("same", 0),
@@ -92,12 +92,12 @@ def test_a_diff_tells_what_appeared_grew_shrank_and_went(maker):
     [line] = found.lines  # the file moved and the line has another number, but it is the same line
     assert (line.state, line.what, line.bytes) == ("grew", "train/model.py run:9", 11 * MIB)
     assert found.table("modules")["change"].sum() == 11 * MIB
-    told, [finding] = diff.compare([first], [second])
+    told, [finding] = memory.compare([first], [second])
     assert told == found
     assert compare.analyze(run.discover(first.path), run.discover(second.path)).data.memory == found
     assert finding.title == "The peak grew by 11.0 MiB, mostly activations"
-    assert diff.compare([first], [first])[1] == []
-    back, [shrank] = diff.compare([second], [first])
+    assert memory.compare([first], [first])[1] == []
+    back, [shrank] = memory.compare([second], [first])
     assert shrank.id == "compare.memory.shrank"
     assert [change.bytes for change in back.categories] == [-change.bytes for change in found.categories]
 
@@ -108,7 +108,7 @@ def test_a_diff_of_two_instants_of_one_file(maker):
     made.alloc(3 * MIB, [maker.frame("b")])
     made.free(kept)
     artefact = maker.save(made.snapshot())
-    found = diff.between(diff.Side(artefact=artefact, entry=0), diff.Side(artefact=artefact, entry=3))
+    found = diff.between(diff.Instant(artefact=artefact, entry=0), diff.Instant(artefact=artefact, entry=3))
     assert {c.what.split()[-1]: c.state for c in found.lines} == {"a:1": "went", "b:1": "appeared"}
 
 
@@ -121,8 +121,8 @@ def test_the_rank_that_runs_out_first_is_named_with_the_reason(maker):
     report = memory.analyze(files)
     [finding] = [f for f in report.findings if f.id == "memory.uneven"]
     assert finding.ranks == [2]
-    assert finding.title == "Rank 2 peaks 30.0 MiB above the others and runs out first"
-    assert "activations: 50.0 MiB here, 20.0 MiB on the middle rank (100 %" in finding.evidence[0].text
+    assert finding.title == "Rank 2 peaks 30.0 MiB above the other ranks, so it runs out of memory first"
+    assert "activations: 50.0 MiB here, 20.0 MiB on the median rank (100 %" in finding.evidence[0].text
     table = memory.matrix(report.data.devices)
     assert table["rank"].tolist()[0] == 2
     assert table.set_index("rank").loc[1, "activations"] == 20 * MIB

@@ -50,8 +50,8 @@ def failed(maker):
 def test_out_of_memory_names_rank_step_line_and_what_fills_it(maker, failed):
     report = memory.analyze([maker.save(failed, "rank1_memory_snapshot.pickle", "iteration_5_exit")])
     assert report.verdict.sentence == (
-        "rank 1 ran out of memory at step 6 while computing feed_forward (trainer/models/llama3/model.py:88):"
-        " it asked for 64.0 MiB with 12.0 MiB left; activations hold 80 % of 200.0 MiB"
+        "rank 1 ran out of memory at step 6 in feed_forward (trainer/models/llama3/model.py:88):"
+        " it requested 64.0 MiB with 12.0 MiB free; 80 % of the 200.0 MiB allocated is activations"
     )
     assert (report.verdict.status, report.verdict.kind, report.verdict.ranks) == (Status.ERROR, "oom", [1])
     [device] = report.data.devices
@@ -120,7 +120,9 @@ def leaking(maker, first, steps, leak):
 def test_a_leak_is_told_by_line_and_bytes_a_step(maker):
     report = memory.analyze([maker.save(leaking(maker, 1, 6, MIB), step="iteration_6")])
     assert (report.verdict.kind, report.verdict.ranks) == ("leak", [1])
-    assert report.verdict.sentence == "rank 1: memory grows by 1.0 MiB a step from step 1 on in keep (train/loop.py:7)"
+    assert (
+        report.verdict.sentence == "rank 1: memory grows by 1.0 MiB per step from step 1 on in keep (train/loop.py:7)"
+    )
     [growth] = report.data.devices[0].growing
     assert (growth.bytes_per_step, growth.steps, growth.category) == (MIB, 6, "activations")
 
@@ -141,7 +143,7 @@ def test_a_leak_that_only_several_snapshots_show(maker, made_up, kind):
     assert report.verdict.kind == kind
     titles = [f.title for f in report.findings if f.id == "memory.leak"]
     assert titles == (
-        ["Memory grows by 1.0 MiB a step from step 3 on in keep (train/loop.py:7)"] if not made_up else []
+        ["Memory grows by 1.0 MiB per step from step 3 on in keep (train/loop.py:7)"] if not made_up else []
     )
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from analyzers.errors import InputError
 from analyzers.memory.reading import reader
-from analyzers.memory.reading.incremental import PART
+from analyzers.memory.reading.incremental import CHUNK
+from analyzers.memory.reading.schema import UNTAGGED
 
-COUNT = 3 * PART + 77
+COUNT = 3 * CHUNK + 77
 
 
 def entry(number, **more):
@@ -26,15 +27,15 @@ def saved(path, *traces, **more):
 
 @pytest.mark.parametrize("more", [{}, {"category": "activations", "user_metadata": "layers.0"}], ids=["bare", "noted"])
 def test_long_traces_of_two_devices(tmp_path, more):
-    traces = [entry(n, **more) for n in range(COUNT)], [entry(n + 1, **more) for n in range(PART - 1)]
+    traces = [entry(n, **more) for n in range(COUNT)], [entry(n + 1, **more) for n in range(CHUNK - 1)]
     columns, meta = reader.read(saved(tmp_path / "a.pickle", *traces, segments=[]))
-    assert meta["entries"] == [COUNT, PART - 1]
-    numbers = np.concatenate([np.arange(COUNT), np.arange(1, PART)])
+    assert meta["entries"] == [COUNT, CHUNK - 1]
+    numbers = np.concatenate([np.arange(COUNT), np.arange(1, CHUNK)])
     assert np.array_equal(columns["size"], numbers % 11)
     assert np.array_equal(columns["addr"], numbers // 3)
     stack = columns["stack_end"][columns["stack"]] - 1
     assert np.array_equal(columns["frame_line"][columns["stack_frames"][stack]], numbers % 5)
-    assert set(columns["category"].tolist()) == ({3} if more else {reader.UNTAGGED})
+    assert set(columns["category"].tolist()) == ({3} if more else {UNTAGGED})
 
 
 def test_stacks_that_blocks_and_entries_share(tmp_path):
@@ -49,7 +50,7 @@ def test_stacks_that_blocks_and_entries_share(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [5, {"action": "alloc", "addr": "here", "size": 1}, {"action": "alloc", "size": []}])
-@pytest.mark.parametrize("at", [3, PART + 3, COUNT - 3])
+@pytest.mark.parametrize("at", [3, CHUNK + 3, COUNT - 3])
 def test_one_wrong_entry_anywhere_is_refused(tmp_path, wrong, at):
     trace = [entry(n) for n in range(COUNT)]
     trace[at] = wrong

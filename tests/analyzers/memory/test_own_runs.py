@@ -35,7 +35,7 @@ def trained(folder, *flags):
 @pytest.mark.parametrize(("what", "second"), [("activation_checkpointing", "full"), ("half_batch", "half")])
 def test_a_second_run_frees_what_was_said(recorded, what, second):
     [before], [after] = (memory.analyze([recorded[name]]).data.devices for name in ("none", second))
-    [estimate] = [one for one in before.estimates if one.what == what]
+    [estimate] = [one for one in before.savings if one.remedy == what]
     freed = before.peak_allocated_bytes - after.peak_allocated_bytes
     assert freed > 0
     assert estimate.frees_bytes == pytest.approx(freed, rel=0.02)
@@ -106,7 +106,7 @@ def test_a_loss_in_pieces_frees_what_was_said_in_a_second_run(tmp_path):
         report = memory.analyze(run.discover(folder).of(run.Kind.SNAPSHOT))
         peaks[pieces] = report.data.devices[0].peak_allocated_bytes
         if pieces == 1:
-            [loss] = [one for one in report.data.devices[0].notable if one.what == "loss"]
+            [loss] = [one for one in report.data.devices[0].unusual if one.kind == "loss"]
             [finding] = [one for one in report.findings if one.id == "memory.loss"]
     assert "with 8 the peak would be about" in finding.next
     assert loss.frees_bytes == pytest.approx(peaks[1] - peaks[8], rel=0.1)

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from analyzers import memory, store
 from analyzers.columns import UnsavedColumns
 from analyzers.memory import views
-from analyzers.memory.model import Snapshot
-from analyzers.memory.reading.incremental import Harvest
-from analyzers.memory.reading.interning import Interned
+from analyzers.memory.reading.incremental import IncrementalReader
+from analyzers.memory.reading.interning import InternTables
 from analyzers.memory.reading.reader import columns, trace_columns
+from analyzers.memory.reading.snapshot import Snapshot
 from analyzers.memory.replay.lifetimes import Replay
 
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def replay(snapshot, device=0):
-    known = Interned()
-    harvest = Harvest(lambda entries: trace_columns(entries, known))
+    known = InternTables()
+    harvest = IncrementalReader(lambda entries: trace_columns(entries, known))
     return Replay(Snapshot(UnsavedColumns(*columns(copy.deepcopy(snapshot), known, harvest))).device(device))
 
 
@@ -46,10 +46,10 @@ def test_agrees_with_the_oracle(maker, oracle, seed, count):
 def test_losing_the_first_entries_changes_nothing_that_comes_later(maker, seed, cut):
     snapshot = maker.wander(seed, 100).snapshot()
     whole = replay(snapshot)
-    cut = min(cut, len(whole.live))
+    cut = min(cut, len(whole.live_bytes))
     rest = replay(snapshot | {"device_traces": [snapshot["device_traces"][0][cut:]]})
     assert rest.consistent
-    assert np.array_equal(rest.live, whole.live[cut:])
+    assert np.array_equal(rest.live_bytes, whole.live_bytes[cut:])
 
 
 @RELAXED
@@ -80,7 +80,7 @@ def test_a_lost_alloc_is_told(maker):
 def test_timeline_rows_are_instants_that_were(maker):
     artefact = maker.save(maker.wander(7, 400).snapshot())
     table = views.timeline(artefact, buckets=20)
-    live = replay(pickle.loads(artefact.path.read_bytes())).live
+    live = replay(pickle.loads(artefact.path.read_bytes())).live_bytes
     assert len(table) == 20
     assert (table["allocated"] == live[table["entry"]]).all()
     assert table["allocated"].max() == live.max()
@@ -116,7 +116,7 @@ def test_what_our_trainer_recorded_agrees_with_the_oracle(maker, oracle):
         expected = oracle(snapshot, 0)
         assert (*found, device.end_allocated_bytes) == expected[:4], path
         assert device.consistent == (expected[3] == expected[4])
-        assert device.lacking == ([] if device.consistent else device.lacking[-1:])
+        assert device.missing == ([] if device.consistent else device.missing[-1:])
 
 
 @pytest.mark.real

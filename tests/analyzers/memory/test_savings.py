@@ -5,9 +5,10 @@ import json
 import pytest
 
 from analyzers import memory
-from analyzers.memory.loading import opened, replayed
+from analyzers.memory.loading import open_replay, open_snapshot
+from analyzers.memory.reading.schema import Action
 from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.simulator import Outcome, allocated
+from analyzers.memory.replay.simulator import SimulatedMemory, simulate
 
 MIB = 1 << 20
 
@@ -27,13 +28,13 @@ def layered(maker):
 
 def test_checkpointing_keeps_the_inputs_and_one_layer(layered):
     report = memory.analyze([layered])
-    checkpointing, halved = report.data.devices[0].estimates
-    assert (checkpointing.what, checkpointing.of_bytes) == ("activation_checkpointing", 67 * MIB)
+    checkpointing, halved = report.data.devices[0].savings
+    assert (checkpointing.remedy, checkpointing.of_bytes) == ("activation_checkpointing", 67 * MIB)
     assert checkpointing.frees_bytes == (67 - 16 - 4 * 2) * MIB
-    assert (halved.what, halved.of_bytes, halved.frees_bytes) == ("half_batch", 67 * MIB, 67 * MIB // 2)
+    assert (halved.remedy, halved.of_bytes, halved.frees_bytes) == ("half_batch", 67 * MIB, 67 * MIB // 2)
     [oom] = [finding for finding in report.findings if finding.id == "memory.oom"]
-    assert "about 43.0 MiB of 67.0 MiB usable (each of 4 layers keeps its input" in oom.next
-    assert "Half the batch or the sequence would make about 33.5 MiB of 67.0 MiB usable" in oom.next
+    assert "about 43.0 MiB of 67.0 MiB (each of 4 layers keeps its input" in oom.next
+    assert "Half the batch or the sequence would free about 33.5 MiB of 67.0 MiB" in oom.next
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_checkpointing_keeps_the_inputs_and_one_layer(layered):
     [
         ("none", "Turn on activation checkpointing"),
         ("selective", "Recompute all activations"),
-        ("full", "Make the batch"),
+        ("full", "Use a smaller batch"),
     ],
 )
 def test_what_is_recomputed_already_is_not_advised(layered, mode, advice):
@@ -68,7 +69,7 @@ def test_expandable_segments_are_known_to_help_by_whole_handles_only(maker):
     for address in held[:6:2]:
         made.free(address)
     report = memory.analyze([maker.save(made.snapshot())])
-    [estimate] = report.data.devices[0].estimates
+    [estimate] = report.data.devices[0].savings
     free = [(address, address + 50 * MIB) for address in held[:6:2]] + [(held[0] + 400 * MIB, held[0] + 800 * MIB)]
     whole = sum(stop // (20 * MIB) - -(-start // (20 * MIB)) for start, stop in free)
     assert (estimate.of_bytes, estimate.frees_bytes) == (550 * MIB, whole * 20 * MIB)
@@ -83,7 +84,7 @@ def test_expandable_segments_are_not_advised_where_a_replay_frees_nothing(maker)
     for address in held[1::2]:
         made.free(address)
     report = memory.analyze([maker.save(made.snapshot())])
-    [estimate] = report.data.devices[0].estimates
+    [estimate] = report.data.devices[0].savings
     assert estimate.frees_bytes == 0
     [finding] = [f for f in report.findings if f.id == "memory.fragmentation"]
     assert "Expandable segments would free nothing here" in finding.next
@@ -95,9 +96,9 @@ def test_neighbours_that_were_segments_of_their_own_join_when_segments_expand(ma
     made.free(first)
     made.free(second)
     made.alloc(60 * MIB)
-    replay = replayed(maker.save(made.snapshot()))
-    assert allocated(replay, expands=False) == Outcome(reserved=120 * MIB, loose=60 * MIB)
-    assert allocated(replay, expands=True) == Outcome(reserved=60 * MIB, loose=0)
+    replay = open_replay(maker.save(made.snapshot()))
+    assert simulate(replay, expandable=False) == SimulatedMemory(reserved=120 * MIB, releasable=60 * MIB)
+    assert simulate(replay, expandable=True) == SimulatedMemory(reserved=60 * MIB, releasable=0)
 
 
 def test_small_and_middling_requests_share_segments(maker):
@@ -105,7 +106,7 @@ def test_small_and_middling_requests_share_segments(maker):
     made = maker.Recording(segment_bytes=400 * MIB)
     for size in (600_000, 600_000, 600_000, 4 * MIB, 15 * MIB, 2 * MIB):
         made.alloc(size)
-    assert allocated(replayed(maker.save(made.snapshot())), expands=False).reserved == (2 + 20 + 20) * MIB
+    assert simulate(open_replay(maker.save(made.snapshot())), expandable=False).reserved == (2 + 20 + 20) * MIB
 
 
 @pytest.mark.real
@@ -113,12 +114,12 @@ def test_the_allocator_reserves_what_was_reserved(real_snapshots):
     """Of the recordings that begin with the process."""
     checked = 0
     for artefact in real_snapshots:
-        snapshot = opened(artefact)
+        snapshot = open_snapshot(artefact)
         for number in snapshot.devices:
             replay = Replay(snapshot.device(number))
-            gone = len(replay.trace.where("segment_free"))
+            gone = len(replay.trace.where(Action.SEGMENT_FREE))
             if len(replay.trace) and not gone and not replay.start:
-                told = allocated(replay, expands=False).reserved
+                told = simulate(replay, expandable=False).reserved
                 assert told == pytest.approx(replay.trace.reserved_bytes, rel=0.01)
                 checked += 1
     assert checked

@@ -38,8 +38,8 @@ def test_a_healthy_training_has_no_such_finding(maker):
 @pytest.mark.parametrize(
     ("planted", "name", "title"),
     [
-        ({"late": True}, "memory.late_state", "16.0 MiB of optimizer state came only with the first optimizer step"),
-        ({"logits": 20 * MIB}, "memory.loss", "The loss holds 31 % of the peak"),
+        ({"late": True}, "memory.late_state", "The first optimizer step allocated 16.0 MiB of optimizer state"),
+        ({"logits": 20 * MIB}, "memory.loss", "The loss takes 31 % of the peak"),
         ({"keep": 3 * MIB}, "memory.kept", "6.0 MiB of activations outlive their step"),
     ],
 )
@@ -53,7 +53,7 @@ def test_the_planted_cause_is_found(maker, planted, name, title):
 
 def test_the_loss_in_pieces_frees_all_but_one(maker):
     [finding] = training(maker, logits=20 * MIB).findings
-    assert "with 8 the peak would be about 17.5 MiB lower" in finding.next
+    assert "with 8 pieces the peak would be about 17.5 MiB lower" in finding.next
 
 
 def test_activations_that_are_most_of_the_peak(maker):
@@ -119,8 +119,8 @@ def failing(maker, sizes, asked):
 @pytest.mark.parametrize(
     ("sizes", "pattern", "told"),
     [
-        ([50 * MIB] * 3, "steady", "the steps before peaked at 50.0 MiB already"),
-        ([20 * MIB] * 3, "spike", "the steps before peaked at 20.0 MiB at most"),
+        ([50 * MIB] * 3, "steady", "earlier steps peaked at 50.0 MiB already"),
+        ([20 * MIB] * 3, "spike", "earlier steps peaked at 20.0 MiB at most"),
         ([], "unknown", None),
     ],
 )

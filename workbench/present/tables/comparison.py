@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from analyzers.compare import CompareData
-from analyzers.memory.diff import Change as MemoryChange
 from analyzers.memory.diff import Diff
+from analyzers.memory.diff import GroupChange as MemoryChange
 from analyzers.traces.diff.diff import TraceDiff
 from analyzers.words import duration, duration_ns, size
 from workbench.present.table import Table, table

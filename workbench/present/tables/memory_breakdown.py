@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from analyzers.memory.model import MemoryData
-from analyzers.memory.model_extras import Activations, Breakdown, WhatIf
+from analyzers.memory.model import Activations, Breakdown, MemoryData, WhatIf
 from analyzers.words import percent_change, share, size
 from workbench.present.table import Table, table
 
@@ -71,7 +70,7 @@ def breakdown(device: Breakdown) -> list[Table]:
             "category | bytes> | share> | tensors> | largest tensors",
             (
                 (h.name, size(h.bytes), share(h.bytes, device.peak_bytes), h.tensors, ", ".join(h.largest))
-                for h in device.holders
+                for h in device.categories
             ),
         ),
         table(

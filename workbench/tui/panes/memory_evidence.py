@@ -55,9 +55,9 @@ class Instant:
     device: int
     entry: int
 
-    def side(self) -> diff.Side:
+    def side(self) -> diff.Instant:
         """The instant as one side of a comparison."""
-        return diff.Side(artefact=self.artefact, device=self.device, entry=self.entry)
+        return diff.Instant(artefact=self.artefact, device=self.device, entry=self.entry)
 
 
 class Evidence(Readings):

@@ -52,7 +52,7 @@ def since(served: ServedRun, device: Any, at: Instant, query: Mapping[str, str])
     if at.since is None:
         return
     artefact, of = snapshot(served, device), device.device
-    before, after = (diff.Side(artefact=artefact, device=of, entry=entry) for entry in (at.since, at.entry))
+    before, after = (diff.Instant(artefact=artefact, device=of, entry=entry) for entry in (at.since, at.entry))
     changed = diff.between(before, after, served.options)
     rows = [(one.what, one.bytes) for one in changed.categories if one.bytes]
     kept = {name: value for name, value in query.items() if name != "since"}

@@ -10,7 +10,7 @@ import pandas as pd
 from dash import html
 
 from analyzers.memory import views
-from analyzers.memory.answers.block_map import Spot, block_map, spot
+from analyzers.memory.answers.block_map import AddressContent, block_map, content_at
 from analyzers.words import share, size
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
@@ -47,7 +47,7 @@ def block(
     """What lies at the address of the query in the `segments` at the instant, of which `state` has the blocks."""
     if at.block is None:
         return []
-    found = spot(segments, state, at.block)
+    found = content_at(segments, state, at.block)
     lives = views.life(snapshot(served, device), at.block, served.options, device.device)
     mine = state.iloc[found.block] if found and found.block >= 0 else None
     return [
@@ -58,14 +58,14 @@ def block(
     ]
 
 
-def title(found: Spot | None, at: Instant) -> str:
+def title(found: AddressContent | None, at: Instant) -> str:
     if found is None:
         return f"Nothing is reserved at {at.block:#x} after entry {at.entry}"
     what = f"Block of {size(found.bytes)}" if found.block >= 0 else f"{size(found.bytes)} of free memory"
     return f"{what} at {found.address:#x} after entry {at.entry}"
 
 
-def beside(found: Spot | None, state: pd.DataFrame, query: Query) -> html.Nav:
+def beside(found: AddressContent | None, state: pd.DataFrame, query: Query) -> html.Nav:
     """Ways to the neighbours, and away."""
     ways = [(found.before, "block before"), (found.after, "block after")] if found else []
     links = [go(text, address({**query, "block": f"{state['address'][row]:#x}"})) for row, text in ways if row >= 0]

@@ -1,0 +1,115 @@
+"""What the frames of a stack say about the allocations below them: optimizer, backward pass, a collective, ..."""
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum, auto
+
+import numpy as np
+
+from analyzers.columns import Column, Mask
+from analyzers.memory.reading.schema import Action
+from analyzers.memory.reading.snapshot import DeviceTrace, Snapshot
+from analyzers.memory.replay.phases import Phase
+
+
+class Sign(StrEnum):
+    """A kind of code that a frame belongs to."""
+
+    WORKSPACE = auto()
+    ACCUMULATE = auto()
+    COLLECTIVE = auto()
+    UNSHARDED = auto()
+    REDUCED = auto()
+    BUCKETS = auto()
+    COMMUNICATION = auto()
+    OPTIMIZER = auto()
+    OPTIMIZER_INIT = auto()
+    ZERO_GRAD = auto()
+    PARAMETERS = auto()
+    BUILT = auto()
+    ENGINE = auto()
+    BACKWARD = auto()
+    FORWARD = auto()
+    INPUT = auto()
+
+
+# A frame is written "file name" here, so `^ ` is a frame without a file: native code, or a profiler's range.
+PATTERN = {
+    Sign.WORKSPACE: r"getCurrentCUDABlasHandle|[cC]ublas\w*Workspace|CUDABlasLtWorkspace|cudnn\w*[wW]orkspace",
+    Sign.ACCUMULATE: r"AccumulateGrad",
+    Sign.COLLECTIVE: r"ProcessGroup(NCCL|Gloo|XCCL)|c10d(::|_functional::)|(^| )(nccl|gloo):",
+    # FSDP2 (fsdp_param.py), FSDP1 (_flat_param.py), and the range that FSDP2 records around its copies.
+    Sign.UNSHARDED: r"fsdp_param\.py (alloc_all_gather_outputs|init_all_gather_outputs|init_unsharded_param)$"
+    r"|_flat_param\.py _alloc_padded_unsharded_flat_param$|^ FSDP::all_gather_copy_out( |$)",
+    Sign.REDUCED: r" foreach_reduce$|^ FSDP::post_backward_reduce",
+    Sign.BUCKETS: r"parallel/distributed\.py (_pre_forward|_ddp_init_helper)$|c10d::Reducer::",
+    Sign.COMMUNICATION: r"_fsdp_collectives|distributed/_functional_collectives|^ aten::flatten_dense_tensors$"
+    r"|^ FSDP::(all_gather \(|post_backward_reduce)",
+    Sign.OPTIMIZER: r"torch/optim/|\w*optim\w*\.py (step|_init_group|update)$|^ Optimizer\.step#",
+    Sign.OPTIMIZER_INIT: r" _init_group$|\w*optim\w*\.py __init__$",
+    Sign.ZERO_GRAD: r" zero_grad$",
+    Sign.PARAMETERS: r"module\.py (_apply|convert|load_state_dict)$|torch/nn/modules/\w+\.py __init__$"
+    r"| (reset_parameters|from_pretrained|(init|load)_weights?\w*|load_(checkpoint|model))$",
+    Sign.BUILT: r"(?i)(module|model|layer|block|linear|embed|norm|attention|transformer|net|lm)\w*\.py __init__$",
+    Sign.ENGINE: r"autograd::(python::Python)?[Ee]ngine",
+    Sign.BACKWARD: r" (_?run_backward|_engine_run_backward)$|torch/utils/checkpoint\.py (recompute_fn|unpack_hook)$",
+    Sign.FORWARD: r" (forward|fwd|_call_impl)$|torch/nn/functional\.py (\w*loss\w*|cross_entropy)$"
+    # What only models call, for stacks that end in C++; below the autograd engine it belongs to the backward pass.
+    r"|(^ aten|at::(_ops|native))::(linear|embedding|conv(olution|\dd)|matmul|\w+_norm|scaled_dot_product_attention"
+    r"|gelu|silu|relu|dropout|cross_entropy_loss)(::|$)",
+    Sign.INPUT: r"dataloader\.py| (get_(batch|input)\w*|collate\w*|pin_memory|next_batch)$",
+}
+
+PHASE_OF_SIGN = {
+    Sign.FORWARD: Phase.FORWARD,
+    Sign.ENGINE: Phase.BACKWARD,
+    Sign.BACKWARD: Phase.BACKWARD,
+    Sign.OPTIMIZER: Phase.OPTIMIZER,
+}
+"""A later one overrules an earlier one: the backward pass and the optimizer may run below a forward frame."""
+
+
+def stack_signs(snapshot: Snapshot) -> dict[Sign, Mask]:
+    """Return for each sign a flag per stack: whether any of its frames shows it."""
+    texts = frame_texts(snapshot)
+    return {sign: stacks_showing(snapshot, texts, re.compile(pattern)) for sign, pattern in PATTERN.items()}
+
+
+def frame_texts(snapshot: Snapshot) -> list[str]:
+    """Return each frame as `file name`, with forward slashes."""
+    c = snapshot.columns
+    return [
+        f"{snapshot.text(int(file))} {snapshot.text(int(name))}".replace("\\", "/")
+        for file, name in zip(c["frame_file"], c["frame_name"], strict=True)
+    ]
+
+
+def stacks_showing(snapshot: Snapshot, texts: Sequence[str], pattern: re.Pattern[str]) -> Mask:
+    """Return for each stack whether the text of any of its frames matches."""
+    matches = np.fromiter((pattern.search(text) is not None for text in texts), bool, len(texts))
+    return stacks_with_any(snapshot, matches)
+
+
+def stacks_with_any(snapshot: Snapshot, frames: Mask) -> Mask:
+    """Return for each stack whether it has any of the flagged frames.
+
+    Counted by prefix sums over all frames of all stacks, so no stack is walked by itself.
+    """
+    ends = snapshot.columns["stack_end"]
+    count = np.concatenate([[0], np.cumsum(frames[snapshot.columns["stack_frames"]])])
+    has_any: Mask = np.diff(count[np.concatenate([[0], ends])]) > 0
+    return has_any
+
+
+def phase_of_entries(trace: DeviceTrace, signs: Mapping[Sign, Mask]) -> Column:
+    """Return the phase that each entry's stack shows, int8."""
+    of_stack = np.full(len(signs[Sign.FORWARD]), Phase.NONE, np.int8)
+    for sign, phase in PHASE_OF_SIGN.items():
+        of_stack[signs[sign]] = phase
+    stack = trace.entry("stack")
+    phases: Column = of_stack[stack]
+    if signs[Sign.FORWARD].any() and not signs[Sign.ENGINE].any():
+        # stacks="python": the autograd engine's threads have no Python frames, so an allocation without any is theirs.
+        # Frees lack frames in other places too.
+        phases[(stack == 0) & (trace.entry("action") == Action.ALLOC)] = Phase.BACKWARD
+    return phases

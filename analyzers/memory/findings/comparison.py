@@ -1,0 +1,48 @@
+"""Finding about two snapshots whose peaks differ."""
+
+from analyzers.memory.diff import Diff, Instant
+from analyzers.memory.findings.evidence import in_words
+from analyzers.memory.findings.remedies import ADVICE
+from analyzers.report import Evidence, Finding, Severity
+from analyzers.words import percent_change, size
+
+# A smaller change is noise: caches, workspaces and the order of frees differ between two equal runs.
+NOISE_SHARE, NOISE_BYTES = 0.05, 1 << 20
+GROUPS_SHOWN = 3
+
+
+def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:
+    """Return a finding if the peak changed by more than noise; `b` is the second of the two instants."""
+    if abs(diff.bytes) < max(NOISE_BYTES, NOISE_SHARE * diff.a_bytes):
+        return []
+    grew = diff.bytes > 0
+    most = (max if grew else min)(diff.categories, key=lambda change: change.bytes)
+    verb, category = "grew" if grew else "shrank", in_words(most.what)
+    return [
+        Finding(
+            id=f"compare.memory.{verb}",
+            severity=Severity.WARNING if grew else Severity.INFO,
+            title=f"The peak {verb} by {size(abs(diff.bytes))}, mostly {category}",
+            why=f"The peak went from {size(diff.a_bytes)} to {size(diff.b_bytes)}"
+            f" ({percent_change(diff.a_bytes, diff.b_bytes)}), {category} from {size(most.a_bytes)} to"
+            f" {size(most.b_bytes)}.",
+            next=(f"{ADVICE[most.what]}. " if grew else "") + "Check the lines that changed most.",
+            ranks=[] if b.artefact.rank is None else [b.artefact.rank],
+            step=b.artefact.step,
+            evidence=evidence(diff, b, grew=grew),
+            confidence=0.9,
+        )
+    ]
+
+
+def evidence(diff: Diff, b: Instant, *, grew: bool) -> list[Evidence]:
+    """Return the modules and lines that changed most in the direction of the sum."""
+    most = [*diff.modules[:GROUPS_SHOWN], *diff.lines[:GROUPS_SHOWN]]
+    return [
+        Evidence(
+            text=f"{change.what} {change.state}: {size(change.a_bytes)} to {size(change.b_bytes)}",
+            source=str(b.artefact.path),
+        )
+        for change in most
+        if change.bytes and (change.bytes > 0) == grew
+    ]

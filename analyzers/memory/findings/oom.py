@@ -1,0 +1,165 @@
+"""Findings about an allocation that failed, or nearly would have."""
+
+from collections.abc import Iterator
+
+from analyzers.memory.findings.evidence import fact, in_words, innermost, largest, ranks_of
+from analyzers.memory.findings.remedies import remedy
+from analyzers.memory.model import Device, FreeBlocks, Oom, OomPattern
+from analyzers.report import Evidence, Finding, Severity
+from analyzers.words import figures, quantity, share, size
+
+NEAR_LIMIT_SHARE = 0.9
+LARGE_REQUEST_SHARE = 0.25
+"""A request of at least so much of what is allocated is a finding of its own."""
+LARGER_INPUTS_RATIO = 1.5
+MODULES_SHOWN = POOLS_SHOWN = 3
+
+
+def oom_findings(device: Device) -> Iterator[Finding]:
+    """Yield the failure, and whether its cause is one step or one request that is too large."""
+    oom = device.oom
+    if oom is None:
+        return
+    yield oom_finding(device, oom)
+    if oom.pattern is OomPattern.SPIKE:
+        yield spike_finding(device, oom)
+    elif oom.requested_bytes >= LARGE_REQUEST_SHARE * max(oom.allocated_bytes, 1):
+        yield large_request_finding(device, oom)
+
+
+def oom_finding(device: Device, oom: Oom) -> Finding:
+    """Return the failure: what was requested, what was free, and what filled the memory."""
+    category, total = largest(oom.categories)
+    where = innermost(oom.frames)
+    return Finding(
+        id="memory.oom",
+        severity=Severity.ERROR,
+        title=f"Out of memory: a request for {size(oom.requested_bytes)} failed" + (f" in {where}" if where else ""),
+        why=f"{size(oom.requested_bytes)} were requested with {size(oom.device_free_bytes)} free on the device."
+        f" {size(oom.allocated_bytes)} were allocated already; the largest part is {in_words(category)},"
+        f" {size(total)} ({share(total, oom.allocated_bytes)}).",
+        next=remedy(device, oom.categories),
+        ranks=ranks_of(device),
+        step=oom.step,
+        evidence=list(oom_evidence(device, oom)),
+        confidence=1.0,
+    )
+
+
+def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
+    """Yield the facts behind a failure."""
+    category, total = largest(oom.categories)
+    request = f"requested {size(oom.requested_bytes)}, free on the device {size(oom.device_free_bytes)}"
+    yield fact(device, request, innermost(oom.frames))
+    part = share(total, oom.allocated_bytes)
+    yield fact(device, f"{in_words(category)}: {size(total)} of {size(oom.allocated_bytes)} allocated ({part})")
+    if history := step_history(oom):
+        yield fact(device, history)
+    if inputs := larger_inputs(oom):
+        yield fact(device, inputs)
+    for name, module_bytes in list(oom.modules.items())[:MODULES_SHOWN]:
+        yield fact(device, f"{name}: {size(module_bytes)} allocated")
+    for pool in device.fragmentation.pools[:POOLS_SHOWN]:
+        yield fact(device, free_in_pool(pool, oom))
+
+
+def step_history(oom: Oom) -> str:
+    """Return how the failing step compares with those before it; empty where the trace has none."""
+    usual = size(oom.usual_peak_bytes)
+    match oom.pattern:
+        case OomPattern.GROWTH:
+            return f"memory grew step by step, from step {oom.since_step} on"
+        case OomPattern.SPIKE:
+            return f"a spike: earlier steps peaked at {usual} at most"
+        case OomPattern.STEADY:
+            return f"no spike: earlier steps peaked at {usual} already"
+        case OomPattern.UNKNOWN:
+            return ""
+
+
+def larger_inputs(oom: Oom) -> str:
+    """Return by how much the inputs of the failing step are larger; empty where they are not."""
+    now, usual = oom.categories["inputs"], oom.usual_inputs_bytes
+    if not usual or now < LARGER_INPUTS_RATIO * usual:
+        return ""
+    return (
+        f"the inputs are {figures(now / usual)} times as large as in earlier steps ({size(now)}, before {size(usual)})"
+    )
+
+
+def free_in_pool(free: FreeBlocks, oom: Oom) -> str:
+    """Return what is reserved and free in one pool, compared with the request."""
+    too_small = free.largest_bytes < oom.requested_bytes
+    return (
+        f"pool {free.pool}, stream {free.stream}: {size(free.free_bytes)} free in {quantity(free.count, 'block')},"
+        f" the largest {size(free.largest_bytes)}" + (", smaller than the request" if too_small else "")
+    )
+
+
+def spike_finding(device: Device, oom: Oom) -> Finding:
+    """Return that the failing step needed far more than the steps before it."""
+    wanted = oom.allocated_bytes + oom.requested_bytes
+    return Finding(
+        id="memory.oom.spike",
+        severity=Severity.WARNING,
+        title=f"The failing step needed {size(wanted)}, earlier steps {size(oom.usual_peak_bytes)} at most",
+        why=f"{size(oom.requested_bytes)} were requested on top of {size(oom.allocated_bytes)}. Earlier steps fit, so"
+        " this step is different: its batch or its sequences are larger.",
+        next=smaller_request(oom),
+        ranks=ranks_of(device),
+        step=oom.step,
+        evidence=spike_evidence(device, oom),
+        confidence=0.7,
+    )
+
+
+def large_request_finding(device: Device, oom: Oom) -> Finding:
+    """Return that the request that failed is large by itself."""
+    part = share(oom.requested_bytes, oom.allocated_bytes)
+    return Finding(
+        id="memory.oom.spike",
+        severity=Severity.WARNING,
+        title=f"One request of {size(oom.requested_bytes)} was too large",
+        why=f"The failed request alone is {part} of the {size(oom.allocated_bytes)} that were allocated.",
+        next=smaller_request(oom),
+        ranks=ranks_of(device),
+        step=oom.step,
+        evidence=spike_evidence(device, oom),
+        confidence=0.7,
+    )
+
+
+def smaller_request(oom: Oom) -> str:
+    """Return how to make the failed request smaller."""
+    where = innermost(oom.frames, "the failing operation")
+    return (
+        f"Check the tensor shapes in {where}: limit the batch and the sequence length, or compute it in pieces."
+        f" Without this request the step would need {size(oom.requested_bytes)} less."
+    )
+
+
+def spike_evidence(device: Device, oom: Oom) -> list[Evidence]:
+    """Return the facts behind a spike or a large request."""
+    inputs = larger_inputs(oom)
+    request = fact(device, f"requested {size(oom.requested_bytes)} on top of {size(oom.allocated_bytes)}")
+    return [request, *([fact(device, inputs)] if inputs else [])]
+
+
+def near_limit_findings(device: Device) -> Iterator[Finding]:
+    """Yield a finding if the peak came close to the limit and nothing failed."""
+    limit, peak = device.limit_bytes, device.peak_allocated_bytes
+    if device.oom or not limit or peak < NEAR_LIMIT_SHARE * limit:
+        return
+    category, total = largest(device.categories)
+    yield Finding(
+        id="memory.near_limit",
+        severity=Severity.WARNING,
+        title=f"The peak is {share(peak, limit)} of the memory limit",
+        why=f"{size(peak)} of {size(limit)} were allocated at the peak; the largest part is {in_words(category)},"
+        f" {size(total)}. A slightly larger batch or sequence will fail.",
+        next=remedy(device, device.categories),
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=[fact(device, f"peak {size(peak)} at entry {device.peak_index}")],
+        confidence=0.9,
+    )

@@ -1,0 +1,115 @@
+"""The verdict on the memory of a run: one class, the ranks concerned, and one sentence."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+from analyzers.memory.findings.evidence import in_words, innermost, largest, rank_subject, ranks_of
+from analyzers.memory.model import Device, MemoryClass, MissingEvidence, Oom
+from analyzers.report import Finding, Verdict, status_of
+from analyzers.words import share, size
+
+CLASSES = (MemoryClass.OOM, MemoryClass.LEAK, MemoryClass.FRAGMENTATION, MemoryClass.NEAR_LIMIT)
+"""In order of weight: a leak or fragmentation is why the memory ran out, and so part of that verdict."""
+CONFIDENCE_IF_HEALTHY, CONFIDENCE_PER_MISSING, CONFIDENCE_AT_LEAST = 0.9, 0.2, 0.2
+
+MISSING = {
+    MissingEvidence.HISTORY: "a history of allocations (only the state at the snapshot is known)",
+    MissingEvidence.STACKS: "stacks (no entry has frames)",
+    MissingEvidence.TIMES: "times (no entry has one)",
+    MissingEvidence.SEGMENTS: "segments (blocks older than the trace that were never freed cannot be seen)",
+    MissingEvidence.OLDEST_ENTRIES: "the oldest entries (the ring buffer overflowed: raise max_entries)",
+    MissingEvidence.ORIGIN_OF_OLDER_BLOCKS: "where blocks older than the first entry were allocated",
+    MissingEvidence.SOME_ENTRIES: "some entries (the replay does not end at the blocks of the snapshot)",
+}
+
+
+def verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
+    """Return the first of oom, leak, fragmentation and near limit that was found, else healthy or unknown."""
+    present = {finding.id: finding for finding in findings}
+    kind = next((kind for kind in CLASSES if finding_id(kind) in present), None)
+    if kind is None:
+        return quiet_verdict(devices, findings)
+    finding = present[finding_id(kind)]
+    subject = subject_of(devices, finding.ranks, finding.evidence[0].source if finding.evidence else "")
+    sentence = (
+        oom_sentence(devices, present) if kind is MemoryClass.OOM else f"{subject}: {uncapitalised(finding.title)}"
+    )
+    return Verdict(
+        status=status_of(findings),
+        kind=kind,
+        ranks=finding.ranks,
+        sentence=oom_sentence(devices, present) if kind is MemoryClass.OOM else sentence,
+        confidence=finding.confidence,
+        missing=missing_evidence(devices),
+    )
+
+
+def finding_id(kind: str) -> str:
+    """Return the id of the finding that a class rests on."""
+    return f"memory.{kind}"
+
+
+def quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
+    """Return the verdict where nothing failed: healthy, or unknown for an empty snapshot."""
+    missing = missing_evidence(devices)
+    recorded = any(device.entries or device.reserved_bytes for device in devices)
+    confidence = max(CONFIDENCE_AT_LEAST, CONFIDENCE_IF_HEALTHY - CONFIDENCE_PER_MISSING * len(missing))
+    return Verdict(
+        status=status_of(findings),
+        kind=MemoryClass.HEALTHY if recorded else MemoryClass.UNKNOWN,
+        sentence=peak_sentence(devices) if recorded else "the snapshot is empty: memory history was not being recorded",
+        confidence=confidence if recorded else 0.0,
+        missing=missing,
+    )
+
+
+def peak_sentence(devices: Sequence[Device]) -> str:
+    """Return how high the fullest device peaked, and what most of it was."""
+    fullest = max(devices, key=lambda device: device.peak_allocated_bytes)
+    category, total = largest(fullest.categories)
+    peak = fullest.peak_allocated_bytes
+    subject = subject_of(devices, ranks_of(fullest), fullest.path)
+    return f"nothing failed: {subject} peaked at {size(peak)}, {share(total, peak)} of it {in_words(category)}"
+
+
+def subject_of(devices: Sequence[Device], ranks: Sequence[int], path: str) -> str:
+    """Return the subject of a sentence: the ranks; of several files without ranks, the file's name."""
+    several = len({device.path for device in devices}) > 1
+    return PurePath(path).name if path and several and not ranks else rank_subject(ranks)
+
+
+def oom_sentence(devices: Sequence[Device], present: Mapping[str, Finding]) -> str:
+    """Return who ran out of memory, when, where, for how much, and what took most of the rest."""
+    ranks = present[finding_id(MemoryClass.OOM)].ranks
+    path, oom = next((device.path, device.oom) for device in devices if device.oom)
+    category, total = largest(oom.categories)
+    leak = present.get(finding_id(MemoryClass.LEAK))
+    return (
+        f"{subject_of(devices, ranks, path)} ran out of memory{when_and_where(oom)}:"
+        f" it requested {size(oom.requested_bytes)} with {size(oom.device_free_bytes)} free;"
+        f" {share(total, oom.allocated_bytes)} of the {size(oom.allocated_bytes)} allocated is {in_words(category)}"
+        + (f"; {uncapitalised(leak.title)}" if leak and set(leak.ranks) & set(ranks) else "")
+    )
+
+
+def when_and_where(oom: Oom) -> str:
+    """Return ` at step 6 in forward (train.py:41)`, as far as that is known."""
+    step = "" if oom.step is None else f" at step {oom.step}"
+    return step + (f" in {innermost(oom.frames)}" if oom.frames else "")
+
+
+def uncapitalised(title: str) -> str:
+    """Return a title as part of a sentence."""
+    return title[:1].lower() + title[1:]
+
+
+def missing_evidence(devices: Sequence[Device]) -> list[str]:
+    """Return the evidence that would have made the verdict firmer."""
+    recorded = dict.fromkeys(MISSING[lack] for device in devices for lack in device.missing)
+    wanted = {
+        "exact categories (these are guessed from stacks and lifetimes)": any(
+            not device.categories_exact for device in devices
+        ),
+        "the memory limit of the device": not any(device.limit_bytes or device.oom for device in devices),
+    }
+    return [*recorded, *(evidence for evidence, lacks in wanted.items() if lacks)]

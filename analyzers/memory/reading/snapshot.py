@@ -1,0 +1,144 @@
+"""Typed access to the columns of one snapshot: the whole file, and the part of each device.
+
+Which columns there are: `reader` writes those of entries, segments, blocks and annotations, `digest` the derived ones.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from analyzers.columns import Column, Integers, UnsavedColumns
+from analyzers.memory.reading.frames import Frames
+from analyzers.memory.reading.schema import Action
+from analyzers.store import Columns
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The columns of one file, freshly read or memory-mapped from the cache."""
+
+    columns: Columns | UnsavedColumns
+
+    @property
+    def recorder(self) -> Mapping[str, object]:
+        """What our own recorder wrote about the whole file; empty in a file that PyTorch wrote."""
+        values: Mapping[str, object] = self.columns.meta["recorder"]
+        return values
+
+    def recorded_number(self, key: str) -> int | None:
+        """Return a whole number that our own recorder wrote (`rank`, `step`, `limit_bytes`, ..); None without it."""
+        value = self.recorder.get(key)
+        return value if isinstance(value, int) else None
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The memory limit of the device, where the recorder knew it."""
+        return self.recorded_number("limit_bytes")
+
+    @property
+    def made_up_segments(self) -> bool:
+        """Whether the segments are no allocator's: a recorder on a CPU writes ranges around tensors instead."""
+        return bool(self.recorder.get("made_up_segments", False))
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The allocator's settings as text, nested ones as `outer.inner`."""
+        values: Mapping[str, str] = self.columns.meta["settings"]
+        return values
+
+    @cached_property
+    def entry_counts(self) -> list[int]:
+        """The number of trace entries of each device."""
+        counts: list[int] = self.columns.meta["entries"]
+        return counts
+
+    @cached_property
+    def devices(self) -> list[int]:
+        """The devices that have entries or segments; the first one if none has."""
+        traced = {device for device, count in enumerate(self.entry_counts) if count}
+        return sorted(traced | set(self.columns["segment_device"].tolist())) or [0]
+
+    def device(self, number: int) -> "DeviceTrace":
+        """Return the part of one device."""
+        return DeviceTrace(self, number)
+
+    @cached_property
+    def frames(self) -> Frames:
+        """The texts, frames and stacks that the columns refer to by number."""
+        return Frames(self.columns)
+
+    def text(self, number: int) -> str:
+        """Return an interned text."""
+        return self.frames.text(number)
+
+
+@dataclass(frozen=True)
+class DeviceTrace:
+    """The entries, segments and blocks of one device; its length is the number of its entries."""
+
+    snapshot: Snapshot
+    number: int
+
+    @cached_property
+    def entry_rows(self) -> slice:
+        """The rows of this device in the columns of entries, which hold one device behind the other."""
+        start = sum(self.snapshot.entry_counts[: self.number])
+        return slice(start, start + len(self))
+
+    def __len__(self) -> int:
+        counts = self.snapshot.entry_counts
+        # A device may have segments and no trace at all.
+        return counts[self.number] if self.number < len(counts) else 0
+
+    def entry(self, name: str) -> Column:
+        """Return a column of the entries.
+
+        As read: action, addr, size, time, stack, arena, category, label. Derived: live_bytes, entry_arena,
+        entry_category (see `digest.derived_columns`).
+        """
+        return self.snapshot.columns[name][self.entry_rows]
+
+    def where(self, action: Action) -> Integers:
+        """Return the indices of the entries with this action."""
+        return np.flatnonzero(self.entry("action") == action)
+
+    @cached_property
+    def segments(self) -> Integers:
+        """The rows of this device's segments."""
+        return np.flatnonzero(self.snapshot.columns["segment_device"] == self.number)
+
+    @cached_property
+    def blocks(self) -> Integers:
+        """The rows of this device's blocks."""
+        return np.flatnonzero(np.isin(self.snapshot.columns["block_segment"], self.segments))
+
+    def segment(self, name: str) -> Column:
+        """Return a column of the segments: address, total (bytes), arena, large, expandable."""
+        return self.snapshot.columns[f"segment_{name}"][self.segments]
+
+    def block(self, name: str) -> Column:
+        """Return a column of the blocks at the snapshot: segment (its row), address, size, requested, state, stack."""
+        return self.snapshot.columns[f"block_{name}"][self.blocks]
+
+    @property
+    def is_digested(self) -> bool:
+        """Whether the derived columns exist; they do not while the file is being read."""
+        return "lifetimes" in self.snapshot.columns.meta
+
+    @cached_property
+    def lifetime_rows(self) -> slice:
+        """The rows of this device in the derived columns of block lifetimes."""
+        counts = dict(zip(self.snapshot.devices, self.snapshot.columns.meta["lifetimes"], strict=True))
+        start = sum(count for device, count in counts.items() if device < self.number)
+        return slice(start, start + counts.get(self.number, 0))
+
+    def lifetime(self, name: str) -> Column:
+        """Return a derived column with one row per block that ever lived (see `digest.derived_columns`)."""
+        return self.snapshot.columns[f"life_{name}"][self.lifetime_rows]
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The total size of the segments at the snapshot."""
+        return int(self.segment("total").sum())
