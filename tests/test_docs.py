@@ -1,5 +1,6 @@
 """What the documentation says of the program is what the program says."""
 
+import doctest
 import importlib.util
 import re
 from pathlib import Path
@@ -37,3 +38,12 @@ def test_tutorials_show_what_is_printed(refreshed):
 def test_links_lead_somewhere(page):
     for target in LINK.findall(page.read_text()):
         assert "://" in target or (page.parent / target).exists(), target
+
+
+def test_the_library_page_is_true(tmp_path, monkeypatch):
+    """Every example of it runs, and prints what stands there."""
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    monkeypatch.chdir(ROOT)
+    page = str(ROOT / "docs" / "reference" / "library.md")
+    failed, tried = doctest.testfile(page, module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert (failed, tried > 20) == (0, True)
