@@ -7,6 +7,8 @@ import pytest
 
 from analyzers import compare, incident, run
 from analyzers.errors import InputError
+from analyzers.incident import chain
+from analyzers.incident.rooms import RoomReports
 from analyzers.report import Report, Status, Verdict
 
 
@@ -190,4 +192,4 @@ def test_a_step_log_tells_more_of_a_slow_rank_than_two_looks_do(others, named):
         return Report(schema="", version="", inputs=[], verdict=verdict, findings=[], data=None)
 
     hang, steps = map(room, others)
-    assert incident.told_by_steps(incident.Rooms(hang=hang, steps=steps)) is named
+    assert chain.is_explained_by_steps(RoomReports(hang=hang, steps=steps)) is named

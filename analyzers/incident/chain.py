@@ -1,0 +1,172 @@
+"""The causal chain of a run: from the first cause to the last effect.
+
+Several rooms may describe one incident. If rank 3 runs out of memory, the memory room says so, the hang room says that
+rank 3 is dead and that the others wait for it, and these report broken connections. The first question of `chain_of`
+that has an answer gives the chain, so that a consequence never comes before its cause:
+
+    rank 3 ran out of memory at step 6  ->  ranks 0-2 wait in all_gather #91 of default_pg for it
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from analyzers.hangs import Culprit, HangClass, HangData, Wait
+from analyzers.incident.crash import Crash, is_completed
+from analyzers.incident.model import IncidentClass
+from analyzers.incident.rooms import RoomReport, RoomReports
+from analyzers.report import Finding, Severity, Status
+from analyzers.steps.model import Problem
+
+CRASHED = "incident.crashed"
+"""The id of the finding about an uncaught exception."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The victims of a culprit, and the operation that one of them waits in, with the label of its group."""
+
+    culprit: Culprit
+    operation: Wait | None = None
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A link of the chain as data.
+
+    Its sentence is a room's own, `title`, or is made from `crash` or `waiting`. `culprit` is there where the title is
+    that of a hang's culprit.
+    """
+
+    kind: str
+    ranks: list[int] = field(default_factory=list)
+    step: int | None = None
+    findings: list[str] = field(default_factory=list)
+    title: str = ""
+    crash: Crash | None = None
+    waiting: Waiting | None = None
+    culprit: Culprit | None = None
+
+
+def chain_of(rooms: RoomReports, crash: Crash | None, manifest: Mapping[str, object]) -> list[Event]:
+    """Return the chain from the first cause to the last effect; empty where nothing is wrong."""
+    completed = is_completed(manifest)
+    failed_by = None if completed else crash
+    questions: Sequence[Callable[[], list[Event]]] = (
+        # Memory and a broken loss explain a crash or a hang that followed; a hang explains a rank's broken connection.
+        lambda: out_of_memory(rooms),
+        lambda: broken_loss(rooms) if completed or (crash and crash.says_not_finite) else [],
+        lambda: hung(rooms),
+        lambda: [crashed(failed_by)] if failed_by and not failed_by.is_symptom else [],
+        lambda: hung(rooms, undecided=True),
+        lambda: [crashed(failed_by)] if failed_by else [],
+        lambda: broken_loss(rooms),
+        lambda: warnings(rooms),
+    )
+    return next((chain for question in questions if (chain := question())), [])
+
+
+def crashed(crash: Crash) -> Event:
+    """Return an uncaught exception. A symptom accuses nobody: the rank that raised it is a victim."""
+    if crash.is_symptom:
+        return Event(IncidentClass.UNKNOWN, findings=[CRASHED], crash=crash)
+    return Event(IncidentClass.CRASHED, crash.ranks, findings=[CRASHED], crash=crash)
+
+
+def out_of_memory(rooms: RoomReports) -> list[Event]:
+    """Return the rank that ran out of memory, and who waits for it."""
+    culprits = rooms.hang.data.culprits if rooms.hang else []
+    dead = [c for c in culprits if c.out_of_memory]
+    if rooms.memory and rooms.memory.verdict.kind == IncidentClass.OOM:
+        verdict = rooms.memory.verdict
+        finding = next(f for f in rooms.memory.findings if f.id == "memory.oom")
+        ranks = verdict.ranks or sorted(r for c in dead for r in c.ranks)
+        step = finding.step if finding.step is not None else next((c.step for c in dead), None)
+        root = Event(IncidentClass.OOM, ranks, step, [finding.id], title=verdict.sentence)
+    elif dead:
+        first = dead[0]
+        root = Event(IncidentClass.OOM, first.ranks, first.step, ["hang.dead"], title=first.title, culprit=first)
+    else:
+        return []
+    return [root, *(event for c in culprits if set(c.ranks) & set(root.ranks) for event in waiting(rooms, c))]
+
+
+def hung(rooms: RoomReports, *, undecided: bool = False) -> list[Event]:
+    """Return the causes of a hang, each followed by its victims; `undecided`: also where the dumps show no cause."""
+    if rooms.hang is None or is_explained_by_steps(rooms):
+        return []
+    kind = rooms.hang.verdict.kind
+    if kind == HangClass.HEALTHY or (kind == HangClass.UNKNOWN and not undecided):
+        return []
+    return [
+        event for culprit in rooms.hang.data.culprits for event in (blame(rooms, culprit), *waiting(rooms, culprit))
+    ]
+
+
+def blame(rooms: RoomReports, culprit: Culprit) -> Event:
+    """Return a culprit as an event; one that an exception ended has crashed."""
+    kind = IncidentClass.CRASHED if culprit.kind is HangClass.DEAD and culprit.error else culprit.kind
+    findings = [f"hang.{culprit.kind}", *count_findings(rooms, culprit)]
+    return Event(kind, culprit.ranks, culprit.step, findings, title=culprit.title, culprit=culprit)
+
+
+def is_explained_by_steps(rooms: RoomReports) -> bool:
+    """Return whether the step log says more about a slow rank than the dumps: by how much it is late, and why."""
+    if rooms.hang is None or rooms.steps is None:
+        return False
+    return (rooms.hang.verdict.kind, rooms.steps.verdict.kind) == (HangClass.SLOW, Problem.STRAGGLER)
+
+
+def count_findings(rooms: RoomReports, culprit: Culprit) -> list[str]:
+    """Return the finding of the step log that a culprit issued fewer collectives than the others, if there is one."""
+    findings = rooms.steps.findings if rooms.steps else []
+    count = f"steps.{Problem.COLLECTIVE_COUNT}"
+    return [f.id for f in findings if f.id == count and set(f.ranks) & set(culprit.ranks)]
+
+
+def waiting(rooms: RoomReports, culprit: Culprit) -> list[Event]:
+    """Return the victims of a culprit, if there are any, as one event with an operation in which they wait for it.
+
+    An operation that waits for the culprit itself is preferred to one that waits for another victim.
+    """
+    if not culprit.victims or rooms.hang is None:
+        return []
+    waits = [w for w in rooms.hang.data.waits if w.rank in culprit.victims]
+    first = next((w for w in waits if set(w.waits_for) & set(culprit.ranks)), waits[0] if waits else None)
+    group = group_label(rooms.hang.data, first.group) if first else ""
+    findings = [f"hang.{culprit.kind}"]
+    return [Event(IncidentClass.WAITING, culprit.victims, None, findings, waiting=Waiting(culprit, first, group))]
+
+
+def group_label(data: HangData, name: str) -> str:
+    """Return the label of a process group by its name."""
+    return next((g.label for g in data.groups if g.name == name), name)
+
+
+def broken_loss(rooms: RoomReports) -> list[Event]:
+    """Return the finding about a loss that is not finite, if there is one."""
+    findings = rooms.steps.findings if rooms.steps else []
+    kind = Problem.NONFINITE_LOSS
+    return [Event(kind, f.ranks, f.step, [f.id], title=f.title) for f in findings if f.id == f"steps.{kind}"]
+
+
+def warnings(rooms: RoomReports) -> list[Event]:
+    """Return what is wrong with a run that neither hung nor died: the verdicts of the rooms, the most severe first.
+
+    Traces show how a step could be faster, which is no incident: they count only where there is no step log.
+    """
+    asked: list[RoomReport | None] = [rooms.steps or rooms.trace, rooms.memory]
+    asked += [] if is_explained_by_steps(rooms) else [rooms.hang]
+    leads = [(r, f) for r in asked if r is not None and (f := lead_of(r))]
+    # A snapshot shows which memory grows, a step log only that some memory does.
+    if any(f.id == "memory.leak" for _, f in leads):
+        leads = [(r, f) for r, f in leads if r.verdict.kind != Problem.MEMORY_GROWTH]
+    leads.sort(key=lambda lead: -lead[1].severity.weight)
+    return [Event(r.verdict.kind, r.verdict.ranks, f.step, [f.id], title=r.verdict.sentence) for r, f in leads]
+
+
+def lead_of(report: RoomReport) -> Finding | None:
+    """Return the first finding of a report whose verdict is a warning or an error; None if it only informs."""
+    first = report.findings[0] if report.findings else None
+    is_bad = report.verdict.status in (Status.WARNING, Status.ERROR)
+    return first if first and is_bad and first.severity is not Severity.INFO else None

@@ -1,0 +1,79 @@
+"""The first uncaught exception of a run: of all ranks, attempts and launchers."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from analyzers import hangs
+from analyzers.frames import is_library
+from analyzers.hangs import ExitFile, Frame
+from analyzers.run import Run
+
+LONGEST_MESSAGE = 300
+NOT_FINITE = re.compile(r"\bnan\b|finite", re.IGNORECASE)
+"""The words of PyTorch's and of common users' checks, such as "loss is NaN" or "non-finite gradients"."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """An uncaught exception, and the file that holds it."""
+
+    exit_file: ExitFile
+    source: str
+
+    @property
+    def is_symptom(self) -> bool:
+        """Whether another rank's end or absence raised it."""
+        return hangs.is_victim(self.exit_file)
+
+    @property
+    def message(self) -> str:
+        """The exception as Python prints it: `ValueError: no tokens`."""
+        return f"{self.exit_file.error}: {self.exit_file.message}".removesuffix(": ").removeprefix(": ")
+
+    @property
+    def ranks(self) -> list[int]:
+        """The rank that raised it; empty where it is unknown."""
+        return [self.exit_file.rank] if self.exit_file.rank >= 0 else []
+
+    @property
+    def line(self) -> Frame | None:
+        """The innermost line of the user's own code."""
+        return next((f for f in self.exit_file.traceback if not is_library(f.filename)), None)
+
+    @property
+    def says_not_finite(self) -> bool:
+        """Whether the exception's own text, written by the job, speaks of numbers that are not finite."""
+        return bool(NOT_FINITE.search(self.message))
+
+
+def first_crash(found: Run) -> Crash | None:
+    """Return the earliest exception that is no symptom of another rank's; else the earliest symptom."""
+    crashes = sorted((Crash(*error) for error in hangs.errors(found)), key=lambda crash: crash.exit_file.time_ns)
+    cause = launchers_cause(found.manifest().get("cause"))
+    if cause and not any(crash.message == cause.message for crash in crashes):
+        crashes.insert(0, cause)
+    return min(crashes, key=lambda crash: crash.is_symptom, default=None)
+
+
+def launchers_cause(cause: object) -> Crash | None:
+    """Return the `cause` of run.json, which holds a rank's error but no traceback."""
+    if not isinstance(cause, dict) or not (cause.get("error") or cause.get("message")):
+        return None
+    rank = cause.get("rank")
+    exit_file = ExitFile(
+        rank=rank if isinstance(rank, int) else -1,
+        error=str(cause.get("error") or ""),
+        message=first_line(str(cause.get("message") or "")),
+    )
+    return Crash(exit_file, str(cause.get("log") or ""))
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a message, cut to a length that a sentence bears."""
+    return (text.strip().splitlines() or [""])[0][:LONGEST_MESSAGE]
+
+
+def is_completed(manifest: Mapping[str, object]) -> bool:
+    """Return whether run.json says that the run ended well."""
+    return manifest.get("status") == "completed"

@@ -1,0 +1,40 @@
+"""The structs of `workbench.incident/1`, and the classes that only a whole run has."""
+
+from enum import StrEnum
+
+import msgspec
+
+from analyzers.hangs import HangData
+from analyzers.memory import MemoryData
+from analyzers.steps import StepsData
+from analyzers.traces import TraceData
+
+
+class IncidentClass(StrEnum):
+    """Classes of verdicts and links beside those of the rooms, which keep their own."""
+
+    OOM = "oom"
+    CRASHED = "crashed"
+    WAITING = "waiting"
+    UNKNOWN = "unknown"
+    HEALTHY = "healthy"
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """A link of the chain from cause to effect; `findings` are the ids of the findings that it rests on."""
+
+    text: str
+    kind: str = msgspec.field(name="class")
+    ranks: list[int] = []
+    step: int | None = None
+    findings: list[str] = []
+
+
+class IncidentData(msgspec.Struct, frozen=True, kw_only=True):
+    """The `data` of each room that had something to read, and the chain, first cause first."""
+
+    memory: MemoryData | None
+    hang: HangData | None
+    trace: TraceData | None
+    steps: StepsData | None
+    chain: list[Link]

@@ -1,0 +1,84 @@
+"""Ask each room about its own artefacts of a run."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from analyzers import hangs, memory, run, steps, store, traces
+from analyzers.errors import WorkbenchError
+from analyzers.hangs import HangData
+from analyzers.memory import MemoryData
+from analyzers.report import Report
+from analyzers.run import Artefact, Kind, Run
+from analyzers.steps import StepsData
+from analyzers.traces import TraceData
+
+Data = TypeVar("Data")
+RoomReport = Report[MemoryData] | Report[HangData] | Report[TraceData] | Report[StepsData]
+
+MOST_SNAPSHOTS = 32
+"""Of more snapshots only those of the last step are read: they suffice to say what happened."""
+
+
+@dataclass
+class RoomReports:
+    """The report of each room; None where it has nothing to read or could not read it, which `problems` tell."""
+
+    memory: Report[MemoryData] | None = None
+    hang: Report[HangData] | None = None
+    trace: Report[TraceData] | None = None
+    steps: Report[StepsData] | None = None
+    has_empty_step_logs: bool = False
+    problems: list[str] = field(default_factory=list)
+
+    def by_name(self) -> dict[str, RoomReport]:
+        """Return the reports by the room's name, which the ids of its findings begin with."""
+        reports: Mapping[str, RoomReport | None] = {
+            "memory": self.memory,
+            "hang": self.hang,
+            "trace": self.trace,
+            "steps": self.steps,
+        }
+        return {name: report for name, report in reports.items() if report is not None}
+
+    def reports(self) -> list[RoomReport]:
+        """Return the reports that there are."""
+        return list(self.by_name().values())
+
+
+def ask_rooms(found: Run, options: store.Options) -> RoomReports:
+    """Return what each room says about its own artefacts."""
+    rooms = RoomReports()
+    if snapshots := snapshots_to_read(found):
+        rooms.memory = attempt(rooms, lambda: memory.analyze(snapshots, options))
+    if found.of(Kind.FLIGHT, Kind.COLLECTION, Kind.EXIT) or has_failed_rank(found.manifest()):
+        rooms.hang = attempt(rooms, lambda: hangs.analyze(found, options))
+    if recorded := run.newest_step(found.of(Kind.TRACE)):
+        rooms.trace = attempt(rooms, lambda: traces.analyze(recorded, options))
+    logs = found.of(*run.TIMED)
+    # Worker logs alone are what any job prints: only a log of steps says that there were some.
+    if any(log.kind is not Kind.LOG for log in logs):
+        rooms.steps = attempt(rooms, lambda: steps.analyze(logs, options))
+        rooms.has_empty_step_logs = rooms.steps is None
+    return rooms
+
+
+def snapshots_to_read(found: Run) -> list[Artefact]:
+    """Return all memory snapshots, or of too many those of the last step."""
+    snapshots = found.of(Kind.SNAPSHOT)
+    return snapshots if len(snapshots) <= MOST_SNAPSHOTS else run.newest_step(snapshots)
+
+
+def has_failed_rank(manifest: Mapping[str, object]) -> bool:
+    """Return whether run.json names a rank with an exit code other than 0."""
+    codes = manifest.get("exit_codes")
+    return isinstance(codes, dict) and any(codes.values())
+
+
+def attempt(rooms: RoomReports, question: Callable[[], Report[Data]]) -> Report[Data] | None:
+    """Return a room's report; an error is recorded, so that the other rooms still count."""
+    try:
+        return question()
+    except WorkbenchError as error:
+        rooms.problems.append(error.message)
+        return None

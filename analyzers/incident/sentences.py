@@ -1,0 +1,109 @@
+"""Every sentence about a whole run."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from analyzers.hangs import HangClass
+from analyzers.incident.chain import CRASHED, Event, Waiting
+from analyzers.incident.crash import Crash
+from analyzers.incident.model import IncidentClass, Link
+from analyzers.report import Evidence, Finding, Severity
+from analyzers.words import agree, rank_names, source_line
+
+
+class Outcome(StrEnum):
+    """How a run with nothing to blame went."""
+
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    COMPLETED_WITHOUT_STEP = "completed_without_step"
+    COMPLETED = "completed"
+    RUNNING = "running"
+    NOT_RECORDED = "not_recorded"
+
+
+OUTCOMES = {
+    Outcome.FAILED: "the run failed, and nothing recorded shows why",
+    Outcome.INTERRUPTED: "the run was interrupted, and nothing recorded shows why",
+    Outcome.COMPLETED_WITHOUT_STEP: "the run ended without one step: its status is completed, but nothing shows that it"
+    " trained",
+    Outcome.COMPLETED: "the run completed",
+    Outcome.RUNNING: "the run is in progress",
+    Outcome.NOT_RECORDED: "nothing is wrong in what was recorded",
+}
+NO_STEP_LOG = "a step log, which would show the steps"
+
+
+def link_of(event: Event) -> Link:
+    """Return an event with its sentence, as the document holds it."""
+    return Link(text=text_of(event), kind=event.kind, ranks=event.ranks, step=event.step, findings=event.findings)
+
+
+def text_of(event: Event) -> str:
+    """Return the sentence of an event."""
+    if event.waiting:
+        return waiting_text(event.waiting)
+    return crash_text(event.crash) if event.crash else event.title
+
+
+def waiting_text(waiting: Waiting, *, with_operation: bool = True) -> str:
+    """Return `ranks 0-2 wait in all_reduce #412 of dp for it`, or without the operation."""
+    victims, operation = waiting.culprit.victims, waiting.operation
+    verb, whom = agree(victims, "waits", "wait"), agree(waiting.culprit.ranks, "it", "them")
+    where = f" in {operation.operation} #{operation.seq} of {waiting.group}" if operation and with_operation else ""
+    return f"{rank_names(victims)} {verb}{where} for {whom}"
+
+
+def crash_text(crash: Crash) -> str:
+    """Return `rank 1 failed with ValueError: no tokens in load (me/data.py:3)`."""
+    name = rank_names(crash.ranks) if crash.ranks else "a rank"
+    did = "gave up waiting for another rank:" if crash.is_symptom else "failed with"
+    where = f" in {crash.line.name} ({source_line(crash.line.filename, crash.line.line)})" if crash.line else ""
+    return f"{name} {did} {crash.message}{where}"
+
+
+def crash_finding(crash: Crash) -> Finding:
+    """Return the finding about an uncaught exception."""
+    if crash.is_symptom:
+        why = "another rank died or did not arrive, and no dump shows which"
+        step = "read the logs of the other ranks; call `recorders.start` in the script, and the next run leaves dumps"
+    else:
+        why = "it is the earliest error that any rank reported"
+        step = "read the traceback in the error file, and the rank's log beside it"
+    line = f"{crash.line.filename}:{crash.line.line}" if crash.line else ""
+    return Finding(
+        id=CRASHED,
+        severity=Severity.ERROR,
+        title=crash_text(crash),
+        why=why,
+        next=step,
+        ranks=crash.ranks,
+        evidence=[Evidence(text=crash.message, source=crash.source, line=line)],
+        confidence=0.8,
+    )
+
+
+def verdict_sentence(chain: Sequence[Event]) -> str:
+    """Return the root cause, followed by who waits for it."""
+    root = chain[0]
+    victims = next((event.waiting for event in chain[1:3] if event.kind == IncidentClass.WAITING), None)
+    if victims is None:
+        return text_of(root)
+    return f"{text_of(root)}; {waiting_text(victims, with_operation=not names_operation(root, victims))}"
+
+
+def names_operation(root: Event, waiting: Waiting) -> bool:
+    """Return whether the root's sentence names the operation that its victims wait in."""
+    culprit, operation = root.culprit, waiting.operation
+    if culprit is None or operation is None or culprit.out_of_memory or culprit.kind is HangClass.SLOW:
+        return False
+    return (culprit.group, culprit.seq, culprit.operation) == (operation.group, operation.seq, operation.operation)
+
+
+def outcome_sentence(outcome: Outcome, manifest: Mapping[str, object], room_sentence: str = "") -> str:
+    """Return how a run with nothing to blame went, then a room's own sentence or the exit codes of a failed run."""
+    codes = manifest.get("exit_codes") if outcome in (Outcome.FAILED, Outcome.INTERRUPTED) else None
+    if isinstance(codes, dict) and codes:
+        listed = ", ".join(f"rank {rank}: {code}" for rank, code in codes.items())
+        return f"{OUTCOMES[outcome]} (exit codes {listed})"
+    return "; ".join(text for text in (OUTCOMES[outcome], room_sentence) if text)
