@@ -98,6 +98,7 @@ class Group(msgspec.Struct, frozen=True):
     @property
     def label(self) -> str:
         """The description, or the name where PyTorch gave no description."""
+        # "undefined" is PyTorch's description of a group that was made without one.
         return self.desc if self.desc not in ("", "undefined") else f"group {self.name}"
 
 
@@ -157,6 +158,7 @@ class Signature:
     @property
     def shape(self) -> str:
         """The input's sizes and types as text: `4x4 Float`."""
+        # A tensor without dimensions has an empty shape.
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in self.input_sizes)
         return f"{sizes} {'/'.join(sorted(set(self.input_dtypes)))}".strip()
 
@@ -203,6 +205,7 @@ class RankState:
     pending: list[Op] = field(init=False)
 
     def __post_init__(self) -> None:
+        # Every rule asks for the few pending entries, and a ring may hold thousands.
         self.pending = [op for op in self.ops if not op.done]
 
     @property
@@ -274,6 +277,7 @@ def user_frame(frames: list[Frame]) -> Frame | None:
 
 def is_library(frame: Frame) -> bool:
     """Return whether a frame is PyTorch's, the standard library's, our recorders' or native code."""
+    # Native frames have no line where the library was built without debug information.
     return not frame.line or frames.is_library(frame.filename)
 
 

@@ -1,6 +1,6 @@
 """Answer who hangs whom, and why: from a run folder to a `Report[HangData]`."""
 
-from analyzers import run, store
+from analyzers import store
 from analyzers.errors import InputError
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
@@ -14,11 +14,12 @@ from analyzers.hangs.model import HangData, Wait
 from analyzers.hangs.reading.dump_sets import DumpSet, open_set
 from analyzers.hangs.reading.job import load_job
 from analyzers.report import Report, ranked, tool_version
+from analyzers.run import Run
 
 SCHEMA = "workbench.hang/1"
 
 
-def analyze(found: run.Run, options: store.Options | None = None) -> Report[HangData]:
+def analyze(run: Run, options: store.Options | None = None) -> Report[HangData]:
     """Return who hangs whom, and why, from the newest set of Flight Recorder dumps in a run.
 
     Without dumps, stacks and the recorded ends of ranks are used as far as they go.
@@ -27,11 +28,11 @@ def analyze(found: run.Run, options: store.Options | None = None) -> Report[Hang
         InputError: The run holds no readable dump, and nothing else about its ranks.
     """
     options = options or store.Options()
-    dumps, side = open_set(found)
+    dumps, side = open_set(run)
     job = load_job(dumps.rounds[0], side, options)
     if not job.ranks and not (side.exits or side.exit_codes or side.collection or side.stack_files):
         why = "; ".join(unreadable(job)[:3])
-        raise InputError(f"{found.root}: no readable Flight Recorder dump" + (f": {why}" if why else ""), COLLECT_AGAIN)
+        raise InputError(f"{run.root}: no readable Flight Recorder dump" + (f": {why}" if why else ""), COLLECT_AGAIN)
     context = HangContext.of(job, side)
     causes = check_progress(find_causes(context), job, dumps, side, options)
     return report_of(context, dumps, causes)

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from analyzers import run, store
+from analyzers import store
 from analyzers.hangs.findings.wording import location
 from analyzers.hangs.graph.locations import locations as locations_of
 from analyzers.hangs.graph.signatures import comparable
@@ -15,6 +15,7 @@ from analyzers.hangs.model import Frame, Job, Op, is_library
 from analyzers.hangs.reading.dump_sets import open_set
 from analyzers.hangs.reading.job import load_job
 from analyzers.hangs.reading.side_files import SideFiles
+from analyzers.run import Run
 from analyzers.words import rank_ranges, source_line
 
 
@@ -33,15 +34,13 @@ class CellState(StrEnum):
 STATES = tuple(state.value for state in CellState if state is not CellState.NOT_HELD)
 
 
-def matrix(
-    found: run.Run, group: str | None = None, limit: int = 60, options: store.Options | None = None
-) -> pd.DataFrame:
+def matrix(run: Run, group: str | None = None, limit: int = 60, options: store.Options | None = None) -> pd.DataFrame:
     """Return the state of each operation of a group: a row for each rank, a column for each sequence number.
 
     `group` is a name or description, by default that of the group in which most ranks wait; the last `limit` numbers
     are shown. Cells are values of `CellState`.
     """
-    job, _ = open_job(found, options)
+    job, _ = open_job(run, options)
     number = group_number(job, group)
     if number is None:
         return pd.DataFrame(index=pd.Index([], name="rank"))
@@ -53,13 +52,13 @@ def matrix(
 
 
 def operations(
-    found: run.Run, group: str | None = None, around: int = 8, options: store.Options | None = None
+    run: Run, group: str | None = None, around: int = 8, options: store.Options | None = None
 ) -> pd.DataFrame:
     """Return what each rank issued around the first number under which members differ.
 
     A row for each sequence number, a column for each rank; `around` numbers before and after that one.
     """
-    job, _ = open_job(found, options)
+    job, _ = open_job(run, options)
     number = group_number(job, group)
     if number is None:
         return pd.DataFrame(index=pd.Index([], name="seq"))
@@ -85,21 +84,21 @@ def folded(table: pd.DataFrame, axis: str = "index") -> pd.DataFrame:
     return rows if axis == "index" else rows.T
 
 
-def locations(found: run.Run, options: store.Options | None = None) -> pd.DataFrame:
+def locations(run: Run, options: store.Options | None = None) -> pd.DataFrame:
     """Return where the ranks are, the location of most ranks first: `ranks` (list), `name`, `line`, `text`.
 
     `text` is a sentence such as `62 ranks in all_gather at job/model.py:212`.
     """
-    rows = [{**there._asdict(), "text": location(there)} for there in locations_of(*open_job(found, options))]
+    rows = [{**there._asdict(), "text": location(there)} for there in locations_of(*open_job(run, options))]
     return pd.DataFrame(rows, columns=["ranks", "name", "line", "text"])
 
 
-def stacks(found: run.Run, options: store.Options | None = None) -> pd.DataFrame:
+def stacks(run: Run, options: store.Options | None = None) -> pd.DataFrame:
     """Return the stacks of all ranks merged into a tree, outermost first, in the order in which a tree is drawn.
 
     Columns: depth, name, place (`file:line`), ranks (list), filename, line, own (not PyTorch's or Python's).
     """
-    job, side = open_job(found, options)
+    job, side = open_job(run, options)
     merged: dict[tuple[Frame, ...], list[int]] = {}
     for rank in sorted({*job.ranks, *side.stack_files}):
         state = job.ranks.get(rank)
@@ -122,21 +121,22 @@ def stacks(found: run.Run, options: store.Options | None = None) -> pd.DataFrame
     return pd.DataFrame(rows, columns=["depth", "name", "place", "ranks", "filename", "line", "own"])
 
 
-def groups(found: run.Run, options: store.Options | None = None) -> pd.DataFrame:
+def groups(run: Run, options: store.Options | None = None) -> pd.DataFrame:
     """Return the groups of a job, those with most waiting ranks first: `name`, `desc`, `members`, `waiting`."""
-    job, _ = open_job(found, options)
+    job, _ = open_job(run, options)
     rows = [
         {"name": g.name, "desc": g.desc, "members": g.ranks, "waiting": waiting(job, number)}
         for number, g in enumerate(job.groups)
     ]
+    # The columns are named so that a job without groups has them too.
     frame = pd.DataFrame(rows, columns=["name", "desc", "members", "waiting"])
     return frame.sort_values("waiting", ascending=False, kind="stable", ignore_index=True)
 
 
 @lru_cache(maxsize=2)  # faces ask several questions of one run, and the same ones at every redraw
-def open_job(found: run.Run, options: store.Options | None) -> tuple[Job, SideFiles]:
+def open_job(run: Run, options: store.Options | None) -> tuple[Job, SideFiles]:
     """Return the job of a run's newest set of dumps, and its side files."""
-    dumps, side = open_set(found)
+    dumps, side = open_set(run)
     return load_job(dumps.rounds[0], side, options or store.Options()), side
 
 
@@ -173,6 +173,7 @@ def mismatched(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) 
             continue
         issued = {m: comparable(job.signature(table[seq])) for m, table in tables.items() if seq in table}
         counts = Counter(issued.values()).most_common(2)
+        # Without a majority no member is right, so all are marked.
         has_tie = counts[0][1] == counts[1][1]
         odd |= {(m, seq) for m, value in issued.items() if has_tie or value != counts[0][0]}
     return odd

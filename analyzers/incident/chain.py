@@ -131,6 +131,7 @@ def waiting(rooms: RoomReports, culprit: Culprit) -> list[Event]:
     """
     if not culprit.victims or rooms.hang is None:
         return []
+    # Victims of a victim wait in operations that the culprit has no part in.
     waits = [w for w in rooms.hang.data.waits if w.rank in culprit.victims]
     first = next((w for w in waits if set(w.waits_for) & set(culprit.ranks)), waits[0] if waits else None)
     group = group_label(rooms.hang.data, first.group) if first else ""

@@ -47,12 +47,14 @@ class Crash:
         return bool(NOT_FINITE.search(self.message))
 
 
-def first_crash(found: Run) -> Crash | None:
+def first_crash(run: Run) -> Crash | None:
     """Return the earliest exception that is no symptom of another rank's; else the earliest symptom."""
-    crashes = sorted((Crash(*error) for error in hangs.errors(found)), key=lambda crash: crash.exit_file.time_ns)
-    cause = launchers_cause(found.manifest().get("cause"))
+    crashes = sorted((Crash(*error) for error in hangs.errors(run)), key=lambda crash: crash.exit_file.time_ns)
+    cause = launchers_cause(run.manifest().get("cause"))
     if cause and not any(crash.message == cause.message for crash in crashes):
+        # In front, as its time is not known: the launcher names the rank that failed first.
         crashes.insert(0, cause)
+    # min keeps the first of equals: the earliest crash of its kind.
     return min(crashes, key=lambda crash: crash.is_symptom, default=None)
 
 

@@ -24,21 +24,21 @@ CONFIDENCE_WITHOUT_FINDING = 0.7
 CONFIDENCE_WITHOUT_REPORT = 0.3
 
 
-def analyze(found: Run, options: store.Options | None = None) -> Report[IncidentData]:
+def analyze(run: Run, options: store.Options | None = None) -> Report[IncidentData]:
     """Return why a run ended or is slow: the verdict is that of the first cause, the findings are those of all rooms.
 
     A room that cannot read its artefacts is named in `verdict.missing`; the others still answer.
     """
-    rooms = ask_rooms(found, options or store.Options())
-    crash = first_crash(found)
-    chain = chain_of(rooms, crash, found.manifest())
+    rooms = ask_rooms(run, options or store.Options())
+    crash = first_crash(run)
+    chain = chain_of(rooms, crash, run.manifest())
     findings = [f for report in rooms.reports() for f in report.findings]
     findings += [crash_finding(crash)] if crash and chain and chain[0].findings == [CRASHED] else []
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=inputs(found, rooms),
-        verdict=verdict(rooms, chain, found.manifest(), findings),
+        inputs=inputs(run, rooms),
+        verdict=verdict(rooms, chain, run.manifest(), findings),
         findings=in_order_of(chain, findings),
         data=IncidentData(
             memory=rooms.memory.data if rooms.memory else None,
@@ -65,10 +65,12 @@ def verdict(
         return uneventful(rooms, manifest, missing)
     root = chain[0]
     behind = [f for f in findings if f.id in root.findings]
+    # A cause without a finding of its own is a rank that failed.
     status = status_of(behind) if behind else Status.ERROR
     return Verdict(
         status=Status.UNKNOWN if root.kind == IncidentClass.UNKNOWN else status,
         kind=root.kind,
+        # Several culprits of one class are all to blame.
         ranks=sorted({rank for event in chain if event.kind == root.kind for rank in event.ranks}),
         sentence=verdict_sentence(chain),
         confidence=max((f.confidence for f in behind), default=CONFIDENCE_WITHOUT_FINDING),
@@ -124,8 +126,9 @@ def has_steps(rooms: RoomReports, manifest: Mapping[str, object]) -> bool:
     return bool(manifest.get("last_step") or rooms.steps or (rooms.reports() and not rooms.has_empty_step_logs))
 
 
-def inputs(found: Run, rooms: RoomReports) -> list[Input]:
+def inputs(run: Run, rooms: RoomReports) -> list[Input]:
     """Return what the rooms read, and the files about the run itself."""
+    # Two rooms may read one file, such as a step log.
     read = {given.path: given for report in rooms.reports() for given in report.inputs}
-    own = found.of(Kind.MANIFEST, Kind.ERROR, Kind.EXIT, Kind.COLLECTION)
+    own = run.of(Kind.MANIFEST, Kind.ERROR, Kind.EXIT, Kind.COLLECTION)
     return [*read.values(), *(artefact.given() for artefact in own)]

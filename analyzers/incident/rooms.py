@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from analyzers import hangs, memory, run, steps, store, traces
+from analyzers import hangs, memory, steps, store, traces
 from analyzers.errors import WorkbenchError
 from analyzers.hangs import HangData
 from analyzers.memory import MemoryData
 from analyzers.report import Report
-from analyzers.run import Artefact, Kind, Run
+from analyzers.run import TIMED, Artefact, Kind, Run, newest_step
 from analyzers.steps import StepsData
 from analyzers.traces import TraceData
 
@@ -46,16 +46,16 @@ class RoomReports:
         return list(self.by_name().values())
 
 
-def ask_rooms(found: Run, options: store.Options) -> RoomReports:
+def ask_rooms(run: Run, options: store.Options) -> RoomReports:
     """Return what each room says about its own artefacts."""
     rooms = RoomReports()
-    if snapshots := snapshots_to_read(found):
+    if snapshots := snapshots_to_read(run):
         rooms.memory = attempt(rooms, lambda: memory.analyze(snapshots, options))
-    if found.of(Kind.FLIGHT, Kind.COLLECTION, Kind.EXIT) or has_failed_rank(found.manifest()):
-        rooms.hang = attempt(rooms, lambda: hangs.analyze(found, options))
-    if recorded := run.newest_step(found.of(Kind.TRACE)):
+    if run.of(Kind.FLIGHT, Kind.COLLECTION, Kind.EXIT) or has_failed_rank(run.manifest()):
+        rooms.hang = attempt(rooms, lambda: hangs.analyze(run, options))
+    if recorded := newest_step(run.of(Kind.TRACE)):
         rooms.trace = attempt(rooms, lambda: traces.analyze(recorded, options))
-    logs = found.of(*run.TIMED)
+    logs = run.of(*TIMED)
     # Worker logs alone are what any job prints: only a log of steps says that there were some.
     if any(log.kind is not Kind.LOG for log in logs):
         rooms.steps = attempt(rooms, lambda: steps.analyze(logs, options))
@@ -63,10 +63,10 @@ def ask_rooms(found: Run, options: store.Options) -> RoomReports:
     return rooms
 
 
-def snapshots_to_read(found: Run) -> list[Artefact]:
+def snapshots_to_read(run: Run) -> list[Artefact]:
     """Return all memory snapshots, or of too many those of the last step."""
-    snapshots = found.of(Kind.SNAPSHOT)
-    return snapshots if len(snapshots) <= MOST_SNAPSHOTS else run.newest_step(snapshots)
+    snapshots = run.of(Kind.SNAPSHOT)
+    return snapshots if len(snapshots) <= MOST_SNAPSHOTS else newest_step(snapshots)
 
 
 def has_failed_rank(manifest: Mapping[str, object]) -> bool:

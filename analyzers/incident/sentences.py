@@ -95,6 +95,7 @@ def verdict_sentence(chain: Sequence[Event]) -> str:
 def names_operation(root: Event, waiting: Waiting) -> bool:
     """Return whether the root's sentence names the operation that its victims wait in."""
     culprit, operation = root.culprit, waiting.operation
+    # These titles name the culprit's line or memory, not the operation.
     if culprit is None or operation is None or culprit.out_of_memory or culprit.kind is HangClass.SLOW:
         return False
     return (culprit.group, culprit.seq, culprit.operation) == (operation.group, operation.seq, operation.operation)

@@ -19,14 +19,14 @@ EXPECTED = {
     "stuck_sleep": ("host_stuck", "(trainer/faults.py:"),
     "stuck_gil": ("host_stuck", "hold_gil (trainer/faults.py:"),
     "skip": ("skipped", "skipped all_reduce #6 of fault_0"),
-    "mismatch_shape": ("mismatch", "issued another shape or type than"),
-    "mismatch_type": ("mismatch", "issued another operation than"),
+    "mismatch_shape": ("mismatch", "all_reduce 0 Float (trainer/faults.py:"),
+    "mismatch_type": ("mismatch", "all_gather 1024 Float (trainer/faults.py:"),
     "kill": ("dead", "killed by signal 9"),
     "deadlock": ("order_cycle", "all_reduce #1 of fault_1"),
     "straggler": ("straggler", "compute"),
     "straggler_data": ("straggler", "data"),
-    "straggler_gc": ("straggler", "gc"),
-    "nan": ("nonfinite_loss", "not finite"),
+    "straggler_gc": ("straggler", "garbage collection"),
+    "nan": ("nonfinite_loss", "NaN or infinite"),
 }
 HANGS = {"host_stuck", "skipped", "mismatch", "dead", "order_cycle"}
 

@@ -20,6 +20,7 @@ def find_causes(context: HangContext) -> list[Cause]:
     causes = without_disconnected(context, excuse_missing_dumps(context, causes))
     named = {rank for cause in causes for rank in cause.ranks}
     causes += [cause for cause in deaths(context) if not named.issuperset(cause.ranks)]
+    # Each node of a pair or a ring may lead to the same cause.
     unique = {(c.kind, tuple(c.ranks), c.culprit.group, c.culprit.seq): c for c in causes}
     return sorted(unique.values(), key=lambda c: (BEST_FIRST.index(c.kind), -len(c.victims), c.ranks))
 

@@ -54,6 +54,7 @@ def diverging_members(context: HangContext, divergence: Divergence, involved: It
     """
     node, members = OpNode(divergence.group, divergence.seq), divergence.members
     deviations = [d for m in members if (d := context.programs.deviation(m)) and d.kind is not HangClass.MISMATCH]
+    # Where most members deviate, it is rather their sisters that do.
     if deviations and len(deviations) * 2 <= len(members):
         return deviating_ranks(context, deviations, node, [*involved, *members])
     ranks = divergence.culprits or sorted(members)

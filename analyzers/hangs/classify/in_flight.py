@@ -15,6 +15,7 @@ def is_newer_than_skew(context: HangContext, node: OpNode) -> bool:
     """Return whether the last rank arrived shortly before the dumps, compared with how far apart these were taken."""
     answered = [t for rank in context.job.ranks if (t := context.side.answered_ns(rank)) is not None]
     fronts = context.fronts(node)
+    # NCCL retires an operation that is not done only when it times out: that one hung.
     if not answered or any(op.retired for op in fronts):
         return False
     skew = max(answered) - min(answered)
@@ -29,6 +30,7 @@ def is_in_flight(context: HangContext, node: OpNode) -> bool:
     job, fronts = context.job, context.fronts(node)
     if not job.taken_ns or context.side.collection or not fronts or any(op.retired for op in fronts):
         return False
+    # The ranks of one operation run alike, so a sample of them is enough.
     usual = max(longest_pause_ns(job, op.rank) for op in fronts[:RANKS_SAMPLED])
     taken = job.taken_ns.values()
     return min(taken) - min(op.created_ns for op in fronts) <= 2 * usual + max(taken) - min(taken)

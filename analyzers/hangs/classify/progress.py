@@ -60,6 +60,7 @@ def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
     if cause.kind in (HangClass.DEAD, HangClass.UNKNOWN):
         return cause
     moved = [m for rank in {*cause.ranks, *cause.victims} if (m := rounds.made_progress(rank)) is not None]
+    # Some moved and some did not: a victim may work on until it needs the culprit.
     if not moved or (any(moved) and not all(moved)):
         return cause
     if not any(moved):

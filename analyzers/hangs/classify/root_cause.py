@@ -24,6 +24,7 @@ def classify(context: HangContext, root: list[Node]) -> Cause | None:
     if len(ranks) > 1:
         return ring(context, ranks, nodes, waiting)
     if ranks:
+        # A rank that nobody waits for is idle or ahead, not a culprit.
         return single_rank(context, ranks[0], waiting) if waiting else None
     return joined_operation(context, nodes[0])
 
@@ -69,6 +70,7 @@ def joined_operation(context: HangContext, node: OpNode) -> Cause | None:
     proves_nothing = is_in_flight(context, node) or node in context.graph.inconclusive
     if node.is_p2p:
         return None if proves_nothing else matched_pair(context, node, waiting)
+    # Differing signatures are proof at any time; all else needs an operation that should have completed.
     if divergence := first_divergence(context.job, node.group, node.seq):
         return diverging_members(context, divergence, [*arrived, *waiting])
     if proves_nothing or is_newer_than_skew(context, node):
@@ -92,6 +94,7 @@ def matched_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Caus
     # What the peer's batch lacks may be this rank's to issue.
     if context.graph.absent[context.graph.waits_in[peer.rank]]:
         return make_cause(context, HangClass.UNMATCHED_P2P, Reason.OTHER_LAUNCH, [node.sender], node, waiting)
+    # Each half is a root of its own; the higher rank would repeat the cause.
     if peer.rank < node.sender:
         return None
     other = met_half(context.job, front, peer)

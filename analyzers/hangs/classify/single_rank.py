@@ -29,6 +29,7 @@ def single_rank(context: HangContext, rank: int, victims: list[int]) -> Cause | 
     if not nodes:
         return None
     node = missed_operation(context, rank, nodes)
+    # The order matters: an end explains a divergence, and a divergence what came after it.
     if end := context.side.end(rank):
         return dead_rank(context, end, node, victims)
     if not node.is_p2p and (divergence := first_divergence(context.job, node.group, node.seq)):
@@ -63,6 +64,7 @@ def dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[in
     cause = make_cause(context, HangClass.DEAD, Reason.ENDED, [end.rank], node, everyone)
     exit_file = end.exit_file
     if exit_file is None:
+        # A stack from before the end would blame a line that has nothing to do with it.
         return replace(cause, culprit=msgspec.structs.replace(cause.culprit, frames=[]), end=end)
     culprit = msgspec.structs.replace(
         cause.culprit,
@@ -130,6 +132,7 @@ def process_state(answer: Answer) -> ProcessState | None:
 def holds_gil(side: SideFiles, rank: int) -> bool:
     """Return whether a rank answered, but in no round by a channel that needs the GIL."""
     answers = [a for number in side.rounds if (a := number.ranks.get(rank)) and a.status == AnswerStatus.OK]
+    # Only JSON dumps and py-spy work while a C call holds the GIL.
     return bool(answers) and all(a.channel == "json" and a.stacks != "http" for a in answers)
 
 

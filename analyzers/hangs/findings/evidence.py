@@ -78,6 +78,7 @@ def victims_locations(context: HangContext, victims: Sequence[int]) -> list[Evid
     for rank in victims:
         if location := waits_at(context, rank):
             together.setdefault(location, []).append(rank)
+    # Thousands of victims wait in a handful of places; the largest few show the pattern.
     largest = sorted(together.items(), key=lambda item: -len(item[1]))[:MOST_LOCATIONS]
     return [
         Evidence(text=f"{rank_names(ranks)} {agree(ranks, 'waits', 'wait')} in {name}", line=line)

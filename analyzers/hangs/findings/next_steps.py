@@ -60,6 +60,7 @@ def for_dead(cause: Cause) -> str:
         return f"fix the {culprit.error} raised{f' at {line}' if line else ''}; {only_wait}"
     if cause.end is None:
         return "read the log of the rank; if its process is alive, collect its dump too"
+    # No process can catch SIGKILL, so its own log says nothing.
     if cause.end.exit_code == -signal.SIGKILL:
         return f"check `dmesg` on the host for the out-of-memory killer, and the scheduler's log; {only_wait}"
     if cause.end.exit_code == -signal.SIGSEGV:

@@ -87,6 +87,7 @@ def mismatch(cause: Cause) -> str:
     if cause.issued is None or cause.expected is None or not cause.expected.ranks:
         return f"{ranks} disagree{step} in {number}: {ranks_issued(cause.sides)}"
     what = "another operation" if has_other_operation(cause) else "another shape or type"
+    # Both sides with their lines: where they differ, the cause is between these two lines.
     others = rank_names(cause.expected.ranks)
     return f"{ranks} issued {what} than {others}{step} in {number}: {both_sides(cause)}"
 

@@ -26,6 +26,7 @@ def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
     if not causes:
         return without_cause(context)
     first = causes[0]
+    # Ranks without a dump are named only where no culprit is known.
     known = [c for c in causes if c.kind is not HangClass.UNKNOWN]
     status = Status.WARNING if first.kind is HangClass.SLOW else Status.ERROR
     factor = UNREADABLE_FACTOR if context.job.unreadable else 1.0

@@ -84,6 +84,7 @@ def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Diverg
     sides = sides_of(job, issued)
     culprits, reason = accuse(job, group, seq, tables, sides)
     if culprits:
+        # Any member outside the culprits' sides serves: what it issued is what was expected.
         honest = next((m for side in sides for m in side.ranks if m not in culprits), None)
         skipped = honest is not None and all(has_skipped(job, seq, tables[m], tables[honest]) for m in culprits)
         expected = issued[honest] if honest is not None else None
@@ -168,6 +169,7 @@ def key_of(job: Job, op: Op) -> Key:
 
 def expected_next(job: Job, seq: int, table: Table) -> Key | None:
     """Return what followed in earlier steps on the operations that stand before `seq`; the longest match decides."""
+    # Short contexts recur within a step, long ones only from step to step.
     for length in range(LONGEST_CONTEXT, 0, -1):
         context = [key_of(job, table[s]) for s in range(seq - length, seq) if s in table]
         if len(context) < length:
@@ -194,6 +196,7 @@ def is_shifted(job: Job, seq: int, tables: Mapping[int, Table], side: IssuedOp, 
 def has_skipped(job: Job, seq: int, mine: Table, theirs: Table) -> bool:
     """Return whether one rank's operations from `seq` on are another's one number later."""
     # One skipped operation explains all that follows, where a mismatch would need an error in each.
+    # Keys are compared without their lines, which dumps in JSON lack.
     later = [s for s in mine if s >= seq and s + 1 in theirs]
     if later:
         return all(key_of(job, mine[s])[:2] == key_of(job, theirs[s + 1])[:2] for s in later)

@@ -59,6 +59,7 @@ def position_of(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
     ops = job.ranks[sister].ops
     if not node.is_p2p:
         same = (i for i, op in enumerate(ops) if op.group == own and op.seq == node.seq and not op.p2p)
+        # Not in the dump: the sister is behind, or its ring has lost the operation.
         return next(same, NOT_YET if node.seq > job.ranks[sister].enqueued(own) else LONG_AGO)
     partner = job.groups[own].ranks[job.groups[node.group].ranks.index(node.sender)]
     messages = ((op, peer_of(job, op)) for op in current_batch(job, node.sender))

@@ -130,6 +130,7 @@ class Programs:
         sisters: dict[int, None] = {}
         for group in self.job.ranks[rank].positions:
             members = [m for m in self.job.groups[group].ranks if m != rank and m in self.job.ranks]
+            # Neighbours in a mesh most often belong to the same stage of the pipeline.
             members.sort(key=lambda m: abs(m - rank))
             sisters.update(dict.fromkeys(members[:SISTERS_PER_GROUP]))
         return list(sisters)

@@ -188,6 +188,7 @@ def components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]) -> 
                 if target in on_path:
                     low[node] = min(low[node], index[target])
             else:
+                # All targets are visited: a node that reaches no earlier one closes a component.
                 work.pop()
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[node])
@@ -207,6 +208,7 @@ def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
 
 def victims(graph: WaitGraph, root: Iterable[Node]) -> list[int]:
     """Return the ranks outside of a root that wait for it, directly or through others."""
+    # Edges are stored forwards only; the reverse map keeps the walk linear in their number.
     waiting = predecessors(graph)
     inside = set(root)
     seen, todo = set(inside), list(inside)

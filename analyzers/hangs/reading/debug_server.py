@@ -78,6 +78,7 @@ def content_of(path: Path, limit: int = PAGE_BYTES) -> bytes:
 def sections(content: bytes) -> list[Section]:
     """Return the answers of all ranks that gave one."""
     matches = [*PAGE_SECTION.finditer(content)] or [*TEXT_SECTION.finditer(content)]
+    # The second group is the server's own message that it could not ask the rank.
     return [Section(int(match[1]), match[3]) for match in matches if not match[2]]
 
 
@@ -102,6 +103,7 @@ def dumps_of_tables(content: bytes) -> dict[int, dict[str, Any]]:
     ranks = {int(row["global_rank"]) for row in tables["NCCL Calls"] if row["global_rank"].isdigit()}
     entries: dict[int, list[dict[str, Any]]] = {rank: [] for rank in sorted(ranks)}
     groups: dict[str, dict[str, Any]] = {}
+    # Rows are grouped by operation; their records restore the order of issue.
     for row in sorted(tables["Collectives"], key=lambda row: number(row["record_id"])):
         name, members = row["group_id"], numbers(row["expected_ranks"])
         desc = row["pg_desc"].removeprefix(f"{name}:")
@@ -179,6 +181,7 @@ def split_columns(lines: list[str]) -> list[list[str]]:
     """
     lines = [line for line in lines if line.strip()]
     width = max(map(len, lines), default=0) + 2
+    # One byte for each character, so that a column of bytes is a column of characters.
     padded = "".join(line.ljust(width) for line in lines).encode("ascii", "replace")
     blank = (np.frombuffer(padded, dtype=np.uint8).reshape(-1, width) == ord(" ")).all(axis=0)
     gap = "".join(" " if is_blank else "x" for is_blank in blank.tolist())

@@ -93,11 +93,13 @@ def statuses(value: Any) -> dict[str, list[int]]:
 
 def integers(value: str) -> list[int]:
     """Return the numbers in a text such as "[0, 1, 2]"; the text is never evaluated."""
+    # More than nine digits are no rank, and would overflow a column.
     return [int(number) for number in re.findall(r"\d{1,9}", value)]
 
 
 def whole(value: Any, default: int = -1) -> int:
     """Return a number that fits a column; dumps hold strings and None too."""
+    # The common case comes first, as a dump has thousands of numbers; `type` because a bool is an int too.
     if type(value) is int and -LARGEST < value < LARGEST:
         return value
     try:
@@ -108,6 +110,7 @@ def whole(value: Any, default: int = -1) -> int:
 
 def text(value: Any) -> str:
     """Return a value as text, cut to `TEXT_AT_MOST` characters and without what UTF-8 cannot hold."""
+    # Nearly all texts are short and ASCII, and encoding them takes longer than checking.
     if type(value) is str and len(value) <= TEXT_AT_MOST and value.isascii():
         return value
     return str(value)[:TEXT_AT_MOST].encode("utf-8", "replace").decode() if not isinstance(value, (list, dict)) else ""

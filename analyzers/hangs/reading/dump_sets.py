@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analyzers import run
 from analyzers.hangs.reading.debug_server import holds_many
 from analyzers.hangs.reading.exits import is_victim
 from analyzers.hangs.reading.side_files import SideFiles, base_of, read_side_files
 from analyzers.hangs.reading.side_formats import AnswerStatus, Collection, CollectionReason
+from analyzers.run import Artefact, Kind, Run
 
 SET = re.compile(r"set_(\d+)")
 NODES_APART_S = 300.0
 """Nodes notice the same hang within a step's time of each other; sets of different hangs are a timeout apart."""
 
-Rounds = dict[int, list[run.Artefact]]
+Rounds = dict[int, list[Artefact]]
 """The dumps of a set by the number of the round that took them."""
 
 
@@ -28,18 +28,18 @@ class DumpSet:
     """The dumps of one hang: `rounds[i]` are those of the i-th request. The collector of each node fills a folder."""
 
     folders: tuple[Path, ...]
-    rounds: list[list[run.Artefact]]
+    rounds: list[list[Artefact]]
 
 
-def open_set(found: run.Run) -> tuple[DumpSet, SideFiles]:
+def open_set(run: Run) -> tuple[DumpSet, SideFiles]:
     """Return the set of dumps that shows the hang and its side files, without rounds from before the hang began."""
-    dumps = newest_set(found)
-    side = read_side_files(found, dumps.folders)
+    dumps = newest_set(run)
+    side = read_side_files(run, dumps.folders)
     skipped = rounds_before_hang(side)
     if not skipped:
         return dumps, side
     later = DumpSet(dumps.folders, dumps.rounds[skipped:] or dumps.rounds[-1:])
-    return later, read_side_files(found, dumps.folders, first_round=skipped + 1)
+    return later, read_side_files(run, dumps.folders, first_round=skipped + 1)
 
 
 def rounds_before_hang(side: SideFiles) -> int:
@@ -53,17 +53,19 @@ def rounds_before_hang(side: SideFiles) -> int:
     return next(same, 0)
 
 
-def newest_set(found: run.Run) -> DumpSet:
+def newest_set(run: Run) -> DumpSet:
     """Return the last set of dumps in a folder that was taken in time; each hang has its own."""
     sets: dict[Path, Rounds] = {}
-    for artefact in found.of(run.Kind.FLIGHT):
+    for artefact in run.of(Kind.FLIGHT):
         base, number = base_of(artefact.path)
         sets.setdefault(base, {}).setdefault(number, []).append(artefact)
     if not sets:
-        folders = [a.path.parent for a in found.of(run.Kind.COLLECTION, run.Kind.EXIT, run.Kind.GROUPS)]
-        return DumpSet((folders[-1] if folders else found.root,), [[]])
-    sides = {base: read_side_files(found, [base]) for base in sets}
+        folders = [a.path.parent for a in run.of(Kind.COLLECTION, Kind.EXIT, Kind.GROUPS)]
+        return DumpSet((folders[-1] if folders else run.root,), [[]])
+    sides = {base: read_side_files(run, [base]) for base in sets}
+    # If every set was taken too late, one of them is still better than none.
     in_time = [base for base in sets if not is_aftermath(sides[base], sides.values())] or list(sets)
+    # The folders' numbers come before the files' times, which copying may have changed.
     in_time.sort(key=lambda base: (set_number(base), newest_s(sets[base])), reverse=True)
     bases = taken_together(in_time, sets)
     numbers = sorted({number for base in bases for number in sets[base]})
@@ -105,6 +107,7 @@ def timed_out(stall: Collection, later: Collection) -> bool:
 
     NCCL's watchdog ends a rank without any message, so nothing else shows that such a rank is a victim.
     """
+    # A stall is noticed some time after it began; only the rest of the timeout was left then.
     left_s = (stall.timeout_s or 0) - (stall.stalled_s or 0)
     if stall.reason != CollectionReason.STALLED or later.asked_ns < stall.asked_ns + left_s * 1e9:
         return False
@@ -124,13 +127,14 @@ def set_number(base: Path) -> int:
     return int(match[1]) if match else 1
 
 
-def one_per_rank(artefacts: Sequence[run.Artefact]) -> list[run.Artefact]:
+def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
     """Return one dump for each rank, with the rank set: a pickle before JSON, which has no frames; then the newest.
 
     Pages of PyTorch's debug server, which hold the dumps of many ranks, come last: of the texts that it writes every
     minute only the newest, and pages of JSON after tables, as they hold more and the last one wins.
     """
-    best: dict[int, run.Artefact] = {}
+    best: dict[int, Artefact] = {}
+    # In a dict by rank the last one wins.
     for artefact in sorted(artefacts, key=lambda a: (a.path.suffix != ".json", a.path.stat().st_mtime)):
         if (rank := rank_of(artefact)) is not None:
             best[rank] = artefact
@@ -139,10 +143,10 @@ def one_per_rank(artefacts: Sequence[run.Artefact]) -> list[run.Artefact]:
     texts = sorted((a for a in pages if ".txt" in a.path.suffixes), key=lambda a: a.path.name)
     pages = [a for a in pages if a not in texts[:-1]]
     pages.sort(key=lambda a: ("json" in a.path.name, a.path.stat().st_mtime))
-    return [*(run.Artefact(a.path, a.kind, rank, a.step, a.exit, a.bytes) for rank, a in own.items()), *pages]
+    return [*(Artefact(a.path, a.kind, rank, a.step, a.exit, a.bytes) for rank, a in own.items()), *pages]
 
 
-def rank_of(artefact: run.Artefact) -> int | None:
+def rank_of(artefact: Artefact) -> int | None:
     """Return the rank that a file is known to be of, else the last number in its name."""
     numbers = re.findall(r"\d+", artefact.path.name)
     return artefact.rank if artefact.rank is not None else int(numbers[-1]) if numbers else None

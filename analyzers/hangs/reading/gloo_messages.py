@@ -47,6 +47,7 @@ def read_message_counts(path: Path) -> MessageCounts:
         content = path.read_bytes()[:FILE_BYTES]
     except OSError:
         return {}
+    # A rank that was killed while it wrote leaves a partial row.
     content += b"\0" * (-len(content) % ROW.size)
     rows = ROW.iter_unpack(content)
     return {
@@ -74,6 +75,7 @@ def add_messages(job: Job, side: SideFiles) -> None:
             unmet = {m: issued for m, issued in known[rank].items() if is_unmet(job, rank, m, issued, known)}
             launch = max((issued.calls for issued in unmet.values()), default=0)
             job.stacks.append(stack)
+            # In front of the others: a rank that waits in a message has not come to a later collective.
             state.pending[:0] = [op for m, issued in unmet.items() if (op := operation(job, state, m, issued, launch))]
 
 

@@ -27,6 +27,7 @@ def load_job(artefacts: Sequence[run.Artefact], side: SideFiles, options: store.
     for batch in batches:
         loader.add(batch)
     directory.infer()
+    # Messages name ranks within a group, so all members must be known first.
     add_messages(job, side)
     job.taken_ns = times_taken(job, artefacts)
     return job
@@ -65,6 +66,7 @@ def read_batches(artefacts: Sequence[run.Artefact], options: store.Options) -> t
     for numbers, columns in store.load_set([a.path for a in artefacts], READER, options):
         named = [artefacts[number].rank or 0 for number in numbers]
         if isinstance(columns, WorkbenchError):
+            # Batches are halved until the file that takes the child down is alone.
             unreadable[named[0]] = columns.message
             continue
         dumps = columns.meta["dumps"]
@@ -103,6 +105,7 @@ class Loader:
     def add(self, batch: DumpBatch) -> None:
         """Add the ranks of a batch to the job."""
         columns = self._renumbered(batch)
+        # Rows are in the order of the dumps, so those of one dump are a slice.
         bounds = np.searchsorted(columns["dump"], np.arange(len(batch.ranks) + 1))
         positions = positions_by_dump(batch)
         for index, rank, dump in batch.readable():
@@ -156,6 +159,7 @@ def launch_of(op: Op) -> tuple[int, int, int]:
 
     Sends and receives stay apart: `p2p.batch_of` puts them together where their peers are known.
     """
+    # A negative number of its own for each send or recv: no p2p_seq is below -1.
     return op.group, op.seq, op.p2p_seq if not op.p2p else -1 - id(op)
 
 

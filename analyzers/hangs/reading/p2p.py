@@ -45,6 +45,7 @@ def peer_of(job: Job, op: Op) -> Peer | None:
     """Return the half and the peer of a send or recv; None for other operations and for ranks outside the group."""
     match = NAME.fullmatch(job.operation(op))
     members = job.groups[op.group].ranks
+    # A group whose members were inferred may lack some.
     if not match or int(match["peer"]) >= len(members):
         return None
     return Peer(Half(match["verb"]), members[int(match["peer"])])

@@ -62,6 +62,7 @@ class Directory:
         groups = [self.job.groups[number] for number in self._inferred.values()]
         for group in groups:
             everyone = range(self.job.world_size) if group.desc == DEFAULT_GROUP else sorted(set(group.ranks))
+            # In place, as the job holds this list.
             group.ranks[:] = everyone
         lost = [rank for rank in range(self.job.world_size) if rank not in self.job.ranks]
         for group in groups if lost else []:
@@ -76,6 +77,7 @@ class Directory:
 
     def _add_lost(self, group: Group, lost: list[int], usual_size: int) -> None:
         """Add the ranks without a dump that must belong to a group; record them where more may belong than fit."""
+        # Nobody else than a single lost rank can be the one that the group waits for.
         fitting = lost if len(lost) == 1 else [rank for rank in lost if fits_spacing(group.ranks, rank, usual_size)]
         if len(fitting) <= max(1, usual_size - len(group.ranks)):
             group.ranks[:] = sorted({*group.ranks, *fitting})

@@ -60,6 +60,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     `problem` if it could not be read.
     """
     tables = Tables(tail=max(TAIL_AT_LEAST, min(TAIL_AT_MOST, TAIL_ROWS // max(1, len(paths)))))
+    # Decoding makes millions of objects and no cycles: collecting garbage meanwhile would only cost time.
     with unpickle.gc_paused():
         for number, path in enumerate(paths):
             for rank, content in sources(path):
@@ -99,7 +100,9 @@ def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
 def parse(path: Path) -> Any:
     """Return the content of a dump, pickle or JSON, gzipped or not."""
     with path.open("rb") as file:
+        # 1f 8b begins a gzip stream, 80 a pickle of protocol 2 or later.
         zipped = file.peek(2)[:2] == b"\x1f\x8b"
+        # The unpickler is three times faster over a stream with `peek`, which a GzipFile lacks.
         stream = io.BufferedReader(gzip.GzipFile(fileobj=file)) if zipped else file
         is_pickle = stream.peek(1)[:1] == b"\x80"
         return unpickle.load(stream) if is_pickle else decode(stream.read())
@@ -159,15 +162,19 @@ class Tables:
         stacks: dict[tuple[int, ...], int] = {}
         for entry in recent:
             self.ops.extend(self.row(index, entry, self.stack(entry.get("frames"), stacks)))
+        # Old entries are all done, so their first and last ones give the positions.
         for position in self.progress(index, entries[:1] + newest(old) + recent):
             self.positions.extend(position)
         return {
             "version": text(dump.get("version", "")),
             "entries": len(entries),
+            # A recorder writes stacks into all entries or none.
             "frames": any("frames" in e for e in entries[-1:]),
             "done": len(old) + sum(map(is_done, recent)),
+            # With onlyActive NCCL leaves completed entries out, so that the numbers begin late.
             "active_only": whole(entries[0].get("collective_seq_id")) > 1 if entries else False,
             "overwritten": overwritten(entries, recent, statuses(dump.get("pg_status"))),
+            # The wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL has neither name nor description.
             "detail": bool(entries) and all(group_of(e) == ("", "") for e in entries[-8:]),
             "groups": self.configured(dump.get("pg_config")),
             "status": statuses(dump.get("pg_status")),
@@ -229,6 +236,7 @@ class Tables:
             entry.get("state") == "started",
             is_done(entry),
             bool(entry.get("retired")),
+            # JSON has 0 where a pickle has None: both mean unknown.
             whole(entry.get("time_created_ns"), 0),
             whole(entry.get("time_discovered_completed_ns"), 0),
             bool(entry.get("is_p2p")),
@@ -296,6 +304,7 @@ def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, lis
     If a group's oldest entry is not done, all operations before it must have completed. Statuses may count sends and
     receives or not, depending on the backend, so operations are lost only if both counts say so.
     """
+    # A ring that still holds its first entry has lost nothing.
     if not entries or whole(entries[0].get("record_id")) <= 0:
         return False
     waiting = {text(entry.get("pg_id")) for entry in recent if not is_done(entry)}.intersection(status)

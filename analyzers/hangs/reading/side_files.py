@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from analyzers import run
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.debug_server import holds_many, stacks, unanswered
 from analyzers.hangs.reading.exits import ORDERLY_SIGNALS, Ending, RankEnd, is_victim
@@ -26,6 +25,7 @@ from analyzers.hangs.reading.side_formats import (
 )
 from analyzers.hangs.reading.thread_stacks import main_thread
 from analyzers.hangs.reading.torchrun_workers import last_errors, log_files
+from analyzers.run import Artefact, Kind, Run
 
 COLLECTION_NS = 2_000_000_000
 """How long collecting the dumps of all ranks may take."""
@@ -105,48 +105,49 @@ def has_ended_cleanly(answer: Answer) -> bool:
     return answer.heartbeat is not None and answer.heartbeat.phase == DONE_PHASE
 
 
-def read_side_files(found: run.Run, folders: Sequence[Path], *, first_round: int = 1) -> SideFiles:
+def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) -> SideFiles:
     """Return the side files of a set of dumps, which may lie in a folder for each node.
 
     Where several files speak of one rank, the one beside the set's dumps counts. Rounds before `first_round` are left
     out.
     """
-    manifest = manifest_of(found)
-    groups = {f.rank: f for f in read_all(found, run.Kind.GROUPS, folders, GroupsFile)}
-    exits = last_errors(found) | {f.rank: f for f in read_all(found, run.Kind.EXIT, folders, ExitFile)}
+    manifest = manifest_of(run)
+    groups = {f.rank: f for f in read_all(run, Kind.GROUPS, folders, GroupsFile)}
+    exits = last_errors(run) | {f.rank: f for f in read_all(run, Kind.EXIT, folders, ExitFile)}
     world_size = manifest.get("world_size")
     side = SideFiles(
         groups=groups,
         # An exit file of another process than the rank's present one is of an earlier attempt.
         exits={r: f for r, f in exits.items() if r not in groups or f.pid in (0, groups[r].pid)},
-        stack_files=stack_pages(found) | by_rank(found, run.Kind.STACKS, folders, first_round),
-        message_files=by_rank(found, run.Kind.MESSAGES, folders, first_round),
-        log_files=log_files(found),
-        step_logs={a.rank: a.path for a in found.of(run.Kind.STEPS) if a.rank is not None},
+        stack_files=stack_pages(run) | by_rank(run, Kind.STACKS, folders, first_round),
+        message_files=by_rank(run, Kind.MESSAGES, folders, first_round),
+        log_files=log_files(run),
+        step_logs={a.rank: a.path for a in run.of(Kind.STEPS) if a.rank is not None},
         exit_codes=exit_codes(manifest),
         world_size=world_size if isinstance(world_size, int) else 0,
     )
     side.collection = joined([c for f in folders if (c := read_side(f / "collection.json", Collection))])
-    side.collection = side.collection or collection_of_pages(found)
+    side.collection = side.collection or collection_of_pages(run)
     if side.collection:
         side.collection.rounds = side.collection.rounds[first_round - 1 :]
     return side
 
 
-def stack_pages(found: run.Run) -> dict[int, Path]:
+def stack_pages(run: Run) -> dict[int, Path]:
     """Return the saved page that shows each rank's stack: the newest `/stacks`, else the newest `/pyspy_dump`.
 
     A rank that holds the GIL answers only to py-spy.
     """
-    pages = [a.path for a in found.of(run.Kind.STACKS) if a.rank is None and holds_many(a.path)]
+    pages = [a.path for a in run.of(Kind.STACKS) if a.rank is None and holds_many(a.path)]
     pages.sort(key=lambda path: (path.stat().st_mtime, path.name))
+    # Sorted so that `/stacks`, which comes from the process itself, overwrites py-spy's view of it.
     newest = {"py" in path.name: path for path in pages}
     return {rank: newest[by_py_spy] for by_py_spy in sorted(newest, reverse=True) for rank in stacks(newest[by_py_spy])}
 
 
-def collection_of_pages(found: run.Run) -> Collection | None:
+def collection_of_pages(run: Run) -> Collection | None:
     """Return saved pages of PyTorch's debug server as a collection: they name the ranks that did not answer."""
-    pages = [a.path for a in found.of(run.Kind.FLIGHT) if holds_many(a.path)]
+    pages = [a.path for a in run.of(Kind.FLIGHT) if holds_many(a.path)]
     silent = {rank: Answer(status=status) for path in pages for rank, status in unanswered(path).items()}
     return Collection(reason=CollectionReason.ASKED, rounds=[Round(ranks=silent)]) if silent else None
 
@@ -164,10 +165,10 @@ def joined(collections: Sequence[Collection]) -> Collection | None:
     return msgspec.structs.replace(first, rounds=rounds)
 
 
-def by_rank(found: run.Run, kind: run.Kind, folders: Sequence[Path], first_round: int) -> dict[int, Path]:
+def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> dict[int, Path]:
     """Return the file of each rank, from the first round that has one; files of other sets are of another time."""
-    other_sets = {a.path.parent for a in found.of(run.Kind.COLLECTION)}.difference(folders)
-    files = [(a, *base_of(a.path)) for a in nearest_last(found, kind, folders)]
+    other_sets = {a.path.parent for a in run.of(Kind.COLLECTION)}.difference(folders)
+    files = [(a, *base_of(a.path)) for a in nearest_last(run, kind, folders)]
     return {
         a.rank: a.path
         for a, base, number in files
@@ -175,14 +176,14 @@ def by_rank(found: run.Run, kind: run.Kind, folders: Sequence[Path], first_round
     }
 
 
-def nearest_last(found: run.Run, kind: run.Kind, folders: Sequence[Path]) -> list[run.Artefact]:
+def nearest_last(run: Run, kind: Kind, folders: Sequence[Path]) -> list[Artefact]:
     """Return artefacts of a kind; those of the set's first round come last, so that they win in a dict by rank."""
 
-    def closeness(artefact: run.Artefact) -> tuple[bool, int, Path]:
+    def closeness(artefact: Artefact) -> tuple[bool, int, Path]:
         base, number = base_of(artefact.path)
         return base in folders, -number, artefact.path
 
-    return sorted(found.of(kind), key=closeness)
+    return sorted(run.of(kind), key=closeness)
 
 
 def base_of(path: Path) -> tuple[Path, int]:
@@ -191,18 +192,19 @@ def base_of(path: Path) -> tuple[Path, int]:
     return (path.parent.parent, int(match[1])) if match else (path.parent, 1)
 
 
-def read_all(found: run.Run, kind: run.Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:
+def read_all(run: Run, kind: Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:
     """Return the readable side files of a kind."""
-    return [content for a in nearest_last(found, kind, folders) if (content := read_side(a.path, struct))]
+    return [content for a in nearest_last(run, kind, folders) if (content := read_side(a.path, struct))]
 
 
-def manifest_of(found: run.Run) -> Mapping[str, object]:
+def manifest_of(run: Run) -> Mapping[str, object]:
     """Return run.json, which lies above the folder when only the dumps were given."""
-    if manifest := found.manifest():
+    if manifest := run.manifest():
         return manifest
-    folders = (found.root, *found.root.resolve().parents[:3])
+    # `dumps/set_2/round_2` lies three folders below run.json.
+    folders = (run.root, *run.root.resolve().parents[:3])
     above = next((f / "run.json" for f in folders if (f / "run.json").is_file()), None)
-    return run.Run(above.parent, (run.Artefact(above, run.Kind.MANIFEST),)).manifest() if above else {}
+    return Run(above.parent, (Artefact(above, Kind.MANIFEST),)).manifest() if above else {}
 
 
 def exit_codes(manifest: Mapping[str, object]) -> dict[int, int]:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from analyzers import run
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.side_formats import ExitFile, GroupsFile, read_side
+from analyzers.run import Kind, Run
 
 TRACEBACK_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 WORKER = re.compile(r"(?P<launch>.*)/attempt_(?P<attempt>\d+)/(?P<local_rank>\d+)/[^/]+")
@@ -29,14 +29,14 @@ class Worker:
     rank: int | None
 
 
-def workers(found: run.Run, kind: run.Kind) -> Iterator[Worker]:
+def workers(run: Run, kind: Kind) -> Iterator[Worker]:
     """Yield the workers that have a file of a kind."""
-    matches = [(match, a.path) for a in found.of(kind) if (match := WORKER.fullmatch(str(a.path)))]
-    files = found.of(run.Kind.GROUPS) if matches else []
+    matches = [(match, a.path) for a in run.of(kind) if (match := WORKER.fullmatch(str(a.path)))]
+    files = run.of(Kind.GROUPS) if matches else []
     sides = [(a.path, side) for a in files if (side := read_side(a.path, GroupsFile))]
     launches = {match["launch"] for match, _ in matches}
     ranks = {launch: ranks_of_launch(Path(launch), launches, sides) for launch in launches}
-    first = first_ranks(found.manifest())
+    first = first_ranks(run.manifest())
     for match, path in matches:
         local_rank, launch = int(match["local_rank"]), Path(match["launch"]).name
         if launch in first:
@@ -78,31 +78,31 @@ def by_local_rank(sides: Sequence[GroupsFile]) -> dict[int, int]:
     return {side.local_rank: side.rank for side in sides if side.local_rank is not None}
 
 
-def errors(found: run.Run) -> list[tuple[ExitFile, str]]:
+def errors(run: Run) -> list[tuple[ExitFile, str]]:
     """Return the errors of workers in all attempts, each with its file's path; the rank may be `UNKNOWN_RANK`."""
     read = (
-        (read_error(w.path, UNKNOWN_RANK if w.rank is None else w.rank), str(w.path))
-        for w in workers(found, run.Kind.ERROR)
+        (read_error(w.path, UNKNOWN_RANK if w.rank is None else w.rank), str(w.path)) for w in workers(run, Kind.ERROR)
     )
     return [(exit_file, path) for exit_file, path in read if exit_file]
 
 
-def last_errors(found: run.Run) -> dict[int, ExitFile]:
+def last_errors(run: Run) -> dict[int, ExitFile]:
     """Return the errors of workers in the last attempt, by rank."""
-    files = of_last_attempt(found, run.Kind.ERROR)
+    files = of_last_attempt(run, Kind.ERROR)
     return {rank: exit_file for rank, path in files.items() if (exit_file := read_error(path, rank))}
 
 
-def log_files(found: run.Run) -> dict[int, Path]:
+def log_files(run: Run) -> dict[int, Path]:
     """Return each rank's standard error in the last attempt."""
-    return of_last_attempt(found, run.Kind.LOG, "stderr.log")
+    return of_last_attempt(run, Kind.LOG, "stderr.log")
 
 
-def of_last_attempt(found: run.Run, kind: run.Kind, name: str | None = None) -> dict[int, Path]:
+def of_last_attempt(run: Run, kind: Kind, name: str | None = None) -> dict[int, Path]:
     """Return the files of the last attempt by rank, or those of one file name."""
-    every = [*workers(found, run.Kind.ERROR), *workers(found, run.Kind.LOG)]
+    # Logs count too: an attempt whose workers were killed leaves no error.json.
+    every = [*workers(run, Kind.ERROR), *workers(run, Kind.LOG)]
     last = max((w.attempt for w in every), default=0)
-    matching = (w for w in workers(found, kind) if w.attempt == last and name in (None, w.path.name))
+    matching = (w for w in workers(run, kind) if w.attempt == last and name in (None, w.path.name))
     return {w.rank: w.path for w in matching if w.rank is not None}
 
 
@@ -127,6 +127,7 @@ def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
     first_line = next(iter(str(error.get("message", "")).strip().splitlines()), "")
     name, _, message = first_line.partition(": ")
     stamp = str(extra.get("timestamp", ""))
+    # Python prints the innermost frame last; here it comes first.
     frames = TRACEBACK_LINE.finditer(str(extra.get("py_callstack", "")))
     return ExitFile(
         rank=rank,
