@@ -1,7 +1,8 @@
-"""Reading in a process of its own, which limits itself before it opens an artefact: those can be hostile and huge.
+"""How an artefact is read in a child process, which limits its own memory and time before it opens the file.
 
-It is forked where no other thread runs, which spares it to start and import anew, and started afresh elsewhere: a
-thread may hold a lock that the forked process would wait for in vain.
+Artefacts can be hostile and huge. Where this process has no other thread, the child is forked, as starting a Python
+interpreter costs more than reading a small file. Where it has, a new one is started: a thread may hold a lock, such as
+that of the logging module, that the forked child would wait for in vain.
 """
 
 import importlib
@@ -19,15 +20,16 @@ import msgspec
 import numpy as np
 
 from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
+from analyzers.words import size
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 DONE, CRASHED, FAILED = 0, 1, 3
-"""Exit statuses of a child: FAILED says what is wrong with the input, CRASHED what is wrong with the reader."""
+"""Exit statuses of a child. FAILED: something is wrong with the input. CRASHED: something is wrong with the reader."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a child has to do: read `paths`, write the columns to `target`, in so many bytes and processor seconds."""
+    """What a child has to do: read `paths` and write the columns to `target`, within bytes and processor seconds."""
 
     reader: str
     target: Path
@@ -37,17 +39,24 @@ class Task:
 
 
 class Ended(NamedTuple):
-    """How a child ended: its status (that of a signal is negative), and what it said."""
+    """How a child ended: its exit status (a signal is negative), and its last words."""
 
     status: int
-    told: bytes
+    message: bytes
 
 
 def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: int | None) -> None:
-    """Run the reader in a process of its own and turn its end into a result or an error."""
-    size = sum(path.stat().st_size for path in paths)
-    memory = max_memory or (1 << 30) + size * (48 if any(p.suffix == ".gz" for p in paths) else 8)
-    task = Task(reader, target, paths, memory, seconds=10 + size // 1_000_000)  # real recordings take far less
+    """Read in a child process; the columns are in `target` afterwards.
+
+    Without `max_memory` (bytes) a child gets 1 GiB and eight times the size of its files, 48 times if they are gzipped:
+    JSON and pickles grow that much as Python objects.
+
+    Raises:
+        InputError: The file is missing, damaged, hostile, or needs more than the limits allow.
+    """
+    file_bytes = sum(path.stat().st_size for path in paths)
+    memory = max_memory or (1 << 30) + file_bytes * (48 if any(p.suffix == ".gz" for p in paths) else 8)
+    task = Task(reader, target, paths, memory, seconds=10 + file_bytes // 1_000_000)  # real recordings take far less
     alone = sys.platform == "linux" and threading.active_count() == 1
     ended = forked(task) if alone else started(task)
     if ended.status != DONE:
@@ -55,14 +64,14 @@ def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: 
 
 
 def started(task: Task) -> Ended:
-    """Do the task in a fresh interpreter."""
+    """Do the task in a new interpreter."""
     import subprocess
 
     # An empty entry of PYTHONPATH is the working folder, whose modules could hide those of the standard library.
     search = [str(PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     limits = str(task.memory), str(task.seconds)
-    child = subprocess.run(  # noqa: PLW1510  # the status is looked at by the caller
-        # -P: a module beside the artefact must not be imported in place of ours.
+    child = subprocess.run(  # noqa: PLW1510  # the caller looks at the status
+        # -P: a module in the working folder must not be imported in place of ours.
         [sys.executable, "-P", "-m", "analyzers.child", task.reader, str(task.target), *limits],
         input=b"\0".join(os.fsencode(path) for path in task.paths),
         capture_output=True,
@@ -72,7 +81,7 @@ def started(task: Task) -> Ended:
 
 
 def forked(task: Task) -> Ended:
-    """Do the task in a copy of this process, whose own memory does not count."""
+    """Do the task in a copy of this process, whose present memory does not count against the limit."""
     reading, writing = os.pipe()
     own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     process = os.fork()
@@ -82,17 +91,20 @@ def forked(task: Task) -> Ended:
     os.close(writing)
     try:
         with os.fdopen(reading, "rb") as pipe:
-            told = pipe.read()
+            message = pipe.read()
         _, status = os.waitpid(process, 0)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: no child may go on reading unseen
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         raise
-    return Ended(os.waitstatus_to_exitcode(status), told)
+    return Ended(os.waitstatus_to_exitcode(status), message)
 
 
 def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
-    """What the forked process does; nothing that its parent had begun, such as text not yet written, must go on."""
+    """Do the task in the forked process and leave without cleaning up.
+
+    Nothing that the parent had begun may go on here: text that waits in a buffer would be written twice.
+    """
     status = CRASHED
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -101,60 +113,61 @@ def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
             os.dup2(nowhere, stream)
         sys.stdout = sys.stderr = os.fdopen(nowhere, "w")
         limit_self(own + task.memory, task.seconds)
-        status, told = done(task)
-        os.write(pipe, told)
-    except BaseException as error:  # noqa: BLE001  # nobody else would tell of it
+        status, message = perform(task)
+        os.write(pipe, message)
+    except BaseException as error:  # noqa: BLE001  # the parent sees only what is written here
         os.write(pipe, f"{type(error).__name__}: {error}".encode(errors="replace"))
     finally:
         os._exit(status)
 
 
 def explain(ended: Ended, task: Task) -> WorkbenchError:
-    """The error that a child's end stands for."""
+    """Return the error that a child's end stands for."""
     name = str(task.paths[0]) if len(task.paths) == 1 else f"{task.paths[0].parent} ({len(task.paths)} files)"
     if ended.status == FAILED:
-        told = msgspec.json.decode(ended.told)
+        error = msgspec.json.decode(ended.message)
         kinds = {kind.__name__: kind for kind in (HostileInput, LimitExceeded)}
-        return kinds.get(told["kind"], InputError)(f"{name}: {told['message']}", told["hint"])
+        return kinds.get(error["kind"], InputError)(f"{name}: {error['message']}", error["hint"])
     if ended.status in (-signal.SIGXCPU, -signal.SIGKILL):
         return LimitExceeded(
-            f"{name}: reading took more than {task.seconds} s of processor time", "is it a real recording?"
+            f"{name}: reading took more than {task.seconds} s of processor time",
+            "check that it is a real recording: those take far less",
         )
-    complaint = ended.told.decode(errors="replace").strip().splitlines() or ["no message"]
-    if b"MemoryError" in ended.told:
+    lines = ended.message.decode(errors="replace").strip().splitlines() or ["no message"]
+    if b"MemoryError" in ended.message:  # from a traceback of Python, not a sentence of ours
         return LimitExceeded(
-            f"{name}: reading needs more than {task.memory >> 20} MiB of memory",
+            f"{name}: reading needs more than {size(task.memory)} of memory",
             "raise --max-memory if you trust the file",
         )
     return InputError(
-        f"{name}: the reader failed: {complaint[-1]}", "report it with the file, or with its first kilobyte"
+        f"{name}: the reader failed: {lines[-1]}", "report this with the file, or with its first kilobyte"
     )
 
 
-def done(task: Task) -> tuple[int, bytes]:
-    """Read and write; the exit status, and what there is to say."""
+def perform(task: Task) -> tuple[int, bytes]:
+    """Read and write; return the exit status and, where that failed, the error as JSON."""
     try:
         write(task.target, *importlib.import_module(task.reader).read(list(task.paths)))
     except WorkbenchError as error:
-        told = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
+        failure = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
     except (OSError, EOFError) as error:
-        told = {"kind": "InputError", "message": str(error), "hint": "was the file copied whole?"}
+        failure = {"kind": "InputError", "message": str(error), "hint": "check that the file was copied whole"}
     except RecursionError:
-        told = {"kind": "HostileInput", "message": "nested too deeply", "hint": "no recorder writes such a file"}
+        failure = {"kind": "HostileInput", "message": "nested too deeply", "hint": "no recorder writes such a file"}
     else:
         return DONE, b""
-    return FAILED, msgspec.json.encode(told)
+    return FAILED, msgspec.json.encode(failure)
 
 
 def write(folder: Path, columns: Mapping[str, "np.ndarray[Any, Any]"], meta: dict[str, Any]) -> None:
-    """Lay columns down as `store.Columns` finds them; `meta.json` comes last and marks the set as whole."""
+    """Write columns as `store.Columns` reads them; `meta.json` comes last and marks the set as complete."""
     for name, column in columns.items():
         np.save(folder / f"{name}.npy", column, allow_pickle=False)
     (folder / "meta.json").write_bytes(msgspec.json.encode(meta | {"__columns__": list(columns)}))
 
 
 def limit_self(memory: int, seconds: int) -> None:
-    """Bound this process's address space (bytes) and processor time (seconds), before any input is opened."""
+    """Limit this process's address space (bytes) and processor time (seconds); it writes no core files."""
     for kind, limit in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)):
         _, hard = resource.getrlimit(kind)
         wanted = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
@@ -162,12 +175,12 @@ def limit_self(memory: int, seconds: int) -> None:
 
 
 def main(reader: str, target: str, memory: str, seconds: str) -> int:
-    """The reading process that was started afresh; the paths come on stdin."""
-    importlib.import_module(reader)  # what it imports is not the input's to pay for
+    """Do a task in a new interpreter and return the exit status; the paths come on stdin, separated by zero bytes."""
+    importlib.import_module(reader)  # before the limit: imports are not the input's fault
     limit_self(int(memory), int(seconds))
     paths = [Path(os.fsdecode(name)) for name in sys.stdin.buffer.read().split(b"\0")]
-    status, told = done(Task(reader, Path(target), paths, int(memory), int(seconds)))
-    sys.stdout.buffer.write(told)
+    status, message = perform(Task(reader, Path(target), paths, int(memory), int(seconds)))
+    sys.stdout.buffer.write(message)
     return status
 
 

@@ -1,4 +1,4 @@
-"""Errors that a user sees: what went wrong, and what to do about it.
+"""The errors that a user sees: what went wrong, and a hint at what to do about it.
 
 WorkbenchError
 ├── InputError         missing, unreadable, or of no known kind
@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """What the exit status tells a script."""
+    """The exit status of a command, for scripts."""
 
     OK = 0
     FINDINGS = 1

@@ -57,7 +57,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact behind a finding; `source` is the file it was read from, `line` a place in the user's code."""
+    """One fact behind a finding; `source` is the file it was read from, `line` a line of the user's code."""
 
     text: str
     source: str = ""
@@ -65,7 +65,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something worth knowing. `id` is stable between runs; `next` is the next thing to try."""
+    """Something worth knowing: what happened (`title`), the evidence (`why`) and what to do (`next`).
+
+    `id` is stable between runs and versions; `confidence` is 0 to 1.
+    """
 
     id: str
     severity: Severity
@@ -90,27 +93,27 @@ class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
     data: Data_co
 
     def table(self, name: str) -> "pd.DataFrame":
-        """The list `data.<name>` as a table, one row an item."""
+        """Return the list `data.<name>` as a table, one row per item."""
         import pandas as pd
 
         return pd.DataFrame(msgspec.to_builtins(getattr(self.data, name)))
 
     def json(self) -> bytes:
-        """The document as UTF-8 JSON, in a stable order."""
+        """Return the document as UTF-8 JSON, in a stable order."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
     def lead(self) -> Finding | None:
-        """The finding that the verdict rests on; None where nothing is out of line."""
+        """Return the finding that the verdict rests on; None where there is no fault."""
         first = self.findings[0] if self.findings else None
         return first if first and first.severity is not Severity.INFO else None
 
     def worst(self) -> Severity | None:
-        """The highest severity among the findings."""
+        """Return the highest severity among the findings; None without any."""
         return max((f.severity for f in self.findings), key=lambda s: s.weight, default=None)
 
 
 def tool_version() -> str:
-    """The installed version; `0` in a tree that was never installed."""
+    """Return the installed version; `0` in a tree that was never installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -120,12 +123,12 @@ def tool_version() -> str:
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings, the one to look at first in front."""
+    """Return findings in the order to look at them: the most severe and most certain first."""
     return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence, f.id))
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding an id: the latest of the most severe speaks for the ranks of all."""
+    """Return one finding per id; of several with the same id the latest of the most severe stands for all ranks."""
     by_id: dict[str, list[Finding]] = {}
     for finding in findings:
         by_id.setdefault(finding.id, []).append(finding)
@@ -133,6 +136,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def merge(same: Sequence[Finding]) -> Finding:
+    """Return one finding for several with the same id: the latest of the most severe, with the ranks of all."""
     first = max(same, key=lambda finding: (finding.severity.weight, finding.step or 0))
     others = [finding for finding in same if finding is not first]
     ranks = sorted({rank for finding in same for rank in finding.ranks})
@@ -142,11 +146,11 @@ def merge(same: Sequence[Finding]) -> Finding:
 
 
 def status_of(findings: Sequence[Finding]) -> Status:
-    """The status that a verdict resting on these findings has."""
+    """Return the status of a verdict that rests on these findings."""
     worst = max((f.severity.weight for f in findings), default=0)
     return (Status.OK, Status.WARNING, Status.ERROR)[worst]
 
 
 def json_schema(report: type[Any]) -> dict[str, Any]:
-    """JSON Schema of a report type such as `Report[MemoryData]`."""
+    """Return the JSON Schema of a report type such as `Report[MemoryData]`."""
     return msgspec.json.schema(report)

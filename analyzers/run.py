@@ -1,7 +1,10 @@
-"""Which artefacts lie in a folder: kind, rank and step of each, in every layout that PyTorch jobs leave behind.
+"""Which artefacts are in a folder: kind, rank and step of each, in every layout that PyTorch jobs leave behind.
 
-Names are hints, contents decide: torchtitan alone has renamed its folders three times, so the walk looks at every file
-and tells a pickle's or a JSON file's kind by the keys near its beginning.
+    run = discover(Path("outputs"))
+    run.of(Kind.SNAPSHOT)  # the memory snapshots, ordered by step and rank
+
+Names are hints, contents decide: torchtitan alone has renamed its folders three times. So every file is looked at, and
+the keys near the beginning of a pickle or JSON file say what it is.
 """
 
 import os
@@ -19,19 +22,17 @@ from analyzers.errors import InputError, WorkbenchError
 from analyzers.report import Evidence, Finding, Input, Severity
 
 HEAD_BYTES = 1 << 16
-"""How much of a file is looked at to tell its kind."""
+"""How much of a file is read to recognise its kind."""
 FILES_AT_MOST = 500_000
 SKIPPED_FOLDERS = {"checkpoint", "previous", "__pycache__", ".git", ".venv", "node_modules"}
 
 STEP = re.compile(r"(?:iteration|step)_(\d+)(_exit)?")
 SNAPSHOT_SEGMENTS = re.compile(rb"segments|device_traces|segment_pool_id|segment_type")
 CONSOLE = re.compile(rb"^[^{\n]{0,40}\[(?:titan|trainer)\] \d{4}-\d\d-\d\d |step:\s+\d+[^\n]{1,40}loss:", re.MULTILINE)
-"""Lines of a trainer's console."""
+"""Lines that torchtitan or our trainer print on the console."""
 FLIGHT_KEYS = re.compile(rb"pg_config|record_id|pg_status|nccl_comm_state")
-
-
 DEBUG_SERVER = re.compile(rb"Torch Distributed Debug Server|^=== Rank \d+: http|Exception: KeyError\(\('")
-"""Any page of PyTorch's debug server, texts that it writes by itself, and its page of a failed table."""
+"""Any page of PyTorch's debug server, the texts that it writes to files, and the page of a table that failed."""
 
 
 class Kind(StrEnum):
@@ -58,16 +59,16 @@ DEBUG_PAGES = (
     (re.compile(rb"<h2>Groups</h2>|^=== FR Trace", re.MULTILINE), Kind.FLIGHT),
     (re.compile(rb"/handler/\w*trace_json\b.*(?:pg_config|record_id|pg_status)", re.DOTALL), Kind.FLIGHT),
 )
-"""What tells pages of the debug server that hold something of each rank."""
+"""The pages of the debug server that have something of each rank."""
 ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_LOG)
-"""The kinds that answer a question on their own; the others help."""
+"""The kinds that answer a question on their own; the others add to them."""
 TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.TENSORBOARD, Kind.LOG)
-"""The kinds that tell of steps, the most telling first."""
+"""The kinds that record steps, the most detailed first."""
 
 
 @dataclass(frozen=True)
 class Artefact:
-    """A file of a known kind. `exit`: written because the job died; `step` is then the last finished one."""
+    """A file of a known kind. `exit`: it was written because the job died; `step` is then the last finished one."""
 
     path: Path
     kind: Kind
@@ -76,8 +77,8 @@ class Artefact:
     exit: bool = False
     bytes: int = 0
 
-    def given(self) -> Input:
-        """The file as a report names it."""
+    def as_input(self) -> Input:
+        """Return the file as a report names it."""
         return Input(str(self.path), str(self.kind), self.rank, self.step, self.bytes)
 
 
@@ -89,11 +90,11 @@ class Run:
     artefacts: tuple[Artefact, ...]
 
     def of(self, *kinds: Kind) -> list[Artefact]:
-        """The artefacts of these kinds, in order of step, then rank, then path."""
+        """Return the artefacts of these kinds, in order of step, then rank, then path."""
         return [a for a in self.artefacts if a.kind in kinds]
 
     def manifest(self) -> dict[str, Any]:
-        """`run.json` as a dict; empty when there is none or it cannot be read."""
+        """Return `run.json` as a dict; empty when there is none or it cannot be read."""
         for artefact in self.of(Kind.MANIFEST):
             try:
                 return dict(msgspec.json.decode(artefact.path.read_bytes()))
@@ -103,33 +104,37 @@ class Run:
 
 
 def discover(path: Path) -> Run:
-    """Everything of a known kind at `path`.
+    """Return every artefact of a known kind at `path`, a run folder or a single file.
 
     Raises:
-        InputError: Nothing is there, or nothing of a known kind.
+        InputError: There is no such path, nothing of a known kind, or too many files to look at.
     """
     if not path.exists():
         raise InputError(f"{path}: no such file or folder", "give a run folder, or one of its artefacts")
     try:
-        found = [artefact for file in files_below(path) if (artefact := identify(file))]
+        artefacts = [artefact for file in files_below(path) if (artefact := identify(file))]
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}", "check the permissions") from error
-    if not found:
+    if not artefacts:
         raise InputError(f"{path}: nothing of a known kind", hint_for(path))
-    found.sort(key=lambda a: (a.step or 0, -1 if a.rank is None else a.rank, str(a.path)))
-    return Run(path, tuple(found))
+    artefacts.sort(key=lambda a: (a.step or 0, -1 if a.rank is None else a.rank, str(a.path)))
+    return Run(path, tuple(artefacts))
 
 
 def hint_for(path: Path) -> str:
-    """What to give instead of a file, or of files in a folder, of no known kind."""
+    """Return what to give instead of files of no known kind."""
     texts = (file for file in files_below(path) if file.name.removesuffix(".gz").endswith((".html", ".htm", ".txt")))
     if any(DEBUG_SERVER.search(head_of(file)) for file in texts):
-        return "of PyTorch's debug server save /fr_trace_json, /stacks and /pyspy_dump: only these tell who waits where"
+        return "save /fr_trace_json, /stacks and /pyspy_dump of PyTorch's debug server: only they show who waits"
     return "known are memory snapshots, profiler traces, Flight Recorder dumps, step logs and consoles (.gz of each)"
 
 
 def files_below(root: Path) -> Iterator[Path]:
-    """Every file at or below `root`, but its writers' own, without following links to folders."""
+    """Yield every file at or below `root`, without hidden files, checkpoints and links to folders.
+
+    Raises:
+        InputError: There are more than FILES_AT_MOST.
+    """
     if root.is_file():
         yield root
         return
@@ -144,7 +149,7 @@ def files_below(root: Path) -> Iterator[Path]:
 
 
 def identify(path: Path) -> Artefact | None:
-    """What a file is, or None; a job that is still writing may have taken it away meanwhile."""
+    """Return what a file is; None for an unknown kind, or where a running job has just removed it."""
     try:
         kind = kind_of(path) if path.is_file() else None
         size = path.stat().st_size
@@ -157,24 +162,24 @@ def identify(path: Path) -> Artefact | None:
 
 
 def rank_of(path: Path) -> int | None:
-    """The rank that a file's name, else its folder's, speaks of."""
-    if found := re.search(r"^(\d{6})_step_", path.name):
-        return int(found[1])
+    """Return the rank in a file's name, else in its folder's."""
+    if match := re.search(r"^(\d{6})_step_", path.name):
+        return int(match[1])
     named = re.search(r"rank[_-]?(\d+)", path.name) or re.search(r"(?:stacks|groups|exit|p2p)_(\d+)\.", path.name)
     named = named or re.search(r"global_rank_(\d+)", path.name) or re.search(r"rank[_-]?(\d+)", path.parent.name)
     return int(named[1]) if named else None
 
 
 def step_of(path: Path) -> tuple[int | None, bool]:
-    """The step, and whether the job died there, from the nearest folder, which alone tells an exit, else the name."""
+    """Return the step, and whether the job died in the next one: by the nearest folder that has it, else the name."""
     for part in (*reversed(path.parts[-4:-1]), path.name):
-        if found := STEP.search(part):
-            return int(found[1]), bool(found[2])
+        if match := STEP.search(part):
+            return int(match[1]), bool(match[2])
     return None, False
 
 
 def kind_of(path: Path) -> Kind | None:
-    """The kind of a file, by its name where that is ours alone, else by its beginning."""
+    """Return the kind of a file: by a name that only one writer uses, else by its content."""
     return kind_by_name(path) or kind_by_content(head_of(path))
 
 
@@ -193,16 +198,18 @@ NAMES = tuple(
         (r".*global_rank_\d+\..*\.jsonl", Kind.STRUCTURED_LOG),
     )
 )
-"""File names that say all."""
+"""File names that only one writer uses."""
 
 
 def kind_by_name(path: Path) -> Kind | None:
+    """Return the kind that a file's name alone says."""
     if path.parent.name == "steps" and path.suffix == ".jsonl":
         return Kind.STEPS
     return next((kind for pattern, kind in NAMES if pattern.fullmatch(path.name)), None)
 
 
 def kind_by_content(head: bytes) -> Kind | None:
+    """Return the kind of a file by its first bytes."""
     if head.startswith(b"\x80"):
         return pickled_kind(head)
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
@@ -214,6 +221,7 @@ def kind_by_content(head: bytes) -> Kind | None:
 
 
 def json_kind(text: bytes) -> Kind | None:
+    """Return the kind of a JSON text by the keys near its beginning."""
     if b'"log_type"' in text and b'"log_type_name"' in text:
         return Kind.STRUCTURED_LOG
     if b'"workbench.step' in text:
@@ -224,7 +232,7 @@ def json_kind(text: bytes) -> Kind | None:
 
 
 def pickled_kind(head: bytes) -> Kind | None:
-    """Snapshot or Flight Recorder dump, whichever's keys come first; the same keys name them in JSON."""
+    """Return whether a pickle is a snapshot or a Flight Recorder dump, by whose keys come first (also in JSON)."""
     flight = FLIGHT_KEYS.search(head)
     if SNAPSHOT_SEGMENTS.search(head, 0, flight.start() if flight else len(head)):
         return Kind.SNAPSHOT
@@ -232,7 +240,7 @@ def pickled_kind(head: bytes) -> Kind | None:
 
 
 def head_of(path: Path) -> bytes:
-    """The first bytes, inflated if gzipped; empty when they cannot be read."""
+    """Return the first bytes of a file, inflated if gzipped; empty when the gzip is damaged."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     if not head.startswith(b"\x1f\x8b"):
@@ -244,7 +252,7 @@ def head_of(path: Path) -> bytes:
 
 
 def newest_step(artefacts: Sequence[Artefact]) -> list[Artefact]:
-    """Of artefacts at several steps those of the last one; those of an exit come after all others."""
+    """Return the artefacts of the last step; those written on an exit count as last."""
     if not artefacts:
         return []
     last = max((a.exit, a.step or 0) for a in artefacts)
@@ -252,23 +260,23 @@ def newest_step(artefacts: Sequence[Artefact]) -> list[Artefact]:
 
 
 def selected(artefacts: Sequence[Artefact], rank: int | None, step: int | None) -> list[Artefact]:
-    """The artefacts of a rank and a step; None takes all.
+    """Return the artefacts of a rank and a step; None takes all.
 
     Raises:
         InputError: There is none.
     """
-    chosen = [a for a in artefacts if rank in (None, a.rank) and step in (None, a.step)]
-    if not chosen:
-        raise InputError("nothing of this rank and step", "leave out --rank or --step to see what there is")
-    return chosen
+    matching = [a for a in artefacts if rank in (None, a.rank) and step in (None, a.step)]
+    if not matching:
+        raise InputError("nothing of this rank and step", "leave out --rank or --step to see which there are")
+    return matching
 
 
 def unreadable(artefact: Artefact, room: str, error: WorkbenchError) -> Finding:
-    """One bad file among many is a finding of the room that wanted it."""
+    """Return the finding of a room on one damaged file: it must not hide what the others show."""
     return Finding(
         id=f"{room}.unreadable",
         severity=Severity.WARNING,
-        title="A file could not be read",
+        title="a file could not be read",
         why=error.message,
         next=error.hint,
         ranks=[] if artefact.rank is None else [artefact.rank],

@@ -1,9 +1,9 @@
-"""Artefact -> columns: read in a child process under limits, kept as `.npy` files, memory-mapped by everyone else.
+"""Artefacts -> columns: read in a child process under limits, kept as `.npy` files, memory-mapped by everybody else.
 
 A reader is a module with `VERSION: int` and `read(paths: list[Path]) -> tuple[dict[str, ndarray], dict]`: the columns
 and a JSON-able `meta`. It is named by its dotted path because this floor must not import the rooms above it.
-Artefacts can be hostile and huge. The child limits itself before it opens one, executes nothing, and what it wrote
-is found again by the files' identity (path, size, time of change) and the reader's version.
+Artefacts can be hostile and huge. The child limits itself before it opens one and executes nothing. What it wrote is
+cached under the identity of the files (path, size, time of change) and the reader's version.
 """
 
 import importlib
@@ -23,14 +23,18 @@ from analyzers.errors import InputError, LimitExceeded, WorkbenchError
 CACHE_BYTES = 4 << 30
 """What the cache may hold; the entries used longest ago go first."""
 SCRATCH = "reading-"
+"""Prefix of the folders that children are writing to."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to read: what every analyzer takes beside its files.
+    """How to read: the options that every analyzer takes beside its files.
 
-    `jobs` children run at once; `max_memory` bounds all of them together, in bytes. None picks a bound for each from
-    its file's size. `peak_flops` are the operations a second of a device that no table knows.
+        memory.analyze(snapshots, store.Options(rank=3, max_memory=4 << 30))
+
+    `rank` and `step` select what is analysed; None: everything. `jobs` children read at the same time; `max_memory`
+    (bytes) bounds all of them together, None bounds each by its file's size. `cache=False` leaves nothing on the disk.
+    `peak_flops` are the floating-point operations per second of a device that is in no table.
     """
 
     rank: int | None = None
@@ -42,7 +46,7 @@ class Options:
 
 
 class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
-    """The columns of an artefact, memory-mapped on first use, and its `meta`."""
+    """The columns of an artefact by name, memory-mapped on first use, and its `meta`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,7 +70,7 @@ class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
 
 
 def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> Columns:
-    """The columns of one artefact, which may lie in several files.
+    """Return the columns of one artefact, which may consist of several files.
 
     Raises:
         InputError: A file is missing, damaged, hostile, or needs more than the limits allow.
@@ -95,28 +99,29 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> 
 def load_many(
     artefacts: Sequence[Sequence[Path]], reader: str, options: Options | None = None
 ) -> list[Columns | WorkbenchError]:
-    """Each artefact's columns, or why it could not be read: one bad file does not stop the rest.
+    """Return each artefact's columns, or the error: one bad file does not stop the others.
 
-    Children that run at once share `max_memory` evenly; what its share is too small for is read again, alone.
+    Children that run at the same time share `max_memory` evenly; an artefact that needs more is read again, alone.
     """
     from concurrent.futures import ThreadPoolExecutor
 
     options = options or Options()
     workers = max(1, min(options.jobs, len(artefacts)))
     if workers == 1:
-        return [attempt(paths, reader, options) for paths in artefacts]
+        return [load_or_error(paths, reader, options) for paths in artefacts]
     shared = replace(options, max_memory=options.max_memory and options.max_memory // workers)
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        loaded = list(pool.map(lambda paths: attempt(paths, reader, shared), artefacts))
+        loaded = list(pool.map(lambda paths: load_or_error(paths, reader, shared), artefacts))
     if shared.max_memory is None:
         return loaded
     return [
-        attempt(paths, reader, options) if isinstance(one, LimitExceeded) else one
-        for paths, one in zip(artefacts, loaded, strict=True)
+        load_or_error(paths, reader, options) if isinstance(result, LimitExceeded) else result
+        for paths, result in zip(artefacts, loaded, strict=True)
     ]
 
 
-def attempt(paths: Sequence[Path], reader: str, options: Options) -> Columns | WorkbenchError:
+def load_or_error(paths: Sequence[Path], reader: str, options: Options) -> Columns | WorkbenchError:
+    """Return the columns of an artefact, or the error that reading it raised."""
     try:
         return load(paths, reader, options)
     except WorkbenchError as error:
@@ -126,10 +131,10 @@ def attempt(paths: Sequence[Path], reader: str, options: Options) -> Columns | W
 def load_set(
     paths: Sequence[Path], reader: str, options: Options | None = None
 ) -> list[tuple[list[int], Columns | WorkbenchError]]:
-    """Many small files through one child: [(their numbers in `paths`, columns)].
+    """Read many small files in one child; return [(indices into `paths`, columns)].
 
-    Readers of sets report damaged files in `meta`. Should one take the child down, its half is read in halves again, so
-    that one of thousands costs a few children more.
+    Readers of sets report damaged files in `meta`. Where a file makes the child fail, the set is halved until the file
+    is alone, so that one bad file of 1000 costs about 20 more children.
     """
     return load_part(list(range(len(paths))), paths, reader, options) if paths else []
 
@@ -137,22 +142,28 @@ def load_set(
 def load_part(
     numbers: list[int], paths: Sequence[Path], reader: str, options: Options | None
 ) -> list[tuple[list[int], Columns | WorkbenchError]]:
-    found = attempt([paths[number] for number in numbers], reader, options or Options())
-    if len(numbers) == 1 or not isinstance(found, WorkbenchError):
-        return [(numbers, found)]
+    """Read the files with these indices in one child, or in halves where that fails."""
+    result = load_or_error([paths[number] for number in numbers], reader, options or Options())
+    if len(numbers) == 1 or not isinstance(result, WorkbenchError):
+        return [(numbers, result)]
     half = len(numbers) // 2
-    return [one for part in (numbers[:half], numbers[half:]) for one in load_part(part, paths, reader, options)]
+    halves = (numbers[:half], numbers[half:])
+    return [loaded for part in halves for loaded in load_part(part, paths, reader, options)]
 
 
 def cache_folder() -> Path:
-    """`$WORKBENCH_CACHE`, else `torch-workbench` in the user's cache folder."""
-    if chosen := os.environ.get("WORKBENCH_CACHE"):
-        return Path(chosen)
+    """Return `$WORKBENCH_CACHE`, else `torch-workbench` in the user's cache folder."""
+    if folder := os.environ.get("WORKBENCH_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch-workbench"
 
 
 def cache_key(paths: Sequence[Path], reader: str) -> str:
-    """Changes when a file or the reader's version does."""
+    """Return the name of a cache entry, which changes with any of the files and with the reader's version.
+
+    Raises:
+        InputError: A file is missing.
+    """
     import hashlib  # openssl: megabytes that the child can do without, like the other late imports here
 
     module = importlib.import_module(reader)
@@ -167,7 +178,7 @@ def cache_key(paths: Sequence[Path], reader: str) -> str:
 
 
 def keep(scratch: Path, entry: Path) -> None:
-    """Publish what a child wrote; whoever comes second finds the entry there and loses nothing."""
+    """Publish what a child wrote, in one step; if another process was faster, its entry is as good."""
     try:
         scratch.rename(entry)
     except OSError:
@@ -176,7 +187,7 @@ def keep(scratch: Path, entry: Path) -> None:
 
 
 def detached(scratch: Path) -> Columns:
-    """Columns whose files are gone from the disk already; the mappings keep them readable."""
+    """Return columns that stay readable when their files are deleted, because all are mapped already."""
     columns = Columns(scratch)
     for name in columns:
         columns[name]
@@ -184,7 +195,10 @@ def detached(scratch: Path) -> Columns:
 
 
 def prune(folder: Path, limit: int) -> None:
-    """Delete the entries used longest ago until the rest fits into `limit` bytes; others may do the same meanwhile."""
+    """Delete the entries used longest ago until the rest fits into `limit` bytes; the newest one always stays.
+
+    Other processes may do the same at the same time, so a file that has disappeared is no error.
+    """
     entries = sorted((known for path in folder.iterdir() if (known := entry_of(path))), reverse=True)
     total = 0
     for number, (_, size, path) in enumerate(entries):
@@ -194,7 +208,7 @@ def prune(folder: Path, limit: int) -> None:
 
 
 def entry_of(path: Path) -> tuple[float, int, Path] | None:
-    """(last used, bytes, path) of an entry; None for what is being read into, or has just gone."""
+    """Return (last used, bytes, path) of an entry; None for one that is being written, or was just deleted."""
     if path.name.startswith(SCRATCH) or not (path / "meta.json").exists():
         return None
     try:

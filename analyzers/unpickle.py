@@ -1,4 +1,8 @@
-"""Pickles as data only: builtin containers, no imports, no calls."""
+"""Read pickles as data only: builtin containers, no imports, no calls.
+
+A pickle is a program; opening a stranger's with `pickle.load` runs it. Memory snapshots and Flight Recorder dumps are
+pickles of plain dicts, lists, numbers and texts, so refusing everything else loses nothing.
+"""
 
 import gc
 import pickle
@@ -12,23 +16,33 @@ from analyzers.errors import HostileInput, InputError, WorkbenchError
 class DataUnpickler(pickle.Unpickler):
     """Refuses every opcode that would import, call or look something up.
 
-    It costs nothing: recorders write only builtins, so neither method runs on an honest file. What it does not stop
-    is a pickle that takes too much memory or time; `store` reads in a child process with limits for that.
+    It costs nothing, as neither method runs on an honest file. A pickle that takes too much memory or time is stopped
+    by the limits of the child process that `store` reads in.
     """
 
     def find_class(self, module: str, name: str) -> NoReturn:
+        """Refuse to import.
+
+        Raises:
+            HostileInput: Always.
+        """
         raise HostileInput(
             f"the pickle asks to import {module}.{name}",
             "PyTorch's recorders write plain data only; do not open this file with pickle.load",
         )
 
     def persistent_load(self, pid: object) -> NoReturn:  # noqa: ARG002  # the name is the interface's
+        """Refuse to look up an object by its persistent id.
+
+        Raises:
+            HostileInput: Always.
+        """
         raise HostileInput("the pickle refers to an object outside itself", "PyTorch's recorders write plain data only")
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Building millions of containers is three times faster while the collector does not re-scan them."""
+    """Pause the garbage collector: building millions of containers is three times faster without its scans."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -39,7 +53,7 @@ def gc_paused() -> Iterator[None]:
 
 
 class Stream(Protocol):
-    """What an unpickler needs to read from; without a `peek` beside it, as BytesIO is, it is three times slower."""
+    """What an unpickler reads from. Give it a `peek` too: without one, as of BytesIO, reading is three times slower."""
 
     def read(self, count: int, /) -> bytes: ...
 
@@ -47,11 +61,11 @@ class Stream(Protocol):
 
 
 def load(stream: Stream) -> Any:
-    """The object in a pickle.
+    """Return the object in a pickle.
 
     Raises:
-        HostileInput: It asks for code.
-        InputError: It is damaged or no pickle at all.
+        HostileInput: The pickle asks for code.
+        InputError: The pickle is damaged, or no pickle at all.
     """
     with gc_paused():
         try:
@@ -60,5 +74,5 @@ def load(stream: Stream) -> Any:
             raise
         except Exception as error:  # a damaged pickle raises nearly anything
             raise InputError(
-                f"not a readable pickle: {error or type(error).__name__}", "was the file copied whole?"
+                f"not a readable pickle: {error or type(error).__name__}", "check that the file was copied whole"
             ) from error

@@ -96,4 +96,4 @@ def traces_diff(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
 def trace_inputs(a: Run, b: Run, traces: TraceDiff | None) -> list[Input]:
     """Return the traces that were compared."""
     compared = (a, b) if traces else ()
-    return [trace.given() for source in compared for trace in run.newest_step(source.of(Kind.TRACE))]
+    return [trace.as_input() for source in compared for trace in run.newest_step(source.of(Kind.TRACE))]

@@ -44,7 +44,7 @@ def report_of(context: HangContext, dumps: DumpSet, causes: list[Cause]) -> Repo
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[artefact.given() for artefacts in dumps.rounds for artefact in artefacts],
+        inputs=[artefact.as_input() for artefacts in dumps.rounds for artefact in artefacts],
         verdict=verdict(context, causes),
         findings=ranked(finding_of(context, cause) for cause in causes) + unreadable_dumps(job),
         data=HangData(

@@ -131,4 +131,4 @@ def inputs(run: Run, rooms: RoomReports) -> list[Input]:
     # Two rooms may read one file, such as a step log.
     read = {given.path: given for report in rooms.reports() for given in report.inputs}
     own = run.of(Kind.MANIFEST, Kind.ERROR, Kind.EXIT, Kind.COLLECTION)
-    return [*read.values(), *(artefact.given() for artefact in own)]
+    return [*read.values(), *(artefact.as_input() for artefact in own)]

@@ -65,7 +65,7 @@ def analyze(
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[artefact.given() for artefact in inputs],
+        inputs=[artefact.as_input() for artefact in inputs],
         verdict=conclusion,
         findings=findings,
         data=MemoryData(devices),

@@ -172,7 +172,7 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
     frame = first.whole()
     for other in others:
         frame = filled(frame, other.whole())
-    return steps_of(first, frame, [a.given() for source in sources for a in source.read], problems)
+    return steps_of(first, frame, [a.as_input() for source in sources for a in source.read], problems)
 
 
 def is_complete(sources: Sequence[Source]) -> bool:

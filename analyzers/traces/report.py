@@ -91,7 +91,7 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[artefact.given() for artefact in inputs],
+        inputs=[artefact.as_input() for artefact in inputs],
         verdict=verdict(accounts, findings, last.clocks if last else []),
         findings=findings,
         data=TraceData(
