@@ -27,7 +27,7 @@ from trainer.distributed import CHECKPOINT_GROUP
 from trainer.errors import CheckpointError
 
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
-"""The optimizer's state goes by names of parameters: numbers differ from mesh to mesh."""
+"""Optimizer state is keyed by the names of parameters: their numbers differ from mesh to mesh."""
 StateDict = dict[str, Any]
 """What torch saves and loads: tensors and other values, nested by name."""
 STEP_FOLDER = re.compile(r"step-(\d+)")
@@ -78,8 +78,7 @@ class Checkpointer:
             self._group = dist.new_group(backend="gloo", group_desc=CHECKPOINT_GROUP)
 
     def load(self) -> Path | None:
-        """Resume from the newest checkpoint, or start from initial_load_path; returns the path that was loaded, or
-        None.
+        """Resume from the newest checkpoint, or start from initial_load_path; returns what was loaded, or None.
 
         Raises:
             CheckpointError: The step or path that was asked for does not exist.
@@ -151,8 +150,8 @@ class Checkpointer:
 
     def _complete_steps(self) -> list[int]:
         """Return the steps whose checkpoints were written to the end, oldest first."""
-        found = [(STEP_FOLDER.fullmatch(path.name), path) for path in self.folder.glob("step-*")]
-        return sorted(int(match[1]) for match, path in found if match and (path / ".metadata").exists())
+        matches = [(STEP_FOLDER.fullmatch(path.name), path) for path in self.folder.glob("step-*")]
+        return sorted(int(match[1]) for match, path in matches if match and (path / ".metadata").exists())
 
     def _delete_oldest(self) -> None:
         keep = self.config.keep_latest_k

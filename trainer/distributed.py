@@ -26,15 +26,15 @@ def join(config: JobConfig) -> World:
     os.environ.setdefault("MASTER_PORT", "0")
     device = own_device()
     size = int(os.environ["WORLD_SIZE"])
-    wanted = degrees(config.parallelism, size)
+    mesh_degrees = degrees(config.parallelism, size)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         timeout=timedelta(seconds=config.comm.init_timeout_seconds),
         # With a device, NCCL connects eagerly and the first collective finds a wrong setup early.
         device_id=device if device.type == "cuda" else None,
     )
-    experts = build_mesh(wanted.sparse(), device.type) if wanted.ep > 1 else None
-    return World(dist.get_rank(), size, device, wanted, build_mesh(wanted.dense(), device.type), experts)
+    experts = build_mesh(mesh_degrees.sparse(), device.type) if mesh_degrees.ep > 1 else None
+    return World(dist.get_rank(), size, device, mesh_degrees, build_mesh(mesh_degrees.dense(), device.type), experts)
 
 
 def own_device() -> torch.device:

@@ -1,24 +1,24 @@
 """Incidents that really happen: each breaks one rank of a run in one way, for learning and for tests.
 
-| name | what the rank does at `step` | what follows on gloo |
+| name | what the faulty rank does at `step` | what follows on gloo |
 |---|---|---|
-| oom | its batch is many times larger while a limit holds its memory | its forward pass cannot allocate: it fails |
-| leak | from here on it keeps what the model returns in each step | memory grows, the run completes |
+| oom | gets a batch 64 times larger, under a memory limit | its forward pass cannot allocate, and it fails |
+| leak | from here on keeps the model's output of each step | its memory grows; the run completes |
 | stuck | loops in Python | the others wait |
 | stuck_sleep | sleeps | the others wait |
-| stuck_gil | waits in C, holding the GIL, for a lock that never opens | the others wait; its Python threads stand |
-| skip | goes by an all_reduce which the others join | they wait there, it waits in its next collective |
-| mismatch_shape | brings an empty tensor to an all_reduce | it passes at once, the others wait there |
-| mismatch_type | brings an all_gather where the others all_reduce | all wait there |
+| stuck_gil | waits in C, holding the GIL, for a lock that never opens | the others wait; its Python threads stop |
+| skip | skips an all_reduce that the others call | they wait in it; it waits in its next collective |
+| mismatch_shape | calls an all_reduce with an empty tensor | it continues at once; the others wait in it |
+| mismatch_type | calls all_gather when the others call all_reduce | all wait there |
 | kill | kills itself | the others lose the connection |
-| deadlock | takes two groups in the other order | it waits in one group, the others in the other |
-| straggler | from here on computes for `seconds` more in each forward pass | the others wait; the run completes |
-| straggler_data | from here on its data come `seconds` late | the same |
-| straggler_gc | from here on collects garbage for `seconds` a step | the same |
-| nan | its weights become NaN | the loss is NaN from here on |
+| deadlock | calls collectives of two groups in reverse order | it waits in one group, the others in the other |
+| straggler | from here on computes `seconds` longer in each forward pass | the others wait; the run completes |
+| straggler_data | from here on gets its data `seconds` late | the same |
+| straggler_gc | from here on collects garbage for `seconds` in each step | the same |
+| nan | from here on its model returns NaN | the loss is NaN from here on |
 
-On gloo most mismatched sizes abort the process that receives too much, so that nothing can be asked any more; an empty
-tensor and another kind of collective hang on any number of ranks.
+On gloo most mismatched sizes abort the process that receives too much, so that it can no longer be asked for a dump. An
+empty tensor and another kind of collective hang on any number of ranks.
 """
 
 import ctypes

@@ -165,7 +165,7 @@ def tensorboard(config: JobConfig, world: World) -> "SummaryWriter | None":
 
 
 def memory_usage(device: torch.device) -> Usage:
-    """Return the peak since the recorders last reset it, which they do in each step; on a CPU since the
+    """Return the peak of this step: the recorders reset it in each step; on a CPU the peak since the
     process started.
     """
     if device.type == "cpu":

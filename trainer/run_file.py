@@ -17,7 +17,7 @@ import torch.distributed as dist
 from trainer.config import JobConfig, as_dict
 from trainer.models.decoder import model_args
 from trainer.parallel.mesh import World
-from workbench.recorders.files import RankPlace, write_json
+from workbench.recorders.files import RankInfo, write_json
 
 ARTEFACTS = ("dumps", "steps", "tb", "logs")
 
@@ -56,7 +56,7 @@ def initial_content(config: JobConfig, world: World) -> dict[str, object]:
         "backend": dist.get_backend(),
         "model": {**asdict(model_args(config)), "hidden_dim": model_args(config).hidden_dim},
         "hosts": host_names(world.size),
-        "attempt": RankPlace.here().attempt,
+        "attempt": RankInfo.here().attempt,
         "started_ns": time.time_ns(),
         "ended_ns": None,
         "status": "running",
@@ -86,8 +86,8 @@ def move_earlier_run(config: JobConfig) -> None:
     the earlier run.json belong to this run: the launcher opens them before the first rank starts.
     """
     folder = Path(config.job.dump_folder)
-    run_file, place = folder / "run.json", RankPlace.here()
-    if place.attempt > 0 or place.rank > 0 or not run_file.exists():
+    run_file, rank_info = folder / "run.json", RankInfo.here()
+    if rank_info.attempt > 0 or rank_info.rank > 0 or not run_file.exists():
         return
     ended = run_file.stat().st_mtime
     earlier = folder / "previous" / start_stamp(run_file)

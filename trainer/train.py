@@ -137,9 +137,7 @@ class Trainer:
         return self.compute.accumulation_steps * training.local_batch_size * training.seq_len
 
     def collect_garbage(self, step: int, line: StepLine) -> None:
-        """Collect garbage in the same steps on all ranks, so that they do not wait for each other's
-        collections in turn.
-        """
+        """Collect garbage in the same steps on all ranks, so that they do not wait for each other in turn."""
         if step == 1 or step % self.config.training.gc_freq == 0:
             line.tag("gc")
             with self.phase("gc"):

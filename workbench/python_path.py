@@ -46,13 +46,13 @@ def given_entries() -> list[str]:
 
 def hidden_packages(folder: str | Path, names: Iterable[str] = OUR_PACKAGES) -> list[Path]:
     """Return the modules and packages in a folder that have a name of ours; empty for the folder that holds ours."""
-    home = Path(folder).resolve()
-    if home == PACKAGE_ROOT:
+    resolved = Path(folder).resolve()
+    if resolved == PACKAGE_ROOT:
         return []
     # A folder without __init__.py hides nothing: Python prefers a regular package anywhere in its search path.
-    candidates = (path for name in names for path in (home / f"{name}.py", home / name / "__init__.py"))
-    found = [path for path in candidates if path.is_file()]
-    return [path.parent if path.name == "__init__.py" else path for path in found]
+    candidates = (path for name in names for path in (resolved / f"{name}.py", resolved / name / "__init__.py"))
+    modules = [path for path in candidates if path.is_file()]
+    return [path.parent if path.name == "__init__.py" else path for path in modules]
 
 
 def put_own_packages_first() -> None:

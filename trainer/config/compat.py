@@ -117,8 +117,8 @@ def tokens_to_sequences(key: str) -> Converter:
     """Return a conversion from tokens to sequences of training.seq_len."""
 
     def convert(value: object, written: Values) -> Translation:
-        given = written.get("training.seq_len") or written.get("training.max_context_length") or 2048
-        length, tokens = number("training.seq_len", given), number(key, value)
+        length_written = written.get("training.seq_len") or written.get("training.max_context_length") or 2048
+        length, tokens = number("training.seq_len", length_written), number(key, value)
         return Translation(key, tokens if tokens < 0 else tokens // length, f"in sequences of {length} tokens")
 
     return convert

@@ -21,17 +21,17 @@ class KeyReport:
     """What became of one key that was written."""
 
     key: str
-    """Our name of it."""
+    """Our name of the key."""
     value: Any
     cls: Class
     source: str | None = None
-    """The name that was written, where it is another."""
+    """The name that was written, if it is another one."""
     reason: str | None = None
     suggestion: str | None = None
     line: int | None = None
-    """Where it stands in the file; None for flags."""
+    """Line of the file; None for flags."""
     refused: bool = False
-    """Training without it would give another result, so it is refused."""
+    """Whether it is refused, because training without it would give another result."""
 
     def as_json(self) -> dict[str, object]:
         """Return the report as `workbench.config/1` has it: `cls` is called class, and `source` from."""

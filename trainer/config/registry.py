@@ -33,9 +33,7 @@ def from_registry(module: str, function: str) -> JobConfig:
 
 
 def search_working_folder_last() -> None:
-    """Let a registry of the user's be found in the working folder, after everything else: there it can hide
-    nothing of ours.
-    """
+    """Let a user's registry be found in the working folder, which comes last so that it hides nothing of ours."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 

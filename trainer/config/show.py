@@ -25,7 +25,7 @@ def help_text(program: str) -> str:
 
 
 def flag(option: Option) -> str:
-    """Return how a flag is written, with what stands for its value."""
+    """Return how a flag is written, with the type of its value."""
     section, _, name = option.key.partition(".")
     if option.kind is bool:
         return f"--{option.key} | --{section}.no_{name}"
@@ -47,5 +47,5 @@ def toml(config: JobConfig) -> str:
 
 
 def toml_value(value: object) -> str:
-    """Return a value as TOML. Strings, numbers, booleans and lists are written alike in JSON and TOML."""
+    """Return a value as TOML. Strings, numbers, booleans and lists are written in the same way in JSON and TOML."""
     return json.dumps(value)

@@ -59,15 +59,13 @@ class RingAttention(torch.autograd.Function):
 def gather_keys_values(k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Return keys and values of all ranks: (ranks, 2, B, N, T, H)."""
     own = torch.stack((k, v))
-    every = own.new_empty(dist.get_world_size(group), *own.shape)
-    all_gather(every.flatten(0, 1), own, group=group)
-    return every
+    keys_values_of_all = own.new_empty(dist.get_world_size(group), *own.shape)
+    all_gather(keys_values_of_all.flatten(0, 1), own, group=group)
+    return keys_values_of_all
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return the attention to a part, and the logarithm of its sum of exponentials: (B, N, T, H) and (B, N,
-    T), float32.
-    """
+    """Return attention to a part (B, N, T, H), and the logarithm of its sum of exponentials (B, N, T); float32."""
     out, weight = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, NO_DROPOUT, causal)  # noqa: SLF001
     return out.float(), weight
 

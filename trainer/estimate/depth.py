@@ -31,8 +31,9 @@ class Shallow:
         return cls(few, few + period, layers) if few + period < layers else None
 
     def peak(self, at_few: Peak, at_more: Peak) -> Peak | None:
-        """Return the same peak in the whole model, or None if the two peaks are different ones, so that a
-        category vanishes.
+        """Return the same peak in the whole model, or None if the two are not the same peak.
+
+        Then some category shrinks as layers are added, and would become negative.
         """
         times = (self.layers - self.few) / (self.more - self.few)
         names = {*at_few.categories, *at_more.categories}
@@ -62,5 +63,5 @@ def window_peaks(config: JobConfig, world: FakeWorld, args: ModelArgs) -> dict[s
 
 
 def shortened(parts: Sequence[Part], shallow: Shallow, layers: int) -> list[Part]:
-    """Return the parts with so many layers left out of each that the smallest one keeps `layers`."""
+    """Return the parts, shortened by the same number of layers, so that the smallest one has `layers`."""
     return [replace(part, layers=part.layers[: len(part.layers) - shallow.layers + layers]) for part in parts]

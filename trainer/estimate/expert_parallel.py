@@ -12,10 +12,10 @@ from trainer.parallel import expert_parallel
 
 
 class SizedProduct(torch.autograd.Function):
-    """Tokens (R, D) of several experts by their weights (E, D, F) -> (R, F): what torch's product keeps, without
+    """A product of tokens (R, D) of several experts by their weights (E, D, F) -> (R, F), with sizes but without
     values.
 
-    Torch's own product has no form without memory in float32.
+    It keeps what torch's product keeps, which has no form without memory in float32.
     """
 
     @staticmethod

@@ -66,8 +66,8 @@ def reshard_policy(parallelism: Parallelism) -> Literal["default", "always", "ne
 
     In a pipeline they stay, because every microbatch would gather them again.
     """
-    given = parallelism.fsdp_reshard_after_forward
-    return "never" if given == "default" and parallelism.pipeline_parallel_degree > 1 else given
+    policy = parallelism.fsdp_reshard_after_forward
+    return "never" if policy == "default" and parallelism.pipeline_parallel_degree > 1 else policy
 
 
 def data_parallel(config: JobConfig, world_size: int, others: int) -> tuple[int, int]:

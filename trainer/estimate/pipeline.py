@@ -107,8 +107,9 @@ def keep_part(model: Decoder, part: Part) -> Decoder:
 
 @dataclass(frozen=True)
 class Microbatch:
-    """The tensors that go through a pipeline: tokens (rows, length), then (rows, length / split, dim), at
-    last logits.
+    """The tensors that go through a pipeline.
+
+    They are tokens (rows, length), then hidden states (rows, length / split, dim), at last logits (rows, length, V).
     """
 
     rows: int

@@ -57,9 +57,7 @@ def join_fake(local: LocalProblem, rank: int, stage: int = 0) -> FakeWorld:
 
 
 def fake_world(local: LocalProblem, place: int) -> FakeWorld:
-    """Return what rank `place` of the process group is in the mesh: stage, copy, shard, position in a ring,
-    tensor part.
-    """
+    """Return the position of a rank of the process group in the mesh: stage, copy, shard, ring, tensor part."""
     degrees_wanted = degrees(replace(local.config.parallelism, expert_parallel_degree=1), local.ranks)
     experts = local.config.parallelism.expert_parallel_degree
     stage, rank = divmod(place // local.tensor, local.ranks)
@@ -128,10 +126,10 @@ def build_step(
     if not world.pipeline:
         [model] = models
         return OptimizerStep(config, world, model, build_optimizer(model, config.optimizer), phase)
-    whole = nn.ModuleList(models)
+    all_parts = nn.ModuleList(models)
     tensors = microbatch(config, models[0], world.tensor.size() if world.tensor else 1)
     schedule = build_schedule(models, parts, tensors, config, world.pipeline)
-    return PipelinedStep(config, world, whole, build_optimizer(whole, config.optimizer), phase, schedule, parts)
+    return PipelinedStep(config, world, all_parts, build_optimizer(all_parts, config.optimizer), phase, schedule, parts)
 
 
 @dataclass
@@ -231,10 +229,10 @@ class Rehearsal:
 def microbatch(config: JobConfig, model: Decoder, tensor: int) -> Microbatch:
     """Return the tensors that go through a pipeline. FSDP casts what its modules are given, autocast only products."""
     training, parallelism = config.training, config.parallelism
-    mixed, kept = getattr(torch, training.mixed_precision_param), getattr(torch, training.dtype)
+    compute_dtype, weight_dtype = getattr(torch, training.mixed_precision_param), getattr(torch, training.dtype)
     return Microbatch(
         rows=parallelism.pipeline_parallel_microbatch_size, length=training.seq_len, split=tensor, args=model.args,
-        hidden=mixed if parallelism.data_parallel_shard_degree > 1 else kept, logits=mixed,
+        hidden=compute_dtype if parallelism.data_parallel_shard_degree > 1 else weight_dtype, logits=compute_dtype,
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
-"""Tensor parallelism as PyTorch does it: weights by columns and rows, sequences split between blocks, split
-vocabulary.
+"""Tensor parallelism as PyTorch does it.
+
+Weights are split by columns and rows, sequences between the blocks, and the output by the vocabulary.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -74,8 +75,9 @@ def dense_plan() -> dict[str, ParallelStyle]:
 
 
 def mixture_plan(*, shared: bool) -> dict[str, ParallelStyle]:
-    """Return how a mixture is split: it sees all tokens and returns a part of their sum, or, if shared, its
-    own tokens.
+    """Return how a mixture of experts is split.
+
+    It sees all tokens and returns a part of their sum; if ranks share the experts, it sees and returns its own tokens.
     """
     columns: dict[str, ParallelStyle] = {f"moe.shared_experts.{name}": ColwiseParallel() for name in ("w1", "w3")}
     if shared:
@@ -87,11 +89,11 @@ def mixture_plan(*, shared: bool) -> dict[str, ParallelStyle]:
             **columns,
             "moe.shared_experts.w2": RowwiseParallel(output_layouts=TOKENS),
         }
-    whole = PrepareModuleInputOutput(
+    all_tokens = PrepareModuleInputOutput(
         input_layouts=(SEQUENCE,), desired_input_layouts=(Replicate(),),
         output_layouts=(Partial(),), desired_output_layouts=(SEQUENCE,), use_local_input=True,
     )  # fmt: skip
-    return {"moe": whole, **columns, "moe.shared_experts.w2": RowwiseParallel(output_layouts=Partial())}
+    return {"moe": all_tokens, **columns, "moe.shared_experts.w2": RowwiseParallel(output_layouts=Partial())}
 
 
 def split_loss(mesh: DeviceMesh | None) -> AbstractContextManager[None]:

@@ -94,7 +94,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             block.category = category
 
     def keep_for_backward(self) -> None:
-        """Count what the forward pass left behind without a category as activations: selective
+        """Count as activations what the forward pass left behind without a category: selective
         recomputation kept it.
         """
         for block in self._blocks.values():

@@ -103,8 +103,9 @@ def init_weights(model: Decoder, seed: int) -> None:
 
 
 def fill(name: str, full: Tensor, n_layers: int, generator: torch.Generator) -> None:
-    """Draw the values of one parameter: norms are 1; weights that write into the residual stream shrink
-    with the depth.
+    """Draw the values of one parameter.
+
+    Norms are 1; weights that write into the residual stream shrink with the depth.
     """
     if "norm" in name:
         full.fill_(1.0)

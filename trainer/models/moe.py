@@ -32,10 +32,10 @@ class Router(nn.Module):
         scores = self.gate(tokens).float().sigmoid()
         if self.force_balance:
             slots = torch.arange(len(tokens) * self.top_k, device=tokens.device)
-            chosen = slots.view(-1, self.top_k) % scores.shape[1]
+            experts = slots.view(-1, self.top_k) % scores.shape[1]
         else:
-            chosen = (scores + bias).topk(self.top_k, dim=-1).indices  # the bias chooses, but weighs nothing
-        return scores.gather(1, chosen), chosen
+            experts = (scores + bias).topk(self.top_k, dim=-1).indices  # the bias chooses, but weighs nothing
+        return scores.gather(1, experts), experts
 
 
 class Experts(nn.Module):
@@ -75,15 +75,15 @@ class MoE(nn.Module):
         self.tokens_per_expert.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Send copies of the tokens to their experts, sorted by expert, and add what comes back to the shared expert's
-        output.
+        """Add the outputs of the selected experts to that of the shared expert.
 
-        Example with 3 tokens, K = 1, experts [1, 0, 1]: `order` is [1, 0, 2], so expert 0 gets token 1 and expert 1
-        gets tokens 0 and 2; index_add puts each output back into the row of its token.
+        Copies of the tokens are sorted by expert. Example with 3 tokens, K = 1, experts [1, 0, 1]: `order` is [1, 0,
+        2], so expert 0 gets token 1 and expert 1 gets tokens 0 and 2; index_add puts each output back into the row of
+        its token.
         """
         tokens = x.flatten(0, 1)
-        weights, chosen = self.router(tokens, self.expert_bias)
-        slots = chosen.flatten()
+        weights, experts = self.router(tokens, self.expert_bias)
+        slots = experts.flatten()
         counts = slots.new_zeros(len(self.expert_bias)).scatter_add_(0, slots, torch.ones_like(slots))
         self.tokens_per_expert += counts
         # A stable sort keeps the tokens of an expert in order, so that results do not depend on the sort.

@@ -31,20 +31,21 @@ class Exchange:
         experts.register_forward_hook(self.combine)
 
     def dispatch(self, _: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Turn the tokens of this rank, for all experts, into the tokens of all ranks for this rank's experts, by
-        expert.
+        """Exchange this rank's tokens, for all experts, for the tokens of all ranks for this rank's experts.
 
-        Example on rank 0 of 2, with 2 experts each: `theirs` [[2, 1], [0, 3]] means that rank 0 sends 2 and 1 tokens to
-        experts 0 and 1, and rank 1 sends 0 and 3. They arrive by rank, as experts 0 0 1 1 1 1, and a stable sort by
-        expert keeps each rank's order.
+        Example on rank 0 of 2, with 2 experts each: `counts_by_rank` [[2, 1], [0, 3]] means that rank 0 sends 2 and 1
+        tokens to experts 0 and 1, and rank 1 sends 0 and 3. They arrive by rank, for experts 0 0 1 and 1 1 1, and a
+        stable sort by expert keeps each rank's order.
         """
         tokens, counts = inputs
-        theirs = all_to_all_single(counts, None, None, self.group).view(self.group.size(), -1)  # (ranks, own experts)
-        self.sent, self.received = split_sizes(counts.view_as(theirs).sum(1)), split_sizes(theirs.sum(1))
+        # (ranks, own experts): how many tokens each rank sends to each expert of this rank.
+        counts_by_rank = all_to_all_single(counts, None, None, self.group).view(self.group.size(), -1)
+        self.sent = split_sizes(counts.view_as(counts_by_rank).sum(1))
+        self.received = split_sizes(counts_by_rank.sum(1))
         arrived = all_to_all_single_autograd(tokens, self.received, self.sent, self.group)
-        expert = torch.arange(theirs.shape[1], device=tokens.device).repeat(len(theirs))
-        self.order = expert.repeat_interleave(theirs.flatten(), output_size=len(arrived)).argsort(stable=True)
-        return arrived[self.order], theirs.sum(0)
+        expert = torch.arange(counts_by_rank.shape[1], device=tokens.device).repeat(len(counts_by_rank))
+        self.order = expert.repeat_interleave(counts_by_rank.flatten(), output_size=len(arrived)).argsort(stable=True)
+        return arrived[self.order], counts_by_rank.sum(0)
 
     def combine(self, _: nn.Module, __: tuple[Tensor, Tensor], out: Tensor) -> Tensor:
         """Send the outputs of the experts back to the ranks and rows that the tokens came from."""

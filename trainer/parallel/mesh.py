@@ -44,9 +44,11 @@ def build_mesh(sizes: dict[str, int], device_type: str) -> DeviceMesh | None:
 
     The experts' shards are a dimension even if they are whole, because FSDP needs one.
     """
-    kept = {name: size for name, size in sizes.items() if size > 1 or name == EXPERT_SHARD}
-    mesh = init_device_mesh(device_type, tuple(kept.values()), mesh_dim_names=tuple(kept)) if kept else None
-    if mesh and EXPERT in kept:
+    dimensions = {name: size for name, size in sizes.items() if size > 1 or name == EXPERT_SHARD}
+    if not dimensions:
+        return None
+    mesh = init_device_mesh(device_type, tuple(dimensions.values()), mesh_dim_names=tuple(dimensions))
+    if EXPERT in dimensions:
         mesh[EXPERT_SHARD, EXPERT]._flatten()  # noqa: SLF001 - gradient norms then take one reduction, not two
     return mesh
 

@@ -1,4 +1,4 @@
-"""Applies all kinds of parallelism to a model, in the order that they need."""
+"""Apply all kinds of parallelism to a model, in the order that they need."""
 
 from trainer.config import ConfigError, JobConfig
 from trainer.config.sections import Compile

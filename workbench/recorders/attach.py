@@ -19,7 +19,7 @@ from types import TracebackType
 import torch
 import torch.distributed as dist
 
-from workbench.recorders.files import RankPlace
+from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.flight_recorder import FlightRecorder
 from workbench.recorders.hang.heartbeat import DONE, Heartbeat
 
@@ -30,8 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def start(folder: str | Path = "outputs", *, timeout_s: float | None = None) -> "Attached":
-    """Attach the recorders to this rank: from now on its dumps are collected into `folder`/dumps when the job hangs or
-    dies.
+    """Attach the recorders to this rank: its dumps are collected into `folder`/dumps when the job hangs or dies.
 
     `timeout_s` is the timeout of the job's collectives, by default that of its default group; dumps are taken well
     before it passes. An error that ends the script is recorded too. A second call returns the first call's object.
@@ -55,7 +54,7 @@ class Attached:
     def __init__(self, folder: Path, timeout_s: float) -> None:
         warn_without_ring()
         FlightRecorder.prepare(folder)
-        self._heartbeat = Heartbeat(folder / "steps" / f"heartbeat_{RankPlace.here().rank}.bin")
+        self._heartbeat = Heartbeat(folder / "steps" / f"heartbeat_{RankInfo.here().rank}.bin")
         self._heartbeat.beat(0, b"running")
         self.flight = FlightRecorder(folder, init_timeout_s=timeout_s, train_timeout_s=timeout_s)
         self.flight.start()
@@ -100,8 +99,9 @@ class Attached:
 
 
 def warn_without_ring() -> None:
-    """Warn if Flight Recorder is off: PyTorch reads the size of its ring when the process group is made, so
-    it is too late.
+    """Warn if Flight Recorder is off.
+
+    PyTorch has read the size of its ring by now, so it cannot be switched on any more.
     """
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     # The second name is the older one, which torch still reads.

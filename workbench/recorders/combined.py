@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
-from workbench.recorders.files import RankPlace
+from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.flight_recorder import FlightRecorder
 from workbench.recorders.memory.recorder import MemoryRecorder
 from workbench.recorders.options import RecorderOptions
@@ -37,7 +37,7 @@ class Recorders:
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         device = "cuda" if model is not None and any(p.is_cuda for p in model.parameters()) else "cpu"
-        timing = StepTable() if options.timing_breakdown and RankPlace.here().rank == 0 else None
+        timing = StepTable() if options.timing_breakdown and RankInfo.here().rank == 0 else None
         self.steps = StepRecorder(options.folder, device=device, timing=timing)
         self.flight = start_flight(options) if dist.is_initialized() and options.trace_buf_size > 0 else None
         self.traces = trace_recorder(options, device) if options.enable_profiling else None

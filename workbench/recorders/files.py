@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class RankPlace:
+class RankInfo:
     """The rank of this process in its job, from the launcher's environment variables."""
 
     rank: int
@@ -21,11 +21,11 @@ class RankPlace:
     attempt: int
 
     @classmethod
-    def here(cls) -> "RankPlace":
-        """Return the place of this process, from RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and
-        TORCHELASTIC_RESTART_COUNT.
+    def here(cls) -> "RankInfo":
+        """Return the rank of this process.
 
-        A process without these variables is rank 0 of 1.
+        It reads RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and TORCHELASTIC_RESTART_COUNT; without them it is rank
+        0 of 1.
         """
         number = {
             name: int(os.environ.get(name, default))

@@ -29,9 +29,7 @@ def llama3_405b() -> JobConfig:
 
 
 def large(flavor: str, batch: int, length: int) -> JobConfig:
-    """Return the configuration of a size that needs many devices; `length` is in tokens, `batch` in
-    sequences of a rank.
-    """
+    """Return the configuration of a size that needs many devices: tokens of a sequence, sequences of a rank's batch."""
     config = JobConfig(model=Model(flavor=flavor))
     # Rates of torchtitan's train_configs for these sizes.
     config.optimizer.lr = {"8B": 3e-4, "70B": 1.5e-4, "405B": 8e-5}[flavor]

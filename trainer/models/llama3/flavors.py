@@ -20,8 +20,8 @@ class ModelArgs:
     @property
     def hidden_dim(self) -> int:
         """Width of the feed-forward layers: 2/3 of 4 * dim * multiplier, rounded up to `multiple_of`."""
-        wanted = int(self.ffn_dim_multiplier * int(8 * self.dim / 3))
-        return -(-wanted // self.multiple_of) * self.multiple_of
+        unrounded = int(self.ffn_dim_multiplier * int(8 * self.dim / 3))
+        return -(-unrounded // self.multiple_of) * self.multiple_of
 
 
 FLAVORS = {

@@ -23,8 +23,8 @@ class ModelArgs(DenseArgs):
     @property
     def expert_dim(self) -> int:
         """Width of an expert: all experts that see a token are together as wide as a dense layer, rounded up."""
-        wanted = self.hidden_dim // (self.top_k + 1)
-        return -(-wanted // self.multiple_of) * self.multiple_of
+        unrounded = self.hidden_dim // (self.top_k + 1)
+        return -(-unrounded // self.multiple_of) * self.multiple_of
 
 
 FLAVORS = {

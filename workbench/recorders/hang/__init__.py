@@ -1,1 +1,1 @@
-"""Record where each rank stands when a job hangs, fails or dies: Flight Recorder dumps and Python stacks."""
+"""Record where each rank is when a job hangs, fails or dies: Flight Recorder dumps and Python stacks."""

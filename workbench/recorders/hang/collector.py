@@ -95,17 +95,17 @@ class Collector:
         """Take one set of dumps, in two rounds, and return its folder."""
         if not cause.job_continues:
             self._settle()
-        home, asked_ns = claim_set(self.dumps), time.time_ns()
-        rounds = [take_round(self.workers, home, 1, send_signals=not cause.job_continues)]
-        write_json(home / "collection.json", collection_document(cause, asked_ns, rounds))
+        set_folder, asked_ns = claim_set(self.dumps), time.time_ns()
+        rounds = [take_round(self.workers, set_folder, 1, send_signals=not cause.job_continues)]
+        write_json(set_folder / "collection.json", collection_document(cause, asked_ns, rounds))
         time.sleep(max(0.0, cause.second_round_after_s - (time.time_ns() - asked_ns) / 1e9))
-        rounds.append(take_round(self.workers, home / "round_2", 2))
-        write_json(home / "collection.json", collection_document(cause, asked_ns, rounds))
+        rounds.append(take_round(self.workers, set_folder / "round_2", 2))
+        write_json(set_folder / "collection.json", collection_document(cause, asked_ns, rounds))
         self._last_dump_ns = asked_ns  # what has moved since the first round may be another stall
         self._sets += 1
         if cause.reason == "stalled" and self._all_moved():
             self._stall_share = STALLED_AFTER_SLOW
-        return home
+        return set_folder
 
     def _job_ended(self) -> bool:
         known = [worker for worker in self.workers if worker.side_file]
@@ -119,8 +119,9 @@ class Collector:
         return self._request() or self._stalled_rank()
 
     def _dead_rank(self) -> Cause | None:
-        """Return a cause if a process vanished without a word: no clean end, no error file, and no dump
-        taken since it moved.
+        """Return a cause if a process vanished without a word.
+
+        That is: no clean end, no error file, and no dump taken since its last heartbeat.
         """
         lost = [w for w in self.workers if w.rank not in self._reported_dead and w.has_exited and not w.ended_cleanly]
         self._reported_dead.update(worker.rank for worker in lost)
@@ -134,7 +135,7 @@ class Collector:
         if not self._any_moved():
             return None
         asked = sorted(
-            (found for path in self._requests() if (found := read_json(path))), key=lambda r: int(r["time_ns"])
+            (request for path in self._requests() if (request := read_json(path))), key=lambda r: int(r["time_ns"])
         )
         # An error says more than a rank that was told to end because of it.
         asked.sort(key=lambda request: request["reason"] != "failed")
@@ -164,8 +165,8 @@ class Collector:
         return [beat is not None and beat.time_ns > self._last_dump_ns for beat in beats]
 
     def _settle(self) -> None:
-        """Wait until the other ranks reach the collective in which they wait for the lost rank, at most
-        SETTLE_S seconds.
+        """Wait, at most SETTLE_S seconds, until the other ranks reach the collective in which they wait for
+        the lost rank.
         """
         deadline = time.time_ns() + int(SETTLE_S * 1e9)
         while time.time_ns() < deadline:
@@ -184,9 +185,7 @@ class Collector:
         return [path for path in self.dumps.glob(".ask_*.json") if int(path.stem.rpartition("_")[2]) in ranks]
 
     def _answer_requests(self) -> None:
-        """Delete the requests that were answered or need no answer: the rank that asked waits for its file
-        to vanish.
-        """
+        """Delete the requests that were answered or need no answer: a rank that asks waits until its file vanishes."""
         if not self._any_moved() or self._sets >= MAX_SETS:
             for path in self._requests():
                 path.unlink(missing_ok=True)
@@ -208,18 +207,18 @@ def collection_document(cause: Cause, asked_ns: int, rounds: list[dict[str, obje
 def claim_set(dumps: Path) -> Path:
     """Return the folder of the next set: dumps itself, then set_2, set_3, ...
 
-    Each of several collectors gets its own.
+    Each of several collectors gets a folder of its own.
     """
-    number, home = 1, dumps
+    number, set_folder = 1, dumps
     while True:
-        home.mkdir(parents=True, exist_ok=True)
+        set_folder.mkdir(parents=True, exist_ok=True)
         try:
-            (home / ".claimed").touch(exist_ok=False)
+            (set_folder / ".claimed").touch(exist_ok=False)
         except FileExistsError:
             number += 1
-            home = dumps / f"set_{number}"
+            set_folder = dumps / f"set_{number}"
         else:
-            return home
+            return set_folder
 
 
 def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
@@ -231,8 +230,9 @@ def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
 
 
 def once(folder: Path) -> Path | None:
-    """Take one set of dumps now, whether a collector watches or not; returns its folder, or None if no rank
-    runs here.
+    """Take one set of dumps now, whether a collector watches or not.
+
+    Returns its folder, or None if no rank of the run is on this host.
     """
     ranks, attempt = ranks_on_this_host(folder)
     if not ranks:
@@ -253,10 +253,10 @@ def main() -> None:
     asked = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
         if asked.once:
-            home = once(asked.folder)
-            if home is None:
+            set_folder = once(asked.folder)
+            if set_folder is None:
                 sys.exit(f"{asked.folder}: no rank of this run lives on {socket.gethostname()}")
-            print(home)
+            print(set_folder)
             return
         ranks = range(asked.first_rank, asked.first_rank + asked.ranks)
         Collector(Plan(asked.folder, ranks, asked.attempt, asked.init_timeout, asked.train_timeout)).run()

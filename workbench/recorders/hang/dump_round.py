@@ -54,9 +54,7 @@ def ask_all(
 
 
 def unanswered(worker: RankProcess) -> Answer:
-    """Return the answer of a rank that says nothing, with what is visible from outside: its process and its
-    heartbeat.
-    """
+    """Return the answer of a rank that says nothing: what is visible from outside, its process and its heartbeat."""
     beat = worker.heartbeat
     return {
         "status": "unregistered" if worker.side_file is None else "exited" if worker.has_exited else "timeout",

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-from workbench.recorders.files import RankPlace, write_bytes, write_json
+from workbench.recorders.files import RankInfo, write_bytes, write_json
 from workbench.recorders.hang.rank_exit import TerminationDelay, exit_report
 from workbench.recorders.hang.send_recv_counts import SendRecvCounts
 
@@ -70,9 +70,9 @@ class FlightRecorder:
     def __init__(self, folder: str | Path, *, init_timeout_s: float = 300.0, train_timeout_s: float = 100.0) -> None:
         self._folder = Path(folder).absolute()
         self._dumps = self._folder / "dumps"
-        self._place = RankPlace.here()
+        self._rank_info = RankInfo.here()
         self._timeouts = (init_timeout_s, train_timeout_s)
-        self._request = self._dumps / f".ask_{self._place.rank}.json"
+        self._request = self._dumps / f".ask_{self._rank_info.rank}.json"
         self._socket_home = tempfile.mkdtemp(prefix="wb_")
         self._groups = 0
         self._termination_delay = TerminationDelay(lambda: self.ask("asked", "terminated by SIGTERM"))
@@ -98,7 +98,7 @@ class FlightRecorder:
         """Serve dumps from now on; local rank 0 also starts the node's collector."""
         self._dumps.mkdir(parents=True, exist_ok=True)
         self._request.unlink(missing_ok=True)
-        self._stacks = (self._dumps / f".stacks_{self._place.rank}.txt").open("w")
+        self._stacks = (self._dumps / f".stacks_{self._rank_info.rank}.txt").open("w")
         faulthandler.register(signal.SIGUSR2, file=self._stacks, all_threads=True)
         importlib.import_module("torch._dynamo")  # otherwise the first dump with frames imports it, in seconds
         with contextlib.suppress(RuntimeError):  # registered before, in this process
@@ -106,10 +106,10 @@ class FlightRecorder:
         self._server = c10d._WorkerServer(f"{self._socket_home}/rank")  # noqa: SLF001
         self.refresh()
         self._termination_delay.install()
-        self._messages = SendRecvCounts(self._dumps / f".p2p_{self._place.rank}.bin")
+        self._messages = SendRecvCounts(self._dumps / f".p2p_{self._rank_info.rank}.bin")
         if "gloo" in dist.get_backend():  # NCCL records them itself
             self._messages.install()
-        if self._place.local_rank == 0:
+        if self._rank_info.local_rank == 0:
             self._start_collector()
 
     def refresh(self) -> None:
@@ -118,17 +118,17 @@ class FlightRecorder:
         if count == self._groups:
             return
         self._groups = count
-        place = self._place
+        rank_info = self._rank_info
         write_json(
-            self._dumps / f"groups_{place.rank}.json",
+            self._dumps / f"groups_{rank_info.rank}.json",
             {
                 "schema": "workbench.groups/1",
-                "rank": place.rank,
-                "world_size": place.world_size,
-                "local_rank": place.local_rank,
-                "host": place.host,
-                "pid": place.pid,
-                "attempt": place.attempt,
+                "rank": rank_info.rank,
+                "world_size": rank_info.world_size,
+                "local_rank": rank_info.local_rank,
+                "host": rank_info.host,
+                "pid": rank_info.pid,
+                "attempt": rank_info.attempt,
                 "error_file": os.environ.get("TORCHELASTIC_ERROR_FILE"),
                 "torch": torch.__version__,
                 "backend": dist.get_backend(),
@@ -145,10 +145,8 @@ class FlightRecorder:
         return {name: number(group) for group, name in list(world.pg_names.items())}
 
     def failed(self, error: BaseException, *, step: int = 0, phase: str = "") -> None:
-        """Write `exit_R.json` and keep this rank alive until the other ranks, which wait for it, were asked
-        for their dumps.
-        """
-        rank = self._place.rank
+        """Write `exit_R.json`, and keep this rank alive until the ranks that wait for it were asked for their dumps."""
+        rank = self._rank_info.rank
         write_json(self._dumps / f"exit_{rank}.json", exit_report(error, rank=rank, step=step, phase=phase))
         own = self._dumps / f"rank_{rank}"
         asked = isinstance(error, Exception) and self.ask("failed", f"rank {rank}: {type(error).__name__}")
@@ -175,13 +173,13 @@ class FlightRecorder:
         self._stacks.close()
 
     def _start_collector(self) -> None:
-        place, (init, train) = self._place, self._timeouts
+        info, (init, train) = self._rank_info, self._timeouts
         command = [
             *(sys.executable, "-P", "-m", "workbench.recorders.hang.collector", str(self._folder)),
-            *("--first-rank", str(place.rank), "--ranks", str(place.local_world_size), "--attempt", str(place.attempt)),
+            *("--first-rank", str(info.rank), "--ranks", str(info.local_world_size), "--attempt", str(info.attempt)),
             *("--init-timeout", str(init), "--train-timeout", str(train)),
         ]
-        # With -P and our folder first no module of the user's is imported in place of ours or of the standard library.
+        # With -P and our folder first, no module in the user's folder is imported in place of ours.
         root = str(Path(__file__).resolve().parents[3])
         search = os.pathsep.join([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
         with (self._dumps / ".collector.log").open("ab") as log:

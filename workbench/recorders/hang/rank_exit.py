@@ -20,8 +20,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def error_frames(error: BaseException) -> list[Frame]:
     """Return the frames {name, filename, line} of the error's traceback, innermost first."""
-    found = traceback.extract_tb(error.__traceback__)
-    return [{"name": frame.name, "filename": frame.filename, "line": frame.lineno or 0} for frame in reversed(found)]
+    frames = traceback.extract_tb(error.__traceback__)
+    return [{"name": frame.name, "filename": frame.filename, "line": frame.lineno or 0} for frame in reversed(frames)]
 
 
 def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> dict[str, object]:

@@ -97,8 +97,8 @@ class RankProcess:
     def side_file(self) -> dict[str, Any] | None:
         """The content of the rank's side file, once it was written in this attempt."""
         if self._side_content is None:
-            found = read_json(self._side_path)
-            self._side_content = found if found and found["attempt"] == self._attempt else None
+            content = read_json(self._side_path)
+            self._side_content = content if content and content["attempt"] == self._attempt else None
         return self._side_content
 
     @property

@@ -22,8 +22,10 @@ class Peaks(NamedTuple):
 
 
 def table(snapshot: Snapshot) -> str:
-    """Return categories at the peak with their largest tensors, high-water marks, the largest tensors, used
-    and tracked.
+    """Return the table of a snapshot, as text.
+
+    It lists the categories at the peak with their largest tensors, the high-water marks of temporary and communication
+    memory, the largest tensors, and how much of the used memory is tracked.
     """
     peak, highest = find_peaks(snapshot)
     total = sum(size for _, _, size in peak)
@@ -103,12 +105,12 @@ def category_lines(peak: list[Tensor]) -> Iterator[str]:
 
 def usage_lines(snapshot: Snapshot) -> Iterator[str]:
     """Yield what the device or the process uses, beside what the allocator or the tensors account for."""
-    ours = snapshot["workbench"]
+    details = snapshot["workbench"]
     tracked = sum(segment["allocated_size"] for segment in snapshot["segments"])
-    of, total = "process", ours.get("process_bytes")
-    if "device_used_bytes" in ours:
-        of, total = "device", ours["device_used_bytes"]
+    user_of_memory, total = "process", details.get("process_bytes")
+    if "device_used_bytes" in details:
+        user_of_memory, total = "device", details["device_used_bytes"]
         tracked = sum(segment["total_size"] for segment in snapshot["segments"])
     if total:
-        yield f"Used by the {of}: {total / MIB:.1f} MiB, tracked {tracked / MIB:.1f} MiB,"
+        yield f"Used by the {user_of_memory}: {total / MIB:.1f} MiB, tracked {tracked / MIB:.1f} MiB,"
         yield f"  untracked {(total - tracked) / MIB:.1f} MiB (context, libraries, fragmentation)"

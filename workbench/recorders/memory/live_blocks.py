@@ -1,6 +1,4 @@
-"""Which blocks of CPU memory live, and what history to them of late? The answer has the schema of
-PyTorch's snapshots.
-"""
+"""Which blocks of CPU memory are live, and what happened to them recently? In the schema of PyTorch's snapshots."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -19,7 +17,7 @@ SEGMENT_ALIGNMENT = 2 << 20
 
 
 class Event(NamedTuple):
-    """What history to a block, in the words of PyTorch's trace entries."""
+    """What happened to a block, in the words of PyTorch's trace entries."""
 
     action: str
     time_us: int
@@ -140,9 +138,7 @@ def blocks_before_trace(blocks: LiveBlocks) -> dict[int, list[str]]:
 
 
 def segments(blocks: LiveBlocks) -> list[Segment]:
-    """Return segments, which a CPU does not have: aligned ranges over every address in use, because viewers
-    need them.
-    """
+    """Return made-up segments: a CPU has none, but viewers need aligned ranges over every address in use."""
     everything = {event.block.address: event.block.size for event in blocks.events()}
     everything |= {address: block.size for address, block in blocks.live.items()}
     live = sorted(blocks.live.values(), key=lambda block: block.address)

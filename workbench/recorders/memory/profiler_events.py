@@ -26,8 +26,9 @@ Path = tuple[Any, ProfilerEvent] | None
 
 
 class Allocation(NamedTuple):
-    """`size` bytes were allocated (> 0) or freed (< 0) at `address`; `frames` are innermost first, shared
-    between events.
+    """`size` bytes were allocated (> 0) or freed (< 0) at `address`.
+
+    Frames are innermost first, shared between events.
     """
 
     time_ns: int
@@ -113,8 +114,8 @@ class ProfilerSession:
                     yield self._frames.frame(event.name, "", 0)
                 continue
             fields = event.extra_fields
-            places = [fields.callsite] if innermost and event.tag == _EventType.PyCall else []
-            for place in (*places, fields.caller):
+            locations = [fields.callsite] if innermost and event.tag == _EventType.PyCall else []
+            for location in (*locations, fields.caller):
                 with suppress(UnicodeDecodeError):  # a file name may dangle in torch 2.13
-                    yield self._frames.frame(place.function_name, place.file_name, place.line_number)
+                    yield self._frames.frame(location.function_name, location.file_name, location.line_number)
             innermost = False

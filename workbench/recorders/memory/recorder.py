@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from workbench.recorders.files import RankPlace, write_bytes
+from workbench.recorders.files import RankInfo, write_bytes
 from workbench.recorders.hang.rank_exit import error_frames, is_out_of_memory
 from workbench.recorders.memory.breakdown_table import table
 from workbench.recorders.memory.cpu_history import CpuHistory
@@ -35,8 +35,9 @@ MAX_MARKS = 100_000
 
 
 class MemoryRecorder:
-    """Snapshots of this rank in `folder`/iteration_N, or iteration_N_exit if memory runs out; N is the last
-    finished step.
+    """Writes snapshots of this rank to `folder`/iteration_N, or iteration_N_exit if memory runs out.
+
+    N is the last finished step.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class MemoryRecorder:
         ]
         snapshot["workbench"] = {
             "schema": "workbench.snapshot/1",
-            "rank": RankPlace.here().rank,
+            "rank": RankInfo.here().rank,
             "step": self._last_finished_step or 0,
             "device": "cuda" if self._on_device else "cpu",
             "limit_bytes": torch.cuda.mem_get_info()[1] if self._on_device else room_left.limit,
@@ -163,7 +164,7 @@ class MemoryRecorder:
         return self._marks
 
     def _write(self, folder: Path, snapshot: Snapshot) -> None:
-        write_bytes(folder / f"rank{RankPlace.here().rank}_memory_snapshot.pickle", pickle.dumps(snapshot, protocol=4))
+        write_bytes(folder / f"rank{RankInfo.here().rank}_memory_snapshot.pickle", pickle.dumps(snapshot, protocol=4))
 
 
 def failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceEntry:
@@ -188,11 +189,13 @@ def insert_failure(trace: list[TraceEntry], entry: TraceEntry) -> None:
     unwinding freed 10: the entry says 13 left. Going back over that free gives 3, which is the state that failed.
     """
     position = next((k for k, other in enumerate(trace) if other["time_us"] > entry["time_us"]), len(trace))
-    back, free = position, entry["device_free"]
-    while back and free >= entry["size"] and trace[back - 1]["action"].startswith("free_"):
-        back -= 1
-        free -= trace[back]["size"] * (trace[back]["action"] == "free_completed")
+    earlier, free = position, entry["device_free"]
+    while earlier and free >= entry["size"] and trace[earlier - 1]["action"].startswith("free_"):
+        earlier -= 1
+        free -= trace[earlier]["size"] * (trace[earlier]["action"] == "free_completed")
     if 0 <= free < entry["size"]:
-        position = back
-        entry |= {"device_free": free, "time_us": trace[back]["time_us"] if back < len(trace) else entry["time_us"]}
+        position = earlier
+        entry["device_free"] = free
+        if earlier < len(trace):
+            entry["time_us"] = trace[earlier]["time_us"]
     trace.insert(position, entry)

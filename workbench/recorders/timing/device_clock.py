@@ -1,6 +1,4 @@
-"""How long do phases take on a CUDA device? Events tell, read once the device has passed them: never a
-synchronisation.
-"""
+"""How long do phases take on a CUDA device? Events are read once the device has passed them, without synchronising."""
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
@@ -56,9 +54,7 @@ class DeviceClock:
         return spans
 
     def memory(self) -> MemoryUse:
-        """Return the peaks of allocated and reserved bytes since the last call, their limit, and the
-        retries since the start.
-        """
+        """Return the peaks of memory since the last call, the limit of them, and the retries since the start."""
         stats = self._cuda.memory_stats()
         self._cuda.reset_peak_memory_stats()
         allocated, reserved = (stats.get(f"{kind}_bytes.all.peak", 0) for kind in ("allocated", "reserved"))

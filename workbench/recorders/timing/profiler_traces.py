@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule
 
-from workbench.recorders.files import RankPlace
+from workbench.recorders.files import RankInfo
 
 OLDEST_GENERATION = 2
 """The generation that a full garbage collection is of."""
@@ -79,7 +79,7 @@ class TracePlan:
 
     def path(self, step: int) -> Path:
         """Return the path of this rank's trace that ends with a step."""
-        return self.folder / f"iteration_{step}" / f"rank{RankPlace.here().rank}_trace.json"
+        return self.folder / f"iteration_{step}" / f"rank{RankInfo.here().rank}_trace.json"
 
 
 class TraceRecorder:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from workbench.recorders.files import RankPlace
+from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.heartbeat import DONE, Heartbeat
 from workbench.recorders.memory.limits import memory_room
 from workbench.recorders.timing.device_clock import DeviceClock, Spans
@@ -98,18 +98,18 @@ class StepRecorder:
     """Writes `steps/rank_R.jsonl` and `steps/heartbeat_R.bin` under `folder`; every line is flushed at once."""
 
     def __init__(self, folder: str | Path, *, device: str = "cpu", timing: StepTable | None = None) -> None:
-        place = RankPlace.here()
+        rank_info = RankInfo.here()
         self.timing = timing
-        home = Path(folder) / "steps"
-        self.heartbeat = Heartbeat(home / f"heartbeat_{place.rank}.bin")
-        self._file = (home / f"rank_{place.rank}.jsonl").open("ab", buffering=0)
+        folder_of_logs = Path(folder) / "steps"
+        self.heartbeat = Heartbeat(folder_of_logs / f"heartbeat_{rank_info.rank}.bin")
+        self._file = (folder_of_logs / f"rank_{rank_info.rank}.jsonl").open("ab", buffering=0)
         self._device = DeviceClock() if device == "cuda" else None
         self._clock = PhaseClock()
         self._waiting: list[tuple[StepRecord, Spans]] = []
         self.current_step = 0
         self._thread = threading.get_ident()
         gc.callbacks.append(self._time_garbage_collection)
-        self._write(header(place, device))
+        self._write(header(rank_info, device))
         self.heartbeat.beat(0, b"init")
 
     @property
@@ -148,9 +148,7 @@ class StepRecorder:
         return self.timing.table() if self.timing else None
 
     def stop(self) -> None:
-        """Write the lines that wait for the device; the heartbeat stays as it is, because the rank ends
-        here with an error.
-        """
+        """Write the lines that wait for the device. The heartbeat stays as it is: the rank ends here with an error."""
         gc.callbacks.remove(self._time_garbage_collection)
         self._flush(last=True)
         self._file.close()
@@ -222,16 +220,16 @@ class StepRecorder:
         self._file.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
 
 
-def header(place: RankPlace, device: str) -> dict[str, object]:
+def header(rank_info: RankInfo, device: str) -> dict[str, object]:
     """Return the first line of a step log; a restarted rank appends another one."""
     return {
         "schema": "workbench.steps/1",
-        "rank": place.rank,
-        "local_rank": place.local_rank,
-        "world_size": place.world_size,
-        "host": place.host,
-        "pid": place.pid,
-        "attempt": place.attempt,
+        "rank": rank_info.rank,
+        "local_rank": rank_info.local_rank,
+        "world_size": rank_info.world_size,
+        "host": rank_info.host,
+        "pid": rank_info.pid,
+        "attempt": rank_info.attempt,
         "device": device,
         "started_ns": time.time_ns(),
     }
@@ -239,6 +237,6 @@ def header(place: RankPlace, device: str) -> dict[str, object]:
 
 def process_memory() -> MemoryUse:
     """Return the peak of this process's resident set so far and what it may rise to, in bytes."""
-    peak, left = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PAGE, memory_room().free
-    limit = None if left is None else peak + left
+    peak, still_free = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PAGE, memory_room().free
+    limit = None if still_free is None else peak + still_free
     return {"memory_bytes": peak, "reserved_bytes": peak, "limit_bytes": limit, "alloc_retries": 0}

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from workbench.recorders.timing.step_record import StepRecord
 
 MAX_STEPS = 10_000
-"""Older steps are forgotten, so that a long run does not grow."""
+"""Older steps are dropped, so that the memory of a long run does not grow."""
 SPECIAL_TAGS = frozenset(("first", "compile", "profile", "snapshot"))
 """Tags of steps that take longer than the usual ones."""
-OTHER, WHOLE = "other", "step"
+OTHER, STEP = "other", "step"
 MS = 1e6
 
 
@@ -43,9 +43,9 @@ class StepTable:
             return "Timing breakdown: no step but first, profiled or snapshot ones"
         first, last, count = self._steps[0]["step"], self._steps[-1]["step"], len(self._steps)
         rows = list(self.rows())
-        whole = rows[-1].mean_ms
+        mean_step_ms = rows[-1].mean_ms
         lines = [f"Timing breakdown of {count} steps from {first} to {last}, in ms:", HEAD]
-        lines += [format_row(row, row.mean_ms / whole if whole else 0.0) for row in rows]
+        lines += [format_row(row, row.mean_ms / mean_step_ms if mean_step_ms else 0.0) for row in rows]
         self._steps.clear()
         return "\n".join(lines)
 
@@ -54,7 +54,7 @@ class StepTable:
         names = dict.fromkeys(name for line in self._steps for name in line["phases"])
         yield from sorted((self._row(name) for name in names), key=lambda row: -row.mean_ms)
         yield row_of(OTHER, [line["residual_ns"] for line in self._steps])
-        yield row_of(WHOLE, [line["dur_ns"] for line in self._steps])
+        yield row_of(STEP, [line["dur_ns"] for line in self._steps])
 
     def _row(self, name: str) -> Row:
         wall = [line["phases"].get(name, 0) for line in self._steps]

@@ -45,9 +45,7 @@ class Writer:
         return self._record("instant", "structured_logger_started", self._last_ns)
 
     def step(self, line: Record) -> Iterator[Record]:
-        """Yield the records of one step: each span, its phases one after the other, then the tokens and the
-        step itself.
-        """
+        """Yield the records of one step: its spans one after the other, then the tokens and the step itself."""
         self._steps += 1
         facts = {"step": line["step"], "relative_step": self._steps}
         tags = [TAGS[tag] for tag in line["tags"] if tag in TAGS]
