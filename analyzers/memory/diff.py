@@ -118,6 +118,7 @@ def aligned(
     """
     for path in a.keys() & b.keys():
         yield path, (a[path], b[path])
+    # Whatever is left exists on one side only, unless its lines merely moved.
     only_a, only_b = without_line_numbers(a, b), without_line_numbers(b, a)
     for key in only_a.keys() | only_b.keys():
         path, usage_a = only_a.get(key, (key, Usage()))

@@ -28,6 +28,7 @@ def open_replay(artefact: Artefact, options: store.Options | None = None, device
     Raises:
         InputError: It cannot be read.
     """
+    # The key changes with the file, so an edited file is read again although its path is the same.
     return cached_replay(artefact.path, store.cache_key([artefact.path], READER), options or store.Options(), device)
 
 

@@ -64,6 +64,7 @@ def highest_instants(replay: Replay, buckets: int, window: Window | None) -> Int
     failed = failed[(failed >= first) & (failed < last)]
     # Alone in a bucket: the instant before a failure is often higher, as memory was freed to make room in vain.
     alone = failed[max(len(failed) - (buckets + 1) // 4, 0) :]
+    # A failure splits an even bucket in two: two rows less for each keep the total within `buckets`.
     even = np.linspace(first, last, min(buckets - 2 * len(alone), last - first) + 1).astype(np.int64)
     edges = np.unique(np.concatenate([even, alone, alone + 1]))
     return np.array([low + int(replay.live_bytes[low:high].argmax()) for low, high in pairwise(edges)])

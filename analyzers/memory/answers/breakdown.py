@@ -104,6 +104,7 @@ def tensors(replay: Replay, guess: Guess, rows: Integers) -> list[LiveTensor]:
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     sites: dict[int, str] = {0: ""}
     live: list[LiveTensor] = []
+    # By address where sizes are equal, so that two runs of the command print the same list.
     for row in rows[np.lexsort((lives.addr[rows], -lives.size[rows]))].tolist():
         stack = int(lives.allocating_stack[row])
         if stack not in sites:
@@ -164,6 +165,7 @@ def by_layer(live: Sequence[LiveTensor]) -> list[LayerActivations]:
 
 def overhead(trace: DeviceTrace, replay: Replay) -> Overhead | None:
     """Return what the device or process uses beyond the allocator; None where the snapshot does not say it."""
+    # CUDA: the driver's number includes what the allocator reserved. CPU: the resident set includes the tensors.
     if used := trace.snapshot.recorded_number("device_used_bytes"):
         made_of = "the context, NCCL, cuBLAS and cuDNN, other processes on the device"
         return Overhead("device", used, trace.reserved_bytes, used - trace.reserved_bytes, made_of)

@@ -52,6 +52,7 @@ def free_by_segment(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
     """Return the free blocks of the segments in use that have the most free bytes."""
     trace = arenas.replay.trace
     c, segment = trace.snapshot.columns, trace.block("segment")
+    # Counted over the rows of all devices' segments, as block_segment holds those rows.
     free = np.bincount(segment[split], trace.block("size")[split], len(c["segment_total"]))
     worst = [number for number in np.argsort(-free, kind="stable")[:SEGMENTS_AT_MOST].tolist() if free[number]]
     return [

@@ -16,6 +16,7 @@ from analyzers.memory.replay.phases import StepSpan, whole_steps
 RISES_AT_LEAST, RISES_TO_BE_SURE = 4, 8
 """Blocks that are freed late, or whose free was not recorded, rise for some steps too. So few rises prove a leak only
 if each step keeps blocks of the same sizes; with many rises it is enough that these are about equally large."""
+# Each step takes a pass over all blocks; 64 are more than enough for proof.
 STEPS_AT_MOST = 64
 BYTES_AT_LEAST, SHARE_AT_LEAST = 64 << 10, 0.005
 STACKS_AT_MOST = 10
@@ -41,6 +42,7 @@ def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:
     live = live_bytes_at(replay, group, instants)
     rises = np.array([trailing_rises(series) for series in live.T], np.int64)
     total = live[-1] - live[len(steps) - rises, np.arange(len(keys))]
+    # Something small always grows; a leak must matter at the scale of what is alive.
     worthwhile = max(BYTES_AT_LEAST, SHARE_AT_LEAST * replay.end)
     candidates = [k for k in np.argsort(-total, kind="stable").tolist() if rises[k] >= RISES_AT_LEAST]
     return [

@@ -16,6 +16,7 @@ from analyzers.memory.replay.phases import step_at
 
 BELOW_LAYER = re.compile(r"^(.*?\.\d+)\..*$")
 """`layers.3.attention.wq` is counted for `layers.3`."""
+# Set by hand: a quarter above the highest step before is no ordinary variation.
 GROWN_SHARE, SPIKE_RATIO = 0.1, 1.25
 MODULES_AT_MOST = 8
 
@@ -28,6 +29,7 @@ def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Seq
         return None
     index = int(failed[-1])
     requested, allocated = int(trace.entry("size")[index]), int(replay.live_bytes[index])
+    # The failing step itself has no end, or ends after the failure.
     before = [step for step in steps if step.last_entry < index]
     usual_peak = max((step.peak_bytes for step in before), default=None)
     at_peaks = live_bytes_by_category(replay, guess, np.array([step.peak_index for step in before], np.int64))
@@ -70,5 +72,6 @@ def bytes_by_module(replay: Replay, index: int) -> dict[str, int]:
     for label in np.unique(lives.label[rows]):
         name = replay.trace.snapshot.text(int(label))
         total[BELOW_LAYER.sub(r"\1", name)] += int(lives.size[rows][lives.label[rows] == label].sum())
+    # Unlabelled blocks are no module.
     del total[""]
     return dict(total.most_common(MODULES_AT_MOST))

@@ -39,6 +39,7 @@ def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
     layers = [layer for layer in layers if len(layer)]
     if len(layers) < LAYERS_AT_LEAST:
         return None
+    # Before or after the peak the replay is no answer: it says by how much the peak falls.
     frees = saving_of_peak(scenario) if entry == replay.peak[1] else 0
     frees = frees or bound_of_saving(scenario, rows, layers)
     if frees <= 0:
@@ -113,6 +114,7 @@ def remappable_bytes(trace: DeviceTrace) -> tuple[int, int]:
     """Return the bytes of free blocks in segments in use, and those of them that are whole units of mapping."""
     c = trace.snapshot.columns
     segment, free = trace.block("segment"), trace.block("state") == BlockState.INACTIVE
+    # Segments that are expandable already have nothing to gain; wholly free ones can be given back as they are.
     split = free & np.isin(segment, segment[~free]) & ~c["segment_expandable"][segment]
     start = trace.block("address")[split].astype(np.int64)
     stop = start + trace.block("size")[split]

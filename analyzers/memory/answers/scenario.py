@@ -79,6 +79,7 @@ class Scenario:
     def live_bytes(self) -> Integers:
         """Return the bytes after each entry, at entry + 1; position 0 is before the first entry."""
         change = np.zeros(len(self.extra) + 1, np.int64)
+        # Shifted by one, so that blocks older than the trace (born -1) count at position 0.
         np.add.at(change, self.born + 1, self.size)
         np.add.at(change, self.died + 1, -self.size)
         return self.extra + np.cumsum(change)[:-1]
@@ -147,6 +148,7 @@ def delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward:
         saved = saved[scenario.born[saved] < forward.stop]
         if not len(saved):
             continue
+        # One entry earlier than the first tensor dies: it must be there when it is used.
         backward_begins = max(backward_begins, int(scenario.died[saved].min()) - 1)
         if any(rows is layer for layer in layers):
             layer_input = saved[scenario.size[saved] == most_frequent(scenario.size[saved])][:1]

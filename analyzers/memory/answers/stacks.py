@@ -36,6 +36,7 @@ def top_stacks(snapshot: Snapshot, lives: Lifetimes, guess: Guess, rows: Integer
         stack_and_category(lives, guess)[rows], return_index=True, return_inverse=True, return_counts=True
     )
     total = np.bincount(inverse, weights=lives.size[rows], minlength=len(keys))
+    # By number where bytes are equal: the order must not depend on how np.unique sorts.
     largest = np.lexsort((keys, -total))[:limit]
     return [
         TopStack(

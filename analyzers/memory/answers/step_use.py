@@ -15,6 +15,7 @@ STEPS_AT_MOST = 200
 def step_uses(replay: Replay, guess: Guess) -> list[StepUse]:
     """Return the last whole steps, in order."""
     spans = [(step.number, step.start, step.end - 1) for step in whole_steps(replay.trace) if step.end]
+    # A step whose annotations follow one another without an entry has no memory to speak of.
     spans = [(number, first, last) for number, first, last in spans if first <= last][-STEPS_AT_MOST:]
     ends = live_bytes_by_category(replay, guess, np.array([last for _, _, last in spans], np.int64))
     return [step_use(replay, *span, categories) for span, categories in zip(spans, ends.T.tolist(), strict=True)]

@@ -58,12 +58,14 @@ def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     names = [text.rpartition(" ")[2] for text in frame_texts(snapshot)]
     of_loss = stacks_showing(snapshot, names, LOSS_FUNCTION)[lives.stack] & ~lives.freed_stack
+    # Only what exists for the pass: pieces make neither weights nor buffers smaller.
     of_loss &= np.isin(guess.category, (Category.ACTIVATIONS, Category.TEMPORARY))
     rows = lives.alive(replay.peak[1])
     rows = rows[of_loss[rows]]
     total = int(lives.size[rows].sum())
     if total < LOSS_SHARE_AT_LEAST * replay.peak[0]:
         return None
+    # A fresh scenario: this one is changed in place.
     frees = saving_in_pieces(Scenario.recorded(replay, guess), of_loss)
     return UnusualUse(
         kind=UnusualKind.LOSS, bytes=total, frees_bytes=frees, step=None, frames=largest_stack(replay, rows)

@@ -103,6 +103,7 @@ def require_known_peak(scenario: Scenario, name: str) -> None:
     Raises:
         InputError: More than half of the peak is of unknown category.
     """
+    # Where less is known, scaling would miss most of the peak.
     at_peak = scenario.categories_at(scenario.replay.peak[1] + 1)
     if at_peak["unknown"] > sum(at_peak.values()) / 2:
         raise InputError(
@@ -134,6 +135,7 @@ def shard(scenario: Scenario, value: str) -> str:
     states = (scenario.is_older & (scenario.category == Category.PARAMETERS)) | np.isin(
         scenario.category, (Category.GRADIENTS, Category.OPTIMIZER_STATE)
     )
+    # Only parameters older than the trace are shards; later ones are gathered copies, which do not shrink.
     model = f"weights, gradients and optimizer state / {factor:g}"
     if old == 1:
         model += gather_weights(scenario)
@@ -155,6 +157,7 @@ def gather_weights(scenario: Scenario) -> str:
         per_layer.append(int(scenario.size[rows[weights[rows]]].sum()))
     root, layer = int(scenario.size[weights & ~in_layer].sum()), max(per_layer, default=0)
     for forward, backward in layer_passes(scenario):
+        # + 1, as position 0 is before the first entry. The root stays gathered from forward to backward.
         scenario.extra[forward[0] + 1 : backward[1] + 1] += root
         scenario.extra[forward[0] + 1 : forward[1] + 1] += 3 * layer
         scenario.extra[backward[0] + 1 : backward[1] + 1] += 3 * layer
@@ -200,6 +203,7 @@ def change_moment_type(scenario: Scenario, value: str) -> str:
         raise InputError(f"optim_dtype={value}", f"one of {', '.join(MOMENT_BYTES)}")
     now = scenario.job.state_bytes if scenario.job else BYTES_OF["float32"]
     factor = MOMENT_BYTES[value] / now
+    # One byte more than a counter, so that every real moment changes its type.
     smallest = BLOCKWISE_ELEMENTS_AT_LEAST * now if value == BLOCKWISE else COUNTER_BYTES + 1
     moments = (scenario.category == Category.OPTIMIZER_STATE) & (scenario.size >= smallest)
     scenario.size[moments] = np.round(scenario.size[moments] * factor)

@@ -96,16 +96,19 @@ def matches(trace: DeviceTrace, lives: Lifetimes) -> Iterator[RuleMatch]:
     made = {sign: flags[lives.stack] & ~lives.freed_stack for sign, flags in signs.items()}
     freed = {sign: flags[lives.stack] & lives.freed_stack for sign, flags in signs.items()}
     phases = PhaseTimeline(phase_of_entries(trace, signs))
+    # First, as the first operation that needs a workspace allocates it, in whatever phase.
     yield "workspace", made[Sign.WORKSPACE]
     yield "zeroed", freed[Sign.ZERO_GRAD]
     yield from optimizer_rules(trace, lives, made, phases)
     yield "backward_freed", freed[Sign.ENGINE] | freed[Sign.BACKWARD]
+    # What follows runs inside the passes, so it goes before their general rules: gradients, collectives, FSDP, DDP.
     yield "accumulated", made[Sign.ACCUMULATE]
     yield "collective", made[Sign.COLLECTIVE]
     yield "unsharded", made[Sign.UNSHARDED]
     yield "reduced", made[Sign.REDUCED] & lasts_until(lives, phases, Phase.OPTIMIZER)
     yield "buckets", made[Sign.BUCKETS]
     yield "communication", made[Sign.COMMUNICATION]
+    # Not brief: moving a module to the device makes copies that are freed at once.
     yield "loaded", made[Sign.PARAMETERS] & ~is_brief(lives, phases)
     yield from pass_rules(lives, made, phases)
     yield from lifetime_rules(lives, made, phases)
@@ -119,8 +122,10 @@ def optimizer_rules(
     inside = optimizer.contains(lives.born)
     next_pass = np.minimum(phases.next(Phase.FORWARD, lives.born), phases.next(Phase.BACKWARD, lives.born))
     yield "optimizer_init", made[Sign.OPTIMIZER_INIT] & ~is_brief(lives, phases)
+    # Adam allocates its moments in the first step and keeps them; foreach kernels make temporaries that go at once.
     yield "optimizer_kept", inside & (lives.died >= optimizer.end_after(lives.born))
     yield "optimizer_scratch", inside
+    # A trace that begins late sees only that something old is freed in a step: state that is replaced.
     yield "optimizer_freed", lives.freed_stack & optimizer.contains(lives.died)
     yield "optimizer_kept", made[Sign.OPTIMIZER] & ((lives.died > next_pass) | (lives.died == len(trace)))
     yield "optimizer_scratch", made[Sign.OPTIMIZER]
@@ -132,6 +137,7 @@ def pass_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> 
     never_freed = (lives.born == BEFORE) & (lives.died == phases.count)
     yield "backward_left", never_freed & (made[Sign.ENGINE] | made[Sign.BACKWARD])
     yield "backward_kept", in_backward & lasts_until(lives, phases, Phase.OPTIMIZER)
+    # From here on order alone separates kept and freed: the rule before took those that last.
     yield "backward_scratch", in_backward
     yield "saved", made[Sign.FORWARD] & lasts_until(lives, phases, Phase.BACKWARD)
     yield "forward_kept", made[Sign.FORWARD] & (lives.died == phases.count)
@@ -177,6 +183,7 @@ def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column) -> None:
     """
     older = np.flatnonzero((lives.born == BEFORE) & (rule == 0) & (lives.died == lives.died.max(initial=0)))
     older = older[np.argsort(lives.size[older], kind="stable")]
+    # Sorted by size, so that the n-th of its size is its position less that of the first one.
     size = lives.size[older]
     nth_of_its_size = np.arange(len(size)) - np.searchsorted(size, size)
     gradients = count_by_size(lives, size, CATEGORY[rule] == Category.GRADIENTS)

@@ -35,22 +35,29 @@ class Sign(StrEnum):
 
 # A frame is written "file name" here, so `^ ` is a frame without a file: native code, or a profiler's range.
 PATTERN = {
+    # ATen/cuda/CublasHandlePool.cpp and cudnn's: allocated once by whichever operation comes first, and kept.
     Sign.WORKSPACE: r"getCurrentCUDABlasHandle|[cC]ublas\w*Workspace|CUDABlasLtWorkspace|cudnn\w*[wW]orkspace",
+    # The autograd node that stores a gradient in `parameter.grad`.
     Sign.ACCUMULATE: r"AccumulateGrad",
     Sign.COLLECTIVE: r"ProcessGroup(NCCL|Gloo|XCCL)|c10d(::|_functional::)|(^| )(nccl|gloo):",
     # FSDP2 (fsdp_param.py), FSDP1 (_flat_param.py), and the range that FSDP2 records around its copies.
     Sign.UNSHARDED: r"fsdp_param\.py (alloc_all_gather_outputs|init_all_gather_outputs|init_unsharded_param)$"
     r"|_flat_param\.py _alloc_padded_unsharded_flat_param$|^ FSDP::all_gather_copy_out( |$)",
     Sign.REDUCED: r" foreach_reduce$|^ FSDP::post_backward_reduce",
+    # DDP: its Python constructor and its C++ reducer allocate the buckets.
     Sign.BUCKETS: r"parallel/distributed\.py (_pre_forward|_ddp_init_helper)$|c10d::Reducer::",
     Sign.COMMUNICATION: r"_fsdp_collectives|distributed/_functional_collectives|^ aten::flatten_dense_tensors$"
     r"|^ FSDP::(all_gather \(|post_backward_reduce)",
+    # Optimizers outside torch.optim are recognised by file name; `Optimizer.step#` is PyTorch's own profiler range.
     Sign.OPTIMIZER: r"torch/optim/|\w*optim\w*\.py (step|_init_group|update)$|^ Optimizer\.step#",
     Sign.OPTIMIZER_INIT: r" _init_group$|\w*optim\w*\.py __init__$",
     Sign.ZERO_GRAD: r" zero_grad$",
     Sign.PARAMETERS: r"module\.py (_apply|convert|load_state_dict)$|torch/nn/modules/\w+\.py __init__$"
     r"| (reset_parameters|from_pretrained|(init|load)_weights?\w*|load_(checkpoint|model))$",
+    # Classes of other people's models: a guess by the usual file names, so its rule has less confidence than
+    # PARAMETERS.
     Sign.BUILT: r"(?i)(module|model|layer|block|linear|embed|norm|attention|transformer|net|lm)\w*\.py __init__$",
+    # The C++ engine, as symbolised stacks name it and as our recorder does.
     Sign.ENGINE: r"autograd::(python::Python)?[Ee]ngine",
     Sign.BACKWARD: r" (_?run_backward|_engine_run_backward)$|torch/utils/checkpoint\.py (recompute_fn|unpack_hook)$",
     Sign.FORWARD: r" (forward|fwd|_call_impl)$|torch/nn/functional\.py (\w*loss\w*|cross_entropy)$"

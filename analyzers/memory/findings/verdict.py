@@ -105,6 +105,7 @@ def uncapitalised(title: str) -> str:
 
 def missing_evidence(devices: Sequence[Device]) -> list[str]:
     """Return the evidence that would have made the verdict firmer."""
+    # A dict keeps the order of first mention and drops repetitions.
     recorded = dict.fromkeys(MISSING[lack] for device in devices for lack in device.missing)
     wanted = {
         "exact categories (these are guessed from stacks and lifetimes)": any(

@@ -23,8 +23,6 @@ from analyzers.memory.reading.incremental import IncrementalReader, RawTrace
 from analyzers.memory.reading.interning import NO_FRAMES, ArenaTable, InternTables, RawFrames, StackTable, TextTable
 from analyzers.memory.reading.schema import ACTION_OF, CATEGORY_OF, STATE_OF, UNTAGGED, Action, BlockState, Category
 
-VERSION = 1
-
 GZIP_MAGIC, PICKLE_MAGIC = b"\x1f\x8b", b"\x80"
 TEXT_AT_MOST = 500
 BYTES_AT_MOST = 1 << 62

@@ -146,6 +146,7 @@ def whole_steps(trace: DeviceTrace) -> list[StepSpan]:
 
 def step_at(trace: DeviceTrace, index: int) -> int | None:
     """Return the step that entry `index` belongs to; None where no annotation says so."""
+    # Backwards, so that of nested steps (a profiler's within the loop's) the inner one answers.
     for step in reversed(annotated_steps(trace)):
         if step.start <= index and (step.end is None or index < step.end):
             return step.number

@@ -198,8 +198,10 @@ def requests_of(replay: Replay) -> list[tuple[int, int, int]]:
     Blocks older than the trace come first, by address: the order that packs them as they lie in the snapshot.
     """
     lives, arenas = replay.lifetimes, BlockArenas(replay)
+    # Blocks of one stream never serve another's requests, so each stream has its own pools.
     streams, count = arenas.streams[arenas.by_block], len(replay.trace)
     order = np.argsort(lives.addr, kind="stable")
+    # Requests of no bytes get no memory; size 0 also marks a free here.
     order = order[lives.size[order] > 0]
     ended = order[lives.died[order] < count]
     entries = np.concatenate([lives.born[order], lives.died[ended]])

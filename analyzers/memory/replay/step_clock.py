@@ -22,6 +22,7 @@ def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.Dat
     By the trace's own annotations, else by the wall clock of `logged` (columns step, start_ns, end_ns); empty where
     neither is there.
     """
+    # Files that were edited or merged may step back in time; interpolation needs ascending times.
     time = np.maximum.accumulate(trace.entry("time").astype(np.int64))
     spans = annotated_times(trace, time) or ([] if logged is None or not len(time) else logged_times(logged, time))
     points = [point for span in spans for point in points_of(span, time)]
