@@ -109,26 +109,26 @@ def faces(path: Path) -> dict[str, float]:
 
     [artefact] = discover(path).artefacts
     last = len(views.timeline(artefact, buckets=1 << 30))
-    segments, state = views.segments(artefact, last // 2), views.state(artefact, last // 2)
+    segments, state = views.segments(artefact, last // 2), views.live_blocks(artefact, last // 2)
     asked: dict[str, Callable[[], object]] = {
         "the whole timeline": lambda: views.timeline(artefact, buckets=1000),
         "a window": lambda: views.timeline(artefact, buckets=1000, window=(last // 3, last // 2)),
         "categories at an entry": lambda: views.categories(artefact, entry=last // 2),
         "stacks at an entry": lambda: views.top_stacks(artefact, entry=last // 2),
         **{f"a tree by {by}": partial(views.tree, artefact, by=by, entry=last // 2) for by in GROUPINGS},
-        "blocks at an entry": lambda: views.state(artefact, last // 2),
+        "blocks at an entry": lambda: views.live_blocks(artefact, last // 2),
         "segments at an entry": lambda: views.segments(artefact, last // 2),
-        "free at an entry": lambda: views.free(artefact, last // 2),
+        "free at an entry": lambda: views.free_blocks(artefact, last // 2),
         "a map of blocks": lambda: block_map(segments, state, cells=100),
         "blocks at the end": lambda: views.blocks(artefact),
         "steps": lambda: views.steps(artefact),
         "events": lambda: views.events(artefact, first=last // 2),
-        "reserved ranges": lambda: views.cached(artefact),
-        "bytes by pool": lambda: views.places(artefact, by="pool", buckets=1000),
+        "reserved ranges": lambda: views.reserved_ranges(artefact),
+        "bytes by pool": lambda: views.timeline_by(artefact, by="pool", buckets=1000),
         "search in frames": lambda: views.search(artefact, "forward"),
         "search by size": lambda: views.search(artefact, ">=1MiB"),
         "settings": lambda: views.settings(artefact),
-        "life of an address": lambda: views.life(artefact, int(state["address"][0])),
+        "life of an address": lambda: views.blocks_of_address(artefact, int(state["address"][0])),
     }
     return {name: max(timed(ask), timed(ask)) for name, ask in asked.items()}
 

@@ -70,7 +70,7 @@ def highest_instants(replay: Replay, buckets: int, window: Window | None) -> Int
     return np.array([low + int(replay.live_bytes[low:high].argmax()) for low, high in pairwise(edges)])
 
 
-def places(
+def timeline_by(
     artefact: Artefact,
     options: store.Options | None = None,
     device: int = 0,
@@ -112,7 +112,7 @@ def bytes_by_phase(replay: Replay, instants: Integers) -> Mapping[str, Integers]
     return {name: layers[number] for number, name in PHASE_NAMES.items()}
 
 
-def cached(
+def reserved_ranges(
     artefact: Artefact,
     options: store.Options | None = None,
     device: int = 0,
@@ -255,7 +255,7 @@ def tree(
     return owner_tree(group_live_blocks(open_replay(artefact, options, device), by, entry), depth)
 
 
-def state(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
+def live_blocks(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
     """Return the blocks alive after any entry, and the segments around them (`answers.allocator_state.blocks_at`)."""
     return allocator_state.blocks_at(open_replay(artefact, options, device), entry)
 
@@ -266,20 +266,22 @@ def segments(artefact: Artefact, entry: int, options: store.Options | None = Non
     return pd.DataFrame(ranges, columns=["address", "bytes"])
 
 
-def free(
+def free_blocks(
     artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0, limit: int = 500
 ) -> pd.DataFrame:
     """Return the free blocks after any entry, the largest first (`answers.allocator_state.free_at`)."""
     return allocator_state.free_at(open_replay(artefact, options, device), entry).head(limit)
 
 
-def files(artefact: Artefact, options: store.Options | None = None) -> set[str]:
+def source_files(artefact: Artefact, options: store.Options | None = None) -> set[str]:
     """Return the source files that the stacks of a snapshot name."""
     snapshot = open_snapshot(artefact, options)
     return {snapshot.text(int(number)) for number in np.unique(snapshot.columns["frame_file"])}
 
 
-def life(artefact: Artefact, address: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
+def blocks_of_address(
+    artefact: Artefact, address: int, options: store.Options | None = None, device: int = 0
+) -> pd.DataFrame:
     """Return every block that ever contained an address (`answers.allocator_state.blocks_of_address`)."""
     return allocator_state.blocks_of_address(open_replay(artefact, options, device), address)
 

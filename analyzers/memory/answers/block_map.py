@@ -15,9 +15,11 @@ NO_BLOCK = -1
 def block_map(segments: pd.DataFrame, blocks: pd.DataFrame, cells: int, rows: int | None = None) -> pd.DataFrame:
     """Return the segments of `views.segments`, largest first, each cut into `cells` equal parts.
 
-    `blocks` are those of `views.state`. Columns: address, bytes, used (requested bytes of its blocks), count (of them),
-    owners (a list of `cells` categories; "" where nothing is alive), filled (for each cell the row in `blocks` that has
-    the most bytes in it; -1: free). At most `rows` rows.
+    `blocks` are those of `views.live_blocks`. At most `rows` rows.
+
+    Columns: address, bytes, used (requested bytes of its blocks), count (of them), owners (a list of `cells`
+    categories; "" where nothing is alive), filled (for each cell the row in `blocks` that has the most bytes in it;
+    -1: free).
     """
     largest = segments.sort_values("bytes", ascending=False, kind="stable", ignore_index=True)
     largest = largest.head(rows or len(segments))

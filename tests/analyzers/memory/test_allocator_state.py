@@ -80,7 +80,7 @@ def test_blocks_at_every_entry(maker, seed):
         else:
             asked.discard(event["addr"])
             del live[event["addr"]]
-        table = views.state(artefact, entry)
+        table = views.live_blocks(artefact, entry)
         assert dict(zip(table["address"], table["requested"], strict=True)) == live
         assert set(table.loc[table["state"] == "pending_free", "address"]) == asked
         assert (table["segment"] == snapshot["segments"][0]["address"]).all()
@@ -92,12 +92,12 @@ def test_the_life_of_an_address(maker):
     made.free(older, [maker.frame("drop")])
     again = made.alloc(1000, [maker.frame("second")])
     assert again == older
-    table = views.life(maker.save(made.snapshot()), older + 500)
+    table = views.blocks_of_address(maker.save(made.snapshot()), older + 500)
     assert table["born"].tolist() == [-1, 2]
     assert table["died"].tolist() == [1, 3]
     assert table["freed_stack"].tolist() == [True, False]
     assert [frames[0].split()[-1] for frames in table["frames"]] == ["drop", "second"]
-    assert len(views.life(maker.save(made.snapshot()), older + 2000)) == 1
+    assert len(views.blocks_of_address(maker.save(made.snapshot()), older + 2000)) == 1
 
 
 def block(address, size, active):
@@ -181,7 +181,7 @@ def test_what_is_free_at_every_entry(maker, seed):
     }
     artefact = maker.save(snapshot)
     for entry in range(0, len(history), 5):
-        table = views.free(artefact, entry)
+        table = views.free_blocks(artefact, entry)
         found = {at + k * UNIT for at, size in zip(table["address"], table["bytes"], strict=True)
                  for k in range(size // UNIT)}  # fmt: skip
         reserved, held = history[entry]

@@ -79,7 +79,7 @@ def test_what_each_stream_and_pool_held(maker, seed, told):
         assert use.peak_index == series.index(max(series)) - 1
     assert sum(use.start_bytes for use in device.streams) == device.start_allocated_bytes
     for by in ("pool", "stream"):
-        table = views.places(artefact, by=by, buckets=1000)
+        table = views.timeline_by(artefact, by=by, buckets=1000)
         assert (table.drop(columns=["entry", "time_us", "allocated"]).sum(axis=1) == table["allocated"]).all()
 
 
@@ -89,7 +89,7 @@ def test_a_pool_that_no_file_tells_is_not_made_up(maker):
     [device] = memory.analyze([maker.save(without_the_first)]).data.devices
     assert "?" in {pool.pool for pool in device.pools}
     with pytest.raises(InputError, match="cannot place by colour"):
-        views.places(maker.save(snapshot), by="colour")
+        views.timeline_by(maker.save(snapshot), by="colour")
 
 
 def test_a_file_that_names_a_thousand_streams_is_still_answered(maker):
@@ -99,7 +99,7 @@ def test_a_file_that_names_a_thousand_streams_is_still_answered(maker):
     artefact = maker.save({"segments": [], "device_traces": [made.entries]})
     [device] = memory.analyze([artefact]).data.devices
     assert [use.stream for use in device.streams] == list(range(999, 967, -1))
-    table = views.places(artefact, by="stream", buckets=1000)
+    table = views.timeline_by(artefact, by="stream", buckets=1000)
     assert (table.drop(columns=["entry", "time_us", "allocated"]).sum(axis=1) == table["allocated"]).all()
     assert table["others"].iloc[-1] == sum(1000 + stream for stream in range(968))
 
@@ -147,7 +147,7 @@ def test_reserved_ranges_cover_what_was_reserved(maker, seed):
         history.append(set(pages))
     segments = [segment((1000 + page) * MIB, MIB, 7, (0, 2), is_expandable=True) for page in sorted(pages)]
     artefact = maker.save({"segments": segments, "device_traces": [made.entries]})
-    table = views.cached(artefact, limit=10_000)
+    table = views.reserved_ranges(artefact, limit=10_000)
     for entry, expected in enumerate(history, start=-1):
         there = table[(table["born"] <= entry) & (table["died"] > entry)]
         found = [at // MIB - 1000 + k for at, size in zip(there["address"], there["bytes"], strict=True)
@@ -156,7 +156,7 @@ def test_reserved_ranges_cover_what_was_reserved(maker, seed):
     last = table[table["died"] == len(made.entries)]
     assert last["expandable"].all()
     assert set(last["pool"]) <= {"0.2"}
-    assert len(views.cached(artefact, window=(0, 1), limit=10_000)) <= len(table)
+    assert len(views.reserved_ranges(artefact, window=(0, 1), limit=10_000)) <= len(table)
 
 
 def test_searching(maker):
@@ -212,6 +212,6 @@ def test_streams_of_real_files_add_up(real_snapshots):
         for device in memory.analyze([artefact]).data.devices:
             assert sum(use.start_bytes for use in device.streams) == device.start_allocated_bytes
             assert sum(pool.end_bytes for pool in device.pools) == device.end_allocated_bytes
-            table = views.places(artefact, device=device.device, by="pool")
+            table = views.timeline_by(artefact, device=device.device, by="pool")
             parts = table.drop(columns=["entry", "time_us", "allocated"]).to_numpy().sum(axis=1)
             assert np.array_equal(parts, table["allocated"])

@@ -45,7 +45,7 @@ def test_each_block_gets_the_category_that_its_stack_and_fate_tell(step):
     last = len(views.timeline(step, buckets=1000))
     found = {}
     for entry in range(last):
-        table = views.state(step, entry)
+        table = views.live_blocks(step, entry)
         found |= dict(zip(table["requested"] // KIB, table["category"], strict=True))
     assert found == {
         1: "parameters",
@@ -114,7 +114,7 @@ def test_parts_of_a_model_and_of_an_optimizer_that_constructors_make(maker):
 
 
 def held_after(artefact, entry):
-    table = views.state(artefact, entry)
+    table = views.live_blocks(artefact, entry)
     return dict(zip(table["requested"] // KIB, table["category"], strict=True))
 
 
@@ -139,5 +139,5 @@ def test_a_stack_of_cpp_frames_is_told_by_its_operation(maker):
     taking = [("torch::unwind::unwind()", "??"), ("c10::cuda::CUDACachingAllocator::malloc()", "??")]
     made.alloc(KIB, frames(maker, *taking, ("at::native::bmm_out()", "??"), ("at::_ops::bmm::call()", "??")))
     artefact = maker.save(made.snapshot())
-    assert views.state(artefact, 0)["frame"].tolist() == ["??:1 at::native::bmm_out()"]
+    assert views.live_blocks(artefact, 0)["frame"].tolist() == ["??:1 at::native::bmm_out()"]
     assert views.top_stacks(artefact)["frames"].iloc[0][0] == "??:1 at::native::bmm_out()"

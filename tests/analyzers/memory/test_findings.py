@@ -226,3 +226,13 @@ def test_an_empty_history_is_unknown(maker):
     report = memory.analyze([maker.save({"segments": [], "device_traces": [[]]})])
     assert (report.verdict.kind, report.data.devices[0].peak_index) == ("unknown", -1)
     assert report.inputs[0].kind == run.Kind.SNAPSHOT
+
+
+def test_the_door_takes_a_folder_a_file_or_several_of_either(maker, failed):
+    artefact = maker.save(failed, "rank1_memory_snapshot.pickle", "iteration_5_exit")
+    for snapshots in (str(maker.folder), artefact.path, [artefact.path], [artefact]):
+        report = memory.analyze(snapshots)
+        assert (report.verdict.kind, report.verdict.ranks) == (memory.MemoryClass.OOM, [1])
+    (maker.folder / "empty").mkdir()
+    with pytest.raises(InputError):
+        memory.analyze(maker.folder / "empty")

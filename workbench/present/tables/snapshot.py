@@ -24,7 +24,7 @@ def stack_list(frame: "pd.DataFrame") -> Table:
 
 
 def block_list(state: "pd.DataFrame") -> tuple[Table, list[int]]:
-    """Return the largest live blocks (`memory.views.state`), and their addresses."""
+    """Return the largest live blocks (`memory.views.live_blocks`), and their addresses."""
     largest = state.nlargest(BLOCKS, "requested", keep="first")
     columns = (largest[name] for name in ("requested", "address", "category", "label", "frame"))
     rows = [
@@ -36,7 +36,7 @@ def block_list(state: "pd.DataFrame") -> tuple[Table, list[int]]:
 
 
 def block_history(frame: "pd.DataFrame", title: str = "") -> Table:
-    """Return every block that was allocated at an address (`memory.views.life`), in order of time."""
+    """Return every block that was allocated at an address (`memory.views.blocks_of_address`), in order of time."""
     columns = (frame[name] for name in ("born", "died", "address", "requested", "category", "label", "frames"))
     rows = (
         (born, died, f"{address:#x}", size(count), category, label or "", next(iter(frames), NO_STACK))
@@ -81,7 +81,7 @@ def module_changes(diff: Diff) -> Table:
 
 
 def reserved_ranges(ranges: "pd.DataFrame") -> Table:
-    """Return when ranges of addresses were reserved and returned (`memory.views.cached`), the largest first."""
+    """Return when ranges of addresses were reserved and returned (`views.reserved_ranges`), the largest first."""
     columns = ["address", "bytes", "stream", "pool", "expandable", "born", "died"]
     rows = (
         (f"{address:#x}", size(count), stream, pool, "yes" if expandable else "no", born, died)

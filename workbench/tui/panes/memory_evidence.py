@@ -158,14 +158,14 @@ class Evidence(Readings):
     def _life(self, at: Instant) -> tuple[Any, ...] | None:
         if self._address is None:
             return None
-        return (block_history(views.life(at.artefact, self._address, self._options, at.device)),)
+        return (block_history(views.blocks_of_address(at.artefact, self._address, self._options, at.device)),)
 
     def _changes(self, at: Instant) -> tuple[Any, ...]:
         before = self._mark or Instant(at.artefact, at.device, -1)
         return (module_changes(diff.between(before.side(), at.side(), self._options)),)
 
     def _places(self, at: Instant) -> tuple[Any, ...]:
-        return (views.places(at.artefact, self._options, at.device, self._place, self.wide),)
+        return (views.timeline_by(at.artefact, self._options, at.device, self._place, self.wide),)
 
     def _entries(self, at: Instant) -> tuple[Any, ...]:
         first = max(0, at.entry - EARLIER)
@@ -173,12 +173,12 @@ class Evidence(Readings):
         return (entry_list(views.events(at.artefact, self._options, at.device, first, count)),)
 
     def _reserved(self, at: Instant) -> tuple[Any, ...]:
-        frame = views.cached(at.artefact, self._options, at.device, limit=RANGES)
+        frame = views.reserved_ranges(at.artefact, self._options, at.device, limit=RANGES)
         last = int(frame["died"].max()) if len(frame) else 0
         return ([(one, last) for one in frame.itertuples(index=False)],)
 
     def _state(self, at: Instant) -> pd.DataFrame:
-        return views.state(at.artefact, at.entry, self._options, at.device)
+        return views.live_blocks(at.artefact, at.entry, self._options, at.device)
 
     def title(self) -> str:
         """What is in sight, and of when."""

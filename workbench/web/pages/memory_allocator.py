@@ -27,7 +27,7 @@ def allocator(
 ) -> list[Any]:
     """The reserved ranges of the entries in sight, largest first, and a page of these entries."""
     artefact, options, of = snapshot(served, device), served.options, device.device
-    ranges = views.cached(artefact, options, of, span, RANGES)
+    ranges = views.reserved_ranges(artefact, options, of, span, RANGES)
     first = page(device, at, query) * ROWS
     found = views.events(artefact, options, of, first, ROWS, at.find)
     told = "Reserved ranges over time" + (" (made up: a CPU has none)" if device.fragmentation.made_up_segments else "")

@@ -30,7 +30,7 @@ def segments(served: ServedRun, device: Any, at: Instant, query: Query) -> list[
     """The segments that hold what is alive, and what lies at the address that was clicked."""
     artefact, options, of = snapshot(served, device), served.options, device.device
     ranges = views.segments(artefact, at.entry, options, of)
-    state = views.state(artefact, at.entry, options, of)
+    state = views.live_blocks(artefact, at.entry, options, of)
     map_of = block_map(ranges, state, CELLS, SEGMENTS)
     return [
         html.H2("Segments and what fills them"),
@@ -48,7 +48,7 @@ def block(
     if at.block is None:
         return []
     found = content_at(segments, state, at.block)
-    lives = views.life(snapshot(served, device), at.block, served.options, device.device)
+    lives = views.blocks_of_address(snapshot(served, device), at.block, served.options, device.device)
     mine = state.iloc[found.block] if found and found.block >= 0 else None
     return [
         html.H2(title(found, at), id="block"),

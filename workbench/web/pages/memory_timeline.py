@@ -45,7 +45,7 @@ def chart(served: ServedRun, device: Any, at: Instant, span: Entries | None) -> 
 
 def coloured(served: ServedRun, device: Any, colour: str, span: Entries | None) -> Mapping[str, "pd.Series[int]"]:
     """What is stacked, by its title: the bytes of each pool, stream, or phase of the step that allocated them."""
-    frame = views.places(snapshot(served, device), served.options, device.device, colour, BUCKETS, span)
+    frame = views.timeline_by(snapshot(served, device), served.options, device.device, colour, BUCKETS, span)
     names = [str(name) for name in frame if name not in NUMBERS]
     return {f"{colour} {name}" if name[:1].isdigit() else name: frame[name] for name in names}
 

@@ -41,7 +41,7 @@ def named(served: ServedRun, at: str) -> bool:
 def files(served: ServedRun) -> Iterator[str]:
     """The source files that stacks, events and dumps of the run name; files are looked into as far as it takes."""
     for snapshot in served.run.of(Kind.SNAPSHOT) if "memory" in served.parts else ():
-        yield from memory.files(snapshot, served.options)
+        yield from memory.source_files(snapshot, served.options)
     for trace in served.run.of(Kind.TRACE) if "trace" in served.parts else ():
         yield from in_texts(traces.names(trace, served.options))
     if "hang" in served.parts:

@@ -38,7 +38,7 @@ class BlockMap(ScrollView, can_focus=True):
         self._rows = pd.DataFrame()
 
     def show(self, segments: pd.DataFrame, blocks: pd.DataFrame) -> None:
-        """Draw another state, as `memory.views.segments` and `memory.views.state` give it."""
+        """Draw another state, as `memory.views.segments` and `memory.views.live_blocks` give it."""
         self._state = segments, blocks
         self._scale()
 

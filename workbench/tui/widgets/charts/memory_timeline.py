@@ -39,7 +39,7 @@ class Area(Stacked):
 
 
 class PlaceArea(Stacked):
-    """A timeline by pool or stream as `memory.views.places` gives it."""
+    """A timeline by pool or stream as `memory.views.timeline_by` gives it."""
 
     def show(self, frame: pd.DataFrame) -> None:
         """Draw another timeline."""
