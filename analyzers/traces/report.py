@@ -130,7 +130,7 @@ def critical_parts(account: RankTrace, options: store.Options | None = None) -> 
     Raises:
         InputError: The account's file can no longer be read.
     """
-    from analyzers.traces.critical.path import critical_path, held
+    from analyzers.traces.critical.path import critical_path, path_sums
 
     trace = open_trace(Path(account.path), options)
     devices = [other["device"] for other in trace.columns.meta["accounts"]]
@@ -139,7 +139,19 @@ def critical_parts(account: RankTrace, options: store.Options | None = None) -> 
         step, start, end = trace.steps[-1]
         window = start - trace.origin, end - trace.origin
     path = critical_path(trace, devices.index(account.device), window)
-    return [CriticalPart(rank=account.rank, device=account.device, step=step, **part) for part in held(path)]
+    return [
+        CriticalPart(
+            rank=account.rank,
+            device=account.device,
+            step=step,
+            kind=part.kind,
+            name=part.name,
+            count=part.count,
+            path_ns=part.path_ns,
+            saved_ns=part.saved_ns,
+        )
+        for part in path_sums(path)
+    ]
 
 
 def compared_by_step(recordings: Sequence[Recording]) -> list[RankComparison]:

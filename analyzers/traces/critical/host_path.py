@@ -1,8 +1,15 @@
-"""The critical path where the host itself does the work: operators of all its threads, and collectives on their own.
+"""Walk the critical path through the threads of a host: operators of all its threads, collectives on their own.
 
-Going back from the end, a thread that runs an operator was held up by nothing else. Where it runs none, and something
-that it may have waited for ended meanwhile, the path goes over to that: a collective, from which it goes on at the call
-that issued it, or an operator of another thread, as the one that runs the backward.
+The walk goes back in time from the end. A thread that runs an operator was held up by nothing else, so the path stays
+on it. Where the thread runs none, it may have waited for what ended meanwhile, and the path goes over to that:
+
+    train     |-- forward --|                                              |-- optimizer --|
+    backward                |---- backward ----|
+    gloo                                       |------ all_reduce ------|
+
+Back from its end this path is: optimizer, all_reduce, then the operator of the backward thread that issued the
+all_reduce, and from the backward's start the forward. A collective waits for the one that ran before it on its thread,
+or for the call that issued it.
 """
 
 import re
@@ -13,25 +20,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.columns.intervals import COMMUNICATION, KIND_NAMES
 from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.columns.phases import names_in_phases
 from analyzers.traces.model import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
 
-JUST_NS = 10_000
-"""A collective that begins so shortly behind another one of its thread has queued for it."""
+QUEUED_NS = 10_000
+"""A collective that begins at most this long after another one of its thread ended had queued for it."""
 WAITED_NS = 50_000
-"""A thread that runs no operator for less than this is on its way to the next one; waiting takes longer."""
-ISSUES = re.compile(r"^_?c10d\w*::(?!wait)")
-OWN = ("data", "gc", "checkpoint", "log", "profiler")
-"""Phases in which a host is busy with something else than waiting for others."""
+"""A thread that runs no operator for less than this is between two of them; waiting for something takes longer."""
+ISSUING_CALL = re.compile(r"^_?c10d\w*::(?!wait)")
+BUSY_PHASES = ("data", "gc", "checkpoint", "log", "profiler")
+"""Phases in which a host is busy although it runs no operator."""
 
 
-class Piece(NamedTuple):
-    """A stretch of the path; `kind` is that of the work, else `dependency`, `launch latency`, `unexplained` or `host`.
+class PathPiece(NamedTuple):
+    """A piece of the path, from `start` to `end` in ns of the trace; `row` is its event, NONE where there is none.
 
-    `row` is the event of the trace, NONE for what is none.
+    `kind` is that of the work (compute, communication, memory), else why nothing worked: `dependency` (what came before
+    had ended just then), `launch latency` (from the launching call to the start), `host` (the host did other things) or
+    `unexplained`.
     """
 
     start: int
@@ -40,16 +49,16 @@ class Piece(NamedTuple):
     row: int = NONE
 
 
-class State(NamedTuple):
-    """Where the walk is: a moment, and on which thread, or in which collective."""
+class HostPosition(NamedTuple):
+    """Where the walk is: a moment (ns of the trace) and an index in `threads`; in `collectives` unless that is NONE."""
 
     at: int
     thread: int
     collective: int = NONE
 
 
-class Thread:
-    """The operators and annotations of one thread, in order of their beginning; `busy` ones are no waiting."""
+class HostThread:
+    """The operators and annotations of one thread, in order of their start; those that are `busy` do not wait."""
 
     def __init__(self, trace: Trace, rows: Column, busy: Column) -> None:
         start, end = trace.columns["start"][rows], trace.columns["end"][rows]
@@ -61,31 +70,35 @@ class Thread:
         self.busy_starts, self.busy_ends = self.start[self.busy][last], self.end[self.busy][last]
 
     def innermost(self, at: int) -> tuple[int, int | None]:
-        """(place of the innermost event that runs just before a moment, or NONE; since when; None: since ever)."""
-        place, since = int(np.searchsorted(self.start, at)) - 1, None
-        while place != NONE and self.end[place] < at:
-            ended = int(self.end[place])
-            since, place = ended if since is None else max(since, ended), int(self.parent[place])
-        if place != NONE and since is None:
-            since = int(self.start[place])
-        return place, since
+        """Return the index of the innermost event that runs just before a moment, and since when that is so.
 
-    def works(self, at: int) -> bool:
-        """Whether something busy runs just before a moment."""
+        The index is NONE where no event runs; the time is None where nothing ran before.
+        """
+        index, since = int(np.searchsorted(self.start, at)) - 1, None
+        while index != NONE and self.end[index] < at:
+            ended = int(self.end[index])
+            since, index = ended if since is None else max(since, ended), int(self.parent[index])
+        if index != NONE and since is None:
+            since = int(self.start[index])
+        return index, since
+
+    def is_busy(self, at: int) -> bool:
+        """Return whether something busy runs just before a moment."""
         # Counted, as events that cross are not all among the parents of the innermost one.
         return bool(np.searchsorted(self.begun, at) > np.searchsorted(self.busy_ends, at))
 
     def last_busy(self, at: int) -> tuple[int, int] | None:
-        """When the busy event that ended last until a moment began and ended."""
-        place = int(np.searchsorted(self.busy_ends, at, side="right")) - 1
-        return (int(self.busy_starts[place]), int(self.busy_ends[place])) if place >= 0 else None
+        """Return (start, end) of the busy event that ended last until a moment; None where none did."""
+        index = int(np.searchsorted(self.busy_ends, at, side="right")) - 1
+        return (int(self.busy_starts[index]), int(self.busy_ends[index])) if index >= 0 else None
 
 
 @dataclass(frozen=True)
 class HostPath:
     """A walk through the threads of a host from `end` back to `start`, in ns of the trace.
 
-    Without an account whatever runs on the host is its work: it only launches what a device does.
+    `account` is that of the host. It is None where a device does the work: then whatever the host runs, the launching
+    calls above all, keeps it busy.
     """
 
     trace: Trace
@@ -94,55 +107,61 @@ class HostPath:
     end: int
 
     @cached_property
-    def working(self) -> Column:
-        """A flag for each event: is it an operator that computes, or a phase of the host's own?"""
+    def keeps_busy(self) -> Mask:
+        """Whether each event is an operator that computes, or a phase in which the host is busy."""
         c = self.trace.columns
         if self.account is None:
             return self.trace.category_matches(OPS) | self.trace.category_matches(LAUNCHES)
-        found: Column = names_in_phases(self.trace, OWN)[c["name"]] & self.trace.category_matches(ANNOTATIONS)
-        found |= (c["account"] == self.account) & (c["kind"] != COMMUNICATION)
-        return found
+        busy: Mask = names_in_phases(self.trace, BUSY_PHASES).take(c["name"]) & self.trace.category_matches(ANNOTATIONS)
+        busy |= (c["account"] == self.account) & (c["kind"] != COMMUNICATION)
+        return busy
 
     @cached_property
-    def collectives(self) -> Column:
-        """Rows of the collectives that last, in order of their end."""
+    def collectives(self) -> Integers:
+        """Rows of the account's collectives that take any time, in order of their end."""
         c = self.trace.columns
-        mine = (c["account"] == self.account) & (self.account is not None)
-        rows = np.flatnonzero(mine & (c["kind"] == COMMUNICATION) & (c["end"] > c["start"]))
+        of_account = (c["account"] == self.account) & (self.account is not None)
+        rows = np.flatnonzero(of_account & (c["kind"] == COMMUNICATION) & (c["end"] > c["start"]))
         return rows[np.argsort(c["end"][rows], kind="stable")]
 
     @cached_property
     def ends(self) -> Column:
+        """The end of each of `collectives`."""
         return self.trace.columns["end"][self.collectives]
 
     @cached_property
-    def lanes(self) -> Column:
-        """Those of the host's threads on which no collective runs; the busiest one first."""
+    def lanes(self) -> Integers:
+        """The host's threads on which no collective runs, that of the training loop first, then the busiest ones."""
         c = self.trace.columns
-        on_host = np.array([one["kind"] == HOST_LANE for one in c.meta["lanes"]] or [False])
-        chosen = on_host[c["lane"]] & ~np.isin(c["lane"], np.unique(c["lane"][self.collectives]))
-        spent = np.bincount(c["lane"], np.where(chosen & self.working, c["end"] - c["start"], 0))
+        on_host = self.trace.lane_is(HOST_LANE).take(c["lane"])
+        eligible = on_host & ~np.isin(c["lane"], np.unique(c["lane"][self.collectives]))
+        busy_ns = np.bincount(c["lane"], np.where(eligible & self.keeps_busy, c["end"] - c["start"], 0))
         marked = np.unique(c["lane"][self.trace.name_matches(PROFILER_STEP)])
-        spent[marked] += spent.sum() + 1  # the thread of the training loop, whatever another one does
-        return np.argsort(-spent, kind="stable")[: int((spent > 0).sum())]
+        busy_ns[marked] += busy_ns.sum() + 1  # the thread of the training loop, however busy another one is
+        return np.argsort(-busy_ns, kind="stable")[: int((busy_ns > 0).sum())]
 
     @cached_property
-    def threads(self) -> list[Thread]:
+    def threads(self) -> list[HostThread]:
+        """The threads of `lanes`, with their events between `start` and `end`."""
         c = self.trace.columns
-        told = (
+        on_threads = (
             (self.trace.category_matches(ANNOTATIONS) | self.trace.category_matches(LAUNCHES))
             & ~self.trace.name_matches(PROFILER_STEP)
             & (c["end"] > c["start"])
         )
-        told &= (c["start"] < self.end) & (c["end"] > self.start)
-        chosen = [np.flatnonzero(told & (c["lane"] == lane)) for lane in self.lanes.tolist()]
-        return [Thread(self.trace, rows, self.working[rows]) for rows in chosen]
+        on_threads &= (c["start"] < self.end) & (c["end"] > self.start)
+        rows_of_lanes = [np.flatnonzero(on_threads & (c["lane"] == lane)) for lane in self.lanes.tolist()]
+        return [HostThread(self.trace, rows, self.keeps_busy[rows]) for rows in rows_of_lanes]
 
     @cached_property
     def issuing(self) -> Column:
-        """Of each collective the row of the call that issued it, NONE where there is none before it."""
+        """The row of the call that issued each of `collectives`, NONE where there is none before it.
+
+        Calls and collectives are paired in their order if there are as many of each; else a collective gets the last
+        call before it.
+        """
         c = self.trace.columns
-        calls = np.flatnonzero(self.trace.name_matches(ISSUES) & np.isin(c["lane"], self.lanes))
+        calls = np.flatnonzero(self.trace.name_matches(ISSUING_CALL) & np.isin(c["lane"], self.lanes))
         calls = calls[np.argsort(c["start"][calls], kind="stable")]
         begun = c["start"][self.collectives]
         latest = np.append(calls, NONE)[np.searchsorted(c["start"][calls], begun, side="right") - 1]
@@ -152,87 +171,91 @@ class HostPath:
         paired[np.argsort(begun, kind="stable")] = calls
         return np.where(c["start"][paired] <= begun, paired, latest)
 
-    def pieces(self) -> Iterator[Piece]:
-        """From the end to the start, without gaps."""
+    def pieces(self) -> Iterator[PathPiece]:
+        """Yield the pieces of the path from the end to the start, without gaps."""
         return self.between(self.start, self.end)
 
-    def between(self, start: int, end: int, lane: int | None = None) -> Iterator[Piece]:
-        """The same from a moment back to another one, beginning on the thread of a lane."""
-        state = State(end, self.number(lane))
-        while state.at > start and self.threads:
-            state, found = self.in_collective(state) if state.collective != NONE else self.on_thread(state, start)
-            for piece in found:
+    def between(self, start: int, end: int, lane: int | None = None) -> Iterator[PathPiece]:
+        """Yield the pieces from `end` back to `start`, beginning on the thread of a lane."""
+        position = HostPosition(end, self.thread_index(lane))
+        while position.at > start and self.threads:
+            step = self.through_collective if position.collective != NONE else self.along_thread
+            position, pieces = step(position, start)
+            for piece in pieces:
                 if piece.end > max(piece.start, start):
                     yield piece._replace(start=max(piece.start, start))
-        if state.at > start:
-            yield Piece(start, state.at, "host")
+        if position.at > start:
+            yield PathPiece(start, position.at, "host")
 
-    def number(self, lane: int | None) -> int:
-        """The place of a lane's thread; that of the busiest one where it has none."""
+    def thread_index(self, lane: int | None) -> int:
+        """Return the index of a lane's thread; that of the first thread where it has none."""
         return self.lanes.tolist().index(lane) if lane in self.lanes.tolist() else 0
 
-    def on_thread(self, state: State, start: int) -> tuple[State, list[Piece]]:
-        """What the thread runs, or what it waits for."""
-        thread = self.threads[state.thread]
-        if thread.works(state.at):
-            piece = self.stretch(thread, state.at, start)
-            return State(piece.start, state.thread), [piece]
-        before = thread.last_busy(state.at)
-        since = max(before[1], start) if before else start
-        other = self.ended(state, since)
-        other = other if other and other.at > start else None
-        until = other.at if other else since
-        found, at = [], state.at
+    def along_thread(self, position: HostPosition, start: int) -> tuple[HostPosition, list[PathPiece]]:
+        """Return the pieces of what the thread runs, or of its waiting, and where the path goes on before them."""
+        thread = self.threads[position.thread]
+        if thread.is_busy(position.at):
+            piece = self.piece_before(thread, position.at, start)
+            return HostPosition(piece.start, position.thread), [piece]
+        before = thread.last_busy(position.at)
+        idle_since = max(before[1], start) if before else start
+        awaited = self.awaited(position, idle_since)
+        awaited = awaited if awaited and awaited.at > start else None
+        until = awaited.at if awaited else idle_since
+        pieces, at = list[PathPiece](), position.at
         while at > until:
-            found.append(self.stretch(thread, at, until))
-            at = found[-1].start
-        return other or State(until, state.thread), found
+            pieces.append(self.piece_before(thread, at, until))
+            at = pieces[-1].start
+        return awaited or HostPosition(until, position.thread), pieces
 
-    def stretch(self, thread: Thread, at: int, until: int) -> Piece:
-        """What a thread is in until a moment, as far back as it is just that."""
-        place, since = thread.innermost(at)
+    def piece_before(self, thread: HostThread, at: int, until: int) -> PathPiece:
+        """Return what a thread is in just before a moment, as far back as it is in that alone, `until` at most."""
+        index, since = thread.innermost(at)
         begun = until if since is None else max(since, until)
-        if place == NONE:
-            return Piece(begun, at, "host")
-        row = int(thread.rows[place])
+        if index == NONE:
+            return PathPiece(begun, at, "host")
+        row = int(thread.rows[index])
         kind = int(self.trace.columns["kind"][row])
-        return Piece(begun, at, KIND_NAMES[kind] if kind >= 0 else "host", row)
+        return PathPiece(begun, at, KIND_NAMES[kind] if kind >= 0 else "host", row)
 
-    def ended(self, state: State, since: int) -> State | None:
-        """What else ended last while the state's thread ran nothing, if it may have waited for that.
+    def awaited(self, position: HostPosition, idle_since: int) -> HostPosition | None:
+        """Return the end of what a thread that is idle may have waited for, the latest such end; None if nothing.
 
-        It was idle for long before; or another thread began too, as when one hands over to the other for a moment.
+        That is a collective or an operator of another thread that ended well after the thread became idle; or an
+        operator of another thread that began since, as when one thread hands over to another for a moment.
         """
-        found = []
-        place = int(np.searchsorted(self.ends, state.at, side="right")) - 1
-        if place >= 0 and self.ends[place] > since + WAITED_NS:
-            found.append(State(int(self.ends[place]), state.thread, place))
+        ends = []
+        last_collective = int(np.searchsorted(self.ends, position.at, side="right")) - 1
+        if last_collective >= 0 and self.ends[last_collective] > idle_since + WAITED_NS:
+            ends.append(HostPosition(int(self.ends[last_collective]), position.thread, last_collective))
         for number, thread in enumerate(self.threads):
-            last = thread.last_busy(state.at) if number != state.thread else None
-            if last and (last[1] > since + WAITED_NS or last[0] >= since):
-                found.append(State(last[1], number))
-        return max(found, key=lambda one: (one.at, one.collective == NONE), default=None)
+            last = thread.last_busy(position.at) if number != position.thread else None
+            if last and (last[1] > idle_since + WAITED_NS or last[0] >= idle_since):
+                ends.append(HostPosition(last[1], number))
+        return max(ends, key=lambda end: (end.at, end.collective == NONE), default=None)
 
-    def in_collective(self, state: State) -> tuple[State, list[Piece]]:
-        """A collective, and what it was held up by: one before it on its thread, or the call that issued it."""
-        c, row = self.trace.columns, int(self.collectives[state.collective])
+    def through_collective(self, position: HostPosition, _start: int) -> tuple[HostPosition, list[PathPiece]]:
+        """Return the piece of a collective, and what it waited for: one before it on its thread, or its call."""
+        c, row = self.trace.columns, int(self.collectives[position.collective])
         begun = max(int(c["start"][row]), self.start)
-        found = [Piece(begun, state.at, KIND_NAMES[COMMUNICATION], row)]
-        call = int(self.issuing[state.collective])
+        pieces = [PathPiece(begun, position.at, KIND_NAMES[COMMUNICATION], row)]
+        call = int(self.issuing[position.collective])
         issued = min(max(int(c["end"][call]), self.start), begun) if call != NONE else begun
         before = self.queued_behind(row, begun)
         if before != NONE and issued <= self.ends[before]:
             ended = max(int(self.ends[before]), self.start)
-            return State(ended, state.thread, before), [*found, Piece(ended, begun, "dependency")]
+            queued = PathPiece(ended, begun, "dependency")
+            return HostPosition(ended, position.thread, before), [*pieces, queued]
         lane = int(c["lane"][call]) if call != NONE else None
-        return State(issued, self.number(lane)), [*found, Piece(issued, begun, "launch latency")]
+        latency = PathPiece(issued, begun, "launch latency")
+        return HostPosition(issued, self.thread_index(lane)), [*pieces, latency]
 
     def queued_behind(self, row: int, begun: int) -> int:
-        """The place of the collective of the same thread that ended just before; NONE where none did."""
+        """Return the index of the collective of the same thread that ended just before a start; NONE if none did."""
         c = self.trace.columns
-        for place in range(int(np.searchsorted(self.ends, begun, side="right")) - 1, NONE, -1):
-            if begun - self.ends[place] > JUST_NS:
+        for index in range(int(np.searchsorted(self.ends, begun, side="right")) - 1, NONE, -1):
+            if begun - self.ends[index] > QUEUED_NS:
                 break
-            if c["lane"][self.collectives[place]] == c["lane"][row]:
-                return place
+            if c["lane"][self.collectives[index]] == c["lane"][row]:
+                return index
         return NONE

@@ -12,7 +12,7 @@ from analyzers import traces
 from analyzers.columns import UnsavedColumns
 from analyzers.run import Kind, discover
 from analyzers.traces import ingest, views
-from analyzers.traces.critical.path import critical_path, if_faster, in_columns
+from analyzers.traces.critical.path import critical_path, join_narrow_pieces, savings_ns
 from analyzers.traces.model import Trace
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
@@ -53,7 +53,7 @@ def test_the_pieces_tile_the_window(tmp_path, parts):
 )
 def test_a_faster_kernel_saves_what_the_path_says(tmp_path, parts, kernel, saves):
     _, trace = job(tmp_path, parts)
-    promised = if_faster(critical_path(trace), kernel, 2)
+    promised = savings_ns(critical_path(trace), kernel, 2)
     saved = length(parts) - length(parts, lambda part: faster(part, kernel))
     assert promised == pytest.approx(saved, rel=0.01) if saves else promised <= 2 * 20 * US
     assert promised >= saved
@@ -76,9 +76,9 @@ def test_narrow_neighbours_are_put_together_and_nothing_is_lost():
     dur = [5, 1, 1, 2, 50, 3, 3, 3]
     starts = [sum(dur[:i]) for i in range(len(dur))]
     path = pd.DataFrame({"start_ns": starts, "dur_ns": dur, "kind": "host", "name": list("abcdefgh"), "row": range(8)})
-    found = in_columns(path, 10)
+    found = join_narrow_pieces(path, 10)
     assert found["name"].tolist() == ["a", "e", "f", "g"]
     assert found["count"].tolist() == [4, 1, 1, 2]
     assert found["dur_ns"].tolist() == [9, 50, 3, 6]
     assert (found["start_ns"] + found["dur_ns"]).tolist()[:-1] == found["start_ns"].tolist()[1:]
-    assert len(in_columns(path[:0], 10)) == 0
+    assert len(join_narrow_pieces(path[:0], 10)) == 0

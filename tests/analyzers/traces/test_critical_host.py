@@ -9,7 +9,7 @@ import pytest
 from analyzers import traces
 from analyzers.run import Kind, discover
 from analyzers.traces import views
-from analyzers.traces.critical.path import critical_path, if_faster
+from analyzers.traces.critical.path import critical_path, savings_ns
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "traces"
 US = 1_000
@@ -126,13 +126,13 @@ def test_what_a_faster_operator_saves_is_no_more_than_promised(maker, seed):
     whole = simulate(made, parts).now
     path = critical_path(maker.opened(made.text()))
     saved = whole - simulate(maker.Tracing(), parts, {"aten::op1": 0.5}).now
-    promised = if_faster(path, "aten::op1", 2)
+    promised = savings_ns(path, "aten::op1", 2)
     assert 0 < saved <= promised + 8 * WAITED
     alone = [part for part in parts if part[0] == "op"]
     made = maker.Tracing(backend="gloo")
     whole = simulate(made, alone).now
     path = critical_path(maker.opened(made.text()))
-    assert if_faster(path, "aten::op1", 2) == whole - simulate(maker.Tracing(), alone, {"aten::op1": 0.5}).now
+    assert savings_ns(path, "aten::op1", 2) == whole - simulate(maker.Tracing(), alone, {"aten::op1": 0.5}).now
 
 
 def test_collecting_garbage_is_no_waiting(maker):

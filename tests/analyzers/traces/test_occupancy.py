@@ -56,7 +56,7 @@ def test_what_limits_a_kernel_is_that_of_its_longest_execution(maker):
         "hostile": (None, ""),
         "plain": (None, ""),
     }
-    assert occupancy(account).rows[0][2:] == ("88 %", "59.0", "3.75", "warps, registers")
+    assert occupancy(account).rows[0][2:] == ("88 %", "59.0", "3.77", "warps, registers")
 
 
 def test_kernels_that_last_no_time_count_alike(maker):

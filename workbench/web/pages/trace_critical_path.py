@@ -13,7 +13,7 @@ from dash import html
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import critical_parts, views
-from analyzers.traces.critical.path import in_columns
+from analyzers.traces.critical.path import join_narrow_pieces
 from analyzers.traces.structs import RankTrace
 from analyzers.words import duration_ns
 from workbench.colours import EVENT_KINDS
@@ -53,7 +53,7 @@ def row(served: ServedRun, artefact: Artefact, span: tuple[int, int], width: int
     """The path in a window as blocks of a lane of their own, as `traces.views.timeline` has them, in colours."""
     path = path_of(served, artefact)
     seen = path[(path["start_ns"] < span[1]) & (path["start_ns"] + path["dur_ns"] > span[0])]
-    drawn = in_columns(seen, (span[1] - span[0]) // width)
+    drawn = join_narrow_pieces(seen, (span[1] - span[0]) // width)
     return drawn.assign(
         lane=LANE,
         on_device=True,
