@@ -83,6 +83,7 @@ def started(task: Task) -> Ended:
 def forked(task: Task) -> Ended:
     """Do the task in a copy of this process, whose present memory does not count against the limit."""
     reading, writing = os.pipe()
+    # RLIMIT_AS counts what the parent had mapped at the fork as well.
     own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     process = os.fork()
     if not process:
@@ -107,8 +108,10 @@ def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
     """
     status = CRASHED
     try:
+        # Ctrl-C must end the child, not raise in the middle of the parent's handlers.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         nowhere = os.open(os.devnull, os.O_RDWR)
+        # A reader must not write to the terminal that a TUI draws on.
         for stream in range(3):
             os.dup2(nowhere, stream)
         sys.stdout = sys.stderr = os.fdopen(nowhere, "w")
@@ -170,6 +173,7 @@ def limit_self(memory: int, seconds: int) -> None:
     """Limit this process's address space (bytes) and processor time (seconds); it writes no core files."""
     for kind, limit in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)):
         _, hard = resource.getrlimit(kind)
+        # A limit above the hard one of a batch system is refused by the kernel.
         wanted = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (wanted, wanted))
 

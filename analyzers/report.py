@@ -19,16 +19,21 @@ EVIDENCE_AT_MOST = 8
 
 
 class Severity(StrEnum):
+    """How much a finding matters: ERROR ends or spoils a run, WARNING costs time or memory, INFO is no fault."""
+
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
 
     @property
     def weight(self) -> int:
+        """The severity as a number to sort by: 0 (info) to 2 (error)."""
         return ("info", "warning", "error").index(self)
 
 
 class Status(StrEnum):
+    """The state of a run by a verdict; UNKNOWN where the evidence does not suffice, which is not healthy."""
+
     OK = "ok"
     WARNING = "warning"
     ERROR = "error"
@@ -100,6 +105,7 @@ class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
 
     def json(self) -> bytes:
         """Return the document as UTF-8 JSON, in a stable order."""
+        # Indented: the documents are read by people and diffed by git.
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
     def lead(self) -> Finding | None:

@@ -117,6 +117,7 @@ def discover(path: Path) -> Run:
         raise InputError(f"{error.filename}: {error.strerror}", "check the permissions") from error
     if not artefacts:
         raise InputError(f"{path}: nothing of a known kind", hint_for(path))
+    # Ranks are numbers: by path, rank 10 would come before rank 2.
     artefacts.sort(key=lambda a: (a.step or 0, -1 if a.rank is None else a.rank, str(a.path)))
     return Run(path, tuple(artefacts))
 
@@ -139,6 +140,7 @@ def files_below(root: Path) -> Iterator[Path]:
         yield root
         return
     seen = 0
+    # os.walk leaves out links to folders, which may form a ring.
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
         for name in sorted(name for name in names if not name.startswith(".")):
@@ -172,6 +174,7 @@ def rank_of(path: Path) -> int | None:
 
 def step_of(path: Path) -> tuple[int | None, bool]:
     """Return the step, and whether the job died in the next one: by the nearest folder that has it, else the name."""
+    # The nearest folder counts: a run may itself lie in a folder called step_5.
     for part in (*reversed(path.parts[-4:-1]), path.name):
         if match := STEP.search(part):
             return int(match[1]), bool(match[2])
@@ -210,11 +213,13 @@ def kind_by_name(path: Path) -> Kind | None:
 
 def kind_by_content(head: bytes) -> Kind | None:
     """Return the kind of a file by its first bytes."""
+    # Pickles of protocol 2 and later begin with this byte.
     if head.startswith(b"\x80"):
         return pickled_kind(head)
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if text.startswith((b"<", b"=== ", b"PARTIAL DATA")):
         return next((kind for pattern, kind in DEBUG_PAGES if pattern.search(text)), None)
+    # A JSON log may quote a line of the console.
     if not text.startswith(b"{") and CONSOLE.search(text):
         return Kind.LOG
     return json_kind(text) if text.startswith((b"{", b"[")) else None
@@ -246,6 +251,7 @@ def head_of(path: Path) -> bytes:
     if not head.startswith(b"\x1f\x8b"):
         return head
     try:
+        # Only the first bytes are inflated: a bomb of a few kilobytes becomes no terabyte here.
         return zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
     except zlib.error:
         return b""
@@ -255,6 +261,7 @@ def newest_step(artefacts: Sequence[Artefact]) -> list[Artefact]:
     """Return the artefacts of the last step; those written on an exit count as last."""
     if not artefacts:
         return []
+    # A job that ran out of memory in step 7 leaves an exit folder named after step 6.
     last = max((a.exit, a.step or 0) for a in artefacts)
     return [a for a in artefacts if (a.exit, a.step or 0) == last]
 

@@ -78,12 +78,15 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> 
     import tempfile
 
     options = options or Options()
+    # The same file by another path is the same entry.
     paths = [path.resolve() for path in paths]
     entry = cache_folder() / cache_key(paths, reader)
     if options.cache and (entry / "meta.json").exists():
+        # Marks the entry as used, so that `prune` keeps it.
         os.utime(entry)
         return Columns(entry)
     entry.parent.mkdir(parents=True, exist_ok=True)
+    # In the cache itself: a rename is one step only within a file system.
     scratch = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=entry.parent))
     try:
         read_in_child(paths, reader, scratch, options.max_memory)
@@ -109,6 +112,7 @@ def load_many(
     workers = max(1, min(options.jobs, len(artefacts)))
     if workers == 1:
         return [load_or_error(paths, reader, options) for paths in artefacts]
+    # A limit that holds for all must be divided before it is known who needs how much.
     shared = replace(options, max_memory=options.max_memory and options.max_memory // workers)
     with ThreadPoolExecutor(max_workers=workers) as pool:
         loaded = list(pool.map(lambda paths: load_or_error(paths, reader, shared), artefacts))
@@ -190,6 +194,7 @@ def detached(scratch: Path) -> Columns:
     """Return columns that stay readable when their files are deleted, because all are mapped already."""
     columns = Columns(scratch)
     for name in columns:
+        # Maps the column: from then on it needs no file name.
         columns[name]
     return columns
 

@@ -1,8 +1,9 @@
-"""Step logs of a long run: processor seconds and memory of `workbench steps`, cold and from the cache.
+"""How much processor time and memory does `workbench steps` need for the logs of a long run, cold and from the cache?
 
     python benchmarks/steps.py [--ranks 512] [--steps 2000]
 
-Writes the logs to a temporary folder (640 MB at 512 x 2000); the data of rank 5 are late from step 300 on.
+The logs are written to a temporary folder (640 MB at 512 x 2000). From step 300 on rank 5 waits 40 ms longer for data,
+which the verdict must find.
 """
 
 import argparse
@@ -23,7 +24,8 @@ USUAL_MS = {
 LATE_RANK, LATE_FROM, LATE_MS = 5, 300, 40
 
 
-def write(folder: Path, rank: int, ranks: int, steps: int) -> None:
+def write_log(folder: Path, rank: int, ranks: int, steps: int) -> None:
+    """Write the step log of one rank; the other ranks wait for the late one in their backward."""
     chance = random.Random(rank)
     header = {
         "schema": "workbench.steps/1",
@@ -65,7 +67,7 @@ def write(folder: Path, rank: int, ranks: int, steps: int) -> None:
 
 
 def measured(folder: Path) -> tuple[float, int, str]:
-    """Processor seconds and the largest resident set of a child or grandchild, and the verdict."""
+    """Return processor seconds, the largest resident set (MiB) of a child or grandchild, and the verdict."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "workbench", "steps", str(folder), "--json"]
     environment = os.environ | {"WORKBENCH_CACHE": str(folder / "cache")}
@@ -76,17 +78,18 @@ def measured(folder: Path) -> tuple[float, int, str]:
 
 
 def main() -> None:
+    """Write the logs, read them twice, and print what that took."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=512)
     parser.add_argument("--steps", type=int, default=2000)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "steps").mkdir()
-        for rank in range(asked.ranks):
-            write(folder, rank, asked.ranks, asked.steps)
+        for rank in range(arguments.ranks):
+            write_log(folder, rank, arguments.ranks, arguments.steps)
         logs = sum(path.stat().st_size for path in folder.rglob("*.jsonl"))
-        print(f"{asked.ranks} ranks x {asked.steps} steps, {logs / 1e6:.0f} MB")
+        print(f"{arguments.ranks} ranks x {arguments.steps} steps, {logs / 1e6:.0f} MB")
         for name in ("cold", "cached"):
             seconds, mebibytes, sentence = measured(folder)
             print(f"{name}: {seconds:.1f} processor-s, at most {mebibytes} MiB in a process: {sentence}")

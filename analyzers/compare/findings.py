@@ -44,6 +44,7 @@ def regressions(changes: Sequence[MeasureChange], gate: Mapping[str, float], cau
         allowed[Measure.STEP_TIME_MEAN] = gate[Measure.STEP_TIME]
     worse = [c for c in changes if c.is_sufficient and c.measure in allowed and c.low > allowed[c.measure]]
     if any(c.measure is Measure.STEP_TIME for c in worse):
+        # The mean follows the median; two findings on one cause help nobody.
         worse = [c for c in worse if c.measure is not Measure.STEP_TIME_MEAN]
     causes = [*waiting_fact(changes), *causes]
     of_time = (Measure.STEP_TIME, Measure.STEP_TIME_MEAN, Measure.STEP_TIME_P95)
@@ -139,6 +140,7 @@ def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
     before, after = a.measures.phases, b.measures.phases
     extra_s = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
     largest = sorted(extra_s, key=lambda name: -extra_s[name])[:NAMED_AT_MOST]
+    # A rank that was late in both runs did not make the second one slower.
     late_before = {straggler.rank for straggler in a.stragglers}
     late = [straggler for straggler in b.stragglers if straggler.rank not in late_before][:NAMED_AT_MOST]
     waits = [f"rank {straggler.rank} makes the others wait: {CAUSE_NAMES[straggler.cause]}" for straggler in late]

@@ -59,6 +59,7 @@ def measured(source: Run, options: store.Options) -> MeasuredRun:
         result.steps = answer_or_none(lambda: load(logs, options))
     if result.steps:
         result.measures, result.inputs = medians_over(summary(result.steps)), result.steps.inputs
+    # The newest: earlier ones may be of the warm-up.
     snapshots = run.newest_step(source.of(Kind.SNAPSHOT))
     if snapshots and (report := answer_or_none(lambda: memory.analyze(snapshots, options))):
         result.snapshot_bytes = max(device.peak_allocated_bytes for device in report.data.devices)

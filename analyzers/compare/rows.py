@@ -56,6 +56,7 @@ def measure_lines(a: Measures, b: Measures, changes: Sequence[MeasureChange]) ->
 
     def line(what: str, measure: Measure, write: Format, ends: tuple[float | None, float | None]) -> Line:
         change = by_measure.get(measure)
+        # An interval that is too wide to judge by would read as a result.
         sure = change and change.is_sufficient and not change.is_exact
         return Line(what, *ends, write, (change.low, change.high) if change and sure else None)
 

@@ -161,6 +161,7 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
     sources: list[Source] = []
     problems: list[str] = []
     for kind in run.TIMED:
+        # A console log of 10 GB is not read where a step log says the same.
         if (logs := [a for a in artefacts if a.kind is kind]) and not is_complete(sources):
             source = read(logs, options)
             problems += source.problems
@@ -170,6 +171,7 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
         raise InputError("these logs contain no step", hint)
     first, *others = sources
     frame = first.whole()
+    # Only the first source has rows; a coarser one cannot add steps that it knows less about.
     for other in others:
         frame = filled(frame, other.whole())
     return steps_of(first, frame, [a.as_input() for source in sources for a in source.read], problems)
@@ -228,6 +230,7 @@ def named_tags(bits: Column, names: Sequence[str]) -> Column:
 def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """Return a table with loss, gradient norm and memory of another source where it has none itself."""
     known = other.drop_duplicates(["rank", "step"], keep="last").set_index(["rank", "step"])
+    # -1 where the other source has no such step.
     rows = known.index.get_indexer(pd.MultiIndex.from_frame(frame[["rank", "step"]]))
     frame = frame.copy()
     for name in FILLED_NUMBERS:

@@ -83,6 +83,7 @@ def sparkline(
     `grad_norm_highest`, `last_rank` (None where no rank was late) and its `lateness_s`.
     """
     steps = opened(artefacts, options)
+    # All steps, also tagged ones: a face shows what happened, medians are for the table.
     times = steps.grid(steps.table["dur_s"])
     numbers = bin_numbers(len(times), bins)
     by_bin = (

@@ -11,9 +11,10 @@
 4. Steps that resemble their neighbours (autocorrelation r) are worth fewer independent ones, so the penalty grows by
    (1 + r) / (1 - r), the variance inflation of an AR(1) process.
 
-Example: `[1.0, 1.1, 0.9, 1.0, 1.1, 9.0, 1.0, 0.9, 2.0, 2.1, 1.9, 2.0, 2.1, 2.0]` has an outlier at index 5 and a new
-level from index 8 on; with at least SHORTEST = 5 values per segment and enough values for the penalty (a longer series
-of this kind) the one cut is at 8, and the outlier makes none.
+Example: `[1.0, 1.1, 0.9] * 5 + [2.0, 2.1, 1.9] * 5` with an outlier of 9.0 at index 3. By ranks the outlier is only the
+largest of 30 values. The cut at 15 lowers the sum of squares from 30.0 by 17.3, more than its price of 4 log 30 = 13.6,
+and no other cut pays: `segments` returns the levels 1.0 (0 to 15) and 2.0 (15 to 30). With only 10 + 10 such values the
+cut saves 9.8 and costs 12.0: so few values prove no change.
 """
 
 from dataclasses import dataclass
@@ -42,7 +43,9 @@ class Segment:
 def segments(values: Floats) -> list[Segment]:
     """Return the stretches of constant level, in order; a single one if the level does not change."""
     block = -(-len(values) // LONGEST_SERIES)
+    # Values after the last whole block belong to the last segment.
     whole = len(values) // block * block
+    # Medians, so that a block with an outlier is no outlier.
     medians = np.median(values[:whole].reshape(-1, block), axis=1) if block > 1 else values
     cuts = [cut * block for cut in cheapest_cuts(standard_ranks(medians), penalty(medians))]
     bounds = [0, *cuts, len(values)]
@@ -91,6 +94,7 @@ def cheapest_cuts(values: Floats, cut_cost: float) -> list[int]:
         total = cost[begin] + distances + cut_cost
         last_cut[end] = int(total.argmin())
         cost[end] = total[last_cut[end]]
+    # Walk back from the end: each best last cut is the end of the best segmentation before it.
     cuts, end = [], count
     while end > 0 and (end := int(last_cut[end])) > 0:
         cuts.append(end)

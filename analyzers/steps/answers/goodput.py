@@ -108,6 +108,7 @@ def extent(steps: Steps) -> tuple[int, int] | None:
 
 def is_timed(table: pd.DataFrame) -> Mask:
     """Return which rows have a start and a duration that can be true."""
+    # As floats: the product of damaged numbers can overflow int64.
     length = table["dur_ns"].to_numpy().astype(float) * table["covers"].to_numpy()
     start = table["start_ns"].to_numpy()
     timed: Mask = (start >= 1) & (start <= LATEST_NS) & (length >= 0) & (length <= LONGEST_NS)
@@ -125,6 +126,7 @@ def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
     redone = steps.redone[steps.redone["rank"].between(ranks[0], ranks[-1])]
     rows = pd.concat([kept, redone[columns].assign(row=-1)], ignore_index=True)
     rows = rows[is_timed(rows)]
+    # A row of a coarse log covers several steps, and its duration is their mean.
     rows["dur_ns"] *= rows["covers"]
     return rows.sort_values(["rank", "start_ns"], kind="stable", ignore_index=True)
 
@@ -132,6 +134,7 @@ def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
 def next_start(rows: pd.DataFrame, end: int) -> Integers:
     """Return when the next row of the same rank starts; `end` for its last one."""
     following = np.append(rows["start_ns"].to_numpy()[1:], end)
+    # Unlike a shift within groups, this is one pass over the rows of all ranks.
     following[np.append(rank_changes(rows), True)] = end
     return following
 
@@ -145,12 +148,14 @@ def rank_changes(rows: pd.DataFrame) -> Mask:
 def within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[str, Integers]:
     """Return what the time in steps went for: each part takes its share of what is left, the rest trained."""
     row, rest = rows["row"].to_numpy(), rows["dur_ns"].to_numpy().copy()
+    # The work of a step that was done again is lost, whatever it went for.
     redone = row < 0
     parts = {"redone": np.where(redone, rest, 0)}
     rest[redone] = 0
     wanted = {part: phase_ns(steps, names, row) for part, names in PHASES.items()} | {"stall": stall_ns[row]}
     for part, ns in wanted.items():
         taken = np.where(redone, 0, np.minimum(rest, ns * rows["covers"].to_numpy()))
+        # A phase that a damaged log makes negative takes nothing.
         parts[part] = np.maximum(taken, 0)
         rest = rest - parts[part]
     return parts | {"productive": rest}
@@ -169,6 +174,7 @@ def stalled_ns(steps: Steps, late: Lateness) -> Integers:
     plain = steps.plain.to_numpy()
     if not plain.any():
         return waited_ns
+    # By rank, as the stages of a pipeline differ in every step.
     by_rank = pd.Series(work_ns[plain]).groupby(steps.table["rank"].to_numpy()[plain])
     median, spread = by_rank.median(), by_rank.agg(lambda ns: robust_deviation(ns.to_numpy()))
     ranks = steps.table["rank"].to_numpy()
@@ -199,6 +205,7 @@ def between_steps(rows: pd.DataFrame, begin: int, end: int) -> dict[str, Integer
     last = np.append(rank_changes(rows), True)
     previous_end = np.insert(ends[:-1], 0, begin)
     gap = starts - np.where(first, begin, previous_end)
+    # A new session is a new process: what lies between is the restart.
     session = rows["session"].to_numpy()
     restarted = ~first & np.insert(session[1:] != session[:-1], 0, False)
     return {

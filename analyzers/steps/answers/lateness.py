@@ -69,8 +69,11 @@ class Lateness:
 
 def lateness(steps: Steps) -> Lateness:
     """Return how late each rank is in every step that all ranks finished, but the first ones after each start."""
+    # The first steps after a start compile, allocate and fill caches: there each rank is late in its own way.
     usable = (~steps.table["warmup"] & steps.table["dur_s"].notna()).to_numpy()
+    # On CUDA processor time is mostly spent spinning in launches and syncs; it says nothing about the work.
     by_processor = bool(steps.cpu) and steps.device_type != "cuda"
+    # Steps that a rank lacks are left out: there is nobody to compare with.
     step_s = steps.grid(steps.table["dur_s"] - steps.recorder_s, usable).dropna()
     work = processor_work(steps, usable) if by_processor else wall_work(steps, usable)
     total = sum_of(work.values(), step_s)
@@ -108,7 +111,9 @@ def largest_delay(steps: Steps, usable: Mask, step_s: pd.DataFrame) -> pd.DataFr
     rows = steps.grid_rows(step_s.index)
     for phase in PHASE_ORDER:
         if phase in steps.phases:
+            # Ranks leave the last collective of a step together, so sums from the start of the next are comparable.
             phase_end = phase_end + steps.cells(phase_s(steps, phase), usable)[rows]
+            # Those who wait catch up later in the step, so the largest delay counts, not that at the end.
             delay = np.maximum(delay, phase_end - lower_median(phase_end)[:, None])
     return pd.DataFrame(delay, index=step_s.index, columns=step_s.columns)
 

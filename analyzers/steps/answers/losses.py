@@ -45,10 +45,10 @@ class NonFinite:
 def events(steps: Steps) -> list[Event]:
     """Return all events of loss and gradient norm, in order of steps."""
     loss, norm = mean_by_step(steps, "loss"), mean_by_step(steps, "grad_norm")
-    found = spikes(EventKind.LOSS_SPIKE, loss, SPIKE, SPIKE_SHARE)
-    found += spikes(EventKind.GRAD_NORM_JUMP, norm, JUMP, JUMP_SHARE)
-    found += [event for event in (rise(loss), plateau(loss)) if event]
-    return sorted(found, key=lambda event: event.step)
+    all_events = spikes(EventKind.LOSS_SPIKE, loss, SPIKE, SPIKE_SHARE)
+    all_events += spikes(EventKind.GRAD_NORM_JUMP, norm, JUMP, JUMP_SHARE)
+    all_events += [event for event in (rise(loss), plateau(loss)) if event]
+    return sorted(all_events, key=lambda event: event.step)
 
 
 def mean_by_step(steps: Steps, name: str) -> "pd.Series[float]":
@@ -79,16 +79,17 @@ def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share
     numbers, index = np.asarray(values, dtype=float), values.index.to_numpy()
     median, spread = level_before(numbers)
     high = numbers > np.maximum(median + deviations * spread, median + share * np.abs(median))
-    found, over = [], 0
+    spiking, over = [], 0
     for at in map(int, np.flatnonzero(high)):
         if at < over:
             continue
+        # The level before the spike decides when it is over: values of the spike would raise a moving one.
         normal = np.flatnonzero(numbers[at:] <= median[at] + deviations * spread[at])
         over = at + int(normal[0]) if len(normal) else len(numbers)
         highest = float(numbers[at:over].max())
         until = int(index[over]) if over < len(numbers) else None
-        found.append(Event(kind=kind, step=int(index[at]), value=highest, before=float(median[at]), until=until))
-    return sorted(found, key=lambda event: -height(event))[:EVENTS_AT_MOST]
+        spiking.append(Event(kind=kind, step=int(index[at]), value=highest, before=float(median[at]), until=until))
+    return sorted(spiking, key=lambda event: -height(event))[:EVENTS_AT_MOST]
 
 
 def height(event: Event) -> float:
@@ -114,6 +115,7 @@ def rise(values: "pd.Series[float]") -> Event | None:
     """Return the rise of a loss that ends clearly above its lowest level and stays there."""
     if len(values) < 3 * RISE_VALUES:
         return None
+    # A median over many values: one spike at the end is no rise.
     smooth = values.rolling(RISE_VALUES).median().dropna()
     lowest, end = int(np.argmin(smooth)), float(smooth.iloc[-1])
     low = float(smooth.iloc[lowest])
@@ -121,6 +123,7 @@ def rise(values: "pd.Series[float]") -> Event | None:
     after = values.loc[smooth.index[lowest] :]
     if end - low < max(SPIKE * noise, RISE_SHARE * abs(low)) or len(after) < RISE_VALUES:
         return None
+    # Where it passed half of the rise: the lowest value may lie long before it began.
     above = after[after > (low + end) / 2]
     return Event(kind=EventKind.LOSS_RISE, step=int(above.index[0]), value=end, before=low)
 
@@ -130,6 +133,7 @@ def plateau(values: "pd.Series[float]") -> Event | None:
     last = values.iloc[int(len(values) * PLATEAU_FROM) :]
     if len(last) < PLATEAU_VALUES:
         return None
+    # A twentieth of the values at either end, as single losses vary.
     end = max(1, len(values) // 20)
     fall = float(values.iloc[:end].median() - values.iloc[-end:].median())
     slope, error = trend(np.asarray(last, dtype=float))

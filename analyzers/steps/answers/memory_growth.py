@@ -30,6 +30,7 @@ def memory_growth(steps: Steps) -> list[Growth]:
 
     Warm-up steps do not count, nor steps in which our recorders worked: their buffers are part of the process's memory.
     """
+    # A profiler that records four steps looks like a leak of four steps.
     recording = steps.recorder_s > 0
     rows = steps.table[["rank", "step", "memory_bytes"]][~steps.table["warmup"] & ~recording]
     growing = []

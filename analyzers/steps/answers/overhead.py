@@ -42,6 +42,7 @@ def data_overhead(data: StepsData) -> Overhead | None:
     """Return what most ranks wait for their data in a typical step, if that is too much."""
     waits = [(rank.phases.get("data_wait", 0.0), rank.median_step_s) for rank in data.ranks]
     timed = [(wait / step, wait) for wait, step in waits if step]
+    # The lower median: with two ranks both must wait.
     share, wait = median_low(timed) if timed else (0.0, 0.0)
     return Overhead(Part.DATA, share, wait) if share >= DATA_SHARE else None
 
@@ -52,6 +53,7 @@ def run_overheads(data: StepsData) -> list[Overhead]:
         return []
     wall, parts = data.goodput.wall_ns, data.goodput.parts
     saving = parts.get("checkpoint", 0)
+    # Work that a restart lost is part of its price.
     lost = (parts.get("restart", 0) + parts.get("redone", 0)) * (wall >= LONG_RUN_NS)
     costs = ((Part.CHECKPOINT, saving, CHECKPOINT_SHARE), (Part.RESTART, lost, RESTART_SHARE))
     return [Overhead(part, ns / wall, ns / 1e9) for part, ns, limit in costs if ns > limit * wall]

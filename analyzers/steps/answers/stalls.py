@@ -28,9 +28,11 @@ def global_stalls(steps: Steps) -> list[GlobalStall]:
 
 def stall_of(steps: Steps, cause: Cause, step_s: "pd.Series[float]") -> GlobalStall | None:
     """Return the steps stalled by one cause; `step_s` are the seconds of each plain step."""
+    # The minimum over ranks: what the fastest rank had to wait for is no straggler of its own.
     fastest = steps.grid(steps.phases.total(PHASES_OF[cause])).min(axis=1).loc[step_s.index]
     extra = fastest - float(fastest.median())
     stalled = extra[extra > max(OUTLIER * robust_deviation(fastest.to_numpy()), SHARE * float(step_s.median()))]
+    # A single slow step costs little, and nothing in the logs can explain it.
     if len(stalled) < STALLS_AT_LEAST or stalled.sum() < COST * step_s.sum():
         return None
     return GlobalStall(

@@ -24,6 +24,7 @@ def step_time_changes(steps: Steps) -> list[Change]:
         return []
     values = plain.to_numpy()
     levels = segments(values)
+    # Segments approximate a drift by stairs, each of which would be reported as a change.
     ends = drift_ends(values, levels)
     levels = merge_small(values, ends or levels, smallest_share(steps))
     kind = ChangeKind.DRIFT if ends else ChangeKind.STEP
@@ -60,6 +61,7 @@ def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list
         if changes[smallest] >= share:
             break
         a, b = merged[smallest], merged[smallest + 1]
+        # Merging one pair at a time lets several small steps in one direction count together.
         merged[smallest : smallest + 2] = [Segment(a.begin, b.end, float(np.median(values[a.begin : b.end])))]
     return merged
 

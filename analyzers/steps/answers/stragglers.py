@@ -56,6 +56,7 @@ def stragglers(steps: Steps, late: Lateness) -> list[Straggler]:
     thresholds = late_thresholds(late)
     cost = (BY_PROCESSOR if late.by_processor else BY_WALL).cost
     candidates = [straggler_of(late, rank, thresholds) for rank in steps.ranks]
+    # Ranks in turns cost little each; only together they are worth a finding.
     rotating = ranks_in_turns(late, thresholds, cost)
     costly = [s for s in candidates if s and (s.rank in rotating or is_costly(late, s, cost))]
     patterned = [msgspec.structs.replace(s, pattern=Pattern.ROTATING) if s.rank in rotating else s for s in costly]
@@ -70,6 +71,7 @@ def late_thresholds(late: Lateness) -> Floats:
     """
     thresholds = BY_PROCESSOR if late.by_processor else BY_WALL
     undisturbed_s = float((late.step_s - late.excess.max(axis=1)).clip(lower=0).median())
+    # The fewer the steps, the larger the excess that chance alone gives some rank.
     share_s = thresholds.late * (1 + thresholds.few_steps / len(late)) * undisturbed_s
     if late.by_processor:
         plain = np.minimum(share_s, late.usual.to_numpy())
@@ -113,6 +115,7 @@ def straggler_of(late: Lateness, rank: int, thresholds: Floats) -> Straggler | N
 
 def lasting_from(is_late: "pd.Series[bool]") -> int | None:
     """Return the late step from which on most steps are late, if most of the late steps come after it."""
+    # Backwards, so that each entry is the share of late steps from there to the end.
     from_end = is_late[::-1].expanding()
     lasting = (from_end.mean() >= LASTING) & (2 * from_end.sum() > is_late.sum())
     beginnings = is_late.index[is_late & lasting[::-1]]
@@ -121,12 +124,14 @@ def lasting_from(is_late: "pd.Series[bool]") -> int | None:
 
 def is_costly(late: Lateness, straggler: Straggler, cost: float) -> bool:
     """Return whether a straggler costs at least this share of the time between its first and last late step."""
+    # Not of the whole run: a rank that became slow in its last hundred steps is a straggler all the same.
     step_s = float(late.step_s.loc[straggler.first_step : straggler.last_step].sum())
     return straggler.lateness_s * straggler.steps_late >= cost * step_s
 
 
 def main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:
     """Return the cause that explains most of a rank's lateness in some steps; MIXED where none explains the most."""
+    # Being faster than the others in one cause does not make up for another: clipped at 0.
     extra_s = {cause: float(grid.loc[steps, rank].clip(lower=0).sum()) for cause, grid in late.by_cause.items()}
     largest = max(extra_s, key=lambda cause: extra_s[cause])
     return largest if extra_s[largest] > MAIN_CAUSE_SHARE * sum(extra_s.values()) else Cause.MIXED
@@ -137,9 +142,11 @@ def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
     excess = late.excess.to_numpy()
     latest = excess.max(axis=1)
     is_late = latest > thresholds
+    # Two ranks that are late by chance take no turns: twice the steps of a single straggler are needed.
     if is_late.sum() < 2 * STEPS_AT_LEAST or latest[is_late].sum() < cost * late.step_s.sum():
         return set()
     columns, counts = np.unique(excess.argmax(axis=1)[is_late], return_counts=True)
+    # A rank that is late nearly always is a straggler of its own, whoever else is late at times.
     most_often = (excess > thresholds[:, None]).mean(axis=0).max()
     if len(columns) < 2 or counts.max() > TURNS * is_late.sum() or most_often > LASTING:
         return set()

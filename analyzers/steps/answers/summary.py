@@ -33,6 +33,7 @@ def typical_rows(steps: Steps, selected: Mask) -> Mask:
     """Return which of the selected rows medians are taken over: a rank's plain steps, or all timed ones if none is."""
     plain, codes = selected & steps.plain.to_numpy(), steps.rank_codes
     timed = selected & steps.table["dur_s"].notna().to_numpy()
+    # A rank whose every step evaluates or saves would have no median at all.
     has_plain = np.bincount(codes[plain], minlength=len(steps.ranks)) > 0
     return np.where(has_plain[codes], plain, timed)
 

@@ -47,5 +47,6 @@ def diverges_from(steps: Column, diverged: Mask) -> int | None:
     """Return the step from which on all have diverged; None where the last one has not."""
     if not diverged[-1]:
         return None
+    # Single steps may agree by chance; only what stays diverged counts.
     close = np.flatnonzero(~diverged)
     return int(steps[close[-1] + 1 if len(close) else 0])

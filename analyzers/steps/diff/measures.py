@@ -101,6 +101,7 @@ def percentile_95(values: Floats, /, *, axis: int | None = None) -> Floats:
 
 def time_change(measure: Measure, times: tuple[Floats, Floats], statistic: Statistic) -> MeasureChange | None:
     """Return the change of a statistic of step times (seconds); None where a run has no such time."""
+    # All ranks of a synchronised step last equally long: the median over ranks is the step.
     x, y = map(thinned, times)
     if not len(x) or not len(y) or not statistic(x):
         return None
@@ -128,6 +129,7 @@ def loss_change(a: Steps, b: Steps) -> MeasureChange | None:
     """
     x, y = (mean_by_step(steps, "loss") for steps in (a, b))
     common = x.index.intersection(y.index)
+    # Early losses fall fast and differ by the seed; the end of the common steps shows where the runs go.
     last = common[int(len(common) * LOSS_FROM) :] if len(common) >= STEPS_PLENTY else common
     if not len(last) or not x[last].mean():
         return None

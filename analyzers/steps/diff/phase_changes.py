@@ -38,5 +38,6 @@ def mean_phases(steps: Steps) -> dict[str, float]:
     rows = steps.plain.to_numpy()
     if not rows.any():
         return {}
+    # Means, not medians: only they add up to the mean step.
     phases = {name: float(steps.phases.at(name, rows).mean()) for name in steps.phases}
     return {**phases, OUTSIDE: float(steps.table["dur_s"].to_numpy()[rows].mean()) - sum(phases.values())}

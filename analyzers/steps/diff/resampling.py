@@ -36,6 +36,7 @@ class Statistic(Protocol):
 def change_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
     """Return the 95 % interval of the relative change of a statistic from `x` to `y`, by bootstrap."""
     rng = np.random.default_rng(SEED)
+    # Each run is drawn by itself: their steps have nothing to do with each other.
     after = statistic(block_resamples(y, rng), axis=1)
     before = statistic(block_resamples(x, rng), axis=1)
     bounds: Floats = np.percentile(after / np.maximum(before, TINY) - 1, BOUNDS_PERCENT)
@@ -53,6 +54,7 @@ def permutation_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
     def is_rejected(change: float) -> bool:
         return split_chance(x * (1 + change), y, statistic, order) < REJECTED
 
+    # Scaled by this, x equals y, so it is inside; -1 (nothing left) and twice the ratio are outside.
     change = float(statistic(y) / statistic(x)) - 1
     return np.array([boundary(is_rejected, change, -1.0), boundary(is_rejected, change, 2 * change + 2)])
 
@@ -80,6 +82,7 @@ def block_resamples(values: Floats, rng: np.random.Generator) -> Floats:
     """Return float64[DRAWS, n]: resamples made of blocks of neighbours, which may wrap around the end."""
     count = len(values)
     block = max(1, round(count ** (1 / 3)))
+    # Wrapping around gives the first and last steps the same chance as the others.
     begins = rng.integers(count, size=(DRAWS, -(-count // block)))
     indices = (begins[:, :, None] + np.arange(block)) % count
     return values[indices.reshape(DRAWS, -1)[:, :count]]

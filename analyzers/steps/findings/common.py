@@ -23,6 +23,7 @@ CAUSE_NAMES: Mapping[Cause, str] = {
 
 def confidence(steps: Steps) -> float:
     """Return the confidence of a verdict on timing: 0.55 without a step, 0.95 from FIRM_STEPS steps on each rank."""
+    # The rank with the fewest steps limits what can be compared.
     timed = int(steps.table.groupby("rank")["step"].count().min())
     return round(min(0.95, 0.55 + 0.4 * timed / FIRM_STEPS), 2)
 

@@ -16,6 +16,7 @@ def straggler_findings(steps: Steps, stragglers: Sequence[Straggler]) -> list[Fi
     """Return one finding for ranks that are late together or in turns, and one for each other straggler."""
     groups: dict[str, list[Straggler]] = {}
     for straggler in stragglers:
+        # 512 ranks in turns are one finding, not 512.
         shared = straggler.pattern in SHARED_PATTERNS
         groups.setdefault(straggler.pattern if shared else f"rank {straggler.rank}", []).append(straggler)
     return [straggler_finding(steps, group) for group in groups.values()]

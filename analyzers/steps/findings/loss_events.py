@@ -45,6 +45,7 @@ def of_kind(events: Sequence[Event], kind: EventKind) -> list[Event]:
 
 def spike_finding(steps: Steps, spike: Event, jumps: Sequence[Event]) -> Finding:
     """Return the finding on a spike of the loss, with the jumps of the gradient norm that came just before it."""
+    # A jump just before the spike points to the batch that caused it.
     led = [jump for jump in jumps if 0 <= spike.step - jump.step <= SAME_MOMENT]
     return Finding(
         id=Problem.LOSS_SPIKE.finding_id,

@@ -37,6 +37,7 @@ STALL_NEXT = {
 
 def slowdown_findings(steps: Steps, changes: Sequence[Change], stragglers: Sequence[Straggler]) -> list[Finding]:
     """Return the finding on the largest change for the worse that no straggler explains."""
+    # A slowdown that begins with a straggler would say the same twice.
     slower = [c for c in changes if c.after_s > c.before_s and not is_explained(c, stragglers)]
     return [slowdown_finding(steps, max(slower, key=lambda c: c.after_s - c.before_s))] if slower else []
 

@@ -20,6 +20,7 @@ def missing_evidence(steps: Steps, late: Lateness) -> list[str]:
 
 def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
     """Return the verdict of the finding that explains the others; None where there are only notes."""
+    # Notes alone do not make a run unhealthy.
     faults = [finding for finding in findings if finding.severity is not Severity.INFO]
     if not faults:
         return None

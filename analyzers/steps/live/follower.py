@@ -64,6 +64,7 @@ class Follower:
         self._read()
         logs = [log for _, log in sorted(self._ranks.items())]
         self._judgement.renew(logs)
+        # An older run.json belongs to the job before this one.
         manifest = manifest_of(self.folder, logs) if self._files("run.json") else {}
         recent = recent_steps(logs)
         step_s = typical_step_s(recent)
@@ -137,6 +138,7 @@ class Judgement:
 
 def table_of(logs: Sequence[RankLog]) -> Steps | None:
     """Return the last steps of all ranks as the table that findings are made from; None before the first step."""
+    # Fewer steps of more ranks: findings must not take longer than the steps.
     each, table, source = JUDGED_STEPS // max(1, len(logs)), Table(), Source()
     for file, log in enumerate(logs):
         table.add(file, content_of(log.latest(each)))
@@ -158,6 +160,7 @@ def recent_steps(logs: Sequence[RankLog]) -> list[FinishedStep]:
 
 def finished_step(lines: Sequence[Line]) -> FinishedStep:
     """Return one step from the lines of all ranks that have finished it."""
+    # All ranks log the same averaged loss; with pipelines only the last stage has one.
     losses = [number(line.loss) for line in lines if line.loss is not None]
     rates = [rate for line in lines if (rate := tokens_per_s(line))]
     return FinishedStep(

@@ -38,6 +38,7 @@ class RankLog:
     def add(self, line: Line) -> None:
         """Add a step."""
         if self._restarted:
+            # The restart went back to a checkpoint; what the earlier attempt did after it is lost.
             self.steps = {step: known for step, known in self.steps.items() if step < line.step}
             self._restarted = False
         self.steps[line.step] = line
@@ -88,6 +89,7 @@ class StepLog:
         texts = self._file.fresh().splitlines()
         if self._generation != self._file.generation:
             self._generation = self._file.generation
+            # torchtitan marks its records in the first lines; a new file may be of the other kind.
             self._structured = any(b'"log_type_name"' in text for text in texts[:3])
             if self._structured:
                 self._rank.begin(jsonl.header_of(jsonl.decoded(texts[0], Log([], []), last=True)))
@@ -132,6 +134,7 @@ class EventFile:
             if line.step not in known:
                 self._rank.add_coarse(line)
         newest = max(scalar.step for scalar in fresh)
+        # The scalars of one step may arrive in two looks.
         self._last = [scalar for scalar in [*self._last, *fresh] if scalar.step == newest]
         percents = [scalar.value for scalar in self._last if scalar.tag == UTILISATION_TAG]
         self._rank.utilisation = percents[-1] / 100 if percents else None

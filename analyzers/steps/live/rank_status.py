@@ -24,6 +24,7 @@ def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) 
     beat, last = log.heartbeat(folder), log.last
     memory, limit = last.memory_bytes, last.limit_bytes
     quiet_s = max(0.0, time.time() - beat.time_ns / 1e9) if beat else 0.0
+    # Long steps (large models) are quiet for seconds without being stuck.
     is_quiet = quiet_s > max(STALLED_S, STALLED_STEPS * step_s)
     return RankState(
         rank=log.rank,
@@ -67,6 +68,7 @@ def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) ->
     stalled = [rank for rank in ranks if rank.state is RankStatus.STALLED]
     if not stalled:
         return None
+    # The one that stopped first is the one that the others wait for.
     longest = max(stalled, key=lambda rank: rank.quiet_s)
     # torchtitan sets the shorter timeout after the first step.
     limit = int_setting(manifest, "comm", "train_timeout_seconds" if longest.step > 1 else "init_timeout_seconds")

@@ -44,6 +44,7 @@ def read(path: Path) -> Log:
     """Return the steps of a JSONL file of either kind."""
     content = content_of(path)
     head, _, rest = content.partition(b"\n")
+    # The fast way first; it gives up at the first line that differs.
     if rest and (uniform := uniform_content(rest)) and (header := header_in(head)):
         return Log([header], [], content=uniform)
     texts = content.splitlines()
@@ -84,6 +85,7 @@ def read_own(texts: list[bytes]) -> Log:
                 log.headers.append(header_fields(row))
             line = line_of(row)
         if line:
+            # A log must not set what the reader adds.
             line.rank, line.attempt, line.covers = -1, max(0, len(log.headers) - 1), 1
             log.lines.append(line)
     return log

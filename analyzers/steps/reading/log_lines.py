@@ -127,6 +127,7 @@ class Table:
         """Return whole columns; where a file lacks a name, it is filled up. The parts are used up."""
         columns = {}
         for name in list(self.parts):
+            # Filled before the parts are copied in: a file may lack the column altogether.
             whole = np.full(self.rows, absent_in(name), dtype=self.parts[name][0][1].dtype)
             for begin, part in self.parts.pop(name):
                 whole[begin : begin + len(part)] = part
@@ -175,6 +176,7 @@ def numbers(name: str, values: Sequence[Any]) -> Arrays:
     try:
         column = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
+        # Some value is no number, such as the text "NaN": convert one by one.
         column = np.array([number(value) for value in values], dtype=np.float64)
     return {name: column, f"{name}_state": states(values, column)}
 

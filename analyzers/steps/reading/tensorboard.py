@@ -118,9 +118,11 @@ def scalars(event: bytes) -> Iterator[Scalar]:
         if number == 1 and kind == FIXED64:
             wall_s = as_double(value)
         elif number == 2 and kind == VARINT:
+            # Protobuf writes a negative int64 as a varint of ten bytes.
             step = int(value) - (1 << 64 if int(value) >> 63 else 0)
         elif number == 5 and isinstance(value, bytes):
             summaries.append(value)
+    # Fields may come in any order, so the step is known only now.
     for summary in summaries:
         for number, _, value in fields(summary):
             if number == 1 and isinstance(value, bytes) and (pair := tagged_number(value)):

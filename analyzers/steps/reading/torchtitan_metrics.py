@@ -36,6 +36,7 @@ def lines_of(scalars: Iterable[tensorboard.Scalar]) -> list[Line]:
     times: dict[int, float] = {}
     for scalar in scalars:
         steps.setdefault(scalar.step, {})[scalar.tag] = scalar.value
+        # The first scalar of a step is written when the step ends.
         times.setdefault(scalar.step, scalar.wall_s)
     lines = [line_of(step, values) for step, values in sorted(steps.items()) if is_training(values)]
     set_times(lines, times)

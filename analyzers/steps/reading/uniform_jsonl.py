@@ -33,6 +33,7 @@ def content_of(text: bytes) -> Content | None:
     """Return the lines of a text as columns; None where they do not all have the same fields."""
     first, _, _ = text.partition(b"\n")
     try:
+        # The first line has nearly always all names, so most files are decoded once.
         sample = msgspec.json.decode(first, type=Line)
         names = {field: list(getattr(sample, field)) for field, _, _ in NAMED}
         rows = decoded(text, names)

@@ -55,6 +55,15 @@ def test_a_restart_and_what_it_lost(job):
     }  # fmt: skip
 
 
+def test_the_example_of_the_documentation(job):
+    """The header says that the process began 5 s before BASE."""
+    first = [row(1, 5.0, work=3.0, data_wait=1.0), row(2, 9.0, work=1.0, ckpt_save=2.0)]
+    header = {"schema": "workbench.steps/1", "rank": 0, "world_size": 1, "started_ns": BASE + 15 * S}
+    parts = goodput(job, {0: [*first, header, row(2, 25.0, work=3.0)]}).parts
+    expected = {"startup": 10, "data": 1, "redone": 3, "restart": 13, "productive": 6}
+    assert {name: ns / S for name, ns in parts.items()} == expected
+
+
 def test_a_rank_that_stops_early(job):
     rows = {rank: [row(step, 2.0 * step, work=2.0) for step in range(1, stop)] for rank, stop in ((0, 11), (1, 6))}
     found = goodput(job, rows)

@@ -7,7 +7,7 @@ import pytest
 
 from analyzers import steps
 from analyzers.steps.answers import change_points
-from analyzers.steps.answers.change_points import SHORTEST, cheapest_cuts, penalty, segments, standard_ranks
+from analyzers.steps.answers.change_points import SHORTEST, Segment, cheapest_cuts, penalty, segments, standard_ranks
 
 MS = 1_000_000
 
@@ -20,6 +20,13 @@ def noise(kind, rng, count):
         for i in range(1, count):
             values[i] += 0.4 * values[i - 1]
     return 100 + values
+
+
+def test_the_example_of_the_documentation():
+    values = np.array([1.0, 1.1, 0.9] * 5 + [2.0, 2.1, 1.9] * 5)
+    values[3] = 9.0
+    assert segments(values) == [Segment(0, 15, 1.0), Segment(15, 30, 2.0)]
+    assert len(segments(np.delete(values, [*range(10, 15), *range(25, 30)]))) == 1
 
 
 @pytest.mark.parametrize("kind", ["normal", "heavy", "resembling"])
