@@ -102,8 +102,7 @@ def fleet(folder: Path) -> Cost:
 
 def faces(path: Path) -> dict[str, float]:
     """Processor seconds of what a face asks for while someone looks at the file; each the slower of two calls."""
-    from analyzers.memory import views
-    from analyzers.memory.answers.block_map import block_map
+    from analyzers.memory import block_map, views
     from analyzers.memory.categories.grouping import GROUPINGS
     from analyzers.run import discover
 

@@ -3,15 +3,18 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import msgspec
-import pandas as pd
 
 from analyzers import run, store
 from analyzers.memory.categories.grouping import GroupPath, Usage, group_live_blocks
 from analyzers.memory.loading import open_snapshot
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.run import Artefact
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LINE_NUMBER = re.compile(r":\d+$")
 DEPTH = {"category": 1}
@@ -66,8 +69,10 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
         """The change in bytes; positive where `b` has more."""
         return self.b_bytes - self.a_bytes
 
-    def table(self, by: str) -> pd.DataFrame:
+    def table(self, by: str) -> "pd.DataFrame":
         """Return `categories`, `modules` or `lines`: what, state, a_bytes, b_bytes, a_blocks, b_blocks, change."""
+        import pandas as pd  # late: a report needs no tables, and pandas takes longer to load than a report to make
+
         rows = [msgspec.structs.asdict(change) | {"change": change.bytes} for change in getattr(self, by)]
         return pd.DataFrame(rows, columns=[*GroupChange.__struct_fields__, "change"])
 

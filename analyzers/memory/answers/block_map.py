@@ -1,18 +1,20 @@
 """Show segments as rows of cells, each named after the category that fills it most; and find what is at an address."""
 
 from bisect import bisect_right
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from analyzers.columns import Column, Floats, Integers
 from analyzers.memory.replay.simulator import UNIT, round_up
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 NO_BLOCK = -1
 
 
-def block_map(segments: pd.DataFrame, blocks: pd.DataFrame, cells: int, rows: int | None = None) -> pd.DataFrame:
+def block_map(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int, rows: int | None = None) -> "pd.DataFrame":
     """Return the segments of `views.segments`, largest first, each cut into `cells` equal parts.
 
     `blocks` are those of `views.live_blocks`. At most `rows` rows.
@@ -21,6 +23,8 @@ def block_map(segments: pd.DataFrame, blocks: pd.DataFrame, cells: int, rows: in
     categories; "" where nothing is alive), filled (for each cell the row in `blocks` that has the most bytes in it;
     -1: free).
     """
+    import pandas as pd  # late, as the door of this room offers this function to reports that need no tables
+
     largest = segments.sort_values("bytes", ascending=False, kind="stable", ignore_index=True)
     largest = largest.head(rows or len(segments))
     inside = blocks[blocks["segment"].isin(largest["address"])]
@@ -32,7 +36,7 @@ def block_map(segments: pd.DataFrame, blocks: pd.DataFrame, cells: int, rows: in
     return largest
 
 
-def owners_of_cells(segments: pd.DataFrame, blocks: pd.DataFrame, cells: int) -> tuple[Column, Column]:
+def owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int) -> tuple[Column, Column]:
     """Return for each cell of each segment the category that fills it most, and the largest block of that category."""
     start, total = segments["address"].to_numpy(np.uint64), segments["bytes"].to_numpy(float)
     # Offsets from the lowest address: floats hold these exactly, but not addresses beyond 2**53.
@@ -51,7 +55,7 @@ def owners_of_cells(segments: pd.DataFrame, blocks: pd.DataFrame, cells: int) ->
     return owner[restore], block[restore]
 
 
-def bytes_below(blocks: pd.DataFrame, base: np.uint64, offsets: Floats) -> Floats:
+def bytes_below(blocks: "pd.DataFrame", base: np.uint64, offsets: Floats) -> Floats:
     """Return the bytes of these blocks (sorted by address) that lie below each offset from `base`.
 
     Blocks do not overlap, so this grows linearly inside a block and is constant between two: interpolating between the
@@ -65,7 +69,7 @@ def bytes_below(blocks: pd.DataFrame, base: np.uint64, offsets: Floats) -> Float
     return below
 
 
-def largest_block_of_cells(blocks: pd.DataFrame, base: np.uint64, edges: Floats) -> Integers:
+def largest_block_of_cells(blocks: "pd.DataFrame", base: np.uint64, edges: Floats) -> Integers:
     """Return for each cell between two edges the block (by its row label) with the most bytes in it; -1: none."""
     start = (blocks["address"].to_numpy(np.uint64) - base).astype(float)
     end = start + blocks["requested"].to_numpy(float)
@@ -95,7 +99,7 @@ class AddressContent(NamedTuple):
     after: int
 
 
-def content_at(segments: pd.DataFrame, blocks: pd.DataFrame, address: int) -> AddressContent | None:
+def content_at(segments: "pd.DataFrame", blocks: "pd.DataFrame", address: int) -> AddressContent | None:
     """Return what is at an address in the segments of `views.segments`; None outside of them.
 
     The bytes that a block got beyond its request are part of it: the allocator gives whole units.

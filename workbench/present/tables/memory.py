@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 
-from analyzers.memory.answers.across_ranks import latest
+from analyzers.memory import latest
 from analyzers.memory.model import Device, MemoryData
 from analyzers.words import share, size
 from workbench.present.table import Table, table

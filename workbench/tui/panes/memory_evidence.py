@@ -9,8 +9,7 @@ from rich.text import Text
 from textual.widget import Widget
 from textual.widgets import DataTable
 
-from analyzers.memory import diff, views
-from analyzers.memory.answers import across_ranks
+from analyzers.memory import diff, matrix, views
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.words import size
@@ -68,7 +67,7 @@ class Evidence(Readings):
     def __init__(self, devices: list[Any], options: Options, **named: Any) -> None:
         super().__init__(TITLES, **named)
         self._options = options
-        self._matrix = across_ranks.matrix(devices)
+        self._matrix = matrix(devices)
         self._categories = [name for name in CATEGORIES if self._matrix[name].any()]
         self._grouping, self._place = GROUPINGS[0], PLACES[0]
         self._instant: Instant | None = None

@@ -10,8 +10,7 @@ from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from analyzers.memory import views
-from analyzers.memory.answers import across_ranks
+from analyzers.memory import matrix, views
 from workbench.present.tables.memory import category_tables, device_name, device_suffix, largest_stacks, worst_first
 from workbench.present.tables.snapshot import step_peaks
 from workbench.web.components.figure import Span, drawn, zoomed
@@ -76,7 +75,7 @@ def window(served: ServedRun, query: dict[str, str]) -> Window:
 
 def together(devices: Sequence[Any]) -> list[Any]:
     """Ranks beside each other, where there are several."""
-    frame = across_ranks.matrix(devices)
+    frame = matrix(devices)
     if len(frame) == 1:
         return []
     return [html.H2("Ranks at their peaks"), drawn("ranks", rank_chart(frame), "Bytes by rank and category")]

@@ -9,8 +9,7 @@ from typing import Any
 import pandas as pd
 from dash import html
 
-from analyzers.memory import views
-from analyzers.memory.answers.block_map import AddressContent, block_map, content_at
+from analyzers.memory import AddressContent, block_map, content_at, views
 from analyzers.words import share, size
 from workbench.present.table import Table
 from workbench.present.table import table as table_of

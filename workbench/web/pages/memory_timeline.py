@@ -5,8 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from analyzers.memory import views
-from analyzers.memory.answers.across_ranks import latest
+from analyzers.memory import latest, views
 from analyzers.run import Artefact
 from workbench.colours import CATEGORIES, nth_colour
 from workbench.web.components.memory import rank_lines, timeline

@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from analyzers.memory.answers.block_map import block_map
+from analyzers.memory import block_map
 from analyzers.words import share, size
 from workbench.colours import CATEGORIES, CATEGORY_LETTERS, text_colour
 
