@@ -1,4 +1,4 @@
-"""Jobs of other kinds than the trainer's, to hold the rules of categories to: python -m benchmarks.foreign_jobs FOLDER
+"""Jobs unlike the trainer's, to test the rules of memory categories: python -m benchmarks.foreign_jobs FOLDER
 
 Each leaves FOLDER/NAME with the snapshot of its last step and exact tags, for `benchmarks/categories.py FOLDER/*`.
 """
@@ -38,7 +38,7 @@ class ConvNet(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each token goes to one of four."""
+    """A mixture of experts: each token goes to one of four."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Layer(nn.Module):
 
 
 class Language(nn.Module):
-    """A decoder; `tied` shares the embedding with the output, `again` recomputes its layers."""
+    """A decoder; `tied` shares the embedding with the output, `again` recomputes its layers in the backward pass."""
 
     def __init__(self, layers: Iterable[nn.Module], *, tied: bool = False, again: bool = False) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Language(nn.Module):
 
 
 class Hourglass(nn.Module):
-    """Down and up again, what was on the way down joined in; a frozen copy of the first part judges the result."""
+    """A U-Net with skip connections; a frozen network judges its output."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -28,9 +28,9 @@ HEALTHY_STEPS, STEP_S = 150, 0.02
 TIMEOUT_S = 6.0
 GIVE_UP_S = 40.0
 SLOW_S = 0.5 * TIMEOUT_S
-"""The looks of the collector are at 0.4 and 0.6 of the timeout."""
+"""In seconds: between the two requests for dumps, at 0.4 and 0.6 of the timeout."""
 SHAPES = {4: (2, 2, 1), 6: (3, 2, 1), 8: (2, 2, 2)}
-"""World size -> (tp, dp, pp)."""
+"""(tp, dp, pp) by world size."""
 KINDS = ("default", "tp", "dp", "pp")
 STATES = {
     "healthy": "its steps, nothing wrong",
@@ -49,7 +49,7 @@ STATES = {
     "kill": "killed by SIGKILL",
     "left": "left without an error",
 }
-"""What a rank may be doing while the others wait for it."""
+"""States that a rank may be in while the others wait for it."""
 CLASSES = {
     "stuck_loop": "host_stuck",
     "stuck_sleep": "host_stuck",
@@ -87,7 +87,7 @@ class Job:
         return {(CLASSES[self.fault], (self.rank,))} if self.fault in CLASSES else set()
 
     def explains(self, found: set[tuple[str, tuple[int, ...]]]) -> bool:
-        """Whether an answer is exact.
+        """Return whether an answer is exact.
 
         A host that waits for each collective stops at the second of two that it swapped: so far it has left one out,
         and whether it would have issued it later nothing tells.
@@ -100,7 +100,7 @@ EVERYWHERE = ("stuck_loop", "stuck_sleep", "stuck_gil", "stopped", "slow", "erro
 
 
 def jobs() -> Iterator[Job]:
-    """Every fault in every kind of group that it can strike, on 4 to 8 ranks."""
+    """Return every fault in every kind of group that it can strike, on 4 to 8 ranks."""
     count = 0
     for fault in CLASSES:
         for kind in places_of(fault):
@@ -113,13 +113,16 @@ def jobs() -> Iterator[Job]:
 
 
 def places_of(fault: str) -> tuple[str, ...]:
-    """Two ranks that disagree are a tie, so a mismatch needs a group of three or a habit; a ring needs two groups."""
+    """Return the kinds of groups in which a fault has one culprit.
+
+    Two ranks that disagree are a tie, so a mismatch needs three members or earlier steps; a ring needs two groups.
+    """
     anywhere = KINDS if fault not in STATES or fault in EVERYWHERE else ("default",)
     return {"no_send": ("pp",), "order": ("tp", "dp", "pp")}.get(fault, anywhere)
 
 
 def groups_of(shape: tuple[int, int, int], rank: int) -> dict[str, tuple[dist.ProcessGroup, list[int]]]:
-    """This rank's groups; all ranks make all groups in one order."""
+    """Return this rank's groups. All ranks make all groups in the same order, as PyTorch requires."""
     tp, dp, pp = shape
     size = tp * dp * pp
     lists = {
@@ -173,7 +176,7 @@ class Loop:
         self.collective("pp", dist.all_reduce, torch.ones(2))
 
     def exchange(self) -> None:
-        """The first stage sends to the last."""
+        """Let the first stage send to the last."""
         group, ranks = self.groups["pp"]
         if len(ranks) < 2 or self.strikes("no_send", "pp"):
             return
@@ -220,7 +223,7 @@ class Endless(Dataset[torch.Tensor]):
 
 
 def write_to_nobody() -> None:
-    """A pipe whose other end nobody reads stands for storage that hangs."""
+    """Write to a pipe that nobody reads: it stands for storage that hangs."""
     _read_end, write_end = os.pipe()
     with os.fdopen(write_end, "wb") as checkpoint:
         torch.save(torch.ones(1 << 20), checkpoint)
@@ -254,11 +257,11 @@ BREAKS: dict[str, Callable[[], object]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "left": lambda: os._exit(0),
 }
-"""What keeps a rank from its operation."""
+"""What keeps a rank from its operation, by the name of the state."""
 
 
 def rank_main(job: Job, rank: int, folder: Path) -> None:
-    """The script of one rank."""
+    """Run the script of one rank."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(job.world)}
     os.environ["LOCAL_WORLD_SIZE"] = str(job.world)
     output = os.open(folder / f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT)
@@ -300,7 +303,7 @@ def run(job: Job, folder: Path) -> None:
 
 
 def collected(folder: Path) -> bool:
-    """Whether the collector is through with both looks."""
+    """Return whether the collector has finished both rounds."""
     try:
         collection = json.loads((folder / "dumps/collection.json").read_text())
     except (OSError, ValueError):
@@ -309,7 +312,7 @@ def collected(folder: Path) -> bool:
 
 
 def look_at_a_healthy_job(folder: Path) -> None:
-    """Ask for dumps while it moves, as `workbench hang --run` does."""
+    """Request dumps while the job moves, as `workbench hang --run` does."""
     deadline = time.monotonic() + GIVE_UP_S
     while time.monotonic() < deadline and not list((folder / "steps").glob("heartbeat_*.bin")):
         time.sleep(0.1)
@@ -330,7 +333,7 @@ def fork(job: Job, rank: int, folder: Path) -> int:
 
 
 def warm_up() -> None:
-    """Import in the parent what every rank would import: resolving frames needs a lot."""
+    """Import in the parent what every rank would import; resolving frames needs hundreds of modules."""
     import torch._dynamo
 
     assert torch._dynamo  # noqa: SLF001

@@ -43,7 +43,7 @@ class Mesh:
 
     @cache  # noqa: B019 - the members of thousands of ranks must not be listed for each of them
     def members(self, kind: str, first: int) -> tuple[int, ...]:
-        """The ranks of the group of a kind that `first` leads."""
+        """Return the ranks of the group of a kind whose first rank is `first`."""
         match kind:
             case "tp":
                 return tuple(range(first, first + self.tp))
@@ -68,7 +68,7 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a host issues: a collective, or sends and receives that go together. Sync: the host waits for its device."""
+    """What a host issues: a collective, or sends and receives in one batch. `sync`: the host waits for its device."""
 
     kind: str
     ops: tuple[str, ...]
@@ -102,7 +102,7 @@ class Style:
 
 
 def program(mesh: Mesh, rank: int, style: Style) -> list[Launch]:
-    """What a rank issues in the steps of a run."""
+    """Return what a rank issues in the steps of a run."""
     stage, last = mesh.stage(rank), mesh.pp - 1
     gather = Launch("dp", ("_all_gather_base",), 31, outputs=(4 * mesh.dp, 1024))
     scatter = Launch("dp", ("_reduce_scatter_base",), 52, inputs=(4 * mesh.dp, 1024), dtype="Float")
@@ -125,7 +125,7 @@ def program(mesh: Mesh, rank: int, style: Style) -> list[Launch]:
 
 @dataclass(frozen=True)
 class Fault:
-    """`kind` happens to `rank` at its launch number `place`."""
+    """A fault of a kind that strikes a rank at its launch number `place`."""
 
     kind: str
     rank: int
@@ -162,7 +162,7 @@ class Simulation:
         self.groups = [{k: mesh.group(k, rank) for k in ("default", "tp", "dp", "pp")} for rank in range(mesh.size)]
 
     def altered(self, rank: int, faults: list[Fault]) -> list[Launch]:
-        """A rank's program with what it does wrong."""
+        """Return a rank's program with its faults."""
         launches = program(self.mesh, rank, self.style)
         for fault in faults:
             if fault.rank == rank:
@@ -181,14 +181,14 @@ class Simulation:
 
     @property
     def finished(self) -> list[int]:
-        """The ranks that came to the end of their programs."""
+        """Return the ranks that reached the end of their programs."""
         return [rank for rank, state in enumerate(self.ranks) if len(state.done_ns) == len(state.launches)]
 
     def push(self, when: int, rank: int, index: int) -> None:
         heapq.heappush(self.events, (when, self.random.getrandbits(30), rank, index))
 
     def issue(self, rank: int, now: int) -> None:
-        """The host issues its next launch, unless it is stuck or has to wait for its device."""
+        """Let the host issue its next launch, unless it is stuck or has to wait for its device."""
         state = self.ranks[rank]
         index = len(state.issued)
         if index == len(state.launches) or self.faults.get((rank, index)) in ("host_stuck", "dead"):
@@ -211,7 +211,7 @@ class Simulation:
         self.push(now + LAUNCH_NS + self.random.randrange(LAUNCH_NS), rank, -1)
 
     def arrive(self, rank: int, index: int, now: int) -> None:
-        """The device has come to a launch."""
+        """Let the device start a launch."""
         self.reached.add((rank, index))
         launch, name, number, _ = self.ranks[rank].issued[index]
         kind = self.faults.get((rank, index))
@@ -228,7 +228,7 @@ class Simulation:
                     self.settle(member, at, now)
 
     def ready(self, key: object, launch: Launch) -> bool:
-        """Whether everyone has come to a rendezvous with the same signature."""
+        """Return whether all members have arrived in an operation with the same signature."""
         here = self.arrived[key]
         if key in self.broken:
             return False
@@ -241,7 +241,7 @@ class Simulation:
         return len({(one.ops, one.inputs, one.outputs, one.dtype) for one in issued}) == 1
 
     def settle(self, rank: int, index: int, now: int) -> None:
-        """A launch ends when its last rendezvous does."""
+        """End a launch if all its operations have ended."""
         state = self.ranks[rank]
         left = (rank, index)
         launch = state.issued[index][0]
@@ -265,7 +265,7 @@ class Simulation:
 
 
 def keys(name: str, launch: Launch, number: int, numbers: dict[object, int]) -> list[object]:
-    """The rendezvous of a launch: one of the group, or one for each send and receive, by count per pair."""
+    """Return the meeting points of a launch: one for a collective, one for each send and receive by count per pair."""
     if not launch.p2p:
         return [(name, number)]
     found: list[object] = []
@@ -278,7 +278,7 @@ def keys(name: str, launch: Launch, number: int, numbers: dict[object, int]) -> 
 
 
 def with_fault(launches: list[Launch], fault: Fault) -> list[Launch]:
-    """A program with one launch that is changed, left out or moved behind the next."""
+    """Return a program with one launch changed, left out or moved behind the next."""
     before, here, after = launches[: fault.place], launches[fault.place], launches[fault.place + 1 :]
     match fault.kind:
         case "shape":
@@ -295,7 +295,7 @@ def with_fault(launches: list[Launch], fault: Fault) -> list[Launch]:
 
 
 def entries(simulation: Simulation, rank: int, now: int) -> list[dict[str, Any]]:
-    """What a rank has issued up to an instant, as its recorder writes it."""
+    """Return what a rank has issued up to an instant, as its recorder writes it."""
     state, found, seqs, op_ids = simulation.ranks[rank], [], defaultdict(int), defaultdict(int)
     records = itertools.count()
     for index, (launch, name, number, created) in enumerate(state.issued):
@@ -351,7 +351,7 @@ def frames(launch: Launch) -> list[dict[str, Any]]:
 
 
 def status(issued: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """pg_status: of all operations, also those that the ring no longer holds."""
+    """Return pg_status, which also counts operations that the ring no longer holds."""
     found: dict[str, dict[str, int]] = {}
     names = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
     for entry in issued:
@@ -368,7 +368,7 @@ def listed(ranks: tuple[int, ...]) -> str:
 
 
 def dump(simulation: Simulation, rank: int, now: int) -> dict[str, Any]:
-    """A whole dump, schema 2.10."""
+    """Return a whole dump of schema 2.10."""
     style, issued = simulation.style, entries(simulation, rank, now)
     used = {entry[1] for entry in simulation.ranks[rank].issued} | {"0"}
     return {
@@ -385,7 +385,7 @@ def dump(simulation: Simulation, rank: int, now: int) -> dict[str, Any]:
 
 
 def with_past(content: dict[str, Any], period: int, ring: int) -> dict[str, Any]:
-    """A dump as if the job had run for long before: its first `period` entries over and over, to fill the ring."""
+    """Return a dump as if the job had run for long: its first `period` entries are repeated until the ring is full."""
     recent = content["entries"]
     steps = -(-ring // period)
     grown = {e["process_group"]: (e["collective_seq_id"], e["p2p_seq_id"], e["op_id"]) for e in recent[:period]}
@@ -408,7 +408,7 @@ def with_past(content: dict[str, Any], period: int, ring: int) -> dict[str, Any]
 
 
 def write(simulation: Simulation, folder: Path, instants: dict[int, int]) -> None:
-    """One dump a rank, taken at its instant; the file's time is that instant too."""
+    """Write one dump for each rank, taken at its instant; the file's time is that instant too."""
     folder.mkdir(parents=True)
     for rank, now in instants.items():
         path = folder / f"rank_{rank}"
@@ -417,6 +417,6 @@ def write(simulation: Simulation, folder: Path, instants: dict[int, int]) -> Non
 
 
 def places(launches: list[Launch], steps: int, kinds: tuple[str, ...]) -> Iterator[int]:
-    """Launches of the last two steps, where a fault of a kind may strike."""
+    """Return the launches of the last two steps that a fault of a kind may strike."""
     first = len(launches) * (steps - 2) // steps
     return (i for i in range(first, len(launches) - 1) if launches[i].kind in kinds)

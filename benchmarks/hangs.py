@@ -1,4 +1,4 @@
-"""How often the hang analyzer names the planted cause, and what it costs, against torchfrtrace.
+"""Measure how often the hang analyzer names the planted cause, and what it costs, beside torchfrtrace.
 
     python benchmarks/hangs.py score [--seeds 10] [--ranks 1024] [--official]      sets with planted causes
     python benchmarks/hangs.py zoo [--official]                     real gloo jobs of 4 to 8 processes
@@ -107,7 +107,7 @@ def fault_of(kind: str, mesh: Mesh, style: Style, dice: random.Random) -> Fault:
 
 
 def make(scenario: str, seed: int, folder: Path, meshes: Sequence[Mesh] = MESHES) -> Case | None:
-    """A case on disk; None where the dice planted nothing that could show."""
+    """Return a case on disk; None where chance planted no fault that the dumps could show."""
     dice = random.Random(f"{scenario} {seed}")
     mesh, style = dice.choice(meshes), style_of(scenario, dice)
     faults = faults_of(scenario, mesh, style, dice)
@@ -134,7 +134,7 @@ def make(scenario: str, seed: int, folder: Path, meshes: Sequence[Mesh] = MESHES
 
 
 def shows(job: Simulation, fault: Fault) -> bool:
-    """Whether a fault came to pass, and is not hidden: a host that also waits for its device keeps nobody waiting, and
+    """Return whether a fault struck and is visible: a host that also waits for its device keeps nobody waiting, and
     of an operation that the ring has overwritten nothing tells.
     """
     state = job.ranks[fault.rank]
@@ -157,7 +157,7 @@ def struck(job: Simulation, fault: Fault) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the analyzer says: causes, the group of each, and the sentence."""
+    """Return what the analyzer says: causes, the group of each, and the sentence."""
 
     found: Truth
     groups: dict[tuple[int, ...], str | None]
@@ -173,7 +173,7 @@ def answer(folder: Path) -> Answer:
 
 
 def official(case: Case, limit_s: float = 120.0) -> bool:
-    """Whether any report of torchfrtrace names exactly the planted ranks; silence is right for a healthy job."""
+    """Return whether any report of torchfrtrace names exactly the planted ranks, or none does for a healthy job."""
     command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(case.folder), "-p", "rank_"]
     try:
         said = subprocess.run(
@@ -190,7 +190,7 @@ def official(case: Case, limit_s: float = 120.0) -> bool:
 
 
 def score(asked: argparse.Namespace) -> bool:
-    """Print a table of exact answers by scenario. True if the aim is reached."""
+    """Print a table of exact answers by scenario; return whether the aim is reached."""
     right: dict[str, Counter[str]] = defaultdict(Counter)
     total: Counter[str] = Counter()
     for scenario in asked.only or SCENARIOS:
@@ -206,7 +206,7 @@ def score(asked: argparse.Namespace) -> bool:
 
 
 def hits(case: Case, asked: argparse.Namespace) -> dict[str, bool]:
-    """By tool whether its answer is exact; also whether the group of each culprit is the one that the fault struck."""
+    """Return for each tool whether its answer is exact, and whether the group of each culprit is the one struck."""
     said = answer(case.folder)
     found = {"ours": said.found == case.truth, "its group": said.groups.items() >= case.groups.items()}
     if asked.verbose and not all(found.values()):
@@ -228,7 +228,7 @@ def cases(scenario: str, asked: argparse.Namespace) -> "itertools.islice[Case]":
 
 
 def zoo(asked: argparse.Namespace) -> bool:
-    """Run real jobs with one fault each and print who is named. True if all answers are exact."""
+    """Run real jobs with one fault each and print who is named; return whether all answers are exact."""
     import gloo_zoo
 
     gloo_zoo.warm_up()
@@ -255,7 +255,7 @@ def zoo(asked: argparse.Namespace) -> bool:
 
 
 def states(asked: argparse.Namespace) -> bool:
-    """Print what the collector gets of a rank in each state, as a table of Markdown. True if each one is told."""
+    """Print what the collector gets of a rank in each state, as Markdown; return whether each state is recognised."""
     import gloo_zoo
 
     gloo_zoo.warm_up()
@@ -275,7 +275,7 @@ def states(asked: argparse.Namespace) -> bool:
 
 
 def looks_at(told: dict[str, Any], rank: str) -> tuple[str, str, str, str]:
-    """What the looks brought from a rank, the first from rank 0, and when the last answer of any rank came."""
+    """Return what both rounds brought from a rank and from rank 0, and when the last rank answered."""
     looks = [look["ranks"] for look in told["rounds"]]
     answers = [one["answered_ns"] for look in looks for one in look.values() if one["answered_ns"]]
     first, second, *_ = [*(channels(look[rank]) for look in looks), "none"]
@@ -283,13 +283,13 @@ def looks_at(told: dict[str, Any], rank: str) -> tuple[str, str, str, str]:
 
 
 def channels(rank: dict[str, Any]) -> str:
-    """What came back: `pickle, stacks by http`."""
+    """Return what came back: `pickle, stacks by http`."""
     stacks = f", stacks by {rank['stacks']}" if rank["stacks"] else ", no stacks"
     return (rank["channel"] or f"no dump: {rank['status']}") + stacks
 
 
 def speed(asked: argparse.Namespace) -> bool:
-    """Print what one big set costs. True if within the aim for 1024 ranks."""
+    """Print what one large set costs; return whether that is within the aim for 1024 ranks."""
     home = Path(tempfile.mkdtemp())
     try:
         big_set(home / "dumps", asked.ranks, asked.entries)
@@ -335,7 +335,7 @@ print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, said)
 
 
 def measure(name: str, code: str, home: Path) -> tuple[float, float]:
-    """CPU seconds and peak resident MB (of the largest process) of a snippet, children included."""
+    """Return the CPU seconds of a snippet with its children, and the peak resident MB of its largest process."""
     started = time.monotonic()
     told = subprocess.run(
         [sys.executable, "-c", PEAK, code, str(home / "dumps")], capture_output=True, text=True, check=True
@@ -347,7 +347,7 @@ def measure(name: str, code: str, home: Path) -> tuple[float, float]:
 
 
 def big_set(folder: Path, ranks: int, entries: int) -> None:
-    """Dumps of full rings; rank 643 never joins an operation of its dp group in the last step."""
+    """Write dumps of full rings; rank 643 never joins an operation of its dp group in the last step."""
     mesh, style = Mesh(8, ranks // 16, 2), Style(layers=4, steps=2)
     launches = program(mesh, 0, style)
     place = next(i for i in places(launches, style.steps, ("dp",)) if i > len(launches) // 2)
