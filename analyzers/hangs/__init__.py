@@ -13,7 +13,18 @@ turns its roots into causes; `findings` makes the sentences. `views` answers wha
 from analyzers.hangs.model import Culprit, Frame, Group, HangClass, HangData, Wait
 from analyzers.hangs.reading.exits import is_victim
 from analyzers.hangs.reading.side_formats import ExitFile
-from analyzers.hangs.reading.torchrun_workers import errors
+from analyzers.hangs.reading.torchrun_workers import read_errors
 from analyzers.hangs.report import analyze
 
-__all__ = ["Culprit", "ExitFile", "Frame", "Group", "HangClass", "HangData", "Wait", "analyze", "errors", "is_victim"]
+__all__ = [
+    "Culprit",
+    "ExitFile",
+    "Frame",
+    "Group",
+    "HangClass",
+    "HangData",
+    "Wait",
+    "analyze",
+    "is_victim",
+    "read_errors",
+]

@@ -6,7 +6,7 @@ from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.classify.culprits import find_causes
 from analyzers.hangs.classify.progress import check_progress
-from analyzers.hangs.findings.findings import culprit_of, finding_of, unreadable_dumps
+from analyzers.hangs.findings.findings import make_culprit, make_finding, report_unreadable
 from analyzers.hangs.findings.missing import unreadable
 from analyzers.hangs.findings.next_steps import COLLECT_AGAIN
 from analyzers.hangs.findings.verdict import verdict
@@ -46,12 +46,12 @@ def report_of(context: HangContext, dumps: DumpSet, causes: list[Cause]) -> Repo
         version=tool_version(),
         inputs=[artefact.as_input() for artefacts in dumps.rounds for artefact in artefacts],
         verdict=verdict(context, causes),
-        findings=ranked(finding_of(context, cause) for cause in causes) + unreadable_dumps(job),
+        findings=ranked(make_finding(context, cause) for cause in causes) + report_unreadable(job),
         data=HangData(
             world_size=job.world_size,
             ranks_with_dump=sorted(job.ranks),
             groups=job.groups,
-            culprits=[culprit_of(cause) for cause in causes],
+            culprits=[make_culprit(cause) for cause in causes],
             waits=waits(context),
         ),
     )

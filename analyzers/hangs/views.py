@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import lru_cache
+from typing import NamedTuple
 
 import pandas as pd
 
 from analyzers import store
 from analyzers.hangs.findings.wording import location
-from analyzers.hangs.graph.locations import locations as locations_of
+from analyzers.hangs.graph.locations import find_locations
 from analyzers.hangs.graph.signatures import comparable
 from analyzers.hangs.model import Frame, Job, Op, is_library
 from analyzers.hangs.reading.dump_sets import open_set
@@ -31,7 +32,14 @@ class CellState(StrEnum):
     NOT_HELD = ""
 
 
-STATES = tuple(state.value for state in CellState if state is not CellState.NOT_HELD)
+class IssuedAt(NamedTuple):
+    """An operation such as `all_reduce 4x4 Float`, and the user's line that issued it; empty where unknown."""
+
+    operation: str
+    place: str
+
+
+NOT_ISSUED = IssuedAt("", "")
 
 
 def matrix(run: Run, group: str | None = None, limit: int = 60, options: store.Options | None = None) -> pd.DataFrame:
@@ -56,7 +64,8 @@ def operations(
 ) -> pd.DataFrame:
     """Return what each rank issued around the first number under which members differ.
 
-    A row for each sequence number, a column for each rank; `around` numbers before and after that one.
+    A row for each sequence number, a column for each rank, a cell an `IssuedAt`; `around` numbers before and after that
+    one.
     """
     job, _ = open_job(run, options)
     number = group_number(job, group)
@@ -68,14 +77,14 @@ def operations(
     first = next(differing, None)
     middle = every.index(first) if first is not None else len(every)
     shown = every[max(0, middle - around) : middle + around + 1]
-    rows = [{m: label(job, table.get(seq)) for m, table in tables.items()} for seq in shown]
+    rows = [{m: issued_at(job, table.get(seq)) for m, table in tables.items()} for seq in shown]
     return pd.DataFrame(rows, index=pd.Index(shown, name="seq"), columns=list(tables))
 
 
 def folded(table: pd.DataFrame, axis: str = "index") -> pd.DataFrame:
     """Return a `matrix` (or, with `axis="columns"`, `operations`) with ranks of equal content together: `0-61, 63`."""
     by_rank = table if axis == "index" else table.T
-    together: dict[tuple[str, ...], list[int]] = {}
+    together: dict[tuple[str | IssuedAt, ...], list[int]] = {}
     for rank, row in zip(by_rank.index, by_rank.to_numpy().tolist(), strict=True):
         together.setdefault(tuple(row), []).append(int(rank))
     rows = pd.DataFrame(
@@ -89,7 +98,7 @@ def locations(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 
     `text` is a sentence such as `62 ranks in all_gather at job/model.py:212`.
     """
-    rows = [{**there._asdict(), "text": location(there)} for there in locations_of(*open_job(run, options))]
+    rows = [{**there._asdict(), "text": location(there)} for there in find_locations(*open_job(run, options))]
     return pd.DataFrame(rows, columns=["ranks", "name", "line", "text"])
 
 
@@ -191,10 +200,10 @@ def cell(job: Job, rank: int, group: int, seq: int, op: Op | None, is_odd: bool)
     return (CellState.DONE if op.done else CellState.STARTED if op.started else CellState.SCHEDULED).value
 
 
-def label(job: Job, op: Op | None) -> str:
-    """Return an operation with its shape and line: `all_reduce 4x4 Float (train.py:12)`."""
+def issued_at(job: Job, op: Op | None) -> IssuedAt:
+    """Return an operation as a cell of `operations`."""
     if op is None:
-        return ""
+        return NOT_ISSUED
     signature, line = job.signature(op), job.line(op)
-    where = f" ({source_line(line.filename, line.line)})" if line else ""
-    return f"{signature.operation} {signature.shape}{where}"
+    place = source_line(line.filename, line.line) if line else ""
+    return IssuedAt(f"{signature.operation} {signature.shape}", place)

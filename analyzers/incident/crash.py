@@ -49,7 +49,7 @@ class Crash:
 
 def first_crash(run: Run) -> Crash | None:
     """Return the earliest exception that is no symptom of another rank's; else the earliest symptom."""
-    crashes = sorted((Crash(*error) for error in hangs.errors(run)), key=lambda crash: crash.exit_file.time_ns)
+    crashes = sorted((Crash(*error) for error in hangs.read_errors(run)), key=lambda crash: crash.exit_file.time_ns)
     cause = launchers_cause(run.manifest().get("cause"))
     if cause and not any(crash.message == cause.message for crash in crashes):
         # In front, as its time is not known: the launcher names the rank that failed first.

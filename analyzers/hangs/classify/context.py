@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from analyzers.hangs.graph.program_order import Programs
-from analyzers.hangs.graph.wait_graph import OpNode, WaitGraph, build
+from analyzers.hangs.graph.wait_graph import OpNode, WaitGraph, build_graph
 from analyzers.hangs.model import Group, Job, Op
 from analyzers.hangs.reading.exits import RankEnd
 from analyzers.hangs.reading.side_files import SideFiles
@@ -21,7 +21,7 @@ class HangContext:
     @classmethod
     def of(cls, job: Job, side: SideFiles) -> "HangContext":
         """Return the context of a job and its side files."""
-        return cls(job, side, build(job, side), Programs(job))
+        return cls(job, side, build_graph(job, side), Programs(job))
 
     def fronts(self, node: OpNode) -> list[Op]:
         """Return the entries of the ranks that are in an operation."""

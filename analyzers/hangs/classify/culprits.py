@@ -2,8 +2,8 @@
 
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
-from analyzers.hangs.classify.root_cause import classify
-from analyzers.hangs.graph.wait_graph import roots
+from analyzers.hangs.classify.root_cause import classify_root
+from analyzers.hangs.graph.wait_graph import find_roots
 from analyzers.hangs.model import Culprit, HangClass, Reason
 from analyzers.hangs.reading.exits import Ending, RankEnd
 from analyzers.hangs.reading.side_files import SideFiles
@@ -16,10 +16,10 @@ BEST_FIRST = tuple(HangClass)
 
 def find_causes(context: HangContext) -> list[Cause]:
     """Return the causes: those of the wait-for graph, and deaths that nobody was seen waiting for."""
-    causes = [cause for root in roots(context.graph) if (cause := classify(context, root))]
-    causes = without_disconnected(context, excuse_missing_dumps(context, causes))
+    causes = [cause for root in find_roots(context.graph) if (cause := classify_root(context, root))]
+    causes = drop_disconnected(context, excuse_missing_dumps(context, causes))
     named = {rank for cause in causes for rank in cause.ranks}
-    causes += [cause for cause in deaths(context) if not named.issuperset(cause.ranks)]
+    causes += [cause for cause in find_deaths(context) if not named.issuperset(cause.ranks)]
     # Each node of a pair or a ring may lead to the same cause.
     unique = {(c.kind, tuple(c.ranks), c.culprit.group, c.culprit.seq): c for c in causes}
     return sorted(unique.values(), key=lambda c: (BEST_FIRST.index(c.kind), -len(c.victims), c.ranks))
@@ -50,7 +50,7 @@ def waits_for(context: HangContext, rank: int, cause: Cause) -> bool:
     return any(rank in g.ranks and involved.intersection(g.ranks) for g in context.job.groups)
 
 
-def without_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:
+def drop_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:
     """Return the causes without ranks that ended because they lost the connection to another one.
 
     They stay only where nothing shows that any other rank is to blame.
@@ -62,7 +62,7 @@ def without_disconnected(context: HangContext, causes: list[Cause]) -> list[Caus
     return first_hand if first_hand or any(not end.is_victim for end in context.ends()) else causes
 
 
-def deaths(context: HangContext) -> list[Cause]:
+def find_deaths(context: HangContext) -> list[Cause]:
     """Return the ranks that ended by their own fault, although nobody was seen waiting for them.
 
     An exception is a cause only if it came first, as one rank's exception often leads to those of others; running out
@@ -71,7 +71,7 @@ def deaths(context: HangContext) -> list[Cause]:
     ends = [end for end in context.ends() if not end.is_victim]
     by_process = [end for end in ends if end.ending is not Ending.EXCEPTION]
     raised = sorted((end for end in ends if end.exit_file), key=lambda end: (not is_out_of_memory(end), end.time_ns))
-    return [death(context, end) for end in by_process or raised[:1]]
+    return [blame_death(context, end) for end in by_process or raised[:1]]
 
 
 def is_out_of_memory(end: RankEnd) -> bool:
@@ -79,14 +79,14 @@ def is_out_of_memory(end: RankEnd) -> bool:
     return bool(end.exit_file and end.exit_file.out_of_memory)
 
 
-def death(context: HangContext, end: RankEnd) -> Cause:
+def blame_death(context: HangContext, end: RankEnd) -> Cause:
     """Return the cause that the end of a rank is; all others are its victims."""
     exit_file = end.exit_file
     culprit = Culprit(
         ranks=[end.rank],
         kind=HangClass.DEAD,
         frames=exit_file.traceback if exit_file else [],
-        step=exit_file.step if exit_file else last_step(context.side, end.rank),
+        step=exit_file.step if exit_file else find_last_step(context.side, end.rank),
         error=exit_file.error if exit_file else None,
         out_of_memory=is_out_of_memory(end),
         victims=[rank for rank in range(context.job.world_size) if rank != end.rank],
@@ -94,7 +94,7 @@ def death(context: HangContext, end: RankEnd) -> Cause:
     return Cause(culprit, Reason.ENDED, end=end)
 
 
-def last_step(side: SideFiles, rank: int) -> int | None:
+def find_last_step(side: SideFiles, rank: int) -> int | None:
     """Return the step that a rank's heartbeat was in."""
     beat = side.heartbeat(rank)
     return (beat.step or None) if beat else None  # 0: not in any step

@@ -14,7 +14,7 @@ UNDECIDED_CONFIDENCE = 0.5
 LESS_PER_FURTHER_SIDE = 0.1
 
 
-def deviating_ranks(context: HangContext, deviations: list[Deviation], node: OpNode, involved: Iterable[int]) -> Cause:
+def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpNode, involved: Iterable[int]) -> Cause:
     """Return the cause of ranks that deviate from their sisters: of those all that deviate as the first one does.
 
     A later deviation may be a consequence of the first.
@@ -34,10 +34,10 @@ def deviating_ranks(context: HangContext, deviations: list[Deviation], node: OpN
         issued=ranks_in_op(context, ranks, first.issued),
         expected=ranks_in_op(context, others, first.expected),
     )
-    return cause.in_group(job.groups[own_group(context, first)])
+    return cause.in_group(job.groups[find_own_group(context, first)])
 
 
-def own_group(context: HangContext, deviation: Deviation) -> int:
+def find_own_group(context: HangContext, deviation: Deviation) -> int:
     """Return the deviating rank's own group of the expected operation's kind: the sister may be in another one."""
     groups = context.job.groups
     expected = deviation.expected.group
@@ -46,7 +46,7 @@ def own_group(context: HangContext, deviation: Deviation) -> int:
     return expected if expected in same or not same else same[0]
 
 
-def diverging_members(context: HangContext, divergence: Divergence, involved: Iterable[int]) -> Cause:
+def blame_divergence(context: HangContext, divergence: Divergence, involved: Iterable[int]) -> Cause:
     """Return the cause of members of a group that issued different operations.
 
     Where nothing shows which of them diverged, all are named. A skipped operation in another group makes members
@@ -56,7 +56,7 @@ def diverging_members(context: HangContext, divergence: Divergence, involved: It
     deviations = [d for m in members if (d := context.programs.deviation(m)) and d.kind is not HangClass.MISMATCH]
     # Where most members deviate, it is rather their sisters that do.
     if deviations and len(deviations) * 2 <= len(members):
-        return deviating_ranks(context, deviations, node, [*involved, *members])
+        return blame_deviation(context, deviations, node, [*involved, *members])
     ranks = divergence.culprits or sorted(members)
     confidence = DEFAULT_CONFIDENCE if divergence.culprits else UNDECIDED_CONFIDENCE
     cause = make_cause(

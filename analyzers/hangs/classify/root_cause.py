@@ -4,32 +4,32 @@ from dataclasses import replace
 
 from analyzers.hangs.classify.cause import Cause, make_cause, ranks_at_node, ranks_in_op
 from analyzers.hangs.classify.context import HangContext
-from analyzers.hangs.classify.differing_programs import deviating_ranks, diverging_members
+from analyzers.hangs.classify.differing_programs import blame_deviation, blame_divergence
 from analyzers.hangs.classify.in_flight import is_in_flight, is_newer_than_skew
-from analyzers.hangs.classify.single_rank import single_rank
-from analyzers.hangs.graph.divergence import first_divergence
-from analyzers.hangs.graph.wait_graph import Node, OpNode, has_arrived, victims
+from analyzers.hangs.classify.single_rank import classify_rank
+from analyzers.hangs.graph.divergence import find_divergence
+from analyzers.hangs.graph.wait_graph import Node, OpNode, find_victims, has_arrived
 from analyzers.hangs.model import HangClass, Op, Reason
-from analyzers.hangs.reading.p2p import all_in_messages, met_half, peer_of
+from analyzers.hangs.reading.p2p import all_in_messages, find_other_half, peer_of
 
 ALL_ARRIVED_CONFIDENCE = 0.8
 DIFFERENT_HALVES_CONFIDENCE = 0.7
 
 
-def classify(context: HangContext, root: list[Node]) -> Cause | None:
+def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
     """Return the cause that a root is; None for one that may still be in flight or that nobody waits for."""
     ranks = sorted(node for node in root if isinstance(node, int))
     nodes = [node for node in root if isinstance(node, OpNode)]
-    waiting = victims(context.graph, root)
+    waiting = find_victims(context.graph, root)
     if len(ranks) > 1:
-        return ring(context, ranks, nodes, waiting)
+        return classify_ring(context, ranks, nodes, waiting)
     if ranks:
         # A rank that nobody waits for is idle or ahead, not a culprit.
-        return single_rank(context, ranks[0], waiting) if waiting else None
-    return joined_operation(context, nodes[0])
+        return classify_rank(context, ranks[0], waiting) if waiting else None
+    return classify_operation(context, nodes[0])
 
 
-def ring(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause | None:
+def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause | None:
     """Return the cause of ranks that wait for each other; a skipped operation leaves such a ring too."""
     lost_front = any(context.job.ranks[rank].overwritten for rank in ranks if rank in context.job.ranks)
     if lost_front or all(is_in_flight(context, node) for node in nodes):
@@ -37,7 +37,7 @@ def ring(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: l
     deviations = [d for rank in ranks if (d := context.programs.deviation(rank))]
     # Another operation at the same point is a mismatch. The same one in another group is an order of groups: below.
     if deviations := [d for d in deviations if d.kind is not HangClass.MISMATCH or d.issued.group == d.expected.group]:
-        return deviating_ranks(context, deviations, min(nodes), [*ranks, *waiting])
+        return blame_deviation(context, deviations, min(nodes), [*ranks, *waiting])
     if all_in_messages(context.job, ranks):
         return make_cause(context, HangClass.UNMATCHED_P2P, Reason.BOTH_LACK_OTHER_HALF, ranks, min(nodes), waiting)
     messages = [node for node in nodes if node.is_p2p]
@@ -45,34 +45,34 @@ def ring(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: l
         others = sorted({*ranks, *waiting} - set(absent))
         reason = Reason.NEVER_ISSUED_OTHER_HALF
         return make_cause(context, HangClass.UNMATCHED_P2P, reason, absent, min(messages), others)
-    return other_order(context, ranks, nodes, waiting)
+    return blame_order(context, ranks, nodes, waiting)
 
 
-def other_order(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause:
+def blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause:
     """Return the cause of ranks that used their groups in different orders; a minority among them is to blame."""
-    odd = minority(context, ranks, nodes)
+    odd = find_minority(context, ranks, nodes)
     others = sorted({*ranks, *waiting} - set(odd)) if odd else waiting
     cause = make_cause(context, HangClass.ORDER_CYCLE, Reason.OTHER_ORDER, odd or ranks, min(nodes), others)
     return replace(cause, sides=tuple(ranks_at_node(context, node) for node in sorted(nodes)))
 
 
-def minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -> list[int]:
+def find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -> list[int]:
     """Return the ranks of a ring that are not in the operation of more than half of it; none where no such one is."""
     inside = set(ranks)
     sides = sorted((sorted(inside.intersection(context.graph.arrived(node))) for node in nodes), key=len)
     return sorted(rank for side in sides[:-1] for rank in side) if sum(map(len, sides[:-1])) < len(sides[-1]) else []
 
 
-def joined_operation(context: HangContext, node: OpNode) -> Cause | None:
+def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
     """Return the cause of an operation that no absent rank holds up, and that does not complete."""
     arrived = context.graph.arrived(node)
-    waiting = victims(context.graph, [node, *arrived])
+    waiting = find_victims(context.graph, [node, *arrived])
     proves_nothing = is_in_flight(context, node) or node in context.graph.inconclusive
     if node.is_p2p:
-        return None if proves_nothing else matched_pair(context, node, waiting)
+        return None if proves_nothing else classify_pair(context, node, waiting)
     # Differing signatures are proof at any time; all else needs an operation that should have completed.
-    if divergence := first_divergence(context.job, node.group, node.seq):
-        return diverging_members(context, divergence, [*arrived, *waiting])
+    if divergence := find_divergence(context.job, node.group, node.seq):
+        return blame_divergence(context, divergence, [*arrived, *waiting])
     if proves_nothing or is_newer_than_skew(context, node):
         return None
     members = context.group(node).ranks
@@ -85,7 +85,7 @@ def joined_operation(context: HangContext, node: OpNode) -> Cause | None:
     return make_cause(context, kind, reason, arrived, node, others, confidence=ALL_ARRIVED_CONFIDENCE)
 
 
-def matched_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cause | None:
+def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cause | None:
     """Return the cause of a send and a recv that met and do not complete; the lower rank speaks for the pair."""
     front = context.job.ranks[node.sender].front
     peer = peer_of(context.job, front) if front else None
@@ -97,20 +97,20 @@ def matched_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Caus
     # Each half is a root of its own; the higher rank would repeat the cause.
     if peer.rank < node.sender:
         return None
-    other = met_half(context.job, front, peer)
-    if other and shapes_differ(context, front, other):
-        return different_halves(context, front, other, node, waiting)
+    other = find_other_half(context.job, front, peer)
+    if other and have_other_shapes(context, front, other):
+        return blame_halves(context, front, other, node, waiting)
     pair, reason = [node.sender, peer.rank], Reason.BOTH_HALVES_ISSUED
     return make_cause(context, HangClass.ALL_ARRIVED, reason, pair, node, waiting)
 
 
-def shapes_differ(context: HangContext, front: Op, other: Op) -> bool:
+def have_other_shapes(context: HangContext, front: Op, other: Op) -> bool:
     """Return whether the halves of a message differ in size or type; gloo records neither."""
     shapes = [context.job.signature(op).shape for op in (front, other)]
     return shapes[0] != shapes[1] and all(shapes)
 
 
-def different_halves(context: HangContext, front: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
+def blame_halves(context: HangContext, front: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
     """Return the cause of a send and a recv of different sizes or types."""
     pair, reason = [front.rank, other.rank], Reason.DIFFERENT_HALVES
     cause = make_cause(context, HangClass.MISMATCH, reason, pair, node, waiting, confidence=DIFFERENT_HALVES_CONFIDENCE)

@@ -6,10 +6,10 @@ import msgspec
 
 from analyzers.hangs.classify.cause import Cause, HostState, make_cause
 from analyzers.hangs.classify.context import HangContext
-from analyzers.hangs.classify.differing_programs import deviating_ranks, diverging_members
+from analyzers.hangs.classify.differing_programs import blame_deviation, blame_divergence
 from analyzers.hangs.classify.in_flight import is_in_flight
-from analyzers.hangs.graph.divergence import first_divergence
-from analyzers.hangs.graph.missed_operation import first_missed
+from analyzers.hangs.graph.divergence import find_divergence
+from analyzers.hangs.graph.missed_operation import find_first_missed
 from analyzers.hangs.graph.wait_graph import OpNode
 from analyzers.hangs.model import HangClass, Job, Op, Reason
 from analyzers.hangs.reading.exits import RankEnd, is_victim
@@ -23,28 +23,28 @@ CONFIDENCE_WITHOUT_ANSWER = 0.7
 CONFIDENCE_WITHOUT_DUMP = 0.6
 
 
-def single_rank(context: HangContext, rank: int, victims: list[int]) -> Cause | None:
+def classify_rank(context: HangContext, rank: int, victims: list[int]) -> Cause | None:
     """Return the cause that one rank is, for which the victims wait; None if all they wait in may be in flight."""
     nodes = [node for node in context.graph.operations_waiting_for(rank) if not is_in_flight(context, node)]
     if not nodes:
         return None
-    node = missed_operation(context, rank, nodes)
+    node = find_missed_operation(context, rank, nodes)
     # The order matters: an end explains a divergence, and a divergence what came after it.
     if end := context.side.end(rank):
-        return dead_rank(context, end, node, victims)
-    if not node.is_p2p and (divergence := first_divergence(context.job, node.group, node.seq)):
-        return diverging_members(context, divergence, [rank, *victims])
+        return blame_dead_rank(context, end, node, victims)
+    if not node.is_p2p and (divergence := find_divergence(context.job, node.group, node.seq)):
+        return blame_divergence(context, divergence, [rank, *victims])
     if rank not in context.job.ranks:
-        return rank_without_dump(context, rank, node, victims)
+        return blame_rank_without_dump(context, rank, node, victims)
     if deviation := context.programs.deviation(rank):
-        return deviating_ranks(context, [deviation], node, victims)
-    return rank_outside_operations(context, rank, node, victims)
+        return blame_deviation(context, [deviation], node, victims)
+    return classify_running_rank(context, rank, node, victims)
 
 
-def missed_operation(context: HangContext, rank: int, nodes: list[OpNode]) -> OpNode:
+def find_missed_operation(context: HangContext, rank: int, nodes: list[OpNode]) -> OpNode:
     """Return the first operation that a rank never issued, of all that wait for it."""
     expected = context.programs.next_expected(rank)
-    if expected is None and (first := first_missed(context.job, rank, nodes)):
+    if expected is None and (first := find_first_missed(context.job, rank, nodes)):
         return first
     # A stage of a pipeline waits in its recv for most of a step, so without other evidence a collective comes first.
     return min(nodes, key=lambda n: (not stands_for(context.job, expected, n), n.is_p2p, context.began_ns(n)))
@@ -57,7 +57,7 @@ def stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
     return op.p2p or op.seq == node.seq
 
 
-def dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
+def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
     """Return the cause of a rank that ended; ranks that lost the connection to it are its victims too."""
     disconnected = [rank for rank, exit_file in context.side.exits.items() if is_victim(exit_file)]
     everyone = sorted({*victims, *disconnected})
@@ -76,7 +76,7 @@ def dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[in
     return replace(cause, culprit=culprit, end=end)
 
 
-def rank_without_dump(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
+def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
     """Return the cause of a rank without a dump of which no end was recorded."""
     answer = context.side.answer(rank)
     if answer and answer.status == AnswerStatus.TIMEOUT:
@@ -89,13 +89,13 @@ def rank_without_dump(context: HangContext, rank: int, node: OpNode, victims: li
             victims,
             confidence=CONFIDENCE_WITHOUT_ANSWER,
         )
-        return replace(cause, host=HostState(process=process_state(answer)))
+        return replace(cause, host=HostState(process=read_process_state(answer)))
     return make_cause(
         context, HangClass.DEAD, Reason.NO_DUMP, [rank], node, victims, confidence=CONFIDENCE_WITHOUT_DUMP
     )
 
 
-def rank_outside_operations(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
+def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
     """Return the cause of a rank whose dump shows nothing wrong, from its stack, step and later operations."""
     frames = context.side.main_stack(rank)
     went_on = has_gone_on(context, rank, node)
@@ -106,10 +106,10 @@ def rank_outside_operations(context: HangContext, rank: int, node: OpNode, victi
     else:
         kind, reason = HangClass.HOST_STUCK, Reason.RUNS_OWN_CODE
     cause = make_cause(context, kind, reason, [rank], node, victims, frames=frames)
-    return replace(cause, host=host_state(context.side, rank)) if kind is HangClass.HOST_STUCK else cause
+    return replace(cause, host=read_host_state(context.side, rank)) if kind is HangClass.HOST_STUCK else cause
 
 
-def host_state(side: SideFiles, rank: int) -> HostState:
+def read_host_state(side: SideFiles, rank: int) -> HostState:
     """Return what the heartbeat, the channel of the dump and the operating system say of a rank's process."""
     answer = side.answer(rank)
     if answer is None:
@@ -120,11 +120,11 @@ def host_state(side: SideFiles, rank: int) -> HostState:
         step=in_phase.step if in_phase else None,
         phase=in_phase.phase if in_phase else "",
         holds_gil=holds_gil(side, rank),
-        process=process_state(answer),
+        process=read_process_state(answer),
     )
 
 
-def process_state(answer: Answer) -> ProcessState | None:
+def read_process_state(answer: Answer) -> ProcessState | None:
     """Return what keeps a rank's process from running, if anything does."""
     return next((state for state in ProcessState if state == answer.process), None)
 

@@ -9,8 +9,8 @@ from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.model import HangClass, is_library, user_frame
 from analyzers.hangs.reading.side_files import SideFiles
-from analyzers.hangs.reading.step_times import seconds_in_phase, step_times
-from analyzers.hangs.reading.torchrun_workers import last_lines
+from analyzers.hangs.reading.step_times import measure_phase, read_step_times
+from analyzers.hangs.reading.torchrun_workers import read_last_lines
 from analyzers.report import Evidence
 from analyzers.words import agree, duration, rank_names
 
@@ -50,7 +50,7 @@ def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
 def timing(side: SideFiles, rank: int) -> list[Evidence]:
     """Return how long a living rank has been where it is, and how long its steps took before."""
     log = side.step_logs.get(rank)
-    stay, steps = seconds_in_phase(side, rank), step_times(log)
+    stay, steps = measure_phase(side, rank), read_step_times(log)
     parts = [f"in its present phase for {duration(stay)}"] if stay else []
     parts += [earlier_steps(steps)] if steps else []
     return [Evidence(text=f"rank {rank}: {'; '.join(parts)}", source=str(log or ""))] if parts else []
@@ -68,7 +68,7 @@ def earlier_steps(steps: list[float]) -> str:
 def log_end(side: SideFiles, cause: Cause) -> list[Evidence]:
     """Return how the log of a dead rank ends."""
     log: Path | None = side.log_files.get(cause.ranks[0])
-    lines = last_lines(log) if log else ""
+    lines = read_last_lines(log) if log else ""
     return [Evidence(text=f"its log ends with: {lines}", source=str(log))] if lines else []
 
 

@@ -15,12 +15,12 @@ from analyzers.words import quantity
 SEVERITIES = {HangClass.SLOW: Severity.WARNING, HangClass.UNKNOWN: Severity.WARNING}
 
 
-def culprit_of(cause: Cause) -> Culprit:
+def make_culprit(cause: Cause) -> Culprit:
     """Return a cause as the document holds it, with its sentences."""
     return msgspec.structs.replace(cause.culprit, detail=detail(cause), title=title(cause))
 
 
-def finding_of(context: HangContext, cause: Cause) -> Finding:
+def make_finding(context: HangContext, cause: Cause) -> Finding:
     """Return the finding of a cause; its id is `hang.` and its class."""
     return Finding(
         id=f"hang.{cause.kind}",
@@ -35,7 +35,7 @@ def finding_of(context: HangContext, cause: Cause) -> Finding:
     )
 
 
-def unreadable_dumps(job: Job) -> list[Finding]:
+def report_unreadable(job: Job) -> list[Finding]:
     """Return the finding about damaged dumps, if there are any."""
     damaged = sorted(job.unreadable)
     if not damaged:

@@ -7,7 +7,7 @@ from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.findings.missing import missing
 from analyzers.hangs.findings.titles import with_victims
 from analyzers.hangs.findings.wording import exception, location
-from analyzers.hangs.graph.locations import locations
+from analyzers.hangs.graph.locations import find_locations
 from analyzers.hangs.model import HangClass, Lack
 from analyzers.hangs.reading.exits import is_victim
 from analyzers.report import Status, Verdict
@@ -52,7 +52,7 @@ def without_cause(context: HangContext) -> Verdict:
         why = exception(side.exits[gave_up[0]])
         sentence = f"{rank_names(gave_up)} gave up waiting ({why}), and the dumps do not show for whom"
     elif not job.ranks and side.stack_files:
-        places = "; ".join(location(ranks_there) for ranks_there in locations(job, side)[:MOST_LOCATIONS])
+        places = "; ".join(location(ranks_there) for ranks_there in find_locations(job, side)[:MOST_LOCATIONS])
         sentence = f"{places}; stacks alone do not show who waits for whom"
     return Verdict(
         status=Status.UNKNOWN if is_unknown else Status.OK,

@@ -9,7 +9,7 @@ each number. A rank that leaves one out gives each later one the number before:
 
 At 6 the members differ. Rank 1's operations from 6 on are those of rank 0 one number later, so rank 1 skipped the
 broadcast (`skipped`). Where no such shift explains what follows, one side passed a wrong operation (`mismatch`), and
-`odd_sides` lists the evidence that decides which one.
+`find_odd_sides` lists the evidence that decides which one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ class Divergence:
         return [m for side in self.sides for m in side.ranks]
 
 
-def first_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
+def find_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
     """Return the earliest collective of a group up to `last_seq` under which members recorded different operations."""
     tables = {
         m: {op.seq: op for op in job.ranks[m].collectives(group)} for m in job.groups[group].ranks if m in job.ranks
@@ -81,7 +81,7 @@ def first_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
 def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Divergence:
     """Return which members diverged at `seq`, and whether they skipped an operation."""
     issued = {m: table[seq] for m, table in tables.items() if seq in table}
-    sides = sides_of(job, issued)
+    sides = group_by_operation(job, issued)
     culprits, reason = accuse(job, group, seq, tables, sides)
     if culprits:
         # Any member outside the culprits' sides serves: what it issued is what was expected.
@@ -97,7 +97,7 @@ def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Diverg
     return Divergence(group, seq, sides, [], reason, False, sides[-1].op, sides[0].op)
 
 
-def sides_of(job: Job, issued: Table) -> list[IssuedOp]:
+def group_by_operation(job: Job, issued: Table) -> list[IssuedOp]:
     """Return members with equal operations together, most members first."""
     sides: dict[Comparable, list[int]] = {}
     for member, op in issued.items():
@@ -113,13 +113,13 @@ def accuse(
     # One rank errs more often than most of a group at once, so the majority is right, whichever rank is lowest.
     if len(sides[0].ranks) > len(sides[1].ranks):
         return ranks_of(sides[1:]), Reason.MAJORITY
-    for reason, odd in odd_sides(job, group, seq, tables, sides):
+    for reason, odd in find_odd_sides(job, group, seq, tables, sides):
         if 0 < len(odd) < len(sides):
             return ranks_of(odd), reason
     return [], Reason.TIE
 
 
-def odd_sides(
+def find_odd_sides(
     job: Job, group: int, seq: int, tables: Mapping[int, Table], sides: Sequence[IssuedOp]
 ) -> Iterator[tuple[Reason, list[IssuedOp]]]:
     """Yield kinds of evidence, the strongest first, each with the sides that it speaks against."""
@@ -127,11 +127,11 @@ def odd_sides(
     yield Reason.SIZE_RULE, [side for side in sides if breaks_size_rule(job.signature(side.op), members)]
     yield Reason.EMPTY_TENSOR, [side for side in sides if is_empty(job.signature(side.op))]
     yield Reason.EARLIER_STEPS, [side for side in sides if differs_from_earlier(job, seq, tables[side.ranks[0]])]
-    yield Reason.SISTER_GROUPS, unlike(job, sides, sister_signatures(job, group, seq))
-    yield Reason.SAME_LINE, unlike(job, sides, signatures_at_line(job, group, [side.op for side in sides]))
+    yield Reason.SISTER_GROUPS, select_unusual(job, sides, sister_signatures(job, group, seq))
+    yield Reason.SAME_LINE, select_unusual(job, sides, signatures_at_line(job, group, [side.op for side in sides]))
 
 
-def unlike(job: Job, sides: Sequence[IssuedOp], usual: set[Comparable]) -> list[IssuedOp]:
+def select_unusual(job: Job, sides: Sequence[IssuedOp], usual: set[Comparable]) -> list[IssuedOp]:
     """Return the sides whose operation is not among the usual ones; none where nothing usual is known."""
     return [side for side in sides if usual and comparable(job.signature(side.op)) not in usual]
 

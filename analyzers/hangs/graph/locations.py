@@ -21,16 +21,16 @@ class Location(NamedTuple):
     line: str
 
 
-def locations(job: Job, side: SideFiles) -> list[Location]:
+def find_locations(job: Job, side: SideFiles) -> list[Location]:
     """Return all ranks by where they are, the location of most ranks first."""
     together: dict[tuple[str, str], list[int]] = {}
     for rank in range(min(job.world_size, MOST_RANKS)):
-        together.setdefault(location_of(job, side, rank), []).append(rank)
+        together.setdefault(find_location(job, side, rank), []).append(rank)
     every = [Location(ranks, name, line) for (name, line), ranks in together.items()]
     return sorted(every, key=lambda location: (-len(location.ranks), location.name, location.line))
 
 
-def location_of(job: Job, side: SideFiles, rank: int) -> tuple[str, str]:
+def find_location(job: Job, side: SideFiles, rank: int) -> tuple[str, str]:
     """Return the operation or function that a rank is in, and the user's line."""
     state, stack = job.ranks.get(rank), side.main_stack(rank)
     front = state.front if state else None
@@ -38,12 +38,12 @@ def location_of(job: Job, side: SideFiles, rank: int) -> tuple[str, str]:
     if front:
         name = job.operation(front)
     elif line:
-        name = line.name if state else innermost_python_function(stack, line)
+        name = line.name if state else find_python_function(stack, line)
     else:
         name = NO_OPERATION if state else NO_DUMP
     return name, source_line(line.filename, line.line) if line else ""
 
 
-def innermost_python_function(stack: list[Frame], line: Frame) -> str:
+def find_python_function(stack: list[Frame], line: Frame) -> str:
     """Return the innermost Python function of a stack: it names the operation where no dump does."""
     return next((frame.name for frame in stack if frame.filename.endswith(".py")), line.name)

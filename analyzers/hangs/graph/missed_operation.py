@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from analyzers.hangs.graph.wait_graph import OpNode
 from analyzers.hangs.model import Job, Op
-from analyzers.hangs.reading.p2p import NAME, batch_of, other_half_name, peer_of
+from analyzers.hangs.reading.p2p import NAME, find_batch, other_half_name, peer_of
 
 SISTERS_ASKED = 16
 """A majority of this many is as good as one of thousands."""
@@ -21,14 +21,14 @@ NOT_YET, LONG_AGO = 1 << 62, -1
 """Positions of operations that a sister has not issued yet, or that its dump no longer holds."""
 
 
-def first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | None:
+def find_first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | None:
     """Return the operation that most sisters come to first; None where no sister's dump shows it.
 
     Only sisters that can put all operations in an order vote: one of unknown position may be the first.
     """
     votes: Counter[OpNode] = Counter()
-    for sister in sisters(job, rank):
-        order = {node: position_of(job, rank, sister, node) for node in nodes}
+    for sister in find_sisters(job, rank):
+        order = {node: find_position(job, rank, sister, node) for node in nodes}
         known = {node: position for node, position in order.items() if position is not None}
         if len(known) == len(nodes) and min(known.values()) < NOT_YET:
             votes[min(known, key=known.__getitem__)] += 1
@@ -37,7 +37,7 @@ def first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | None:
     return votes.most_common(1)[0][0] if votes else None
 
 
-def sisters(job: Job, rank: int) -> list[int]:
+def find_sisters(job: Job, rank: int) -> list[int]:
     """Return the ranks with a dump that run the same program, those of the smallest groups first."""
     shared = [number for number, group in enumerate(job.groups) if rank in group.ranks]
     shared.sort(key=lambda number: len(job.groups[number].ranks))
@@ -51,9 +51,9 @@ def carries_messages(job: Job, number: int) -> bool:
     return any(op.p2p and op.group == number for state in states for op in state.ops)
 
 
-def position_of(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
+def find_position(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
     """Return the index, in a sister's operations, of what stands for the one that a rank missed; None: unknown."""
-    own = sister_group(job, rank, sister, node)
+    own = find_sister_group(job, rank, sister, node)
     if own is None:
         return None
     ops = job.ranks[sister].ops
@@ -64,10 +64,10 @@ def position_of(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
     partner = job.groups[own].ranks[job.groups[node.group].ranks.index(node.sender)]
     messages = ((op, peer_of(job, op)) for op in current_batch(job, node.sender))
     front = next((op for op, peer in messages if peer and peer.rank == rank), None)
-    return other_half_position(job, sister, partner, own, front)
+    return find_half_position(job, sister, partner, own, front)
 
 
-def sister_group(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
+def find_sister_group(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
     """Return the sister's group of the same kind; for messages the sister must have the rank's position in it."""
     ranks = job.groups[node.group].ranks
     if sister in ranks and not node.is_p2p:
@@ -81,7 +81,7 @@ def sister_group(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
 def current_batch(job: Job, rank: int) -> list[Op]:
     """Return the messages of the launch that a rank is in."""
     state = job.ranks[rank]
-    return batch_of(state, state.front) if state.front else []
+    return find_batch(state, state.front) if state.front else []
 
 
 def are_sister_groups(job: Job, number: int, other: int) -> bool:
@@ -90,7 +90,7 @@ def are_sister_groups(job: Job, number: int, other: int) -> bool:
     return (a.desc, len(a.ranks)) == (b.desc, len(b.ranks))
 
 
-def other_half_position(job: Job, sister: int, partner: int, group: int, front: Op | None) -> int | None:
+def find_half_position(job: Job, sister: int, partner: int, group: int, front: Op | None) -> int | None:
     """Return where a sister has its half of the message that stands for `front`, which the rank's partner is in.
 
     Both halves of a message complete together, so from the last completed pair on they can be counted even where the

@@ -112,10 +112,10 @@ class Programs:
         expected = theirs[first.theirs]
         same = [c for c in differing if c.mine == first.mine and self.keys(c.sister)[0][c.theirs] == expected]
         # The rank is right if it did what it did in earlier steps; the sisters are right if most of them agree.
-        usual = predicted(mine[: first.mine], 1)
+        usual = predict(mine[: first.mine], 1)
         if usual == [mine[first.mine]] or (usual != [expected] and len(same) * 2 <= max(2, len(compared))):
             return None
-        kind = deviation_kind(mine[first.mine :], theirs[first.theirs :] + predicted(theirs, PREDICTED))
+        kind = classify_deviation(mine[first.mine :], theirs[first.theirs :] + predict(theirs, PREDICTED))
         ranks = self.job.ranks
         return Deviation(rank, kind, ranks[rank].ops[first.mine], ranks[first.sister].ops[first.theirs])
 
@@ -156,7 +156,7 @@ def count_equal(mine: Keys, i: int, theirs: Keys, k: int) -> int:
     return next(n for n in range(length) if mine[i + n] != theirs[k + n])
 
 
-def predicted(keys: Keys, count: int) -> Keys:
+def predict(keys: Keys, count: int) -> Keys:
     """Return what followed, in an earlier step, on the operations at the end; the longest equal context decides.
 
     After `A B C A B C A B` the next two are `C A`.
@@ -173,7 +173,7 @@ def predicted(keys: Keys, count: int) -> Keys:
     return keys[best : best + count] if length else []
 
 
-def deviation_kind(mine: Keys, theirs: Keys) -> HangClass:
+def classify_deviation(mine: Keys, theirs: Keys) -> HangClass:
     """Return how two programs differ, from the keys where they begin to."""
     for count in range(1, LARGEST_LAUNCH + 1):
         # A batch of several entries may have been swapped as a whole.

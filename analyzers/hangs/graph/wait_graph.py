@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from analyzers.hangs.model import Job, Op, RankState
-from analyzers.hangs.reading.p2p import absent_peers
+from analyzers.hangs.reading.p2p import find_absent_peers
 from analyzers.hangs.reading.side_files import SideFiles
 
 
@@ -74,7 +74,7 @@ class WaitGraph:
         return [node for node, ranks in self.absent.items() if rank in ranks]
 
 
-def build(job: Job, side: SideFiles) -> WaitGraph:
+def build_graph(job: Job, side: SideFiles) -> WaitGraph:
     """Return the graph of all ranks that left a dump. A rank that died is in no operation, whatever it had issued."""
     graph = WaitGraph()
     fronts: dict[OpNode, list[Op]] = defaultdict(list)
@@ -86,9 +86,9 @@ def build(job: Job, side: SideFiles) -> WaitGraph:
             graph.waits_in[rank] = node
             fronts[node].append(front)
     # A victim that ended without a dump had waited too; of a rank dumped early nothing later is known.
-    unknown = {rank for rank in ends if rank not in dead and rank not in job.ranks} | ranks_dumped_early(job)
+    unknown = {rank for rank in ends if rank not in dead and rank not in job.ranks} | find_ranks_dumped_early(job)
     for node, ops in fronts.items():
-        absent = absent_peers(job, ops[0]) if node.is_p2p else absent_members(job, node, dead)
+        absent = find_absent_peers(job, ops[0]) if node.is_p2p else find_absent_members(job, node, dead)
         began_ns = min(op.created_ns for op in ops)
         proven = [m for m in absent if m not in unknown and not began_after_dump(job, side, m, began_ns)]
         graph.absent[node] = proven
@@ -103,7 +103,7 @@ def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> boo
     return taken_ns is not None and began_ns > taken_ns
 
 
-def ranks_dumped_early(job: Job) -> set[int]:
+def find_ranks_dumped_early(job: Job) -> set[int]:
     """Return the ranks that went on after their dumps: others completed with them what their dumps do not hold yet.
 
     A single such rank is the odd one rather than early. This only counts on NCCL: gloo flags failed operations as done.
@@ -122,7 +122,7 @@ def ranks_dumped_early(job: Job) -> set[int]:
     return behind if len(behind) > max(1, len(job.ranks) // 8) else set()
 
 
-def absent_members(job: Job, node: OpNode, dead: set[int]) -> list[int]:
+def find_absent_members(job: Job, node: OpNode, dead: set[int]) -> list[int]:
     """Return the members of a group that have not arrived in a collective, or died in it."""
     members = job.groups[node.group].ranks
     return [
@@ -144,13 +144,13 @@ def has_arrived(state: RankState | None, node: OpNode) -> bool:
     return not is_pending and state.enqueued(node.group) >= node.seq
 
 
-def roots(graph: WaitGraph) -> list[list[Node]]:
+def find_roots(graph: WaitGraph) -> list[list[Node]]:
     """Return the strongly connected components with no edge out of them: the causes.
 
     Whoever waits for somebody is a victim of that one, so a cause can only be where all ways end; a ring of waiting
     ranks is one component, as none of them comes before the others.
     """
-    all_components = components(graph.nodes(), graph.successors)
+    all_components = find_components(graph.nodes(), graph.successors)
     number = {node: index for index, members in enumerate(all_components) for node in members}
     return [
         members
@@ -159,7 +159,7 @@ def roots(graph: WaitGraph) -> list[list[Node]]:
     ]
 
 
-def components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]) -> list[list[Node]]:
+def find_components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]) -> list[list[Node]]:
     """Return the strongly connected components (Tarjan, 1972).
 
     Without recursion: a chain of waiting ranks may be as long as there are ranks.
@@ -206,10 +206,10 @@ def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
     return members
 
 
-def victims(graph: WaitGraph, root: Iterable[Node]) -> list[int]:
+def find_victims(graph: WaitGraph, root: Iterable[Node]) -> list[int]:
     """Return the ranks outside of a root that wait for it, directly or through others."""
     # Edges are stored forwards only; the reverse map keeps the walk linear in their number.
-    waiting = predecessors(graph)
+    waiting = map_predecessors(graph)
     inside = set(root)
     seen, todo = set(inside), list(inside)
     while todo:
@@ -220,7 +220,7 @@ def victims(graph: WaitGraph, root: Iterable[Node]) -> list[int]:
     return sorted(node for node in seen - inside if isinstance(node, int))
 
 
-def predecessors(graph: WaitGraph) -> Mapping[Node, list[Node]]:
+def map_predecessors(graph: WaitGraph) -> Mapping[Node, list[Node]]:
     """Return the nodes that wait for each node."""
     waiting: dict[Node, list[Node]] = defaultdict(list)
     for node in graph.nodes():

@@ -75,24 +75,26 @@ def content_of(path: Path, limit: int = PAGE_BYTES) -> bytes:
             return b""
 
 
-def sections(content: bytes) -> list[Section]:
+def split_sections(content: bytes) -> list[Section]:
     """Return the answers of all ranks that gave one."""
     matches = [*PAGE_SECTION.finditer(content)] or [*TEXT_SECTION.finditer(content)]
     # The second group is the server's own message that it could not ask the rank.
     return [Section(int(match[1]), match[3]) for match in matches if not match[2]]
 
 
-def unanswered(path: Path) -> dict[int, AnswerStatus]:
+def read_unanswered(path: Path) -> dict[int, AnswerStatus]:
     """Return the ranks whose servers did not answer, and what happened instead."""
     failures = [(match[1] or match[3], match[2] or match[4]) for match in FAILED.finditer(content_of(path))]
     return {int(rank): FAILURES[code] for rank, code in failures if code in FAILURES}
 
 
 @lru_cache(maxsize=8)
-def stacks(path: Path) -> dict[int, str]:
+def read_stacks(path: Path) -> dict[int, str]:
     """Return the stacks of each rank on a page or in a text."""
     try:
-        return {part.rank: html.unescape(part.text.decode(errors="replace")) for part in sections(content_of(path))}
+        return {
+            part.rank: html.unescape(part.text.decode(errors="replace")) for part in split_sections(content_of(path))
+        }
     except OSError:
         return {}
 

@@ -12,7 +12,7 @@ from analyzers.columns import Column
 from analyzers.errors import WorkbenchError
 from analyzers.hangs.model import Frame, Job, Lack, Op, Position, RankState, Signature, ops_of
 from analyzers.hangs.reading.gloo_messages import add_messages
-from analyzers.hangs.reading.process_groups import Directory, Members
+from analyzers.hangs.reading.process_groups import GroupRegistry, Members
 from analyzers.hangs.reading.side_files import SideFiles
 
 READER = "analyzers.hangs.reading.reader"
@@ -21,19 +21,19 @@ READER = "analyzers.hangs.reading.reader"
 def load_job(artefacts: Sequence[run.Artefact], side: SideFiles, options: store.Options) -> Job:
     """Return the job that these dumps and their side files show."""
     batches, unreadable = read_batches(artefacts, options)
-    job = Job(world_size(side, batches), [], {}, [], [], unreadable)
-    directory = Directory(job, side.groups.values(), configured_groups(batches))
+    job = Job(find_world_size(side, batches), [], {}, [], [], unreadable)
+    directory = GroupRegistry(job, side.groups.values(), read_configured_groups(batches))
     loader = Loader(job, directory)
     for batch in batches:
         loader.add(batch)
     directory.infer()
     # Messages name ranks within a group, so all members must be known first.
     add_messages(job, side)
-    job.taken_ns = times_taken(job, artefacts)
+    job.taken_ns = read_times_taken(job, artefacts)
     return job
 
 
-def times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, int]:
+def read_times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, int]:
     """Return when each rank's dump was written, by its file's time; nothing if any file is older than its content.
 
     Copying a folder may give all files the time of the copy, or that of an archive.
@@ -76,7 +76,7 @@ def read_batches(artefacts: Sequence[run.Artefact], options: store.Options) -> t
     return batches, unreadable
 
 
-def configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, Members]]:
+def read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, Members]]:
     """Yield the name and members of each group in the dumps' own `pg_config`; thousands of dumps repeat the same."""
     for batch in batches:
         lists = [tuple(sorted(set(members))) for members in batch.meta["members"]]
@@ -84,7 +84,7 @@ def configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, Membe
         yield from ((name, lists[number]) for name, number in sorted(groups))
 
 
-def world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
+def find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
     """Return the number of ranks: as recorded, else one more than the highest rank that anything names."""
     recorded = max([side.world_size, *(f.world_size for f in side.groups.values())])
     if recorded:
@@ -98,7 +98,7 @@ def world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
 class Loader:
     """Adds batches to a job. Each batch numbers its signatures, stacks and groups from 0; the job has one list each."""
 
-    def __init__(self, job: Job, directory: Directory) -> None:
+    def __init__(self, job: Job, directory: GroupRegistry) -> None:
         self.job, self.directory = job, directory
         self.coalesced: dict[tuple[int, ...], int] = {}
 
@@ -115,7 +115,7 @@ class Loader:
             ops = [self._one_operation(list(same)) for _, same in groupby(entries, key=launch_of)]
             reached = {groups[group]: Position(*rest) for group, *rest in rows}
             self.job.ranks[rank] = RankState(rank, ops, reached, dump["overwritten"])
-            for lack in lacks_of(dump):
+            for lack in list_lacks(dump):
                 self.job.lacks.setdefault(lack, []).append(rank)
 
     def _renumbered(self, batch: DumpBatch) -> dict[str, Column]:
@@ -137,12 +137,12 @@ class Loader:
         numbers = tuple(op.signature for op in ops)
         if numbers not in self.coalesced:
             self.coalesced[numbers] = len(self.job.signatures)
-            self.job.signatures.append(coalesced([self.job.signatures[number] for number in numbers]))
+            self.job.signatures.append(combine_signatures([self.job.signatures[number] for number in numbers]))
         done, retired = all(op.done for op in ops), any(op.retired for op in ops)
         return replace(ops[0], signature=self.coalesced[numbers], done=done, retired=retired)
 
 
-def lacks_of(dump: dict[str, Any]) -> list[Lack]:
+def list_lacks(dump: dict[str, Any]) -> list[Lack]:
     """Return what a dump lacks, from what the reader's `meta` says of it."""
     has_entries = bool(dump["entries"])
     lacks = {
@@ -157,13 +157,13 @@ def lacks_of(dump: dict[str, Any]) -> list[Lack]:
 def launch_of(op: Op) -> tuple[int, int, int]:
     """Return a key that entries of one coalesced launch share.
 
-    Sends and receives stay apart: `p2p.batch_of` puts them together where their peers are known.
+    Sends and receives stay apart: `p2p.find_batch` puts them together where their peers are known.
     """
     # A negative number of its own for each send or recv: no p2p_seq is below -1.
     return op.group, op.seq, op.p2p_seq if not op.p2p else -1 - id(op)
 
 
-def coalesced(signatures: Sequence[Signature]) -> Signature:
+def combine_signatures(signatures: Sequence[Signature]) -> Signature:
     """Return the signature of collectives that were launched as one; the entry that closes the launch has no sizes."""
     names = dict.fromkeys(s.operation for s in signatures if s.operation != "coalesced")
     return Signature(

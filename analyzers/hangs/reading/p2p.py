@@ -51,45 +51,45 @@ def peer_of(job: Job, op: Op) -> Peer | None:
     return Peer(Half(match["verb"]), members[int(match["peer"])])
 
 
-def absent_peers(job: Job, front: Op) -> list[int]:
+def find_absent_peers(job: Job, front: Op) -> list[int]:
     """Return the peers that a launch waits for: those not in the other half, else those whose own batch is incomplete.
 
     NCCL completes a batch as a whole, so a peer that has met this rank may still wait for a third one.
     """
-    if lacking := unmet_peers(job, front):
+    if lacking := find_unmet_peers(job, front):
         return lacking
-    fronts = {peer.rank: job.ranks[peer.rank].front for peer in peers_of_launch(job, front)}
-    return sorted(rank for rank, other in fronts.items() if other and unmet_peers(job, other))
+    fronts = {peer.rank: job.ranks[peer.rank].front for peer in count_peers(job, front)}
+    return sorted(rank for rank, other in fronts.items() if other and find_unmet_peers(job, other))
 
 
-def unmet_peers(job: Job, front: Op) -> list[int]:
+def find_unmet_peers(job: Job, front: Op) -> list[int]:
     """Return the peers of a launch that are not in the other half."""
-    wanted = peers_of_launch(job, front)
-    return sorted({peer.rank for peer, count in wanted.items() if issued_halves(job, front, peer) < count})
+    wanted = count_peers(job, front)
+    return sorted({peer.rank for peer, count in wanted.items() if count_halves(job, front, peer) < count})
 
 
-def peers_of_launch(job: Job, front: Op) -> Counter[Peer]:
+def count_peers(job: Job, front: Op) -> Counter[Peer]:
     """Return how often a launch names each peer and half."""
-    return Counter(peer for op in batch_of(job.ranks[front.rank], front) if (peer := peer_of(job, op)))
+    return Counter(peer for op in find_batch(job.ranks[front.rank], front) if (peer := peer_of(job, op)))
 
 
-def issued_halves(job: Job, front: Op, peer: Peer) -> int:
+def count_halves(job: Job, front: Op, peer: Peer) -> int:
     """Return how many other halves of this rank's messages the launch holds that a peer is in."""
     state = job.ranks.get(peer.rank)
     if state is None or state.front is None or not state.front.p2p or state.front.group != front.group:
         return 0
     wanted = Peer(peer.half.other, front.rank)
-    return sum(peer_of(job, op) == wanted for op in batch_of(state, state.front))
+    return sum(peer_of(job, op) == wanted for op in find_batch(state, state.front))
 
 
-def met_half(job: Job, front: Op, peer: Peer) -> Op | None:
+def find_other_half(job: Job, front: Op, peer: Peer) -> Op | None:
     """Return the peer's half of a message that met; None where it cannot be found."""
     state = job.ranks[peer.rank]
     wanted = Peer(peer.half.other, front.rank)
-    return next((op for op in batch_of(state, state.pending[0]) if peer_of(job, op) == wanted), None)
+    return next((op for op in find_batch(state, state.pending[0]) if peer_of(job, op) == wanted), None)
 
 
-def batch_of(state: RankState, front: Op) -> list[Op]:
+def find_batch(state: RankState, front: Op) -> list[Op]:
     """Return the sends and receives that were launched together: they share a p2p sequence number."""
     return [op for op in state.pending if op.p2p and (op.group, op.p2p_seq) == (front.group, front.p2p_seq)]
 

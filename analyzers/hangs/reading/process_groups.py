@@ -26,7 +26,7 @@ class KnownGroup:
     number: int | None = None
 
 
-class Directory:
+class GroupRegistry:
     """Numbers the process groups of a job, in the order in which ranks are found to have used them."""
 
     def __init__(self, job: Job, files: Iterable[GroupsFile], configured: Iterable[tuple[str, Members]]) -> None:

@@ -92,7 +92,7 @@ def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
     if debug_server.TABLES.search(page):
         return [(rank, partial(dict, dump)) for rank, dump in debug_server.dumps_of_tables(page).items()]
     answers: list[tuple[int | None, Callable[[], Any]]] = [
-        (section.rank, partial(decode, section.text)) for section in debug_server.sections(page)
+        (section.rank, partial(decode, section.text)) for section in debug_server.split_sections(page)
     ]
     return answers or [(None, partial(parse, path))]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from analyzers.hangs.model import Frame
-from analyzers.hangs.reading.debug_server import holds_many, stacks, unanswered
+from analyzers.hangs.reading.debug_server import holds_many, read_stacks, read_unanswered
 from analyzers.hangs.reading.exits import ORDERLY_SIGNALS, Ending, RankEnd, is_victim
 from analyzers.hangs.reading.side_formats import (
     Answer,
@@ -23,8 +23,8 @@ from analyzers.hangs.reading.side_formats import (
     Struct,
     read_side,
 )
-from analyzers.hangs.reading.thread_stacks import main_thread
-from analyzers.hangs.reading.torchrun_workers import last_errors, log_files
+from analyzers.hangs.reading.thread_stacks import read_main_thread
+from analyzers.hangs.reading.torchrun_workers import find_log_files, read_last_errors
 from analyzers.run import Artefact, Kind, Run
 
 COLLECTION_NS = 2_000_000_000
@@ -75,7 +75,7 @@ class SideFiles:
     def main_stack(self, rank: int) -> list[Frame]:
         """Return the main thread's frames, innermost first."""
         path = self.stack_files.get(rank)
-        return main_thread(path, rank) if path else []
+        return read_main_thread(path, rank) if path else []
 
     def end(self, rank: int) -> RankEnd | None:
         """Return how a rank ended, if it had ended when the dumps were taken."""
@@ -113,7 +113,7 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
     """
     manifest = manifest_of(run)
     groups = {f.rank: f for f in read_all(run, Kind.GROUPS, folders, GroupsFile)}
-    exits = last_errors(run) | {f.rank: f for f in read_all(run, Kind.EXIT, folders, ExitFile)}
+    exits = read_last_errors(run) | {f.rank: f for f in read_all(run, Kind.EXIT, folders, ExitFile)}
     world_size = manifest.get("world_size")
     side = SideFiles(
         groups=groups,
@@ -121,7 +121,7 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
         exits={r: f for r, f in exits.items() if r not in groups or f.pid in (0, groups[r].pid)},
         stack_files=stack_pages(run) | by_rank(run, Kind.STACKS, folders, first_round),
         message_files=by_rank(run, Kind.MESSAGES, folders, first_round),
-        log_files=log_files(run),
+        log_files=find_log_files(run),
         step_logs={a.rank: a.path for a in run.of(Kind.STEPS) if a.rank is not None},
         exit_codes=exit_codes(manifest),
         world_size=world_size if isinstance(world_size, int) else 0,
@@ -142,13 +142,15 @@ def stack_pages(run: Run) -> dict[int, Path]:
     pages.sort(key=lambda path: (path.stat().st_mtime, path.name))
     # Sorted so that `/stacks`, which comes from the process itself, overwrites py-spy's view of it.
     newest = {"py" in path.name: path for path in pages}
-    return {rank: newest[by_py_spy] for by_py_spy in sorted(newest, reverse=True) for rank in stacks(newest[by_py_spy])}
+    return {
+        rank: newest[by_py_spy] for by_py_spy in sorted(newest, reverse=True) for rank in read_stacks(newest[by_py_spy])
+    }
 
 
 def collection_of_pages(run: Run) -> Collection | None:
     """Return saved pages of PyTorch's debug server as a collection: they name the ranks that did not answer."""
     pages = [a.path for a in run.of(Kind.FLIGHT) if holds_many(a.path)]
-    silent = {rank: Answer(status=status) for path in pages for rank, status in unanswered(path).items()}
+    silent = {rank: Answer(status=status) for path in pages for rank, status in read_unanswered(path).items()}
     return Collection(reason=CollectionReason.ASKED, rounds=[Round(ranks=silent)]) if silent else None
 
 

@@ -11,7 +11,7 @@ TAIL_BYTES = 1 << 16
 """About a hundred lines of a step log."""
 
 
-def seconds_in_phase(side: SideFiles, rank: int) -> float | None:
+def measure_phase(side: SideFiles, rank: int) -> float | None:
     """Return the seconds since a rank last changed its phase, at the last round that it answered."""
     answers = (answer for number in reversed(side.rounds) if (answer := number.ranks.get(rank)))
     answer = next((a for a in answers if a.status == AnswerStatus.OK), None)
@@ -20,7 +20,7 @@ def seconds_in_phase(side: SideFiles, rank: int) -> float | None:
     return max(0.0, (answer.asked_ns - answer.heartbeat.time_ns) / 1e9)
 
 
-def step_times(log: Path | None) -> list[float]:
+def read_step_times(log: Path | None) -> list[float]:
     """Return the durations, in seconds, of the last steps in a step log.
 
     The first one read is left out: it is the process's first step, which also warms up, or a line that was cut.

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from analyzers.hangs.model import Frame
-from analyzers.hangs.reading.debug_server import holds_many, stacks
+from analyzers.hangs.reading.debug_server import holds_many, read_stacks
 
 TEXT_BYTES = 1 << 22
 FAULTHANDLER = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (?P<name>.+)$')
@@ -13,7 +13,7 @@ PY_SPY = re.compile(r"^\s+(?P<name>.+) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)$
 THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
 
 
-def main_thread(path: Path, rank: int) -> list[Frame]:
+def read_main_thread(path: Path, rank: int) -> list[Frame]:
     """Return the stack of the thread that runs the script, innermost first; of a page of many ranks, that of `rank`.
 
     Neither tool marks the main thread reliably. It is the one that began in `<module>`; where none did, the deepest.
@@ -29,7 +29,7 @@ def main_thread(path: Path, rank: int) -> list[Frame]:
 def text_of(path: Path, rank: int) -> str:
     """Return what a file says of a rank's stacks."""
     if holds_many(path):
-        return stacks(path).get(rank, "")
+        return read_stacks(path).get(rank, "")
     with path.open(errors="replace") as file:
         return file.read(TEXT_BYTES)
 

@@ -29,14 +29,14 @@ class Worker:
     rank: int | None
 
 
-def workers(run: Run, kind: Kind) -> Iterator[Worker]:
+def find_workers(run: Run, kind: Kind) -> Iterator[Worker]:
     """Yield the workers that have a file of a kind."""
     matches = [(match, a.path) for a in run.of(kind) if (match := WORKER.fullmatch(str(a.path)))]
     files = run.of(Kind.GROUPS) if matches else []
     sides = [(a.path, side) for a in files if (side := read_side(a.path, GroupsFile))]
     launches = {match["launch"] for match, _ in matches}
     ranks = {launch: ranks_of_launch(Path(launch), launches, sides) for launch in launches}
-    first = first_ranks(run.manifest())
+    first = read_first_ranks(run.manifest())
     for match, path in matches:
         local_rank, launch = int(match["local_rank"]), Path(match["launch"]).name
         if launch in first:
@@ -46,7 +46,7 @@ def workers(run: Run, kind: Kind) -> Iterator[Worker]:
         yield Worker(path, int(match["attempt"]), local_rank if known is None else known.get(local_rank))
 
 
-def first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
+def read_first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
     """Return the rank of each launch's first worker, as its launcher recorded it in run.json."""
     launches = manifest.get("launches")
     recorded = launches.items() if isinstance(launches, dict) else ()
@@ -78,21 +78,22 @@ def by_local_rank(sides: Sequence[GroupsFile]) -> dict[int, int]:
     return {side.local_rank: side.rank for side in sides if side.local_rank is not None}
 
 
-def errors(run: Run) -> list[tuple[ExitFile, str]]:
+def read_errors(run: Run) -> list[tuple[ExitFile, str]]:
     """Return the errors of workers in all attempts, each with its file's path; the rank may be `UNKNOWN_RANK`."""
     read = (
-        (read_error(w.path, UNKNOWN_RANK if w.rank is None else w.rank), str(w.path)) for w in workers(run, Kind.ERROR)
+        (read_error(w.path, UNKNOWN_RANK if w.rank is None else w.rank), str(w.path))
+        for w in find_workers(run, Kind.ERROR)
     )
     return [(exit_file, path) for exit_file, path in read if exit_file]
 
 
-def last_errors(run: Run) -> dict[int, ExitFile]:
+def read_last_errors(run: Run) -> dict[int, ExitFile]:
     """Return the errors of workers in the last attempt, by rank."""
     files = of_last_attempt(run, Kind.ERROR)
     return {rank: exit_file for rank, path in files.items() if (exit_file := read_error(path, rank))}
 
 
-def log_files(run: Run) -> dict[int, Path]:
+def find_log_files(run: Run) -> dict[int, Path]:
     """Return each rank's standard error in the last attempt."""
     return of_last_attempt(run, Kind.LOG, "stderr.log")
 
@@ -100,9 +101,9 @@ def log_files(run: Run) -> dict[int, Path]:
 def of_last_attempt(run: Run, kind: Kind, name: str | None = None) -> dict[int, Path]:
     """Return the files of the last attempt by rank, or those of one file name."""
     # Logs count too: an attempt whose workers were killed leaves no error.json.
-    every = [*workers(run, Kind.ERROR), *workers(run, Kind.LOG)]
+    every = [*find_workers(run, Kind.ERROR), *find_workers(run, Kind.LOG)]
     last = max((w.attempt for w in every), default=0)
-    matching = (w for w in workers(run, kind) if w.attempt == last and name in (None, w.path.name))
+    matching = (w for w in find_workers(run, kind) if w.attempt == last and name in (None, w.path.name))
     return {w.rank: w.path for w in matching if w.rank is not None}
 
 
@@ -139,7 +140,7 @@ def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
     )
 
 
-def last_lines(log: Path) -> str:
+def read_last_lines(log: Path) -> str:
     """Return the last lines of a log as one line; empty where it cannot be read."""
     try:
         with log.open("rb") as file:

@@ -402,8 +402,8 @@ def test_views(folder, world):
     assert matrix[last].to_dict() == {4: "scheduled", 5: "mismatch", 6: "scheduled", 7: "scheduled"}
     assert set(matrix.iloc[:, 0]) == {"done"}
     side_by_side = views.operations(found, group)
-    assert "8x4" in side_by_side.loc[last, 5]
-    assert "8x4" not in side_by_side.loc[last, 4]
+    assert "8x4" in side_by_side.loc[last, 5].operation
+    assert "8x4" not in side_by_side.loc[last, 4].operation
     assert views.groups(found).iloc[0]["waiting"] > 0
     assert len(views.matrix(found, limit=3).columns) == 3
 

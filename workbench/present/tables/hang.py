@@ -73,11 +73,10 @@ def operations(frame: "pd.DataFrame") -> Table:
     return table("Operations around the first difference between ranks", heads, rows, ROWS)
 
 
-def side_by_side(seq: int, cells: Sequence[str]) -> list[object]:
-    """Return a row of `operations` from cells such as `all_reduce 1024 Float (trainer/step.py:43)`."""
-    pieces = [cell.removesuffix(")").partition(" (") for cell in cells]
-    lines = dict.fromkeys(line for _, _, line in pieces if line)
-    return [seq, "≠" if len(set(cells)) > 1 else "", *(operation for operation, _, _ in pieces), "  ".join(lines)]
+def side_by_side(seq: int, cells: Sequence[views.IssuedAt]) -> list[object]:
+    """Return a row of `operations`: what each rank issued under one number, and the lines that did."""
+    lines = dict.fromkeys(cell.place for cell in cells if cell.place)
+    return [seq, "≠" if len(set(cells)) > 1 else "", *(cell.operation for cell in cells), "  ".join(lines)]
 
 
 def current_positions(places: "pd.DataFrame") -> Table:

@@ -47,7 +47,8 @@ def files(served: ServedRun) -> Iterator[str]:
     if "hang" in served.parts:
         yield from in_texts(hangs.stacks(served.run, served.options)["place"])
         for group in served.parts["hang"].groups:
-            yield from in_texts(hangs.operations(served.run, group.name, options=served.options).to_numpy().ravel())
+            issued = hangs.operations(served.run, group.name, options=served.options).to_numpy().ravel()
+            yield from in_texts(cell.place for cell in issued)
 
 
 def in_texts(texts: Any) -> Iterator[str]:
