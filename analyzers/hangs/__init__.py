@@ -1,8 +1,8 @@
 """Hung collectives: who waits for whom, and why, from Flight Recorder dumps and the files beside them.
 
-    from analyzers import hangs, run
+    from analyzers import hangs
 
-    report = hangs.analyze(run.discover("outputs/"))
+    report = hangs.analyze("outputs")
     print(report.verdict.kind, report.verdict.ranks)    # host_stuck [3]
     print(report.data.culprits[0].victims)              # [0, 1, 2]
 

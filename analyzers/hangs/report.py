@@ -1,5 +1,8 @@
 """Answer who hangs whom, and why: from a run folder to a `Report[HangData]`."""
 
+from os import PathLike
+from pathlib import Path
+
 from analyzers import store
 from analyzers.errors import InputError
 from analyzers.hangs.classify.cause import Cause
@@ -14,19 +17,29 @@ from analyzers.hangs.model import HangData, Wait
 from analyzers.hangs.reading.dump_sets import DumpSet, open_set
 from analyzers.hangs.reading.job import load_job
 from analyzers.report import Report, ranked, tool_version
-from analyzers.run import Run
+from analyzers.run import Run, discover
 
 SCHEMA = "workbench.hang/1"
 
 
-def analyze(run: Run, options: store.Options | None = None) -> Report[HangData]:
+def analyze(run: Run | str | PathLike[str], options: store.Options | None = None) -> Report[HangData]:
     """Return who hangs whom, and why, from the newest set of Flight Recorder dumps in a run.
 
-    Without dumps, stacks and the recorded ends of ranks are used as far as they go.
+    `run` is a run folder, a folder of dumps, or what `analyzers.run.discover` returns for one. Dumps of NCCL, gloo and
+    other backends are read in all versions since torch 2.4, as pickles, JSON, gzipped, or pages saved from PyTorch's
+    debug server. Groups, stacks, exit codes and logs beside them are used where they were recorded; without dumps they
+    are used as far as they go. `verdict.missing` names the evidence that was lacking. Nothing in a file is executed.
+
+    Example:
+        report = analyze("outputs/dumps")
+        report.verdict.kind, report.verdict.ranks  # (HangClass.HOST_STUCK, [3])
+        report.data.culprits[0].victims  # [0, 1, 2]
+        report.findings[0].next  # "find out why data/text.py:41 does not return: ..."
 
     Raises:
-        InputError: The run holds no readable dump, and nothing else about its ranks.
+        InputError: There is no such path, or it holds no readable dump and nothing else about its ranks.
     """
+    run = run if isinstance(run, Run) else discover(Path(run))
     options = options or store.Options()
     dumps, side = open_set(run)
     job = load_job(dumps.rounds[0], side, options)

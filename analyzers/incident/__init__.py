@@ -1,8 +1,8 @@
 """The whole run in one story: joins memory, hangs, steps and traces, and puts the first cause first.
 
-    from analyzers import incident, run
+    from analyzers import incident
 
-    report = incident.analyze(run.discover("outputs/"))
+    report = incident.analyze("outputs")
     print(report.verdict.sentence)                       # rank 1 ran out of memory at step 6 in ...; rank 0 waits ...
     for link in report.data.chain:
         print(link.kind, link.ranks, link.text)          # oom [1] ..., waiting [0] ...

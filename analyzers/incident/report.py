@@ -1,6 +1,8 @@
 """Answer why a run ended or is slow: one report from all rooms, with the first cause first."""
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 
 from analyzers import store
 from analyzers.incident.chain import CRASHED, Event, chain_of
@@ -16,7 +18,7 @@ from analyzers.incident.sentences import (
     verdict_sentence,
 )
 from analyzers.report import Finding, Input, Report, Status, Verdict, ranked, status_of, tool_version
-from analyzers.run import Kind, Run
+from analyzers.run import Kind, Run, discover
 
 SCHEMA = "workbench.incident/1"
 UNKNOWN_CONFIDENCE = 0.2
@@ -24,11 +26,22 @@ CONFIDENCE_WITHOUT_FINDING = 0.7
 CONFIDENCE_WITHOUT_REPORT = 0.3
 
 
-def analyze(run: Run, options: store.Options | None = None) -> Report[IncidentData]:
+def analyze(run: Run | str | PathLike[str], options: store.Options | None = None) -> Report[IncidentData]:
     """Return why a run ended or is slow: the verdict is that of the first cause, the findings are those of all rooms.
 
-    A room that cannot read its artefacts is named in `verdict.missing`; the others still answer.
+    `run` is a run folder, or what `analyzers.run.discover` returns for one. Each room reads its own artefacts; one that
+    cannot is named in `verdict.missing`, and the others still answer. `data.chain` leads from the first cause to the
+    last effect.
+
+    Example:
+        report = analyze("outputs")
+        report.verdict.sentence  # "rank 1 ran out of memory at step 6 in ...; rank 0 waits in ... for it"
+        [(link.kind, link.ranks) for link in report.data.chain]  # [("oom", [1]), ("waiting", [0])]
+
+    Raises:
+        InputError: There is no such path, or nothing of a known kind in it.
     """
+    run = run if isinstance(run, Run) else discover(Path(run))
     rooms = ask_rooms(run, options or store.Options())
     crash = first_crash(run)
     chain = chain_of(rooms, crash, run.manifest())
