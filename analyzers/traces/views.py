@@ -1,24 +1,24 @@
-"""What faces draw of traces, as small tables.
+"""Answer what faces draw of traces, as small tables.
 
-Every moment is in nanoseconds from the first event of its own trace; `axis` says how far to shift each trace so that
-all ranks lie on one clock, and `ranks_timeline` and `lateness` are on that common clock already.
+Moments are in nanoseconds from the first event of their own trace. `axis` says how far to shift each trace so that all
+ranks lie on one clock; `ranks_timeline` and `lateness` are on that common clock already. A `window` is (start, end).
 
-| question | answer, a row each |
+| question | what a row of the answer is |
 |---|---|
 | `breakdown(report)` | account: the parts of its span, which add up to it |
-| `steps(report)`, `kernels(report)` | step, kernel of an account |
-| `timeline(artefact, window=, width=)` | span of one rank, those narrower than a column joined: nothing vanishes |
-| `ranks_timeline(artefacts, window=, bins=, rows=)` | rank (alike ones folded) and bin: how the bin's time divides |
-| `lateness(artefacts, limit=)` | rank and collective: how late it came, how long it waited |
-| `clock(artefact)` | moment of one rank: the step it lies in |
+| `steps(report)`, `kernels(report)` | step of an account, kernel of an account |
+| `timeline(artefact, window=, width=)` | event of one rank; those narrower than a column joined, so nothing vanishes |
+| `ranks_timeline(artefacts, window=, bins=, rows=)` | rank (similar ones folded) and bin: how its time divides |
+| `lateness(artefacts, limit=)` | rank and collective: how late the rank arrived, how long it waited |
+| `clock(artefact)` | moment of one rank: the step that it lies in |
 | `axis(artefacts)` | rank: where its trace begins on the common clock |
-| `tree(artefact, by=)` | node of the tree of operators, modules or Python functions |
+| `tree(artefact, by=)` | node of the call tree of operators, modules or Python functions |
 | `critical_path(artefact, step=)` | piece of the chain of work and waiting that the time consists of |
-| `callers(artefact, row)` | event and what encloses it |
-| `lanes(artefact)`, `names(artefact)` | stream or thread, name of events |
-| `phases(artefact, rows)` | event: the phase of the step that it belongs to |
-| `spans(artefact, window=, limit=)` | event, the longest ones |
-| `memory(artefact, window=, width=)` | device and stretch of time: most bytes allocated and reserved |
+| `callers(artefact, row)` | event, then what encloses it |
+| `lanes(artefact)`, `names(artefact)` | stream or thread; name of events |
+| `phases(artefact, rows)` | event: its phase of the step |
+| `spans(artefact, window=, limit=)` | one of the longest events |
+| `memory(artefact, window=, width=)` | device and stretch of time: the most bytes allocated and reserved |
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 
 from analyzers import store
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers
 from analyzers.report import Report
 from analyzers.run import Artefact
 from analyzers.traces.across.common_clock import PARTS, Window, axis, lateness, ranks_timeline
@@ -50,24 +50,27 @@ __all__ = [
     "lateness", "memory", "names", "phases", "ranks_timeline", "spans", "steps", "timeline", "tree",
 ]  # fmt: skip
 SPANS_AT_MOST = 5000
+"""Rows of a timeline: more than a browser draws smoothly, and than a screen has room for."""
+MEMORY_COLUMNS = ("where", "at_ns", "allocated", "reserved")
 BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_ns", "busy_ns", "count", "row")
 
 
 def breakdown(report: Report[TraceData]) -> pd.DataFrame:
-    """A row an account: path, rank, device, source, span_ns, and the parts of the span, which add up to it."""
+    """Return one row for each account: path, rank, device, source, span_ns, and `PARTS`, which add up to the span."""
     names = ["path", "rank", "device", "source", "span_ns", *PARTS]
     return table(report.data.ranks, names)
 
 
 def steps(report: Report[TraceData]) -> pd.DataFrame:
-    """A row a step of an account: rank, device, and the fields of `StepTime`."""
+    """Return one row for each step of each account: rank, device, and the fields of `StepTime`."""
     return of_accounts(report, "step_times")
 
 
 def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Columns: at_ns, step (6.25: a quarter of the time of step 6 has gone); both ascend.
+    """Return moments (at_ns) and the steps that they lie in (step); both ascend, and between rows both are linear.
 
-    By the profiler's own marks, else by the wall clock of `logged` (step, start_ns, end_ns); empty where neither tells.
+    Step 6.25 means that a quarter of the time of step 6 has passed. The steps are those that the profiler marked, else
+    those of `logged` (columns step, start_ns and end_ns in Unix time); the table is empty where there are neither.
     """
     trace = open_trace(artefact.path, options)
     begin = trace.origin if trace.steps or logged is None else trace.origin + int(trace.header.get("base_ns", 0))
@@ -79,42 +82,42 @@ def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.D
 
 
 def kernels(report: Report[TraceData]) -> pd.DataFrame:
-    """A row a kernel of an account: rank, device, and the fields of `Kernel`."""
+    """Return one row for each kernel of each account: rank, device, and the fields of `Kernel`."""
     return of_accounts(report, "kernels")
 
 
 def of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
-    """What a list of each account holds, behind the account's rank and device."""
+    """Return the structs of one list of all accounts as rows, behind the rank and device of the account."""
     rows = [
-        {"rank": account.rank, "device": account.device} | msgspec.to_builtins(one)
+        {"rank": account.rank, "device": account.device} | msgspec.to_builtins(struct)
         for account in report.data.ranks
-        for one in getattr(account, name)
+        for struct in getattr(account, name)
     ]
     return pd.DataFrame(rows)
 
 
 def table(rows: Iterable[RankTrace], names: list[str]) -> pd.DataFrame:
+    """Return these fields of accounts as columns."""
     return pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
 
 
 def spans(
     artefact: Artefact, options: store.Options | None = None, window: Window | None = None, limit: int = 2000
 ) -> pd.DataFrame:
-    """The events to draw in `window` (all by default): the `limit` longest, in order of time.
+    """Return the `limit` longest events in the window (default: everything), in order of time.
 
-    Columns: lane ("stream 7", "thread 4000"), on_device, name, cat, kind (of work, else ""), start_ns, dur_ns, depth
-    (how many events of its lane enclose it).
+    Columns: lane ("stream 7", "thread 4000"), on_device, name, cat, kind (compute, communication, memory; "" for no
+    work), start_ns, dur_ns, depth (how many events of its lane enclose it).
     """
     trace = open_trace(artefact.path, options)
-    rows = within(trace, window)
+    rows = rows_in_window(trace, window)
     c = trace.columns
     rows = rows[np.argsort(c["start"][rows] - c["end"][rows], kind="stable")[:limit]]
     rows = rows[np.lexsort((-c["end"][rows], c["start"][rows]))]
-    lanes = trace.columns.meta["lanes"]
     return pd.DataFrame(
         {
-            "lane": [lanes[i]["name"] for i in c["lane"][rows].tolist()],
-            "on_device": [lanes[i]["kind"] == DEVICE_LANE for i in c["lane"][rows].tolist()],
+            "lane": [trace.lanes[i]["name"] for i in c["lane"][rows].tolist()],
+            "on_device": trace.lane_is(DEVICE_LANE).take(c["lane"][rows]),
             "name": [trace.names[i] for i in c["name"][rows].tolist()],
             "cat": [trace.names[i] for i in c["cat"][rows].tolist()],
             "kind": [kind_name(i) for i in c["kind"][rows].tolist()],
@@ -126,11 +129,12 @@ def spans(
 
 
 def kind_name(number: int) -> str:
+    """Return the name of a kind of work, empty for -1."""
     return KIND_NAMES[number] if number >= 0 else ""
 
 
-def within(trace: Trace, window: Window | None) -> Column:
-    """The rows of the events that touch the window."""
+def rows_in_window(trace: Trace, window: Window | None) -> Integers:
+    """Return the rows of the events of which any part lies in the window."""
     start, end = np.asarray(trace.columns["start"]), np.asarray(trace.columns["end"])
     if window is None:
         return np.arange(len(start))
@@ -141,93 +145,101 @@ def within(trace: Trace, window: Window | None) -> Column:
 def timeline(
     artefact: Artefact, options: store.Options | None = None, window: Window | None = None, width: int = 400
 ) -> pd.DataFrame:
-    """One rank in a window (all by default) of `width` columns, ready to draw: lanes with nested spans.
+    """Return one rank in a window (default: everything), ready to draw on `width` columns: lanes with nested events.
 
-    Events that are narrower than a column are joined with their neighbours of the same lane and depth, so that nothing
-    vanishes and no more than `SPANS_AT_MOST` rows come back. Columns: lane, on_device, depth, name (of the longest
-    event), kind (of most of the time: compute, communication, memory, or ""), start_ns, dur_ns (both of the whole
-    block), busy_ns (the sum of its events), count (1: a single event) and row (of the longest event in the trace). In
-    order of lane, depth and time.
+    Events that are narrower than a column are joined with their neighbours of the same lane and depth into one block,
+    so that nothing vanishes and at most `SPANS_AT_MOST` rows come back, in order of lane, depth and time. Columns:
+    lane, on_device, depth, name (of the longest event), kind (of most of the time: compute, communication, memory,
+    or ""), start_ns and dur_ns (of the whole block), busy_ns (the sum of its events), count (of its events) and row (of
+    the longest event in the trace).
     """
     trace = open_trace(artefact.path, options)
-    c, rows = trace.columns, within(trace, window)
+    c, rows = trace.columns, rows_in_window(trace, window)
     if not len(rows):
         return pd.DataFrame(columns=[*BLOCK_COLUMNS])
     begin, end = window or (0, int(c["end"][rows].max()) - trace.origin)
     rows = rows[np.lexsort((c["start"][rows], c["depth"][rows], c["lane"][rows]))]
-    first = blocks(trace, rows, max(1, (end - begin) // width))
-    return joined(trace, rows, first)
+    first = block_starts(trace, rows, max(1, (end - begin) // width))
+    return joined_blocks(trace, rows, first)
 
 
-def blocks(trace: Trace, rows: Column, column_ns: int) -> Column:
-    """Where each block begins among the rows, which are sorted by lane, depth and time."""
+def block_starts(trace: Trace, rows: Integers, column_ns: int) -> Integers:
+    """Return the indices of the rows with which a block begins; the rows are sorted by lane, depth and time.
+
+    A block ends at another lane or depth, before and after an event as wide as a column, and at a gap of that width.
+    """
     c = trace.columns
-    start, end, row_of = c["start"][rows], c["end"][rows], c["lane"][rows].astype(np.int64) << 32 | c["depth"][rows]
+    start, end = c["start"][rows], c["end"][rows]
+    # Lane and depth in one number, so that one comparison sees a change of either.
+    line = c["lane"][rows].astype(np.int64) << 32 | c["depth"][rows]
     wide = end - start >= column_ns
     begins = np.ones(len(rows), bool)
-    begins[1:] = (np.diff(row_of) != 0) | wide[1:] | wide[:-1] | (start[1:] - end[:-1] >= column_ns)
+    begins[1:] = (np.diff(line) != 0) | wide[1:] | wide[:-1] | (start[1:] - end[:-1] >= column_ns)
     return np.flatnonzero(begins)
 
 
-def joined(trace: Trace, rows: Column, first: Column) -> pd.DataFrame:
+def joined_blocks(trace: Trace, rows: Integers, first: Integers) -> pd.DataFrame:
+    """Return the blocks that begin at `first` of the rows, with the columns of `timeline`."""
     c = trace.columns
     start, end, kind = c["start"][rows], c["end"][rows], c["kind"][rows]
     length = end - start
-    of_kind = np.array([np.add.reduceat(np.where(kind == one, length, 0), first) for one in range(-1, len(KIND_NAMES))])
-    order = np.lexsort((length, np.repeat(np.arange(len(first)), np.diff(np.append(first, len(rows))))))
+    kinds = range(-1, len(KIND_NAMES))
+    of_kind = np.array([np.add.reduceat(np.where(kind == number, length, 0), first) for number in kinds])
+    count = np.diff(np.append(first, len(rows)))
+    # Sorted by block and length, the last event of each block is its longest.
+    order = np.lexsort((length, np.repeat(np.arange(len(first)), count)))
     longest = rows[order[np.append(first[1:], len(rows)) - 1]]
-    lanes = trace.columns.meta["lanes"]
-    lane = c["lane"][rows[first]].tolist()
-    found = pd.DataFrame(
+    lane = c["lane"][rows[first]]
+    blocks = pd.DataFrame(
         {
-            "lane": [lanes[i]["name"] for i in lane],
-            "on_device": [lanes[i]["kind"] == DEVICE_LANE for i in lane],
+            "lane": [trace.lanes[i]["name"] for i in lane.tolist()],
+            "on_device": trace.lane_is(DEVICE_LANE).take(lane),
             "depth": c["depth"][rows[first]],
             "name": [trace.names[i] for i in c["name"][longest].tolist()],
             "kind": [kind_name(i - 1) for i in of_kind.argmax(axis=0).tolist()],
             "start_ns": start[first] - trace.origin,
             "dur_ns": np.maximum.reduceat(end, first) - start[first],
             "busy_ns": np.add.reduceat(length, first),
-            "count": np.diff(np.append(first, len(rows))),
+            "count": count,
             "row": longest,
         }
     )
-    return found.loc[sorted(found["busy_ns"].nlargest(SPANS_AT_MOST).index)].reset_index(drop=True)
+    return blocks.loc[sorted(blocks["busy_ns"].nlargest(SPANS_AT_MOST).index)].reset_index(drop=True)
 
 
 def memory(
     artefact: Artefact, options: store.Options | None = None, window: Window | None = None, width: int = 400
 ) -> pd.DataFrame:
-    """What devices held in a window (all by default), in `width` equal stretches of it.
+    """Return the memory of each device in a window (default: everything), in `width` equal stretches of time.
 
-    Columns: where ("cpu", "cuda 0"; hosts first), at_ns (the beginning of the stretch), allocated and reserved (bytes,
-    the most in it). Empty where the trace has no allocations.
+    Columns: where ("cpu", "cuda 0"; hosts first), at_ns (the start of the stretch), allocated and reserved (the most
+    bytes in it: a short peak is kept). Empty where the trace has no allocations.
     """
     trace = open_trace(artefact.path, options)
     at = trace.columns["memory_at"] - trace.origin
     last = int(np.max(trace.columns["end"], initial=trace.origin)) - trace.origin
     begin, end = window or (int(at.min(initial=0)), max(last, int(at.max(initial=0)) + 1))
     edges = begin + (end - begin) * np.arange(width + 1, dtype=np.int64) // width
-    found = [pd.DataFrame(columns=["where", "at_ns", "allocated", "reserved"])]
-    for one in allocators(trace):
-        allocated, reserved = one.highest(edges + trace.origin)
-        told = {"at_ns": edges[:-1], "allocated": allocated, "reserved": reserved}
-        found.append(pd.DataFrame({"where": one.name, **told}))
-    return pd.concat(found[1:] or found, ignore_index=True)
+    tables = list[pd.DataFrame]()
+    for allocator in allocators(trace):
+        allocated, reserved = allocator.highest(edges + trace.origin)
+        values = {"at_ns": edges[:-1], "allocated": allocated, "reserved": reserved}
+        tables.append(pd.DataFrame({"where": allocator.name, **values}))
+    return pd.concat(tables or [pd.DataFrame(columns=[*MEMORY_COLUMNS])], ignore_index=True)
 
 
 def names(artefact: Artefact, options: store.Options | None = None) -> list[str]:
-    """The names of all events, each once."""
+    """Return the names of all events, each once."""
     return list(open_trace(artefact.path, options).names)
 
 
 def lanes(artefact: Artefact, options: store.Options | None = None) -> list[str]:
-    """The names of all streams and threads, each once."""
-    return list(dict.fromkeys(lane["name"] for lane in open_trace(artefact.path, options).columns.meta["lanes"]))
+    """Return the names of all streams and threads, each once."""
+    return list(dict.fromkeys(lane["name"] for lane in open_trace(artefact.path, options).lanes))
 
 
 def phases(artefact: Artefact, rows: Column, options: store.Options | None = None) -> list[str]:
-    """The phase of the step that each event belongs to, of work on a device that of its launch; `other` if none."""
+    """Return the phase of the step of each event, for work on a device that of its launch; `other` if there is none."""
     trace = open_trace(artefact.path, options)
     on_device = np.isin(rows, trace.work)
     caller = np.where(on_device, launching_rows(trace, trace.columns["correlation"][rows]), rows)
@@ -235,26 +247,27 @@ def phases(artefact: Artefact, rows: Column, options: store.Options | None = Non
 
 
 def callers(artefact: Artefact, row: int, options: store.Options | None = None) -> list[str]:
-    """An event (a `row` of `timeline`) and what encloses it, innermost first; of device work what encloses its launch.
+    """Return the names of an event (a `row` of `timeline`) and of what encloses it, innermost first.
 
-    Empty where there is no such event.
+    For work on a device what encloses its launch on the host follows. Empty where there is no such event.
     """
     trace = open_trace(artefact.path, options)
-    c, found = trace.columns, list[str]()
+    c, stack = trace.columns, list[str]()
     at = row if 0 <= row < len(c["name"]) else NONE
     while at != NONE:
-        found.append(trace.names[c["name"][at]])
+        stack.append(trace.names[c["name"][at]])
         launched = launching_rows(trace, c["correlation"][[at]])[0] if at in trace.work else NONE
         at = int(launched if launched != NONE else c["parent"][at])
-    return found
+    return stack
 
 
 def critical_path(
     artefact: Artefact, options: store.Options | None = None, step: int | None = None, account: int = 0
 ) -> pd.DataFrame:
-    """The critical path of a device (or host) through a step, the whole recording by default; see `critical`.
+    """Return the critical path of a device or host through a step (default: the whole recording).
 
-    `critical.if_faster` bounds what a faster kernel would save.
+    The columns are those of `critical.path.critical_path`; `critical.path.savings_ns` bounds what a faster kernel
+    saves.
     """
     trace = open_trace(artefact.path, options)
     marks = {number: (start - trace.origin, end - trace.origin) for number, start, end in trace.steps}
@@ -262,5 +275,5 @@ def critical_path(
 
 
 def tree(artefact: Artefact, options: store.Options | None = None, by: str = "operator") -> pd.DataFrame:
-    """The calls of a trace as a tree; `by` is "operator", "module" or "function". The columns are `tree.COLUMNS`."""
+    """Return the call tree of a trace by "operator", "module" or "function"; the columns are `call_tree.COLUMNS`."""
     return tree_of(open_trace(artefact.path, options), by)

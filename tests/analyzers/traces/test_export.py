@@ -146,5 +146,6 @@ def test_perfetto_itself_finds_all_of_it(tmp_path, maker):
     for given in (artefacts, [crossing(maker)]):
         export(given, target)
         with PERFETTO.perfetto(folder) as page:
-            told = PERFETTO.differences(json.loads(target.read_text())["traceEvents"], PERFETTO.asked(page, target))
-        assert (told["same"], told["problems"], len(set(told["flows"]))) == (True, [], 1)
+            events = json.loads(target.read_text())["traceEvents"]
+            answer = PERFETTO.differences(events, PERFETTO.query_file(page, target))
+        assert (answer["same"], answer["problems"], len(set(answer["flows"]))) == (True, [], 1)
