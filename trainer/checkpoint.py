@@ -129,7 +129,7 @@ class Checkpointer:
     def _load(self, path: Path, parts: tuple[str, ...]) -> Path:
         if not (path / ".metadata").exists():
             raise CheckpointError(
-                f"{path} is no complete checkpoint", f"complete ones here: {self._complete_steps() or 'none'}"
+                f"{path} is not a complete checkpoint", f"steps with a complete one: {self._complete_steps() or 'none'}"
             )
         target = {
             part: value

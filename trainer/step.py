@@ -89,7 +89,7 @@ def accumulation_steps(training: Training, degrees: Degrees) -> int:
     global_batch = at_once if training.global_batch_size < 0 else training.global_batch_size
     if global_batch < at_once or global_batch % at_once:
         raise ConfigError(
-            f"global_batch_size {global_batch} is no multiple of {at_once}, which all ranks take at once",
+            f"global_batch_size {global_batch} is not a multiple of {at_once}, the sequences of one pass on all ranks",
             "change global_batch_size, local_batch_size or the data-parallel degrees",
         )
     return global_batch // at_once

@@ -125,7 +125,7 @@ def test_files_that_hold_no_text_are_refused(tmp_path: Path, name: str, text: st
 
 
 def test_too_little_text_is_refused() -> None:
-    with pytest.raises(DataError, match="less than one sequence"):
+    with pytest.raises(DataError, match="fewer than one sequence"):
         Loader(["short"], 64, Share(batch=1))
 
 

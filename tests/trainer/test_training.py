@@ -136,7 +136,7 @@ def test_local_text_is_trained_on_and_the_configuration_kept(train: Train, tmp_p
     [
         (["--training.dataset", "cc12m"], "data set 'cc12m' is not shipped"),
         (["--model.name", "gpt_oss"], "there is no model 'gpt_oss'"),
-        (["--training.global_batch_size", "9"], "is no multiple of 8"),
+        (["--training.global_batch_size", "9"], "is not a multiple of 8"),
         (["--training.step", "2"], "did you mean training.steps"),
     ],
 )

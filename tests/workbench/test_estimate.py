@@ -225,7 +225,7 @@ def test_what_is_divided_is_said() -> None:
         ({"overrides": ("--parallelism.expert_parallel_degree", "2")}, "expert"),
         ({"overrides": ("--parallelism.tensor_parallel_degree", "16")}, "key-value heads by tp"),
         ({"overrides": ("--model.flavor", "9B")}, "no flavor"),
-        ({"overrides": ("--parallelism.pipeline_parallel_degree", "64")}, "do not make 64 stages"),
+        ({"overrides": ("--parallelism.pipeline_parallel_degree", "64")}, "cannot make 64 stages"),
         ({"overrides": ("--parallelism.pipeline_parallel_degree", "2")}, "cannot take 1 microbatches"),
         (
             {"overrides": tuple(f"--parallelism.pipeline_parallel_{name}" for name in ("schedule=2F", "degree=2"))},

@@ -81,7 +81,10 @@ def load_for_training(overrides: Sequence[str]) -> JobConfig:
     config = load(None, overrides)
     if refused := [report for report in explain(None, overrides) if report.refused]:
         listing = "; ".join(f"{r.source or r.key} = {r.value!r}: {r.reason}" for r in refused)
-        raise ConfigError(f"this trainer cannot do what is asked: {listing}", "leave these keys out, or use torchtitan")
+        raise ConfigError(
+            f"this trainer cannot do what is asked: {listing}",
+            "remove these keys, or train with torchtitan (--trainer torchtitan)",
+        )
     return config
 
 

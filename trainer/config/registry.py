@@ -20,7 +20,8 @@ def from_registry(module: str, function: str) -> JobConfig:
     name = next((name for name in (f"trainer.models.{module}", module) if exists(f"{name}.config_registry")), None)
     if name is None:
         raise ConfigError(
-            f"no config registry for module {module!r}", "built in: llama3, llama4; others need a dotted path"
+            f"no config registry for module {module!r}",
+            "built in are llama3 and llama4; give other modules by their dotted path",
         )
     registry = importlib.import_module(f"{name}.config_registry")
     functions = [name for name, value in vars(registry).items() if is_configuration(value, registry.__name__)]
@@ -28,7 +29,9 @@ def from_registry(module: str, function: str) -> JobConfig:
         raise ConfigError(f"{module} has no configuration {function!r}", f"it has {', '.join(functions)}")
     config = getattr(registry, function)()
     if not isinstance(config, JobConfig):
-        raise ConfigError(f"{name}.config_registry.{function} returned no JobConfig", "return trainer.config.JobConfig")
+        raise ConfigError(
+            f"{name}.config_registry.{function} does not return a JobConfig", "return a trainer.config.JobConfig"
+        )
     return config
 
 

@@ -45,7 +45,7 @@ def read_toml(path: Path) -> list[WrittenKey]:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", "give the path of a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: no TOML: {error}", "see https://toml.io; strings need quotes") from error
+        raise ConfigError(f"{path}: not valid TOML: {error}", "see https://toml.io; strings need quotes") from error
     lines = line_numbers(text)
     return [WrittenKey(key, value, lines.get(key)) for key, value in flatten(tree)]
 

@@ -36,7 +36,9 @@ class Loader:
         self.sequences = (len(tokens) - 1) // seq_len
         self.consumed = 0
         if self.sequences < 1:
-            raise DataError(f"{len(tokens)} tokens are less than one sequence", "give more text or a lower seq_len")
+            raise DataError(
+                f"{len(tokens)} tokens are fewer than one sequence needs", "give more text, or lower training.seq_len"
+            )
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (inputs, labels) without end, each (B, T) int64; labels are the inputs one token later."""

@@ -48,7 +48,7 @@ def local_documents(path: Path) -> Iterator[str]:
     """Yield the documents of a file, or of all text files below a folder in the order of their names."""
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES) if path.is_dir() else [path]
     if not files:
-        raise DataError(f"{path}: no text", f"put files there that end in {', '.join(SUFFIXES)}")
+        raise DataError(f"{path}: no text files", f"put files there that end in {', '.join(SUFFIXES)}")
     for file in files:
         try:
             text = file.read_text(encoding="utf-8")
@@ -63,4 +63,6 @@ def json_texts(file: Path, text: str) -> Iterator[str]:
         try:
             yield json.loads(line)["text"]
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{file}, line {number}: no JSON with a text", 'one {"text": "..."} a line') from error
+            raise DataError(
+                f"{file}, line {number}: not JSON with a text", 'write one {"text": "..."} per line'
+            ) from error

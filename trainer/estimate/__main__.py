@@ -95,7 +95,9 @@ def answer(receiving: Connection) -> dict[str, object]:
     try:
         answer = receiving.recv()
     except EOFError as error:
-        raise TrainerError("a rank's rehearsal broke off", "its last words stand above") from error
+        raise TrainerError(
+            "the process that estimates a rank ended without an answer", "its error message is printed above"
+        ) from error
     if isinstance(answer, TrainerError):
         raise answer
     return dict(answer)

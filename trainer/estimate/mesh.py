@@ -97,7 +97,7 @@ def divide(size: int, parts: int, what: str) -> int:
         ConfigError: It does not divide evenly.
     """
     if size % parts:
-        raise ConfigError(f"{what}: {size} is no multiple of {parts}", "change one of them")
+        raise ConfigError(f"{what}: {size} is not a multiple of {parts}", "change one of the two")
     return size // parts
 
 
@@ -105,17 +105,18 @@ def assumptions(config: JobConfig) -> list[str]:
     """Return what the estimate assumes because the trainer does not have it."""
     parallelism = config.parallelism
     assumed = {
-        "tensor parallelism as PyTorch lays it out, with sequence parallelism and a split vocabulary; the trainer has"
-        " none, but what ranks that did so allocated themselves came within 2 %":
+        "tensor parallelism is estimated as PyTorch does it, with sequence parallelism and a split vocabulary; the"
+        " trainer has none, but the estimate was within 2 % of what such ranks allocated":
             parallelism.tensor_parallel_degree > 1,
-        "context parallelism as ring attention that gathers keys and values, its ranks not balanced; the trainer has"
-        " none, but what ranks that did so allocated themselves came within 1 %":
+        "context parallelism is estimated as ring attention that gathers keys and values, without load balancing; the"
+        " trainer has none, but the estimate was within 1 % of what such ranks allocated":
             parallelism.context_parallel_degree > 1,
-        "pipeline parallelism under PyTorch's own schedule, layers dealt out as torchtitan does; the trainer has none,"
-        " but ranks that did so came within 3 %": parallelism.pipeline_parallel_degree > 1,
-        "experts get equal parts of the tokens; a run's router decides otherwise":
+        "pipeline parallelism is estimated with PyTorch's schedules, and layers divided as in torchtitan; the trainer"
+        " has none, but the estimate was within 3 % of what such ranks allocated":
+            parallelism.pipeline_parallel_degree > 1,
+        "all experts get equally many tokens; in a run the router decides":
             hasattr(model_args(config), "n_experts"),
-        "no compilation: compiled code keeps less": config.compile.enable,
+        "no compilation; compiled code keeps fewer activations": config.compile.enable,
         f"no converters ({', '.join(config.model.converters)})": bool(config.model.converters),
     }  # fmt: skip
     return [text for text, applies in assumed.items() if applies]

@@ -53,7 +53,7 @@ def model_parts(rank: int, layers: int, config: Parallelism) -> list[Part]:
     layer_ranges = divide(layers, count, *ends)
     if count % ranks or (count > ranks) != looped or any(start > stop for start, stop in layer_ranges):
         raise ConfigError(
-            f"{layers} layers do not make {count} stages for {ranks} ranks of {config.pipeline_parallel_schedule}",
+            f"{layers} layers cannot make {count} stages on {ranks} ranks for {config.pipeline_parallel_schedule}",
             "change pipeline_parallel_layers_per_stage, the degree or the schedule",
         )
     return [Part(number, count, range(*layer_ranges[number])) for number in part_numbers(rank, ranks, count, config)]

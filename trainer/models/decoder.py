@@ -45,7 +45,7 @@ def model_args(config: JobConfig) -> ModelArgs:
     """
     name, flavor = config.model.name, config.model.flavor
     if find_spec(f"trainer.models.{name}") is None:
-        raise ConfigError(f"there is no model {name!r}", "llama3 and llama4 are there")
+        raise ConfigError(f"there is no model {name!r}", "available models: llama3, llama4")
     flavors = importlib.import_module(f"trainer.models.{name}.flavors").FLAVORS
     if flavor not in flavors:
         raise ConfigError(f"{name} has no flavor {flavor!r}", f"it has {', '.join(flavors)}")
@@ -80,7 +80,7 @@ def check_experts(config: JobConfig, experts: int) -> None:
     if ranks > 1 and (not experts or experts % ranks):
         raise ConfigError(
             f"expert_parallel_degree {ranks}: {config.model.name} {config.model.flavor} has {experts or 'no'} experts",
-            "give a divisor of their number" if experts else "leave it at 1, or train llama4",
+            f"give a divisor of {experts}" if experts else "set it to 1, or train llama4",
         )
 
 

@@ -84,12 +84,12 @@ def degrees(config: Parallelism, world_size: int) -> Degrees:
     if replicate < 1 or shard < 1 or math.prod((replicate, shard)) != world_size:
         raise ConfigError(
             f"data_parallel_replicate_degree {replicate} x shard_degree {shard} is not {world_size} ranks",
-            "change a degree, -1 for sharding takes what remains, or the number of processes",
+            "change a degree (-1 for the shard degree takes what remains) or the number of processes",
         )
     experts = config.expert_parallel_degree
     if experts < 1 or shard % experts:
         raise ConfigError(
             f"expert_parallel_degree {experts} does not divide {shard} ranks that share one copy",
-            "experts lie on the ranks of data_parallel_shard_degree: give a divisor of it",
+            "give a divisor of data_parallel_shard_degree: the experts are divided among those ranks",
         )
     return Degrees(replicate, shard, experts)
