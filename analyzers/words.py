@@ -4,11 +4,13 @@ So 12.6 minutes are "12.6 min" on each face, never also "754 s". What is not kno
 """
 
 from collections.abc import Iterable, Sequence
+from math import floor, log10
 from pathlib import PurePath
 
 UNKNOWN = "unknown"
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 MINUTE_S, HOUR_S = 60.0, 3600.0
+TICK_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 
 
 def size(count: float | None) -> str:
@@ -50,6 +52,16 @@ def duration_ns(nanoseconds: float | None) -> str:
 def duration_change_ns(nanoseconds: float) -> str:
     """Return a difference of times with its sign: `+2.50 ms`."""
     return f"{'-' if nanoseconds < 0 else '+'}{duration_ns(abs(nanoseconds))}"
+
+
+def tick_durations(ticks_ns: Sequence[float], distance_ns: float, length_ns: float) -> list[str]:
+    """Return the labels of ticks on a time axis, all in the unit of the axis' length: `571.0 ms`, `571.5 ms`.
+
+    They have the decimals that ticks `distance_ns` apart need: three digits would make 571.5 and 572.0 read alike.
+    """
+    unit, scale = next((unit for unit in TICK_UNITS if length_ns >= 2 * unit[1]), TICK_UNITS[-1])
+    decimals = max(0, -floor(log10(distance_ns / scale)))
+    return [f"{ns / scale:.{decimals}f} {unit}" for ns in ticks_ns]
 
 
 def waiting_time(seconds: float | None) -> str:

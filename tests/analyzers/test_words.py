@@ -17,6 +17,7 @@ from analyzers.words import (
     size,
     size_change,
     source_line,
+    tick_durations,
     waiting_time,
 )
 
@@ -73,6 +74,7 @@ def test_other_numbers():
     assert (flops(9.89e14), flops(2.5e12, "/s"), flops(12), flops(None)) == (
         "989 TFLOP", "2.50 TFLOP/s", "12 FLOP", "unknown",
     )  # fmt: skip
+    assert tick_durations([571e6, 571.5e6], 5e5, 2e6) == ["571.0 ms", "571.5 ms"]
     assert (waiting_time(26.4), waiting_time(754), waiting_time(12240)) == ("26 s", "13 min", "3.4 h")
 
 

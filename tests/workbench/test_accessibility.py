@@ -8,7 +8,6 @@ import pytest
 from analyzers import compare
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import parts
 from workbench.colours import CATEGORIES, text_colour
 from workbench.web.served_run import ServedRun
 
@@ -36,7 +35,7 @@ def sites(serving, tmp_path_factory):
     """The addresses of dashboards of two runs, and of what changed between them."""
     runs = {name: discover(FIXTURES / name) for name in ("oom_2ranks", "straggler_data_2ranks")}
     compared = compare.analyze(*runs.values())
-    both = ServedRun(runs["oom_2ranks"], Options(), compared, parts(compared), runs["straggler_data_2ranks"])
+    both = ServedRun(runs["oom_2ranks"], Options(), compared, runs["straggler_data_2ranks"])
     with ExitStack() as stack:
         yield {
             name: stack.enter_context(serving(shown, tmp_path_factory.mktemp("dropped")))

@@ -22,7 +22,8 @@ from workbench.options import Format
 from workbench.present import render
 from workbench.present.sections import sections
 from workbench.tui.panes.home import title, told
-from workbench.web.pages import memory
+from workbench.web.pages import memory_timeline
+from workbench.web.query import memory_query
 from workbench.web.served_run import served_run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -131,6 +132,6 @@ async def test_the_failed_instant_has_one_number(oom):
         await settle(app, pilot)
         beside = str(app.query_one("#categories", Static).render())
     assert beside.startswith(f"entry {entry}   {amount} allocated\n✗ asked for {size(failed.oom.requested_bytes)} more")
-    drawn = memory.chart(served_run(oom, "memory", Options()), failed, memory.instant({}, failed), None)
+    drawn = memory_timeline.chart(served_run(oom, "memory", Options()), failed, memory_query({}, failed), None)
     assert drawn["layout"]["shapes"][0]["x0"] == entry
     assert sum(layer["y"][layer["x"].index(entry)] for layer in drawn["data"]) == held

@@ -56,7 +56,7 @@ def test_a_click_on_the_timeline_goes_to_that_instant(site, page):
     page.wait_for_selector("#timeline .scatterlayer .trace")
     page.wait_for_load_state("networkidle")
     before = page.locator("#instant").inner_text()
-    assert "(8.0 MiB more were asked for, which failed)" in before
+    assert "(a request of 8.0 MiB failed)" in before
     box = page.locator("#timeline .nsewdrag").bounding_box()
     page.mouse.move(box["x"] + box["width"] / 3, box["y"] + box["height"] / 2)
     page.wait_for_selector("#timeline .hoverlayer .legend, #timeline .hoverlayer .hovertext")
@@ -75,7 +75,7 @@ def test_what_is_alive_is_a_tree_a_table_and_a_map(site, page, by):
     page.wait_for_selector("#tree .icicle")
     page.wait_for_selector("#blocks .heatmaplayer")
     page.wait_for_selector("#categories .barlayer .point")
-    assert "Largest holders" in page.locator("main").inner_text()
+    assert "Largest owners" in page.locator("main").inner_text()
     rows = page.locator("table", has=page.locator("caption", has_text="Live memory by category")).locator("tbody tr")
     assert rows.count() == page.locator("#categories .barlayer .point").count()
 
@@ -123,12 +123,12 @@ def test_a_click_on_a_block_tells_its_stack_and_its_life(site, page):
     title = page.locator("#block").inner_text()
     assert block.partition("=")[2] in title
     assert page.locator("#block-stack a[href*='source?at=']").count()
-    lives = page.locator("table", has=page.locator("caption", has_text="Life of the address"))
+    lives = page.locator("table", has=page.locator("caption", has_text="History of address"))
     assert block.partition("=")[2] in lives.locator("tbody").inner_text()
     page.goto(page.url)
     page.wait_for_selector("#block-stack li")
     assert page.locator("#block").inner_text() == title
-    page.get_by_role("link", name="block after").focus()
+    page.get_by_role("link", name="Block after").focus()
     page.keyboard.press("Enter")
     page.wait_for_function("before => document.querySelector('#block')?.innerText !== before", arg=title)
     page.go_back()
@@ -144,7 +144,7 @@ def test_free_memory_and_what_is_not_reserved_are_told(site, page):
     segments.locator("tr:has(td:nth-child(6):text-is('0')) a").first.press("Enter")
     page.wait_for_selector("#block:has-text('of free memory at 0x')")
     page.goto(f"{site}/memory?device=1&block=0x7")
-    page.wait_for_selector("#block:has-text('Nothing is reserved at 0x7')")
+    page.wait_for_selector("#block:has-text('No segment contains 0x7')")
 
 
 @pytest.mark.parametrize("colour", ["pool", "stream"])
@@ -166,9 +166,9 @@ def test_the_report_can_be_saved(site, page, name):
 
 def test_a_table_can_be_saved(site, page):
     page.goto(f"{site}/memory")
-    page.wait_for_selector("caption:has-text('Largest holders')")
+    page.wait_for_selector("caption:has-text('Largest owners')")
     with page.expect_download() as saved:
-        page.click("caption:has-text('Largest holders') button")
+        page.click("caption:has-text('Largest owners') button")
     lines = saved.value.path().read_text().splitlines()
     assert lines[0] == '"what","bytes","blocks"'
     assert len(lines) > 3
@@ -236,7 +236,7 @@ def test_events_are_sought_and_tell_their_callers(slow_site, page_of):
     page.wait_for_selector("#gantt .barlayer .point")
     page.fill("#event-name", "all_gather")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#gantt .legend >> text=not sought")
+    page.wait_for_selector("#gantt .legend >> text=no match")
     assert "find=all_gather" in page.url
     page.wait_for_load_state("networkidle")
     sought = page.locator("#gantt .barlayer .trace .point:has-text('FSDP::all_gather')").first
@@ -255,7 +255,7 @@ def test_the_critical_path_leads_to_its_windows(slow_site, page_of):
     page.goto(f"{slow_site}/trace?file=0&path=1")
     page.wait_for_selector("#gantt .ytick >> text=critical path")
     assert page.locator("caption:has-text('Critical path of step 10, rank 0')").count() == 1
-    pieces = page.locator("table", has=page.locator("caption", has_text="Its longest pieces"))
+    pieces = page.locator("table", has=page.locator("caption", has_text="Longest pieces of the path"))
     pieces.locator("tr:has-text('gloo:all_gather') a").first.press("Enter")
     page.wait_for_function("() => new URL(location).searchParams.has('from')")
     page.wait_for_function(
@@ -283,7 +283,7 @@ def test_steps_are_drawn_by_rank_and_phase(slow_site, page_of):
     page.goto(f"{slow_site}/steps")
     for chart in ("#times .scatterlayer .trace", "#phases .barlayer .point", "#loss .scatterlayer .trace"):
         page.wait_for_selector(chart)
-    assert "What the steps of rank 1 are made of" in page.locator("main").inner_text()
+    assert "Phases of each step of rank 1" in page.locator("main").inner_text()
     assert page.locator("#phases .legend").text_content().count("data wait") == 1
 
 
@@ -355,10 +355,10 @@ def test_what_the_allocator_did_is_told_entry_by_entry(site, page):
     page.wait_for_selector("#cached .barlayer .point")
     ranges = page.locator("table", has=page.locator("caption", has_text="Reserved ranges")).locator("tbody tr")
     assert ranges.count() == min(12, page.locator("#cached .barlayer .point").count())
-    entries = page.locator("table", has=page.locator("caption", has_text="Entries"))
+    entries = page.locator("table", has=page.locator("caption", has_text="Trace entries"))
     assert "oom" in entries.inner_text()
     first = entries.locator("td").first.inner_text()
-    page.get_by_role("link", name="earlier").click()
+    page.get_by_role("link", name="Earlier entries").click()
     page.wait_for_function(
         "first => ![...document.querySelectorAll('td')].some(cell => cell.innerText === first)", arg=first
     )

@@ -10,8 +10,8 @@ from analyzers.memory import views as memory
 from analyzers.run import TIMED, Kind, discover
 from analyzers.steps import views as steps
 from analyzers.traces import views as traces
-from workbench.web.components.timing import time_ticks
-from workbench.web.step_window import StepMarks, Window, read, written
+from workbench.web.components.figure import duration_ticks
+from workbench.web.step_window import StepMarks, Window, parse_steps, steps_text
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -21,24 +21,24 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
     [("5", (5, 6)), ("5-7", (5, 8)), ("5 to 7", (5, 8)), ("5.25-6.7", (5.25, 6.7)), ("5.5-6", (5.5, 7))],
 )
 def test_steps_are_read_as_they_are_written(text, steps):
-    assert read(text) == steps
-    assert read(written(steps)) == steps
+    assert parse_steps(text) == steps
+    assert parse_steps(steps_text(steps)) == steps
 
 
 @pytest.mark.parametrize("text", ["", "all", "7-5", "5-", "-5", "1e3", "5-7-9", "9" * 40, "<b>"])
 def test_whatever_else_stands_there_is_no_window(text):
-    assert read(text) is None
+    assert parse_steps(text) is None
 
 
 def test_marks_lead_there_and_back():
     """Over an axis with a gap between steps 2 and 5, and beyond its ends."""
     marks = StepMarks(np.array([0.0, 50, 100, 200, 300]), np.array([1.0, 2, 3, 5, 6]))
-    assert marks.within((50, 100)) == (2, 3)
-    assert marks.place((2, 3)) == (50, 100)
-    assert marks.place((5, 6)) == (200, 300)
-    assert marks.place((5.5, 90)) == (250, 300)
-    assert (marks.place((6, 9)), marks.within((300, 400)), marks.place((0, 1))) == (None, None, None)
-    assert [step for step, _ in marks.begins()] == [1, 2, 5]
+    assert marks.steps_within((50, 100)) == (2, 3)
+    assert marks.span_of((2, 3)) == (50, 100)
+    assert marks.span_of((5, 6)) == (200, 300)
+    assert marks.span_of((5.5, 90)) == (250, 300)
+    assert (marks.span_of((6, 9)), marks.steps_within((300, 400)), marks.span_of((0, 1))) == (None, None, None)
+    assert [step for step, _ in marks.starts()] == [1, 2, 5]
 
 
 def test_the_marks_of_a_snapshot_are_those_of_its_log(oom):
@@ -77,8 +77,8 @@ def test_the_marks_of_a_trace_are_those_of_its_log():
 
 
 def test_what_a_window_tells_the_browser():
-    assert Window((3, 9), (5, 8)).told() == {"own": {"from": "3", "to": "9", "steps": "5-7"}, "steps": "5-7"}
-    assert Window().told() == {"own": {}, "steps": ""}
+    assert Window((3, 9), (5, 8)).state() == {"own": {"from": "3", "to": "9", "steps": "5-7"}, "steps": "5-7"}
+    assert Window().state() == {"own": {}, "steps": ""}
 
 
 pytest_browser = pytest.mark.browser
@@ -120,7 +120,7 @@ def test_a_window_survives_a_click_and_other_colours(site, page):
     """The address of a zoom is not lost when something else of the page is chosen."""
     page.goto(f"{site}/memory?device=0")
     zoom(page, "timeline", [9000, 11100])
-    page.click("nav[aria-label='choose colour'] >> text=colour by phase")
+    page.click("nav[aria-label='choose the colours'] >> text=colour by phase")
     page.wait_for_function("() => location.search.includes('colour=phase') && location.search.includes('from=9000')")
     page.wait_for_selector("#timeline .legend >> text=backward")
     page.fill("#find", "feed_forward")
@@ -183,7 +183,7 @@ def test_a_drag_asks_the_server_once_and_draws_its_answer(site, page):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "title", "ticks"),
+    ("low", "high", "unit", "ticks"),
     [
         (0, 798_000_000, "ms", ["0", "100", "200", "300", "400", "500", "600", "700"]),
         (571_000_000, 573_000_000, "ms", ["571.0", "571.5", "572.0", "572.5", "573.0"]),
@@ -191,10 +191,9 @@ def test_a_drag_asks_the_server_once_and_draws_its_answer(site, page):
         (0, 100, "ns", ["0", "20", "40", "60", "80", "100"]),
     ],
 )
-def test_ticks_of_time_are_in_the_unit_of_the_window(low, high, title, ticks):
-    axis = time_ticks(low, high)
-    assert axis["title"]["text"] == f"{title} from the first event"
-    assert axis["ticktext"] == ticks
+def test_ticks_of_time_are_in_the_unit_of_the_window(low, high, unit, ticks):
+    axis = duration_ticks(low, high)
+    assert axis["ticktext"] == [f"{tick} {unit}" for tick in ticks]
     assert all(low <= at <= high for at in axis["tickvals"])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from analyzers.errors import Exit
 from analyzers.run import Run, discover, newest_step, selected
 from analyzers.store import Options
-from workbench.ask import ROOMS, ask, find_run, memory_report, parts, required_files, room_for, trace_report
+from workbench.ask import ROOMS, ask, find_run, memory_report, required_files, room_for, trace_report
 from workbench.commands.output import deliver, refusing_to_overwrite
 from workbench.console import note
 from workbench.errors import UsageProblem
@@ -141,7 +141,7 @@ def compare_runs(a: Path, b: Path, show: ShowOptions, fail_on: str | None) -> Ex
         from workbench.web.served_run import ServedRun
         from workbench.web.server import serve_view
 
-        serve_view(ServedRun(runs[0], Options(), report, parts(report), runs[1]), "compare")
+        serve_view(ServedRun(runs[0], Options(), report, runs[1]), "compare")
         return Exit.OK
     delivered = deliver(report, show, runs[0])
     return Exit.FINDINGS if gate.fails(report) else delivered

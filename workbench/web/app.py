@@ -1,22 +1,26 @@
 """`make_app(served)`: the dashboard of one run. The address is the state; nothing is kept between requests."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html
+from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 from flask import Response
 
 from workbench.console import clean
 from workbench.options import Format
 from workbench.present import render
-from workbench.web.components.text import go, navigation
+from workbench.web.components.links import link, navigation
+from workbench.web.gestures import typed_text
 from workbench.web.pages import compare, config, hang, memory, overview, source, steps, trace
-from workbench.web.served_run import ServedRun, asked
-from workbench.web.step_window import OWN, Window, read, without_window
+from workbench.web.query import Query, parse_query
+from workbench.web.served_run import ServedRun
+from workbench.web.step_window import Window, own_window, parse_steps, window_state, without_window
 
 PAGES = {"memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "compare": "Compare"}
 """The page of each room, which has a link where the room has something to show."""
-LAYOUTS = {
+LAYOUTS: Mapping[str, Callable[[ServedRun, Query], Component]] = {
     "": overview.layout,
     "memory": memory.layout,
     "hang": hang.layout,
@@ -26,12 +30,16 @@ LAYOUTS = {
     "config": config.layout,
     "source": source.layout,
 }
-WINDOWS = {"memory": memory.window, "trace": trace.window, "steps": steps.window}
-"""Pages with an axis of their own; the others hand the window on as it is."""
+WINDOWS: Mapping[str, Callable[[ServedRun, Query], Window]] = {
+    "memory": memory.window,
+    "trace": trace.window,
+    "steps": steps.window,
+}
+"""Pages with an axis of their own; the others pass the window of steps on."""
 INDEX = """<!doctype html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
 <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>"""
-"""Dash's own page does not tell its language."""
+"""Dash's own page does not state its language, which screen readers need."""
 DOCUMENTS = {
     "json": (Format.JSON, "application/json"),
     "md": (Format.MARKDOWN, "text/markdown; charset=utf-8"),
@@ -40,7 +48,7 @@ DOCUMENTS = {
 
 
 def make_app(served: ServedRun, prefix: str = "/") -> Dash:
-    """A Dash app that asks nothing of the network beyond itself. `prefix` is the path under which it is mounted."""
+    """Return a Dash app that loads nothing from the network. `prefix` is the path under which it is mounted."""
     app = Dash(
         __name__,
         title=f"workbench {clean(served.name)}",
@@ -51,60 +59,62 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
         requests_pathname_prefix=prefix,
     )
     app.layout = frame(served)
-    memory.install(app, served)
-    trace.install(app, served)
-    steps.install(app, served)
-    hang.install(app, served)
-    config.install(app, served)
-    turning(app, served)
+    for module in (memory, trace, steps, hang, config):
+        module.install(app, served)
+    install_pages(app, served)
     carry, shown = ClientsideFunction("workbench", "carry"), Input("window", "data")
     app.clientside_callback(carry, shown, prevent_initial_call=True)  # type: ignore[no-untyped-call]
     serve_documents(app, served)
-    guard(app)
+    protect(app)
     return app
 
 
 def frame(served: ServedRun) -> html.Div:
-    """What stays while the pages turn. Links are relative, as the app may be mounted anywhere."""
-    there = {"": "Overview", **{name: title for name, title in PAGES.items() if name in served.parts}}
-    there |= {"config": "Config"} if served.manifest else {}
-    links = [go(title, name or "./") for name, title in there.items()]
+    """Return what stays when the page changes. Links are relative, as the app may be mounted anywhere."""
+    names = {"": "Overview", **{name: title for name, title in PAGES.items() if name in served.rooms.names}}
+    names |= {"config": "Config"} if served.manifest else {}
+    links = [link(title, name or "./") for name, title in names.items()]
     saved = [html.A(name, href=f"report.{name}", download=f"report.{name}") for name in DOCUMENTS]
-    tools = [html.Button("copy link", id="copy"), html.Button("light / dark", id="theme"), html.Span("save:"), *saved]
+    tools = [
+        html.Button("Copy link", id="copy"),
+        html.Button("Light / dark", id="theme"),
+        html.Span("Save report:"),
+        *saved,
+    ]
     header = [
         html.H1(f"workbench  {clean(served.name)}"),
-        navigation(links, "views"),
+        navigation(links, "pages"),
         html.Div(tools, className="tools"),
     ]
-    said: dict[str, Any] = {"role": "status", "aria-live": "polite"}
+    spoken: dict[str, Any] = {"role": "status", "aria-live": "polite"}
     return html.Div(
         [
-            # Else it would load the page anew whenever the address bar holds a zoom that Dash has not heard of.
+            # Without it Dash would load the page anew whenever the address holds a zoom that Dash has not heard of.
             dcc.Location(id="address", refresh="callback-nav"),
-            dcc.Store(id="window", data=Window().told()),
+            dcc.Store(id="window", data={**Window().state()}),
             dcc.Store(id="shown"),
             html.Header(header),
-            linked(hidden=not set(served.parts) & set(WINDOWS)),
-            html.P(id="said", **said),
+            steps_field(hidden=not served.rooms.names & set(WINDOWS)),
+            html.P(id="said", **spoken),
             html.Main(id="page", tabIndex=-1),
         ]
     )
 
 
-def linked(*, hidden: bool) -> html.Section:
-    """The window that all pages share, for eye and keyboard. Hidden where no page has one, as `turn` asks for it."""
+def steps_field(*, hidden: bool) -> html.Section:
+    """Return the field for the steps that all pages show. Where no page has steps it is hidden, but `turn` reads it."""
     field = dcc.Input(id="steps", type="text", placeholder="all", debounce=True, maxLength=40)
-    spoken: dict[str, Any] = {"aria-label": "steps in sight"}
+    spoken: dict[str, Any] = {"aria-label": "steps to show"}
     return html.Section(
-        [html.Label(["steps in sight, on every page ", field]), html.Button("show all", id="reset")],
+        [html.Label(["Steps to show (applies to all pages) ", field]), html.Button("Show all", id="reset")],
         className="linked",
         hidden=hidden,
         **spoken,
     )
 
 
-def turning(app: Dash, served: ServedRun) -> None:
-    """The page follows the address; a window that is typed or reset is a page as well."""
+def install_pages(app: Dash, served: ServedRun) -> None:
+    """Register the callback that shows the page of the address, or other steps of it."""
 
     @app.callback(
         Output("page", "children"),
@@ -117,39 +127,33 @@ def turning(app: Dash, served: ServedRun) -> None:
         State("window", "data"),
         State("shown", "data"),
     )
-    def turn(pathname: str | None, search: str | None, _clicks: Any, typed: str | None, *states: Any) -> Any:
-        (sight, shown), name, query = states, (pathname or "").rpartition("/")[2], asked(search)
-        here = [name, without_window(query)]
-        # Dash reads the address bar now and then, and the field when `carry` fills it: neither is news.
-        if ctx.triggered_id == "address" and shown == here and sight["own"] == own_of(query):
+    def turn(pathname: object, search: object, _clicks: object, typed: object, *states: object) -> object:
+        (state, shown), name, query = states, typed_text(pathname).rpartition("/")[2], parse_query(search)
+        current, now, text = [name, without_window(query)], window_state(state), typed_text(typed)
+        # Dash reports the address at times without a change, and the field when the script fills it.
+        if ctx.triggered_id == "address" and shown == current and now["own"] == own_window(query):
             raise PreventUpdate
-        if ctx.triggered_id == "steps" and (typed or "").strip() == sight["steps"]:
+        if ctx.triggered_id == "steps" and text.strip() == now["steps"]:
             raise PreventUpdate
         if ctx.triggered_id in ("steps", "reset"):
-            query = without_window(query) | ({"steps": typed or ""} if ctx.triggered_id == "steps" else {})
-        return page(served, name, query), window(served, name, query).told(), here
+            query = without_window(query) | ({"steps": text} if ctx.triggered_id == "steps" else {})
+        return page(served, name, query), window(served, name, query).state(), current
 
 
-def own_of(query: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in query.items() if name in OWN}
-
-
-def window(served: ServedRun, name: str, query: dict[str, str]) -> Window:
-    """The window that a page shows, or hands on."""
-    if name in WINDOWS and name in served.parts:
+def window(served: ServedRun, name: str, query: Query) -> Window:
+    """Return the window that a page shows, or passes on."""
+    if name in WINDOWS and name in served.rooms.names:
         return WINDOWS[name](served, query)
-    return Window(None, read(query.get("steps", "")))
+    return Window(None, parse_steps(query.get("steps", "")))
 
 
-def page(served: ServedRun, name: str, query: dict[str, str]) -> Any:
-    """The page of that name."""
-    if name in LAYOUTS:
-        return LAYOUTS[name](served, query)
-    return html.P(f"There is no page {clean(name)}.")
+def page(served: ServedRun, name: str, query: Query) -> Component:
+    """Return the page of that name."""
+    return LAYOUTS[name](served, query) if name in LAYOUTS else html.P(f"There is no page {clean(name)}.")
 
 
 def serve_documents(app: Dash, served: ServedRun) -> None:
-    """The report itself, as a file to save."""
+    """Serve the report itself as files to save."""
 
     @app.server.get("/report.<name>")  # type: ignore[untyped-decorator]  # Dash types its server as Any
     def document(name: str) -> Response:
@@ -160,8 +164,8 @@ def serve_documents(app: Dash, served: ServedRun) -> None:
         return Response(render(served.report, form, served.run), headers=headers, content_type=kind)
 
 
-def guard(app: Dash) -> None:
-    """Headers that keep a page from loading or being loaded by anything else."""
+def protect(app: Dash) -> None:
+    """Add headers that keep a page from loading anything foreign, and foreign pages from embedding it."""
     scripts = " ".join(f"'{digest.strip(chr(39))}'" for digest in app.csp_hashes())
     policy = (
         f"default-src 'self'; script-src 'self' {scripts}; style-src 'self' 'unsafe-inline'; "
@@ -169,7 +173,7 @@ def guard(app: Dash) -> None:
     )
 
     @app.server.after_request  # type: ignore[untyped-decorator]
-    def protect(response: Response) -> Response:
+    def add_headers(response: Response) -> Response:
         response.headers["Content-Security-Policy"] = policy
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"

@@ -1,51 +1,56 @@
-"""Where on the page the evidence of a finding is to be seen: one link leads there."""
-
-from collections.abc import Mapping
-from typing import Any
+"""The link from a finding to its evidence: page, rank, instant and part of the page."""
 
 from analyzers.report import Finding
 from workbench.evidence_link import EvidenceLink, evidence_link
 from workbench.present.tables.memory import worst_first
-from workbench.web.components.text import address
-from workbench.web.pages.trace_events import traces
+from workbench.web.query import Query, address
 from workbench.web.served_run import ServedRun
 
 
-def evidence(served: ServedRun, finding: Finding) -> str | None:
-    """The address of what a finding rests on: page, rank, instant and part of the page."""
+def evidence_address(served: ServedRun, finding: Finding) -> str | None:
+    """Return the address of what a finding rests on; None where no page shows it."""
     at = evidence_link(finding)
-    if at is None or at.room not in served.parts:
+    if at is None or at.room not in served.rooms.names:
         return None
-    query = QUERIES[at.room](served, at) if at.room in QUERIES else {}
+    query = room_query(served, at)
     return f"{at.room}{address(query) if query else ''}{f'#{at.part}' if at.part else ''}"
 
 
-def of_memory(served: ServedRun, at: EvidenceLink) -> Mapping[str, str]:
-    """The device, and of a leak the instants between which it grew."""
-    devices = worst_first(served.parts["memory"].devices)
-    mine = [i for i, one in enumerate(devices) if at.rank in (None, one.rank)] or [0]
-    which = next((i for i in mine if devices[i].step == at.step), mine[0])
-    query = {"device": str(which)}
-    if at.part != "changes" or not (steps := devices[which].steps):
+def room_query(served: ServedRun, at: EvidenceLink) -> Query:
+    """Return the query with which the page of a room shows the evidence."""
+    queries = {"memory": memory_query, "hang": hang_query, "trace": trace_query, "steps": steps_query}
+    return queries[at.room](served, at) if at.room in queries else {}
+
+
+def memory_query(served: ServedRun, at: EvidenceLink) -> Query:
+    """Return the device; for a leak also the first and the last step between which it grew."""
+    devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
+    same_rank = [i for i, device in enumerate(devices) if at.rank in (None, device.rank)] or [0]
+    number = next((i for i in same_rank if devices[i].step == at.step), same_rank[0])
+    query = {"device": str(number)}
+    if at.part != "changes" or not (steps := devices[number].steps):
         return query
     return query | {"entry": str(steps[-1].last_entry), "since": str(steps[0].last_entry)}
 
 
-def of_hang(served: ServedRun, at: EvidenceLink) -> Mapping[str, str]:
-    """The group that broke, and the rank that broke it."""
-    culprits = [one for one in served.parts["hang"].culprits if at.rank in (None, *one.ranks)]
-    named = next((one.group for one in culprits if one.group), None)
-    group = {"group": named} if named else {}
-    return group | ({} if at.rank is None else {"rank": str(at.rank)})
+def hang_query(served: ServedRun, at: EvidenceLink) -> Query:
+    """Return the process group that hangs, and the rank that caused it."""
+    culprits = served.rooms.hang.culprits if served.rooms.hang else []
+    group = next((c.group for c in culprits if at.rank in (None, *c.ranks) and c.group), None)
+    return ({"group": group} if group else {}) | rank_query(at)
 
 
-def of_trace(served: ServedRun, at: EvidenceLink) -> Mapping[str, str]:
-    ranks = [one.rank for one in traces(served)]
+def trace_query(served: ServedRun, at: EvidenceLink) -> Query:
+    """Return the trace file of the rank."""
+    ranks = [trace.rank for trace in served.traces]
     return {"file": str(ranks.index(at.rank))} if at.rank in ranks else {}
 
 
-def of_steps(_served: ServedRun, at: EvidenceLink) -> Mapping[str, str]:
+def steps_query(_served: ServedRun, at: EvidenceLink) -> Query:
+    """Return the rank whose steps to show."""
+    return rank_query(at)
+
+
+def rank_query(at: EvidenceLink) -> Query:
+    """Return the rank, where the finding names one."""
     return {} if at.rank is None else {"rank": str(at.rank)}
-
-
-QUERIES: Mapping[str, Any] = {"memory": of_memory, "hang": of_hang, "trace": of_trace, "steps": of_steps}

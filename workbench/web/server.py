@@ -1,4 +1,4 @@
-"""Serving the dashboard: on loopback, or to others who have the token."""
+"""The server of the dashboard: on loopback, or for others who have the token."""
 
 import getpass
 import logging
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from werkzeug.serving import BaseWSGIServer, make_server
 
@@ -20,7 +20,7 @@ from analyzers.store import Options
 from workbench.ask import JOINED, find_run, room_for
 from workbench.console import note
 from workbench.errors import UsageProblem
-from workbench.web.access import WSGI, AccessControl
+from workbench.web.access import AccessControl
 from workbench.web.app import make_app
 from workbench.web.served_run import ServedRun, served_run
 from workbench.web.uploads import Uploads
@@ -31,7 +31,7 @@ TOKEN_BYTES = 18
 
 @dataclass(frozen=True)
 class Place:
-    """Where to listen; port 0 takes a free one."""
+    """Where to listen; port 0 takes a free one. `browse`: open the page in a browser."""
 
     host: str = LOOPBACK
     port: int = 0
@@ -39,7 +39,7 @@ class Place:
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody but this machine can connect."""
+        """Whether only this machine can connect."""
         return self.host in (LOOPBACK, "localhost", "::1")
 
 
@@ -55,7 +55,7 @@ def serve_report(run: Run, room: str, options: Options, place: Place | None = No
 
 
 def serve_view(served: ServedRun, page: str = "", place: Place | None = None) -> None:
-    """Serve a served, and what is dropped onto its page."""
+    """Serve a run, and what is dropped onto its page."""
     place = place or Place()
     token = None if place.is_private else secrets.token_urlsafe(TOKEN_BYTES)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -66,26 +66,27 @@ def serve_view(served: ServedRun, page: str = "", place: Place | None = None) ->
 
 
 def assembled(served: ServedRun, folder: Path, token: str | None = None) -> AccessControl:
-    """The whole that is served: the dashboard of `served`, what is dropped onto it, and the door before both."""
+    """Return all that is served: the dashboard of `served`, those of dropped files, and access control before both."""
     runs = zip("ab", (served.run, served.other), strict=True) if served.other else ()
     beside = {name: Later(partial(dashboard, run, name, served.options)) for name, run in runs if run}
     return AccessControl(Uploads(make_app(served).server, folder, served.options, beside, trusted=token is None), token)
 
 
-def dashboard(run: Run, name: str, options: Options) -> WSGI:
-    """One run of a comparison, under an address of its own."""
-    app: WSGI = make_app(served_run(run, room_for(run), options), f"/open/{name}/").server
+def dashboard(run: Run, name: str, options: Options) -> WSGIApplication:
+    """Return the dashboard of one run of a comparison, under an address of its own."""
+    app: WSGIApplication = make_app(served_run(run, room_for(run), options), f"/open/{name}/").server
     return app
 
 
 class Later:
-    """A WSGI application that is made when it is first asked for: reading a run takes its time."""
+    """A WSGI application that is made at its first request, as reading a run takes time."""
 
-    def __init__(self, make: Callable[[], WSGI]) -> None:
+    def __init__(self, make: Callable[[], WSGIApplication]) -> None:
         self._make, self._lock = make, Lock()
-        self._made: WSGI | None = None
+        self._made: WSGIApplication | None = None
 
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request; the first one makes the application."""
         with self._lock:
             if self._made is None:
                 self._made = self._make()
@@ -93,6 +94,11 @@ class Later:
 
 
 def listening(place: Place, app: AccessControl) -> BaseWSGIServer:
+    """Return a server that listens.
+
+    Raises:
+        UsageProblem: The port is taken, or the host is not of this machine.
+    """
     try:
         return make_server(place.host, place.port, app, threaded=True)
     except (OSError, SystemExit) as error:
@@ -101,14 +107,14 @@ def listening(place: Place, app: AccessControl) -> BaseWSGIServer:
 
 
 def announce(run: Run, page: str, server: BaseWSGIServer, place: Place, token: str | None) -> None:
-    """Tell where the page is."""
+    """Print where the page is."""
     query = f"?token={token}" if token else ""
     url = f"http://{place.host}:{server.port}/{page}{query}"
-    note(f"serving {run.root} at {url}  (ctrl+c ends)")
+    note(f"serving {run.root} at {url}  (Ctrl+C stops it)")
     if place.is_private:
         name = f"{getpass.getuser()}@{platform.node()}"
         note(f"from another machine: ssh -L {server.port}:{LOOPBACK}:{server.port} {name}")
     else:
-        note("whoever has this address can read the run; it is not encrypted")
+        note("anybody who has this address can read the run; the connection is not encrypted")
     if place.browse:
         webbrowser.open(url)

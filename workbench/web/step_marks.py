@@ -1,11 +1,11 @@
 """Where the steps of training lie on the axes of the pages, asked once for each file."""
 
 from functools import lru_cache
-from typing import Any
 
 import pandas as pd
 
 from analyzers.memory import views as memory
+from analyzers.memory.model import Device
 from analyzers.run import TIMED, Artefact
 from analyzers.steps import views as steps
 from analyzers.store import Options
@@ -16,32 +16,33 @@ from workbench.web.step_window import StepMarks
 KEPT = 256
 
 
-def memory_marks(served: ServedRun, device: Any) -> StepMarks:
-    """Over the entries of a device's trace."""
-    artefact = served.snapshot(device.path)
-    assert artefact is not None, "a device of the report comes from a file of the run"
-    return of_memory(artefact, served.options, device.device, logs_of(served))
+def memory_marks(served: ServedRun, device: Device) -> StepMarks:
+    """Return where steps lie among the entries of a device's trace."""
+    return snapshot_marks(served.snapshot(device.path), served.options, device.device, step_logs(served))
 
 
 def trace_marks(served: ServedRun, artefact: Artefact) -> StepMarks:
-    """Over the nanoseconds of a trace."""
-    return of_trace(artefact, served.options, logs_of(served))
+    """Return where steps lie among the nanoseconds of a trace."""
+    return trace_file_marks(artefact, served.options, step_logs(served))
 
 
-def logs_of(served: ServedRun) -> tuple[Artefact, ...]:
-    """The logs that tell when steps were, for files without marks of their own."""
-    return tuple(served.run.of(*TIMED)) if "steps" in served.parts else ()
-
-
-@lru_cache(KEPT)
-def of_memory(artefact: Artefact, options: Options, device: int, logs: tuple[Artefact, ...]) -> StepMarks:
-    return StepMarks.of(memory.clock(artefact, options, device, logged(logs, options, artefact.rank)))
+def step_logs(served: ServedRun) -> tuple[Artefact, ...]:
+    """Return the logs that say when steps were, for files without step marks of their own."""
+    return tuple(served.run.of(*TIMED)) if served.rooms.steps else ()
 
 
 @lru_cache(KEPT)
-def of_trace(artefact: Artefact, options: Options, logs: tuple[Artefact, ...]) -> StepMarks:
-    return StepMarks.of(traces.clock(artefact, options, logged(logs, options, artefact.rank)))
+def snapshot_marks(artefact: Artefact, options: Options, device: int, logs: tuple[Artefact, ...]) -> StepMarks:
+    """Return the marks of one snapshot."""
+    return StepMarks.of(memory.clock(artefact, options, device, logged_steps(logs, options, artefact.rank)))
 
 
-def logged(logs: tuple[Artefact, ...], options: Options, rank: int | None) -> pd.DataFrame | None:
+@lru_cache(KEPT)
+def trace_file_marks(artefact: Artefact, options: Options, logs: tuple[Artefact, ...]) -> StepMarks:
+    """Return the marks of one trace."""
+    return StepMarks.of(traces.clock(artefact, options, logged_steps(logs, options, artefact.rank)))
+
+
+def logged_steps(logs: tuple[Artefact, ...], options: Options, rank: int | None) -> pd.DataFrame | None:
+    """Return when the steps of a rank were, as its log says."""
     return steps.clock(logs, options, rank) if logs else None

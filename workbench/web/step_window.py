@@ -1,116 +1,138 @@
-"""The window that charts share: a stretch of steps, which each chart finds on its own axis.
+"""The range of steps that all charts share, and where it lies on the axis of each.
 
-In the address `steps=5-7` is all of steps 5, 6 and 7; `steps=5.25-6.7` begins and ends inside of one. `from` and `to`
-are the same on the axis of the page itself.
+In the address `steps=5-7` is all of steps 5, 6 and 7; `steps=5.25-6.7` starts and ends inside a step. `from` and `to`
+are the same range on the axis of the page itself: trace entries or nanoseconds.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pandas as pd
 
+from analyzers.columns import Floats
+from workbench.web.gestures import Span
+from workbench.web.query import Query
+
 STEPS = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(?:\s*(?:-|to)\s*(\d{1,9}(?:\.\d{1,6})?))?")
 NEAR = 5e-4
-"""Nearer than that to a whole step is that step: pixels are no finer."""
-OWN = ("from", "to", "steps")
-"""What of an address tells the window."""
+"""A position closer than that to a whole step is that step: pixels are no finer."""
+WINDOW_NAMES = ("from", "to", "steps")
+"""The names in a query that describe the window."""
 
-Span = tuple[float, float]
+
+class WindowState(TypedDict):
+    """The window as the browser keeps it: `own` goes into the address of this page, `steps` into those of others."""
+
+    own: dict[str, str]
+    steps: str
 
 
 @dataclass(frozen=True)
 class Window:
-    """What a page shows: `span` on its own axis, `steps` for the others; None: all, or that nothing tells."""
+    """What a page shows: `span` on its own axis, `steps` for the others; None is everything, or not known."""
 
     span: tuple[int, int] | None = None
     steps: Span | None = None
 
-    def told(self) -> dict[str, Any]:
-        """For the browser: what belongs into the address of this page, and into those of others."""
-        steps = {"steps": written(self.steps)} if self.steps else {}
+    def state(self) -> WindowState:
+        """Return the window as the browser keeps it."""
+        steps = {"steps": steps_text(self.steps)} if self.steps else {}
         own = {"from": str(self.span[0]), "to": str(self.span[1])} if self.span else {}
         return {"own": own | steps, "steps": steps.get("steps", "")}
 
 
 @dataclass(frozen=True)
 class StepMarks:
-    """Where steps lie on an axis, as points of a line between which both pass evenly."""
+    """Where steps lie on an axis: positions and the steps there, increasing; between two both grow evenly."""
 
-    at: Any
-    steps: Any
+    positions: Floats
+    steps: Floats
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> "StepMarks":
-        """From a `clock` of a room: positions, then steps."""
-        at, steps = (frame.iloc[:, i].to_numpy(float) for i in (0, 1))
-        return cls(at, steps)
+        """Return the marks in the `clock` of a room: a column of positions, then one of steps."""
+        positions, steps = (frame.iloc[:, i].to_numpy(float) for i in (0, 1))
+        return cls(positions, steps)
 
-    def to_steps(self, at: Any) -> Any:
-        """Positions on the axis as steps."""
-        return np.interp(at, self.at, self.steps)
+    def to_steps(self, positions: "Floats | pd.Series[int]") -> Floats:
+        """Return positions on the axis as steps."""
+        at: Floats = np.asarray(positions, float)
+        return np.interp(at, self.positions, self.steps)
 
-    def to_axis(self, steps: Any) -> Any:
-        """Steps as positions on the axis."""
-        return np.interp(steps, self.steps, self.at)
+    def to_positions(self, steps: Floats) -> Floats:
+        """Return steps as positions on the axis."""
+        return np.interp(steps, self.steps, self.positions)
 
-    def within(self, span: Span) -> Span | None:
-        """The steps of a stretch of the axis; None where no step is."""
-        if not len(self.at) or span[1] <= self.at[0] or span[0] >= self.at[-1]:
+    def steps_within(self, span: Span) -> Span | None:
+        """Return the steps in a range of the axis; None where there is no step."""
+        if not len(self.positions) or span[1] <= self.positions[0] or span[0] >= self.positions[-1]:
             return None
-        low, high = self.to_steps(span)
-        return (float(low), float(high)) if high - low > NEAR else None
+        low, high = self.to_steps(np.array(span)).tolist()
+        return (low, high) if high - low > NEAR else None
 
-    def place(self, steps: Span) -> tuple[int, int] | None:
-        """The stretch of the axis that some steps take; None where they are not on it."""
-        if not len(self.at) or steps[1] <= self.steps[0] or steps[0] >= self.steps[-1]:
+    def span_of(self, steps: Span) -> tuple[int, int] | None:
+        """Return the range of the axis that some steps take; None where they are not on it."""
+        if not len(self.positions) or steps[1] <= self.steps[0] or steps[0] >= self.steps[-1]:
             return None
-        low, high = self.to_axis(steps)
+        low, high = self.to_positions(np.array(steps)).tolist()
         return int(low), max(int(low) + 1, int(np.ceil(high)))
 
-    def begins(self) -> list[tuple[int, float]]:
-        """Each step that begins on the axis, and where: one of which more than its begin is known."""
+    def starts(self) -> list[tuple[int, float]]:
+        """Return each step that starts on the axis, and where; steps of which only the start is known are left out."""
         number, following = np.floor(self.steps[:-1]), self.steps[1:]
         inside = np.flatnonzero((following > self.steps[:-1]) & (following <= number + 1))
         _, first = np.unique(number[inside], return_index=True)
-        return [(int(number[i]), float(self.at[i])) for i in inside[first]]
+        return [(int(number[i]), float(self.positions[i])) for i in inside[first]]
 
 
-def window_of(query: dict[str, str], span: tuple[int, int] | None, marks: StepMarks) -> Window:
-    """The window that an address asks for: by the page's own axis, else by steps."""
+def window_of(query: Query, span: tuple[int, int] | None, marks: StepMarks) -> Window:
+    """Return the window that an address asks for: by the page's own axis, else by steps."""
     if span:
-        return Window(span, marks.within(span))
-    steps = read(query.get("steps", ""))
-    return Window(marks.place(steps) if steps else None, steps)
+        return Window(span, marks.steps_within(span))
+    steps = parse_steps(query.get("steps", ""))
+    return Window(marks.span_of(steps) if steps else None, steps)
 
 
-def without_window(query: Mapping[str, str]) -> dict[str, str]:
-    """A query but for its window."""
-    return {name: value for name, value in query.items() if name not in OWN}
+def without_window(query: Mapping[str, str]) -> Query:
+    """Return a query without its window."""
+    return {name: value for name, value in query.items() if name not in WINDOW_NAMES}
 
 
-def kept(query: dict[str, str], shown: dict[str, Any]) -> dict[str, str]:
-    """A query with the window that is in sight: a zoom is written into the address bar behind the back of Dash, whose
-    own idea of the address is that of before.
+def own_window(query: Mapping[str, str]) -> Query:
+    """Return only the window of a query."""
+    return {name: value for name, value in query.items() if name in WINDOW_NAMES}
+
+
+def with_window(query: Query, shown: WindowState) -> Query:
+    """Return a query with the window that is shown.
+
+    A zoom changes the address bar without Dash, whose own copy of the address is still the one before the zoom.
     """
-    own: dict[str, str] = shown["own"]
-    return without_window(query) | own
+    return without_window(query) | shown["own"]
 
 
-def read(text: str) -> Span | None:
-    """`5`, `5-7` or `5.25-6.7`; None of anything else. An end without a fraction is that whole step's."""
-    found = STEPS.fullmatch(text.strip())
-    if not found:
+def window_state(data: object) -> WindowState:
+    """Return the window that the browser keeps."""
+    own = data.get("own") if isinstance(data, dict) else None
+    texts = {str(name): str(value) for name, value in own.items()} if isinstance(own, dict) else {}
+    return WindowState(own=texts, steps=texts.get("steps", ""))
+
+
+def parse_steps(text: str) -> Span | None:
+    """Return the range in `5`, `5-7` or `5.25-6.7`, else None. An end without a fraction includes that whole step."""
+    match = STEPS.fullmatch(text.strip())
+    if not match:
         return None
-    last = found[2] or found[1]
-    low, high = float(found[1]), float(last) if "." in last else float(last) + 1
+    last = match[2] or match[1]
+    low, high = float(match[1]), float(last) if "." in last else float(last) + 1
     return (low, high) if low < high else None
 
 
-def written(steps: Span) -> str:
-    """As `read` takes it."""
+def steps_text(steps: Span) -> str:
+    """Return a range of steps as `parse_steps` reads it."""
     low, high = steps
     first = f"{low:.3f}".rstrip("0").rstrip(".")
     last = f"{round(high) - 1}" if abs(high - round(high)) < NEAR and round(high) > low else f"{high:.3f}"

@@ -1,13 +1,14 @@
-"""Files dropped onto the page: kept apart until the server ends, and opened as dashboards of their own.
+"""Files that are dropped onto the page: kept apart until the server ends, and opened as dashboards of their own.
 
-`PUT /drop/SET/NAME` keeps a file, `POST /drop/SET` reads what the set holds and tells where it opens: /open/SET/.
+`PUT /drop/SET/NAME` stores a file, `POST /drop/SET` analyses the files of a set and answers where its dashboard is:
+/open/SET/.
 """
 
 import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from werkzeug.wsgi import get_input_stream
 
@@ -15,63 +16,66 @@ from analyzers.errors import InputError, WorkbenchError
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
-from workbench.web.access import WSGI, refused
+from workbench.web.access import refuse
 from workbench.web.app import make_app
 from workbench.web.served_run import served_run
 
 MOST_BYTES = 2 << 30
-"""Of all dropped files together."""
+"""The limit of all dropped files together."""
 MOST_SETS = 16
 CHUNK = 1 << 20
 HEADER = ("HTTP_X_WORKBENCH", "drop")
-"""A page elsewhere cannot send it without being asked first, which nobody answers."""
+"""A browser lets a foreign page send this header only after asking this server, which never agrees."""
 
 
 class Uploads:
-    """A WSGI application: `main`, and beside it whatever is dropped onto it. Files are kept in `folder`.
+    """A WSGI application: `main`, and beside it a dashboard for each set of files dropped onto it, kept in `folder`.
 
-    `beside` are applications that are open from the start, under names that no dropped set can have. `trusted`: those
-    who drop may read the files of this machine anyway.
+    `beside` are applications that are open from the start, under names that no dropped set can have. `trusted`: whoever
+    can reach the page may read the files of this machine anyway.
     """
 
     def __init__(
         self,
-        main: WSGI,
+        main: WSGIApplication,
         folder: Path,
         options: Options,
-        beside: Mapping[str, WSGI] | None = None,
+        beside: Mapping[str, WSGIApplication] | None = None,
         *,
         trusted: bool = True,
     ) -> None:
         self._main, self._folder, self._options, self._trusted = main, folder, options, trusted
-        self._opened: dict[str, WSGI] = {**(beside or {})}
+        self._opened: dict[str, WSGIApplication] = {**(beside or {})}
 
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request, by the application that its path names."""
         path = environ.get("PATH_INFO", "/")
-        if found := re.match(r"/open/(\d{1,40}|[ab])(/.*)", path):
-            return self._enter(found[1], found[2], environ, start_response)
-        if found := re.fullmatch(r"/drop/(\d{1,40})(?:/([^/]{1,200}))?", path):
-            return self._answer(found[1], found[2], environ, start_response)
+        if match := re.match(r"/open/(\d{1,40}|[ab])(/.*)", path):
+            return self._enter(match[1], match[2], environ, start_response)
+        if match := re.fullmatch(r"/drop/(\d{1,40})(?:/([^/]{1,200}))?", path):
+            return self._answer(match[1], match[2], environ, start_response)
         return self._main(environ, start_response)
 
-    def _enter(self, name: str, path: str, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    def _enter(self, name: str, path: str, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if name not in self._opened:
-            return told(
-                start_response, {"error": "nothing is open here", "hint": "drop the file again"}, "404 Not Found"
+            return answer(
+                start_response, {"error": "no dashboard is open here", "hint": "drop the file again"}, "404 Not Found"
             )
         inner = environ | {"SCRIPT_NAME": f"{environ.get('SCRIPT_NAME', '')}/open/{name}", "PATH_INFO": path}
         return self._opened[name](inner, start_response)
 
-    def _answer(self, name: str, file: str | None, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    def _answer(
+        self, name: str, file: str | None, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
         if environ.get(HEADER[0]) != HEADER[1]:
-            return refused(start_response, "not sent by the page")
+            return refuse(start_response, "not sent by the page")
         try:
-            return told(start_response, self._take(name, file, environ))
+            return answer(start_response, self._take(name, file, environ))
         except WorkbenchError as error:
-            return told(start_response, {"error": error.message, "hint": error.hint}, "422 Unprocessable Content")
+            return answer(start_response, {"error": error.message, "hint": error.hint}, "422 Unprocessable Content")
 
-    def _take(self, name: str, file: str | None, environ: dict[str, Any]) -> dict[str, str]:
-        """Keep a file, or open the set that was kept.
+    def _take(self, name: str, file: str | None, environ: WSGIEnvironment) -> dict[str, str]:
+        """Store a file, or open the set that was stored.
 
         Raises:
             WorkbenchError: It is too large, or of no known kind.
@@ -84,11 +88,11 @@ class Uploads:
         self._opened[name] = make_app(served, f"/open/{name}/").server
         return {"at": f"/open/{name}/"}
 
-    def _keep(self, name: str, file: str, environ: dict[str, Any]) -> None:
-        """Write the body to a file of the set, within the limits."""
+    def _keep(self, name: str, file: str, environ: WSGIEnvironment) -> None:
+        """Write the body of a request to a file of the set, within the limits."""
         home = self._folder / name
         if not home.exists() and len(list(self._folder.iterdir())) >= MOST_SETS:
-            raise InputError("too much has been dropped here", "start the server again")
+            raise InputError(f"{MOST_SETS} sets of files are open already", "start the server again")
         taken = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
         if int(environ.get("CONTENT_LENGTH") or 0) > MOST_BYTES - taken:
             raise InputError(f"{file} is too large to drop", "open it by its path: workbench serve PATH")
@@ -100,10 +104,11 @@ class Uploads:
 
 
 def safe(name: str) -> str:
-    """A file name that stays in its folder; what ranks and kinds are told by survives."""
+    """Return a file name that stays in its folder; the parts that name rank and kind of a file survive."""
     return re.sub(r"[^\w.-]", "_", name).lstrip(".") or "dropped"
 
 
-def told(start_response: Any, content: dict[str, str], status: str = "200 OK") -> Iterable[bytes]:
+def answer(start_response: StartResponse, content: dict[str, str], status: str = "200 OK") -> Iterable[bytes]:
+    """Answer with JSON."""
     start_response(status, [("Content-Type", "application/json"), ("X-Content-Type-Options", "nosniff")])
     return [json.dumps(content).encode()]

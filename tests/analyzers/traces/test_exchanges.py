@@ -9,7 +9,7 @@ from analyzers import traces
 from analyzers.traces.across.traffic import traffic
 from analyzers.traces.structs import AllToAll
 from workbench.present.tables.trace import bytes_sent
-from workbench.web.components.timing import traffic as drawn
+from workbench.web.components.rank_charts import bytes_sent as drawn
 
 RANKS = 3
 PARTS = {0: [1, 2, 5], 1: [4, 0, 4], 2: [0, 3, 5]}

@@ -11,7 +11,7 @@ from analyzers.traces.across.straggler_causes import Cause
 from analyzers.traces.columns.phases import HOST_PHASES
 from analyzers.traces.findings.stragglers import REASONS
 from workbench.present.tables.trace import time_by_rank
-from workbench.web.components.timing import labels
+from workbench.web.components.rank_charts import bar_names
 
 MS = 1_000_000
 
@@ -148,4 +148,4 @@ def test_recordings_of_two_moments_are_told_apart(maker):
     assert "30.0 ms of 30.0 ms" in finding.why
     assert finding.evidence[0].text.startswith("rank 0, device 0, step 10: span 40.0 ms")
     assert [row[2] for row in time_by_rank(report.data.ranks).rows] == ["5", "10"]
-    assert labels(report.data.ranks) == ["rank 0, step 5", "rank 0, step 10"]
+    assert bar_names(report.data.ranks) == ["rank 0, step 5", "rank 0, step 10"]

@@ -1,1 +1,1 @@
-"""Pure functions from results to what Dash draws."""
+"""The parts that pages are made of: charts, tables, links and the verdict."""

@@ -1,17 +1,17 @@
-"""Who stands where: ranks down, collectives across."""
+"""The state of each collective on each rank: ranks down, collectives across."""
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.colours import COLLECTIVE_SIGNS, COLLECTIVE_STATES
-from workbench.web.components.figure import ABOVE, PLAIN, key
+from workbench.web.components.figure import ABOVE, PLAIN, legend_entry
 
 FEW = 30
-"""Collectives beside each other, of which each has room for a larger sign."""
+"""So many collectives side by side leave room for a larger sign in each cell."""
 
 
-def matrix(frame: pd.DataFrame) -> go.Figure:
-    """Ranks down, collectives across; colour and sign tell the state."""
+def collective_matrix(frame: pd.DataFrame) -> go.Figure:
+    """Return a heat map of `hangs.views.matrix`; colour and sign show the state."""
     states = list(COLLECTIVE_STATES)
     codes = frame.map(lambda state: states.index(state) if state in states else len(states) - 1)
     scale = [(edge / len(states), COLLECTIVE_STATES[s]) for i, s in enumerate(states) for edge in (i, i + 1)]
@@ -24,7 +24,7 @@ def matrix(frame: pd.DataFrame) -> go.Figure:
             texttemplate="%{text}",
             textfont={"size": 15 if frame.shape[1] <= FEW else 11},
             customdata=frame.to_numpy(),
-            hovertemplate="%{y} %{x}: %{customdata}<extra></extra>",
+            hovertemplate="%{y}, collective %{x}: %{customdata}<extra></extra>",
             zmin=0,
             zmax=len(states),
             colorscale=scale,
@@ -34,9 +34,9 @@ def matrix(frame: pd.DataFrame) -> go.Figure:
         ),
         layout=PLAIN,
     )
-    for state in (one for one in states if one and (frame == one).to_numpy().any()):
-        figure.add_trace(key(f"{COLLECTIVE_SIGNS[state]}  {state}", COLLECTIVE_STATES[state]))
+    for state in (name for name in states if name and (frame == name).to_numpy().any()):
+        figure.add_trace(legend_entry(f"{COLLECTIVE_SIGNS[state]}  {state}", COLLECTIVE_STATES[state]))
     figure.update_layout(showlegend=True, legend=ABOVE)
     # Plotly would take #3 for a number.
-    figure.update_layout(xaxis={"type": "category"}, yaxis={"autorange": "reversed"})
-    return figure.update_layout(height=120 + 26 * len(frame))
+    figure.update_layout(xaxis={"type": "category", "title": "collective"}, yaxis={"autorange": "reversed"})
+    return figure.update_layout(height=140 + 26 * len(frame))

@@ -1,47 +1,50 @@
-"""Two runs: what a step's time and a peak's memory gained and lost, and series of both on one axis."""
+"""Two runs: how the time of a step and the memory at the peak changed, and series of both on one axis."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from analyzers.words import duration, size
+from analyzers.words import duration_ns, size
 from workbench.colours import CATEGORIES
-from workbench.present.tables.comparison import signed
-from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, plain
+from workbench.present.tables.comparison import Formatter, signed
+from workbench.web.components.figure import ABOVE, PLAIN, FigurePart, byte_ticks, duration_ticks, plain
 
 MORE, LESS, WHOLE = CATEGORIES["communication"], CATEGORIES["parameters"], CATEGORIES["workspace"]
-"""More is worse in all that is compared here; the sign of the number tells the same as the colour."""
+"""More is worse in all that is compared here; the sign of each number says the same as its colour."""
 SIDES = {"a": CATEGORIES["parameters"], "b": CATEGORIES["gradients"]}
 DASHES = {"a": "dot", "b": "solid"}
 BARS, NAME = 20, 34
 ROW_PX = 26
 
-Told = Callable[[Any], str]
 
-
-def of_bytes(parts: Sequence[tuple[str, float]], ends: tuple[int, int]) -> go.Figure:
-    """A waterfall of bytes, with ticks in their units."""
+def bytes_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[int, int]) -> go.Figure:
+    """Return a waterfall of bytes."""
     return waterfall(parts, ends, size).update_xaxes(**byte_ticks(max(ends)))
 
 
-def of_time(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
-    """A waterfall of seconds."""
-    return waterfall(parts, ends, duration).update_xaxes(title="seconds")
+def seconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
+    """Return a waterfall of durations in seconds."""
+    scaled = [(name, change * 1e9) for name, change in parts]
+    return nanoseconds_waterfall(scaled, (ends[0] * 1e9, ends[1] * 1e9))
 
 
-def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], told: Told) -> go.Figure:
-    """From the whole of the first run to that of the second, a bar a part: each begins where the one above ends."""
+def nanoseconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
+    """Return a waterfall of durations in nanoseconds."""
+    return waterfall(parts, ends, duration_ns).update_xaxes(**duration_ticks(0, max(ends)))
+
+
+def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], text: Formatter) -> go.Figure:
+    """Return the steps from the total of run a to that of run b: each bar starts where the one above ends."""
     shown, rest = parts[:BARS], sum(change for _, change in parts[BARS:])
-    bars = [*shown, *([("all others", rest)] if rest else [])]
+    bars = [*shown, *([("everything else", rest)] if rest else [])]
     figure = go.Figure(
         go.Waterfall(
             orientation="h",
             measure=["absolute", *("relative" for _ in bars), "total"],
             y=["a", *(short(name) for name, _ in bars), "b"],
             x=[ends[0], *(change for _, change in bars), 0],
-            text=[told(ends[0]), *(signed(change, told) for _, change in bars), told(ends[1])],
+            text=[text(ends[0]), *(signed(change, text) for _, change in bars), text(ends[1])],
             textposition="auto",
             increasing={"marker": {"color": MORE}},
             decreasing={"marker": {"color": LESS}},
@@ -52,18 +55,18 @@ def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], tol
         ),
         layout=PLAIN,
     )
-    return rows_of(figure, len(bars) + 2)
+    return with_rows(figure, len(bars) + 2)
 
 
-def changes(rows: Sequence[tuple[str, float]], told: Told) -> go.Figure:
-    """The largest changes as bars to the left and to the right of nothing."""
+def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
+    """Return the largest changes as bars, to the left where something shrank and to the right where it grew."""
     shown = rows[:BARS]
     figure = go.Figure(
         go.Bar(
             orientation="h",
             y=[f"{i + 1}. {short(name)}" for i, (name, _) in enumerate(shown)],
             x=[change for _, change in shown],
-            text=[signed(change, told) for _, change in shown],
+            text=[signed(change, text) for _, change in shown],
             textposition="auto",
             customdata=[plain(name) for name, _ in shown],
             marker={"color": [MORE if change > 0 else LESS for _, change in shown]},
@@ -72,29 +75,30 @@ def changes(rows: Sequence[tuple[str, float]], told: Told) -> go.Figure:
         ),
         layout=PLAIN,
     )
-    return rows_of(figure, len(shown))
+    return with_rows(figure, len(shown))
 
 
 def short(name: str) -> str:
-    """Names of kernels are long, and what tells them apart stands at either end."""
-    text = name if len(name) <= NAME else f"{name[: NAME // 2]} … {name[3 - NAME // 2 :]}"
-    return plain(text)
+    """Return a name without its middle: what tells long names of kernels apart is at either end."""
+    shown = name if len(name) <= NAME else f"{name[: NAME // 2]} … {name[3 - NAME // 2 :]}"
+    return plain(shown)
 
 
-def rows_of(figure: go.Figure, rows: int) -> go.Figure:
+def with_rows(figure: go.Figure, rows: int) -> go.Figure:
+    """Return a figure as high as its rows, with room for the numbers beside the longest bar."""
     return figure.update_layout(
         yaxis={"autorange": "reversed", "automargin": True},
-        margin={"l": 10, "r": 70},  # what is told beside a bar that ends at the edge
+        margin={"l": 10, "r": 70},
         height=80 + ROW_PX * rows,
         uniformtext={"minsize": 10, "mode": "show"},
     )
 
 
-def side_by_side(series: Mapping[str, "pd.Series[float]"], unit: str) -> go.Figure:
-    """A line for each run by step; line style tells them apart as colour does."""
+def both_runs(series: Mapping[str, "pd.Series[float]"], axis: FigurePart) -> go.Figure:
+    """Return a line for each run over the steps; the line style tells them apart as well as the colour."""
     figure = go.Figure(layout=PLAIN)
     for name, values in series.items():
         line = {"color": SIDES[name], "dash": DASHES[name]}
         figure.add_trace(go.Scatter(x=values.index, y=values, name=f"run {name}", line=line))
-    layout = {"xaxis": {"title": "step"}, "yaxis": {"title": unit}, "height": 300, "hovermode": "x unified"}
+    layout = {"xaxis": {"title": "step"}, "yaxis": axis, "height": 300, "hovermode": "x unified"}
     return figure.update_layout(showlegend=True, legend=ABOVE, **layout)

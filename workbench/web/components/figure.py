@@ -2,82 +2,97 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from math import inf
-from typing import Any, TypeAlias
+from math import ceil, floor, log10
+from typing import Any, TypeAlias, TypedDict
 
 import plotly.graph_objects as go
 from dash import dcc, html
 
-from analyzers.words import size
+from analyzers.words import size, tick_durations
 from workbench.console import clean
 
+FigurePart = dict[str, object]
+"""A trace, an axis or a layout as Plotly's script reads it."""
+Figure: TypeAlias = go.Figure | FigurePart
+"""A plain dictionary where it is drawn at each zoom: Plotly's own classes check every number, which takes longer."""
+
+
+class DurationTicks(TypedDict):
+    """Ticks of an axis: positions, and their texts."""
+
+    tickvals: list[float]
+    ticktext: list[str]
+
+
 GRID = {"gridcolor": "rgba(128,128,128,0.25)", "zerolinecolor": "rgba(128,128,128,0.5)"}
-PLAIN: dict[str, Any] = {
+MARGIN = {"l": 70, "r": 10, "t": 30, "b": 40}
+PLAIN: FigurePart = {
     "template": {"layout": {"xaxis": GRID, "yaxis": GRID}},
     "paper_bgcolor": "rgba(0,0,0,0)",
     "plot_bgcolor": "rgba(0,0,0,0)",
     "font": {"color": "#7a7a7a"},
-    "margin": {"l": 70, "r": 10, "t": 30, "b": 40},
+    "margin": MARGIN,
 }
-
-Figure: TypeAlias = go.Figure | dict[str, Any]
-"""As a dictionary where it is drawn at each zoom: Plotly's own classes check every number, which takes longer."""
-ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
-"""A legend where it takes nothing of the width."""
+ABOVE: FigurePart = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
+"""A legend above the chart, where it takes none of the width."""
 LONGEST = 400
-KEYS = "left and right move it, plus and minus zoom, 0 shows all"
+KEYS = "Arrow keys move it, plus and minus zoom, 0 shows everything."
 BAR: dcc.Graph.Config = {
     "displaylogo": False,
     "modeBarButtonsToRemove": ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"],
 }
-"""Plotly offers to upload a chart, to select points, which leads nowhere here, and to reset the axes twice."""
+"""Buttons that are removed: they upload the chart, select points, which does nothing here, or reset the axes twice."""
+MOST_TICKS = 8
 
 
 def plain(text: object) -> str:
-    """Text of an artefact as text, and not too much of it: Plotly would take tags in it for markup."""
+    """Return text of an artefact, escaped and not too long: Plotly would take tags in it for markup."""
     return escape(clean(text)[:LONGEST], quote=False)
 
 
-def byte_ticks(top: int) -> dict[str, Any]:
-    """Ticks of an axis from 0 to `top` bytes, in the binary units of all other numbers."""
+def byte_ticks(top: int) -> FigurePart:
+    """Return the ticks of an axis from 0 to `top` bytes, in the binary units of all other numbers."""
     every = 1 << max(0, (max(top, 1) - 1).bit_length() - 3)  # a power of two of which four to eight fit
     at = range(0, top + every, every)
     return {"tickvals": [*at], "ticktext": [size(count) for count in at]}
 
 
-def figure_of(traces: Sequence[Any], layout: Mapping[str, Any]) -> dict[str, Any]:
-    """A figure as Plotly's script takes it."""
+def duration_ticks(low_ns: float, high_ns: float) -> DurationTicks:
+    """Return the ticks of an axis in nanoseconds, labelled in ns, µs, ms or s, from `low_ns` to `high_ns`.
+
+    Plotly itself would write "100M" for 100 ms.
+    """
+    every = tick_distance(high_ns - low_ns)
+    at = [number * every for number in range(ceil(low_ns / every), floor(high_ns / every) + 1)]
+    return {"tickvals": at, "ticktext": tick_durations(at, every, high_ns - low_ns)}
+
+
+def tick_distance(length: float) -> float:
+    """Return 1, 2 or 5 times a power of ten, so that at most `MOST_TICKS` ticks fit into a length."""
+    if length <= 0:
+        return 1.0
+    magnitude: float = 10.0 ** floor(log10(length / MOST_TICKS))
+    return next(factor * magnitude for factor in (1, 2, 5, 10) if length / (factor * magnitude) <= MOST_TICKS)
+
+
+def figure_of(traces: Sequence[Mapping[str, object]], layout: Mapping[str, object]) -> FigurePart:
+    """Return a figure as Plotly's script reads it."""
     return {"data": [*traces], "layout": {**PLAIN, **layout}}
 
 
-def key(name: str, colour: str) -> go.Scatter:
-    """An entry of the legend for what is told by colour in a heat map, which has no legend of its own."""
+def legend_entry(name: str, colour: str) -> go.Scatter:
+    """Return an entry of the legend for a colour of a heat map, which has no legend of its own."""
     return go.Scatter(
         x=[None], y=[None], mode="markers", name=name, marker={"color": colour, "symbol": "square", "size": 11}
     )
 
 
 def drawn(name: str, figure: Figure, label: str, *, zooms: bool = False) -> html.Figure:
-    """A figure under `id=name`. A screen reader tells the label; the numbers stand in a table beside it.
+    """Return a figure under `id=name`. A screen reader reads the label; a table beside it has the numbers.
 
-    One that `zooms` also does so by keys, once it has the focus.
+    A figure that `zooms` does so by mouse, and by keys once it has the focus.
     """
     spoken: dict[str, Any] = {"role": "group", "aria-label": label}
     if zooms:
-        spoken |= {"aria-label": f"{label}; {KEYS}", "data-zooms": "", "tabIndex": 0}
+        spoken |= {"aria-label": f"{label}. {KEYS}", "data-zooms": "", "tabIndex": 0}
     return html.Figure(dcc.Graph(id=name, figure=figure, config=BAR), **spoken)
-
-
-Span = tuple[float, float]
-ALL = (-inf, inf)
-
-
-def zoomed(relayout: dict[str, Any] | None) -> Span | None:
-    """The stretch of the axis that a zoom shows. Plotly spells one dragged, set by code and reset in three ways."""
-    change = relayout or {}
-    if "xaxis.range[0]" in change:
-        return float(change["xaxis.range[0]"]), float(change["xaxis.range[1]"])
-    if "xaxis.range" in change:
-        low, high = map(float, change["xaxis.range"])
-        return low, high
-    return ALL if "xaxis.autorange" in change else None

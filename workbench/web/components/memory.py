@@ -1,38 +1,33 @@
-"""Memory: over time, as a tree, and by rank."""
+"""Charts of one snapshot: memory over time, as a tree, by category, and by rank."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from analyzers.words import size
+from analyzers.words import quantity, size
 from workbench.colours import CATEGORIES, STATUSES, nth_colour, text_colour
-from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, plain
+from workbench.web.components.figure import ABOVE, MARGIN, PLAIN, FigurePart, byte_ticks, figure_of, plain
 
-UNSAID, DIMMED = "#c9ced6", "#eceef1"
+NO_CATEGORY, DIMMED = "#c9ced6", "#eceef1"
 ROOM = 0.06
-"""Of the width of a timeline, for the name of a step."""
+"""The part of a timeline's width that the name of a step takes."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 STACK, LINE = 16, 110
 """Lines and columns of a stack that a hover shows."""
 
+StepStarts = Sequence[tuple[int, float]]
+"""Steps, and the entries with which they start."""
 
-Begins = Sequence[tuple[int, float]]
-"""Steps, and the entries with which they begin."""
 
-
-def timeline(frame: pd.DataFrame, parts: Mapping[str, str], begins: Begins, cursor: int) -> dict[str, Any]:
-    """Stacked memory over trace entries, marked as `over_entries` does.
-
-    `parts` are the columns to stack, each with its colour.
-    """
+def timeline(frame: pd.DataFrame, parts: Mapping[str, str], starts: StepStarts, cursor: int) -> FigurePart:
+    """Return stacked memory over trace entries; `parts` are the columns to stack, each with its colour."""
     layers = [layer(name, frame, colour) for name, colour in parts.items() if frame[name].any()]
-    return figure_of(layers, over_entries(frame, begins, cursor))
+    return figure_of(layers, timeline_layout(frame, starts, cursor))
 
 
-def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], begins: Begins, cursor: int) -> dict[str, Any]:
-    """What each rank had allocated, a line a rank: the one that is looked at in front and filled."""
+def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], starts: StepStarts, cursor: int) -> FigurePart:
+    """Return what each rank had allocated, a line for each rank; the one of this page is in front and filled."""
     lines = [
         {
             "type": "scatter",
@@ -45,14 +40,14 @@ def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], begins: 
         for i, (name, other) in enumerate(others.items())
     ]
     mine = layer("this rank", frame.assign(**{"this rank": frame["allocated"]}), nth_colour(0))
-    return figure_of([*lines, mine], over_entries(frame, begins, cursor))
+    return figure_of([*lines, mine], timeline_layout(frame, starts, cursor))
 
 
-def over_entries(frame: pd.DataFrame, begins: Begins, cursor: int) -> dict[str, Any]:
-    """The layout of a timeline; the peak, each failed allocation, the cursor and the begin of each step are marked."""
-    begins = apart(begins, float(frame["entry"].max() - frame["entry"].min()) if len(frame) else 0.0)
+def timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: int) -> FigurePart:
+    """Return a layout that marks the peak, each failed allocation, the cursor and the start of each step."""
+    starts = with_room(starts, float(frame["entry"].max() - frame["entry"].min()) if len(frame) else 0.0)
     return {
-        "xaxis": {"title": {"text": "trace entry"}},
+        "xaxis": {"title": {"text": "trace entry (allocator event)"}},
         "yaxis": {"rangemode": "tozero", **byte_ticks(int(frame["allocated"].max()) if len(frame) else 0)},
         "legend": {**ABOVE, "y": 1.07},  # above the names of the steps
         "showlegend": True,
@@ -60,14 +55,15 @@ def over_entries(frame: pd.DataFrame, begins: Begins, cursor: int) -> dict[str, 
         "uirevision": "timeline",
         "shapes": [
             *(mark(entry, STATUSES["error"]) for entry in frame["entry"][frame["oom"] > 0]),
-            mark(cursor, "#7a7a7a") | {"line": {"color": "#7a7a7a", "dash": "dot"}},
-            *(mark(entry, "rgba(128,128,128,0.4)") for _, entry in begins),
+            mark(cursor, "#7a7a7a", "dot"),
+            *(mark(entry, "rgba(128,128,128,0.4)") for _, entry in starts),
         ],
-        "annotations": [*([peak(frame)] if len(frame) else []), *(begin(*step) for step in begins)],
+        "annotations": [*([peak(frame)] if len(frame) else []), *(step_name(*start) for start in starts)],
     }
 
 
-def layer(name: str, frame: pd.DataFrame, colour: str) -> dict[str, Any]:
+def layer(name: str, frame: pd.DataFrame, colour: str) -> FigurePart:
+    """Return one column as a layer of the stack."""
     return {
         "type": "scatter",
         "x": frame["entry"].tolist(),
@@ -79,55 +75,58 @@ def layer(name: str, frame: pd.DataFrame, colour: str) -> dict[str, Any]:
     }
 
 
-def begin(step: int, entry: float) -> dict[str, Any]:
-    """Above the picture, where nothing else is written."""
-    text = {"text": f"step {step}", "showarrow": False, "xanchor": "left", "font": {"size": 10}}
-    return {"x": entry, "y": 1, "yref": "paper", "yanchor": "bottom"} | text
+def step_name(step: int, entry: float) -> FigurePart:
+    """Return the name of a step, above the chart where nothing else is written."""
+    text: FigurePart = {"text": f"step {step}", "showarrow": False, "xanchor": "left", "font": {"size": 10}}
+    return text | {"x": entry, "y": 1, "yref": "paper", "yanchor": "bottom"}
 
 
-def apart(begins: Begins, span: float) -> Begins:
-    """Those that there is room to name: a step that begins close behind another is left out."""
+def with_room(starts: StepStarts, span: float) -> StepStarts:
+    """Return the steps that there is room to name: one that starts close behind another is left out."""
     kept: list[tuple[int, float]] = []
-    for step, entry in begins:
+    for step, entry in starts:
         if not kept or entry - kept[-1][1] > ROOM * span:
             kept.append((step, entry))
     return kept
 
 
-def mark(entry: float, colour: str) -> dict[str, Any]:
-    return {"type": "line", "x0": entry, "x1": entry, "y0": 0, "y1": 1, "yref": "paper", "line": {"color": colour}}
+def mark(entry: float, colour: str, dash: str = "solid") -> FigurePart:
+    """Return a vertical line at an entry."""
+    line = {"color": colour, "dash": dash}
+    return {"type": "line", "x0": entry, "x1": entry, "y0": 0, "y1": 1, "yref": "paper", "line": line}
 
 
-def peak(frame: pd.DataFrame) -> dict[str, Any]:
+def peak(frame: pd.DataFrame) -> FigurePart:
+    """Return the mark of the highest point."""
     top = frame.iloc[int(frame["allocated"].to_numpy().argmax())]
     return {"x": int(top["entry"]), "y": int(top["allocated"]), "text": "▼ peak", "showarrow": False, "yshift": 10}
 
 
 def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
-    """A tree of `memory.views.tree`; a last level names a category by its colour.
+    """Return a tree of `memory.views.tree` as an icicle chart; on the last level the colour is the category.
 
-    A click on a node leads to the node in the first of its custom data: to itself, and to `up` from the widest. What
-    has not `find` in it is grey.
+    A click on a node leads to the node in its first custom datum: itself, or `up` from the root. Nodes whose path does
+    not contain `find` are grey.
     """
     total = int(frame["bytes"][frame["parent"] < 0].sum())
     paths = [[plain(name) for name in path] for path in frame["path"]]
-    colours = [UNSAID, *(shade(name, path, find) for name, path in zip(frame["name"], paths, strict=True))]
+    colours = [NO_CATEGORY, *(node_colour(name, path, find) for name, path in zip(frame["name"], paths, strict=True))]
     figure = go.Figure(
         go.Icicle(
             ids=["all", *map(str, frame["node"])],
-            labels=[f"{size(total)} alive", *(path[-1] for path in paths)],
+            labels=[f"{size(total)} live", *(path[-1] for path in paths)],
             parents=["", *("all" if parent < 0 else str(parent) for parent in frame["parent"])],
             values=[total, *frame["bytes"]],
             customdata=[
                 [up, "", ""],
-                *zip(frame["node"], map(held, frame["bytes"], frame["blocks"]), map(told, paths), strict=True),
+                *zip(frame["node"], map(amount, frame["bytes"], frame["blocks"]), map(path_text, paths), strict=True),
             ],
             marker={"colors": colours, "line": {"width": 1, "color": "rgba(0,0,0,0.3)"}},
             leaf={"opacity": 1},
             branchvalues="total",
             tiling={"orientation": "v"},
             textfont={"color": [text_colour(colour) for colour in colours]},
-            hovertemplate="%{customdata[2]}<br>%{customdata[1]}, %{percentRoot} of all<extra></extra>",
+            hovertemplate="%{customdata[2]}<br>%{customdata[1]}, %{percentRoot} of all live memory<extra></extra>",
             maxdepth=5,
         ),
         layout=PLAIN,
@@ -136,8 +135,8 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
     return figure.update_layout(height=340, margin={"l": 0, "r": 0, "t": 10, "b": 10})
 
 
-def category_bars(frame: pd.DataFrame) -> dict[str, Any]:
-    """A bar a category, from `memory.views.categories`, with its bytes beside it."""
+def category_bars(frame: pd.DataFrame) -> FigurePart:
+    """Return a bar for each category of `memory.views.categories`, with its bytes beside it."""
     some = frame[frame["bytes"] > 0].sort_values("bytes", ascending=False)
     bars = {
         "type": "bar",
@@ -153,37 +152,39 @@ def category_bars(frame: pd.DataFrame) -> dict[str, Any]:
     }
     layout = {
         "height": 70 + 24 * len(some),
-        "margin": {**PLAIN["margin"], "l": 120, "r": 70},  # what is told beside the longest bar
+        "margin": {**MARGIN, "l": 120, "r": 70},  # room for the number beside the longest bar
         "xaxis": {"rangemode": "tozero", **byte_ticks(int(some["bytes"].max()) if len(some) else 0)},
         "yaxis": {"autorange": "reversed"},
     }
     return figure_of([bars], layout)
 
 
-def held(count: int, blocks: int) -> str:
-    return f"{size(count)} in {blocks} blocks"
+def amount(count: int, blocks: int) -> str:
+    """Return bytes and blocks of a node."""
+    return f"{size(count)} in {quantity(blocks, 'block')}"
 
 
-def told(path: Sequence[str]) -> str:
-    """The last lines of a path, outermost first, as a hover shows them."""
+def path_text(path: Sequence[str]) -> str:
+    """Return the last lines of a path, outermost first, as a hover shows them."""
     return "<br>".join(name[:LINE] for name in path[-STACK:])
 
 
-def shade(name: str, path: Sequence[str], find: str) -> str:
+def node_colour(name: str, path: Sequence[str], find: str) -> str:
+    """Return the colour of a node: its category's, or grey where it does not match what the reader searches for."""
     if find and not any(find.casefold() in part.casefold() for part in path):
         return DIMMED
-    return CATEGORIES.get(name, UNSAID)
+    return CATEGORIES.get(name, NO_CATEGORY)
 
 
-def ranks(frame: pd.DataFrame) -> go.Figure:
-    """`memory.ranks.matrix` as a heat map: ranks down, categories across, each cell in its bytes."""
-    held = frame[list(CATEGORIES)]
+def rank_matrix(frame: pd.DataFrame) -> go.Figure:
+    """Return `across_ranks.matrix` as a heat map: ranks down, categories across, each cell with its bytes."""
+    amounts = frame[list(CATEGORIES)]
     figure = go.Figure(
         go.Heatmap(
-            z=held.to_numpy(),
-            x=[name.replace("_", " ") for name in held.columns],
+            z=amounts.to_numpy(),
+            x=[name.replace("_", " ") for name in amounts.columns],
             y=[f"rank {rank}, device {device}" for rank, device in zip(frame["rank"], frame["device"], strict=True)],
-            text=[[size(int(count)) for count in row] for row in held.to_numpy()],
+            text=[[size(int(count)) for count in row] for row in amounts.to_numpy()],
             texttemplate="%{text}",
             hovertemplate="%{y}, %{x}: %{text}<extra></extra>",
             colorscale=[(0, "#f2f2f2"), (1, CATEGORIES["parameters"])],

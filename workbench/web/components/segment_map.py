@@ -1,4 +1,4 @@
-"""The segments of an allocator and what fills them."""
+"""The segments of the allocator as rows of cells, each in the colour of the category that fills most of it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -8,29 +8,29 @@ import plotly.graph_objects as go
 
 from analyzers.words import size
 from workbench.colours import CATEGORIES, CATEGORY_LETTERS, text_colour
-from workbench.web.components.figure import ABOVE, PLAIN, key, plain
+from workbench.web.components.figure import ABOVE, PLAIN, legend_entry, plain
 
 LINE = 80
-"""Columns of a frame that a hover shows: its end, where the name is."""
+"""Characters of a frame that a hover shows: its end, where the name is."""
 ROOM = 3
-"""Cells that a letter needs."""
+"""Cells that a letter needs to be readable."""
 
 
-def block_chart(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
-    """The rows of `memory.block_map`, each cell in the colour and with the letter of what fills it most.
+def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
+    """Return the rows of `memory.block_map`, each cell in the colour and with the letter of its largest category.
 
     A click on a cell leads to the address in its custom data: that of its largest block (in the table `blocks`).
     """
     names = ["", *CATEGORIES]
     colours = ["rgba(128,128,128,0.15)", *CATEGORIES.values()]
-    told, addresses = cells_of(frame, blocks)
-    places = [f"{i}: {size(total)}" for i, total in enumerate(frame["bytes"], 1)]
+    hovers, addresses = cell_texts(frame, blocks)
+    names_of_rows = [f"{i}: {size(total)}" for i, total in enumerate(frame["bytes"], 1)]
     figure = go.Figure(
         go.Heatmap(
             z=[[names.index(name) for name in row] for row in frame["owners"]],
-            y=places,
+            y=names_of_rows,
             customdata=addresses,
-            text=told,
+            text=hovers,
             hovertemplate="segment %{y}: %{text}<extra></extra>",
             zmin=0,
             zmax=len(names),
@@ -40,54 +40,54 @@ def block_chart(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
         ),
         layout=PLAIN,
     )
-    figure.add_trace(letters_in(dict(zip(places, frame["owners"], strict=True))))
+    figure.add_trace(letters_in(dict(zip(names_of_rows, frame["owners"], strict=True))))
     for name in CATEGORIES:
         if any(name in row for row in frame["owners"]):
-            figure.add_trace(key(f"{CATEGORY_LETTERS[name]}  {name.replace('_', ' ')}", CATEGORIES[name]))
+            figure.add_trace(legend_entry(f"{CATEGORY_LETTERS[name]}  {name.replace('_', ' ')}", CATEGORIES[name]))
     figure.update_layout(margin={"l": 110, "t": 40}, height=120 + 22 * len(frame), showlegend=True)
     figure.update_layout(legend=ABOVE)
     return figure.update_layout(xaxis={"visible": False}, yaxis={"autorange": "reversed", "showgrid": False})
 
 
-def cells_of(frame: pd.DataFrame, blocks: pd.DataFrame) -> tuple[list[list[str]], list[list[str]]]:
-    """What a hover tells of each cell, and the address that a click on it leads to."""
+def cell_texts(frame: pd.DataFrame, blocks: pd.DataFrame) -> tuple[list[list[str]], list[list[str]]]:
+    """Return what a hover says of each cell, and the address that a click on it leads to."""
     rows = sorted({row for filled in frame["filled"] for row in filled if row >= 0})
     columns = (blocks.loc[rows, name] for name in ("requested", "category", "frame"))
     at = {row: f"{address:#x}" for row, address in zip(rows, blocks.loc[rows, "address"], strict=True)}
-    told = {
-        row: f"{category.replace('_', ' ')}, {size(held)} at {at[row]}<br>{plain(line[-LINE:])}"
-        for row, held, category, line in zip(rows, *columns, strict=True)
+    hovers = {
+        row: f"{category.replace('_', ' ')}, {size(count)} at {at[row]}<br>{plain(line[-LINE:])}"
+        for row, count, category, line in zip(rows, *columns, strict=True)
     }
     addresses = [
         [at[row] if row >= 0 else middle(segment, total, (cell, len(filled))) for cell, row in enumerate(filled)]
         for segment, total, filled in frame[["address", "bytes", "filled"]].itertuples(index=False)
     ]
-    return [[told.get(row, "free") for row in filled] for filled in frame["filled"]], addresses
+    return [[hovers.get(row, "free") for row in filled] for filled in frame["filled"]], addresses
 
 
 def middle(segment: int, total: int, cell: tuple[int, int]) -> str:
-    """The address in the middle of a cell, the nth of so many."""
+    """Return the address in the middle of a cell, given as (number, number of cells)."""
     return f"{segment + (2 * cell[0] + 1) * total // (2 * cell[1]):#x}"
 
 
 def letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
-    """A letter in the middle of each stretch that one category fills, where there is room for one."""
-    found = [
-        (first + (length - 1) / 2, place, CATEGORY_LETTERS[name], text_colour(CATEGORIES[name]))
-        for place, owners in rows.items()
+    """Return a letter in the middle of each stretch that one category fills, where there is room for it."""
+    letters = [
+        (first + (length - 1) / 2, row, CATEGORY_LETTERS[name], text_colour(CATEGORIES[name]))
+        for row, owners in rows.items()
         for name, first, length in stretches(owners)
         if name and length >= ROOM
     ]
-    x, y, text, colours = zip(*found, strict=True) if found else ((),) * 4
+    x, y, text, colours = zip(*letters, strict=True) if letters else ((),) * 4
     return go.Scatter(
         x=x, y=y, text=text, mode="text", textfont={"color": colours, "size": 10}, hoverinfo="skip", showlegend=False
     )
 
 
 def stretches(owners: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """Neighbours that are alike: their name, the place of the first, how many they are."""
+    """Yield each run of equal neighbours: name, index of the first, and length."""
     first = 0
-    for name, alike in groupby(owners):
-        length = len(list(alike))
+    for name, group in groupby(owners):
+        length = len(list(group))
         yield name, first, length
         first += length

@@ -1,44 +1,43 @@
-"""Memory of a trace's devices over time."""
-
-from typing import Any
+"""Memory of the traced devices over time."""
 
 import pandas as pd
 
 from analyzers.words import size
 from workbench.colours import nth_colour
-from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, figure_of, plain
-from workbench.web.components.timing import LANES_PX, time_ticks
+from workbench.web.components.event_chart import LANES_PX
+from workbench.web.components.figure import ABOVE, MARGIN, FigurePart, byte_ticks, duration_ticks, figure_of, plain
 
 
-def held(frame: pd.DataFrame, window: tuple[int, int]) -> dict[str, Any]:
-    """What each device of `traces.views.memory` had allocated, filled, and what it had reserved, dashed."""
-    lines = []
-    for number, (name, mine) in enumerate(frame.groupby("where", sort=False)):
+def memory_chart(frame: pd.DataFrame, window: tuple[int, int]) -> FigurePart:
+    """Return what each device of `traces.views.memory` had allocated (filled) and reserved (dashed)."""
+    lines: list[FigurePart] = []
+    for number, (name, device) in enumerate(frame.groupby("where", sort=False)):
         colour = nth_colour(number)
-        lines.append(line(f"{name}, allocated", mine, "allocated", colour) | {"fill": "tozeroy"})
-        if mine["reserved"].any():
-            reserved = line(f"{name}, reserved", mine, "reserved", colour)
-            lines.append(reserved | {"line": {**reserved["line"], "dash": "dash"}})
+        lines.append(line(f"{name}, allocated", device, "allocated", colour) | {"fill": "tozeroy"})
+        if device["reserved"].any():
+            lines.append(line(f"{name}, reserved", device, "reserved", colour, dash="dash"))
     layout = {
         "height": 300,
         "showlegend": True,
         "legend": ABOVE,
         "hovermode": "x unified",
-        "margin": {**PLAIN["margin"], "l": LANES_PX},  # a moment is below itself in the picture of the events
-        "xaxis": {"range": list(window), **time_ticks(*window)},
+        # As wide as the chart of the events, so that an instant has the same x in both.
+        "margin": {**MARGIN, "l": LANES_PX},
+        "xaxis": {"range": list(window), "title": {"text": "time from the first event"}, **duration_ticks(*window)},
         "yaxis": {"rangemode": "tozero", **byte_ticks(int(frame[["allocated", "reserved"]].to_numpy().max()))},
     }
     return figure_of(lines, layout)
 
 
-def line(name: str, frame: pd.DataFrame, what: str, colour: str) -> dict[str, Any]:
+def line(name: str, frame: pd.DataFrame, what: str, colour: str, dash: str = "solid") -> FigurePart:
+    """Return one column of the frame as a stepped line."""
     return {
         "type": "scatter",
         "mode": "lines",
         "x": frame["at_ns"].tolist(),
         "y": frame[what].tolist(),
         "name": plain(name),
-        "line": {"shape": "hv", "width": 1.5, "color": colour},
+        "line": {"shape": "hv", "width": 1.5, "color": colour, "dash": dash},
         "customdata": [size(count) for count in frame[what].tolist()],
         "hovertemplate": "%{customdata}",
     }

@@ -1,1 +1,1 @@
-"""One page a question; each is a function from the served run and the address's query to a layout."""
+"""One page for each question: a function from the served run and the query of the address to a layout."""

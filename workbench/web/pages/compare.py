@@ -1,108 +1,128 @@
 """What changed between two runs; `?by=` chooses how memory is grouped, `kind=` what of the traces is listed."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator
 
 import pandas as pd
 from dash import html
+from dash.development.base_component import Component
 
+from analyzers.compare import CompareData
+from analyzers.memory.diff import Diff
 from analyzers.run import Run
 from analyzers.steps import views
-from analyzers.words import duration
+from analyzers.traces.diff.diff import TraceDiff
+from analyzers.words import duration_ns
 from workbench.ask import ROOMS
 from workbench.console import clean
 from workbench.present.tables import comparison
-from workbench.web.components.comparison import changes, of_bytes, of_time, side_by_side
-from workbench.web.components.figure import drawn
-from workbench.web.components.text import choice, table, verdict
-from workbench.web.components.timing import thinned
+from workbench.web.components.comparison import (
+    both_runs,
+    bytes_waterfall,
+    changes,
+    nanoseconds_waterfall,
+    seconds_waterfall,
+)
+from workbench.web.components.figure import FigurePart, drawn
+from workbench.web.components.links import choice
+from workbench.web.components.step_charts import duration_axis, thinned
+from workbench.web.components.text import table, verdict
+from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 
 LISTED = 40
 
 
-def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
-    if "compare" not in served.parts or served.other is None:
-        return html.Div("There is nothing to compare with: open two runs with `workbench compare A B --web`.")
-    data = served.parts["compare"]
+def layout(served: ServedRun, query: Query) -> html.Div:
+    """Return the page."""
+    data = served.rooms.compare
+    if data is None or served.other is None:
+        return html.Div("To compare two runs, start the dashboard with: workbench compare A B --web")
     return html.Div(
         [
             verdict(served.report),
-            html.P(["a: ", named(served.run, "a"), ", b: ", named(served.other, "b")], className="hint"),
-            *step_time(data),
-            *traced(data.traces, query),
-            *memory(data.memory, query),
-            *series(served.run, served.other),
+            html.P(["a: ", run_link(served.run, "a"), ", b: ", run_link(served.other, "b")], className="hint"),
+            *mean_step(data),
+            *(profiled_step(data.traces, query) if data.traces else []),
+            *(peak_memory(data.memory, query) if data.memory else []),
+            *step_series(served.run, served.other),
             *(table(one) for one in (comparison.measures(data), comparison.settings(data)) if one.rows),
         ]
     )
 
 
-def named(run: Run, side: str) -> html.A:
-    """A run by its folder, leading to its own dashboard."""
+def run_link(run: Run, side: str) -> html.A:
+    """Return the folder of a run as a link to its own dashboard."""
     return html.A(clean(run.root), href=f"open/{side}/")
 
 
-def step_time(data: Any) -> Iterator[Any]:
-    """What a mean step of the logs gained and lost."""
+def mean_step(data: CompareData) -> Iterator[Component]:
+    """Yield how the mean step of the logs changed, by phase."""
     if not data.phases:
         return
-    parts = [(one.what, one.change_s) for one in data.phases if one.change_s]
-    whole = (sum(one.a_s for one in data.phases), sum(one.b_s for one in data.phases))
-    yield html.H2("Where the time of a mean step changed")
-    yield drawn("step-change", of_time(parts, whole), "From the mean step of a to that of b, by phase")
+    parts = [(phase.what, phase.change_s) for phase in data.phases if phase.change_s]
+    whole = (sum(phase.a_s for phase in data.phases), sum(phase.b_s for phase in data.phases))
+    yield html.H2("How the mean step changed")
+    yield drawn(
+        "step-change", seconds_waterfall(parts, whole), "From the mean step of run a to that of run b, by phase"
+    )
     yield table(comparison.step_phases(data))
 
 
-def traced(found: Any, query: dict[str, str]) -> Iterator[Any]:
-    """The same of the profiled steps, and the kernels behind it."""
-    if found is None:
-        return
-    parts = [(one.what, one.change_ns / 1e9) for one in found.parts]
-    whole = (found.step_a_ns / 1e9, found.step_b_ns / 1e9)
-    yield html.H2("Where the time of a traced step changed")
-    yield drawn("trace-change", of_time(parts, whole), "From the traced step of a to that of b, by part")
-    yield table(comparison.trace_parts(found))
-    if found.memory:
-        yield table(comparison.device_memory(found, LISTED))
-    if not (kinds := comparison.changed_kinds(found)):
+def profiled_step(diff: TraceDiff, query: Query) -> Iterator[Component | None]:
+    """Yield how the profiled steps changed, and the kernels behind the change."""
+    parts = [(part.what, part.change_ns) for part in diff.parts]
+    figure = nanoseconds_waterfall(parts, (diff.step_a_ns, diff.step_b_ns))
+    yield html.H2("How the profiled step changed")
+    yield drawn("trace-change", figure, "From the profiled step of run a to that of run b, by kind of work")
+    yield table(comparison.trace_parts(diff))
+    if diff.memory:
+        yield table(comparison.device_memory(diff, LISTED))
+    if not (kinds := comparison.changed_kinds(diff)):
         return
     kind = chosen(query, "kind", kinds)
-    rows = [(one.name, one.change_ns / 1e9) for one in found.changes if one.kind == kind]
-    yield choice("kind", [(name, f"by {name}") for name in kinds], kind, query)
-    yield drawn("kernel-change", changes(rows, duration), f"Time a step that each {kind} gained or lost")
-    yield table(comparison.trace_changes(found, kind, LISTED))
+    rows = [(change.name, change.change_ns) for change in diff.changes if change.kind == kind]
+    yield choice("kind", [(name, f"by {name}") for name in kinds], kind, query, "what is listed")
+    yield drawn("kernel-change", changes(rows, duration_ns), f"Time per step that each {kind} gained or lost")
+    yield table(comparison.trace_changes(diff, kind, LISTED))
 
 
-def memory(found: Any, query: dict[str, str]) -> Iterator[Any]:
-    """Who holds more or less at the peak of the fullest device."""
-    if found is None:
-        return
+def peak_memory(diff: Diff, query: Query) -> Iterator[Component | None]:
+    """Yield what holds more or less memory at the peak of the fullest device."""
     by = chosen(query, "by", comparison.GROUPINGS)
-    rows = [(one.what, one.bytes) for one in getattr(found, by) if one.bytes]
-    yield html.H2("Who holds more or less at the peak")
-    yield choice("by", [(name, f"by {name}") for name in comparison.GROUPINGS], by, query)
-    yield drawn("memory-change", of_bytes(rows, (found.a_bytes, found.b_bytes)), f"The peak of a and b, by {by}")
-    yield table(comparison.memory_changes(found, by, LISTED))
+    rows = [(change.what, float(change.bytes)) for change in comparison.GROUPINGS[by](diff) if change.bytes]
+    name = comparison.SINGULAR[by]
+    yield html.H2("How the memory at the peak changed")
+    groupings = [(grouping, f"by {comparison.SINGULAR[grouping]}") for grouping in comparison.GROUPINGS]
+    yield choice("by", groupings, by, query, "how memory is grouped")
+    yield drawn(
+        "memory-change", bytes_waterfall(rows, (diff.a_bytes, diff.b_bytes)), f"From peak a to peak b, by {name}"
+    )
+    yield table(comparison.memory_changes(diff, by, LISTED))
 
 
-def chosen(query: Mapping[str, str], name: str, known: Any) -> str:
-    """What the address names, else the first."""
-    return query[name] if query.get(name) in known else str(known[0])
+def chosen(query: Query, name: str, known: Collection[str]) -> str:
+    """Return what the address names, else the first that is known."""
+    return query[name] if query.get(name) in known else next(iter(known))
 
 
-def series(*runs: Run) -> Iterator[Any]:
-    """Step time and loss of both, step by step."""
-    logs = {side: run.of(*ROOMS["steps"]) for side, run in zip("ab", runs, strict=True)}
-    known = {side: views.series(found) for side, found in logs.items() if found}
-    for column, title, unit in (("dur_s", "Duration of each step", "seconds"), ("loss", "Loss", "loss")):
+def step_series(a: Run, b: Run) -> Iterator[Component]:
+    """Yield step time and loss of both runs, step by step."""
+    logs = {side: run.of(*ROOMS["steps"]) for side, run in (("a", a), ("b", b))}
+    known = {side: views.series(files) for side, files in logs.items() if files}
+    for column, title in (("dur_s", "Duration of each step"), ("loss", "Loss")):
         lines = {side: by_step(frame, column) for side, frame in known.items() if frame[column].notna().any()}
         if lines:
+            axis = series_axis(column, lines)
             yield html.H2(f"{title} in both runs")
-            yield drawn(f"both-{column}", side_by_side(lines, unit), f"{title}, a line a run")
+            yield drawn(f"both-{column}", both_runs(lines, axis), f"{title}, one line for each run")
+
+
+def series_axis(column: str, lines: "dict[str, pd.Series[float]]") -> FigurePart:
+    """Return the y axis of a series: durations, or the loss, which has no unit."""
+    return {"title": "loss"} if column == "loss" else duration_axis(max(float(line.max()) for line in lines.values()))
 
 
 def by_step(frame: pd.DataFrame, column: str) -> "pd.Series[float]":
-    """The highest over ranks at each step: of times the step's own, as all wait for the slowest."""
+    """Return the highest value over ranks at each step: the step takes as long as its slowest rank."""
     highest = frame.dropna(subset=column).groupby("step")[column].max()
     return thinned(highest.to_frame())[column]

@@ -1,46 +1,47 @@
-"""How the run was configured: each key with its value, where that came from and what became of it; `?key=` searches."""
-
-from typing import Any
-from urllib.parse import urlencode
+"""How the run was configured: each key with its value, where it comes from and what became of it; `?key=` searches."""
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from workbench.console import clean
 from workbench.present.table import table as table_of
 from workbench.run_settings import SIGNS, command_words, run_settings
-from workbench.web.components.text import choice, table
-from workbench.web.served_run import ServedRun, asked
+from workbench.web.components.links import choice
+from workbench.web.components.text import table
+from workbench.web.gestures import typed_text
+from workbench.web.query import Query, address, parse_query, search_text
+from workbench.web.served_run import ServedRun
 
-KINDS = ("all keys", "not the default")
+ALL_KEYS, CHANGED_KEYS = "all keys", "changed from the default"
 
 
-def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
+def layout(served: ServedRun, query: Query) -> html.Div:
+    """Return the page."""
     if not served.manifest:
-        return html.Div("This run left no run.json, which tells its configuration.")
-    sought, kind = query.get("key", "")[:100], query.get("show", KINDS[0])
+        return html.Div("This run has no run.json, which would record its configuration.")
+    sought, shown = search_text(query, "key"), query.get("show", ALL_KEYS)
     rows = [
-        (one.key, one.value, one.origin, f"{SIGNS.get(one.cls, '')} {one.cls}", one.reason)
-        for one in run_settings(served.manifest)
-        if kind != KINDS[1] or one.origin != "default"
+        (setting.key, setting.value, setting.origin, f"{SIGNS.get(setting.cls, '')} {setting.cls}", setting.reason)
+        for setting in run_settings(served.manifest)
+        if shown != CHANGED_KEYS or setting.origin != "default"
     ]
     kept = [row for row in rows if any(sought.casefold() in cell.casefold() for cell in row)]
     field = dcc.Input(id="key", type="search", value=sought, debounce=True)
-    words = " ".join(command_words(served.manifest))
-    told = table_of(f"Settings ({len(kept)} of {len(rows)})", "key | value | from | class | why", kept, len(kept))
+    command = " ".join(command_words(served.manifest))
+    heads = "key | value | set by | effect | reason"
     return html.Div(
         [
-            html.H2("How the run was configured"),
-            *([html.P(["started as ", html.Code(clean(words))])] if words else []),
-            html.Div(html.Label(["find a key, value or origin ", field]), className="fields"),
-            choice("show", [(one, one) for one in KINDS], kind, query),
-            table(told),
+            html.H2("Configuration of the run"),
+            *([html.P(["Started as ", html.Code(clean(command))])] if command else []),
+            html.Div(html.Label(["Search keys, values and origins ", field]), className="fields"),
+            choice("show", [(name, name) for name in (ALL_KEYS, CHANGED_KEYS)], shown, query, "keys"),
+            table(table_of(f"Settings ({len(kept)} of {len(rows)})", heads, kept, len(kept))),
         ],
         className="config",
     )
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """What is sought goes into the address."""
+    """Register the callback of the search field: what is typed goes into the address."""
     if not served.manifest:
         return
 
@@ -50,8 +51,6 @@ def install(app: Dash, served: ServedRun) -> None:
         State("address", "search"),
         prevent_initial_call=True,
     )
-    def seek(sought: str | None, search: str | None) -> Any:
-        query = asked(search)
-        if (sought or "") == query.get("key", ""):
-            return no_update
-        return f"?{urlencode(query | {'key': sought or ''})}"
+    def search_settings(sought: object, search: object) -> object:
+        query, text = parse_query(search), typed_text(sought)
+        return no_update if text == query.get("key", "") else address(query | {"key": text})

@@ -1,99 +1,109 @@
-"""Memory over time of one rank's device, and what is alive at an instant.
+"""Memory over time of one rank's device, and the live memory at an instant.
 
-`?device=N` chooses the device, `entry=N` the instant, `by=` the grouping, `under=N` the subtree, `find=` what
-stands out, `block=0x..` the address that is told of, `from=` and `to=` the window of entries, `steps=` the same in
-steps, `colour=` what the timeline shows.
+`?device=N` chooses the device, `entry=N` the instant, `by=` the grouping of the tree, `under=N` the node of the tree,
+`find=` what is highlighted, `block=0x..` the address that is described, `from=` and `to=` the window of entries,
+`steps=` the same in steps, `colour=` what the colours of the timeline mean.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash.development.base_component import Component
 
-from analyzers.memory import matrix, views
+from analyzers.memory import Device, matrix, views
 from workbench.present.tables.memory import category_tables, device_name, device_suffix, largest_stacks, worst_first
 from workbench.present.tables.snapshot import step_peaks
-from workbench.web.components.figure import Span, drawn, zoomed
-from workbench.web.components.memory import ranks as rank_chart
-from workbench.web.components.text import address, choice, table
-from workbench.web.pages.memory_allocator import allocator
-from workbench.web.pages.memory_instant import alive, around, since
-from workbench.web.pages.memory_segments import segments
-from workbench.web.pages.memory_timeline import COLOURS, chart, snapshot
-from workbench.web.served_run import WHOLE, ServedRun, asked, instant, number, span_of
+from workbench.web.components.figure import drawn
+from workbench.web.components.links import choice
+from workbench.web.components.memory import rank_matrix
+from workbench.web.components.text import table
+from workbench.web.gestures import Span, clicked_point, point_data, typed_text, whole_number, zoomed_range
+from workbench.web.pages.elements import Elements
+from workbench.web.pages.memory_allocator import allocator_section
+from workbench.web.pages.memory_instant import changes_since, instant_controls, live_memory
+from workbench.web.pages.memory_segments import segment_section
+from workbench.web.pages.memory_timeline import chart
+from workbench.web.query import COLOURS, NO_NODE, Query, address, memory_query, number, parse_query
+from workbench.web.query import window as window_in
+from workbench.web.served_run import ServedRun
 from workbench.web.step_marks import memory_marks
-from workbench.web.step_window import OWN, Window, kept, window_of
+from workbench.web.step_window import Window, own_window, window_of, window_state, with_window
 
 GESTURES = {"timeline": "clickData", "tree": "clickData", "blocks": "clickData", "find": "value", "entry": "value"}
-"""The parts of the page that a reader points at or types into, and what tells of it."""
+"""The parts of the page that a reader clicks or types into, and the property that changes."""
+HINT = "Drag to zoom in, click to look at another instant, double-click to show everything."
 
 
-def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
-    if "memory" not in served.parts:
-        return html.Div("This run holds no memory snapshots.")
-    devices = worst_first(served.parts["memory"].devices)
-    device = devices[chosen(devices, query)]
-    at, shown = instant(query, device), window(served, query)
+def layout(served: ServedRun, query: Query) -> html.Div:
+    """Return the page."""
+    if served.rooms.memory is None:
+        return html.Div("This run has no memory snapshots.")
+    devices = worst_first(served.rooms.memory.devices)
+    position = device_position(devices, query)
+    device = devices[position]
+    at, shown, suffix = memory_query(query, device), window(served, query), device_suffix(device, devices)
     names = [(str(i), device_name(d)) for i, d in enumerate(devices)]
     return html.Div(
         [
-            *together(devices),
-            choice("device", names, str(devices.index(device)), {name: query[name] for name in OWN if name in query}),
+            *ranks_section(devices),
+            choice("device", names, str(position), own_window(query), "a rank and device"),
             html.H2(device_name(device).capitalize()),
-            choice("colour", [(name, f"colour by {name}") for name in COLOURS], at.colour, query),
+            choice("colour", [(name, f"colour by {name}") for name in COLOURS], at.colour, query, "the colours"),
             drawn(
                 "timeline",
                 chart(served, device, at, shown.span),
-                f"Allocated memory by {at.colour} over time",
+                f"Allocated memory over time by {at.colour}",
                 zooms=True,
             ),
-            html.P("Drag to zoom in, click to look at another instant, double click for all.", className="hint"),
-            dcc.Store(id="device", data=devices.index(device)),
-            *steps_of(served, device, shown),
-            *around(device, at, query),
-            *since(served, device, at, query),
-            *alive(served, device, at, query),
-            *segments(served, device, at, query),
-            *allocator(served, device, at, query, shown.span),
-            *map(table, category_tables(device, device_suffix(device, devices))),
-            table(largest_stacks(device, device_suffix(device, devices))),
+            html.P(HINT, className="hint"),
+            dcc.Store(id="device", data=position),
+            *steps_section(served, device, shown),
+            *instant_controls(device, at, query),
+            *changes_since(served, device, at, query),
+            *live_memory(served, device, at, query),
+            *segment_section(served, device, at, query),
+            *allocator_section(served, device, at, query, shown.span),
+            *map(table, category_tables(device, suffix)),
+            table(largest_stacks(device, suffix)),
         ]
     )
 
 
-def chosen(devices: Sequence[Any], query: dict[str, str]) -> int:
-    """The number of the device that the address asks for."""
+def device_position(devices: Sequence[Device], query: Query) -> int:
+    """Return the position of the device that the address asks for, else of the first."""
     return number(query, "device", len(devices), 0)
 
 
-def window(served: ServedRun, query: dict[str, str]) -> Window:
-    """The entries that the timeline shows, and the steps that these are."""
-    devices = worst_first(served.parts["memory"].devices)
-    device = devices[chosen(devices, query)]
-    return window_of(query, span_of(query, device.entries), memory_marks(served, device))
+def window(served: ServedRun, query: Query) -> Window:
+    """Return the entries that the timeline shows, and the steps at these entries."""
+    devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
+    device = devices[device_position(devices, query)]
+    return window_of(query, window_in(query, device.entries), memory_marks(served, device))
 
 
-def together(devices: Sequence[Any]) -> list[Any]:
-    """Ranks beside each other, where there are several."""
+def ranks_section(devices: Sequence[Device]) -> Elements:
+    """Return the peaks of all ranks side by side, where there are several."""
     frame = matrix(devices)
     if len(frame) == 1:
         return []
-    return [html.H2("Ranks at their peaks"), drawn("ranks", rank_chart(frame), "Bytes by rank and category")]
+    return [html.H2("Peak memory of each rank"), drawn("ranks", rank_matrix(frame), "Bytes by rank and category")]
 
 
-def steps_of(served: ServedRun, device: Any, shown: Window) -> Iterator[Any]:
-    """The numbers behind the timeline, of the steps in sight."""
-    frame = views.steps(snapshot(served, device), served.options, device.device)
+def steps_section(served: ServedRun, device: Device, shown: Window) -> Iterator[Component]:
+    """Yield the peak of each step that the timeline shows."""
+    frame = views.steps(served.snapshot(device.path), served.options, device.device)
     first, last = shown.span or (0, device.entries)
     if len(frame := frame[(frame["first_entry"] < last) & (frame["last_entry"] >= first)]):
         yield table(step_peaks(frame))
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """Zooming reduces the window anew on the server, so that every peak in it survives; clicks go to an address."""
-    if "memory" not in served.parts:
+    """Register the callbacks: a zoom asks for the window anew, so that every peak in it is drawn; a click or a typed
+    text changes the address.
+    """
+    if served.rooms.memory is None:
         return
-    devices = worst_first(served.parts["memory"].devices)
+    devices = worst_first(served.rooms.memory.devices)
 
     @app.callback(
         Output("timeline", "figure"),
@@ -103,50 +113,54 @@ def install(app: Dash, served: ServedRun) -> None:
         State("address", "search"),
         prevent_initial_call=True,
     )
-    def zoom(relayout: dict[str, Any] | None, at: int, search: str | None) -> Any:
-        device = devices[at]
-        if (wanted := zoomed(relayout)) is None:
+    def zoom(relayout: object, position: object, search: object) -> object:
+        if (wanted := zoomed_range(relayout)) is None:
             return no_update, no_update
-        shown = narrowed(served, device, wanted)
-        return chart(served, device, instant(asked(search), device), shown.span), shown.told()
+        device = devices[whole_number(position) or 0]
+        shown = zoomed_window(served, device, wanted)
+        return chart(served, device, memory_query(parse_query(search), device), shown.span), shown.state()
 
     @app.callback(
         Output("address", "search"),
-        *(Input(part, told) for part, told in GESTURES.items()),
+        *(Input(part, value) for part, value in GESTURES.items()),
         State("address", "search"),
         State("window", "data"),
         prevent_initial_call=True,
     )
-    def look(*given: Any) -> Any:
-        """What is clicked or sought goes to the address, so that it can be shared."""
+    def follow_gesture(*given: object) -> object:
         *values, search, shown = given
-        change = sought(str(ctx.triggered_id), dict(zip(GESTURES, values, strict=True)))
-        query = asked(search)
-        there = kept(query, shown) | change
-        wanted = {name: str(value) for name, value in there.items() if value not in ("", WHOLE, None)}
-        return no_update if wanted == query or not change else address(wanted)
+        change = address_change(str(ctx.triggered_id), dict(zip(GESTURES, values, strict=True)))
+        return new_address(parse_query(search), shown, change)
 
 
-def narrowed(served: ServedRun, device: Any, wanted: Span) -> Window:
-    """The window of a zoom, which may reach beyond the entries."""
+def new_address(query: Query, shown: object, change: Query) -> object:
+    """Return the address after a change, with the window that the browser shows; `no_update` if it stays the same."""
+    changed = with_window(query, window_state(shown)) | change
+    wanted = {name: value for name, value in changed.items() if value not in ("", str(NO_NODE))}
+    return no_update if wanted == query or not change else address(wanted)
+
+
+def zoomed_window(served: ServedRun, device: Device, wanted: Span) -> Window:
+    """Return the window of a zoom, which may reach beyond the entries."""
     low, high = max(0, int(max(wanted[0], 0))), int(min(wanted[1] + 1, device.entries))
     if low >= high or (low, high) == (0, device.entries):
         return Window()
-    return Window((low, high), memory_marks(served, device).within((low, high)))
+    return Window((low, high), memory_marks(served, device).steps_within((low, high)))
 
 
-def sought(part: str, values: dict[str, Any]) -> dict[str, Any]:
-    """What a gesture on a part of the page changes in the address."""
+def address_change(part: str, values: Mapping[str, object]) -> Query:
+    """Return what a gesture on a part of the page changes in the address; a new instant resets the tree's node."""
     value = values.get(part)
     if part == "find":
-        return {"find": value or ""}
+        return {"find": typed_text(value)}
     if part == "entry":
-        return {} if value is None else {"entry": int(value), "under": WHOLE}
-    if not value:
+        entry = whole_number(value)
+        return {} if entry is None else {"entry": str(entry), "under": str(NO_NODE)}
+    point = clicked_point(value)
+    if point is None:
         return {}
-    [point, *_] = value["points"]
     if part == "blocks":
-        return {"block": point["customdata"]}
+        return {"block": point_data(point)}
     if part == "tree":
-        return {"under": int(point["customdata"][0])}
-    return {"entry": max(0, int(point["x"])), "under": WHOLE}
+        return {"under": point_data(point, 0)}
+    return {"entry": str(max(0, whole_number(point.get("x")) or 0)), "under": str(NO_NODE)}

@@ -1,74 +1,84 @@
-"""What the allocator did: the life of every reserved range, and its entries one by one.
+"""What the allocator did: when each address range was reserved and returned, and the trace entries one by one.
 
-`?page=N` turns the pages of the entries; `find=` leaves those that fit.
+`?page=N` turns the pages of the entries; `find=` keeps those that match.
 """
-
-from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 from dash import html
 
 from analyzers.memory import views
+from analyzers.memory.model import Device
 from analyzers.words import size
 from workbench.colours import nth_colour
 from workbench.present.tables.snapshot import entry_list, reserved_ranges
 from workbench.web.components.figure import ABOVE, PLAIN, drawn, plain
-from workbench.web.components.text import choice, table
-from workbench.web.pages.memory_segments import leads
-from workbench.web.pages.memory_timeline import snapshot
-from workbench.web.served_run import Instant, ServedRun, number
+from workbench.web.components.links import choice
+from workbench.web.components.text import table
+from workbench.web.pages.elements import Elements
+from workbench.web.pages.memory_segments import block_link
+from workbench.web.query import MemoryQuery, Query, number
+from workbench.web.served_run import ServedRun
 
 RANGES, ROWS = 40, 50
+MADE_UP = " (a CPU has no segments: these are computed as a GPU's allocator would reserve them)"
 
 
-def allocator(
-    served: ServedRun, device: Any, at: Instant, query: dict[str, str], span: tuple[int, int] | None
-) -> list[Any]:
-    """The reserved ranges of the entries in sight, largest first, and a page of these entries."""
-    artefact, options, of = snapshot(served, device), served.options, device.device
-    ranges = views.reserved_ranges(artefact, options, of, span, RANGES)
-    first = page(device, at, query) * ROWS
-    found = views.events(artefact, options, of, first, ROWS, at.find)
-    told = "Reserved ranges over time" + (" (made up: a CPU has none)" if device.fragmentation.made_up_segments else "")
+def allocator_section(
+    served: ServedRun, device: Device, at: MemoryQuery, query: Query, span: tuple[int, int] | None
+) -> Elements:
+    """Return the largest address ranges in the window of the timeline, and a page of the trace entries."""
+    artefact, options, which = served.snapshot(device.path), served.options, device.device
+    ranges = views.reserved_ranges(artefact, options, which, span, RANGES)
+    first = page_number(device, at, query) * ROWS
+    entries = views.events(artefact, options, which, first, ROWS, at.find)
+    made_up = MADE_UP if device.fragmentation.made_up_segments else ""
     return [
         html.H2("What the allocator did"),
-        html.P(f"{told}: each from the entry that reserved it to the one that gave it back.", className="hint"),
-        drawn("cached", lives(ranges, span or (0, device.entries)), told),
-        table(reserved_ranges(ranges), leads(query)),
-        turning(first // ROWS, len(found) == ROWS, query),
-        table(entry_list(found), leads(query)),
+        html.P(
+            f"Each bar is an address range, from the entry that reserved it to the one that returned it{made_up}.",
+            className="hint",
+        ),
+        drawn("cached", range_chart(ranges, span or (0, device.entries)), "Reserved address ranges over time"),
+        table(reserved_ranges(ranges), block_link(query)),
+        page_links(first // ROWS, query, more=len(entries) == ROWS),
+        table(entry_list(entries), block_link(query)),
     ]
 
 
-def page(device: Any, at: Instant, query: dict[str, str]) -> int:
-    """The page that the address names, else that of the instant; of what is sought the first."""
-    here = 0 if at.find else max(at.entry, 0) // ROWS
-    return number(query, "page", device.entries // ROWS + 1, here)
+def page_number(device: Device, at: MemoryQuery, query: Query) -> int:
+    """Return the page of entries in the address, else that of the instant; of a search the first."""
+    current = 0 if at.find else max(at.entry, 0) // ROWS
+    return number(query, "page", device.entries // ROWS + 1, current)
 
 
-def turning(here: int, more: bool, query: dict[str, str]) -> Any:
-    turns = [(here - 1, "earlier")] * (here > 0) + [(here, f"page {here + 1}")] + [(here + 1, "later")] * more
-    return choice("page", [(str(to), text) for to, text in turns], str(here), query)
+def page_links(current: int, query: Query, *, more: bool) -> html.Nav | None:
+    """Return links to the pages of entries before and after."""
+    before = [(str(current - 1), "Earlier entries")] if current else []
+    after = [(str(current + 1), "Later entries")] if more else []
+    return choice("page", [*before, (str(current), f"Page {current + 1}"), *after], str(current), query, "a page")
 
 
-def lives(ranges: pd.DataFrame, span: tuple[int, int]) -> go.Figure:
-    """Each range as a bar from the entry that reserved it to the one that gave it back, in the colour of its stream."""
+def range_chart(ranges: pd.DataFrame, span: tuple[int, int]) -> go.Figure:
+    """Return each range as a bar from its reservation to its return, in the colour of its stream."""
     born, died = ranges["born"].clip(lower=span[0]), ranges["died"].clip(upper=span[1])
-    names = [f"{place + 1}: {size(int(held))}" for place, held in enumerate(ranges["bytes"])]
+    names = [f"{position}: {size(int(count))}" for position, count in enumerate(ranges["bytes"], 1)]
     figure = go.Figure(layout=PLAIN)
-    for place, stream in enumerate(ranges["stream"].unique()):
+    for position, stream in enumerate(ranges["stream"].unique()):
         mine = ranges["stream"] == stream
-        columns = ("address", "pool", "expandable")
+        columns = ["address", "pool", "expandable"]
         figure.add_bar(
-            y=[name for name, of in zip(names, mine, strict=True) if of],
+            y=[name for name, of_stream in zip(names, mine, strict=True) if of_stream],
             base=born[mine],
             x=(died - born)[mine],
             orientation="h",
             name=f"stream {stream}",
-            marker={"color": nth_colour(place)},
-            customdata=[(hex(a), plain(str(p)), e) for a, p, e in ranges.loc[mine, columns].itertuples(index=False)],
-            hovertemplate="%{y} at %{customdata[0]}, pool %{customdata[1]}, expandable %{customdata[2]}<br>"
+            marker={"color": nth_colour(position)},
+            customdata=[
+                (hex(a), plain(str(p)), ", expandable" if e else "")
+                for a, p, e in ranges.loc[mine, columns].itertuples(index=False)
+            ],
+            hovertemplate="%{y} at %{customdata[0]}, pool %{customdata[1]}%{customdata[2]}<br>"
             "entries %{base} to %{x}<extra></extra>",
         )
     return figure.update_layout(

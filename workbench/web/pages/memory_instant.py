@@ -1,120 +1,134 @@
-"""What is alive at an instant: as a tree, by its largest holders, and beside another instant."""
+"""The live memory at one instant: as a tree, by its largest owners, and beside another instant."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pandas as pd
 from dash import dcc, html
+from dash.development.base_component import Component
 
 from analyzers.memory import diff, views
-from analyzers.words import size
+from analyzers.memory.model import Device
+from analyzers.words import quantity, size
 from workbench.console import clean
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.tables import comparison
 from workbench.present.tables.snapshot import live_categories, matching_blocks
-from workbench.web.components.comparison import of_bytes
+from workbench.web.components.comparison import bytes_waterfall
 from workbench.web.components.figure import drawn
+from workbench.web.components.links import choice, link, source_code
 from workbench.web.components.memory import category_bars, icicle
-from workbench.web.components.text import address, choice, go, place, table
-from workbench.web.pages.memory_segments import leads
-from workbench.web.pages.memory_timeline import snapshot
-from workbench.web.served_run import GROUPINGS, WHOLE, Instant, ServedRun
+from workbench.web.components.text import table
+from workbench.web.pages.elements import Elements
+from workbench.web.pages.memory_segments import block_link
+from workbench.web.query import GROUPINGS, NO_NODE, MemoryQuery, Query, address
+from workbench.web.served_run import ServedRun
 
 LEVELS = 2
 NODES = 500
-FOUND = 40
+MATCHES = 40
 
 
-def around(device: Any, at: Instant, query: Mapping[str, str]) -> list[Any]:
-    """The instant, and the ways to another that need no mouse."""
+def instant_controls(device: Device, at: MemoryQuery, query: Query) -> Elements:
+    """Return the title of the instant, and fields that lead to another one by keyboard."""
     entry = dcc.Input(id="entry", type="number", value=at.entry, min=0, max=device.entries - 1, debounce=True)
     find = dcc.Input(id="find", type="search", value=at.find, debounce=True)
+    fields = [
+        html.Label(["Trace entry ", entry]),
+        html.Label(["Search (name, source line, 0x address, or size such as >=64MiB) ", find]),
+    ]
     return [
-        html.H2(f"Alive after entry {at.entry}{remark(device, at.entry)}", id="instant"),
-        html.Div(
-            [html.Label(["at entry ", entry]), html.Label(["find a name, line, 0x address or >=64MiB ", find])],
-            className="fields",
-        ),
-        go("compare other instants with this one", address({**query, "since": str(at.entry)})),
+        html.H2(f"Live memory after entry {at.entry}{remark(device, at.entry)}", id="instant"),
+        html.Div(fields, className="fields"),
+        link("Compare other instants with this one", address({**query, "since": str(at.entry)})),
     ]
 
 
-def remark(device: Any, entry: int) -> str:
-    """What is special about an instant."""
+def remark(device: Device, entry: int) -> str:
+    """Return what is special about an instant: it is the peak, or an allocation failed."""
     failed = device.oom if device.oom and device.oom.index == entry else None
     peak = " (the peak)" if entry == device.peak_index else ""
-    return peak + (f" ({size(failed.requested_bytes)} more were asked for, which failed)" if failed else "")
+    return peak + (f" (a request of {size(failed.requested_bytes)} failed)" if failed else "")
 
 
-def since(served: ServedRun, device: Any, at: Instant, query: Mapping[str, str]) -> Iterator[Any]:
-    """What changed from an instant that was marked to the one that is looked at."""
+def changes_since(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Iterator[Component]:
+    """Yield what changed between the instant to compare with and the one that the page shows."""
     if at.since is None:
         return
-    artefact, of = snapshot(served, device), device.device
-    before, after = (diff.Instant(artefact=artefact, device=of, entry=entry) for entry in (at.since, at.entry))
+    artefact = served.snapshot(device.path)
+    before, after = (
+        diff.Instant(artefact=artefact, device=device.device, entry=entry) for entry in (at.since, at.entry)
+    )
     changed = diff.between(before, after, served.options)
-    rows = [(one.what, one.bytes) for one in changed.categories if one.bytes]
+    rows = [(change.what, float(change.bytes)) for change in changed.categories if change.bytes]
     kept = {name: value for name, value in query.items() if name != "since"}
     yield html.H2(f"What changed between entries {at.since} and {at.entry}", id="changes")
-    yield go("no more", address(kept))
-    label = "From the bytes at the first instant to those at the second, by category"
-    yield drawn("since", of_bytes(rows, (changed.a_bytes, changed.b_bytes)), label)
+    yield link("Stop comparing", address(kept))
+    label = "Change of the live memory between both instants, by category"
+    yield drawn("since", bytes_waterfall(rows, (changed.a_bytes, changed.b_bytes)), label)
     yield table(comparison.memory_changes(changed, "lines"))
 
 
-def alive(served: ServedRun, device: Any, at: Instant, query: dict[str, str]) -> list[Any]:
-    """The tree of what is alive, with the largest of its nodes as a table."""
-    artefact, options, of = snapshot(served, device), served.options, device.device
-    tree = views.tree(artefact, options, of, by=at.by, entry=at.entry)
-    sums = views.categories(artefact, options, of, at.entry)
+def live_memory(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
+    """Return the live memory by category, as a tree, and its largest owners as a table."""
+    artefact, options, number = served.snapshot(device.path), served.options, device.device
+    tree = views.tree(artefact, options, number, by=at.by, entry=at.entry)
+    sums = views.categories(artefact, options, number, at.entry)
+    groupings = [(name, f"by {name}") for name in GROUPINGS]
     return [
-        drawn("categories", category_bars(sums), "Bytes alive by category"),
+        drawn("categories", category_bars(sums), "Live memory by category"),
         table(live_categories(sums)),
-        choice("by", [(name, f"by {name}") for name in GROUPINGS], at.by, query),
-        drawn("tree", icicle(*below(tree, at.under), at.find), f"What is alive, by {at.by}"),
-        *path_of(tree, at.under),
-        table(holders(tree)),
+        choice("by", groupings, at.by, query, "how the tree is grouped"),
+        html.P("Click a part of the tree to zoom into it, the top bar to zoom out.", className="hint"),
+        drawn("tree", icicle(*subtree(tree, at.node), at.find), f"Live memory as a tree, by {at.by}"),
+        *node_path(tree, at.node),
+        table(largest_owners(tree)),
         *(
-            [table(matching_blocks(views.search(artefact, at.find, options, of, FOUND), FOUND), leads(query))]
+            [
+                table(
+                    matching_blocks(views.search(artefact, at.find, options, number, MATCHES), MATCHES),
+                    block_link(query),
+                )
+            ]
             if at.find
             else []
         ),
     ]
 
 
-def path_of(tree: pd.DataFrame, under: int) -> list[Any]:
-    """What was clicked on, from the outermost to it: of a stack its frames, each a way to its source."""
-    known = tree[tree["node"] == under]
+def node_path(tree: pd.DataFrame, node: int) -> Elements:
+    """Return the path to the selected node, outermost first; of a stack its frames, each a link to its source."""
+    known = tree[tree["node"] == node]
     if not len(known):
         return []
-    node = known.iloc[0]
-    title = f"{size(int(node['bytes']))} in {node['blocks']} blocks, reached by"
-    return [html.P(title, className="hint"), html.Ol([html.Li(place(clean(name))) for name in node["path"]], id="path")]
+    row = known.iloc[0]
+    title = f"Selected: {size(int(row['bytes']))} in {quantity(int(row['blocks']), 'block')}, at"
+    lines = [html.Li(source_code(clean(name))) for name in row["path"]]
+    return [html.P(title, className="hint"), html.Ol(lines, id="path")]
 
 
-def below(tree: pd.DataFrame, under: int) -> tuple[pd.DataFrame, int]:
-    """The largest nodes of the tree at and below `under`, at most `NODES`, and where a click on the first leads.
+def subtree(tree: pd.DataFrame, node: int) -> tuple[pd.DataFrame, int]:
+    """Return the largest nodes at and below a node, at most `NODES`, and the node to which a click on the root leads.
 
-    A parent holds at least what a child holds and comes before it, so none is taken without its parents.
+    A parent holds at least as much as each child and comes before it, so none is kept without its parents.
     """
-    if under not in set(tree["node"]):
-        return tree.nlargest(NODES, "bytes", keep="first"), WHOLE
+    if node not in set(tree["node"]):
+        return tree.nlargest(NODES, "bytes", keep="first"), NO_NODE
     parents = dict(zip(tree["node"], tree["parent"], strict=True))
-    inside = {under}
-    for node, parent in parents.items():
+    inside = {node}
+    for child, parent in parents.items():
         if parent in inside:
-            inside.add(node)
+            inside.add(child)
     kept = tree[tree["node"].isin(inside)].nlargest(NODES, "bytes", keep="first")
-    return kept.assign(parent=kept["parent"].where(kept["node"] != under, WHOLE)), parents[under]
+    return kept.assign(parent=kept["parent"].where(kept["node"] != node, NO_NODE)), parents[node]
 
 
-def holders(tree: pd.DataFrame) -> Table:
-    """The first levels of a tree, largest first."""
+def largest_owners(tree: pd.DataFrame) -> Table:
+    """Return the first levels of a tree, largest first."""
     columns = (tree[name] for name in ("path", "bytes", "blocks"))
     rows = (
-        (" / ".join(path), size(held), blocks)
-        for path, held, blocks in zip(*columns, strict=True)
+        (" / ".join(path), size(count), blocks)
+        for path, count, blocks in zip(*columns, strict=True)
         if len(path) <= LEVELS
     )
-    return table_of("Largest holders", "what | bytes> | blocks>", rows)
+    return table_of("Largest owners", "owner | bytes> | blocks>", rows)

@@ -1,115 +1,124 @@
-"""The segments of the allocator at an instant; what lies at one address: a block with its stack and life, or nothing.
+"""The segments of the allocator at an instant, and what is at one address: a block with its stack, or free memory.
 
-`?block=0x7f..` is the address, at the instant that the page looks at.
+`?block=0x7f..` is the address, at the instant that the page shows.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from dash import html
+from dash.development.base_component import Component
 
-from analyzers.memory import AddressContent, block_map, content_at, views
+from analyzers.memory import AddressContent, Device, block_map, content_at, views
 from analyzers.words import share, size
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.tables.snapshot import NO_STACK, block_history
 from workbench.web.components.figure import drawn
-from workbench.web.components.segment_map import block_chart
-from workbench.web.components.text import Leads, address, go, labelled, navigation, place, table, told
-from workbench.web.pages.memory_timeline import snapshot
-from workbench.web.served_run import ADDRESS, Instant, ServedRun
+from workbench.web.components.links import labelled, link, navigation, source_code
+from workbench.web.components.segment_map import segment_map
+from workbench.web.components.text import CellLink, table
+from workbench.web.pages.elements import Elements
+from workbench.web.query import ADDRESS, MemoryQuery, Query, address
+from workbench.web.served_run import ServedRun
 
-Query = Mapping[str, str]
+if TYPE_CHECKING:
+    Row = pd.Series[int]
+    """One row of a table of blocks; its cells are numbers and texts."""
+
 CELLS, SEGMENTS = 200, 40
-HINT = "Click a block for its stack and its life; by keyboard, follow an address in the tables."
+HINT = "Click a block to see its stack and history. By keyboard, follow an address in the tables."
 
 
-def segments(served: ServedRun, device: Any, at: Instant, query: Query) -> list[Any]:
-    """The segments that hold what is alive, and what lies at the address that was clicked."""
-    artefact, options, of = snapshot(served, device), served.options, device.device
-    ranges = views.segments(artefact, at.entry, options, of)
-    state = views.live_blocks(artefact, at.entry, options, of)
-    map_of = block_map(ranges, state, CELLS, SEGMENTS)
+def segment_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
+    """Return the segments that hold live memory, and what is at the address that was clicked."""
+    artefact, options, number = served.snapshot(device.path), served.options, device.device
+    ranges = views.segments(artefact, at.entry, options, number)
+    state = views.live_blocks(artefact, at.entry, options, number)
+    cells = block_map(ranges, state, CELLS, SEGMENTS)
     return [
-        html.H2("Segments and what fills them"),
+        html.H2("Segments and their blocks"),
         html.P(HINT, className="hint"),
-        drawn("blocks", block_chart(map_of, state), "Segments and what fills them"),
-        *block(served, device, at, query, state, ranges),
-        table(segment_list(map_of), leads(query)),
+        drawn("blocks", segment_map(cells, state), "Segments and the category that fills each part"),
+        *(block_section(served, device, at, query, (ranges, state)) if at.block is not None else []),
+        table(segment_list(cells), block_link(query)),
     ]
 
 
-def block(
-    served: ServedRun, device: Any, at: Instant, query: Query, state: pd.DataFrame, segments: pd.DataFrame
-) -> list[Any]:
-    """What lies at the address of the query in the `segments` at the instant, of which `state` has the blocks."""
-    if at.block is None:
-        return []
-    found = content_at(segments, state, at.block)
-    lives = views.blocks_of_address(snapshot(served, device), at.block, served.options, device.device)
-    mine = state.iloc[found.block] if found and found.block >= 0 else None
+def block_section(
+    served: ServedRun, device: Device, at: MemoryQuery, query: Query, instant: tuple[pd.DataFrame, pd.DataFrame]
+) -> Elements:
+    """Return what is at the address of the query, given the segments and the live blocks of the instant."""
+    segments, state = instant
+    where = at.block or 0
+    found = content_at(segments, state, where)
+    history = views.blocks_of_address(served.snapshot(device.path), where, served.options, device.device)
+    row = found.block if found and found.block >= 0 else None
     return [
         html.H2(title(found, at), id="block"),
-        beside(found, state, query),
-        *(about(mine, lives, device, query) if mine is not None else []),
-        table(block_history(lives, f"Life of the address {at.block:#x}"), leads(query)),
+        neighbours(found, state, query),
+        *(block_facts(state.iloc[row], history, device, query) if row is not None else []),
+        table(block_history(history, f"History of address {where:#x}"), block_link(query)),
     ]
 
 
-def title(found: AddressContent | None, at: Instant) -> str:
+def title(found: AddressContent | None, at: MemoryQuery) -> str:
+    """Return what is at an address in one line."""
     if found is None:
-        return f"Nothing is reserved at {at.block:#x} after entry {at.entry}"
+        return f"No segment contains {at.block or 0:#x} after entry {at.entry}"
     what = f"Block of {size(found.bytes)}" if found.block >= 0 else f"{size(found.bytes)} of free memory"
     return f"{what} at {found.address:#x} after entry {at.entry}"
 
 
-def beside(found: AddressContent | None, state: pd.DataFrame, query: Query) -> html.Nav:
-    """Ways to the neighbours, and away."""
-    ways = [(found.before, "block before"), (found.after, "block after")] if found else []
-    links = [go(text, address({**query, "block": f"{state['address'][row]:#x}"})) for row, text in ways if row >= 0]
+def neighbours(found: AddressContent | None, state: pd.DataFrame, query: Query) -> html.Nav:
+    """Return links to the blocks before and after, and one that closes the section."""
+    rows = [(found.before, "Block before"), (found.after, "Block after")] if found else []
+    links = [link(text, address({**query, "block": f"{state['address'][row]:#x}"})) for row, text in rows if row >= 0]
     kept = {name: value for name, value in query.items() if name != "block"}
-    return navigation([*links, go("no more", address(kept))], "blocks beside", "choice")
+    return navigation([*links, link("Close", address(kept))], "neighbouring blocks", "choice")
 
 
-def about(mine: "pd.Series[Any]", lives: pd.DataFrame, device: Any, query: Query) -> Iterator[Any]:
-    """A block: how large, whose, from when to when, and the stack that asked for it, each line a way to its source."""
-    its = lives[(lives["address"] == mine["address"]) & (lives["born"] == mine["born"])].iloc[0]
-    yield labelled("state", f"{mine['state'].replace('_', ' ')}, {mine['requested']:,} bytes requested")
-    yield labelled("category", " of ".join(filter(None, (mine["category"].replace("_", " "), mine["label"]))))
-    yield labelled("place", f"stream {mine['stream']}, pool {mine['pool']}, {held_by(mine)}")
-    yield told("lives", lifetime(its, device, query))
-    yield html.P("freed by" if its["freed_stack"] else "allocated by", className="hint")
-    yield html.Ol([html.Li(place(line)) for line in its["frames"]] or [html.Li(NO_STACK)], id="block-stack")
+def block_facts(block: "Row", history: pd.DataFrame, device: Device, query: Query) -> Iterator[Component]:
+    """Yield size, owner and lifetime of a block, and the stack that allocated it, each line a link to its source."""
+    same = (history["address"] == block["address"]) & (history["born"] == block["born"])
+    life = history[same].iloc[0]
+    state, category = str(block["state"]).replace("_", " "), str(block["category"]).replace("_", " ")
+    yield labelled("State", [f"{state}, {block['requested']:,} bytes requested"])
+    yield labelled("Category", [" of ".join(filter(None, (category, str(block["label"] or ""))))])
+    yield labelled("Location", [f"stream {block['stream']}, pool {block['pool']}, {share_of_segment(block)}"])
+    yield labelled("Lifetime", lifetime(int(life["born"]), int(life["died"]), device, query))
+    yield html.P("Freed by" if life["freed_stack"] else "Allocated by", className="hint")
+    yield html.Ol([html.Li(source_code(line)) for line in life["frames"]] or [html.Li(NO_STACK)], id="block-stack")
 
 
-def held_by(mine: "pd.Series[Any]") -> str:
-    part = share(mine["requested"], mine["segment_bytes"])
-    return f"{part} of the segment of {size(int(mine['segment_bytes']))} at {mine['segment']:#x}"
+def share_of_segment(block: "Row") -> str:
+    """Return which part of its segment a block takes."""
+    part = share(block["requested"], block["segment_bytes"])
+    return f"{part} of the segment of {size(int(block['segment_bytes']))} at {block['segment']:#x}"
 
 
-def lifetime(its: "pd.Series[Any]", device: Any, query: Query) -> Iterator[Any]:
-    """From when to when a block lives, each a way to that instant."""
-    born, died = int(its["born"]), int(its["died"])
+def lifetime(born: int, died: int, device: Device, query: Query) -> Iterator[Component | str]:
+    """Yield when a block was allocated and freed, each a link to that instant."""
     yield "from before the first entry" if born < 0 else "from entry "
     if born >= 0:
-        yield go(str(born), address({**query, "entry": str(born)}))
+        yield link(str(born), address({**query, "entry": str(born)}))
     yield " to the end of the trace" if died >= device.entries else " to entry "
     if died < device.entries:
-        yield go(str(died), address({**query, "entry": str(died)}))
+        yield link(str(died), address({**query, "entry": str(died)}))
 
 
-def leads(query: Query) -> Leads:
-    """Of a cell that is an address: the way to what lies there."""
-    return lambda cell: go(cell, address({**query, "block": cell})) if ADDRESS.fullmatch(cell) else None
+def block_link(query: Query) -> CellLink:
+    """Return a function that makes a cell with an address a link to what is there."""
+    return lambda cell: link(cell, address({**query, "block": cell})) if ADDRESS.fullmatch(cell) else None
 
 
-def segment_list(drawn: pd.DataFrame) -> Table:
-    """The segments of the map as numbers, the same from top to bottom."""
-    columns = drawn[["address", "bytes", "used", "count"]].itertuples(index=False)
+def segment_list(cells: pd.DataFrame) -> Table:
+    """Return the segments of the map as numbers, in the same order from top to bottom."""
+    columns = cells[["address", "bytes", "used", "count"]].itertuples(index=False)
     rows = (
-        (place, f"{at:#x}", size(int(total)), size(int(used)), share(used, total), count)
-        for place, (at, total, used, count) in enumerate(columns, 1)
+        (number, f"{at:#x}", size(int(total)), size(int(used)), share(used, total), count)
+        for number, (at, total, used, count) in enumerate(columns, 1)
     )
-    heads = "segment> | address | bytes> | allocated> | of it> | blocks>"
-    return table_of("Segments, largest first", heads, rows, len(drawn))
+    heads = "segment> | address | bytes> | allocated> | share> | blocks>"
+    return table_of("Segments, largest first", heads, rows, len(cells))

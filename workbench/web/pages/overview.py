@@ -1,7 +1,6 @@
-"""The answer and the findings behind it, each with a way to its evidence; then the run at a glance."""
+"""The first page: verdict and findings, each with a link to its evidence; then the run at a glance."""
 
 from dataclasses import replace
-from typing import Any
 
 from dash import html
 
@@ -9,24 +8,29 @@ from workbench.present.sections import sections
 from workbench.present.table import Table
 from workbench.present.tables.run import file_list, rank_list
 from workbench.web.components.text import finding, table, verdict
-from workbench.web.evidence_links import evidence
+from workbench.web.evidence_links import evidence_address
+from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 
 ROWS = 64
 
 
-def layout(served: ServedRun, _query: dict[str, str]) -> html.Div:
-    report = served.report
-    found = (
-        [html.H2("Findings"), *(finding(f, evidence(served, f)) for f in report.findings)] if report.findings else []
+def layout(served: ServedRun, _query: Query) -> html.Div:
+    """Return the page."""
+    report, lead = served.report, served.report.lead()
+    runs = [served.run, *([served.other] if served.other else [])]
+    tables = [rank_list(report), *sections(report), file_list(runs)]
+    return html.Div(
+        [
+            verdict(report, evidence_address(served, lead) if lead else None),
+            *([html.H2("Findings")] if report.findings else []),
+            *(finding(found, evidence_address(served, found)) for found in report.findings),
+            *(table(shortened(section)) for section in tables if section.rows),
+        ]
     )
-    lead = report.lead()
-    tables = [rank_list(report), *sections(report), file_list([served.run, *([served.other] if served.other else [])])]
-    return html.Div([verdict(report, evidence(served, lead) if lead else None), *found, *map(shown, tables)])
 
 
-def shown(one: Table) -> Any:
-    """A table, cut where a page would grow too long; `--json` has them all."""
-    if not one.rows:
-        return None
-    return table(replace(one, rows=one.rows[:ROWS], left_out=one.left_out + max(0, len(one.rows) - ROWS)))
+def shortened(section: Table) -> Table:
+    """Return at most `ROWS` rows of a table, so that the page of a job with thousands of ranks opens at once."""
+    hidden = max(0, len(section.rows) - ROWS)
+    return replace(section, rows=section.rows[:ROWS], left_out=section.left_out + hidden)

@@ -1,6 +1,6 @@
 """The source around a line that the run names; `?at=FILE:LINE` says which."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,55 +12,61 @@ from analyzers.run import Kind
 from analyzers.traces import views as traces
 from workbench.console import clean
 from workbench.source_files import SOURCE_LINE, find_source
+from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 
 AROUND = 25
+"""Lines that are shown before and after the line."""
 
 
-def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
-    """Only files that the run itself names are shown: the address is no way to any other."""
+def layout(served: ServedRun, query: Query) -> html.Div:
+    """Return the page. Only files that the run itself names are shown: the address is no way to any other file."""
     at = query.get("at", "")
-    place = find_source(at) if served.trusted and named(served, at) else None
+    place = find_source(at) if served.trusted and is_named(served, at) else None
     if place is None:
-        return html.Div(f"The source of {clean(at) or 'nothing'} is not on this machine, or not part of this run.")
+        return html.Div(f"{clean(at) or 'This file'} is not on this machine, or this run does not mention it.")
     path, line = place
     return html.Div([html.H2(f"{clean(path)}:{line}"), excerpt(path, line)])
 
 
-def named(served: ServedRun, at: str) -> bool:
-    """Whether the report, or an artefact of the run, speaks of this file."""
-    found = SOURCE_LINE.fullmatch(at)
-    if found is None:
+def is_named(served: ServedRun, at: str) -> bool:
+    """Return whether the report, or an artefact of the run, mentions this file."""
+    match = SOURCE_LINE.fullmatch(at)
+    if match is None:
         return False
-    path = found[1]
+    path = match[1]
+    # The report is in memory; the artefacts are opened only where it does not mention the file.
     return at.encode() in served.report.json() or any(
-        one == path or one.replace("\\", "/").endswith(f"/{path}") for one in files(served)
+        file == path or file.replace("\\", "/").endswith(f"/{path}") for file in mentioned_files(served)
     )
 
 
-def files(served: ServedRun) -> Iterator[str]:
-    """The source files that stacks, events and dumps of the run name; files are looked into as far as it takes."""
-    for snapshot in served.run.of(Kind.SNAPSHOT) if "memory" in served.parts else ():
+def mentioned_files(served: ServedRun) -> Iterator[str]:
+    """Yield the source files in stacks, events and dumps of the run; each artefact is opened when its turn comes."""
+    rooms = served.rooms
+    for snapshot in served.run.of(Kind.SNAPSHOT) if rooms.memory else ():
         yield from memory.source_files(snapshot, served.options)
-    for trace in served.run.of(Kind.TRACE) if "trace" in served.parts else ():
+    for trace in served.run.of(Kind.TRACE) if rooms.trace else ():
         yield from in_texts(traces.names(trace, served.options))
-    if "hang" in served.parts:
+    if rooms.hang:
         yield from in_texts(hangs.stacks(served.run, served.options)["place"])
-        for group in served.parts["hang"].groups:
+        for group in rooms.hang.groups:
             issued = hangs.operations(served.run, group.name, options=served.options).to_numpy().ravel()
             yield from in_texts(cell.place for cell in issued)
 
 
-def in_texts(texts: Any) -> Iterator[str]:
-    return (found[1] for text in texts for found in SOURCE_LINE.finditer(str(text)))
+def in_texts(texts: Iterable[object]) -> Iterator[str]:
+    """Yield the source files that texts name."""
+    return (match[1] for text in texts for match in SOURCE_LINE.finditer(str(text)))
 
 
 def excerpt(path: Path, line: int) -> html.Ol:
+    """Return the lines around a line of a file, numbered as in the file."""
     lines = path.read_text(errors="replace").splitlines()
     first = max(1, line - AROUND)
-    here: dict[str, Any] = {"aria-current": "true", "className": "here"}
+    marked: dict[str, Any] = {"aria-current": "true", "className": "here"}
     rows = [
-        html.Li(clean(text) or " ", **(here if number == line else {}))
+        html.Li(clean(text) or " ", **(marked if number == line else {}))
         for number, text in enumerate(lines[first - 1 : line + AROUND], first)
     ]
     return html.Ol(rows, start=str(first), className="source")

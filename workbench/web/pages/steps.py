@@ -1,78 +1,87 @@
 """Durations, phases and loss over the steps; `?rank=N` chooses whose phases are shown, `steps=5-7` which steps."""
 
+from collections.abc import Sequence
 from math import ceil, floor
-from typing import Any
 
+import plotly.graph_objects as go
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzers.steps import views
+from analyzers.steps.model import StepsData
 from workbench.ask import ROOMS
-from workbench.present.tables.steps import steps_tables as tables_of
-from workbench.web.components.figure import ALL, Span, drawn, zoomed
-from workbench.web.components.text import choice, table
-from workbench.web.components.timing import losses, phase_stack, step_times
-from workbench.web.served_run import ServedRun, number
-from workbench.web.step_window import Window, read
+from workbench.present.tables.steps import steps_tables
+from workbench.web.components.figure import drawn
+from workbench.web.components.links import choice
+from workbench.web.components.step_charts import loss_chart, phase_stack, step_durations
+from workbench.web.components.text import table
+from workbench.web.gestures import ALL, Span, whole_number, zoomed_range
+from workbench.web.query import Query, number
+from workbench.web.served_run import ServedRun
+from workbench.web.step_window import Window, parse_steps
 
 CHARTS = ("times", "phases", "loss")
+HINT = "Drag in a chart to zoom in, double-click to show all steps. The three charts always show the same steps."
 
 
-def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
-    if "steps" not in served.parts:
-        return html.Div("This run holds no step logs.")
-    data = served.parts["steps"]
-    ranks = [rank.rank for rank in data.ranks]
-    named = [straggler.rank for straggler in data.stragglers]
-    at = number(query, "rank", max(ranks) + 1, named[0] if named else ranks[0])
-    rank = at if at in ranks else ranks[0]
-    times, phases, loss = figures(served, rank, window(served, query).steps)
+def layout(served: ServedRun, query: Query) -> html.Div:
+    """Return the page."""
+    data = served.rooms.steps
+    if data is None:
+        return html.Div("This run has no step logs.")
+    rank = shown_rank(data, query)
+    times, phases, loss = figures(served, data, rank, window(served, query).steps)
     return html.Div(
         [
             html.H2("Duration of each step"),
-            html.P("Drag to zoom in, double click for all: the three charts show the same steps.", className="hint"),
-            drawn("times", times, "Duration of each step, a line a rank", zooms=True),
-            html.H2(f"What the steps of rank {rank} are made of"),
-            choice("rank", [(str(r), f"rank {r}") for r in ranks], str(rank), query),
+            html.P(HINT, className="hint"),
+            drawn("times", times, "Duration of each step, one line for each rank", zooms=True),
+            html.H2(f"Phases of each step of rank {rank}"),
+            choice("rank", [(str(r.rank), f"rank {r.rank}") for r in data.ranks], str(rank), query, "a rank"),
             dcc.Store(id="rank", data=rank),
-            drawn("phases", phases, f"Seconds by phase of each step of rank {rank}", zooms=True),
+            drawn("phases", phases, f"Time of each phase in the steps of rank {rank}", zooms=True),
             html.H2("Loss"),
-            drawn("loss", loss, "Loss by step", zooms=True),
-            *(table(section) for section in tables_of(data) if section.rows),
+            drawn("loss", loss, "Loss of each step", zooms=True),
+            *(table(section) for section in steps_tables(data) if section.rows),
         ]
     )
 
 
-def window(_served: ServedRun, query: dict[str, str]) -> Window:
-    """The steps in sight; whole ones, as a bar is."""
-    wanted = read(query.get("steps", ""))
-    return Window(None, whole(wanted) if wanted else None)
+def shown_rank(data: StepsData, query: Query) -> int:
+    """Return the rank whose phases are shown: the one in the address, else the first straggler."""
+    ranks = [rank.rank for rank in data.ranks]
+    default = data.stragglers[0].rank if data.stragglers else ranks[0]
+    rank = number(query, "rank", max(ranks) + 1, default)
+    return rank if rank in ranks else ranks[0]
 
 
-def whole(steps: Span) -> Span:
-    return float(floor(steps[0])), float(ceil(steps[1]))
+def window(_served: ServedRun, query: Query) -> Window:
+    """Return the steps that the page shows; whole steps, as a bar stands for one."""
+    steps = parse_steps(query.get("steps", ""))
+    return Window(None, (float(floor(steps[0])), float(ceil(steps[1]))) if steps else None)
 
 
-def figures(served: ServedRun, rank: int, steps: Span | None) -> tuple[Any, Any, Any]:
-    """The three charts, of some steps or of all."""
-    data, artefacts = served.parts["steps"], served.run.of(*ROOMS["steps"])
+def figures(served: ServedRun, data: StepsData, rank: int, steps: Span | None) -> Sequence[go.Figure]:
+    """Return the three charts of some steps, or of all."""
+    logs = served.run.of(*ROOMS["steps"])
     low, high = steps or ALL
-    series = views.series(artefacts, served.options)
+    series = views.series(logs, served.options)
     series = series[(series["step"] >= low) & (series["step"] < high)]
-    phases = views.phases(artefacts, served.options, rank).droplevel("rank")
+    phases = views.phases(logs, served.options, rank).droplevel("rank")
     phases = phases[(phases.index >= low) & (phases.index < high)]
-    named = [straggler.rank for straggler in data.stragglers]
-    broken = data.first_nonfinite_step
-    shown = broken if broken is not None and low <= broken < high else None
-    found = step_times(series, named), phase_stack(phases), losses(series, shown)
-    if steps:  # a bar stands half a step to either side of its number
-        for figure in found:
-            figure.update_xaxes(range=[low - 0.5, high - 0.5])
-    return found
+    nonfinite = data.first_nonfinite_step
+    marked = nonfinite if nonfinite is not None and low <= nonfinite < high else None
+    stragglers = [straggler.rank for straggler in data.stragglers]
+    charts = step_durations(series, stragglers), phase_stack(phases), loss_chart(series, marked)
+    if steps:  # a bar reaches half a step to either side of its number
+        for chart in charts:
+            chart.update_xaxes(range=[low - 0.5, high - 0.5])
+    return charts
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """A zoom into one chart narrows all three, and shows steps that were thinned out."""
-    if "steps" not in served.parts:
+    """Register the callback of zooms: a zoom in one chart applies to all three, and shows steps that were left out."""
+    data = served.rooms.steps
+    if data is None:
         return
 
     @app.callback(
@@ -82,17 +91,17 @@ def install(app: Dash, served: ServedRun) -> None:
         State("rank", "data"),
         prevent_initial_call=True,
     )
-    def zoom(*given: Any) -> Any:
-        *changes, rank = given
+    def zoom(*given: object) -> object:
+        *zooms, rank = given
         at = CHARTS.index(str(ctx.triggered_id)) if ctx.triggered_id in CHARTS else 0
-        if (wanted := zoomed(changes[at])) is None:
-            return (no_update,) * 4
-        shown = Window(None, None if wanted == ALL else between(wanted))
-        return *figures(served, rank, shown.steps), shown.told()
+        if (wanted := zoomed_range(zooms[at])) is None:
+            return (no_update,) * (len(CHARTS) + 1)
+        shown = Window(None, None if wanted == ALL else steps_between(wanted))
+        return *figures(served, data, whole_number(rank) or 0, shown.steps), shown.state()
 
 
-def between(wanted: Span) -> Span:
-    """The steps whose numbers lie in a stretch of the axis, at least the nearest one."""
+def steps_between(wanted: Span) -> Span:
+    """Return the steps whose numbers lie in a range of the axis, at least the nearest one."""
     first, last = ceil(wanted[0]), floor(wanted[1])
     first = first if first <= last else max(0, round(sum(wanted) / 2))
     return float(first), float(max(first, last) + 1)

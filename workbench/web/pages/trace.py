@@ -1,114 +1,124 @@
 """How the time divides by rank, and the events of a window.
 
-`?file=N` chooses the trace, `from=NS` and `to=NS` the window, `steps=` the same in steps, `colour=` what colour tells,
-`find=` what stands out, `path=1` the critical path, `event=N` the event whose callers are told.
+`?file=N` chooses the trace, `from=NS` and `to=NS` the window, `steps=` the same in steps, `colour=` what colours mean,
+`find=` what is highlighted, `path=1` shows the critical path, `event=N` the callers of an event.
 """
-
-from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from analyzers.run import Artefact
 from analyzers.traces.across.traffic import traffic
-from workbench.present.tables.trace import trace_tables as tables_of
-from workbench.web.components.figure import ALL, Span, drawn, zoomed
-from workbench.web.components.text import address, choice, table
-from workbench.web.components.timing import shares
-from workbench.web.components.timing import traffic as drawn_traffic
-from workbench.web.pages import trace_critical_path
-from workbench.web.pages.trace_events import COLOURS, LATEST_NS, callers, drawing, look_of, shift_of, traces
-from workbench.web.served_run import ServedRun, asked, number, span_of
+from analyzers.traces.report import TraceData
+from workbench.present.tables.trace import trace_tables
+from workbench.web.components.figure import drawn
+from workbench.web.components.links import choice
+from workbench.web.components.rank_charts import bytes_sent, time_shares
+from workbench.web.components.text import table
+from workbench.web.gestures import ALL, Span, clicked_point, point_data, typed_text, whole_number, zoomed_range
+from workbench.web.pages.elements import Elements
+from workbench.web.pages.trace_critical_path import path_section
+from workbench.web.pages.trace_events import (
+    COLOURS,
+    LATEST_NS,
+    callers,
+    clock_shift,
+    event_parts,
+    event_query,
+)
+from workbench.web.query import Query, address, number, parse_query
+from workbench.web.query import window as window_in
+from workbench.web.served_run import ServedRun
 from workbench.web.step_marks import trace_marks
-from workbench.web.step_window import Window, kept, read, window_of
+from workbench.web.step_window import Window, parse_steps, window_of, window_state, with_window
 
-PATHS = (("0", "events alone"), ("1", "with the critical path of the last step"))
+PATHS = (("0", "events only"), ("1", "with the critical path of the last step"))
+KEPT_IN_ANOTHER_FILE = ("steps", "colour", "find", "path")
+HINT = "Drag to zoom in: short events appear. Click an event to see its callers, double-click to show everything."
+ZOOMING = ("gantt", "fleet", "held")
 
 
-def layout(served: ServedRun, query: dict[str, str]) -> html.Div:
-    if "trace" not in served.parts:
-        return html.Div("This run holds no profiler traces.")
-    artefacts, look = traces(served), look_of(query)
-    at, shown = chosen(served, query), window(served, query)
-    files = [(str(i), name(artefact)) for i, artefact in enumerate(artefacts)]
-    figure, others, listed = drawing(served, at, look, shown.span)
-    field = dcc.Input(id="event-name", type="search", value=look.find, debounce=True)
-    along: dict[str, str] = {key: value for key, value in query.items() if key in ("steps", "colour", "find", "path")}
+def layout(served: ServedRun, query: Query) -> html.Div:
+    """Return the page."""
+    data = served.rooms.trace
+    if data is None:
+        return html.Div("This run has no profiler traces.")
+    tables = trace_tables(data)
+    parts = event_parts(served, file_position(served, query), event_query(query), window(served, query).span)
     return html.Div(
         [
             html.H2("Where the time goes"),
-            drawn("shares", shares(served.parts["trace"].ranks), "Share of each kind of work, a bar a rank"),
-            *(table(section) for section in tables_of(served.parts["trace"])[:1]),
-            html.Div(others, id="together"),
-            html.H2(f"Events of {name(artefacts[at])}"),
-            choice("file", files, str(at), along),
-            choice("colour", [(one, f"colour by {one}") for one in COLOURS], look.colour, query),
-            choice("path", PATHS, "1" if look.path else "0", query),
-            html.P(
-                "Drag to zoom in: short events come to sight. Click one for its callers, twice for all.",
-                className="hint",
-            ),
-            html.Div(html.Label(["find events by name ", field]), className="fields"),
-            dcc.Store(id="file", data=at),
-            drawn("gantt", figure, "Events of a window, a row a stream or thread", zooms=True),
-            *callers(artefacts[at], served, query),
-            *(trace_critical_path.told(served, artefacts[at], query) if look.path else []),
-            html.Div(listed, id="events"),
-            *sent(served),
-            *(table(section) for section in tables_of(served.parts["trace"])[1:] if section.rows),
+            drawn("shares", time_shares(data.ranks), "Share of each kind of work in the recorded time of each rank"),
+            *(table(section) for section in tables[:1]),
+            html.Div(parts.all_ranks, id="together"),
+            *event_controls(served, query),
+            drawn("gantt", parts.events, "Events of the window, a row for each stream or thread", zooms=True),
+            *event_details(served, query),
+            html.Div(parts.tables, id="events"),
+            *bytes_sent_section(data),
+            *(table(section) for section in tables[1:] if section.rows),
         ]
     )
 
 
-def sent(served: ServedRun) -> list[Any]:
-    """Who sends how much to whom, where the ranks exchange anything."""
-    found = traffic(served.parts["trace"].ranks)
-    if found.empty:
+def event_controls(served: ServedRun, query: Query) -> Elements:
+    """Return what a reader chooses about the chart of events."""
+    wanted, position = event_query(query), file_position(served, query)
+    files = [(str(i), file_name(artefact)) for i, artefact in enumerate(served.traces)]
+    field = dcc.Input(id="event-name", type="search", value=wanted.find, debounce=True)
+    kept = {key: value for key, value in query.items() if key in KEPT_IN_ANOTHER_FILE}
+    return [
+        html.H2(f"Events of {file_name(served.traces[position])}"),
+        choice("file", files, str(position), kept, "a trace"),
+        choice("colour", [(name, f"colour by {name}") for name in COLOURS], wanted.colour, query, "the colours"),
+        choice("path", PATHS, "1" if wanted.path else "0", query, "whether to show the critical path"),
+        html.P(HINT, className="hint"),
+        html.Div(html.Label(["Search events by name ", field]), className="fields"),
+        dcc.Store(id="file", data=position),
+    ]
+
+
+def event_details(served: ServedRun, query: Query) -> Elements:
+    """Return the callers of the event that was clicked, and the critical path where it is shown."""
+    artefact = served.traces[file_position(served, query)]
+    path = path_section(served, artefact, query) if event_query(query).path else []
+    return [*callers(artefact, served, query), *path]
+
+
+def bytes_sent_section(data: TraceData) -> Elements:
+    """Return how much each rank sends to each other, where the ranks exchange data by all-to-all."""
+    sent = traffic(data.ranks)
+    if sent.empty:
         return []
-    label = "Bytes that each rank, down, sends to each other, across, in all-to-alls"
-    return [html.H2("Who sends to whom in all-to-alls", id="sent"), drawn("traffic", drawn_traffic(found), label)]
+    label = "Bytes that each rank (down) sends to each other (across) by all-to-all"
+    return [html.H2("Bytes sent by all-to-all", id="sent"), drawn("traffic", bytes_sent(sent), label)]
 
 
-def name(artefact: Artefact) -> str:
+def file_name(artefact: Artefact) -> str:
+    """Return rank and step of a trace file."""
     rank = "unknown rank" if artefact.rank is None else f"rank {artefact.rank}"
     return rank if artefact.step is None else f"{rank}, step {artefact.step}"
 
 
-def chosen(served: ServedRun, query: dict[str, str]) -> int:
-    """The number of the file that the address names, else of the first that holds some of the steps in sight."""
-    artefacts, steps = traces(served), read(query.get("steps", ""))
-    holds = (i for i, one in enumerate(artefacts) if steps and trace_marks(served, one).place(steps))
-    return number(query, "file", len(artefacts), next(holds, 0))
+def file_position(served: ServedRun, query: Query) -> int:
+    """Return the position of the trace in the address, else of the first that holds some of the shown steps."""
+    steps = parse_steps(query.get("steps", ""))
+    holds = (i for i, file in enumerate(served.traces) if steps and trace_marks(served, file).span_of(steps))
+    return number(query, "file", len(served.traces), next(holds, 0))
 
 
-def window(served: ServedRun, query: dict[str, str]) -> Window:
-    """The nanoseconds of the chosen file that are in sight, and the steps that these are."""
-    marks = trace_marks(served, traces(served)[chosen(served, query)])
-    return window_of(query, span_of(query, LATEST_NS), marks)
+def window(served: ServedRun, query: Query) -> Window:
+    """Return the nanoseconds of the chosen file that the page shows, and the steps at these times."""
+    marks = trace_marks(served, served.traces[file_position(served, query)])
+    return window_of(query, window_in(query, LATEST_NS), marks)
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """Zooming: the events of the window are asked for anew, so that short ones come to sight."""
-    if "trace" not in served.parts:
+    """Register the callbacks of zooms, clicks and the search field."""
+    if served.rooms.trace is None:
         return
-
-    # The charts of all ranks and of memory are not on every page, and Dash asks that all inputs of a callback are.
-    for chart in ("gantt", "fleet", "held"):
-
-        @app.callback(
-            Output("gantt", "figure", allow_duplicate=True),
-            Output("together", "children", allow_duplicate=True),
-            Output("events", "children", allow_duplicate=True),
-            Output("window", "data", allow_duplicate=True),
-            Input(chart, "relayoutData"),
-            State("file", "data"),
-            State("address", "search"),
-            prevent_initial_call=True,
-        )
-        def zoom(relayout: dict[str, Any] | None, at: int, search: str | None) -> Any:
-            if (wanted := zoomed(relayout)) is None:
-                return (no_update,) * 4
-            shown = narrowed(served, at, wanted, common=ctx.triggered_id == "fleet")
-            return *drawing(served, at, look_of(asked(search)), shown.span), shown.told()
+    # The charts of all ranks and of memory are not on every page, and Dash requires all inputs of a callback to exist.
+    for chart in ZOOMING:
+        install_zoom(app, served, chart)
 
     @app.callback(
         Output("address", "search", allow_duplicate=True),
@@ -118,23 +128,47 @@ def install(app: Dash, served: ServedRun) -> None:
         State("window", "data"),
         prevent_initial_call=True,
     )
-    def look(clicked: Any, find: str | None, search: str | None, shown: dict[str, Any]) -> Any:
-        """What is clicked or sought goes to the address, so that it can be shared."""
-        if ctx.triggered_id == "gantt" and clicked:
-            change = {"event": str(clicked["points"][0]["customdata"][1])}
+    def follow_gesture(click: object, find: object, search: object, shown: object) -> object:
+        point, query = clicked_point(click), parse_query(search)
+        if ctx.triggered_id == "gantt" and point:
+            change = {"event": point_data(point, 1)}
         elif ctx.triggered_id == "event-name":
-            change = {"find": find or ""}
+            change = {"find": typed_text(find)}
         else:
             return no_update
-        query = asked(search)
-        wanted = {name: value for name, value in (kept(query, shown) | change).items() if value}
+        changed = with_window(query, window_state(shown)) | change
+        wanted = {name: value for name, value in changed.items() if value}
         return no_update if wanted == query else address(wanted)
 
 
-def narrowed(served: ServedRun, at: int, wanted: Span, *, common: bool) -> Window:
-    """The window of a zoom: in ns of the file, or in ms of the common clock."""
+def install_zoom(app: Dash, served: ServedRun, chart: str) -> None:
+    """Register the callback of zooms in one chart: events are read anew, so that short ones appear."""
+
+    @app.callback(
+        Output("gantt", "figure", allow_duplicate=True),
+        Output("together", "children", allow_duplicate=True),
+        Output("events", "children", allow_duplicate=True),
+        Output("window", "data", allow_duplicate=True),
+        Input(chart, "relayoutData"),
+        State("file", "data"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
+    def zoom(relayout: object, file: object, search: object) -> object:
+        if (wanted := zoomed_range(relayout)) is None:
+            return (no_update,) * 4
+        position = whole_number(file) or 0
+        shown = zoomed_window(served, position, wanted, on_common_clock=chart == "fleet")
+        parts = event_parts(served, position, event_query(parse_query(search)), shown.span)
+        return parts.events, parts.all_ranks, parts.tables, shown.state()
+
+
+def zoomed_window(served: ServedRun, file: int, wanted: Span, *, on_common_clock: bool) -> Window:
+    """Return the window of a zoom, in ns of the file or of the common clock."""
     if wanted == ALL:
         return Window()
-    low, high = (edge * 1e6 - shift_of(served, at) for edge in wanted) if common else wanted
-    span = max(0, int(low)), int(high) + 1
-    return Window(span, trace_marks(served, traces(served)[at]).within(span)) if span[0] < span[1] else Window()
+    shift = clock_shift(served, file) if on_common_clock else 0
+    span = max(0, int(wanted[0] - shift)), int(wanted[1] - shift) + 1
+    if span[0] >= span[1]:
+        return Window()
+    return Window(span, trace_marks(served, served.traces[file]).steps_within(span))

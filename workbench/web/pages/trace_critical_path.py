@@ -1,11 +1,10 @@
-"""The critical path of a trace's last step: as a row above its events, and in pieces that lead to their windows.
+"""The critical path of a trace's last step: as a row above its events, and as pieces that lead to their windows.
 
-`?path=1` shows it: to find the path of a large trace takes seconds.
+`?path=1` shows it: computing the path of a large trace takes seconds.
 """
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 import pandas as pd
 from dash import html
@@ -21,71 +20,82 @@ from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.tables.kernel_names import shortened
 from workbench.present.tables.trace import critical_path
-from workbench.web.components.text import address, go, table
+from workbench.web.components.links import link
+from workbench.web.components.text import table
+from workbench.web.pages.elements import Elements
+from workbench.web.query import Query, address
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import without_window
 
 LANE = "critical path"
 PIECES = 30
 AROUND = 2
-"""Times its own length is seen of what is around a piece that is led to."""
+"""A link to a piece shows so many times its own length before and after it."""
 KEPT = 16
 
 
 def account_of(served: ServedRun, artefact: Artefact) -> RankTrace:
-    """The file's first device, or its host."""
-    found: RankTrace = next(one for one in served.parts["trace"].ranks if one.path == str(artefact.path))
-    return found
+    """Return the first device of a trace file, or its host."""
+    accounts = served.rooms.trace.ranks if served.rooms.trace else []
+    return next(account for account in accounts if account.path == str(artefact.path))
 
 
 def path_of(served: ServedRun, artefact: Artefact) -> pd.DataFrame:
-    """The pieces of the last step, in order; without steps those of the whole recording."""
-    steps = [one.step for one in account_of(served, artefact).step_times]
+    """Return the pieces of the last step's path, in order; without step marks those of the whole recording."""
+    steps = [step.step for step in account_of(served, artefact).step_times]
     return path_through(artefact, served.options, steps[-1] if steps else None)
 
 
 @lru_cache(KEPT)
 def path_through(artefact: Artefact, options: Options, step: int | None) -> pd.DataFrame:
+    """Return the critical path of a step, kept for the next zoom."""
     return views.critical_path(artefact, options, step)
 
 
-def row(served: ServedRun, artefact: Artefact, span: tuple[int, int], width: int) -> pd.DataFrame:
-    """The path in a window as blocks of a lane of their own, as `traces.views.timeline` has them, in colours."""
+def path_blocks(served: ServedRun, artefact: Artefact, span: tuple[int, int], width: int) -> pd.DataFrame:
+    """Return the path in a window as blocks of a lane of its own, with the columns of `traces.views.timeline`."""
     path = path_of(served, artefact)
     seen = path[(path["start_ns"] < span[1]) & (path["start_ns"] + path["dur_ns"] > span[0])]
-    drawn = join_narrow_pieces(seen, (span[1] - span[0]) // width)
-    return drawn.assign(
+    joined = join_narrow_pieces(seen, (span[1] - span[0]) // width)
+    return joined.assign(
         lane=LANE,
         on_device=True,
         depth=0,
-        name=drawn["name"].where(drawn["name"] != "", drawn["kind"]),
-        busy_ns=drawn["dur_ns"],
-        colour=["" if kind == "host" else kind if kind in EVENT_KINDS else "idle" for kind in drawn["kind"]],
+        name=joined["name"].where(joined["name"] != "", joined["kind"]),
+        busy_ns=joined["dur_ns"],
+        colour=["" if kind == "host" else kind if kind in EVENT_KINDS else "idle" for kind in joined["kind"]],
     )
 
 
-def told(served: ServedRun, artefact: Artefact, query: Mapping[str, str]) -> list[Any]:
-    """What the path consists of, and its longest pieces, each a way to its window."""
+def path_section(served: ServedRun, artefact: Artefact, query: Query) -> Elements:
+    """Return what the path consists of, and its longest pieces, each a link to its window."""
     parts, path = critical_parts(account_of(served, artefact), served.options), path_of(served, artefact)
     longest = path.nlargest(PIECES, "dur_ns", keep="first").sort_values("start_ns")
     spans = longest[["start_ns", "dur_ns"]].itertuples()
-    leads = {name(place): go(name(place), window(start, dur, query), fixed=True) for place, start, dur in spans}
-    return [html.H2("Critical path", id="critical"), table(critical_path(parts)), table(pieces(longest), leads.get)]
+    links = {
+        piece_name(position): link(piece_name(position), piece_address(start, dur, query), fixed=True)
+        for position, start, dur in spans
+    }
+    return [html.H2("Critical path", id="critical"), table(critical_path(parts)), table(piece_list(longest), links.get)]
 
 
-def name(place: int) -> str:
-    return f"#{place + 1}"
+def piece_name(position: int) -> str:
+    """Return the name of the piece at a position of the path."""
+    return f"#{position + 1}"
 
 
-def window(start: int, dur: int, query: Mapping[str, str]) -> str:
-    """The address of a piece and what is around it."""
+def piece_address(start: int, dur: int, query: Mapping[str, str]) -> str:
+    """Return the address of the window around a piece."""
     low, high = max(0, start - AROUND * dur), start + (1 + AROUND) * dur
     return address({**without_window(query), "from": str(low), "to": str(high)})
 
 
-def pieces(longest: pd.DataFrame) -> Table:
+def piece_list(longest: pd.DataFrame) -> Table:
+    """Return the longest pieces as a table."""
     rows = (
-        (name(place), shortened(what) or "-", kind, duration_ns(at), duration_ns(dur))
-        for place, at, dur, kind, what in longest[["start_ns", "dur_ns", "kind", "name"]].itertuples()
+        (piece_name(position), shortened(name), kind, duration_ns(at), duration_ns(dur))
+        for position, at, dur, kind, name in longest[["start_ns", "dur_ns", "kind", "name"]].itertuples()
     )
-    return table_of("Its longest pieces, in order of time", "piece | name | kind | begins at> | takes>", rows, PIECES)
+    return table_of(
+        "Longest pieces of the path, in order of time", "piece | name | kind | start> | duration>", rows, PIECES
+    )

@@ -1,8 +1,7 @@
-"""The events of a window of one trace, and beside them what all ranks did meanwhile."""
+"""The events in a window of one trace, and beside them what all ranks did meanwhile."""
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import pandas as pd
 from dash import html
@@ -13,92 +12,101 @@ from analyzers.traces import views
 from workbench.colours import EVENT_KINDS, nth_colour
 from workbench.console import clean
 from workbench.present.tables.trace import latest_arrivals, longest_events
-from workbench.web.components.figure import drawn
+from workbench.web.components.event_chart import event_chart
+from workbench.web.components.figure import FigurePart, drawn
+from workbench.web.components.links import source_code
 from workbench.web.components.memory import DIMMED
-from workbench.web.components.text import place, table
-from workbench.web.components.timing import fleet, gantt, lateness
-from workbench.web.components.trace_memory import held
-from workbench.web.pages import trace_critical_path
-from workbench.web.served_run import ServedRun, number
+from workbench.web.components.rank_charts import activity, lateness
+from workbench.web.components.text import table
+from workbench.web.components.trace_memory import memory_chart
+from workbench.web.pages.elements import Elements
+from workbench.web.pages.trace_critical_path import path_blocks
+from workbench.web.query import Query, number, search_text
+from workbench.web.served_run import ServedRun
 
 WIDTH = 1200
-"""Columns of a picture; what is narrower than one is joined with its neighbours."""
+"""Columns of a chart; events that are narrower than a column are joined with their neighbours."""
 WINDOWS = 64
 COLLECTIVES = 60
 LATEST_NS = 1 << 62
 COLOURS = ("kind", "stream", "phase")
-REST = "not sought"
+NO_MATCH = "no match"
 NAME = 120
 
 Nanoseconds = tuple[int, int]
 
 
-def traces(served: ServedRun) -> list[Artefact]:
-    """The files that were understood, in the order of the report."""
-    paths = dict.fromkeys(account.path for account in served.parts["trace"].ranks)
-    known = {str(artefact.path): artefact for artefact in served.run.artefacts}
-    return [known[path] for path in paths]
-
-
 @dataclass(frozen=True)
-class Look:
-    """What colour tells of the events, and what is sought among them."""
+class EventQuery:
+    """How events are drawn: what their colours mean, what is searched for, and whether the critical path is shown."""
 
     colour: str
     find: str
     path: bool
-    """Whether the critical path is drawn as well."""
 
 
-def look_of(query: dict[str, str]) -> Look:
+@dataclass(frozen=True)
+class EventParts:
+    """The parts of the page that follow its window."""
+
+    events: FigurePart
+    all_ranks: Elements
+    tables: Elements
+
+
+def event_query(query: Query) -> EventQuery:
+    """Return how an address wants events drawn."""
     colour = query["colour"] if query.get("colour") in COLOURS else COLOURS[0]
-    return Look(colour, query.get("find", "")[:100], query.get("path") == "1")
+    return EventQuery(colour, search_text(query), query.get("path") == "1")
 
 
-def drawing(served: ServedRun, at: int, look: Look, span: Nanoseconds | None) -> tuple[Any, list[Any], list[Any]]:
-    """What follows the window: the events of one file, all ranks beside each other, its memory and longest events."""
-    artefact = traces(served)[at]
+def event_parts(served: ServedRun, file: int, wanted: EventQuery, span: Nanoseconds | None) -> EventParts:
+    """Return the events of one file in a window, all ranks side by side, its memory and its longest events."""
+    artefact = served.traces[file]
     blocks = blocks_in(artefact, served.options, span)
     whole = (0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1)
-    told, colours = coloured(artefact, served, blocks, look)
-    shown = blocks.assign(colour=told)
-    if look.path:
-        shown = pd.concat([trace_critical_path.row(served, artefact, span or whole, WIDTH), shown], ignore_index=True)
-    listed = [*memory(served, artefact, span, whole), table(longest_events(blocks))]
-    return gantt(shown, span or whole, EVENT_KINDS | colours), together(served, at, span), listed
+    names, colours = block_colours(artefact, served, blocks, wanted)
+    shown = blocks.assign(colour=names)
+    if wanted.path:
+        shown = pd.concat([path_blocks(served, artefact, span or whole, WIDTH), shown], ignore_index=True)
+    tables = [*memory_section(served, artefact, span, whole), table(longest_events(blocks))]
+    return EventParts(event_chart(shown, span or whole, EVENT_KINDS | colours), all_ranks(served, file, span), tables)
 
 
-def memory(served: ServedRun, artefact: Artefact, span: Nanoseconds | None, whole: Nanoseconds) -> list[Any]:
-    """What the devices held meanwhile, where the trace tells."""
+def memory_section(served: ServedRun, artefact: Artefact, span: Nanoseconds | None, whole: Nanoseconds) -> Elements:
+    """Return the memory of the devices in the same window, where allocations were recorded."""
     frame = views.memory(artefact, served.options, span, WIDTH)
     if not len(frame):
         return []
     label = "Allocated and reserved memory over time"
-    return [html.H2("Memory over time", id="held"), drawn("held", held(frame, span or whole), label, zooms=True)]
+    return [
+        html.H2("Memory over time", id="held"),
+        drawn("held", memory_chart(frame, span or whole), label, zooms=True),
+    ]
 
 
 @lru_cache(WINDOWS)
 def blocks_in(artefact: Artefact, options: Options, span: Nanoseconds | None) -> pd.DataFrame:
-    """The events of a window, which readers come back to: all of a large trace take a third of a second."""
+    """Return the events of a window, kept for when a reader returns: all of a large trace take a third of a second."""
     return views.timeline(artefact, options, span, WIDTH)
 
 
-def coloured(
-    artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, look: Look
+def block_colours(
+    artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, wanted: EventQuery
 ) -> tuple[list[str], dict[str, str]]:
-    """What colour tells of each block, and the colour of each such thing, the same in every window."""
-    told, colours = told_by(artefact, served, blocks, look.colour)
-    if not look.find:
-        return told, colours
-    sought = blocks["name"].str.contains(look.find, case=False, regex=False)
-    kept = [title if fits else REST for title, fits in zip(told, sought, strict=True)]
-    return kept, {**colours, REST: DIMMED}
+    """Return the name of what each block's colour shows, and the colour of each name; the same in every window."""
+    names, colours = named_colours(artefact, served, blocks, wanted.colour)
+    if not wanted.find:
+        return names, colours
+    matches = blocks["name"].str.contains(wanted.find, case=False, regex=False)
+    kept = [name if match else NO_MATCH for name, match in zip(names, matches, strict=True)]
+    return kept, {**colours, NO_MATCH: DIMMED}
 
 
-def told_by(
+def named_colours(
     artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, colour: str
 ) -> tuple[list[str], dict[str, str]]:
-    """The same before anything is sought."""
+    """Return the same before a search turns blocks grey."""
     if colour == "kind":
         return blocks["kind"].tolist(), EVENT_KINDS
     known = views.lanes(artefact, served.options) if colour == "stream" else views.PHASES
@@ -108,43 +116,37 @@ def told_by(
     return views.phases(artefact, blocks["row"].to_numpy(), served.options), colours
 
 
-def together(served: ServedRun, at: int, span: Nanoseconds | None) -> list[Any]:
-    """All ranks on one clock: what each does, and who comes late to which collective."""
-    artefacts = traces(served)
-    if len(artefacts) == 1:
+def all_ranks(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
+    """Return all ranks on one clock: what each does, and who arrives late at which collective."""
+    if len(served.traces) == 1:
         return []
-    shift = shift_of(served, at)
+    shift = clock_shift(served, file)
     common = (span[0] + shift, span[1] + shift) if span else None
-    over_time = views.ranks_timeline(artefacts, served.options, common)
-    late = views.lateness(artefacts, served.options, COLLECTIVES)
+    late = views.lateness(served.traces, served.options, COLLECTIVES)
     if common:
         late = late[(late["start_ns"] < common[1]) & (late["end_ns"] > common[0])]
-    found = [
+    figure = activity(views.ranks_timeline(served.traces, served.options, common))
+    elements: Elements = [
         html.H2("All ranks over time"),
-        drawn("fleet", fleet(over_time), "What each rank does most of the time", zooms=True),
+        drawn("fleet", figure, "What each rank mostly does", zooms=True),
     ]
-    if len(late):
-        label = "How late each rank comes to the collectives with most waiting"
-        found += [
-            html.H2("Who comes late", id="waits"),
-            drawn("lateness", lateness(late), label),
-            table(latest_arrivals(late)),
-        ]
-    return found
+    if not len(late):
+        return elements
+    label = "How late each rank arrives at the collectives with the most waiting"
+    title = html.H2("Who arrives late at collectives", id="waits")
+    return [*elements, title, drawn("lateness", lateness(late), label), table(latest_arrivals(late))]
 
 
-def shift_of(served: ServedRun, at: int) -> int:
-    """From the clock of a file to the common one, in ns."""
-    shifts = views.axis(traces(served), served.options).set_index("path")["shift_ns"]
-    return int(shifts[str(traces(served)[at].path)])
+def clock_shift(served: ServedRun, file: int) -> int:
+    """Return what to add to a time of a file to get the time on the common clock, in ns."""
+    shifts = views.axis(served.traces, served.options).set_index("path")["shift_ns"]
+    return int(shifts[str(served.traces[file].path)])
 
 
-def callers(artefact: Artefact, served: ServedRun, query: dict[str, str]) -> list[Any]:
-    """The event that was clicked and what encloses it, each a way to its source if it names one."""
-    found = views.callers(artefact, number(query, "event", LATEST_NS, -1), served.options) if "event" in query else []
-    if not found:
+def callers(artefact: Artefact, served: ServedRun, query: Query) -> Elements:
+    """Return the event that was clicked and what encloses it, each a link to its source if it names one."""
+    names = views.callers(artefact, number(query, "event", LATEST_NS, -1), served.options) if "event" in query else []
+    if not names:
         return []
-    return [
-        html.H2(f"Callers of {clean(found[0][:NAME])}", id="callers"),
-        html.Ol([html.Li(place(name)) for name in found]),
-    ]
+    lines = [html.Li(source_code(name)) for name in names]
+    return [html.H2(f"Callers of {clean(names[0][:NAME])}", id="callers"), html.Ol(lines)]

@@ -1,0 +1,73 @@
+"""Links of the dashboard: to other pages and states, and to the source behind a line."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from dash import html
+from dash.development.base_component import Component
+
+from workbench.console import clean
+from workbench.source_files import SOURCE_LINE, find_source
+from workbench.web.query import address
+
+LONGEST = 1000
+"""Characters of a text that are shown: names of kernels are long, those of a hostile file longer."""
+
+
+def navigation(links: Sequence[Component], label: str, style: str = "") -> html.Nav:
+    """Return links under a label that a screen reader reads."""
+    attributes: dict[str, Any] = {"aria-label": label}
+    return html.Nav(list(links), className=style, **attributes)
+
+
+def choice(
+    name: str,
+    options: Sequence[tuple[str, str]],
+    current: str,
+    query: Mapping[str, str] | None = None,
+    label: str | None = None,
+) -> html.Nav | None:
+    """Return links that set `name` in the address, each a (value, text); None where there is nothing to choose from.
+
+    The rest of `query` stays as it is. A screen reader reads the label, by default the name.
+    """
+    if len(options) < 2:
+        return None
+    links = [link(text, address({**(query or {}), name: value}), current=value == current) for value, text in options]
+    return navigation(links, f"choose {label or name}", "choice")
+
+
+def link(text: str, href: str, *, current: bool = False, fixed: bool = False) -> html.A:
+    """Return a link to a page or state of this dashboard.
+
+    The script follows it without loading the page anew and keeps the window of steps, unless the link is `fixed`.
+    """
+    attributes: dict[str, Any] = {"data-go": "fixed" if fixed else "", **({"aria-current": "true"} if current else {})}
+    return html.A(clean(text), href=href, className="here" if current else "", **attributes)
+
+
+def source_code(line: str) -> html.Code:
+    """Return a line of source as code, with a link to it where its file is on this machine."""
+    return html.Code(with_source_link(line))
+
+
+def with_source_link(text: str) -> list[Component | str] | str:
+    """Return a text in which the first source line that is on this machine is a link."""
+    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+    match = SOURCE_LINE.search(shown)
+    if not match or not is_on_this_machine(match[0]):
+        return clean(shown)
+    to_source = link(match[0], f"source{address({'at': match[0]})}")
+    return [clean(shown[: match.start()]), to_source, clean(shown[match.end() :])]
+
+
+@lru_cache(4096)
+def is_on_this_machine(text: str) -> bool:
+    """Return whether the source that a text names is here; cached, as tables repeat the same lines."""
+    return find_source(text) is not None
+
+
+def labelled(label: str, parts: Iterable[Component | str]) -> html.P:
+    """Return words beside a label; where they take several lines they do not run below it."""
+    return html.P([html.Span(label, className="label"), html.Span([*parts])], className="labelled")

@@ -1,0 +1,165 @@
+"""Traced ranks side by side: shares of their time, what they do when, who arrives late, who sends to whom."""
+
+from collections.abc import Sequence
+from math import isnan
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from analyzers.traces.structs import RankTrace
+from analyzers.words import duration_ns, percent, share, size
+from workbench.colours import EVENT_KINDS, HEAT
+from workbench.present.tables.trace import step_numbers
+from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, duration_ticks, legend_entry, plain
+
+PARTS = {
+    "compute": ("compute", "compute_ns"),
+    "exposed communication": ("communication", "exposed_communication_ns"),
+    "exposed memory": ("memory", "exposed_memory_ns"),
+    "idle": ("idle", "idle_ns"),
+}
+"""What a rank's time divides into: title, kind (for its colour), and column of `traces.views.ranks_timeline`."""
+READABLE, FINE = 16, 80
+"""Columns of a heat map that leave room for a number in each cell, and for a line around it."""
+SHORTEST_NS = 1000.0
+TALLEST_ROWS = 40
+
+
+def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
+    """Return a bar for each traced rank that divides its recorded time."""
+    names = bar_names(accounts)
+    figure = go.Figure(layout=PLAIN)
+    for title, (kind, _) in PARTS.items():
+        parts = [part_ns(account, title) for account in accounts]
+        figure.add_trace(
+            go.Bar(
+                y=names,
+                x=[ns / max(1, account.span_ns) for ns, account in zip(parts, accounts, strict=True)],
+                orientation="h",
+                name=title,
+                marker={"color": EVENT_KINDS[kind]},
+                customdata=[
+                    f"{duration_ns(ns)} ({share(ns, account.span_ns)})"
+                    for ns, account in zip(parts, accounts, strict=True)
+                ],
+                hovertemplate="%{y}: %{customdata}<extra>%{fullData.name}</extra>",
+            )
+        )
+    quarters = [0, 0.25, 0.5, 0.75, 1]
+    axis = {"title": "share of the recorded time", "tickvals": quarters, "ticktext": [percent(p) for p in quarters]}
+    figure.update_layout(barmode="stack", height=150 + 30 * len(accounts), xaxis=axis)
+    return figure.update_layout(yaxis={"autorange": "reversed"}, legend=ABOVE)
+
+
+def part_ns(account: RankTrace, title: str) -> int:
+    """Return one of the `PARTS` of a rank's time."""
+    times = {
+        "compute": account.compute_ns,
+        "exposed communication": account.exposed_communication_ns,
+        "exposed memory": account.exposed_memory_ns,
+        "idle": account.idle_ns,
+    }
+    return times[title]
+
+
+def bar_names(accounts: Sequence[RankTrace]) -> list[str]:
+    """Return a different name for each bar: Plotly would draw bars of the same name on top of each other."""
+    names = [f"rank {account.rank}" for account in accounts]
+    if len({*names}) < len(names):
+        names = [f"{name}, step {step_numbers(account)}" for name, account in zip(names, accounts, strict=True)]
+    if len({*names}) < len(names):
+        names = [f"{name}, device {account.device}" for name, account in zip(names, accounts, strict=True)]
+    return names
+
+
+def activity(frame: pd.DataFrame) -> go.Figure:
+    """Return what each rank mostly does in each stretch of the common clock (`traces.views.ranks_timeline`)."""
+    kinds = [kind for kind, _ in PARTS.values()]
+    most = frame.assign(most=frame[[field for _, field in PARTS.values()]].to_numpy().argmax(axis=1))
+    wide = most.pivot_table(index="ranks", columns="start_ns", values="most", sort=False)
+    starts = wide.columns.to_numpy(float)
+    scale = [(edge / len(kinds), EVENT_KINDS[kind]) for i, kind in enumerate(kinds) for edge in (i, i + 1)]
+    figure = go.Figure(
+        go.Heatmap(
+            z=wide.to_numpy(),
+            x=starts,
+            y=[f"rank {ranks}" for ranks in wide.index],
+            customdata=[
+                [f"{duration_ns(at)}: mostly {list(PARTS)[int(code)]}" for code, at in zip(row, starts, strict=True)]
+                for row in wide.to_numpy()
+            ],
+            hovertemplate="%{y} at %{customdata}<extra></extra>",
+            colorscale=scale,
+            zmin=0,
+            zmax=len(kinds),
+            showscale=False,
+            ygap=2,
+        ),
+        layout=PLAIN,
+    )
+    for title, (kind, _) in PARTS.items():
+        figure.add_trace(legend_entry(title, EVENT_KINDS[kind]))
+    ends = (float(starts.min()), float(starts.max())) if len(starts) else (0.0, 0.0)
+    axis = {"title": "time on the common clock", **duration_ticks(*ends)}
+    return rows_down(figure, len(wide)).update_layout(showlegend=True, legend=ABOVE, xaxis=axis)
+
+
+def lateness(frame: pd.DataFrame) -> go.Figure:
+    """Return how late each rank arrives at each collective (`traces.views.lateness`)."""
+    wide = frame.pivot_table(index="rank", columns="which", values="late_ns").clip(lower=0)
+    names = frame.drop_duplicates("which").set_index("which")["name"]
+    latest = max(float(np.nanmax(wide.to_numpy())), SHORTEST_NS)
+    figure = go.Figure(
+        go.Heatmap(
+            z=wide.to_numpy(),
+            x=[f"#{which}" for which in wide.columns],
+            y=[f"rank {rank}" for rank in wide.index],
+            customdata=[
+                [f"{plain(names[which])}: {'not in it' if isnan(late) else duration_ns(late) + ' late'}"
+                 for which, late in zip(wide.columns, row, strict=True)]
+                for row in wide.to_numpy()
+            ],
+            hovertemplate="%{y}, %{x} %{customdata}<extra></extra>",
+            colorscale=[(0, "#f2f2f2"), (1, EVENT_KINDS["communication"])],
+            zmin=0,
+            zmax=latest,
+            colorbar={"title": "late by", **duration_ticks(0, latest)},
+            xgap=1,
+            ygap=1,
+        ),
+        layout=PLAIN,
+    )  # fmt: skip
+    # Plotly would take #3 for a number.
+    return rows_down(figure, len(wide)).update_layout(xaxis={"type": "category", "title": "collective"})
+
+
+def bytes_sent(frame: pd.DataFrame) -> go.Figure:
+    """Return the bytes that each rank (down) sends to each other (across), from `traces.across.traffic`."""
+    most, gap = int(np.nanmax(frame.to_numpy())), int(frame.shape[1] <= FINE)
+    texts = [["" if isnan(sent) else size(int(sent)) for sent in row] for row in frame.to_numpy()]
+    figure = go.Figure(
+        go.Heatmap(
+            z=frame.to_numpy(),
+            x=[*frame.columns],
+            y=[f"rank {rank}" for rank in frame.index],
+            text=texts,
+            texttemplate="%{text}" if frame.shape[1] <= READABLE else None,
+            hovertemplate="%{y} to rank %{x}: %{text}<extra></extra>",
+            hoverongaps=False,
+            colorscale=[(i / (len(HEAT) - 1), colour) for i, colour in enumerate(HEAT)],
+            zmin=0,
+            zmax=most or 1,
+            colorbar=byte_ticks(most),
+            xgap=gap,
+            ygap=gap,
+        ),
+        layout=PLAIN,
+    )
+    across = {"type": "category", "side": "top", "title": "to rank", "automargin": True}
+    return rows_down(figure, len(frame)).update_layout(xaxis=across)
+
+
+def rows_down(figure: go.Figure, rows: int) -> go.Figure:
+    """Return a figure with ranks from top to bottom, each with room for its name."""
+    return figure.update_layout(yaxis={"autorange": "reversed"}, height=140 + 24 * min(rows, TALLEST_ROWS))

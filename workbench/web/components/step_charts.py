@@ -1,0 +1,90 @@
+"""Charts over the steps: duration by rank, phases of one rank, and the loss."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.colours import PHASES, STATUSES, nth_colour
+from workbench.web.components.figure import ABOVE, PLAIN, DurationTicks, FigurePart, duration_ticks, plain
+
+MOST_RANKS = 12
+MOST_STEPS = 1000
+FEW = 12
+SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down")
+
+
+def step_durations(series: pd.DataFrame, named: Sequence[int]) -> go.Figure:
+    """Return the duration of each step by rank; of many ranks the median, the slowest, and the `named` ones."""
+    wide = thinned(series.pivot_table(index="step", columns="rank", values="dur_s")).add_prefix("rank ")
+    lines = wide if wide.shape[1] <= MOST_RANKS else summarised(wide, named)
+    axis = duration_axis(float(lines.max().max()) if lines.size else 0.0)
+    return line_chart(lines).update_layout(yaxis=axis, hovermode="x unified")
+
+
+def summarised(wide: pd.DataFrame, named: Sequence[int]) -> pd.DataFrame:
+    """Return the median and the maximum over ranks, and the ranks that findings name."""
+    apart = [f"rank {rank}" for rank in named][:MOST_RANKS]
+    return wide[apart].assign(**{"median rank": wide.median(axis=1), "slowest rank": wide.max(axis=1)})
+
+
+def thinned(table: pd.DataFrame) -> pd.DataFrame:
+    """Return at most `MOST_STEPS` rows: of each stretch the one with the largest value, so that spikes survive."""
+    width = -(-len(table) // MOST_STEPS)
+    if width <= 1:
+        return table
+    keys = [position // width for position in range(len(table))]
+    highest = table.max(axis=1).reset_index(drop=True)
+    return table.iloc[highest.groupby(keys).idxmax().to_numpy()]
+
+
+def line_chart(table: pd.DataFrame) -> go.Figure:
+    """Return a line for each column; the index is the step."""
+    figure = go.Figure(layout=PLAIN)
+    for i, column in enumerate(table.columns):
+        figure.add_trace(
+            go.Scatter(
+                x=table.index,
+                y=table[column],
+                name=column,
+                mode="lines+markers",
+                line={"color": nth_colour(i), "width": 1},
+                marker={"symbol": SYMBOLS[i % len(SYMBOLS)]},
+            )
+        )
+    if len(table) <= FEW:
+        figure.update_xaxes(dtick=1)  # there is no step 1.5
+    return figure.update_layout(xaxis={"title": "step"}, height=300, legend=ABOVE)
+
+
+def duration_axis(longest_s: float) -> FigurePart:
+    """Return a y axis from 0 to a duration, in seconds, whose ticks read `200 ms` or `1.50 s`."""
+    ticks = duration_ticks(0, longest_s * 1e9) if longest_s > 0 else DurationTicks(tickvals=[], ticktext=[])
+    return {"rangemode": "tozero", "tickvals": [ns / 1e9 for ns in ticks["tickvals"]], "ticktext": ticks["ticktext"]}
+
+
+def phase_stack(phases: pd.DataFrame) -> go.Figure:
+    """Return the phases of each step of one rank, the largest below. Rows are steps, columns phases in seconds."""
+    thin = thinned(phases)
+    figure = go.Figure(layout=PLAIN)
+    for i, name in enumerate(sorted(thin.columns, key=lambda column: -thin[column].sum())):
+        if thin[name].any():
+            title = plain(name).replace("_", " ")
+            figure.add_trace(go.Bar(x=thin.index, y=thin[name], name=title, marker=phase_marker(name, i)))
+    figure.update_layout(barmode="stack", bargap=0.05, height=320, legend=ABOVE, xaxis={"title": "step"})
+    return figure.update_layout(yaxis=duration_axis(float(thin.sum(axis=1).max()) if len(thin) else 0.0))
+
+
+def phase_marker(phase: str, index: int) -> FigurePart:
+    """Return the colour that a phase has on every face; others are hatched, as there are not enough colours."""
+    hatched = {} if phase in PHASES else {"pattern": {"shape": "/"}}
+    return {"color": PHASES.get(phase, nth_colour(index)), **hatched}
+
+
+def loss_chart(series: pd.DataFrame, nonfinite: int | None) -> go.Figure:
+    """Return the loss by step; a line marks the first step whose loss is NaN or infinite."""
+    known = series.dropna(subset="loss").groupby("step")["loss"].max().to_frame("loss")
+    figure = line_chart(thinned(known)).update_layout(yaxis={"title": "loss"})
+    if nonfinite is not None:
+        figure.add_vline(x=nonfinite, line={"color": STATUSES["error"]}, annotation_text="not finite")
+    return figure

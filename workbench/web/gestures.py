@@ -1,0 +1,48 @@
+"""What the browser sends when a reader clicks, zooms or types: JSON of any shape, narrowed here once."""
+
+from collections.abc import Mapping
+from math import inf
+
+Span = tuple[float, float]
+ALL = (-inf, inf)
+
+
+def clicked_point(click: object) -> Mapping[str, object] | None:
+    """Return the first point of Plotly's `clickData`; None where nothing was clicked."""
+    points = click.get("points") if isinstance(click, dict) else None
+    return points[0] if isinstance(points, list) and points and isinstance(points[0], dict) else None
+
+
+def point_data(point: Mapping[str, object], index: int | None = None) -> str:
+    """Return the custom data of a point as text, or one item of it."""
+    data = point.get("customdata")
+    if index is None:
+        return str(data)
+    return str(data[index]) if isinstance(data, list) and len(data) > index else ""
+
+
+def whole_number(value: object) -> int | None:
+    """Return a position or a typed number, rounded towards zero; None for anything else."""
+    if isinstance(value, str):
+        return int(value) if value.lstrip("-").isdecimal() and value.isascii() else None
+    return int(value) if isinstance(value, int | float) and abs(value) < inf else None
+
+
+def typed_text(value: object) -> str:
+    """Return the text of a field; a field that was never used holds None."""
+    return value if isinstance(value, str) else ""
+
+
+def zoomed_range(change: object) -> Span | None:
+    """Return the range of the x axis that a zoom shows: `ALL` after a reset, None if the zoom left it alone.
+
+    Plotly reports a range that was dragged, one that code set, and a reset in three different ways.
+    """
+    if not isinstance(change, dict):
+        return None
+    if "xaxis.autorange" in change:
+        return ALL
+    ends = change.get("xaxis.range") or [change.get("xaxis.range[0]"), change.get("xaxis.range[1]")]
+    if not isinstance(ends, list) or len(ends) != 2 or None in ends:  # a zoom of the y axis alone has no x range
+        return None
+    return float(ends[0]), float(ends[1])

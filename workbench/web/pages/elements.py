@@ -1,0 +1,8 @@
+"""The types that pages have in common."""
+
+from typing import TypeAlias
+
+from dash.development.base_component import Component
+
+Elements: TypeAlias = list[Component | None]
+"""Parts of a page, from top to bottom; Dash leaves out None."""

@@ -1,0 +1,82 @@
+"""The query of a page's address, read with care: anybody can type anything there.
+
+The address is the whole state of a page, so that a link shows somebody else the same chart.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlencode
+
+from analyzers.memory.model import Device
+
+Query = dict[str, str]
+
+NO_NODE = -1
+GROUPINGS = ("module", "line", "stack", "category")
+COLOURS = ("category", "pool", "stream", "phase", "rank")
+ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
+DIGITS = 19
+"""The longest number that is read: nanoseconds since 1970 have 19 digits, and int() of a longer one takes time."""
+SEARCH_CHARACTERS = 100
+NODES = 1 << 40
+
+
+def parse_query(search: object) -> Query:
+    """Return the query of an address, the last value of each name."""
+    return dict(parse_qsl(search.lstrip("?"))) if isinstance(search, str) else {}
+
+
+def address(query: Mapping[str, str]) -> str:
+    """Return a query as the address bar takes it."""
+    return f"?{urlencode(query)}"
+
+
+def number(query: Mapping[str, str], name: str, beyond: int, default: int) -> int:
+    """Return the number `name` of a query if it is below `beyond`, else the default."""
+    text = query.get(name, "")
+    fits = text.isascii() and text.isdigit() and len(text) < DIGITS and int(text) < beyond
+    return int(text) if fits else default
+
+
+def search_text(query: Mapping[str, str], name: str = "find") -> str:
+    """Return what the reader searches for."""
+    return query.get(name, "")[:SEARCH_CHARACTERS]
+
+
+def window(query: Mapping[str, str], beyond: int) -> tuple[int, int] | None:
+    """Return the window `from` .. `to` of a query; None without a valid one."""
+    first, last = number(query, "from", beyond, 0), number(query, "to", beyond + 1, 0)
+    return (first, last) if first < last else None
+
+
+@dataclass(frozen=True)
+class MemoryQuery:
+    """What the memory page shows.
+
+    `entry`: the instant after that trace entry. `by`: how the tree groups live memory; `node`: the node of the tree to
+    zoom into. `find`: what to highlight. `colour`: what the colours of the timeline mean. `since`: the instant to
+    compare with. `block`: the address whose block is described.
+    """
+
+    entry: int
+    by: str
+    node: int
+    find: str
+    colour: str
+    since: int | None = None
+    block: int | None = None
+
+
+def memory_query(query: Mapping[str, str], device: Device) -> MemoryQuery:
+    """Return what a query asks of a device; the failed allocation, else the peak, is the default instant."""
+    by, colour = query.get("by", ""), query.get("colour", "")
+    return MemoryQuery(
+        number(query, "entry", device.entries, device.oom.index if device.oom else device.peak_index),
+        by if by in GROUPINGS else GROUPINGS[0],
+        number(query, "under", NODES, NO_NODE),
+        search_text(query),
+        colour if colour in COLOURS else COLOURS[0],
+        number(query, "since", device.entries, 0) if "since" in query else None,
+        int(query["block"], 16) if ADDRESS.fullmatch(query.get("block", "")) else None,
+    )
