@@ -59,7 +59,7 @@ def tick_durations(ticks_ns: Sequence[float], distance_ns: float, length_ns: flo
 
     They have the decimals that ticks `distance_ns` apart need: three digits would make 571.5 and 572.0 read alike.
     """
-    unit, scale = next((unit for unit in TICK_UNITS if length_ns >= 2 * unit[1]), TICK_UNITS[-1])
+    unit, scale = next((unit for unit in TICK_UNITS if length_ns >= unit[1]), TICK_UNITS[-1])
     decimals = max(0, -floor(log10(distance_ns / scale)))
     return [f"{ns / scale:.{decimals}f} {unit}" for ns in ticks_ns]
 
@@ -123,6 +123,16 @@ def flops(count: float | None, per: str = "") -> str:
         if count >= factor:
             return f"{figures(count / factor)} {prefix}FLOP{per}"
     return f"{count:.0f} FLOP{per}"
+
+
+def bandwidth(bytes_per_s: float | None) -> str:
+    """Return bytes a second in decimal units, as data sheets and nccl-tests have them: `12.3 GB/s`, `164 kB/s`."""
+    if bytes_per_s is None:
+        return UNKNOWN
+    for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if bytes_per_s >= factor:
+            return f"{figures(bytes_per_s / factor)} {prefix}B/s"
+    return f"{bytes_per_s:.0f} B/s"
 
 
 def rank_ranges(ranks: Iterable[int]) -> str:

@@ -4,6 +4,7 @@ import pytest
 
 from analyzers.words import (
     agree,
+    bandwidth,
     duration,
     duration_ns,
     figures,
@@ -73,6 +74,9 @@ def test_other_numbers():
     assert [figures(x) for x in (0, 0.00123, 1.846, 95, 1234.4)] == ["0.00", "0.00123", "1.85", "95.0", "1234"]
     assert (flops(9.89e14), flops(2.5e12, "/s"), flops(12), flops(None)) == (
         "989 TFLOP", "2.50 TFLOP/s", "12 FLOP", "unknown",
+    )  # fmt: skip
+    assert (bandwidth(12.34e9), bandwidth(164_000), bandwidth(12), bandwidth(None)) == (
+        "12.3 GB/s", "164 kB/s", "12 B/s", "unknown",
     )  # fmt: skip
     assert tick_durations([571e6, 571.5e6], 5e5, 2e6) == ["571.0 ms", "571.5 ms"]
     assert (waiting_time(26.4), waiting_time(754), waiting_time(12240)) == ("26 s", "13 min", "3.4 h")

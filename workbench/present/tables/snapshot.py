@@ -80,15 +80,23 @@ def module_changes(diff: Diff) -> Table:
     return table("", "change> | before> | now> | blocks> | state | module", rows, CHANGES)
 
 
-def reserved_ranges(ranges: "pd.DataFrame") -> Table:
-    """Return when ranges of addresses were reserved and returned (`views.reserved_ranges`), the largest first."""
+def reserved_ranges(ranges: "pd.DataFrame", entries: int) -> Table:
+    """Return when ranges of addresses were reserved and returned in a trace of so many entries, the largest first.
+
+    `ranges` are those of `memory.views.reserved_ranges`.
+    """
     columns = ["address", "bytes", "stream", "pool", "expandable", "born", "died"]
     rows = (
-        (f"{address:#x}", size(count), stream, pool, "yes" if expandable else "no", born, died)
+        (f"{address:#x}", size(count), stream, pool, "yes" if expandable else "no", *ends(born, died, entries))
         for address, count, stream, pool, expandable, born, died in ranges[columns].itertuples(index=False)
     )
     heads = "address | bytes> | stream> | pool | expandable | reserved at entry> | returned at entry>"
     return table("Reserved ranges", heads, rows)
+
+
+def ends(born: int, died: int, entries: int) -> tuple[object, object]:
+    """Return the entries at which something was reserved and returned, in words outside the trace."""
+    return "before the trace" if born < 0 else born, "never" if died >= entries else died
 
 
 def entry_list(events: "pd.DataFrame") -> Table:

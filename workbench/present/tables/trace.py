@@ -11,7 +11,7 @@ from analyzers.words import duration_ns, figures, flops, percent, rank_ranges, s
 from workbench.present.table import Table, table
 from workbench.present.tables.kernel_names import kernel_name, shortened
 from workbench.present.tables.trace_memory import memory_tables
-from workbench.present.tables.trace_rank import detail_tables
+from workbench.present.tables.trace_rank import NO_GROUP, detail_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -192,7 +192,7 @@ def waiting_by_group(groups: Iterable[GroupWaits]) -> Table:
     """Return the waiting in each process group, and the rank that caused most of it."""
     rows = (
         (
-            g.desc or g.name,
+            g.desc or g.name or NO_GROUP,
             rank_ranges(g.ranks),
             g.collectives,
             duration_ns(g.wait_ns),
@@ -213,7 +213,7 @@ def longest_waits(meetings: Iterable[CollectiveWait]) -> Table:
     rows = (
         (
             m.name if m.sequence is None else f"{m.name} #{m.sequence}",
-            m.group_desc or m.group,
+            m.group_desc or m.group or NO_GROUP,
             m.step,
             m.last_rank,
             duration_ns(m.late_ns),

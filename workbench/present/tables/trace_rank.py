@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from analyzers.words import duration_ns, figures, flops, percent, share, size
+from analyzers.words import bandwidth, duration_ns, figures, flops, percent, share, size
 from workbench.present.table import Table, table
 from workbench.present.tables.kernel_names import MEDIUM, SHORT, kernel_name, shortened
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from analyzers.traces.structs import Cost, RankTrace
 
 ROWS = 8
+NO_GROUP = "not recorded"
 
 
 def detail_tables(rank: "RankTrace") -> list[Table]:
@@ -26,11 +27,6 @@ def detail_tables(rank: "RankTrace") -> list[Table]:
 def rank_suffix(rank: "RankTrace") -> str:
     """Return what a title adds to name the rank."""
     return "" if rank.rank is None else f", rank {rank.rank}"
-
-
-def gigabytes_per_second(bytes_per_s: float) -> str:
-    """Return a bandwidth in decimal GB/s, the unit of data sheets and of nccl-tests."""
-    return figures(bytes_per_s / 1e9)
 
 
 def phases(rank: "RankTrace") -> Table:
@@ -186,17 +182,17 @@ def collectives(rank: "RankTrace") -> Table:
     rows = (
         (
             c.name,
-            c.group_desc or c.group,
+            c.group_desc or c.group or NO_GROUP,
             c.group_size,
             size(c.bytes or None),
             c.count,
             duration_ns(c.median_ns),
             duration_ns(c.min_ns),
-            gigabytes_per_second(c.bus_bytes_per_s) if c.bytes else None,
+            bandwidth(c.bus_bytes_per_s) if c.bytes else None,
         )
         for c in rank.collectives
     )
-    heads = "name | group | ranks> | size> | count> | median> | shortest> | best bus GB/s>"
+    heads = "name | group | ranks> | size> | count> | median> | shortest> | best bus bandwidth>"
     return table(f"Collectives{rank_suffix(rank)}", heads, rows, 6)
 
 
@@ -242,11 +238,11 @@ def copies(rank: "RankTrace") -> Table:
             copy.count,
             duration_ns(copy.total_ns),
             size(copy.bytes or None),
-            gigabytes_per_second(copy.bytes_per_s) if copy.bytes else None,
+            bandwidth(copy.bytes_per_s) if copy.bytes else None,
         )
         for copy in rank.copies
     )
-    return table(f"Memory copies{rank_suffix(rank)}", "name | count> | total> | copied> | GB/s>", rows, 6)
+    return table(f"Memory copies{rank_suffix(rank)}", "name | count> | total> | copied> | bandwidth>", rows, 6)
 
 
 def copy_sizes(rank: "RankTrace") -> Table:
@@ -258,11 +254,11 @@ def copy_sizes(rank: "RankTrace") -> Table:
             copy.count,
             duration_ns(copy.total_ns),
             size(copy.bytes),
-            gigabytes_per_second(copy.bytes_per_s),
+            bandwidth(copy.bytes_per_s),
         )
         for copy in rank.copy_sizes
     )
-    heads = "name | size of each> | count> | total> | copied> | GB/s>"
+    heads = "name | size of each> | count> | total> | copied> | bandwidth>"
     return table(f"Memory copies by size{rank_suffix(rank)}", heads, rows)
 
 

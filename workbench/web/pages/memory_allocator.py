@@ -40,7 +40,7 @@ def allocator_section(
             className="hint",
         ),
         drawn("cached", range_chart(ranges, span or (0, device.entries)), "Reserved address ranges over time"),
-        table(reserved_ranges(ranges), block_link(query)),
+        table(reserved_ranges(ranges, device.entries), block_link(query)),
         page_links(first // ROWS, query, more=len(entries) == ROWS),
         table(entry_list(entries), block_link(query)),
     ]
