@@ -1,4 +1,4 @@
-"""How well the rules tell what a block is: what our own recorder noted is hidden, guessed and compared.
+"""Measure how well the rules guess what a block is: what our recorder wrote is hidden, guessed and compared.
 
     python benchmarks/categories.py PATH ...
 
@@ -83,7 +83,7 @@ def python_part(frames: list[Raw]) -> list[Raw]:
 
 
 def scores(path: Path, hide: Callable[[Raw], None]) -> tuple[Column, Column]:
-    """Bytes by (noted category, guessed category): of all blocks that ever lived, and of those alive at the peak."""
+    """Return the bytes by (recorded category, guessed category): of all blocks, and of those alive at the peak."""
     with path.open("rb") as stream:
         raw = unpickle.load(stream)
     truth = tags_of(replays(path))
@@ -96,8 +96,8 @@ def scores(path: Path, hide: Callable[[Raw], None]) -> tuple[Column, Column]:
             lives, guess = replay.lifetimes, categorise(replay).category
             noted = np.array([truth.get(key, UNTAGGED) for key in keys_of(replay)], np.int64)
             alive = np.isin(np.arange(len(noted)), lives.alive(replay.peak[1]))
-            for found, chosen in ((total, noted != UNTAGGED), (at_peak, alive & (noted != UNTAGGED))):
-                np.add.at(found, (noted[chosen], guess[chosen]), lives.size[chosen])
+            for table, rows in ((total, noted != UNTAGGED), (at_peak, alive & (noted != UNTAGGED))):
+                np.add.at(table, (noted[rows], guess[rows]), lives.size[rows])
     return total, at_peak
 
 
@@ -107,7 +107,7 @@ def replays(path: Path) -> list[Replay]:
 
 
 def tags_of(found: list[Replay]) -> dict[tuple[int, int, int], int]:
-    """What was noted about each block."""
+    """Return the recorded category of each block."""
     return {
         key: int(category)
         for replay in found
@@ -116,7 +116,7 @@ def tags_of(found: list[Replay]) -> dict[tuple[int, int, int], int]:
 
 
 def keys_of(replay: Replay) -> Iterator[tuple[int, int, int]]:
-    """(device, address, entries from its end to the end of the trace): the same for a block whatever was cut off."""
+    """Yield (device, address, entries from its end to the end of the trace): the same whatever was cut off before."""
     lives: Lifetimes = replay.lifetimes
     for address, died in zip(lives.addr.tolist(), lives.died.tolist(), strict=True):
         yield replay.trace.number, address, len(replay.trace) - died
@@ -141,7 +141,7 @@ def rates(found: Column, width: int = 9) -> str:
 
 
 def by_category(found: Column) -> None:
-    """How much of each category was found, and how much of what was called so is so."""
+    """Print how much of each category was recognised, and how much of what was called so is so."""
     print(f"  {'noted':<22}{'MB':>12}{'right':>9}{'labelled':>9}{'precise':>9}   most often taken for")
     for kind, name in enumerate(CATEGORIES):
         row, total = found[kind], found[kind].sum()
@@ -150,8 +150,8 @@ def by_category(found: Column) -> None:
         wrong = np.where(np.arange(len(row)) == kind, 0, row)
         mistaken = CATEGORIES[wrong.argmax()] if wrong.any() else ""
         parts = [row[kind], total - row[Category.UNKNOWN]]
-        told = "".join(f"{share(part, total):>9}" for part in parts) + f"{share(row[kind], found[:, kind].sum()):>9}"
-        print(f"  {name:<22}{total / 1e6:12.1f}{told}   {mistaken}")
+        numbers = "".join(f"{share(part, total):>9}" for part in parts) + f"{share(row[kind], found[:, kind].sum()):>9}"
+        print(f"  {name:<22}{total / 1e6:12.1f}{numbers}   {mistaken}")
     print(f"  {'all':<22}{found.sum() / 1e6:12.1f}{rates(found)}")
 
 

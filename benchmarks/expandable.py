@@ -1,6 +1,6 @@
-"""What expandable segments make usable, and what the finding says of it: python -m benchmarks.expandable SNAPSHOT ...
+"""Compare what expandable segments make usable with what the finding says: python -m benchmarks.expandable SNAPSHOT ...
 
-No GPU is at hand: the requests of recordings that were made on GPUs go through `analyzers.memory.replay.simulator`,
+Needs no GPU: the requests of recordings that were made on GPUs go through `analyzers.memory.replay.simulator`,
 once with ordinary segments, which should reserve what was recorded, and once with expandable ones.
 """
 
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def compared(path: Path) -> Iterator[str]:
-    """Recorded, ordinary, expandable, what is split, the bound, what becomes usable, what the finding says; in MiB."""
+    """Yield rows in MiB: reserved as recorded, simulated ordinary and expandable; split, bound, usable, finding."""
     [artefact] = discover(path).of(Kind.SNAPSHOT)
     snapshot = open_snapshot(artefact)
     for number in snapshot.devices:

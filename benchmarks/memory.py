@@ -1,8 +1,8 @@
-"""Reading a large memory snapshot, against pickle.load and PyTorch's own tool on the same file.
+"""Measure how long reading a large memory snapshot takes, against pickle.load and PyTorch's own tool on the same file.
 
     python benchmarks/memory.py [--entries 1000000]
 
-Compares processor time, as wall time depends on what else runs. Exits with 1 where a target is missed.
+Compares processor time, as wall time depends on what else runs. Exits with 1 if a target is missed.
 """
 
 import argparse
@@ -21,10 +21,10 @@ import snapshots
 
 PICKLE = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
 COLD, SECOND, FACE = 1.3, 0.5, 0.1
-"""Targets: times pickle.load, and twice processor seconds."""
+"""Targets: the first reading as a multiple of pickle.load, the second one and a view in processor seconds."""
 COLD_BYTES, SECOND_BYTES = 800e6, 150e6
 RANKS, RANK_ENTRIES, JOBS, FLEET_BYTES = 64, 100_000, 2, 1 << 30
-SHARE = re.compile(r"^Pss: +(\d+) kB", re.MULTILINE)
+PROPORTIONAL_SET = re.compile(r"^Pss: +(\d+) kB", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,12 @@ class Cost:
 
 
 def measure(*command: str) -> Cost:
+    """Run a command and return what it cost. Memory is sampled, as no counter sums it over processes at one instant."""
     began, most, families = time.monotonic(), 0, list[int]()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             family = descendants(process.pid)
-            most = max(most, held(process.pid) + sum(map(held, family)))
+            most = max(most, resident_bytes(process.pid) + sum(map(resident_bytes, family)))
             families.append(len(family))
             time.sleep(0.02)
         _, status, usage = os.wait4(process.pid, 0)
@@ -61,24 +62,25 @@ def measure(*command: str) -> Cost:
 
 
 def descendants(process: int) -> list[int]:
+    """Return the process ids of all children, and of theirs."""
     try:
         children = " ".join(file.read_text() for file in Path("/proc", str(process)).glob("task/*/children"))
     except OSError:
         return []
-    return [one for child in map(int, children.split()) for one in (child, *descendants(child))]
+    return [pid for child in map(int, children.split()) for pid in (child, *descendants(child))]
 
 
-def held(process: int) -> int:
-    """Resident bytes of a process; of what several share each holds its part."""
+def resident_bytes(process: int) -> int:
+    """Return the resident bytes of a process; memory that several processes share counts for each in part."""
     try:
-        told = Path("/proc", str(process), "smaps_rollup").read_text()
+        rollup = Path("/proc", str(process), "smaps_rollup").read_text()
     except OSError:
         return 0
-    return sum(int(size) for size in SHARE.findall(told)) << 10
+    return sum(int(size) for size in PROPORTIONAL_SET.findall(rollup)) << 10
 
 
 def commands(path: Path) -> dict[str, Cost]:
-    """Each way to read the file, in a process of its own."""
+    """Return the cost of each way to read the file, in a process of its own."""
     inspect = (sys.executable, "-m", "workbench", "inspect", str(path), "--json")
     return {
         "pickle.load": measure(sys.executable, "-c", PICKLE, str(path)),
@@ -89,19 +91,19 @@ def commands(path: Path) -> dict[str, Cost]:
 
 
 def fleet(folder: Path) -> Cost:
-    """All ranks of a job, two readers at a time, within a limit on their memory."""
+    """Return the cost of reading all ranks of a job, two readers at a time, within a limit on their memory."""
     run = folder / "memory_snapshot" / "iteration_10"
     run.mkdir(parents=True)
-    one = run / "rank0_memory_snapshot.pickle"
-    subprocess.run([sys.executable, snapshots.__file__, str(one), str(RANK_ENTRIES)], check=True)
-    for rank in range(1, RANKS):  # names of one file: each is read as a file of its own
-        os.link(one, run / f"rank{rank}_memory_snapshot.pickle")
+    first = run / "rank0_memory_snapshot.pickle"
+    subprocess.run([sys.executable, snapshots.__file__, str(first), str(RANK_ENTRIES)], check=True)
+    for rank in range(1, RANKS):  # hard links: each is read as a file of its own
+        os.link(first, run / f"rank{rank}_memory_snapshot.pickle")
     limits = ("--jobs", str(JOBS), "--max-memory", f"{FLEET_BYTES}")
     return measure(sys.executable, "-m", "workbench", "inspect", str(folder), "--json", *limits)
 
 
 def faces(path: Path) -> dict[str, float]:
-    """Processor seconds of what a face asks for while someone looks at the file; each the slower of two calls."""
+    """Return the processor seconds of each view that a face asks for; of two calls the slower one."""
     from analyzers.memory import block_map, views
     from analyzers.memory.categories.grouping import GROUPINGS
     from analyzers.run import discover
@@ -109,7 +111,7 @@ def faces(path: Path) -> dict[str, float]:
     [artefact] = discover(path).artefacts
     last = len(views.timeline(artefact, buckets=1 << 30))
     segments, state = views.segments(artefact, last // 2), views.live_blocks(artefact, last // 2)
-    asked: dict[str, Callable[[], object]] = {
+    questions: dict[str, Callable[[], object]] = {
         "the whole timeline": lambda: views.timeline(artefact, buckets=1000),
         "a window": lambda: views.timeline(artefact, buckets=1000, window=(last // 3, last // 2)),
         "categories at an entry": lambda: views.categories(artefact, entry=last // 2),
@@ -129,7 +131,7 @@ def faces(path: Path) -> dict[str, float]:
         "settings": lambda: views.settings(artefact),
         "life of an address": lambda: views.blocks_of_address(artefact, int(state["address"][0])),
     }
-    return {name: max(timed(ask), timed(ask)) for name, ask in asked.items()}
+    return {name: max(timed(ask), timed(ask)) for name, ask in questions.items()}
 
 
 def timed(ask: Callable[[], object]) -> float:
@@ -141,12 +143,12 @@ def timed(ask: Callable[[], object]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--entries", type=int, default=1_000_000)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["WORKBENCH_CACHE"] = str(Path(folder, "cache"))
         path = Path(folder, "rank0_memory_snapshot.pickle")
-        subprocess.run([sys.executable, snapshots.__file__, str(path), str(asked.entries)], check=True)
-        print(f"{asked.entries} entries, {path.stat().st_size / 1e6:.0f} MB")
+        subprocess.run([sys.executable, snapshots.__file__, str(path), str(arguments.entries)], check=True)
+        print(f"{arguments.entries} entries, {path.stat().st_size / 1e6:.0f} MB")
         costs, views = commands(path), faces(path)
         costs[f"{RANKS} ranks"] = fleet(Path(folder, "run"))
     for name, cost in costs.items():

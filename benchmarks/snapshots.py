@@ -1,4 +1,4 @@
-"""Snapshots of any size as a training run on CUDA would write them: shared frames and stacks, a caching allocator."""
+"""Make snapshots of any size as a training run on CUDA would write them: shared frames, a caching allocator."""
 
 import gc
 import pickle
@@ -20,7 +20,7 @@ Frames = list[dict[str, Any]]
 
 @dataclass
 class Allocator:
-    """Blocks of one size lie in segments of their own, and freed ones are used again, last first."""
+    """A caching allocator: each size has segments of its own, and the block freed last is reused first."""
 
     segments: list[dict[str, Any]] = field(default_factory=list)
     idle: dict[int, list[int]] = field(default_factory=dict)
@@ -52,14 +52,14 @@ class Allocator:
 
     def segment(self, address: int, total_size: int, block: int) -> dict[str, Any]:
         blocks = [self.block(at, block) for at in range(address, address + total_size, block)]
-        used = [one for one in blocks if one["state"] == "active_allocated"]
+        used = [row for row in blocks if row["state"] == "active_allocated"]
         return {
             "device": 0,
             "address": address,
             "total_size": total_size,
-            "allocated_size": sum(one["size"] for one in used),
-            "active_size": sum(one["size"] for one in used),
-            "requested_size": sum(one["requested_size"] for one in used),
+            "allocated_size": sum(row["size"] for row in used),
+            "active_size": sum(row["size"] for row in used),
+            "requested_size": sum(row["requested_size"] for row in used),
             "stream": 0,
             "segment_type": "small" if block <= 1 << 20 else "large",
             "segment_pool_id": (0, 0),
@@ -76,7 +76,7 @@ class Allocator:
 
 @dataclass
 class Job:
-    """A training loop that allocates as transformers do: saved in forward, freed in backward, in steps."""
+    """A training loop that allocates as transformers do: tensors saved in forward are freed in backward."""
 
     dice: random.Random
     allocator: Allocator = field(default_factory=Allocator)
@@ -90,7 +90,7 @@ class Job:
         return self.frames.setdefault(key, {"name": name, "filename": file, "line": line})
 
     def stack(self, kind: str, layer: int, place: int) -> Frames:
-        """A fresh list of shared frames, as a captured traceback gives; innermost first."""
+        """Return a new list of shared frames, as a captured traceback gives; innermost first."""
         inner = {
             "forward": ("forward", "/job/model.py", 100 + place),
             "backward": ("torch::autograd::AccumulateGrad::apply" if place < 2 else "torch::autograd::Engine", "??", 0),
@@ -123,7 +123,7 @@ class Job:
         self.notes.append({"stage": stage, "name": name, "device": 0, "time_us": self.clock})
 
     def step(self, number: int) -> Iterator[None]:
-        """One step; it can be left after any layer."""
+        """Run one step; it yields after each layer, so that the trace may end there."""
         self.note(f"step#{number}", "START")
         saved: list[list[int]] = []
         for layer in range(LAYERS):
@@ -150,7 +150,7 @@ class Job:
 
 
 def snapshot(entries: int, seed: int = 0) -> dict[str, Any]:
-    """A snapshot with at least this many entries, the last step unfinished."""
+    """Return a snapshot with at least this many entries; the last step is unfinished."""
     job, number = Job(random.Random(seed)), 0
     while len(job.entries) < entries:
         number += 1

@@ -1,4 +1,4 @@
-"""How far a what-if on one run's snapshot is from the other run that it foresees: python -m benchmarks.whatif."""
+"""Measure how far a what-if prediction is from the run that it predicts: python -m benchmarks.whatif."""
 
 import sys
 import tempfile
@@ -16,7 +16,7 @@ SELECTIVE = ("--activation_checkpoint.mode", "selective")
 BATCH, SEQ = ("--training.local_batch_size", "8"), ("--training.seq_len", "256")
 LARGE = ("--model.flavor", "debugmodel_large")
 HALF = ("--training.mixed_precision_param", "bfloat16")
-# (ranks, flags of the recorded run, what is asked, ranks and flags of the run that is foreseen)
+# (ranks and flags of the recorded run, the changes, ranks and flags of the run that is predicted)
 PAIRS = [
     (1, (), "batch=8", 1, BATCH),
     (1, (), "seq=2x", 1, SEQ),
@@ -37,7 +37,7 @@ PAIRS = [
 
 
 def record(ranks: int, flags: tuple[str, ...], folder: Path, start: Start = start_job) -> Artefact:
-    """Rank 0's snapshot of a real run on CPU."""
+    """Return rank 0's snapshot of a real run on a CPU."""
     fixed = ["--profiling.enable_memory_snapshot", "--profiling.profile_freq", "3", "--training.steps", "3"]
     config, target = str(ROOT / "configs/fsdp.toml"), str(folder)
     start("trainer", "--config", config, *fixed, *flags, "--job.dump_folder", target, ranks=ranks)
@@ -51,15 +51,21 @@ def main() -> None:
         def run(ranks: int, flags: tuple[str, ...]) -> Artefact:
             return record(ranks, flags, Path(folder, f"{ranks}{'_'.join(flags)}".replace("--", "")))
 
-        for ranks, flags, asked, others, changed in PAIRS:
-            [told] = what_if([run(ranks, flags)], asked)
-            [device] = analyze([run(others, changed)]).data.devices
+        for ranks, flags, changes, other_ranks, other_flags in PAIRS:
+            [predicted] = what_if([run(ranks, flags)], changes)
+            [device] = analyze([run(other_ranks, other_flags)]).data.devices
             real = device.peak_allocated_bytes
-            name = f"{ranks} rank(s) {' '.join(flags[1::2])} {asked}"
-            print(f"{name:45} was {told.peak_bytes:>11,} real {real:>11,} told {told.new_peak_bytes:>11,}", end=" ")
-            print(f"{told.new_peak_bytes / real - 1:>+7.1%} (change {real / told.peak_bytes - 1:+.0%})", flush=True)
+            name = f"{ranks} rank(s) {' '.join(flags[1::2])} {changes}"
+            print(
+                f"{name:45} was {predicted.peak_bytes:>11,} real {real:>11,} predicted {predicted.new_peak_bytes:>11,}",
+                end=" ",
+            )
+            print(
+                f"{predicted.new_peak_bytes / real - 1:>+7.1%} (change {real / predicted.peak_bytes - 1:+.0%})",
+                flush=True,
+            )
             if "--categories" in sys.argv:
-                print("   told", {k: v for k, v in told.new_categories.items() if v})
+                print("   predicted", {k: v for k, v in predicted.new_categories.items() if v})
                 print("   real", {k: v for k, v in device.categories.items() if v})
 
 
