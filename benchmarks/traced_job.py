@@ -1,7 +1,7 @@
-"""Traces of a job as PyTorch's profiler writes them on CUDA: ranks that meet in NCCL collectives, with a known truth.
+"""Simulate a job and write its traces as PyTorch's profiler does on CUDA, so that tests know the truth behind them.
 
-The ranks are simulated in lockstep: a host that launches, a stream that computes, a stream that communicates, and
-collectives that end everywhere when the last rank has come. `Fault`s make a rank late for a reason.
+The ranks run in lockstep: a host that launches, a stream that computes, a stream that communicates, and collectives
+that end on all ranks when the last rank has arrived. A `Fault` makes one rank late for a known reason.
 """
 
 import gzip
@@ -18,14 +18,14 @@ BASE_NS = 1_790_857_026_000_000_000
 US = 1_000
 COMPUTE, COMMUNICATION = 7, 20
 OP_NS, LAUNCH_NS, LATENCY_NS = 9 * US, 4 * US, 3 * US
-"""Of the host for one operator, of its launching call at least, and from the call's beginning to the kernel's."""
+"""Host time of one operator, least time of its launching call, and time from the call's start to the kernel's."""
 BEGIN_NS = 4_402_712_162_817_961
 POINTWISE = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*,"
     " 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
 )
 
-# The text as of PyTorch 2.13: a key a line, blank ones for what an event lacks, and the arguments in one line.
+# The text as PyTorch 2.13 writes it: one key a line, blank lines for keys that an event lacks, arguments in one line.
 HEAD = """ {
     "schemaVersion": 1,
     "deviceProperties": [
@@ -100,7 +100,7 @@ SHAPES = (
 
 @dataclass(frozen=True)
 class Op:
-    """An operator, the kernel that it launches and how long that runs; `dims` are m, k, n of a product."""
+    """An operator, the kernel that it launches, and how long that runs; `dims` are m, k, n of a matrix product."""
 
     name: str
     kernel: str
@@ -112,9 +112,9 @@ class Op:
 
 @dataclass(frozen=True)
 class Collective:
-    """Ranks meet on the communication stream; `blocks`: what is computed next needs the result.
+    """A collective on the communication stream; if it `blocks`, what is computed next needs its result.
 
-    All do, or groups of `size` ranks that are `stride` apart.
+    All ranks take part, or with a `size` groups of that many ranks that are `stride` apart.
     """
 
     name: str
@@ -125,14 +125,14 @@ class Collective:
     stride: int = 1
 
     def members(self, rank: int, world: int) -> list[int]:
-        """The ranks of the group that a rank is in."""
+        """Return the ranks of the group that a rank is in."""
         if not self.size:
             return list(range(world))
         first = rank // (self.size * self.stride) * self.size * self.stride + rank % self.stride
         return [first + i * self.stride for i in range(self.size)]
 
     def group(self, rank: int) -> str:
-        """The name of that group."""
+        """Return the name of that group."""
         return f"{self.size}x{self.stride}_{self.members(rank, 0)[0]}" if self.size else "0"
 
     @property
@@ -142,7 +142,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Host:
-    """The host is busy with something that launches nothing."""
+    """Work of the host that launches nothing."""
 
     name: str
     ns: int
@@ -151,7 +151,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Mark:
-    """An annotation around what follows, until its end."""
+    """The start or the end of an annotation."""
 
     name: str
     begins: bool = True
@@ -162,7 +162,7 @@ Part = Op | Collective | Host | Mark
 
 @dataclass(frozen=True)
 class Fault:
-    """On `rank` kernels take `factor` as long, or the host loses `ns` in `host` (a `Host`'s or an operator's name)."""
+    """Slows `rank`: its kernels take `factor` times as long, or its host loses `ns` in `host` (a `Host` or `Op`)."""
 
     rank: int
     factor: float = 1.0
@@ -171,7 +171,7 @@ class Fault:
 
 
 def llama(layers: int = 8, small: int = 6) -> list[Part]:
-    """One step of a sharded transformer; `small` pointwise operators beside each product."""
+    """Return one step of a sharded transformer, with `small` pointwise operators for each layer's products."""
     parts: list[Part] = [Host("dataloader", 300 * US), Mark("forward")]
     for layer in range(layers):
         parts += [Mark(f"FSDP::pre_forward (layers.{layer})"), Collective("_allgather_base", 1 << 22, 150 * US)]
@@ -197,7 +197,7 @@ def block(module: str, small: int, suffix: str) -> Iterator[Part]:
 
 @dataclass
 class Rank:
-    """One rank's clocks in ns, and the text that it has written."""
+    """One rank: the times of its host and streams in ns, and the text of its trace so far."""
 
     rank: int
     world: int
@@ -215,7 +215,7 @@ class Rank:
     arrivals: list[int] = field(default_factory=list)
 
     def shown(self, at: int) -> int:
-        """What this rank's clock shows: it is `offset` ahead, and runs fast by `ppm`."""
+        """Return what this rank's clock shows: it is `offset` ns ahead, and fast by `ppm` (us a second)."""
         return at + self.offset + round((at - BEGIN_NS) * self.ppm / 1_000_000)
 
     def lost(self, name: str) -> int:
@@ -248,7 +248,7 @@ class Rank:
         return OP_ARGS % (self.external, more, self.external)
 
     def launch(self, name: str, ns: int, at: int, launching: int) -> None:
-        """The launching call, its kernel and the arrow between them."""
+        """Write the launching call, its kernel and the arrow between them."""
         start = max(at + LATENCY_NS, self.free[COMPUTE])
         self.call(at, launching)
         self.kernel(name, start, ns, COMPUTE, "")
@@ -270,7 +270,7 @@ class Rank:
         self.events += 2
 
     def arrive(self, part: Collective) -> int:
-        """The moment the collective's kernel would begin; it needs what was computed before."""
+        """Return when the collective's kernel would begin; it needs what was computed before."""
         launch = self.host + 5 * US
         return max(launch + LATENCY_NS, self.free[COMMUNICATION], self.free[COMPUTE] if part.blocks else 0)
 
@@ -280,12 +280,12 @@ class Rank:
         self.external += 1
         ranks = part.members(self.rank, self.world)
         sizes = part.elements, part.elements * len(ranks), len(ranks)
-        told = COLLECTIVE_ARGS % (part.name, *sizes, part.group(self.rank), part.desc, ranks, sequence)
+        arguments = COLLECTIVE_ARGS % (part.name, *sizes, part.group(self.rank), part.desc, ranks, sequence)
         self.event("cpu_op", f"c10d::{part.name}_", self.host, 11 * US, self.op_args(""))
-        self.event("cpu_op", "record_param_comms", self.host + US, 9 * US, self.op_args(told + ", "))
+        self.event("cpu_op", "record_param_comms", self.host + US, 9 * US, self.op_args(arguments + ", "))
         self.call(launch)
         kernel = f"ncclDevKernel_{part.name.title().replace('_', '')}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-        self.kernel(kernel, begins, end - begins, COMMUNICATION, ", " + told)
+        self.kernel(kernel, begins, end - begins, COMMUNICATION, ", " + arguments)
         self.host += 12 * US
         self.free[COMMUNICATION] = end
         self.free[COMPUTE] = max(self.free[COMPUTE], end if part.blocks else 0)
@@ -305,7 +305,7 @@ class Rank:
         self.event("user_annotation", name, start, self.host - start, '"External id": 0')
 
     def step(self, number: int, start: int) -> None:
-        """The step's end: the host waits for the device."""
+        """End a step: the host waits for the device."""
         self.correlation += 1
         ready = max(self.host + 5 * US, *self.free.values())
         args = CALL_ARGS % (0, 165, self.correlation)
@@ -330,7 +330,7 @@ def simulate(ranks: Sequence[Rank], steps: int, parts: Sequence[Part]) -> None:
 
 
 def meet(ranks: Sequence[Rank], part: Collective, sequences: dict[str, int]) -> None:
-    """Every group of a collective ends when the last of its ranks has come."""
+    """Let each group of a collective end when the last of its ranks has arrived."""
     ends: dict[str, int] = {}
     for rank in ranks:
         name = part.group(rank.rank)
@@ -360,7 +360,7 @@ def job(
     offset: int = 0,
     ppm: int = 0,
 ) -> list[Rank]:
-    """Write a trace a rank into `folder`. Returns what really happened.
+    """Write one trace for each rank into `folder`; returns what really happened.
 
     Rank r's clock is r * `offset` ns ahead at the beginning and gains r * `ppm` us a second.
     """
@@ -379,14 +379,14 @@ def job(
 
 
 def groups(rank: int, world: int, parts: Sequence[Part]) -> str:
-    """The process groups of a rank, as the file's header lists them."""
+    """Return the process groups of a rank, as the header of its file lists them."""
     met = [Collective("", 0, 0), *(part for part in parts if isinstance(part, Collective))]
     known = {part.group(rank): (part.desc, part.members(rank, world)) for part in met}
     return ", ".join(GROUP % (name, desc, len(ranks), ranks) for name, (desc, ranks) in known.items())
 
 
 def large(path: Path, events: int) -> int:
-    """A trace of one rank with so many events or a few more; returns their number."""
+    """Write a trace of one rank with so many events or a few more; returns their number."""
     parts = llama(layers=32, small=8)
     probe = Rank(0, 1, io.StringIO())
     simulate([probe], 1, parts)

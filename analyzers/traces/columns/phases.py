@@ -13,7 +13,7 @@ from analyzers.traces.reading.distinct import distinct_values
 
 OTHER = "other"
 FORWARD, BACKWARD, GC = "forward", "backward", "gc"
-# What our recorders, torchtitan, Lightning, Megatron ("## forward ##") and PyTorch itself call the parts of a step.
+# What our recorders, torchtitan ("fwd_bwd"), TorchRec ("## forward ##") and PyTorch itself call the parts of a step.
 PATTERNS = {
     FORWARD: r"^(#+ )?(fwd|forward)( #+)?$|\.forward$",
     BACKWARD: r"^(#+ )?(bwd|backward)( #+)?$|^autograd::engine::evaluate_function",

@@ -64,6 +64,7 @@ class HostThread:
         start, end = trace.columns["start"][rows], trace.columns["end"][rows]
         order = np.lexsort((-end, start))
         self.rows, self.start, self.end, self.busy = rows[order], start[order], end[order], busy[order]
+        # The parents in the trace may be events of other kinds, so those among these events are found anew.
         _, self.parent = nest(np.zeros(len(order), np.int8), self.start, self.end)
         self.begun = np.sort(self.start[self.busy])
         last = np.lexsort((-self.start[self.busy], self.end[self.busy]))
@@ -167,6 +168,7 @@ class HostPath:
         latest = np.append(calls, NONE)[np.searchsorted(c["start"][calls], begun, side="right") - 1]
         if len(calls) != len(begun):
             return latest
+        # gloo runs collectives in the order of their calls, so the n-th belongs to the n-th call.
         paired = np.empty_like(calls)
         paired[np.argsort(begun, kind="stable")] = calls
         return np.where(c["start"][paired] <= begun, paired, latest)

@@ -97,6 +97,7 @@ class DevicePath:
         before = self.last_ended(start, position.work_index)
         ended = max(int(self.ends[before]), self.start) if before != NONE else self.start
         launch = int(c["launch"][row])
+        # A call may return after its kernel has begun; then the path enters the call at the kernel's start.
         called = min(int(c["end"][launch]), start) if launch != NONE else NONE
         if called == NONE or (called <= ended and start - ended <= HANDOVER_NS):
             kind = "unexplained" if launch == NONE else "dependency"
