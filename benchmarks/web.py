@@ -48,7 +48,7 @@ def served(path: Path) -> Iterator[tuple[str, int]]:
     view = served_run(run, room_for(run), Options())
     server = make_server("127.0.0.1", 0, make_app(view).server, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    memory, trace = view.parts.get("memory"), view.parts.get("trace")
+    memory, trace = view.rooms.memory, view.rooms.trace
     ends = [device.entries for device in memory.devices] if memory else [rank.span_ns for rank in trace.ranks]
     yield f"http://127.0.0.1:{server.port}", max(ends)
     server.shutdown()

@@ -170,7 +170,7 @@ def test_a_table_can_be_saved(site, page):
     with page.expect_download() as saved:
         page.click("caption:has-text('Largest owners') button")
     lines = saved.value.path().read_text().splitlines()
-    assert lines[0] == '"what","bytes","blocks"'
+    assert lines[0] == '"owner","bytes","blocks"'
     assert len(lines) > 3
 
 

@@ -74,5 +74,5 @@ def test_the_memory_of_two_snapshots(serving, page_of, tmp_path):
             page.goto(f"{address}/compare?by={by}")
             page.wait_for_selector("#memory-change .waterfalllayer")
             first, *changes, _ = page.evaluate(DRAWN, "memory-change")
-            found = view.parts["compare"].memory
+            found = view.rooms.compare.memory
             assert (first, first + sum(changes)) == (found.a_bytes, found.b_bytes)

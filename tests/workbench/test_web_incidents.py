@@ -21,7 +21,7 @@ SEEN = {
     "dead": ("#matrix .heatmaplayer", "rank 3"),
     "host_stuck": (".stacks li:not(.dim)", "rank 3"),
     "nonfinite_loss": ("#loss .scatterlayer", "not finite"),
-    "straggler": ("#phases .barlayer", "What the steps of rank 3 are made of"),
+    "straggler": ("#phases .barlayer", "Phases of each step of rank 3"),
 }
 """By class: what one click on the evidence must bring into sight, and what is to be read there."""
 

@@ -115,7 +115,7 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   document.addEventListener("click", follow);
   document.addEventListener("click", (event) => {
     if (event.target.id === "copy") {
-      navigator.clipboard.writeText(window.location.href).then(() => say("link copied"), () => say(window.location.href));
+      navigator.clipboard.writeText(window.location.href).then(() => say("Link copied."), () => say(window.location.href));
     } else if (event.target.id === "theme") {
       turnTheme();
     } else if (event.target.dataset && event.target.dataset.save) {
@@ -127,10 +127,10 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     const place = `/drop/${crypto.getRandomValues(new Uint32Array(4)).join("")}`;
     const headers = { "X-Workbench": "drop" };
     for (const file of files) {
-      say(`sending ${file.name} ...`);
+      say(`Sending ${file.name} ...`);
       await answered(fetch(`${place}/${encodeURIComponent(file.name)}`, { method: "PUT", headers, body: file }));
     }
-    say("reading ...");
+    say("Analysing ...");
     const told = await answered(fetch(place, { method: "POST", headers }));
     window.location.assign(told.at);
   }
