@@ -1,13 +1,31 @@
-"""Where the time goes: profiler traces of PyTorch, on each rank and between them."""
+"""Where the time goes: profiler traces of PyTorch, on each rank and between ranks.
+
+| name | what it is |
+|---|---|
+| `analyze(artefacts, options)` | traces in, `Report[TraceData]` out: the door of this room |
+| `with_critical_path(report, options)` | the same report with `data.critical` filled in |
+| `critical_parts(account, options)` | the critical path of one account's last step, by kind and name |
+| `views` (a module) | small tables to draw: time lines, call trees, lateness |
+| `TraceData` | the `data` of a report: `ranks`, `waits`, `stragglers`, `groups`, `axes`, `meetings`, `clocks` |
+| `RankTrace` | one device (or host) of one file: how its time divides, with `Kernel`, `StepTime`, `Breakdown` |
+| `RankWaits`, `CollectiveWait`, `GroupWaits`, `AxisWaits` | waiting by rank, collective, process group, mesh axis |
+| `Straggler`, `Cause` | the rank that the others wait for, and why |
+| `Clock` | how far a rank's clock is from the first rank's |
+
+All times are integer nanoseconds.
+"""
 
 from analyzers.traces.across.clocks import Clock
-from analyzers.traces.across.rank_waits import CollectiveWait, GroupWaits, RankWaits
+from analyzers.traces.across.rank_waits import AxisWaits, CollectiveWait, GroupWaits, RankWaits
+from analyzers.traces.across.straggler_causes import Cause
 from analyzers.traces.across.stragglers import Straggler
 from analyzers.traces.report import TraceData, analyze, critical_parts, with_critical_path
 from analyzers.traces.structs import Breakdown, Kernel, RankTrace, StepTime
 
 __all__ = [
+    "AxisWaits",
     "Breakdown",
+    "Cause",
     "Clock",
     "CollectiveWait",
     "GroupWaits",

@@ -33,8 +33,8 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
         InputError: The file is no profiler trace.
     """
     # Whoever finds the answers in the cache imports this module for VERSION alone.
-    from analyzers.traces.answers.accounts import describe
-    from analyzers.traces.answers.allocations import of_accounts
+    from analyzers.traces.answers.accounts import answer_account
+    from analyzers.traces.answers.allocations import memory_of_accounts
     from analyzers.traces.answers.validity import problems
     from analyzers.traces.reading import reader
 
@@ -44,8 +44,8 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     columns |= work_columns(trace, works)
     collectives = [RankCollectives(work) for work in works]
     accounts = [
-        msgspec.structs.replace(describe(of_work, formulas), device_memory=memory)
-        for of_work, memory in zip(collectives, of_accounts(works), strict=True)
+        msgspec.structs.replace(answer_account(of_work, formulas), device_memory=memory)
+        for of_work, memory in zip(collectives, memory_of_accounts(works), strict=True)
     ]
     answers = msgspec.to_builtins(accounts)
     # The tables of collectives bring texts of their own, which join those of the events.

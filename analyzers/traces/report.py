@@ -87,22 +87,33 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     longest_first = sorted(recordings, key=lambda recording: -recording.account.span_ns)
     findings += [finding for recording in longest_first for finding in account_findings(recording)]
     findings = ranked(merged(findings + list(straggler_findings(stragglers, waits))))
-    last = comparisons[-1] if comparisons else None
+    clocks = comparisons[-1].clocks if comparisons else []
     return Report(
         schema=SCHEMA,
         version=tool_version(),
         inputs=[artefact.as_input() for artefact in inputs],
-        verdict=verdict(accounts, findings, last.clocks if last else []),
+        verdict=verdict(accounts, findings, clocks),
         findings=findings,
-        data=TraceData(
-            ranks=accounts,
-            waits=waits,
-            stragglers=stragglers,
-            groups=last.groups if last else [],
-            axes=axis_waits(last.groups) if last else [],
-            meetings=last.longest_waits if last else [],
-            clocks=last.clocks if last else [],
-        ),
+        data=trace_data(accounts, comparisons, waits, stragglers),
+    )
+
+
+def trace_data(
+    accounts: list[RankTrace],
+    comparisons: Sequence[RankComparison],
+    waits: list[RankWaits],
+    stragglers: list[Straggler],
+) -> TraceData:
+    """Return the tables of a report; groups, meetings and clocks are those of the last step that was recorded."""
+    last = comparisons[-1] if comparisons else None
+    return TraceData(
+        ranks=accounts,
+        waits=waits,
+        stragglers=stragglers,
+        groups=last.groups if last else [],
+        axes=axis_waits(last.groups) if last else [],
+        meetings=last.longest_waits if last else [],
+        clocks=last.clocks if last else [],
     )
 
 

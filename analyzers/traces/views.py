@@ -222,7 +222,7 @@ def memory(
     edges = begin + (end - begin) * np.arange(width + 1, dtype=np.int64) // width
     tables = list[pd.DataFrame]()
     for allocator in allocators(trace):
-        allocated, reserved = allocator.highest(edges + trace.origin)
+        allocated, reserved = allocator.most_between(edges + trace.origin)
         values = {"at_ns": edges[:-1], "allocated": allocated, "reserved": reserved}
         tables.append(pd.DataFrame({"where": allocator.name, **values}))
     return pd.concat(tables or [pd.DataFrame(columns=[*MEMORY_COLUMNS])], ignore_index=True)

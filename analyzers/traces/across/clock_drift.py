@@ -7,10 +7,10 @@ import numpy as np
 from analyzers.columns import Integers
 
 POINTS_AT_LEAST, POINTS_AT_MOST = 20, 128
+# Standard deviations of Kendall's statistic that the interval of the slope spans on each side (99.7 %).
 STANDARD_DEVIATIONS = 3.0
-"""Standard deviations of Kendall's statistic that the interval of the slope spans on each side (99.7 %)."""
+# Crystals are off by tens of ppm and NTP slews by 500 ppm at most: more than this is a wrong match, not a drift.
 PPM_AT_MOST = 1000.0
-"""Crystals are off by tens of ppm and NTP slews by 500 ppm at most: more than this is a wrong match, not a drift."""
 
 
 class Drift(NamedTuple):

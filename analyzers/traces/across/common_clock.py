@@ -18,8 +18,8 @@ from analyzers.words import rank_ranges
 
 PARTS = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
 Window = tuple[int, int]
+# Sets of recordings that are kept open, so that the next question about one of them is answered at once.
 OPEN_AT_MOST = 8
-"""Sets of recordings that are kept open, so that the next question about one of them is answered at once."""
 LATENESS_COLUMNS = ["which", "rank", "name", "group", "start_ns", "end_ns", "late_ns", "wait_ns", "excess_ns"]
 
 

@@ -14,10 +14,10 @@ from analyzers.traces.loading import Recording
 from analyzers.traces.model import NO_STEP
 
 NO_NUMBER = -1
+# Collectives by which one recording may begin before another, where only their order says which is which.
 SHIFT_AT_MOST = 32
-"""Collectives by which one recording may begin before another, where only their order says which is which."""
+# Columns of `between_collectives` in which ranks are compared, all in ns.
 MEASURES = ("work_ns", "overlap_ns", "blocked_ns", "compute_ns", "copy_ns", *(f"{phase}_ns" for phase in HOST_PHASES))
-"""Columns of `between_collectives` in which ranks are compared, all in ns."""
 
 
 class Key(NamedTuple):

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from analyzers.traces.structs import RankTrace
 
+# Part of the excess that one cause must cover to be named.
 CAUSE_SHARE = 0.5
-"""Part of the excess that one cause must cover to be named."""
+# Times as many kernels as the other ranks run, from which on a rank has more work, not a slower device.
 MORE_EVENTS = 1.02
-"""Times as many kernels as the other ranks run, from which on a rank has more work, not a slower device."""
+# Matrix products: kernels of cuBLAS, CUTLASS and rocBLAS (Cijk), and the operators of a CPU.
 PRODUCTS = re.compile(r"gemm|cutlass|xmma|cublas|Cijk|aten::(add)?mm|aten::bmm", re.IGNORECASE)
-"""Matrix products: kernels of cuBLAS, CUTLASS and rocBLAS (Cijk), and the operators of a CPU."""
 ANY_NAME = re.compile("")
 
 
@@ -45,10 +45,10 @@ class Cause(StrEnum):
 
 
 NOT_PHASES = {Cause.COMPUTE, Cause.COPIES, Cause.HOST, Cause.MIXED}
+# The measure of `matching.MEASURES` that each cause is known by; the excess that none of them has is the host's.
 MEASURE_OF = {Cause.COMPUTE: "compute_ns", Cause.COPIES: "copy_ns"} | {
     cause: f"{cause}_ns" for cause in Cause if cause not in NOT_PHASES
 }
-"""The measure of `matching.MEASURES` that each cause is known by; the excess that none of them has is the host's."""
 
 
 class ComputeGrowth(NamedTuple):

@@ -9,18 +9,18 @@ import numpy as np
 from analyzers.traces.across.rank_waits import RankComparison
 from analyzers.traces.across.straggler_causes import Cause, ComputeGrowth, cause_of, compute_growth
 
+# Part of the recorded time by which a rank's own work must exceed the others'. On a CPU processes take turns on the
+# cores, so that healthy ranks differ by more.
 EXCESS = {"device": 0.03, "cpu": 0.2}
-"""Part of the recorded time by which a rank's own work must exceed the others'. On a CPU processes take turns on the
-cores, so that healthy ranks differ by more."""
+# How many times the next largest excess the largest must be: else several ranks are slow, or none.
 RUNNER_UP = 1.5
-"""How many times the next largest excess the largest must be: else several ranks are slow, or none."""
+# Part of all waiting that must be for the rank.
 CAUSED_SHARE = 0.5
-"""Part of all waiting that must be for the rank."""
+# Part of the steps in which the rank must be late, where at least so many steps were recorded.
 LATE_STEPS, STEPS_AT_LEAST = 0.6, 5
-"""Part of the steps in which the rank must be late, where at least so many steps were recorded."""
+# A process is late by one time slice of the scheduler whenever another one runs on its core: on a CPU that says
+# nothing about the rank.
 TIME_SLICE_NS = {"device": 0, "cpu": 5_000_000}
-"""A process is late by one time slice of the scheduler whenever another one runs on its core: on a CPU that says
-nothing about the rank."""
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):

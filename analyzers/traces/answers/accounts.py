@@ -1,18 +1,20 @@
-"""The numbers of one account: where its span goes, in all and by phase, stream and step."""
+"""The numbers of one account: how its time divides, in all and by phase, stream and step, with all other answers."""
+
+from typing import TypedDict
 
 import msgspec
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.traces.answers.all_to_all import exchanges
-from analyzers.traces.answers.collectives import RankCollectives, collectives
-from analyzers.traces.answers.compiled import compiled
+from analyzers.traces.answers.all_to_all import all_to_alls
+from analyzers.traces.answers.collectives import RankCollectives, collective_totals
+from analyzers.traces.answers.compiled import compiled_code
 from analyzers.traces.answers.costs import Attribution
 from analyzers.traces.answers.flops import Formulas
 from analyzers.traces.answers.idle import blocking, idle
-from analyzers.traces.answers.input_shapes import by_shape
+from analyzers.traces.answers.input_shapes import operator_shapes
 from analyzers.traces.answers.kernels import kernels, sequences
-from analyzers.traces.answers.launches import copies, copy_sizes, graphs, launch_times, queues, synchronisations
+from analyzers.traces.answers.launches import copies, copy_sizes, graphs, launch_times, stream_queues, synchronisations
 from analyzers.traces.columns.intervals import break_down, union_length
 from analyzers.traces.columns.phases import OTHER, PHASE_NAMES
 from analyzers.traces.columns.work import Work
@@ -20,103 +22,159 @@ from analyzers.traces.reading.distinct import distinct_values, rows_by_value
 from analyzers.traces.structs import Breakdown, DeviceCounter, RankTrace, StepTime
 
 KERNELS_AT_MOST = 100
-DIVIDED = [name for name in Breakdown.__struct_fields__ if name in RankTrace.__struct_fields__]
-"""How an account divides, as a part of it does."""
+# How an account divides, by the same fields as a part of it.
+SHARED_FIELDS = [name for name in Breakdown.__struct_fields__ if name in RankTrace.__struct_fields__]
 
 
-def describe(met: RankCollectives, formulas: Formulas) -> RankTrace:
-    """All answers about one account; path, rank, utilisation and problems are the caller's to fill in."""
-    work, trace, due = met.work, met.work.trace, Attribution(met.work)
-    whole, gaps = part(work, "", np.arange(len(work.rows))), idle(work)
-    # Of several devices each has done what it was launched for; of one also what was launched unseen.
-    done, again = formulas.total(due.inside[1] > 0 if len(distinct_values(trace.devices)) > 1 else None)
-    timed = sum(end - start for _, start, end in trace.steps) or whole.span_ns
-    devices = trace.header.get("devices", [])
+class Identity(TypedDict):
+    """What an account is of."""
+
+    rank: int | None
+    device: int | None
+    world_size: int | None
+    backend: str | None
+    source: str
+    device_name: str
+
+
+class IdleTimes(TypedDict):
+    """The idle times of an account by cause, in ns."""
+
+    idle_host_ns: int
+    idle_dependency_ns: int
+    idle_launch_ns: int
+    idle_unexplained_ns: int
+
+
+class Arithmetic(TypedDict):
+    """The floating-point operations of an account and what its device can do at best."""
+
+    flops: int
+    recomputed_flops: int
+    flops_per_s: float
+    peak_flops_per_s: float | None
+
+
+def answer_account(collectives: RankCollectives, formulas: Formulas) -> RankTrace:
+    """Return all answers about one account; the caller fills in path, utilisation, memory and problems."""
+    work, trace, attribution = collectives.work, collectives.work.trace, Attribution(collectives.work)
+    whole = breakdown(work, "", np.arange(len(work.rows)))
     return RankTrace(
         path="",
-        rank=trace.header.get("rank"),
-        device=work.device,
-        world_size=trace.header.get("world_size"),
-        backend=trace.header.get("backend"),
-        source="cpu" if work.device is None else "device",
-        device_name=devices[0] if devices and work.device is not None else "",
+        **identity(work),
         steps=len(trace.steps),
         device_events=len(work.rows),
         unlinked_events=int((~work.linked).sum()),
-        **{name: getattr(whole, name) for name in DIVIDED},
-        idle_host_ns=gaps.host,
-        idle_dependency_ns=gaps.dependency,
-        idle_launch_ns=gaps.launch,
-        idle_unexplained_ns=gaps.unexplained,
+        **{name: getattr(whole, name) for name in SHARED_FIELDS},
+        **idle_times(work),
         blocking_communication_ns=union_length(*blocking(work)),
-        kernels=kernels(due)[:KERNELS_AT_MOST],
+        kernels=kernels(attribution)[:KERNELS_AT_MOST],
         step_times=step_times(work),
-        phases=phase_parts(work),
-        streams=stream_parts(work),
-        operators=due.operators(formulas),
-        modules=due.modules(),
-        annotations=due.annotations(),
-        lines=due.lines(),
-        shapes=by_shape(due, formulas),
-        launched=due.launched(),
+        phases=phase_breakdowns(work),
+        streams=stream_breakdowns(work),
+        operators=attribution.operators(formulas),
+        modules=attribution.modules(),
+        annotations=attribution.annotations(),
+        lines=attribution.lines(),
+        shapes=operator_shapes(attribution, formulas),
+        launched=attribution.launched_kernels(),
         launches=launch_times(work),
-        queues=queues(work),
+        queues=stream_queues(work),
         synchronisations=synchronisations(trace),
         copies=copies(work),
         copy_sizes=copy_sizes(work),
-        collectives=collectives(met),
-        exchanges=exchanges(met),
+        collectives=collective_totals(collectives),
+        exchanges=all_to_alls(collectives),
         graphs=graphs(work),
-        compiled=compiled(trace),
+        compiled=compiled_code(trace),
         sequences=sequences(work),
         counters=msgspec.convert(trace.columns.meta["counters"], list[DeviceCounter]),
-        flops=done,
-        recomputed_flops=again,
-        flops_per_s=round(done / timed * 1e9) if timed else 0,
-        peak_flops_per_s=formulas.peaks[0] if formulas.peaks else None,
+        **arithmetic(attribution, formulas, whole.span_ns),
         problems=[],
     )
 
 
-def part(work: Work, name: str, rows: Column) -> Breakdown:
-    """How some events divide, whose places in `work` are given."""
-    start, end = work.start[rows], work.end[rows]
-    found = break_down(start, end, work.kind[rows])
-    return Breakdown(
-        name=name,
-        events=len(rows),
-        work_ns=int((end - start).sum()),
-        span_ns=found.span,
-        busy_ns=found.busy,
-        idle_ns=found.idle,
-        compute_ns=found.compute,
-        communication_ns=found.communication,
-        exposed_communication_ns=found.exposed_communication,
-        overlapped_communication_ns=found.overlapped,
-        memory_ns=found.memory,
-        exposed_memory_ns=found.exposed_memory,
+def identity(work: Work) -> Identity:
+    header = work.trace.header
+    devices = header.get("devices", [])
+    return Identity(
+        rank=header.get("rank"),
+        device=work.device,
+        world_size=header.get("world_size"),
+        backend=header.get("backend"),
+        source="cpu" if work.device is None else "device",
+        device_name=devices[0] if devices and work.device is not None else "",
     )
 
 
-def phase_parts(work: Work) -> list[Breakdown]:
-    """By the phase that launched each event; `no launch` where the file does not tell."""
-    phase = work.phase
-    found = [part(work, PHASE_NAMES[i] if i >= 0 else "no launch", rows) for i, rows in rows_by_value(phase)]
-    return [] if [one.name for one in found] == [OTHER] else sorted(found, key=lambda one: -one.busy_ns)
+def idle_times(work: Work) -> IdleTimes:
+    gaps = idle(work)
+    return IdleTimes(
+        idle_host_ns=gaps.host,
+        idle_dependency_ns=gaps.dependency,
+        idle_launch_ns=gaps.launch,
+        idle_unexplained_ns=gaps.unexplained,
+    )
 
 
-def stream_parts(work: Work) -> list[Breakdown]:
-    """By stream; on a host by thread."""
-    lane = work.trace.columns["lane"][work.rows]
-    return [part(work, work.trace.columns.meta["lanes"][i]["name"], rows) for i, rows in rows_by_value(lane)]
+def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Arithmetic:
+    """Return the operations of an account, and their rate over its steps (over its span if it has none)."""
+    trace = attribution.trace
+    # Of several devices each did what launched kernels on it; a single one also did what was launched unseen.
+    on_this_device = attribution.inside[1] > 0 if len(distinct_values(trace.devices)) > 1 else None
+    operations, recomputed = formulas.total(on_this_device)
+    timed = sum(end - start for _, start, end in trace.steps) or span_ns
+    return Arithmetic(
+        flops=operations,
+        recomputed_flops=recomputed,
+        flops_per_s=round(operations / timed * 1e9) if timed else 0,
+        peak_flops_per_s=formulas.peaks[0] if formulas.peaks else None,
+    )
+
+
+def breakdown(work: Work, name: str, indices: Column) -> Breakdown:
+    """Return how the time of some events divides; `indices` are those in the columns of `work`."""
+    start, end = work.start[indices], work.end[indices]
+    times = break_down(start, end, work.kind[indices])
+    return Breakdown(
+        name=name,
+        events=len(indices),
+        work_ns=int((end - start).sum()),
+        span_ns=times.span,
+        busy_ns=times.busy,
+        idle_ns=times.idle,
+        compute_ns=times.compute,
+        communication_ns=times.communication,
+        exposed_communication_ns=times.exposed_communication,
+        overlapped_communication_ns=times.overlapped,
+        memory_ns=times.memory,
+        exposed_memory_ns=times.exposed_memory,
+    )
+
+
+def phase_breakdowns(work: Work) -> list[Breakdown]:
+    """Return the time by the phase that launched each event; `no launch` where the file does not say.
+
+    Empty where no phase is known at all.
+    """
+    rows = [
+        breakdown(work, PHASE_NAMES[i] if i >= 0 else "no launch", indices) for i, indices in rows_by_value(work.phase)
+    ]
+    return [] if [row.name for row in rows] == [OTHER] else sorted(rows, key=lambda row: -row.busy_ns)
+
+
+def stream_breakdowns(work: Work) -> list[Breakdown]:
+    """Return the time by stream; on a host by thread."""
+    lanes, lane = work.trace.columns.meta["lanes"], work.trace.columns["lane"][work.rows]
+    return [breakdown(work, lanes[i]["name"], indices) for i, indices in rows_by_value(lane)]
 
 
 def step_times(work: Work) -> list[StepTime]:
-    """The steps of the host with the work that each launched."""
-    rows, base = dict(rows_by_value(work.step())), int(work.trace.header.get("base_ns", 0))
-    found = []
-    for place, (number, start, end) in enumerate(work.trace.steps):
-        one = part(work, f"step {number}", rows.get(place, np.zeros(0, np.int64)))
-        fields = {name: getattr(one, name) for name in Breakdown.__struct_fields__}
-        found.append(StepTime(step=number, start_ns=start + base, dur_ns=end - start, **fields))
-    return found
+    """Return the steps of the host with the work that each launched; `start_ns` is Unix time."""
+    indices, base = dict(rows_by_value(work.step())), int(work.trace.header.get("base_ns", 0))
+    rows = []
+    for index, (number, start, end) in enumerate(work.trace.steps):
+        times = breakdown(work, f"step {number}", indices.get(index, np.zeros(0, np.int64)))
+        fields = {name: getattr(times, name) for name in Breakdown.__struct_fields__}
+        rows.append(StepTime(step=number, start_ns=start + base, dur_ns=end - start, **fields))
+    return rows

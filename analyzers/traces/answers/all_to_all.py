@@ -1,74 +1,82 @@
-"""All-to-alls: how much a rank sends to each other one, by the split sizes that were recorded."""
+"""How much a rank sends to each other rank in all-to-alls, by the split sizes that were recorded."""
 
 import re
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from analyzers.columns import Column
-from analyzers.traces.answers.collectives import ELEMENT_BYTES, RankCollectives
+from analyzers.columns import Integers
+from analyzers.traces.answers.collectives import RankCollectives, element_bytes
 from analyzers.traces.reading.distinct import combined_codes, rows_by_value
 from analyzers.traces.structs import AllToAll
 
 ALL_TO_ALL = re.compile(r"all_?to_?all", re.IGNORECASE)
+SPLIT_AT_MOST = 1 << 31
+# Stands for splits that were recorded but cannot be used: they fit no group.
+NO_SPLITS: list[object] = [None]
 
 
-def exchanges(met: RankCollectives) -> list[AllToAll]:
-    """By group, the one that sends most first; calls whose splits are cut short or make no sense do not count."""
-    wanted = np.array([ALL_TO_ALL.search(name) is not None for name in met.name.texts], bool)[met.name.code]
-    elements, splits = met.told("elements"), met.told("splits")
-    chosen = np.flatnonzero(wanted & (elements >= 0) & (splits >= 0))
-    found: dict[str, tuple[int, Column]] = {}
-    for _, places in rows_by_value(
-        combined_codes(met.group.code, met.members, met.dtype.code, elements, splits)[chosen]
-    ):
-        one = int(chosen[places[0]])
-        size = int(elements[one]) * ELEMENT_BYTES.get(met.dtype.texts[met.dtype.code[one]].lower(), 0)
-        sent = divided(size, met.work.trace.names[splits[one]], int(met.members[one]))
-        group = met.group.texts[met.group.code[one]]
-        count, before = found.get(group, (0, np.zeros_like(sent)))
+def all_to_alls(collectives: RankCollectives) -> list[AllToAll]:
+    """Return the bytes to each member by group, the group that sends most first.
+
+    Calls whose recorded splits are cut short or do not fit the group are left out.
+    """
+    names = [ALL_TO_ALL.search(name) is not None for name in collectives.name.texts]
+    is_all_to_all = np.array(names, bool)[collectives.name.code]
+    elements, splits = collectives.recorded("elements"), collectives.recorded("splits")
+    rows = np.flatnonzero(is_all_to_all & (elements >= 0) & (splits >= 0))
+    kind = combined_codes(collectives.group.code, collectives.members, collectives.dtype.code, elements, splits)
+    totals: dict[str, tuple[int, Integers]] = {}
+    for _, same in rows_by_value(kind[rows]):
+        row = int(rows[same[0]])
+        size = int(elements[row]) * element_bytes(collectives.dtype.texts[collectives.dtype.code[row]])
+        sent = split_bytes(size, collectives.work.trace.names[splits[row]], int(collectives.members[row]))
+        group = collectives.group.texts[collectives.group.code[row]]
+        count, before = totals.get(group, (0, np.zeros_like(sent)))
         if len(sent) and len(sent) == len(before):
-            found[group] = count + len(places), before + len(places) * sent
-    return sorted(
-        (
-            AllToAll(
-                group=group,
-                group_desc=met.described.get(group, ""),
-                count=count,
-                ranks=ranks_of(met, group, len(sent)),
-                sent_bytes=sent.tolist(),
-            )
-            for group, (count, sent) in found.items()
-        ),
-        key=lambda one: (-sum(one.sent_bytes), one.group),
-    )
+            totals[group] = count + len(same), before + len(same) * sent
+    rows_of_groups = [
+        AllToAll(
+            group=group,
+            group_desc=collectives.descriptions.get(group, ""),
+            count=count,
+            ranks=ranks_of(collectives, group, len(sent)),
+            sent_bytes=sent.tolist(),
+        )
+        for group, (count, sent) in totals.items()
+    ]
+    return sorted(rows_of_groups, key=lambda row: (-sum(row.sent_bytes), row.group))
 
 
-def divided(size: int, text: str, members: int) -> Column:
-    """So many bytes by the split sizes of a text, evenly where it has none; empty where it does not fit."""
-    splits = decoded(text) or [1] * members
-    known = len(splits) == members and all(isinstance(part, int) and 0 <= part < 1 << 31 for part in splits)
-    if not known or not sum(splits):
+def split_bytes(size: int, text: str, members: int) -> Integers:
+    """Return `size` bytes divided by the split sizes in a text, evenly if it has none; empty where they do not fit.
+
+    Example: 600 bytes by "[1, 2, 3]" among 3 members give 100, 200 and 300 bytes.
+    """
+    splits = decoded_splits(text) or [1] * members
+    numbers = [split for split in splits if isinstance(split, int) and 0 <= split < SPLIT_AT_MOST]
+    if len(numbers) != len(splits) or len(numbers) != members or not sum(numbers):
         return np.zeros(0, np.int64)
-    return np.array([size * part // sum(splits) for part in splits], np.int64)
+    return np.array([size * split // sum(numbers) for split in numbers], np.int64)
 
 
-def decoded(text: str) -> list[Any] | None:
-    """A list, which recorders write as a text; of a long one they cut the end, which leaves nothing to go by."""
+def decoded_splits(text: str) -> list[object]:
+    """Return the splits of a text; empty where none were recorded, NO_SPLITS where they cannot be decoded."""
+    # Recorders write the list as a text, and cut a long one after 30 entries: what is left is no JSON.
     with suppress(msgspec.DecodeError):
-        found = msgspec.json.decode(text)
-        found = msgspec.json.decode(found) if isinstance(found, str) else found
-        return found if isinstance(found, list) else ["odd"]
-    return ["cut"] if text else None
+        splits = msgspec.json.decode(text)
+        splits = msgspec.json.decode(splits) if isinstance(splits, str) else splits
+        return splits if isinstance(splits, list) else NO_SPLITS
+    return NO_SPLITS if text else []
 
 
-def ranks_of(met: RankCollectives, group: str, members: int) -> list[int]:
-    """The ranks of a group; empty where neither the file's list of groups nor its size tells them."""
-    header = met.work.trace.header
-    listed = {one["name"]: one["ranks"] for one in header.get("groups", [])}
+def ranks_of(collectives: RankCollectives, group: str, members: int) -> list[int]:
+    """Return the ranks of a group; empty where neither the file's list of groups nor its size says which they are."""
+    header = collectives.work.trace.header
+    listed = {row["name"]: row["ranks"] for row in header.get("groups", [])}
     ranks = listed.get(group, [])
     if len(ranks) == members:
         return list(ranks)
+    # As many members as the job has ranks: the group can only be all of them.
     return list(range(members)) if members >= (header.get("world_size") or 1) else []

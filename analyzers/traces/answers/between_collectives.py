@@ -1,16 +1,19 @@
-"""What a rank did up to each collective: the table by which ranks are compared.
+"""What a rank did before each collective: the table by which ranks are compared.
 
-Collectives in order of time, each with the time since the previous arrival, less what the rank stood still for a
-collective in between: that is its own work, and whoever has more of it than the others keeps them waiting.
+Collectives stand in order of time. Each has the time since the previous arrival less what the rank stood still for a
+collective in between: that is the rank's own work, and whoever has more of it than the others keeps them waiting.
+
+Example: a rank arrives at 100 ms, stands still until 130 ms, computes and arrives at the next collective at 200 ms. Its
+work for that one is 200 - 100 - 30 = 70 ms.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers
 from analyzers.traces.answers.collectives import Labels, RankCollectives
-from analyzers.traces.answers.idle import standing, without
+from analyzers.traces.answers.idle import standing_still, subtract
 from analyzers.traces.columns.intervals import COMPUTE, MEMORY, CoveredTime, merge
 from analyzers.traces.columns.phases import GC, HOST_PHASES, phase_intervals
 from analyzers.traces.columns.work import Work
@@ -18,76 +21,79 @@ from analyzers.traces.model import Trace
 from analyzers.traces.reading.event_table import downcast
 
 
-def collective_columns(accounts: Sequence[RankCollectives], table: dict[str, int]) -> dict[str, Column]:
-    """`meet_*`: a row a collective of an account; `table` numbers the texts and takes new ones."""
-    parts = [of_account(number, met, table) for number, met in enumerate(accounts)]
-    return {f"meet_{name}": downcast(np.concatenate([part[name] for part in parts])) for name in parts[0]}
+def collective_columns(accounts: Sequence[RankCollectives], text_ids: dict[str, int]) -> dict[str, Column]:
+    """Return the `meet_` columns: a row for each collective of each account.
 
-
-def of_account(number: int, met: RankCollectives, table: dict[str, int]) -> dict[str, Column]:
-    """The columns of one account.
-
-    `start`, `end` of the collective; `since` where its rank's work for it began; `work_ns` that work;
-    `overlap_ns` how long the rank then went on beside it; `blocked_ns` how long it stood still before its next
-    arrival; `compute_ns`, `copy_ns` and `<phase>_ns` what the work consisted of.
+    `text_ids` numbers the texts of the trace; texts that it lacks are added to it.
     """
-    work, c = met.work, met.work.trace.columns
-    start, end = c["start"][met.rows], c["end"][met.rows]
-    since = np.maximum.accumulate(begun(work.trace, start))
-    held = CoveredTime(*standing(work))
-    blocked = held.between(since, start)
-    host = np.where(work.launch[met.places] >= 0, work.launch_start[met.places], start)
+    tables = [account_columns(number, collectives, text_ids) for number, collectives in enumerate(accounts)]
+    return {f"meet_{name}": downcast(np.concatenate([table[name] for table in tables])) for name in tables[0]}
+
+
+def account_columns(number: int, collectives: RankCollectives, text_ids: dict[str, int]) -> dict[str, Column]:
+    """Return the columns of one account; moments and durations in ns.
+
+    `start`, `end` of the collective; `since` when its rank's work for it began; `work_ns` that work; `overlap_ns` how
+    long the rank then went on beside it; `blocked_ns` how long it stood still before its next arrival; `compute_ns`,
+    `copy_ns` and `<phase>_ns` what the work consisted of.
+    """
+    work, c = collectives.work, collectives.work.trace.columns
+    start, end = c["start"][collectives.rows], c["end"][collectives.rows]
+    since = np.maximum.accumulate(previous_arrivals(work.trace, start))
+    still = CoveredTime(*standing_still(work))
+    # A phase of the host delays the launch, not the kernel, so phases are measured up to the launching call.
+    launched = work.launch_start[collectives.indices]
+    host = np.where(work.launch[collectives.indices] >= 0, launched, start)
     return {
         "account": np.full(len(start), number),
-        "name": numbers(met.name, table),
-        "group": numbers(met.group, table),
-        "dtype": numbers(met.dtype, table),
-        "members": met.members,
-        "elements": met.sizes,
-        "sequence": met.told("sequence"),
-        "step": met.step(),
+        "name": text_numbers(collectives.name, text_ids),
+        "group": text_numbers(collectives.group, text_ids),
+        "dtype": text_numbers(collectives.dtype, text_ids),
+        "members": collectives.members,
+        "elements": collectives.sizes,
+        "sequence": collectives.recorded("sequence"),
+        "step": collectives.step(),
         "start": start,
         "end": end,
         "since": since,
-        "work_ns": start - since - blocked,
-        "overlap_ns": overlaps(start, held),
-        "blocked_ns": held.between(start, np.append(start[1:], end.max(initial=0))),
-        "compute_ns": of_kind(work, COMPUTE).between(since, start),
-        "copy_ns": of_kind(work, MEMORY).between(since, start),
-        **host_phases(work.trace, begun(work.trace, host), host),
+        "work_ns": start - since - still.between(since, start),
+        "overlap_ns": overlaps(start, still),
+        "blocked_ns": still.between(start, np.append(start[1:], end.max(initial=0))),
+        "compute_ns": time_of_kind(work, COMPUTE).between(since, start),
+        "copy_ns": time_of_kind(work, MEMORY).between(since, start),
+        **host_phase_columns(work.trace, previous_arrivals(work.trace, host), host),
     }
 
 
-def numbers(labels: Labels, table: dict[str, int]) -> Column:
-    """The number of each one's text in a table, which takes those that it has not."""
-    return np.array([table.setdefault(text, len(table)) for text in labels.texts], np.int64)[labels.code]
+def text_numbers(labels: Labels, text_ids: dict[str, int]) -> Integers:
+    """Return the number of each row's text; a text without a number gets the next one."""
+    return np.array([text_ids.setdefault(text, len(text_ids)) for text in labels.texts], np.int64)[labels.code]
 
 
-def begun(trace: Trace, arrival: Column) -> Column:
-    """The previous arrival; for the first the beginning of its step, else of the recording."""
+def previous_arrivals(trace: Trace, arrival: Column) -> Column:
+    """Return the arrival before each; for the first the start of its step, else of the recording."""
     if not len(arrival):
         return arrival
-    step_starts = [start for _, start, end in trace.steps if start <= arrival[0] < end]
-    return np.append(step_starts[-1] if step_starts else min(trace.origin, int(arrival[0])), arrival[:-1])
+    starts = [start for _, start, end in trace.steps if start <= arrival[0] < end]
+    return np.append(starts[-1] if starts else min(trace.origin, int(arrival[0])), arrival[:-1])
 
 
-def overlaps(arrival: Column, held: CoveredTime) -> Column:
-    """From each arrival to the moment the rank stands still, or to its next arrival."""
+def overlaps(arrival: Column, still: CoveredTime) -> Integers:
+    """Return how long each rank went on after each arrival: until it stood still, or until its next arrival."""
     until = np.append(arrival[1:], arrival[-1:])
-    place = np.searchsorted(held.end, arrival, side="right")
-    stands = np.append(held.start, np.iinfo(np.int64).max)[place]
-    found: Column = np.maximum(np.minimum(stands, until) - arrival, 0)
-    return found
+    index = np.searchsorted(still.end, arrival, side="right")
+    stands = np.append(still.start, np.iinfo(np.int64).max)[index]
+    return np.asarray(np.minimum(stands, until) - arrival).clip(min=0)
 
 
-def of_kind(work: Work, kind: int) -> CoveredTime:
+def time_of_kind(work: Work, kind: int) -> CoveredTime:
     return CoveredTime(work.start[work.kind == kind], work.end[work.kind == kind])
 
 
-def host_phases(trace: Trace, low: Column, high: Column) -> dict[str, Column]:
-    """The time between two instants that the host spent in each phase of its own; collecting garbage counts as that."""
+def host_phase_columns(trace: Trace, low: Column, high: Column) -> dict[str, Integers]:
+    """Return the ns that the host spent in each phase of its own between two moments of each row."""
+    # Garbage is collected inside other phases, too: there it counts as garbage collection alone.
     collecting = merge(*phase_intervals(trace, [GC]))
-    found = {phase: without(merge(*phase_intervals(trace, [phase])), collecting) for phase in HOST_PHASES} | {
-        GC: collecting
-    }
-    return {f"{phase}_ns": CoveredTime(*intervals).between(low, high) for phase, intervals in found.items()}
+    intervals = {phase: subtract(merge(*phase_intervals(trace, [phase])), collecting) for phase in HOST_PHASES}
+    intervals[GC] = collecting
+    return {f"{phase}_ns": CoveredTime(*spans).between(low, high) for phase, spans in intervals.items()}

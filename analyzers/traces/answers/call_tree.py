@@ -1,9 +1,9 @@
-"""Operators, modules or Python functions as a tree of calls; the same path of names is one node."""
+"""Operators, modules or Python functions as a tree of calls: calls by the same path of names are one node."""
 
 import numpy as np
 import pandas as pd
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.answers.costs import MODULE
 from analyzers.traces.columns.nesting import NONE, inclusive_sums, innermost_selected, self_times
 from analyzers.traces.model import OPS, Trace
@@ -13,20 +13,23 @@ COLUMNS = ("node", "parent", "depth", "name", "count", "host_ns", "own_ns", "dev
 
 
 def tree(trace: Trace, by: str) -> pd.DataFrame:
-    """The columns of COLUMNS; a parent stands before its children, `parent` is -1 at the root.
+    """Return one row for each node, with the columns of COLUMNS; a parent stands before its children.
 
-    `by` is "operator", "module" or "function"; `device_ns` and `kernels` are of what was launched inside, `own_ns` is
-    the time outside the node's children.
+    `by` is "operator", "module" or "function". `parent` is the parent's `node`, -1 at a root. `device_ns` and `kernels`
+    count what was launched inside the node, `own_ns` is the host time outside its children.
+
+    Example: linear calls mm twice, and mm is also called alone. That makes three nodes: linear, linear > mm with a
+    count of 2, and mm with a count of 1.
     """
-    c, chosen = trace.columns, nodes_of(trace, by)
-    rows = np.flatnonzero(chosen)
+    c, selected = trace.columns, is_node(trace, by)
+    rows = np.flatnonzero(selected)
     if not len(rows):
         return pd.DataFrame(columns=COLUMNS)
-    inner = innermost_selected(chosen, c["parent"])
-    above = np.where(chosen & (c["parent"] >= 0), inner[c["parent"]], NONE)
-    node, parents, names = paths(trace, rows, above)
-    calls, lasting = launched(trace)
-    spent, count = (inclusive_sums(calls, values, c["parent"]) for values in (lasting, np.ones_like(lasting)))
+    inner = innermost_selected(selected, c["parent"])
+    above = np.where(selected & (c["parent"] >= 0), inner[c["parent"]], NONE)
+    node, parents, names = nodes(trace, rows, above)
+    calls, duration = launched_work(trace)
+    spent, count = (inclusive_sums(calls, values, c["parent"]) for values in (duration, np.ones_like(duration)))
     own = self_times(above, c["start"], c["end"])
     sums = {
         name: sums_by_code(node[rows], values[rows], len(names))
@@ -41,7 +44,7 @@ def tree(trace: Trace, by: str) -> pd.DataFrame:
         {
             "node": np.arange(len(names)),
             "parent": parents,
-            "depth": depths(parents),
+            "depth": depths_of(parents),
             "name": [trace.names[i] for i in names],
             "count": np.bincount(node[rows], minlength=len(names)),
             **sums,
@@ -49,17 +52,18 @@ def tree(trace: Trace, by: str) -> pd.DataFrame:
     )[list(COLUMNS)]
 
 
-def nodes_of(trace: Trace, by: str) -> Column:
+def is_node(trace: Trace, by: str) -> Mask:
     functions = trace.category_matches({"python_function"})
     if by == "operator":
         return trace.category_matches(OPS)
     return functions & trace.name_matches(MODULE) if by == "module" else functions
 
 
-def paths(trace: Trace, rows: Column, above: Column) -> tuple[Column, list[int], list[int]]:
-    """(node of each event, parent of each node, number of each node's name)."""
+def nodes(trace: Trace, rows: Integers, above: Column) -> tuple[Integers, list[int], list[int]]:
+    """Return (node of each event, parent of each node, number of each node's name)."""
     node, name = np.full(len(above), NONE), trace.columns["name"]
     known: dict[tuple[int, int], int] = {}
+    # By depth, so that the node around an event is known before the event.
     order = rows[np.argsort(trace.columns["depth"][rows], kind="stable")]
     for row in order.tolist():
         outer = int(node[above[row]]) if above[row] >= 0 else NONE
@@ -67,16 +71,16 @@ def paths(trace: Trace, rows: Column, above: Column) -> tuple[Column, list[int],
     return node, [outer for outer, _ in known], [own for _, own in known]
 
 
-def depths(parents: list[int]) -> list[int]:
-    """How many nodes are above each; parents stand before their children."""
-    found: list[int] = []
+def depths_of(parents: list[int]) -> list[int]:
+    """Return how many nodes are above each; parents stand before their children."""
+    depths: list[int] = []
     for parent in parents:
-        found.append(found[parent] + 1 if parent >= 0 else 0)
-    return found
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    return depths
 
 
-def launched(trace: Trace) -> tuple[Column, Column]:
-    """The row of the call that launched each piece of a device's work, and how long (ns) that took."""
+def launched_work(trace: Trace) -> tuple[Integers, Column]:
+    """Return (row of the launching call, duration in ns) of each piece of a device's work."""
     c = trace.columns
     rows = np.flatnonzero((c["launch"] >= 0) & (c["launch"] != np.arange(len(c["launch"]))))
     return c["launch"][rows], c["end"][rows] - c["start"][rows]

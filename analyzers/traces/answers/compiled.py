@@ -1,7 +1,10 @@
-"""What torch.compile left in a trace: the graphs that ran, where they were broken, and what was compiled meanwhile.
+"""What torch.compile left in a trace: the graphs that ran, where they break, and what was compiled meanwhile.
 
-A call of compiled code is a `Torch-Compiled Region: frame/version`. Where its graph was broken, what is left of the
-function is a frame of its own, which the first one calls: so a region inside another one is a break.
+A call of compiled code is an event `Torch-Compiled Region: frame/version`. Where a graph breaks, the rest of the
+function is a frame of its own, which the first one calls: so a region inside another region is a graph break.
+
+Example: `forward` prints in the middle. Region 0/0 runs its first half; inside it, after the print, region 1/0 runs the
+second half, a function that Dynamo names `torch_dynamo_resume_in_forward_at_12`. That is one break, at line 12.
 """
 
 import re
@@ -11,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers
 from analyzers.traces.columns.intervals import CoveredTime
 from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.model import ANNOTATIONS, Trace
@@ -20,8 +23,8 @@ from analyzers.traces.structs import CompiledCode, CompiledFrame
 REGION = re.compile(r"^Torch-Compiled Region(?:: (.+)/(\d+))?")
 GRAPH = re.compile(r"^CompiledFunction$|^## Call CompiledFxGraph|^Pregraph bytecode$")
 LOOKUP = re.compile(r"^TorchDynamo Cache Lookup$")
+# The outermost events of compiling a forward, or a backward when it first runs; a hundred others are inside.
 COMPILATION = re.compile(r"^dynamo$|compile_inner\b|^entire_(frame|backward)_compile|\bbw_compiler\b")
-"""Of a forward, or of a backward that is compiled when it first runs; they contain a hundred others."""
 BACKWARD = re.compile(r"backward|\bbw_")
 RESUMED = re.compile(r"^(.+)\(\d+\): torch_dynamo_resume_in_(.+)_at_(\d+)$")
 FRAMES_AT_MOST = 50
@@ -34,9 +37,9 @@ class Regions:
     trace: Trace
 
     @cached_property
-    def rows(self) -> Column:
-        found = marked(self.trace, REGION)
-        return found[np.argsort(self.trace.columns["start"][found], kind="stable")]
+    def rows(self) -> Integers:
+        rows = annotated(self.trace, REGION)
+        return rows[np.argsort(self.trace.columns["start"][rows], kind="stable")]
 
     @property
     def start(self) -> Column:
@@ -49,101 +52,106 @@ class Regions:
     @cached_property
     def outer(self) -> Column:
         """The row of the region around each, NONE for those that the user's own code calls."""
-        return around(self.trace, self.rows)
+        return enclosing_rows(self.trace, self.rows)
 
     @cached_property
     def frames(self) -> list[tuple[str, int]]:
-        """(frame, version) of each; old recorders tell neither."""
+        """(frame, version) of each; older recorders write neither, which is ("", 0)."""
         names = self.trace.columns["name"][self.rows].tolist()
-        told = {name: REGION.match(self.trace.names[name]) for name in set(names)}
-        return [((found[1] or ""), int(found[2] or 0)) if (found := told[name]) else ("", 0) for name in names]
+        matches = {name: REGION.match(self.trace.names[name]) for name in set(names)}
+        return [((match[1] or ""), int(match[2] or 0)) if (match := matches[name]) else ("", 0) for name in names]
 
     @cached_property
     def functions(self) -> dict[int, str]:
         """The Python function that each region (a row) runs, where stacks were recorded: the first one inside."""
         c = self.trace.columns
         called = np.flatnonzero(self.trace.category_matches({"python_function"}))
-        first = neighbour((c["lane"][called], c["start"][called]), (self.lane, self.start), behind=True)
+        first = nearest_moment((c["lane"][called], c["start"][called]), (self.lane, self.start), after=True)
         pairs = [(row, called[i]) for row, i in zip(self.rows.tolist(), first.tolist(), strict=True) if i != NONE]
-        return {row: self.trace.names[c["name"][one]] for row, one in pairs if c["end"][one] <= c["end"][row]}
+        return {row: self.trace.names[c["name"][call]] for row, call in pairs if c["end"][call] <= c["end"][row]}
 
     @cached_property
     def between(self) -> Column:
-        """The host's ns from leaving a graph to the region that goes on behind the break, without compiling."""
-        c, broken, made = self.trace.columns, self.outer != NONE, compilations(self.trace)
-        left = np.concatenate([marked(self.trace, GRAPH), self.rows])
-        before = neighbour((c["lane"][left], c["end"][left]), (self.lane, self.start), behind=False)
-        since = np.where(before != NONE, c["end"][left[before]], self.start)
+        """The host's ns from leaving a graph to the region that continues behind the break, less compiling; else 0."""
+        c, broken, compiling = self.trace.columns, self.outer != NONE, compilations(self.trace)
+        ended = np.concatenate([annotated(self.trace, GRAPH), self.rows])
+        before = nearest_moment((c["lane"][ended], c["end"][ended]), (self.lane, self.start), after=False)
+        since = np.where(before != NONE, c["end"][ended[before]], self.start)
+        # What ended before the outer region began has nothing to do with this break.
         since = np.maximum(since, np.where(broken, c["start"][self.outer], since))
-        compiling = CoveredTime(c["start"][made], c["end"][made]).between(since, self.start)
-        return np.where(broken, self.start - since - compiling, 0)
+        compile_ns = CoveredTime(c["start"][compiling], c["end"][compiling]).between(since, self.start)
+        return np.where(broken, self.start - since - compile_ns, 0)
 
 
-def marked(trace: Trace, pattern: re.Pattern[str]) -> Column:
-    """The rows of what torch.compile marks so; functions on the stack may be called alike."""
+def annotated(trace: Trace, pattern: re.Pattern[str]) -> Integers:
+    """Return the rows of annotations with such a name; Python functions on the stack may have it, too."""
     return np.flatnonzero(trace.name_matches(pattern) & trace.category_matches(ANNOTATIONS))
 
 
-def around(trace: Trace, rows: Column) -> Column:
-    """The innermost other one of some events around each of them, NONE where there is none.
-
-    Only these are looked at: what else a stack has may begin in one function and end in another.
-    """
+def enclosing_rows(trace: Trace, rows: Column) -> Integers:
+    """Return, for each of some events, the row of the innermost other one of them around it, or NONE."""
+    # The parents of the trace will not do: annotations may begin inside one Python function and end in another.
     lane, start, end = (trace.columns[name][rows] for name in ("lane", "start", "end"))
     _, parent = nest(lane, start, end)
     return np.where(parent >= 0, rows[parent], NONE)
 
 
-def neighbour(known: tuple[Column, Column], asked: tuple[Column, Column], *, behind: bool) -> Column:
-    """The place of the known (lane, moment) next behind or before each asked one in its lane; NONE where none is."""
-    found = np.full(len(asked[0]), NONE)
+def nearest_moment(known: tuple[Column, Column], asked: tuple[Column, Column], *, after: bool) -> Integers:
+    """Return, for each asked (lane, moment), the index of the nearest known one at or `after` it in its lane, or NONE.
+
+    With `after=False` it is the nearest one at or before it.
+    """
+    nearest = np.full(len(asked[0]), NONE)
     for lane in np.unique(asked[0]).tolist():
         mine, there = asked[0] == lane, np.flatnonzero(known[0] == lane)
         there = there[np.argsort(known[1][there], kind="stable")]
-        side: Literal["left", "right"] = "left" if behind else "right"
-        place = np.searchsorted(known[1][there], asked[1][mine], side=side) - (not behind)
-        found[mine] = np.append(there, NONE)[place]  # places -1 and behind the last one are both NONE
-    return found
+        side: Literal["left", "right"] = "left" if after else "right"
+        index = np.searchsorted(known[1][there], asked[1][mine], side=side) - (not after)
+        # Index -1 and the one behind the last known moment both lead to the NONE that is appended.
+        nearest[mine] = np.append(there, NONE)[index]
+    return nearest
 
 
-def compilations(trace: Trace) -> Column:
-    """The rows of compilations, none inside another, in order of time."""
-    rows = marked(trace, COMPILATION)
-    found: Column = rows[around(trace, rows) == NONE]
-    return found[np.argsort(trace.columns["start"][found], kind="stable")]
+def compilations(trace: Trace) -> Integers:
+    """Return the rows of compilations, none inside another, in order of time."""
+    rows = annotated(trace, COMPILATION)
+    outermost = rows[enclosing_rows(trace, rows) == NONE]
+    return np.asarray(outermost[np.argsort(trace.columns["start"][outermost], kind="stable")])
 
 
-def compiled(trace: Trace) -> CompiledCode | None:
-    """Compiled code that ran, and compilations during the recording; None without any of these."""
-    regions, made = Regions(trace), compilations(trace)
-    if not len(regions.rows) and not len(made):
+def compiled_code(trace: Trace) -> CompiledCode | None:
+    """Return the compiled code that ran, and compilations during the recording; None where there is neither."""
+    regions, compiling = Regions(trace), compilations(trace)
+    if not len(regions.rows) and not len(compiling):
         return None
-    c, lookups = trace.columns, marked(trace, LOOKUP)
+    c, lookups = trace.columns, annotated(trace, LOOKUP)
     known, broken = set(regions.frames), regions.outer != NONE
     return CompiledCode(
         regions=len(known),
         recompiled=sum(version > 0 for _, version in known),
-        compilations=len(made),
-        compile_ns=int((c["end"][made] - c["start"][made]).sum()),
+        compilations=len(compiling),
+        compile_ns=int((c["end"][compiling] - c["start"][compiling]).sum()),
         calls=len(regions.rows),
         breaks=int(broken.sum()),
         between_ns=int(regions.between.sum()),
         lookups=len(lookups),
         lookup_ns=int((c["end"][lookups] - c["start"][lookups]).sum()),
-        frames=frames(regions, made),
+        frames=compiled_frames(regions, compiling),
     )
 
 
-def frames(regions: Regions, made: Column) -> list[CompiledFrame]:
-    """Each frame with its calls, breaks and compilations; those that cost most first."""
+def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame]:
+    """Return each frame with its calls, breaks and compilations, those that cost most time first."""
     numbers = {frame: i for i, frame in enumerate(dict.fromkeys(frame for frame, _ in regions.frames))}
     which = np.array([numbers[frame] for frame, _ in regions.frames], np.int64)
-    spent, times = of_frames(regions, made, which, len(numbers))
-    found = []
+    spent, times = compile_times(regions, compiling, which, len(numbers))
+    rows = []
     for frame, number in numbers.items():
         mine = which == number
-        function, line = place(next(filter(None, map(regions.functions.get, regions.rows[mine].tolist())), ""))
-        found.append(
+        function, line = function_and_break(
+            next(filter(None, map(regions.functions.get, regions.rows[mine].tolist())), "")
+        )
+        rows.append(
             CompiledFrame(
                 frame=frame,
                 function=function,
@@ -156,21 +164,22 @@ def frames(regions: Regions, made: Column) -> list[CompiledFrame]:
                 compile_ns=int(spent[number]),
             )
         )
-    return sorted(found, key=lambda one: -(one.between_ns + one.compile_ns))[:FRAMES_AT_MOST]
+    return sorted(rows, key=lambda frame: -(frame.between_ns + frame.compile_ns))[:FRAMES_AT_MOST]
 
 
-def of_frames(regions: Regions, made: Column, which: Column, size: int) -> tuple[Column, Column]:
-    """(ns, number) of the compilations of each frame: a frame that was compiled runs right behind."""
+def compile_times(regions: Regions, compiling: Integers, which: Integers, size: int) -> tuple[Integers, Integers]:
+    """Return (ns, number) of the compilations of each frame; `which` is the frame's number of each region."""
     c, spent, times = regions.trace.columns, np.zeros(size, np.int64), np.zeros(size, np.int64)
-    forward = made[~regions.trace.name_matches(BACKWARD)[made]]
-    region = neighbour((regions.lane, regions.start), (c["lane"][forward], c["end"][forward]), behind=True)
+    forward = compiling[~regions.trace.name_matches(BACKWARD)[compiling]]
+    # The events of compiling do not name their frame, but a frame that was compiled runs right after it.
+    region = nearest_moment((regions.lane, regions.start), (c["lane"][forward], c["end"][forward]), after=True)
     known = region != NONE
     np.add.at(spent, which[region[known]], (c["end"][forward] - c["start"][forward])[known])
     np.add.at(times, which[region[known]], 1)
     return spent, times
 
 
-def place(told: str) -> tuple[str, str]:
-    """(function, line of the break that it goes on behind) by the name of a Python function."""
-    found = RESUMED.match(told)
-    return (f"{found[1]}: {found[2]}", f"{found[1]}:{found[3]}") if found else (told, "")
+def function_and_break(name: str) -> tuple[str, str]:
+    """Return (function, line of the break behind which it continues) of a Python function by its name in the trace."""
+    match = RESUMED.match(name)
+    return (f"{match[1]}: {match[2]}", f"{match[1]}:{match[3]}") if match else (name, "")

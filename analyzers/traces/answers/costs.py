@@ -1,4 +1,8 @@
-"""What operators, modules, annotations and lines of source cost: the kernels launched inside them are theirs."""
+"""What operators, modules, annotations and source lines cost: the kernels that were launched inside them are theirs.
+
+Example: nn.Module Linear_3 calls aten::linear, which calls aten::addmm, which launches a kernel of 70 µs. All three are
+due 70 µs and one kernel; only aten::addmm launched it itself.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -6,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers, Mask
 from analyzers.frames import is_library
 from analyzers.traces.answers.flops import Formulas
 from analyzers.traces.columns.nesting import NONE, inclusive_sums, innermost_selected, is_outermost, self_times
@@ -22,13 +26,16 @@ COSTS_AT_MOST = 100
 
 def is_user_function(name: str) -> bool:
     """Return whether the name of a Python event, such as `train.py(12): step`, is of a file that the user wrote."""
-    place = SOURCE.search(name)
-    return place is not None and not is_library(name[: place.start()] + ".py")
+    position = SOURCE.search(name)
+    return position is not None and not is_library(name[: position.start()] + ".py")
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """Which event of the host each piece of work is due to."""
+    """The events of the host that each piece of an account's work is due to.
+
+    `what` in its methods is one of "operator", "annotation", "module" and "line" (a function of the user's own).
+    """
 
     work: Work
     _around: dict[str, Column] = field(default_factory=dict)
@@ -39,20 +46,20 @@ class Attribution:
 
     @cached_property
     def inside(self) -> tuple[Column, Column]:
-        """For each event of the trace the device time (ns) and the number of kernels launched by it and inside it."""
-        # On a host events launch themselves, and no device.
+        """For each event of the trace (device time in ns, number) of the kernels that were launched inside it."""
+        # On a host events launch themselves, and nothing on a device.
         linked = self.work.linked & (self.work.device is not None)
         launch, parent = self.work.launch[linked], self.trace.columns["parent"]
         count = inclusive_sums(launch, np.ones_like(launch), parent).astype(np.int32)
         return inclusive_sums(launch, self.work.own[linked], parent), count
 
     def by_name(self, what: str, formulas: Formulas | None = None) -> list[Cost]:
-        """The events that `chosen` tells by their name; those inside one of the same name count once."""
-        c, rows = self.trace.columns, np.flatnonzero(self.chosen(what))
+        """Return the cost of each name; a call inside another one of the same name adds no time a second time."""
+        c, rows = self.trace.columns, np.flatnonzero(self.is_a(what))
         start, end = c["start"][rows], c["end"][rows]
         names, which = factorize(c["name"][rows])
         outer = is_outermost(combined_codes(c["lane"][rows], which), start, end)
-        own = self_times(self.inner(what, rows), start, end)
+        own = self_times(self.outer_index(what, rows), start, end)
         spent, count = self.inside
         outside, outer_name = rows[outer], which[outer]
         sums = (
@@ -62,7 +69,7 @@ class Attribution:
             sums_by_code(outer_name, spent[outside], len(names)),
             sums_by_code(outer_name, count[outside], len(names)),
         )
-        found = [
+        costs = [
             Cost(
                 name=self.trace.names[name],
                 count=times,
@@ -76,10 +83,10 @@ class Attribution:
                 names.tolist(), *(column.tolist() for column in sums), strict=True
             )
         ]
-        return sorted(found, key=lambda cost: (-cost.device_ns, -cost.own_ns, cost.name))[:COSTS_AT_MOST]
+        return sorted(costs, key=lambda cost: (-cost.device_ns, -cost.own_ns, cost.name))[:COSTS_AT_MOST]
 
-    def chosen(self, what: str) -> Column:
-        """Which events are an `operator`, an `annotation`, a `module`, or a function of the user's own (`line`)."""
+    def is_a(self, what: str) -> Mask:
+        """Return which events are an operator, an annotation, a module, or a function of the user's own."""
         if what == "operator":
             return self.trace.category_matches(OPS) & ~self.trace.name_matches(PROFILER_STEP)
         if what == "annotation":
@@ -88,30 +95,32 @@ class Attribution:
         if what == "module":
             return functions & self.trace.name_matches(MODULE)
         own = np.array([is_user_function(name) for name in self.trace.names] or [False])
-        found: Column = functions & own[self.trace.columns["name"]]
-        return found
+        return np.asarray(functions & own[self.trace.columns["name"]])
 
     def around(self, what: str) -> Column:
-        """The row of the innermost of what `chosen` tells around each event, itself included."""
+        """Return the row of the innermost operator, module ... around each event, itself included; else NONE."""
         if what not in self._around:
-            chosen = self.chosen(what)
-            nowhere = np.broadcast_to(np.int32(NONE), chosen.shape)
-            self._around[what] = innermost_selected(chosen, self.trace.columns["parent"]) if chosen.any() else nowhere
+            selected = self.is_a(what)
+            # One number that stands for all rows takes no memory, and most traces have no modules or lines.
+            nowhere = np.broadcast_to(np.int32(NONE), selected.shape)
+            parent = self.trace.columns["parent"]
+            self._around[what] = innermost_selected(selected, parent) if selected.any() else nowhere
         return self._around[what]
 
-    def inner(self, what: str, rows: Column) -> Column:
-        """For each of the rows that `chosen` tells the place among them of the innermost one strictly around it."""
+    def outer_index(self, what: str, rows: Column) -> Integers:
+        """Return, for each selected row, the index of the innermost selected row that strictly encloses it, or NONE."""
         parent = self.trace.columns["parent"][rows]
         outer = np.where(parent >= 0, self.around(what)[parent], NONE)
         return np.where(outer >= 0, np.searchsorted(rows, outer), NONE)
 
     def pairs(self, what: str) -> tuple[Column, Column, Column, Column]:
-        """(number of the kernel's name, of its source's name, ns, times), the longest last; sources as in `chosen`."""
+        """Return (number of the kernel's name, of the name it is due to, ns, times) of each pair, the longest last."""
         c = self.trace.columns
         if self.work.device is None:
             return (np.zeros(0, np.int64),) * 4
         around = self.around(what)[self.work.launch]
         known = self.work.linked & (around != NONE)
+        # Both numbers in one, so that pairs are grouped as single numbers are.
         key = c["name"][self.work.rows[known]].astype(np.int64) * len(self.trace.names) + c["name"][around[known]]
         keys, which = factorize(key)
         times = np.bincount(which, minlength=len(keys))
@@ -121,17 +130,20 @@ class Attribution:
         return kernel, source, spent[order], times[order]
 
     def sources(self, what: str) -> dict[int, str]:
-        """For the number of each kernel's name the operator, module or line that launched most of its time."""
-        kernel, source, _, _ = self.pairs(what)
-        return {one: self.trace.names[by] for one, by in zip(kernel.tolist(), source.tolist(), strict=True)}
+        """Return, by the number of each kernel's name, the operator, module or line that launched most of its time."""
+        kernels, sources, _, _ = self.pairs(what)
+        # Pairs come with the longest last, which overwrites the others.
+        return {
+            kernel: self.trace.names[source] for kernel, source in zip(kernels.tolist(), sources.tolist(), strict=True)
+        }
 
-    def launched(self) -> list[LaunchedKernel]:
-        """Which kernels each operator launched, those of most time first."""
+    def launched_kernels(self) -> list[LaunchedKernel]:
+        """Return which kernels each operator launched, those that take most time first."""
         longest = [column[::-1][:COSTS_AT_MOST].tolist() for column in self.pairs("operator")]
         names = self.trace.names
         return [
-            LaunchedKernel(operator=names[by], kernel=names[one], count=times, total_ns=spent)
-            for one, by, spent, times in zip(*longest, strict=True)
+            LaunchedKernel(operator=names[operator], kernel=names[kernel], count=times, total_ns=spent)
+            for kernel, operator, spent, times in zip(*longest, strict=True)
         ]
 
     def operators(self, formulas: Formulas) -> list[Cost]:
@@ -141,12 +153,12 @@ class Attribution:
         return self.by_name("annotation")
 
     def lines(self) -> list[Cost]:
-        """Functions of the user's own files, each with the line that it begins at."""
+        """Return the functions of the user's own files, each with the line at which it begins."""
         return self.by_name("line")
 
     def modules(self) -> list[Cost]:
-        """Modules, with the kernels of their backward operators where sequence numbers tell whose these are."""
-        forward, extra = self.by_name("module"), self.backward()
+        """Return the modules, with the kernels of their backward operators where sequence numbers connect the two."""
+        forward, extra = self.by_name("module"), self.backward_of_modules()
         return sorted(
             [
                 Cost(
@@ -162,41 +174,46 @@ class Attribution:
             key=lambda cost: (-cost.device_ns, -cost.host_ns, cost.name),
         )
 
-    def backward(self) -> dict[str, tuple[int, int]]:
-        """(device ns, kernels) of the backward operators of each module and of those around it."""
+    def backward_of_modules(self) -> dict[str, tuple[int, int]]:
+        """Return (device ns, kernels) of the backward operators of each module, those of its submodules included.
+
+        Autograd gives a forward operator and its backward the same sequence number; the modules around the forward one
+        are due the backward, too.
+        """
         c = self.trace.columns
         rows, sequence, thread = (c[f"autograd_{name}"] for name in ("row", "sequence", "thread"))
-        ahead, behind = rows[thread <= 0], rows[thread > 0]
+        # Only backward operators name the thread of their forward.
+        forward, backward = rows[thread <= 0], rows[thread > 0]
         module = self.around("module")
-        pairs = zip(sequence[thread <= 0].tolist(), ahead.tolist(), strict=True)
-        of_sequence = {key: row for key, row in pairs if module[row] >= 0}
+        pairs = zip(sequence[thread <= 0].tolist(), forward.tolist(), strict=True)
+        forward_of = {key: row for key, row in pairs if module[row] >= 0}
         spent, count = self.inside
-        found: dict[str, tuple[int, int]] = {}
-        outermost = ~self.within(behind)
-        for row, key in zip(behind[outermost].tolist(), sequence[thread > 0][outermost].tolist(), strict=True):
-            for name in self.modules_around(module, of_sequence.get(key, NONE)):
-                before = found.get(name, (0, 0))
-                found[name] = before[0] + int(spent[row]), before[1] + int(count[row])
-        return found
+        totals: dict[str, tuple[int, int]] = {}
+        outer = ~self.is_within(backward)
+        for row, key in zip(backward[outer].tolist(), sequence[thread > 0][outer].tolist(), strict=True):
+            for name in self.modules_around(module, forward_of.get(key, NONE)):
+                before = totals.get(name, (0, 0))
+                totals[name] = before[0] + int(spent[row]), before[1] + int(count[row])
+        return totals
 
-    def within(self, rows: Column) -> Column:
-        """Which of the rows lie inside another of them."""
-        chosen = np.zeros(len(self.trace.columns["start"]), bool)
-        chosen[rows] = True
+    def is_within(self, rows: Column) -> Mask:
+        """Return which of the rows lie inside another of them."""
+        selected = np.zeros(len(self.trace.columns["start"]), bool)
+        selected[rows] = True
         parent = self.trace.columns["parent"]
-        return above(innermost_selected(chosen, parent), parent)[rows] >= 0
+        return strictly_around(innermost_selected(selected, parent), parent)[rows] >= 0
 
     def modules_around(self, module: Column, row: int) -> set[str]:
-        """The names of all modules around a row."""
-        parent, found = self.trace.columns["parent"], set()
+        """Return the names of all modules around a row."""
+        parent, names = self.trace.columns["parent"], set()
         at = int(module[row]) if row >= 0 else NONE
         while at >= 0:
-            found.add(self.trace.names[self.trace.columns["name"][at]])
+            names.add(self.trace.names[self.trace.columns["name"][at]])
             above = int(parent[at])
             at = int(module[above]) if above >= 0 else NONE
-        return found
+        return names
 
 
-def above(around: Column, parent: Column) -> Column:
-    """The row of what is strictly around each event, from what is around it or itself."""
+def strictly_around(around: Column, parent: Column) -> Column:
+    """Return the row of what is strictly around each event, from what is around it or itself."""
     return np.where(parent >= 0, around[parent], NONE)

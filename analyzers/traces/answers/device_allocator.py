@@ -1,19 +1,19 @@
-"""What each device's allocator told the profiler: allocations and frees in order of time, and what it held then."""
+"""What each device's allocator reported to the profiler: allocations and frees in order of time, and the totals."""
 
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Integers, Mask
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.model import Trace
 from analyzers.traces.reading.distinct import combined_codes, rows_by_value
 
+# Names of the device types that PyTorch numbers (c10/core/DeviceType.h).
 TYPES = {
     0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 15: "hpu", 18: "ipu", 19: "mtia", 20: "privateuse1",
 }  # fmt: skip
-"""What PyTorch calls the types of devices that it numbers."""
 CPU = 0
 
 
@@ -21,13 +21,13 @@ CPU = 0
 class Allocator:
     """The allocations and frees of one device: `rows` of the `memory_` columns, in order of time.
 
-    Recorders tell no device number of a host; it is None.
+    `number` is None for a host, which recorders do not number.
     """
 
     trace: Trace
     type: int
     number: int | None
-    rows: Column
+    rows: Integers
 
     @property
     def type_name(self) -> str:
@@ -42,32 +42,36 @@ class Allocator:
     def on_host(self) -> bool:
         return self.type == CPU
 
-    def column(self, name: str) -> Column:
-        found: Column = self.trace.columns[f"memory_{name}"][self.rows].astype(np.int64)
-        return found
+    def column(self, name: str) -> Integers:
+        """Return a column of the allocator's events; bytes and ns are signed, so that differences do not wrap."""
+        return self.trace.columns[f"memory_{name}"][self.rows].astype(np.int64)
 
     @cached_property
-    def at(self) -> Column:
+    def at(self) -> Integers:
         return self.column("at")
 
     @cached_property
-    def change(self) -> Column:
+    def change(self) -> Integers:
         """Bytes allocated, negative where they were freed."""
         return self.column("bytes")
 
     @cached_property
-    def told(self) -> bool:
-        """Did the recorder tell how much was allocated in all?"""
+    def totals_recorded(self) -> bool:
+        """Whether the recorder noted how much was allocated in total."""
         return bool((self.column("allocated") > 0).any())
 
     @cached_property
-    def allocated(self) -> Column:
-        """Bytes allocated after each event; what was there before counts as far as it is told or was freed later."""
-        summed: Column = np.cumsum(self.change)
-        if not self.told:
+    def allocated(self) -> Integers:
+        """Bytes allocated after each event, with what was there before as far as that is known.
+
+        Recorded totals are exact, but not every event has one: from one to the next the changes are added. Without any
+        total what must have been there at first is the largest amount by which frees exceed allocations.
+        """
+        summed = np.cumsum(self.change)
+        if not self.totals_recorded:
             return summed - min(0, int(summed.min()))
         totals = self.column("allocated")
-        known = nearest(totals >= 0)
+        known = latest_known(totals >= 0)
         return totals[known] + summed - summed[known]
 
     @cached_property
@@ -76,57 +80,57 @@ class Allocator:
         return int(self.allocated[0] - self.change[0])
 
     @cached_property
-    def reserved(self) -> Column:
-        """Bytes that the allocator had taken from the driver after each event; 0 where nothing tells of any."""
+    def reserved(self) -> Integers:
+        """Bytes that the allocator had reserved from the driver after each event; 0 where none were recorded."""
         totals = self.column("reserved")
-        found: Column = totals[nearest(totals >= 0)] if (totals > 0).any() else np.zeros_like(totals)
-        return found
+        return totals[latest_known(totals >= 0)] if (totals > 0).any() else np.zeros_like(totals)
 
     @cached_property
-    def free_of(self) -> Column:
-        """Of each allocation the place of its free, NONE where it was not freed: the next event at its address is."""
+    def free_of(self) -> Integers:
+        """For each event the index of the free that ends it, if it is an allocation that was freed; else NONE."""
+        # Sorted by address and, as the sort is stable, by time: an allocation's free is the next event.
         address = self.column("address")
         order = np.argsort(address, kind="stable")
         here, then = order[:-1], order[1:]
         pairs = (address[here] == address[then]) & (address[here] != 0) & (self.change[here] > 0)
         pairs &= self.change[then] < 0
-        found = np.full(len(order), NONE)
-        found[here[pairs]] = then[pairs]
-        return found
+        free_of = np.full(len(order), NONE)
+        free_of[here[pairs]] = then[pairs]
+        return free_of
 
     @cached_property
-    def unfreed(self) -> Column:
-        """The places of the allocations that were not freed; of those without an address nobody can tell."""
+    def unfreed(self) -> Integers:
+        """Indices of the allocations that were not freed; those without an address are left out, as nobody can tell."""
         return np.flatnonzero((self.change > 0) & (self.free_of == NONE) & (self.column("address") != 0))
 
-    def highest(self, edges: Column) -> tuple[Column, Column]:
-        """(allocated, reserved): the most bytes in each stretch between moments, which ascend."""
-        place = np.searchsorted(self.at, edges)
-        # A stretch begins with what was held before it; each second maximum lies between two stretches.
-        pairs = np.column_stack([place[:-1], place[1:] + 1]).ravel()
+    def most_between(self, edges: Integers) -> tuple[Integers, Integers]:
+        """Return (allocated, reserved): the most bytes in each interval between ascending moments (ns)."""
+        index = np.searchsorted(self.at, edges)
+        # An interval begins with what was allocated before it. Every second maximum lies between two intervals.
+        pairs = np.column_stack([index[:-1], index[1:] + 1]).ravel()
         totals = np.append(self.before, self.allocated), np.append(self.reserved[0], self.reserved)
-        allocated, reserved = (np.maximum.reduceat(np.append(one, one[-1]), pairs)[::2] for one in totals)
+        allocated, reserved = (np.maximum.reduceat(np.append(total, total[-1]), pairs)[::2] for total in totals)
         return allocated, reserved
 
-    def held_at(self, moment: int) -> int:
-        """Bytes allocated just before a moment."""
-        place = int(np.searchsorted(self.at, moment))
-        return int(self.allocated[place - 1]) if place else self.before
+    def allocated_before(self, moment: int) -> int:
+        """Return the bytes allocated just before a moment (ns)."""
+        index = int(np.searchsorted(self.at, moment))
+        return int(self.allocated[index - 1]) if index else self.before
 
 
-def nearest(known: Column) -> Column:
-    """For each place the last known one up to there, before any is known the first."""
-    places = np.flatnonzero(known)
-    return places[np.maximum(np.searchsorted(places, np.arange(len(known)), side="right") - 1, 0)]
+def latest_known(known: Mask) -> Integers:
+    """Return, for each index, the last known index up to there; before any is known, the first: FTFT gives 1113."""
+    indices = np.flatnonzero(known)
+    return indices[np.maximum(np.searchsorted(indices, np.arange(len(known)), side="right") - 1, 0)]
 
 
 def allocators(trace: Trace) -> list[Allocator]:
-    """One a device that allocated or freed, hosts first."""
+    """Return the allocator of each device that allocated or freed, hosts first."""
     kind, number = (np.asarray(trace.columns[f"memory_{name}"]) for name in ("device_type", "device"))
-    found = []
+    by_device = []
     for _, rows in rows_by_value(combined_codes(kind, number)) if len(kind) else []:
         first = int(rows[0])
         ordered = rows[np.argsort(trace.columns["memory_at"][rows], kind="stable")]
         device = int(number[first])
-        found.append(Allocator(trace, int(kind[first]), device if device >= 0 else None, ordered))
-    return found
+        by_device.append(Allocator(trace, int(kind[first]), device if device >= 0 else None, ordered))
+    return by_device

@@ -1,23 +1,33 @@
-"""Floating-point operations of operators whose input sizes were recorded: a product and an addition count as two."""
+"""Floating-point operations of operators whose input sizes were recorded (`record_shapes`).
+
+A multiplication and the addition that follows it count as two operations, the convention of device data sheets and of
+`torch.utils.flop_counter`. Elementwise operators do not count: beside products their operations are few.
+
+Example: `aten::addmm` with inputs [4096], [8192, 1024] and [1024, 4096] multiplies 8192 x 1024 by 1024 x 4096: 2 * 8192
+* 1024 * 4096 = 68.7 GFLOP. On an H100 (989 TFLOP/s) it takes at least 69 µs.
+"""
 
 import math
 import re
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Mask
 from analyzers.traces.columns.nesting import NONE, innermost_selected
 from analyzers.traces.model import OPS, Trace
 from analyzers.traces.reading.distinct import rows_by_value
 
 Dims = list[Any]
+"""The sizes of one input, as the trace has them: nothing is known of their types until they are used."""
 Counted = tuple[int, int]
 """(operations, elements of the result)."""
 
+# Peak FLOP/s (dense, 16-bit) and memory bytes/s of one device, from the maker's data sheet. An MI250X counts as two
+# devices, so half of its sheet. The first name found in the device's name counts: "H100 PCIe" stands before "H100".
 PEAKS = {
     "B200": (2.25e15, 8.0e12),
     "GB200": (2.25e15, 8.0e12),
@@ -36,71 +46,77 @@ PEAKS = {
     "MI300X": (1307e12, 5.3e12),
     "MI250X": (191.5e12, 1.6e12),
 }
-"""Dense 16-bit operations and bytes of memory a second of one device, by the maker's data sheet.
-
-An MI250X is two devices; of names that begin alike the longer one stands first.
-"""
-BYTES = {
+TYPE_BYTES = {
     "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "long int": 8, "long": 8, "int": 4, "bool": 1,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "unsigned char": 1, "signed char": 1, "short int": 2,
 }  # fmt: skip
+# Operators by which autograd saves inputs; they do no work of their own.
 SAVING = {"aten::detach"}
-AT_MOST = 1 << 50
-"""Operations of one operator; more is no recording."""
+# Operations or bytes of one operator: more can only come from damaged shapes.
+COUNT_AT_MOST = 1 << 50
 
 
-def product(dims: Dims) -> int:
+def elements_of(dims: Dims) -> int:
     return math.prod(int(size) for size in dims)
 
 
-def matrix(a: Dims, b: Dims) -> Counted:
-    """[..., m, k] x [..., k, n]"""
-    return 2 * product(a) * int(b[-1]), product(a[:-1]) * int(b[-1])
+def matrix_product(a: Dims, b: Dims) -> Counted:
+    """Count [..., m, k] x [..., k, n]: 2 m k n operations for each matrix of the batch."""
+    return 2 * elements_of(a) * int(b[-1]), elements_of(a[:-1]) * int(b[-1])
 
 
 def mm(dims: list[Dims], _values: list[Any]) -> Counted:
-    return matrix(dims[0], dims[1])
+    return matrix_product(dims[0], dims[1])
 
 
 def addmm(dims: list[Dims], _values: list[Any]) -> Counted:
-    return matrix(dims[1], dims[2])
+    return matrix_product(dims[1], dims[2])
 
 
 def attention(dims: list[Dims], _values: list[Any]) -> Counted:
-    """Scores and their product with the values, no matter what a mask leaves out; q [b, h, s, d], k, v."""
+    """Count attention of q [b, h, s, d], k and v: the scores q k^T, and their product with v.
+
+    A causal mask is not taken into account, as in PaLM (arXiv:2204.02311, appendix B) and torch's flop counter.
+    """
     q, k, v = dims[:3]
-    heads, length = product(q[:-2]), int(k[-2])
+    heads, length = elements_of(q[:-2]), int(k[-2])
     return 2 * heads * int(q[-2]) * length * (int(q[-1]) + int(v[-1])), heads * int(q[-2]) * int(v[-1])
 
 
 def attention_backward(dims: list[Dims], _values: list[Any]) -> Counted:
-    """Five products where forward has two; grad, q, k, v."""
-    done, elements = attention(dims[1:4], _values)
-    return done * 5 // 2, 3 * elements
+    """Count the backward of attention from grad, q, k, v: five products where forward has two.
+
+    Scores are computed again, then the gradients of v, of the scores, of q and of k (FlashAttention, arXiv:2205.14135).
+    """
+    operations, elements = attention(dims[1:4], _values)
+    return operations * 5 // 2, 3 * elements
 
 
 def convolution(dims: list[Dims], values: list[Any]) -> Counted:
-    """Input [b, c, ...], weight [o, c / groups, ...], and stride, padding, dilation among the values."""
+    """Count input [b, c, ...] by weight [o, c / groups, ...]; stride, padding and dilation are among the values.
+
+    Each element of the result is a product of as many pairs as the weight has elements per output channel.
+    """
     given, weight = dims[0], dims[1]
-    stride, padding, dilation = (numbers(values[i], len(given) - 2) for i in (3, 4, 5))
+    stride, padding, dilation = (whole_numbers(values[i], len(given) - 2) for i in (3, 4, 5))
     size = [
         (n + 2 * p - d * (int(k) - 1) - 1) // s + 1
         for n, k, s, p, d in zip(map(int, given[2:]), weight[2:], stride, padding, dilation, strict=True)
     ]
     result = int(given[0]) * int(weight[0]) * math.prod(size)
-    return 2 * result * product(weight[1:]), result
+    return 2 * result * elements_of(weight[1:]), result
 
 
 def convolution_backward(dims: list[Dims], _values: list[Any]) -> Counted:
-    """Gradients of input and weight, each as much work as forward: grad [b, o, ...], input, weight."""
+    """Count the gradients of input and weight, each as much work as forward, from grad [b, o, ...], input, weight."""
     grad, weight = dims[0], dims[2]
-    return 2 * 2 * product(grad) * product(weight[1:]), product(dims[1]) + product(weight)
+    return 2 * 2 * elements_of(grad) * elements_of(weight[1:]), elements_of(dims[1]) + elements_of(weight)
 
 
-def numbers(text: str, count: int) -> list[int]:
-    """`[2, 2]` as numbers; one alone stands for all."""
-    found = [int(word) for word in re.findall(r"-?\d+", text)]
-    return found * count if len(found) == 1 else found
+def whole_numbers(text: str, count: int) -> list[int]:
+    """Return `[2, 2]` as numbers; one alone stands for all `count` of them."""
+    numbers = [int(word) for word in re.findall(r"-?\d+", text)]
+    return numbers * count if len(numbers) == 1 else numbers
 
 
 FORMULAS: dict[str, Callable[[list[Dims], list[Any]], Counted]] = {
@@ -132,6 +148,14 @@ FORMULAS: dict[str, Callable[[list[Dims], list[Any]], Counted]] = {
 }
 
 
+class OperatorCount(TypedDict, total=False):
+    """What the operators of one name did, and what limits them."""
+
+    flops: int
+    bytes: int
+    bound: str
+
+
 class Formulas:
     """The operations and bytes of each event of a trace that a formula covers, and the device's peaks."""
 
@@ -140,9 +164,8 @@ class Formulas:
 
     @cached_property
     def peaks(self) -> tuple[float, float] | None:
-        """Operations and bytes a second that the device can do at best; None where it is not in the table, or did
-        nothing: how long the host takes to launch tells nothing of it.
-        """
+        """Peak FLOP/s and bytes/s of the device; None where it is not in `PEAKS` or the trace has no device work."""
+        # Without device work the operators ran on the host, whose speed says nothing about the device.
         if not len(self.trace.work):
             return None
         names = " ".join(self.trace.header.get("devices", []))
@@ -150,76 +173,83 @@ class Formulas:
 
     @cached_property
     def rows(self) -> tuple[Column, Column, Column]:
-        """(row, operations, bytes) of the events that count; none of them lies inside another."""
-        c, counted, found = (
-            self.trace.columns,
-            self.trace.name_matches(set(FORMULAS)) & self.trace.category_matches(OPS),
-            {},
-        )
-        inner = innermost_selected(counted, c["parent"])
-        outermost = counted & ((c["parent"] < 0) | (inner[c["parent"]] == NONE))
+        """(row, operations, bytes) of the events that count; none lies inside another, so that no work counts twice."""
+        c, counts = self.trace.columns, dict[tuple[int, int], Counted]()
+        has_formula = self.trace.name_matches(set(FORMULAS)) & self.trace.category_matches(OPS)
+        around = innermost_selected(has_formula, c["parent"])
+        outermost = has_formula & ((c["parent"] < 0) | (around[c["parent"]] == NONE))
         shaped = outermost[c["shape_row"]]
         rows, texts = c["shape_row"][shaped].astype(np.int64), c["shape_text"][shaped].astype(np.int64)
-        # Checkpointing stops once it has what backward wants: in an operator that has saved its inputs, no more.
-        ran = ~again(self.trace, rows) | np.isin(rows, c["parent"][~self.trace.name_matches(SAVING)])
+        # Recomputation for checkpointing stops once it has all inputs that backward needs. The operator it stops in has
+        # saved its inputs (detach) but launched nothing.
+        ran = ~is_recomputed(self.trace, rows) | np.isin(rows, c["parent"][~self.trace.name_matches(SAVING)])
         rows, texts = rows[ran], texts[ran]
         pairs = list(zip(c["name"][rows].tolist(), texts.tolist(), strict=True))
         for name, text in set(pairs):
-            found[name, text] = count(self.trace.names[name], self.trace.columns.meta["shapes"][text])
-        done = np.array([found[pair] for pair in pairs], np.int64).reshape(-1, 2)
-        return rows, done[:, 0], done[:, 1]
+            counts[name, text] = operator_count(self.trace.names[name], self.trace.columns.meta["shapes"][text])
+        counted = np.array([counts[pair] for pair in pairs], np.int64).reshape(-1, 2)
+        return rows, counted[:, 0], counted[:, 1]
 
-    def total(self, of: Column | None = None) -> tuple[int, int]:
-        """Operations of the events in `of` (a flag for each of the trace; all by default), and those done again."""
-        rows, done, _ = self.rows
-        chosen = np.ones(len(rows), bool) if of is None else of[rows]
-        return int(done[chosen].sum()), int(done[chosen & again(self.trace, rows)].sum())
+    def total(self, selected: Mask | None = None) -> tuple[int, int]:
+        """Return (operations, those of them that were recomputed) of the selected events, by default of all."""
+        rows, operations, _ = self.rows
+        mine = np.ones(len(rows), bool) if selected is None else selected[rows]
+        return int(operations[mine].sum()), int(operations[mine & is_recomputed(self.trace, rows)].sum())
 
     @cached_property
     def by_name(self) -> dict[int, Counted]:
-        rows, done, moved = self.rows
+        """(operations, bytes) of all operators of a name, by the number of the name."""
+        rows, operations, moved = self.rows
         named = rows_by_value(self.trace.columns["name"][rows])
-        return {name: (int(done[places].sum()), int(moved[places].sum())) for name, places in named}
+        return {name: (int(operations[mine].sum()), int(moved[mine].sum())) for name, mine in named}
 
-    def of_name(self, name: int) -> dict[str, Any]:
-        """`flops`, `bytes` and `bound` of the operators of one name."""
-        done, moved = self.by_name.get(name, (0, 0))
-        return {"flops": done, "bytes": moved, "bound": self.bound(done, moved)}
+    def of_name(self, name: int) -> OperatorCount:
+        """Return operations, bytes and bound of all operators of one name."""
+        operations, moved = self.by_name.get(name, (0, 0))
+        return OperatorCount(flops=operations, bytes=moved, bound=self.bound(operations, moved))
 
-    def bound(self, done: int, moved: int) -> str:
-        """What the roofline of this device lets such an operator wait for: `compute` or `memory`."""
-        if not self.peaks or not done or not moved:
+    def bound(self, operations: int, moved: int) -> str:
+        """Return what limits an operator by the roofline model: `compute` or `memory`; empty where it is unknown.
+
+        Example: an H100 does 989e12 FLOP/s and 3.35e12 bytes/s, so it can do 295 operations while it moves one byte. An
+        operator with more operations than that for each of its bytes is bound by compute.
+        """
+        if not self.peaks or not operations or not moved:
             return ""
-        return "compute" if done / moved >= self.peaks[0] / self.peaks[1] else "memory"
+        return "compute" if operations / moved >= self.peaks[0] / self.peaks[1] else "memory"
 
 
-def again(trace: Trace, rows: Column) -> Column:
-    """Which of these ran a second time, for activation checkpointing: forward operators inside a backward one."""
+def is_recomputed(trace: Trace, rows: Column) -> Mask:
+    """Return which rows ran a second time for activation checkpointing: forward operators inside a backward one."""
     c = trace.columns
-    # Operators of the backward itself have no sequence number of their own, as no gradient of theirs is wanted.
+    # Operators of the backward itself have no sequence number of their own, as nobody needs their gradient.
     forward = np.isin(rows, c["autograd_row"][c["autograd_thread"] <= 0])
     backward = np.zeros(len(c["start"]), bool)
     backward[c["autograd_row"][c["autograd_thread"] > 0]] = True
-    found: Column = forward & (innermost_selected(backward, c["parent"])[rows] != NONE)
-    return found
+    return np.asarray(forward & (innermost_selected(backward, c["parent"])[rows] != NONE))
 
 
-def count(name: str, shapes: str) -> Counted:
-    """(operations, bytes read and written) of one operator; zeros where its shapes are not as they should be."""
-    dims, types, concrete = (decoded(part) for part in f"{shapes}\0\0".split("\0")[:3])
+def operator_count(name: str, shapes: str) -> Counted:
+    """Return (operations, bytes read and written) of one operator; zeros where its shapes are malformed.
+
+    `shapes` has the input sizes, their types and concrete values as three JSON texts, separated by zero bytes.
+    """
+    dims, types, concrete = (decoded_list(part) for part in f"{shapes}\0\0".split("\0")[:3])
     try:
-        done, result = FORMULAS[name](dims, concrete)
-        sizes = [BYTES.get(str(kind), 0) for kind in types]
-        read = sum(product(one) * size for one, size in zip(dims, sizes, strict=False) if size and one)
+        operations, result = FORMULAS[name](dims, concrete)
+        sizes = [TYPE_BYTES.get(str(kind), 0) for kind in types]
+        read = sum(elements_of(dim) * size for dim, size in zip(dims, sizes, strict=False) if size and dim)
     except (IndexError, TypeError, ValueError):
         return 0, 0
     moved = read + result * max(sizes, default=0)
-    return (done, moved) if 0 <= done < AT_MOST and 0 <= moved < AT_MOST else (0, 0)
+    plausible = 0 <= operations < COUNT_AT_MOST and 0 <= moved < COUNT_AT_MOST
+    return (operations, moved) if plausible else (0, 0)
 
 
-def decoded(text: str) -> list[Any]:
+def decoded_list(text: str) -> list[Any]:
+    """Return a JSON list; empty where the text is none."""
     try:
-        found = msgspec.json.decode(text) if text else []
+        value = msgspec.json.decode(text) if text else []
     except msgspec.DecodeError:
         return []
-    return found if isinstance(found, list) else []
+    return value if isinstance(value, list) else []

@@ -1,24 +1,26 @@
-"""Why nothing runs: gaps between the events of an account, and communication that holds up what is already launched."""
+"""Why a device does not compute: gaps between the events of an account, and communication that others wait for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.answers.launches import waiting_calls
 from analyzers.traces.columns.intervals import COMMUNICATION, COMPUTE, merge
 from analyzers.traces.columns.phases import HOST_PHASES, phase_intervals
 from analyzers.traces.columns.work import Work
 
 Intervals = tuple[Column, Column]
+"""(start, end) of disjoint intervals in ascending order, in ns."""
+# On an idle stream a kernel begins some µs after its launching call returned; a longer delay needs another reason.
+# HolisticTraceAnalysis draws the same line at 30.
 LATENCY_NS = 30_000
-"""A kernel begins some us after its launching call, on an idle stream; more needs a reason."""
 
 
 @dataclass(frozen=True)
 class Idle:
-    """The gaps of an account by cause, in ns; see `answers.RankTrace`."""
+    """The gaps of an account by cause, in ns; `structs.RankTrace` says what each cause means."""
 
     host: int = 0
     dependency: int = 0
@@ -27,15 +29,20 @@ class Idle:
 
 
 def idle(work: Work) -> Idle:
-    """Divide each gap by when the event behind it was launched."""
+    """Return the idle time of an account, each gap divided by when the event behind it was launched.
+
+    Example: nothing runs from 100 to 150 µs. The kernel that ends the gap was launched by a call that returned at
+    110 µs: 10 µs are the host's, 30 µs are launch latency, the last 10 µs are unexplained. Had the call returned before
+    100 µs, all 50 µs would be a dependency: the kernel was there, and waited for something else.
+    """
     if not len(work.rows):
         return Idle()
-    low, high = merge(work.start, work.end)
-    begin, end = high[:-1], low[1:]
-    behind = following(work, end)
-    linked = work.linked[behind]
-    launched = np.clip(np.where(linked, work.launch_end[behind], begin), begin, end)
-    queued = linked & (work.launch_end[behind] <= begin)
+    busy_start, busy_end = merge(work.start, work.end)
+    begin, end = busy_end[:-1], busy_start[1:]
+    next_event = event_at(work, end)
+    linked = work.linked[next_event]
+    launched = np.clip(np.where(linked, work.launch_end[next_event], begin), begin, end)
+    queued = linked & (work.launch_end[next_event] <= begin)
     rest = end - launched
     latency = np.where(linked & ~queued, np.minimum(rest, LATENCY_NS), 0)
     return Idle(
@@ -46,88 +53,96 @@ def idle(work: Work) -> Idle:
     )
 
 
-def following(work: Work, at: Column) -> Column:
-    """The position of the event that begins at each of these moments; of several one whose launch is known."""
+def event_at(work: Work, at: Column) -> Integers:
+    """Return the index of the event that begins at each moment; of several one whose launch is known."""
     order = np.lexsort((~work.linked, work.start))
-    return order[np.searchsorted(work.start[order], at)]
+    index: Integers = order[np.searchsorted(work.start[order], at)]
+    return index
 
 
 def exposed(work: Work) -> Intervals:
-    """Disjoint intervals in which communication runs and no computing."""
-    return without(of_kind(work, COMMUNICATION), of_kind(work, COMPUTE))
+    """Return the intervals in which communication runs and nothing computes."""
+    return subtract(intervals_of_kind(work, COMMUNICATION), intervals_of_kind(work, COMPUTE))
 
 
-def of_kind(work: Work, kind: int) -> Intervals:
-    """The disjoint intervals in which work of one kind runs."""
+def intervals_of_kind(work: Work, kind: int) -> Intervals:
+    """Return the intervals in which work of one kind runs."""
     return merge(work.start[work.kind == kind], work.end[work.kind == kind])
 
 
-def without(one: Intervals, other: Intervals) -> Intervals:
-    """What is left of disjoint intervals outside others that are disjoint too."""
-    return pieces(one, other, lambda inside, beside: inside & ~beside)
+def subtract(intervals: Intervals, others: Intervals) -> Intervals:
+    """Return the parts of intervals that lie outside the others."""
+    return combine(intervals, others, lambda inside, inside_other: inside & ~inside_other)
 
 
-def common(one: Intervals, other: Intervals) -> Intervals:
-    """What lies in two sets of disjoint intervals."""
-    return pieces(one, other, lambda inside, beside: inside & beside)
+def intersect(intervals: Intervals, others: Intervals) -> Intervals:
+    """Return the parts of intervals that lie inside the others, too."""
+    return combine(intervals, others, lambda inside, inside_other: inside & inside_other)
 
 
-def pieces(one: Intervals, other: Intervals, keep: Callable[[Column, Column], Column]) -> Intervals:
-    """The stretches chosen by whether they lie in each of two sets of disjoint intervals."""
-    edges = np.sort(np.concatenate([*one, *other]))
-    begin = edges[:-1]  # nothing changes between two edges, so the first instant of each piece speaks for it
-    chosen = keep(within(begin, one), within(begin, other))
-    return merge(begin[chosen], edges[1:][chosen])
+def combine(intervals: Intervals, others: Intervals, keep: Callable[[Mask, Mask], Mask]) -> Intervals:
+    """Return the stretches of time that `keep` selects by whether they lie in each of two sets of intervals."""
+    edges = np.sort(np.concatenate([*intervals, *others]))
+    # Nothing changes between two edges, so the first instant of a stretch speaks for all of it.
+    begin = edges[:-1]
+    kept = keep(is_inside(begin, intervals), is_inside(begin, others))
+    return merge(begin[kept], edges[1:][kept])
 
 
-def within(at: Column, intervals: Intervals) -> Column:
-    """Which instants lie in one of the disjoint ascending intervals."""
+def is_inside(at: Column, intervals: Intervals) -> Mask:
+    """Return which instants lie in one of the intervals; their ends are outside."""
     start, end = intervals
     if not len(start):
         return np.zeros(len(at), bool)
-    place = np.searchsorted(start, at, side="right") - 1
-    inside: Column = (place >= 0) & (at < end[place])
-    return inside
+    index = np.searchsorted(start, at, side="right") - 1
+    return np.asarray((index >= 0) & (at < end[index]))
+
+
+def union(intervals: Intervals, others: Intervals) -> Intervals:
+    """Return the time that either set covers."""
+    return merge(np.concatenate([intervals[0], others[0]]), np.concatenate([intervals[1], others[1]]))
 
 
 def blocking(work: Work) -> Intervals:
-    """Disjoint intervals of exposed communication that something waited for: a computing kernel that was launched
-    already and began at its end, or the host in a call that synchronises.
+    """Return the exposed communication that something waited for.
 
-    The operators of a host wait for nothing else, so there it is all of it but for the phases of the host's own.
+    Either a computing kernel that had been launched began at its end, or the host stood in a call that synchronises. A
+    host's own operators wait for nothing else, so there all of it counts but the host's own phases (data, gc ...).
     """
     bare = exposed(work)
     if work.device is None:
-        return without(bare, merge(*phase_intervals(work.trace, HOST_PHASES)))
+        return subtract(bare, merge(*phase_intervals(work.trace, HOST_PHASES)))
     rows, c = waiting_calls(work.trace), work.trace.columns
-    return union(held_up(work, bare), common(bare, merge(c["start"][rows], c["end"][rows])))
+    return union(kernel_waits(work, bare), intersect(bare, merge(c["start"][rows], c["end"][rows])))
 
 
-def standing(work: Work) -> Intervals:
-    """The intervals of `blocking`, and the exposed communication during which the host launched nothing, but for its
-    phases: whether it waited for the end is then not told, but likely.
+def standing_still(work: Work) -> Intervals:
+    """Return the intervals of `blocking`, and the exposed communication during which the host launched nothing.
+
+    Whether the host waited for its end is then not recorded, but likely; its own phases are left out.
     """
     start, end = exposed(work)
     if work.device is None:
         return blocking(work)
     launched = np.sort(work.launch_start[work.linked & (work.kind == COMPUTE)])
-    idle = np.searchsorted(launched, start) == np.searchsorted(launched, end)
-    return union(blocking(work), without((start[idle], end[idle]), merge(*phase_intervals(work.trace, HOST_PHASES))))
+    quiet = np.searchsorted(launched, start) == np.searchsorted(launched, end)
+    host_phases = merge(*phase_intervals(work.trace, HOST_PHASES))
+    return union(blocking(work), subtract((start[quiet], end[quiet]), host_phases))
 
 
-def union(one: Intervals, other: Intervals) -> Intervals:
-    return merge(np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]]))
+def kernel_waits(work: Work, bare: Intervals) -> Intervals:
+    """Return exposed communication from when the kernel behind it had been launched until its own end.
 
-
-def held_up(work: Work, bare: Intervals) -> Intervals:
-    """The exposed communication behind which a kernel begins that had been launched before its end."""
+    Example: communication is exposed from 2 to 12 µs; the kernel that begins at 12 µs was launched at 5 µs. It waited
+    from 5 to 12 µs.
+    """
     start, end = bare
     order = np.lexsort((work.launch_end, work.start))
     order = order[((work.kind == COMPUTE) & work.linked)[order]]
     if not len(order):
         return end[:0], end[:0]
-    place = np.searchsorted(work.start[order], end)
-    behind = order[np.minimum(place, len(order) - 1)]
-    soon = (place < len(order)) & (work.start[behind] - end <= LATENCY_NS)
-    ready = np.clip(work.launch_end[behind], start, end)
+    index = np.searchsorted(work.start[order], end)
+    next_kernel = order[np.minimum(index, len(order) - 1)]
+    soon = (index < len(order)) & (work.start[next_kernel] - end <= LATENCY_NS)
+    ready = np.clip(work.launch_end[next_kernel], start, end)
     return ready[soon], end[soon]

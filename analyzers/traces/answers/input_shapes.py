@@ -1,71 +1,75 @@
-"""Operators told apart by the sizes of their inputs, as one that is slow may be so with one of them only."""
+"""Which input sizes make an operator slow: operators by name and by the sizes of their inputs."""
 
 import numpy as np
 
-from analyzers.columns import Column
+from analyzers.columns import Integers
 from analyzers.traces.answers.costs import Attribution
-from analyzers.traces.answers.flops import Formulas, decoded
+from analyzers.traces.answers.flops import Formulas, decoded_list
 from analyzers.traces.columns.nesting import NONE
-from analyzers.traces.reading.distinct import factorize
+from analyzers.traces.reading.distinct import factorize, sums_by_code
 from analyzers.traces.structs import OperatorShape
 
 SHAPES_AT_MOST = 50
 TEXT_AT_MOST = 200
 
 
-def by_shape(due: Attribution, formulas: Formulas) -> list[OperatorShape]:
-    """Operators by name and input sizes, those that take most time first; nothing where no shapes were recorded."""
-    c, names = due.trace.columns, due.trace.names
+def operator_shapes(attribution: Attribution, formulas: Formulas) -> list[OperatorShape]:
+    """Return operators by name and input sizes, the longest first; empty where no shapes were recorded."""
+    c, names = attribution.trace.columns, attribution.trace.names
     rows, texts = c["shape_row"].astype(np.int64), c["shape_text"].astype(np.int64)
-    spent = time_of(due)[rows]
-    worth = spent > 0
-    rows, texts, spent = rows[worth], texts[worth], spent[worth]
+    spent = direct_time(attribution)[rows]
+    rows, texts, spent = rows[spent > 0], texts[spent > 0], spent[spent > 0]
     if not len(rows):
         return []
-    keys, which = factorize(texts * len(names) + c["name"][rows])
-    count = np.bincount(which)
-    total, done, moved = (np.zeros(len(keys), np.int64) for _ in range(3))
-    np.add.at(total, which, spent)
-    counted, operations, sizes = formulas.rows
-    flops = np.zeros(len(c["start"]), np.int64)
-    flops[counted] = operations
-    np.add.at(done, which, flops[rows])
-    flops[counted] = sizes
-    np.add.at(moved, which, flops[rows])
-    found = []
+    # Shape and name in one number, so that pairs are grouped as single numbers are.
+    keys, code = factorize(texts * len(names) + c["name"][rows])
+    counted_rows, operations, moved = formulas.rows
+    count, total = np.bincount(code), sums_by_code(code, spent, len(keys))
+    flops, size = (
+        sums_by_code(code, of_rows(len(c["start"]), counted_rows, values)[rows], len(keys))
+        for values in (operations, moved)
+    )
+    shapes = []
     for i in np.argsort(-total, kind="stable")[:SHAPES_AT_MOST].tolist():
         text, name = divmod(int(keys[i]), len(names))
-        found.append(
+        shapes.append(
             OperatorShape(
                 name=names[name],
-                shapes=written(c.meta["shapes"][text]),
+                shapes=readable_shapes(c.meta["shapes"][text]),
                 count=int(count[i]),
                 total_ns=int(total[i]),
-                flops=int(done[i]),
-                flops_per_s=round(int(done[i]) / int(total[i]) * 1e9),
-                bound=formulas.bound(int(done[i]), int(moved[i])),
+                flops=int(flops[i]),
+                flops_per_s=round(int(flops[i]) / int(total[i]) * 1e9),
+                bound=formulas.bound(int(flops[i]), int(size[i])),
             )
         )
-    return found
+    return shapes
 
 
-def time_of(due: Attribution) -> Column:
-    """For each event the time of the kernels that it launched and no operator inside it did; on a host its own."""
-    work, c = due.work, due.trace.columns
+def of_rows(size: int, rows: Integers, values: Integers) -> Integers:
+    """Return a column of `size` rows that holds the values in some of them and 0 in the others."""
+    column = np.zeros(size, np.int64)
+    column[rows] = values
+    return column
+
+
+def direct_time(attribution: Attribution) -> Integers:
+    """Return the ns of the kernels that each event launched and no operator inside it did; on a host its own time."""
+    work, c = attribution.work, attribution.trace.columns
     spent = np.zeros(len(c["start"]), np.int64)
     if work.device is None:
         spent[work.rows] = work.own
         return spent
-    around = due.around("operator")[work.launch]
+    around = attribution.around("operator")[work.launch]
     known = work.linked & (around != NONE)
     np.add.at(spent, around[known], work.own[known])
     return spent
 
 
-def written(shapes: str) -> str:
-    """Sizes and types of the inputs that have any: `[4096, 64] c10::BFloat16, [64] float`."""
+def readable_shapes(shapes: str) -> str:
+    """Return sizes and types of the inputs that have a size: `[4096, 64] c10::BFloat16, [64] float`."""
     dims, types, _ = f"{shapes}\0\0".split("\0")[:3]
-    kinds = [str(kind) for kind in decoded(types)]
-    sizes = decoded(dims)
-    told = [f"{size} {kind}" for size, kind in zip(sizes, kinds + [""] * len(sizes), strict=False) if size]
-    return ", ".join(text.strip() for text in told)[:TEXT_AT_MOST]
+    kinds = [str(kind) for kind in decoded_list(types)]
+    sizes = decoded_list(dims)
+    texts = [f"{size} {kind}" for size, kind in zip(sizes, kinds + [""] * len(sizes), strict=False) if size]
+    return ", ".join(text.strip() for text in texts)[:TEXT_AT_MOST]

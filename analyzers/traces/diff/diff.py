@@ -21,9 +21,9 @@ from analyzers.traces.loading import load
 from analyzers.traces.structs import RankTrace, StepTime
 
 CHANGES_AT_MOST = 30
+# Relative change of one kernel, in time or number, below which it counts as unchanged: about what repeated runs of one
+# job differ by.
 CHANGE_AT_LEAST = 0.02
-"""Relative change of one kernel, in time or number, below which it counts as unchanged: about what repeated runs of one
-job differ by."""
 
 
 class StepPart(StrEnum):
@@ -138,13 +138,13 @@ def mean(values: Iterable[int]) -> float:
 
 
 Listing = Callable[[RankTrace], Iterable[tuple[str, int, int]]]
+# (name, ns, count) of everything of a kind in an account.
 LISTINGS: dict[str, Listing] = {
     "kernel": lambda a: [(k.name, k.total_ns, k.count) for k in a.kernels],
     "operator": lambda a: [(o.name, o.own_ns if a.device is None else o.device_ns, o.count) for o in a.operators],
     "module": lambda a: [(m.name, m.host_ns if a.device is None else m.device_ns, m.count) for m in a.modules],
     "phase": lambda a: [(p.name, p.busy_ns, p.events) for p in a.phases],
 }
-"""(name, ns, count) of everything of a kind in an account."""
 
 
 def changes(kind: str, listing: Listing, sides: tuple[Sequence[RankTrace], Sequence[RankTrace]]) -> list[Change]:

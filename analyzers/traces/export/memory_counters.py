@@ -39,7 +39,7 @@ def points(allocator: Allocator, origin: int) -> tuple[Column, Column, Column]:
     """Return (time, allocated bytes, reserved bytes); the first point is what was there before all events."""
     if len(allocator.at) > POINTS_AT_MOST:
         edges = np.linspace(allocator.at[0], allocator.at[-1] + 1, POINTS_AT_MOST + 1).astype(np.int64)
-        return edges[:-1], *allocator.highest(edges)
+        return edges[:-1], *allocator.most_between(edges)
     begin = min(origin, int(allocator.at[0]))
     return (
         np.append(begin, allocator.at),

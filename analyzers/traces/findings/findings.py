@@ -9,12 +9,12 @@ from analyzers.traces.reading.problems import DAMAGE, Problem
 from analyzers.traces.structs import CallTotal, CompiledCode, CompiledFrame, RankTrace
 from analyzers.words import duration_ns, quantity, rank_ranges, share
 
+# Parts of the time (of the events for `UNLINKED`) from which on something is a finding, or a warning.
 HOST_BOUND, DRIVER_CALLS, GRAPH_BREAKS, UNLINKED = 0.2, 0.01, 0.01, 0.1
-"""Parts of the time (of the events for `UNLINKED`) from which on something is a finding, or a warning."""
 FACTS_AT_MOST = 5
 DRIVER_MEMORY = re.compile(r"^(cuda|hip)(Malloc|Free)")
+# Part of the time. On a CPU processes take turns on the same cores, so much of the waiting is for a core.
 EXPOSED = {"device": 0.1, "cpu": 0.5}
-"""Part of the time. On a CPU processes take turns on the same cores, so much of the waiting is for a core."""
 
 
 def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Iterator[Finding]:

@@ -10,13 +10,13 @@ from analyzers.traces.structs import RankTrace
 from analyzers.words import duration_ns, quantity, share, size, size_change
 
 STEPS_AT_LEAST, STEPS_CERTAIN = 3, 5
+# Least growth of each step that is reported: so many bytes, or that part of the peak if this is less.
 GROWTH_BYTES, GROWTH_SHARE = 1 << 20, 0.01
-"""Least growth of each step that is reported: so many bytes, or that part of the peak if this is less."""
+# How many times the least growth the largest may be, where as few steps as `STEPS_AT_LEAST` make a warning.
 EVEN_FACTOR = 2
-"""How many times the least growth the largest may be, where as few steps as `STEPS_AT_LEAST` make a warning."""
+# Unused memory that is reported: more than so many bytes and that part of what is reserved; and from which part of the
+# device's memory on it is a warning.
 UNUSED_BYTES, UNUSED_SHARE, UNUSED_SHARE_OF_DEVICE = 64 << 20, 0.3, 0.1
-"""Unused memory that is reported: more than so many bytes and that part of what is reserved; and from which part of the
-device's memory on it is a warning."""
 NEAR_LIMIT = 0.9
 
 

@@ -4,8 +4,8 @@ from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.diff.diff import TraceDiff
 from analyzers.words import duration_change_ns, duration_ns, percent
 
+# Relative growth of a mean step that is worth a finding, and that is a warning where both sides have several steps.
 INFO_FROM, WARNING_FROM = 0.05, 0.1
-"""Relative growth of a mean step that is worth a finding, and that is a warning where both sides have several steps."""
 STEPS_AT_LEAST = 3
 KERNELS_AT_MOST, NAME_AT_MOST = 5, 80
 

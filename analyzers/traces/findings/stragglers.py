@@ -12,8 +12,9 @@ from analyzers.words import duration_ns, percent
 
 EVIDENCE_AT_MOST = 8
 NAME_AT_MOST = 60
+# Excess, as part of the recorded time, from which on its size takes nothing from the confidence.
 CERTAIN_EXCESS_SHARE = 0.1
-"""Excess, as part of the recorded time, from which on its size takes nothing from the confidence."""
+# What each cause but compute means; compute has numbers of its own (`computing`).
 REASONS = {
     Cause.COPIES: "Its memory copies take longer.",
     Cause.HOST: "It arrives late, and no recorded operator or annotation explains why.",
@@ -28,7 +29,7 @@ REASONS = {
     Cause.LOG: "It writes logs meanwhile.",
     Cause.PROFILER: "Its profiler or memory recorder is at work meanwhile.",
 }
-"""What each cause but compute means; compute has numbers of its own (`computing`)."""
+# What to try for each cause; the causes without a line of their own take that of `MIXED`.
 ADVICE = {
     Cause.COMPUTE: "Check clock rate, temperature and power of rank {rank}'s device (nvidia-smi -q -d"
     " CLOCK,TEMPERATURE,POWER), what else runs on its host, and whether its batches are larger.",
@@ -42,7 +43,6 @@ ADVICE = {
     Cause.MIXED: "Compare what rank {rank} does between collectives with another rank: operators, data loading,"
     " garbage collection, load of the host.",
 }
-"""What to try for each cause; the causes without a line of their own take that of `MIXED`."""
 
 
 def with_detail(late: LateRank) -> Straggler:

@@ -136,7 +136,7 @@ def test_unlinked_and_early_kernels_are_told(maker):
     assert (problems["early_kernels"]["count"], problems["early_kernels"]["most_ns"]) == (1, 200)
     assert any("1 kernel started before the launch, by up to 200 ns" in line for line in account.problems)
     assert "trace.unlinked" in {finding.id for finding in report.findings}
-    [odd] = [table for table in tables(report.data) if table.title == "What is odd about the recordings"]
+    [odd] = [table for table in tables(report.data) if table.title == "Problems with the recordings"]
     assert [row[2] for row in odd.rows] == account.problems
 
 
