@@ -38,7 +38,7 @@ class Task:
     seconds: int
 
 
-class Ended(NamedTuple):
+class ChildExit(NamedTuple):
     """How a child ended: its exit status (a signal is negative), and its last words."""
 
     status: int
@@ -58,13 +58,13 @@ def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: 
     memory = max_memory or (1 << 30) + file_bytes * (48 if any(p.suffix == ".gz" for p in paths) else 8)
     task = Task(reader, target, paths, memory, seconds=10 + file_bytes // 1_000_000)  # real recordings take far less
     alone = sys.platform == "linux" and threading.active_count() == 1
-    ended = forked(task) if alone else started(task)
+    ended = run_forked(task) if alone else run_in_new_interpreter(task)
     if ended.status != DONE:
         raise explain(ended, task)
 
 
-def started(task: Task) -> Ended:
-    """Do the task in a new interpreter."""
+def run_in_new_interpreter(task: Task) -> ChildExit:
+    """Run the task in a new interpreter and return how it ended."""
     import subprocess
 
     # An empty entry of PYTHONPATH is the working folder, whose modules could hide those of the standard library.
@@ -77,11 +77,11 @@ def started(task: Task) -> Ended:
         capture_output=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(search), "OPENBLAS_NUM_THREADS": "1"},
     )
-    return Ended(child.returncode, child.stdout or child.stderr)
+    return ChildExit(child.returncode, child.stdout or child.stderr)
 
 
-def forked(task: Task) -> Ended:
-    """Do the task in a copy of this process, whose present memory does not count against the limit."""
+def run_forked(task: Task) -> ChildExit:
+    """Run the task in a fork of this process and return how it ended; present memory is not counted."""
     reading, writing = os.pipe()
     # RLIMIT_AS counts what the parent had mapped at the fork as well.
     own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -98,7 +98,7 @@ def forked(task: Task) -> Ended:
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         raise
-    return Ended(os.waitstatus_to_exitcode(status), message)
+    return ChildExit(os.waitstatus_to_exitcode(status), message)
 
 
 def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
@@ -124,7 +124,7 @@ def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
         os._exit(status)
 
 
-def explain(ended: Ended, task: Task) -> WorkbenchError:
+def explain(ended: ChildExit, task: Task) -> WorkbenchError:
     """Return the error that a child's end stands for."""
     name = str(task.paths[0]) if len(task.paths) == 1 else f"{task.paths[0].parent} ({len(task.paths)} files)"
     if ended.status == FAILED:

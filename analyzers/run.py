@@ -122,6 +122,15 @@ def discover(path: Path) -> Run:
     return Run(path, tuple(artefacts))
 
 
+def as_run(source: Run | str | os.PathLike[str]) -> Run:
+    """Return a run as it is, and the run at a path.
+
+    Raises:
+        InputError: As `discover` does.
+    """
+    return source if isinstance(source, Run) else discover(Path(source))
+
+
 def hint_for(path: Path) -> str:
     """Return what to give instead of files of no known kind."""
     texts = (file for file in files_below(path) if file.name.removesuffix(".gz").endswith((".html", ".htm", ".txt")))

@@ -91,8 +91,8 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> 
     try:
         read_in_child(paths, reader, scratch, options.max_memory)
         if not options.cache:
-            return detached(scratch)
-        keep(scratch, entry)
+            return detached_columns(scratch)
+        publish(scratch, entry)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     prune(entry.parent, CACHE_BYTES)
@@ -181,7 +181,7 @@ def cache_key(paths: Sequence[Path], reader: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def keep(scratch: Path, entry: Path) -> None:
+def publish(scratch: Path, entry: Path) -> None:
     """Publish what a child wrote, in one step; if another process was faster, its entry is as good."""
     try:
         scratch.rename(entry)
@@ -190,7 +190,7 @@ def keep(scratch: Path, entry: Path) -> None:
             raise
 
 
-def detached(scratch: Path) -> Columns:
+def detached_columns(scratch: Path) -> Columns:
     """Return columns that stay readable when their files are deleted, because all are mapped already."""
     columns = Columns(scratch)
     for name in columns:

@@ -1,6 +1,6 @@
 """Run against run: step time, loss, memory, traces and configuration, and whether the second run is worse.
 
-    report = compare.analyze(run.discover(Path("before")), run.discover(Path("after")))
+    report = compare.analyze("before", "after")
 
 `measuring` takes the numbers of each run, `rows` and `configuration` put them side by side, `findings` says what became
 worse, `report` is the door.

@@ -1,6 +1,7 @@
 """What changed from one run to another? The door: two runs in, a report out."""
 
 from collections.abc import Mapping
+from os import PathLike
 
 from analyzers import run, store
 from analyzers.compare.configuration import setting_rows
@@ -20,26 +21,28 @@ from analyzers.traces.diff.diff import TraceDiff
 from analyzers.traces.findings.step_change import step_change_finding
 
 SCHEMA = "workbench.compare/1"
+RunOrPath = Run | str | PathLike[str]
 
 
 def analyze(
-    a: Run, b: Run, options: store.Options | None = None, limits: Mapping[str, float] | None = None
+    a: RunOrPath, b: RunOrPath, options: store.Options | None = None, limits: Mapping[str, float] | None = None
 ) -> Report[CompareData]:
-    """Report what changed from run `a` to run `b`.
+    """Return what changed from run `a` to run `b`: time, loss, memory, traces and settings.
 
-    `limits` is a gate: the relative increase that is allowed of each measure it names, in place of the usual one
-    (`ALLOWED_CHANGES`); a measure of the gate that cannot be judged is a finding.
+    `a` and `b` are run folders, single artefacts, or what `analyzers.run.discover` returns. `limits` is a gate: the
+    relative increase that is allowed of each measure it names, in place of the usual one (`ALLOWED_CHANGES`); a measure
+    of the gate that cannot be judged is a finding.
 
-        from pathlib import Path
-        from analyzers import compare, run
-
-        before, after = (run.discover(Path(name)) for name in ("before", "after"))
-        report = compare.analyze(before, after, limits={"step_time": 0.03})
-        print(report.verdict.kind, report.verdict.sentence)
+    Example:
+        report = analyze("before", "after", limits={"step_time": 0.03})
+        report.verdict.kind  # "regression", "healthy", or "unknown"
+        report.data.contrasts[0].low  # the lower end of the 95 % interval of the relative change
 
     Raises:
-        InputError: The two have nothing in common that can be compared.
+        InputError: There is no such path, or the two have nothing in common that can be compared.
+        ValueError: `limits` names an unknown measure.
     """
+    a, b = run.as_run(a), run.as_run(b)
     options, gate = options or store.Options(), limits or {}
     first, second = measured_pair(a, b, options)
     # Rooms that cannot read their files leave a gap, not an error: the rest still compares.
@@ -49,9 +52,8 @@ def analyze(
     if not lines and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
     memory, memory_findings = memory_diff(a, b, options)
-    slower = step_change_finding(traces) if traces else None
     worse = [*regressions(changes, gate, time_causes(first, second)), *undecided(changes, gate)]
-    findings = ranked([*worse, *memory_findings, *([slower] if slower else [])])
+    findings = ranked([*worse, *memory_findings, *trace_findings(traces)])
     parity, phases = step_differences(first, second)
     return Report(
         schema=SCHEMA,
@@ -92,6 +94,12 @@ def traces_diff(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
     """Return the difference of the newest traces, where both runs have some."""
     before, after = (run.newest_step(source.of(Kind.TRACE)) for source in (a, b))
     return answer_or_none(lambda: trace_diff.compare(before, after, options)) if before and after else None
+
+
+def trace_findings(traces: TraceDiff | None) -> list[Finding]:
+    """Return the finding that a traced step became longer, if it did."""
+    slower = step_change_finding(traces) if traces else None
+    return [slower] if slower else []
 
 
 def trace_inputs(a: Run, b: Run, traces: TraceDiff | None) -> list[Input]:

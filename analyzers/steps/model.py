@@ -75,7 +75,7 @@ class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
     """One rank at a glance: medians over its plain steps, in seconds and bytes.
 
     `mad_s` is the median absolute deviation of its step times. `phases` is wall time, `cpu` processor time and `device`
-    the device's own time, by phase. A plain step only trains (see `tags.NOT_PLAIN`).
+    the device's own time, by phase. A plain step only trains (see `table.NOT_PLAIN`).
     """
 
     rank: int

@@ -36,8 +36,9 @@ class ProcessStart:
 
 
 class Durations:
-    """Durations of each row by name, kept as whole ns; only what is asked for becomes seconds (float64 is twice as
-    large as most of these columns).
+    """Durations of each row by name, kept as whole ns.
+
+    Only what is asked for becomes seconds: as float64 all columns together would take twice the memory.
     """
 
     def __init__(self, ns: pd.DataFrame) -> None:

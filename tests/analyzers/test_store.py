@@ -131,7 +131,7 @@ def test_one_bad_file_does_not_stop_the_rest(dump, tmp_path):
 
 
 def test_children_share_the_memory_and_what_needs_more_is_read_alone(reader, dump, tmp_path, monkeypatch):
-    monkeypatch.setattr(child, "forked", child.started)  # its limit is beyond what it inherits
+    monkeypatch.setattr(child, "run_forked", child.run_in_new_interpreter)  # its limit is beyond what it inherits
     paths = [tmp_path / f"rank_{number}" for number in range(4)]
     for path in paths:
         path.write_bytes(dump.read_bytes())

@@ -50,7 +50,7 @@ class Medians:
 
     @classmethod
     def of_rows(cls, steps: Steps, rows: Mask) -> "Medians":
-        """Compute the medians of all ranks at once: a group-by per rank and phase takes minutes for 512 ranks."""
+        """Return the medians of all ranks, computed at once: a group-by per rank and phase is far slower."""
         times = steps.table["dur_s"].to_numpy()
         step = steps.by_rank(times, rows)
         clocks = {"phases": steps.phases, "cpu": steps.cpu, "device": steps.device}

@@ -218,30 +218,30 @@ def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
-def whole(value: object) -> int | None:
+def as_int(value: object) -> int | None:
     """Return an integer, None for anything else."""
     return value if is_whole(value) else None
 
 
-def real(value: object) -> float | str | None:
+def as_number(value: object) -> float | str | None:
     """Return a number, also as text ("NaN" is logged as such); None for anything else."""
     return value if isinstance(value, (int, float, str)) else None
 
 
-def by_name(value: object) -> dict[str, int] | None:
+def as_ints_by_name(value: object) -> dict[str, int] | None:
     """Return the integers of an object by name; None for anything else."""
     return {str(k): v for k, v in value.items() if is_whole(v)} if isinstance(value, dict) else None
 
 
-def texts(value: object) -> list[str] | None:
+def as_texts(value: object) -> list[str] | None:
     """Return a list with its items as texts; None for anything else."""
     return [str(item) for item in value] if isinstance(value, list) else None
 
 
 FIELD_TYPES: dict[str, Callable[[object], Any]] = {
-    **dict.fromkeys((name for name in INTEGERS if name not in ("rank", "attempt", "covers")), whole),
-    **dict.fromkeys(NUMBERS, real),
-    **dict.fromkeys((field for field, _, _ in NAMED), by_name),
-    "tags": texts,
-    "limit_bytes": whole,
+    **dict.fromkeys((name for name in INTEGERS if name not in ("rank", "attempt", "covers")), as_int),
+    **dict.fromkeys(NUMBERS, as_number),
+    **dict.fromkeys((field for field, _, _ in NAMED), as_ints_by_name),
+    "tags": as_texts,
+    "limit_bytes": as_int,
 }

@@ -91,7 +91,7 @@ TABLE = polynomial_table()
 def crc32c(messages: list[bytes]) -> Column:
     """Return the CRC-32C of each message.
 
-    Messages of one length are done together, one byte of all at a time: a loop over bytes in Python takes minutes.
+    Messages of one length are done together, one byte of all at a time: a loop over bytes in Python is far slower.
     """
     sums = np.zeros(len(messages), dtype=np.uint32)
     of_length: defaultdict[int, list[int]] = defaultdict(list)

@@ -167,7 +167,7 @@ def test_colliding_keys_end_at_the_processor_limit(tmp_path):
     path = tmp_path / "a.pickle"
     path.write_bytes(b"\x80\x02}(" + body + b"u.")
     task = child.Task("analyzers.memory.reading.reader", tmp_path, [path], memory=1 << 30, seconds=2)
-    assert isinstance(child.explain(child.started(task), task), LimitExceeded)
+    assert isinstance(child.explain(child.run_in_new_interpreter(task), task), LimitExceeded)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -28,7 +28,7 @@ def stragglers(found: Sequence[Straggler]) -> Table:
     rows = (
         (s.rank, duration(s.lateness_s), share(s.recurrence, 1), s.cause, s.pattern, duration(s.lost_s)) for s in found
     )
-    heads = "rank> | late by> | share of steps> | cause | pattern | mean loss per step>"
+    heads = "rank> | late by> | share of steps> | cause | pattern | time lost per step>"
     return table("Stragglers", heads, rows)
 
 
