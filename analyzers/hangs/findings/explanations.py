@@ -14,7 +14,7 @@ MECHANISMS = {
     HangClass.HOST_STUCK: "{name} needs {whom}, and the process of {ranks} is alive but runs other code",
     HangClass.SKIPPED: "{name} needs every member, and {ranks} went on without it",
     HangClass.ORDER_CYCLE: "each of these operations needs ranks that wait in another one, so none can complete",
-    HangClass.LAGGING: "others have completed {name}, so the network works; {ranks} holds back all that follows",
+    HangClass.LAGGING: "others have completed {name}, so the network works; all that follows waits for {ranks}",
     HangClass.SLOW: "the ranks made progress between two rounds of dumps, so the others only wait longer than usual",
     HangClass.UNMATCHED_P2P: "a send completes only with its recv, and one of the two was not issued",
     HangClass.UNKNOWN: "a rank without a dump may be the cause as well as a victim",

@@ -1,6 +1,7 @@
 """The next thing to try: an imperative with the line, command or setting."""
 
 import signal
+from collections.abc import Callable
 
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.findings.titles import has_other_operation
@@ -10,30 +11,12 @@ from analyzers.hangs.reading.side_formats import ProcessState
 from analyzers.words import rank_names
 
 COLLECT_AGAIN = "collect the dumps again, or copy the files again: they may be truncated"
-NEXT = {
-    HangClass.ORDER_CYCLE: "use these process groups in the same order on every rank",
-    HangClass.ALL_ARRIVED: "check the network and the devices of these ranks; collect a second set of dumps to see"
-    " whether anything moves",
-    HangClass.SLOW: "run `workbench steps` and `workbench trace` to see where the slow rank's time goes",
-    HangClass.UNMATCHED_P2P: "give each send a recv on its peer, and issue both in the same order on both ranks",
-    HangClass.UNKNOWN: "collect the dumps of all ranks; if they are on several nodes, give all their folders at once",
-}
 
 
 def next_step(cause: Cause) -> str:
     """Return the next thing to try."""
-    match cause.kind:
-        case HangClass.HOST_STUCK:
-            return for_stuck(cause)
-        case HangClass.DEAD:
-            return for_dead(cause)
-        case HangClass.SKIPPED:
-            return for_skipped(cause)
-        case HangClass.MISMATCH:
-            return for_mismatch(cause)
-        case HangClass.LAGGING:
-            return f"look at the device and the streams of {rank_names(cause.ranks)}: an earlier kernel may hang there"
-    return NEXT[cause.kind]
+    step = NEXT[cause.kind]
+    return step if isinstance(step, str) else step(cause)
 
 
 def for_stuck(cause: Cause) -> str:
@@ -76,9 +59,22 @@ def for_skipped(cause: Cause) -> str:
     return f"find the condition or the loop {what} that makes {ranks} skip it"
 
 
+def differing_lines(cause: Cause) -> list[str]:
+    """Return the lines that issued the differing operations, each once, that of most ranks first."""
+    sides = cause.sides or tuple(side for side in (cause.expected, cause.issued) if side)
+    return list(dict.fromkeys(place(side.line) for side in sides if side.line))
+
+
+def for_other_order(cause: Cause) -> str:
+    """Return what to do about groups that are used in different orders."""
+    lines = differing_lines(cause)
+    what = f"what {lines[0]} and {lines[1]} issue" if len(lines) > 1 else "the operations of these groups"
+    return f"issue {what} in the same order on every rank"
+
+
 def for_mismatch(cause: Cause) -> str:
     """Return what to do about members that issued different operations."""
-    lines = list(dict.fromkeys(place(side.line) for side in cause.sides if side.line))
+    lines = differing_lines(cause)
     where = f" at {lines[0]}" if len(lines) == 1 else ""
     if cause.reason is Reason.UNBALANCED:
         return f"compare input_split_sizes and output_split_sizes{where}: each rank must receive what is sent to it"
@@ -89,3 +85,23 @@ def for_mismatch(cause: Cause) -> str:
     if has_other_operation(cause):
         return f"find out why ranks issue different operations{where}: make every rank take the same branch"
     return f"print the tensor's shape and dtype{where} on every rank, and make them equal"
+
+
+def for_lagging(cause: Cause) -> str:
+    """Return what to do about ranks in an operation that others have completed."""
+    return f"look at the device and the streams of {rank_names(cause.ranks)}: an earlier kernel may hang there"
+
+
+NEXT: dict[HangClass, str | Callable[[Cause], str]] = {
+    HangClass.DEAD: for_dead,
+    HangClass.MISMATCH: for_mismatch,
+    HangClass.SKIPPED: for_skipped,
+    HangClass.ORDER_CYCLE: for_other_order,
+    HangClass.HOST_STUCK: for_stuck,
+    HangClass.UNMATCHED_P2P: "give each send a recv on its peer, and issue both in the same order on both ranks",
+    HangClass.LAGGING: for_lagging,
+    HangClass.ALL_ARRIVED: "check the network and the devices of these ranks; collect a second set of dumps to see"
+    " whether anything moves",
+    HangClass.SLOW: "run `workbench steps` and `workbench trace` to see where the slow rank's time goes",
+    HangClass.UNKNOWN: "collect the dumps of all ranks; if they are on several nodes, give all their folders at once",
+}

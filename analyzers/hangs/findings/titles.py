@@ -123,7 +123,7 @@ def order_cycle(cause: Cause) -> str:
         sides = ranks_wait_in(cause.sides)
     all_in_ring = {rank for side in cause.sides for rank in side.ranks} == set(cause.ranks)
     if cause.sides and all_in_ring:
-        return f"{ranks} wait for each other in a ring{step}: {sides}"
+        return f"{ranks} wait for each other in a cycle{step}: {sides}"
     return (
         f"{ranks} used {agree(cause.ranks, 'its', 'their')} groups in another order than the other ranks{step}: {sides}"
     )

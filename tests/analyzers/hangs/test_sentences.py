@@ -1,0 +1,90 @@
+"""The sentences about a hang: made from classes and reasons, complete for each of them."""
+
+from itertools import product
+
+import pytest
+
+from analyzers.hangs.classify.cause import Cause, HostState, RanksInOp
+from analyzers.hangs.findings.explanations import detail, why
+from analyzers.hangs.findings.next_steps import next_step
+from analyzers.hangs.findings.titles import title, with_victims
+from analyzers.hangs.model import Culprit, Frame, HangClass, Reason
+from analyzers.hangs.reading.exits import Ending, RankEnd
+from analyzers.hangs.reading.side_formats import ExitFile, ProcessState
+
+BARRIER, BACKWARD = Frame("save", "/job/train.py", 98), Frame("step", "/job/train.py", 22)
+
+
+CAUSES = [kind for kind in HangClass if kind is not HangClass.HEALTHY]
+
+
+def ranks_in(ranks, operation, shape, line):
+    return RanksInOp(ranks, operation, shape, line, group="dp", seq=6, p2p=False)
+
+
+def cause_of(kind, reason, *, frames=(BARRIER,), **facts):
+    culprit = Culprit(
+        ranks=[0], kind=kind, group="1", group_desc="dp", seq=6, operation="all_reduce", frames=list(frames),
+        victims=[1, 2, 3], step=4,
+    )  # fmt: skip
+    odd, usual = ranks_in([0], "barrier", "", BARRIER), ranks_in([1, 2, 3], "all_reduce", "8x8 Float", BACKWARD)
+    return Cause(culprit, reason, **{"sides": (usual, odd), "issued": odd, "expected": usual, "members": 4, **facts})
+
+
+@pytest.mark.parametrize(("kind", "reason"), list(product(CAUSES, Reason)))
+def test_every_class_and_reason_has_sentences(kind, reason):
+    cause = cause_of(kind, reason)
+    for text in (title(cause), with_victims(cause), why(cause), next_step(cause)):
+        assert text
+        assert "None" not in text
+        assert "{" not in text
+    assert "rank 0" in title(cause)
+    assert isinstance(detail(cause), str)
+
+
+def test_both_sides_of_a_mismatch_with_their_lines():
+    cause = cause_of(HangClass.MISMATCH, Reason.MAJORITY)
+    assert title(cause) == (
+        "rank 0 issued another operation than ranks 1-3 at step 4 in #6 of dp:"
+        " barrier (job/train.py:98) instead of all_reduce 8x8 Float (job/train.py:22)"
+    )
+    assert why(cause).startswith("the ranks ran different code: one branch ran only on some of them")
+    assert why(cause).endswith("(3 of 4 members issued the same)")
+    assert next_step(cause) == "compare job/train.py:22 with job/train.py:98, and make every rank take the same branch"
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (
+            RankEnd(0, Ending.EXIT_CODE, exit_code=-9),
+            "rank 0 died at step 4 before all_reduce #6 of dp: killed by signal 9",
+        ),
+        (RankEnd(0, Ending.NO_ERROR), "rank 0 exited at step 4 before all_reduce #6 of dp without an error"),
+        (
+            RankEnd(0, Ending.PROCESS_EXITED),
+            "rank 0 exited at step 4 before all_reduce #6 of dp without an error message",
+        ),
+        (
+            RankEnd(0, Ending.EXCEPTION, exit_file=ExitFile(0, error="ValueError", message="no", traceback=[BACKWARD])),
+            "rank 0 died at step 4 before all_reduce #6 of dp: ValueError: no in step (job/train.py:22)",
+        ),
+        (None, "rank 0 probably died at step 4 before all_reduce #6 of dp: it left no dump"),
+    ],
+)
+def test_how_a_rank_ended(end, expected):
+    reason = Reason.ENDED if end else Reason.NO_DUMP
+    assert title(cause_of(HangClass.DEAD, reason, frames=(), end=end)) == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        (HostState(), "find out why job/train.py:98 does not return"),
+        (HostState(holds_gil=True), "find out why the C call at job/train.py:98 does not return: it holds the GIL"),
+        (HostState(process=ProcessState.STOPPED), "continue the process with `kill -CONT PID`"),
+        (HostState(process=ProcessState.IN_KERNEL), "check the storage and the drivers of the host"),
+    ],
+)
+def test_what_to_do_about_a_stuck_rank(host, expected):
+    assert next_step(cause_of(HangClass.HOST_STUCK, Reason.RUNS_OWN_CODE, host=host)).startswith(expected)
