@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from analyzers import store
-from analyzers.hangs.findings.wording import location
+from analyzers.hangs.findings.wording import format_location
 from analyzers.hangs.graph.locations import find_locations
 from analyzers.hangs.graph.signatures import comparable
 from analyzers.hangs.model import Frame, Job, Op, is_library
@@ -36,7 +36,7 @@ class IssuedAt(NamedTuple):
     """An operation such as `all_reduce 4x4 Float`, and the user's line that issued it; empty where unknown."""
 
     operation: str
-    place: str
+    line: str
 
 
 NOT_ISSUED = IssuedAt("", "")
@@ -98,7 +98,7 @@ def locations(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 
     `text` is a sentence such as `62 ranks in all_gather at job/model.py:212`.
     """
-    rows = [{**there._asdict(), "text": location(there)} for there in find_locations(*open_job(run, options))]
+    rows = [{**there._asdict(), "text": format_location(there)} for there in find_locations(*open_job(run, options))]
     return pd.DataFrame(rows, columns=["ranks", "name", "line", "text"])
 
 
@@ -205,5 +205,5 @@ def issued_at(job: Job, op: Op | None) -> IssuedAt:
     if op is None:
         return NOT_ISSUED
     signature, line = job.signature(op), job.line(op)
-    place = source_line(line.filename, line.line) if line else ""
-    return IssuedAt(f"{signature.operation} {signature.shape}", place)
+    where = source_line(line.filename, line.line) if line else ""
+    return IssuedAt(f"{signature.operation} {signature.shape}", where)

@@ -184,7 +184,7 @@ def test_compare_of_nothing(tmp_path):
     ("others", "named"),
     [(("slow", "straggler"), True), (("mismatch", "straggler"), False), (("slow", "healthy"), False)],
 )
-def test_a_step_log_tells_more_of_a_slow_rank_than_two_looks_do(others, named):
+def test_a_step_log_says_more_about_a_slow_rank_than_two_dumps(others, named):
     """A rank that was on its way between two dumps is the straggler of the step log; nothing hangs then."""
 
     def room(kind):

@@ -77,7 +77,7 @@ def test_what_makes_a_straggler_late(cause, ranks):
     assert [(s.rank, s.cause, s.first_step) for s in report.data.steps.stragglers] == [(ranks - 1, cause, STEP)]
 
 
-def test_only_the_rank_that_lacks_memory_is_told_to_save_some():
+def test_only_the_rank_that_lacks_memory_gets_advice_to_save_memory():
     report = incident.analyze(run.discover(FIXTURES / "oom_2ranks"))
     memory, gone = report.findings[:2]
     assert (memory.id, gone.id) == ("memory.oom", "hang.dead")

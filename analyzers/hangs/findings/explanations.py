@@ -4,7 +4,14 @@ from collections.abc import Callable
 
 from analyzers.hangs.classify.cause import Cause, HostState
 from analyzers.hangs.findings.titles import both_sides, has_other_operation, message_halves
-from analyzers.hangs.findings.wording import ending, is_message, operation, pronoun, ranks_issued, ranks_wait_in
+from analyzers.hangs.findings.wording import (
+    choose_pronoun,
+    format_ending,
+    is_message,
+    list_issued,
+    list_waiting,
+    name_operation,
+)
 from analyzers.hangs.model import HangClass, Reason
 from analyzers.hangs.reading.exits import Ending
 from analyzers.hangs.reading.side_formats import ProcessState
@@ -34,7 +41,7 @@ def why(cause: Cause) -> str:
 
 def mechanism(cause: Cause) -> str:
     """Return how the culprit stops the others."""
-    name = operation(cause.culprit)
+    name = name_operation(cause.culprit)
     whom = "its other half" if is_message(cause.culprit) else "every member"
     if cause.kind is HangClass.DEAD:
         needs = f"{name} needs {whom}: it can never complete" if name else "the others need it in their collectives"
@@ -57,7 +64,7 @@ def end_of_process(cause: Cause) -> str:
         return "its process did not write a dump as the others did"
     if cause.end.ending is Ending.EXIT_CODE:
         return "its process ended without a Python exception"
-    return ending(cause.end)
+    return format_ending(cause.end)
 
 
 def mismatch(cause: Cause) -> str:
@@ -97,7 +104,7 @@ def further_evidence(cause: Cause) -> str:
 def detail(cause: Cause) -> str:
     """Return the evidence as `data.culprits[].detail` holds it: what was compared, then what decides."""
     if cause.kind is HangClass.MISMATCH and cause.sides and cause.reason is not Reason.DIFFERENT_HALVES:
-        return f"{ranks_issued(cause.sides)}; {evidence_of_reason(cause)}"
+        return f"{list_issued(cause.sides)}; {evidence_of_reason(cause)}"
     return evidence_of_reason(cause)
 
 
@@ -135,7 +142,7 @@ def elements(cause: Cause) -> str:
 
 def no_answer(cause: Cause) -> str:
     """Return what keeps a process from answering, if that is known."""
-    return host_state(cause.host) or f"{pronoun(cause.ranks)} did not answer the request for a dump"
+    return host_state(cause.host) or f"{choose_pronoun(cause.ranks)} did not answer the request for a dump"
 
 
 EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
@@ -150,15 +157,15 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.UNBALANCED: elements,
     Reason.DEVIATION: both_sides,
     Reason.ISSUED_LATER_OPERATIONS: "it issued later operations without this one",
-    Reason.OTHER_ORDER: lambda cause: ranks_wait_in(cause.sides),
+    Reason.OTHER_ORDER: lambda cause: list_waiting(cause.sides),
     Reason.BOTH_LACK_OTHER_HALF: "each waits for a half that another one has not issued",
     Reason.NEVER_ISSUED_OTHER_HALF: "it never issued the other half",
     Reason.PARTNER_NEVER_ISSUED: "its partner never issued the other half",
     Reason.OTHER_LAUNCH: "its message is in another batch than its peers expect",
     Reason.DIFFERENT_HALVES: message_halves,
     Reason.BOTH_HALVES_ISSUED: "both halves were issued",
-    Reason.ENDED: lambda cause: ending(cause.end) if cause.end else "",
-    Reason.NO_DUMP: lambda cause: f"{pronoun(cause.ranks)} left no dump",
+    Reason.ENDED: lambda cause: format_ending(cause.end) if cause.end else "",
+    Reason.NO_DUMP: lambda cause: f"{choose_pronoun(cause.ranks)} left no dump",
     Reason.NO_ANSWER: no_answer,
     Reason.RUNS_OWN_CODE: lambda cause: host_state(cause.host),
     Reason.OTHERS_COMPLETED: members_that_completed,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from analyzers.hangs.classify.context import HangContext
-from analyzers.hangs.findings.wording import ending
+from analyzers.hangs.findings.wording import format_ending
 from analyzers.hangs.graph.locations import MOST_RANKS
 from analyzers.hangs.model import GroupSource, Job, Lack
 from analyzers.hangs.reading.side_files import SideFiles
@@ -62,6 +62,6 @@ def no_dump(job: Job, side: SideFiles) -> dict[str, list[int]]:
     by_reason: dict[str, list[int]] = {}
     for rank in (r for r in range(min(job.world_size, MOST_RANKS)) if r not in job.ranks and r not in job.unreadable):
         end, answer = side.end(rank), side.answer(rank)
-        reason = ending(end) if end else STATUSES.get(answer.status, answer.status) if answer else ""
+        reason = format_ending(end) if end else STATUSES.get(answer.status, answer.status) if answer else ""
         by_reason.setdefault(reason, []).append(rank)
     return by_reason

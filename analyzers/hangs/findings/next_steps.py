@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.findings.titles import has_other_operation
-from analyzers.hangs.findings.wording import place
+from analyzers.hangs.findings.wording import format_line
 from analyzers.hangs.model import HangClass, Reason, user_frame
 from analyzers.hangs.reading.side_formats import ProcessState
 from analyzers.words import rank_names
@@ -21,7 +21,7 @@ def next_step(cause: Cause) -> str:
 
 def for_stuck(cause: Cause) -> str:
     """Return what to do about a rank that runs its own code."""
-    line = place(user_frame(cause.culprit.frames))
+    line = format_line(user_frame(cause.culprit.frames))
     if cause.host.process is ProcessState.STOPPED:
         return "continue the process with `kill -CONT PID`, and find out what stopped it"
     if cause.host.process is ProcessState.IN_KERNEL:
@@ -36,7 +36,7 @@ def for_stuck(cause: Cause) -> str:
 def for_dead(cause: Cause) -> str:
     """Return what to do about a rank that ended."""
     culprit, only_wait = cause.culprit, "the other ranks only wait for it"
-    line = place(user_frame(culprit.frames))
+    line = format_line(user_frame(culprit.frames))
     if culprit.out_of_memory:
         return f"run `workbench memory` on the rank's snapshot to see what filled its memory; {only_wait}"
     if culprit.error:
@@ -53,7 +53,7 @@ def for_dead(cause: Cause) -> str:
 
 def for_skipped(cause: Cause) -> str:
     """Return what to do about a rank that left an operation out."""
-    line = place(cause.expected.line) if cause.expected else ""
+    line = format_line(cause.expected.line) if cause.expected else ""
     what = f"before {line}" if line else "before this operation"
     ranks = rank_names(cause.ranks)
     return f"find the condition or the loop {what} that makes {ranks} skip it"
@@ -62,7 +62,7 @@ def for_skipped(cause: Cause) -> str:
 def differing_lines(cause: Cause) -> list[str]:
     """Return the lines that issued the differing operations, each once, that of most ranks first."""
     sides = cause.sides or tuple(side for side in (cause.expected, cause.issued) if side)
-    return list(dict.fromkeys(place(side.line) for side in sides if side.line))
+    return list(dict.fromkeys(format_line(side.line) for side in sides if side.line))
 
 
 def for_other_order(cause: Cause) -> str:

@@ -5,15 +5,15 @@ from collections.abc import Callable
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.findings.wording import (
     at_step,
-    ending,
-    function_and_place,
+    choose_pronoun,
+    format_ending,
+    format_function,
+    format_line,
+    format_operation,
     is_message,
-    issued,
-    operation,
-    place,
-    pronoun,
-    ranks_issued,
-    ranks_wait_in,
+    list_issued,
+    list_waiting,
+    name_operation,
 )
 from analyzers.hangs.model import HangClass, Reason, user_frame
 from analyzers.hangs.reading.exits import Ending
@@ -41,22 +41,22 @@ def with_victims(cause: Cause) -> str:
 
 def in_function(cause: Cause, otherwise: str = "") -> str:
     """Return ` in tokenize (data/text.py:41)`."""
-    where = function_and_place(cause.culprit.frames)
+    where = format_function(cause.culprit.frames)
     return f" in {where}" if where else otherwise
 
 
 def dead(cause: Cause) -> str:
     """Return the title of a rank that ended, or of which only a missing dump says so."""
-    name, step = operation(cause.culprit), at_step(cause)
+    name, step = name_operation(cause.culprit), at_step(cause)
     when = f"{step} before {name}" if name else step
     ranks = rank_names(cause.ranks)
     if cause.end is None:
-        return f"{ranks} probably died{when}: {pronoun(cause.ranks)} left no dump"
+        return f"{ranks} probably died{when}: {choose_pronoun(cause.ranks)} left no dump"
     if cause.end.ending is Ending.NO_ERROR:
         return f"{ranks} exited{when} without an error"
     if cause.end.ending is Ending.PROCESS_EXITED:
         return f"{ranks} exited{when} without an error message"
-    return f"{ranks} died{when}: {ending(cause.end)}"
+    return f"{ranks} died{when}: {format_ending(cause.end)}"
 
 
 def host_stuck(cause: Cause) -> str:
@@ -65,14 +65,14 @@ def host_stuck(cause: Cause) -> str:
     where = in_function(cause, " outside any collective")
     ranks = cause.ranks
     stuck = f"{rank_names(ranks)} {agree(ranks, 'is', 'are')} stuck{at_step(cause)}{where}"
-    return f"{stuck} and never {joined} {operation(cause.culprit)}"
+    return f"{stuck} and never {joined} {name_operation(cause.culprit)}"
 
 
 def skipped(cause: Cause) -> str:
     """Return the title of a rank that left an operation out."""
     line = user_frame(cause.culprit.frames)
-    went_on = f" and went on to {place(line)}" if line else ""
-    return f"{rank_names(cause.ranks)} skipped {operation(cause.culprit)}{at_step(cause)}{went_on}"
+    went_on = f" and went on to {format_line(line)}" if line else ""
+    return f"{rank_names(cause.ranks)} skipped {name_operation(cause.culprit)}{at_step(cause)}{went_on}"
 
 
 def mismatch(cause: Cause) -> str:
@@ -81,11 +81,11 @@ def mismatch(cause: Cause) -> str:
     number = f"#{cause.culprit.seq} of {cause.culprit.group_desc}"
     if cause.reason is Reason.UNBALANCED:
         sent, received = cause.elements
-        return f"{ranks} send {sent} elements and receive {received} in {operation(cause.culprit)}{step}"
+        return f"{ranks} send {sent} elements and receive {received} in {name_operation(cause.culprit)}{step}"
     if cause.reason is Reason.DIFFERENT_HALVES:
         return f"{ranks} issued two halves that do not fit{step}: {message_halves(cause)}"
     if cause.issued is None or cause.expected is None or not cause.expected.ranks:
-        return f"{ranks} disagree{step} in {number}: {ranks_issued(cause.sides)}"
+        return f"{ranks} disagree{step} in {number}: {list_issued(cause.sides)}"
     what = "another operation" if has_other_operation(cause) else "another shape or type"
     # Both sides with their lines: where they differ, the cause is between these two lines.
     others = rank_names(cause.expected.ranks)
@@ -96,7 +96,7 @@ def both_sides(cause: Cause) -> str:
     """Return `all_gather 1024 Float (train.py:12) instead of all_reduce 1024 Float (train.py:10)`."""
     assert cause.issued
     assert cause.expected
-    return f"{issued(cause.issued)} instead of {issued(cause.expected)}"
+    return f"{format_operation(cause.issued)} instead of {format_operation(cause.expected)}"
 
 
 def has_other_operation(cause: Cause) -> bool:
@@ -108,7 +108,7 @@ def message_halves(cause: Cause) -> str:
     """Return `rank 2 issued send 4x4 Float (train.py:1), rank 5 issued recv 5x4 Float (train.py:9)`."""
     halves = ((side, side.operation.partition(" ")[0]) for side in cause.sides)
     return ", ".join(
-        f"{rank_names(side.ranks)} issued {half} {side.shape}" + (f" ({place(side.line)})" if side.line else "")
+        f"{rank_names(side.ranks)} issued {half} {side.shape}" + (f" ({format_line(side.line)})" if side.line else "")
         for side, half in halves
     )
 
@@ -117,10 +117,13 @@ def order_cycle(cause: Cause) -> str:
     """Return the title of ranks that used their groups in different orders."""
     ranks, step = rank_names(cause.ranks), at_step(cause)
     if cause.issued and cause.expected:
-        mine, theirs = issued(cause.issued, with_group=True), issued(cause.expected, with_group=True)
+        mine, theirs = (
+            format_operation(cause.issued, with_group=True),
+            format_operation(cause.expected, with_group=True),
+        )
         sides = f"{mine} came before {theirs}"
     else:
-        sides = ranks_wait_in(cause.sides)
+        sides = list_waiting(cause.sides)
     all_in_ring = {rank for side in cause.sides for rank in side.ranks} == set(cause.ranks)
     if cause.sides and all_in_ring:
         return f"{ranks} wait for each other in a cycle{step}: {sides}"
@@ -133,26 +136,26 @@ def all_arrived(cause: Cause) -> str:
     """Return the title of an operation that everybody joined and that does not complete."""
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'has', 'have')}"
     joined = "issued both halves of" if cause.reason is Reason.BOTH_HALVES_ISSUED else "all joined"
-    return f"{ranks} {joined} {operation(cause.culprit)}{at_step(cause)}, and it does not complete"
+    return f"{ranks} {joined} {name_operation(cause.culprit)}{at_step(cause)}, and it does not complete"
 
 
 def lagging(cause: Cause) -> str:
     """Return the title of ranks in an operation that others have completed."""
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'has', 'have')}"
     completed = f"{cause.completed} of its {cause.members} members have"
-    return f"{ranks} not completed {operation(cause.culprit)}{at_step(cause)}; {completed}"
+    return f"{ranks} not completed {name_operation(cause.culprit)}{at_step(cause)}; {completed}"
 
 
 def slow(cause: Cause) -> str:
     """Return the title of a rank that made progress between two rounds of dumps."""
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'is', 'are')}"
-    progress = f"{pronoun(cause.ranks)} made progress between two dumps"
+    progress = f"{choose_pronoun(cause.ranks)} made progress between two dumps"
     return f"{ranks} slow, not stuck{at_step(cause)}{in_function(cause)}: {progress}"
 
 
 def unmatched_p2p(cause: Cause) -> str:
     """Return the title of a send or recv without its other half."""
-    ranks, step, name = cause.ranks, at_step(cause), operation(cause.culprit)
+    ranks, step, name = cause.ranks, at_step(cause), name_operation(cause.culprit)
     names = rank_names(ranks)
     match cause.reason:
         case Reason.BOTH_LACK_OTHER_HALF:

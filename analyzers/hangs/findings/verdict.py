@@ -6,7 +6,7 @@ from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.findings.missing import missing
 from analyzers.hangs.findings.titles import with_victims
-from analyzers.hangs.findings.wording import exception, location
+from analyzers.hangs.findings.wording import format_exception, format_location
 from analyzers.hangs.graph.locations import find_locations
 from analyzers.hangs.model import HangClass, Lack
 from analyzers.hangs.reading.exits import is_victim
@@ -49,10 +49,10 @@ def without_cause(context: HangContext) -> Verdict:
     is_unknown = bool(gave_up) or is_blind or has_few_dumps or not any(state.ops for state in job.ranks.values())
     sentence = "the dumps do not show who waits for whom" if is_unknown else "no rank waits for another one"
     if gave_up:
-        why = exception(side.exits[gave_up[0]])
+        why = format_exception(side.exits[gave_up[0]])
         sentence = f"{rank_names(gave_up)} gave up waiting ({why}), and the dumps do not show for whom"
     elif not job.ranks and side.stack_files:
-        places = "; ".join(location(ranks_there) for ranks_there in find_locations(job, side)[:MOST_LOCATIONS])
+        places = "; ".join(format_location(ranks_there) for ranks_there in find_locations(job, side)[:MOST_LOCATIONS])
         sentence = f"{places}; stacks alone do not show who waits for whom"
     return Verdict(
         status=Status.UNKNOWN if is_unknown else Status.OK,

@@ -18,18 +18,18 @@ ENDINGS = {
 }
 
 
-def place(line: Frame | None) -> str:
+def format_line(line: Frame | None) -> str:
     """Return `data/text.py:41`; empty where no line is known."""
     return source_line(line.filename, line.line) if line else ""
 
 
-def function_and_place(frames: list[Frame]) -> str:
+def format_function(frames: list[Frame]) -> str:
     """Return `tokenize (data/text.py:41)`, of the user's innermost frame; empty where there is no stack."""
     line = user_frame(frames)
-    return f"{line.name} ({place(line)})" if line else ""
+    return f"{line.name} ({format_line(line)})" if line else ""
 
 
-def operation(culprit: Culprit) -> str:
+def name_operation(culprit: Culprit) -> str:
     """Return the operation in which a culprit is missed: `all_reduce #412 of dp`, `send 0->1 of pp`."""
     if culprit.seq is None:
         return ""
@@ -42,42 +42,42 @@ def is_message(culprit: Culprit) -> bool:
     return (culprit.operation or "").startswith(("send ", "recv "))
 
 
-def issued(side: RanksInOp, *, with_group: bool = False) -> str:
+def format_operation(side: RanksInOp, *, with_group: bool = False) -> str:
     """Return what ranks issued: `all_reduce 4x4 Float (train.py:12)`."""
     name = f"{side.operation} of {side.group}" if with_group else side.operation
-    return with_place(f"{name} {side.shape}".strip() if not with_group else name, side.line)
+    return append_line(f"{name} {side.shape}".strip() if not with_group else name, side.line)
 
 
-def with_place(text: str, line: Frame | None) -> str:
+def append_line(text: str, line: Frame | None) -> str:
     """Return a text with its line in parentheses, where that is known."""
-    return f"{text} ({place(line)})" if line else text
+    return f"{text} ({format_line(line)})" if line else text
 
 
-def ranks_issued(sides: Sequence[RanksInOp]) -> str:
+def list_issued(sides: Sequence[RanksInOp]) -> str:
     """Return what each side issued: `rank 0 issued all_reduce 4x4 Float, ranks 1-3 issued barrier`."""
-    return ", ".join(f"{rank_names(side.ranks)} issued {issued(side)}" for side in sides)
+    return ", ".join(f"{rank_names(side.ranks)} issued {format_operation(side)}" for side in sides)
 
 
-def ranks_wait_in(sides: Sequence[RanksInOp]) -> str:
+def list_waiting(sides: Sequence[RanksInOp]) -> str:
     """Return which operation each side is in: `rank 0 is in all_reduce #1 of tp (train.py:12), rank 1 is in ...`."""
     return ", ".join(
         f"{rank_names(side.ranks)} {agree(side.ranks, 'is', 'are')} in "
-        + with_place(f"{side.operation}{'' if side.p2p else f' #{side.seq}'} of {side.group}", side.line)
+        + append_line(f"{side.operation}{'' if side.p2p else f' #{side.seq}'} of {side.group}", side.line)
         for side in sides
     )
 
 
-def exception(end: ExitFile) -> str:
+def format_exception(end: ExitFile) -> str:
     """Return `ValueError: no tokens in load (me/data.py:3)`, or `out of memory in ...`."""
     text = "out of memory" if end.out_of_memory else f"{end.error}: {end.message}"[:EXCEPTION_LENGTH]
-    where = function_and_place(end.traceback)
+    where = format_function(end.traceback)
     return f"{text} in {where}" if where else text
 
 
-def ending(end: RankEnd) -> str:
+def format_ending(end: RankEnd) -> str:
     """Return how a rank ended."""
     if end.exit_file:
-        return exception(end.exit_file)
+        return format_exception(end.exit_file)
     return exit_reason(end.exit_code) if end.ending is Ending.EXIT_CODE else ENDINGS[end.ending]
 
 
@@ -86,12 +86,12 @@ def at_step(cause: Cause) -> str:
     return f" at step {cause.culprit.step}" if cause.culprit.step is not None else ""
 
 
-def pronoun(ranks: Sequence[int]) -> str:
+def choose_pronoun(ranks: Sequence[int]) -> str:
     """Return `it` for one rank and `they` for several, as the subject of a clause."""
     return agree(ranks, "it", "they")
 
 
-def location(ranks_there: Location) -> str:
+def format_location(ranks_there: Location) -> str:
     """Return `62 ranks in all_gather at job/model.py:212`."""
     ranks = ranks_there.ranks
     count = rank_names(ranks) if len(ranks) == 1 else f"{len(ranks)} ranks"

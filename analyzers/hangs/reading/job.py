@@ -1,6 +1,6 @@
 """Put a set of dumps together into a job: what each rank issued, and in which groups."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -142,10 +142,10 @@ class Loader:
         return replace(ops[0], signature=self.coalesced[numbers], done=done, retired=retired)
 
 
-def list_lacks(dump: dict[str, Any]) -> list[Lack]:
+def list_lacks(dump: Mapping[str, object]) -> list[Lack]:
     """Return what a dump lacks, from what the reader's `meta` says of it."""
     has_entries = bool(dump["entries"])
-    lacks = {
+    lacks: dict[Lack, object] = {
         Lack.STACKS: has_entries and not dump["frames"],
         Lack.COMPLETED_OPERATIONS: has_entries and not dump["done"] and dump["active_only"],
         Lack.FIRST_PENDING_OPERATION: dump["overwritten"],

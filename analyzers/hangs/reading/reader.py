@@ -9,10 +9,10 @@ import gzip
 import io
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -34,6 +34,8 @@ from analyzers.hangs.reading.dump_entry import (
     text,
     whole,
 )
+
+Value = TypeVar("Value", bound=Hashable)
 
 VERSION = 5
 TAIL_ROWS = 64_000
@@ -131,16 +133,16 @@ def decode(text: bytes) -> Any:
         raise InputError(f"not readable as JSON: {error}", "copy the file again: it may be truncated") from error
 
 
-class Interned:
+class Interned(Generic[Value]):
     """Gives each distinct value a number, in order of appearance."""
 
     def __init__(self) -> None:
-        self.numbers: dict[Any, int] = {}
+        self.numbers: dict[Value, int] = {}
 
-    def __call__(self, value: Any) -> int:
+    def __call__(self, value: Value) -> int:
         return self.numbers.setdefault(value, len(self.numbers))
 
-    def values(self) -> list[Any]:
+    def values(self) -> list[Value]:
         """Return the values by their numbers."""
         return list(self.numbers)
 
@@ -153,7 +155,10 @@ class Tables:
         self.ops, self.positions = array("q"), array("q")
         self.dumps: list[dict[str, Any]] = []
         self.signature_numbers: dict[str, int] = {}
-        self.groups, self.signatures, self.stacks, self.members = Interned(), Interned(), Interned(), Interned()
+        self.groups = Interned[tuple[str, str]]()
+        self.signatures = Interned[tuple[Any, ...]]()
+        self.stacks = Interned[tuple[tuple[str, str, int], ...]]()
+        self.members = Interned[str]()
 
     def add(self, index: int, dump: dict[str, Any]) -> dict[str, Any]:
         """Keep a dump's rows, and return its item of `meta`."""

@@ -1,4 +1,4 @@
-"""A rank that left no dump: which operation it never came to, and in which group it was."""
+"""A rank without a dump: which operation it never joined, and in which groups it is."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def gloo(recorder, rank, group, *, done):
 
 
 def test_one_lost_rank_is_in_each_group_that_waits(folder, recorder):
-    """Without any map of groups: those that used the group all wait in it, so it lacks somebody."""
+    """Without any map of groups: those that used the group all wait in it, so it lacks a member."""
     mesh = {0: "1", 2: "1", 1: "2"}
     dumps = {rank: gloo(recorder, rank, (name, "mesh_dp"), done=name == "1") for rank, name in mesh.items()}
     folder.side("run.json", {"world_size": 4}).write(dumps)
@@ -36,8 +36,8 @@ def test_one_lost_rank_is_in_each_group_that_waits(folder, recorder):
     assert {g.name: g.ranks for g in report.data.groups} == {"0": [0, 1, 2, 3], "1": [0, 2], "2": [1, 3]}
 
 
-def test_of_several_lost_ranks_the_spacing_of_the_mesh_tells(folder, recorder):
-    """Groups of every other rank: 4 belongs to 0 and 2, 7 to 1, 3 and 5; of three that may fit none is guessed."""
+def test_the_spacing_of_the_mesh_places_several_lost_ranks(folder, recorder):
+    """Groups of every other rank: 4 belongs to 0 and 2, 7 to 1, 3 and 5; where three may fit, none is guessed."""
     names = {0: "1", 2: "1", 6: "1", 1: "2", 3: "2", 5: "2"}
     dumps = {rank: gloo(recorder, rank, (name, "mesh_dp"), done=False) for rank, name in names.items()}
     folder.side("run.json", {"world_size": 8}).write(dumps)
@@ -49,7 +49,7 @@ def test_of_several_lost_ranks_the_spacing_of_the_mesh_tells(folder, recorder):
     assert report.verdict.ranks == [4, 7]
 
 
-def test_what_several_lost_ranks_leave_open_is_told(folder, recorder):
+def test_a_group_that_several_lost_ranks_may_belong_to_is_named(folder, recorder):
     dumps = {rank: gloo(recorder, rank, ("1", "mesh_dp"), done=False) for rank in (0, 2)}
     folder.side("run.json", {"world_size": 7}).write(dumps | {rank: recorder.dump([], {}) for rank in (1, 3, 5)})
     assert "no map of groups was recorded: ranks 4, 6 may belong to mesh_dp" in folder.report().verdict.missing

@@ -185,7 +185,7 @@ def test_a_sender_whose_peer_went_on(folder, recorder):
     assert (report.verdict.kind, report.verdict.ranks) == ("unmatched_p2p", [1])
 
 
-def test_the_second_look_tells_slow_from_stuck(folder, recorder):
+def test_a_second_round_of_dumps_distinguishes_slow_from_stuck(folder, recorder):
     def look(step):
         waiting = [recorder.entry(PG, step, record=step * 10, done=False)]
         return {

@@ -26,7 +26,7 @@ def test_a_rank_that_holds_the_gil_answers_with_its_dump_and_to_py_spy():
 
 
 @pytest.mark.parametrize("names", [["stacks.html.gz", "pyspy_dump.html.gz"], ["*.txt.gz"]])
-def test_stacks_alone_tell_where_the_ranks_stand(tmp_path, names):
+def test_stacks_alone_show_where_the_ranks_are(tmp_path, names):
     for path in (path for name in names for path in (PAGES / "stuck_gil").glob(name)):
         shutil.copy(path, tmp_path)
     report = analyze(run.discover(tmp_path))

@@ -93,7 +93,7 @@ def test_files_written_while_the_job_moved(job, folder, recorder, after_ms, kind
     assert folder.report().verdict.kind == kind
 
 
-def test_many_ranks_behind_what_others_completed_were_looked_at_earlier(job):
+def test_many_ranks_behind_what_others_completed_were_dumped_earlier(job):
     early, late = STEP * 3, [*STEP * 3, "tp.10", "tp.11", "p2p", "default.20", "tp.10"]
     report = job({0: (late, 16), 1: (early, 12), 2: (early, 12), 3: (late, 16)}).report()
     assert report.verdict.kind == "healthy"
@@ -138,9 +138,7 @@ def test_a_batch_waits_for_the_rest_of_its_peers_batch(folder, recorder):
 
 
 @pytest.mark.parametrize(("completed", "kind"), [(6, "unknown"), (8, "all_arrived")])
-def test_a_ring_that_lost_its_first_pending_operations_does_not_tell_where_a_rank_stands(
-    folder, recorder, completed, kind
-):
+def test_a_ring_that_lost_its_first_pending_operations_does_not_show_where_a_rank_is(folder, recorder, completed, kind):
     """Both ranks hold operations 9 and 10; where the last completed one is the sixth, they stand in the seventh."""
     groups = {"0": ("default_pg", [0, 1])}
     held = [recorder.entry(("0", "default_pg"), seq, record=seq, done=False) for seq in (9, 10)]

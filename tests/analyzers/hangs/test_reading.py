@@ -255,7 +255,7 @@ def test_native_frames_are_shown_and_not_blamed(folder, pair):
     ]
 
 
-def test_how_long_it_has_been_there_and_whether_it_was_slow_before(folder, pair, recorder):
+def test_how_long_a_rank_is_in_its_phase_and_whether_it_was_slow_before(folder, pair, recorder):
     told = seen_in(collection(recorder, {0: "ok", 1: "ok"}), (6, "fwd"))
     told["rounds"][0]["ranks"]["1"]["heartbeat"]["time_ns"] = recorder.start_ns
     folder.write(pair).side("collection.json", told)
@@ -293,7 +293,7 @@ def test_the_log_of_a_killed_rank_is_quoted(tmp_path, folder, pair):
     assert "its log ends with: warming up | Segmentation fault: address 0x0" in facts
 
 
-def test_a_healthy_job_looked_at_at_different_instants(folder, recorder):
+def test_a_healthy_job_dumped_at_different_times(folder, recorder):
     """Rank 1 was looked at before rank 0 began the operation, so its absence proves nothing."""
     ahead = recorder.dump([recorder.entry(PG, 1), recorder.entry(PG, 2, record=90_000, done=False)], GROUPS)
     behind = recorder.dump([recorder.entry(PG, 1)], GROUPS)
@@ -319,7 +319,7 @@ def stack_in(name):
     return f'Current thread 0x1 (most recent call first):\n  File "/home/me/job/{name}.py", line 7 in {name}\n'
 
 
-def test_the_stack_is_of_the_set_that_tells_the_hang(folder, pair, recorder):
+def test_the_stack_is_of_the_set_that_shows_the_hang(folder, pair, recorder):
     """Asked again after rank 0 had given up, rank 1 stood elsewhere. Only the first set's second look has its stack."""
     folder.write(pair).side("collection.json", collection(recorder, {0: "ok", 1: "ok"}))
     type(folder)(folder.path / "round_2").write(pair).side("stacks_1.txt", stack_in("tokenize"))
@@ -339,7 +339,7 @@ def seen_in(told, *places):
     return told | {"rounds": looks}
 
 
-def test_a_hang_that_began_between_two_looks(folder, pair, recorder):
+def test_a_hang_that_began_between_two_rounds(folder, pair, recorder):
     """The first look shows slow ranks that no longer are where rank 0 gave up later."""
     folder.write({rank: recorder.dump([recorder.entry(PG, 1)], GROUPS) for rank in range(2)})
     folder.side("collection.json", seen_in(collection(recorder, {0: "ok", 1: "ok"}), (5, "bwd"), (6, "fwd")))
@@ -451,7 +451,7 @@ def test_the_end_of_an_earlier_attempt_is_over(folder, pair, recorder):
     assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("host_stuck", [1])
 
 
-def test_ranks_that_read_the_same_are_put_together(folder, world):
+def test_ranks_of_equal_content_share_a_row(folder, world):
     mesh = world(8, 4, 2)
     folder.write(mesh.dumps("missing", 43, "dp"))
     found = run.discover(folder.path)
@@ -473,7 +473,7 @@ def spelled_out(label):
     return [rank for first, *last in spans for rank in range(int(first), int((last or [first])[0]) + 1)]
 
 
-def test_victims_in_one_place_are_told_together(folder, world):
+def test_victims_at_one_line_are_named_together(folder, world):
     report = folder.write(world(8, 4, 2).dumps("missing", 43, "dp")).report()
     waiting = [
         fact.text for fact in report.findings[0].evidence if " of mesh_tp" in fact.text or " of def" in fact.text
@@ -494,7 +494,7 @@ def test_a_rank_that_lost_its_connection_while_it_was_asked_is_no_culprit(folder
     assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("dead", [2])
 
 
-def test_the_folders_of_the_workers_tell_ranks_within_a_node(tmp_path, folder, pair):
+def test_the_folders_of_workers_name_ranks_within_a_node(tmp_path, folder, pair):
     """Local rank 0 of the second node is rank 1; where nothing tells which node wrote an error, nobody is named."""
     told = {"message": "ValueError: no tokens", "extraInfo": {"timestamp": "1600000000"}}
     home = tmp_path / "host_b"

@@ -75,7 +75,7 @@ def operations(frame: "pd.DataFrame") -> Table:
 
 def side_by_side(seq: int, cells: Sequence[views.IssuedAt]) -> list[object]:
     """Return a row of `operations`: what each rank issued under one number, and the lines that did."""
-    lines = dict.fromkeys(cell.place for cell in cells if cell.place)
+    lines = dict.fromkeys(cell.line for cell in cells if cell.line)
     return [seq, "≠" if len(set(cells)) > 1 else "", *(cell.operation for cell in cells), "  ".join(lines)]
 
 

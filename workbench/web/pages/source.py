@@ -52,7 +52,7 @@ def mentioned_files(served: ServedRun) -> Iterator[str]:
         yield from in_texts(hangs.stacks(served.run, served.options)["place"])
         for group in rooms.hang.groups:
             issued = hangs.operations(served.run, group.name, options=served.options).to_numpy().ravel()
-            yield from in_texts(cell.place for cell in issued)
+            yield from in_texts(cell.line for cell in issued)
 
 
 def in_texts(texts: Iterable[object]) -> Iterator[str]:
