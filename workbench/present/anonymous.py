@@ -19,10 +19,12 @@ ARTEFACT = re.compile(
     r"|dumps|steps|logs|tb|previous|memory_snapshot|profile_traces?|comm_traces?|outputs?"
 )
 SUFFIXES = "py|pyx|c|cc|cpp|cu|cuh|h|hpp|so|json|jsonl|gz|toml|yaml|txt|log|bin|pickle|pkl|pt|html"
+# A field of paths may hold one without a folder or a known suffix, which PATH cannot recognise in a sentence.
 PATH_FIELDS = frozenset({"path", "source", "filename", "file"})
 PATH = re.compile(
     rf"(?<![\w.])(?:~|[A-Za-z]:)?[\\/](?:[^\s:'\"()<>,;]+)|(?:[\w.@+-]+/)*[\w@+-][\w.@+-]*\.(?:{SUFFIXES})\b"
 )
+# IPv4, and IPv6 with at least four groups: `12:30:05` in a log is a time, not an address.
 ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{1,4}\b", re.IGNORECASE)
 HIDDEN = ("inputs", "verdict", "findings")
 """The parts of a report that hold text, beside its data."""
@@ -60,6 +62,7 @@ def hosts(run: Run) -> set[str]:
         try:
             named.add(msgspec.json.decode(artefact.path.read_bytes())["host"])
         except (OSError, msgspec.DecodeError, KeyError, TypeError):
+            # A damaged file names no host that could leak.
             continue
     return {name for name in named if isinstance(name, str) and name}
 
@@ -98,6 +101,7 @@ class Anonymiser:
 
     def __call__(self, text: str) -> str:
         """Return a text with its paths, hosts and addresses replaced."""
+        # Paths first: a host name inside a path must become part of a folder, not a host.
         text = PATH.sub(lambda match: self.path(match[0]), text)
         text = self._hosts.sub(lambda match: self._stand_ins("host", match[0]), text)
         return ADDRESS.sub(lambda match: self._stand_ins("address", match[0]), text)
@@ -112,6 +116,7 @@ class Anonymiser:
         return "/".join([*hidden, *parts[public:]])
 
     def _part(self, part: str, *, last: bool) -> str:
+        # Names of artefacts tell rank and step, which the reader of the report needs, and nothing about its owner.
         if ARTEFACT.fullmatch(part):
             return part
         stem, dot, suffix = part.rpartition(".")

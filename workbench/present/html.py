@@ -8,6 +8,7 @@ from workbench.present.sections import sections
 from workbench.present.svg_charts import charts, text
 from workbench.present.table import Table
 
+# Printed colours are forced on: a browser leaves out backgrounds, and with them the meaning of the charts.
 STYLE = """
 :root { color-scheme: light dark; --edge: #8884; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
@@ -28,6 +29,7 @@ figure { margin: 2rem 0; } figcaption { font-weight: 600; } svg { width: 100%; b
 """
 
 
+# The policy forbids scripts and the network even if a text of an artefact should slip past the escaping.
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">

@@ -26,6 +26,7 @@ def document(report: Report[object], run: Run) -> str:
     for section in sections(report):
         lines += ["", f"## {escape(section.title)}", "", *grid(section)]
     lines += ["", f"Made by workbench {report.version} from `{escape(run.root)}`."]
+    # Parts that are empty leave blank lines behind.
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
 
 
@@ -50,5 +51,6 @@ def grid(section: Table) -> list[str]:
 
 def escape(text: object) -> str:
     """Return a text as plain text on one line: a hostile file may hold markup, links or HTML."""
+    # A line break would end a table row or start a heading.
     flat = clean(text).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*_\[\]|#!])", r"\\\1", flat)

@@ -10,6 +10,7 @@ NOT_FINITE = "✗"
 
 def spark(values: Sequence[float], width: int) -> str:
     """Return at most `width` characters, each the highest value of its stretch; NaN and infinity read `✗`."""
+    # A NaN among the values would make every level NaN.
     finite = [value for value in values if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     return "".join(level(worst(part), low, high) for part in stretches(values, width))
@@ -29,6 +30,7 @@ def worst(values: Sequence[float]) -> float:
 
 def level(value: float, low: float, high: float) -> str:
     """Return the character for a value between `low` and `high`."""
+    # A loss that is NaN is the one value a reader looks for.
     if not math.isfinite(value):
         return NOT_FINITE
     return LEVELS[round((value - low) / (high - low) * (len(LEVELS) - 1))] if high > low else LEVELS[0]

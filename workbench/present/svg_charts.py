@@ -21,6 +21,7 @@ from workbench.console import clean
 from workbench.present.room_data import room_data
 from workbench.present.tables.memory import worst_first
 
+# Units of the drawing; the page scales it to its own width.
 WIDTH, HEIGHT = 900, 220
 BUCKETS = 450
 STEPS_AT_MOST = 450
@@ -53,6 +54,7 @@ def memory_chart(data: MemoryData, report: Report[object], run: Run) -> Iterator
 def file_behind(path: str, report: Report[object], run: Run) -> Artefact | None:
     """Return the file of a run that a report names; an anonymous report has a stand-in for its name."""
     named = next((file for file in report.inputs if file.path == path), None)
+    # Rank, step and size together identify a file of a run, whatever its name.
     facts = named and (named.kind, named.rank, named.step, named.bytes)
     same = [file for file in run.artefacts if (str(file.kind), file.rank, file.step, file.bytes) == facts]
     return next((file for file in same if str(file.path) == path), same[0] if same else None)
@@ -77,6 +79,7 @@ def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) 
     """Return the columns of a table stacked on top of each other as SVG, one x position a row, with a legend."""
     names = [str(name) for name in layers]
     above = layers.to_numpy(float).cumsum(axis=1)
+    # Layers without a byte must not divide by zero.
     scale = HEIGHT / max(float(above.max(initial=0.0)), 1e-12)
     below = np.hstack([np.zeros((len(above), 1)), above[:, :-1]])
     bands = [

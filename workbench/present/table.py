@@ -27,5 +27,6 @@ def table(title: str, columns: str, rows: Iterable[Iterable[object]], limit: int
     """
     heads = [head.strip() for head in columns.split("|")]
     cells = [tuple(UNKNOWN if cell is None else str(cell) for cell in row) for row in rows]
+    # All rows are built before they are cut: `left_out` says how many the reader does not see.
     numeric = frozenset(i for i, head in enumerate(heads) if head.endswith(">"))
     return Table(title, tuple(h.rstrip(">") for h in heads), tuple(cells[:limit]), numeric, max(0, len(cells) - limit))

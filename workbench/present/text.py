@@ -26,16 +26,19 @@ FINDINGS = 8
 def document(report: Report[object], run: Run) -> str:
     """Return the report as text; in colour only where stdout is a terminal that supports it."""
     buffer = io.StringIO()
+    # A pipe or a file gets no colour codes and always the same width, so that outputs can be compared.
     on_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     width = min(WIDEST, os.get_terminal_size().columns) if on_terminal else PIPED
     console = Console(file=buffer, width=width, force_terminal=on_terminal, highlight=False, legacy_windows=False)
     console.print(head(report))
     for section in sections(report):
         console.print(grid(section))
+    # A single finding that leads is already told in full by Why and Next.
     if len(report.findings) > 1 or (report.findings and not report.lead()):
         console.print(findings(report))
     if run.artefacts:
         console.print(Text(f"\n{more(run)}", style="dim"))
+    # Rich pads lines to the full width, which breaks when a narrower terminal shows them.
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 

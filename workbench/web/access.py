@@ -25,9 +25,11 @@ class AccessControl:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Pass a request on, or refuse it."""
         if self.token is None:
+            # An IPv6 host holds colons itself, so only what follows the last one is the port.
             host = environ.get("HTTP_HOST", "").rpartition(":")[0] or environ.get("HTTP_HOST", "")
             return self.inside(environ, start_response) if host in LOOPBACK else refuse(start_response, "unknown host")
         query = dict(parse_qsl(environ.get("QUERY_STRING", "")))
+        # The redirect removes the token from the address, so that a copied link or a screenshot does not give it away.
         if self._fits(query.pop("token", "")):
             return self._set_cookie(environ, query, start_response)
         cookie = SimpleCookie(environ.get("HTTP_COOKIE", "")).get(COOKIE)

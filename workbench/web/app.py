@@ -54,6 +54,7 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
         title=f"workbench {clean(served.name)}",
         update_title="",
         index_string=INDEX,
+        # Charts of the other pages are not in the layout when their callbacks are registered.
         suppress_callback_exceptions=True,
         routes_pathname_prefix="/",
         requests_pathname_prefix=prefix,
@@ -62,6 +63,7 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
     for module in (memory, trace, steps, hang, config):
         module.install(app, served)
     install_pages(app, served)
+    # In the browser: a request for each zoom only to change the address would delay the chart.
     carry, shown = ClientsideFunction("workbench", "carry"), Input("window", "data")
     app.clientside_callback(carry, shown, prevent_initial_call=True)  # type: ignore[no-untyped-call]
     serve_documents(app, served)
@@ -166,6 +168,7 @@ def serve_documents(app: Dash, served: ServedRun) -> None:
 
 def protect(app: Dash) -> None:
     """Add headers that keep a page from loading anything foreign, and foreign pages from embedding it."""
+    # Dash writes inline scripts into its page; their digests allow these and no others.
     scripts = " ".join(f"'{digest.strip(chr(39))}'" for digest in app.csp_hashes())
     policy = (
         f"default-src 'self'; script-src 'self' {scripts}; style-src 'self' 'unsafe-inline'; "

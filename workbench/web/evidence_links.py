@@ -26,6 +26,7 @@ def memory_query(served: ServedRun, at: EvidenceLink) -> Query:
     """Return the device; for a leak also the first and the last step between which it grew."""
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
     same_rank = [i for i, device in enumerate(devices) if at.rank in (None, device.rank)] or [0]
+    # A rank has a snapshot for each recorded step: the one of the finding shows what it is about.
     number = next((i for i in same_rank if devices[i].step == at.step), same_rank[0])
     query = {"device": str(number)}
     if at.part != "changes" or not (steps := devices[number].steps):

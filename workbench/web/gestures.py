@@ -40,9 +40,8 @@ def zoomed_range(change: object) -> Span | None:
     """
     if not isinstance(change, dict):
         return None
-    if "xaxis.autorange" in change:
-        return ALL
     ends = change.get("xaxis.range") or [change.get("xaxis.range[0]"), change.get("xaxis.range[1]")]
-    if not isinstance(ends, list) or len(ends) != 2 or None in ends:  # a zoom of the y axis alone has no x range
-        return None
-    return float(ends[0]), float(ends[1])
+    if isinstance(ends, list) and len(ends) == 2 and None not in ends:
+        return float(ends[0]), float(ends[1])
+    # A zoom of the y axis alone names no x axis at all.
+    return ALL if "xaxis.autorange" in change else None

@@ -35,6 +35,7 @@ def address(query: Mapping[str, str]) -> str:
 def number(query: Mapping[str, str], name: str, beyond: int, default: int) -> int:
     """Return the number `name` of a query if it is below `beyond`, else the default."""
     text = query.get(name, "")
+    # `isdigit` alone accepts characters such as "²", which int() refuses.
     fits = text.isascii() and text.isdigit() and len(text) < DIGITS and int(text) < beyond
     return int(text) if fits else default
 
@@ -74,6 +75,7 @@ def memory_query(query: Mapping[str, str], device: Device) -> MemoryQuery:
     return MemoryQuery(
         number(query, "entry", device.entries, device.oom.index if device.oom else device.peak_index),
         by if by in GROUPINGS else GROUPINGS[0],
+        # A node of another grouping may be in the address: the page falls back to the whole tree.
         number(query, "under", NODES, NO_NODE),
         search_text(query),
         colour if colour in COLOURS else COLOURS[0],

@@ -45,11 +45,13 @@ class ServedRun:
         Raises:
             KeyError: The run has no such snapshot: an address may not lead to other files.
         """
+        # A lookup among the files of the run, so that no address can open any other file.
         return {str(artefact.path): artefact for artefact in self.run.of(Kind.SNAPSHOT)}[path]
 
     @cached_property
     def traces(self) -> list[Artefact]:
         """The trace files that could be read, in the order of the report."""
+        # A file has an account for each device: its path must be listed once.
         paths = dict.fromkeys(account.path for account in self.rooms.trace.ranks) if self.rooms.trace else {}
         known = {str(artefact.path): artefact for artefact in self.run.artefacts}
         return [known[path] for path in paths]

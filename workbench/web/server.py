@@ -58,6 +58,7 @@ def serve_view(served: ServedRun, page: str = "", place: Place | None = None) ->
     """Serve a run, and what is dropped onto its page."""
     place = place or Place()
     token = None if place.is_private else secrets.token_urlsafe(TOKEN_BYTES)
+    # A line for every request would bury what the user runs in the same terminal.
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="workbench-") as folder:
         server = listening(place, assembled(served, Path(folder), token))
@@ -87,6 +88,7 @@ class Later:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request; the first one makes the application."""
+        # Two requests at once would read the run twice.
         with self._lock:
             if self._made is None:
                 self._made = self._make()
@@ -101,6 +103,7 @@ def listening(place: Place, app: AccessControl) -> BaseWSGIServer:
     """
     try:
         return make_server(place.host, place.port, app, threaded=True)
+    # Werkzeug itself exits when a port is taken, with a message of its own.
     except (OSError, SystemExit) as error:
         why = f"cannot listen on {place.host}, port {place.port}"
         raise UsageProblem(why, "choose another with --port, or 0 for a free one") from error

@@ -13,6 +13,7 @@ from analyzers.traces import views as traces
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import StepMarks
 
+# More than the ranks of a snapshot that a page compares, so that a zoom never reads a clock twice.
 KEPT = 256
 
 

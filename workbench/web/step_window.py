@@ -16,6 +16,7 @@ from analyzers.columns import Floats
 from workbench.web.gestures import Span
 from workbench.web.query import Query
 
+# Digits are limited, as the field takes whatever is typed or pasted.
 STEPS = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(?:\s*(?:-|to)\s*(\d{1,9}(?:\.\d{1,6})?))?")
 NEAR = 5e-4
 """A position closer than that to a whole step is that step: pixels are no finer."""
@@ -78,10 +79,12 @@ class StepMarks:
         if not len(self.positions) or steps[1] <= self.steps[0] or steps[0] >= self.steps[-1]:
             return None
         low, high = self.to_positions(np.array(steps)).tolist()
+        # At least one position wide: a step shorter than one entry must still be visible.
         return int(low), max(int(low) + 1, int(np.ceil(high)))
 
     def starts(self) -> list[tuple[int, float]]:
         """Return each step that starts on the axis, and where; steps of which only the start is known are left out."""
+        # A mark at a fraction of a step lies inside it; only whole numbers are starts.
         number, following = np.floor(self.steps[:-1]), self.steps[1:]
         inside = np.flatnonzero((following > self.steps[:-1]) & (following <= number + 1))
         _, first = np.unique(number[inside], return_index=True)
@@ -127,6 +130,7 @@ def parse_steps(text: str) -> Span | None:
     if not match:
         return None
     last = match[2] or match[1]
+    # "5-7" means all of step 7; "5-6.7" ends inside step 6.
     low, high = float(match[1]), float(last) if "." in last else float(last) + 1
     return (low, high) if low < high else None
 

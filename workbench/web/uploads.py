@@ -67,6 +67,7 @@ class Uploads:
     def _answer(
         self, name: str, file: str | None, environ: WSGIEnvironment, start_response: StartResponse
     ) -> Iterable[bytes]:
+        # A form on a foreign page could send files here, but not this header.
         if environ.get(HEADER[0]) != HEADER[1]:
             return refuse(start_response, "not sent by the page")
         try:
@@ -93,10 +94,12 @@ class Uploads:
         home = self._folder / name
         if not home.exists() and len(list(self._folder.iterdir())) >= MOST_SETS:
             raise InputError(f"{MOST_SETS} sets of files are open already", "start the server again")
+        # Counted anew each time: the folder is the only record, and files are few.
         taken = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
         if int(environ.get("CONTENT_LENGTH") or 0) > MOST_BYTES - taken:
             raise InputError(f"{file} is too large to drop", "open it by its path: workbench serve PATH")
         home.mkdir(exist_ok=True)
+        # Werkzeug ends the stream at the announced length, so that a longer body cannot pass the limit.
         body = get_input_stream(environ)
         with (home / safe(file)).open("wb") as target:
             while chunk := body.read(CHUNK):

@@ -43,6 +43,7 @@ def culprits(found: Sequence[Culprit]) -> Table:
 
 def waits(data: HangData) -> Table:
     """Return for each waiting rank the ranks that it waits for."""
+    # Groups are numbered by PyTorch; the description (`mesh_tp`) is what the user gave them.
     names = {group.name: group.desc or group.name for group in data.groups}
     rows = (
         (w.rank, rank_ranges(w.waits_for) or "no rank: all have arrived", names.get(w.group, w.group), w.seq)

@@ -18,6 +18,7 @@ def incident_tables(data: IncidentData) -> list[Table]:
     chain = table("Chain of events", "# | event", ((i, link.text) for i, link in enumerate(data.chain, 1)))
     named = {finding.partition(".")[0] for link in data.chain for finding in link.findings}
     rooms = dict(room_tables(data))
+    # Nothing went wrong, so no room explains anything: each shows its first table as an overview.
     if not named:
         return [chain, *(table for tables in rooms.values() for table in tables[:1])]
     return [chain, *(table for room, tables in rooms.items() if room in named for table in tables[:TABLES_BEHIND])]

@@ -28,6 +28,7 @@ def kernel_name(name: str, length: int = LONG) -> str:
 def without_parameters(name: str) -> str:
     """Return a function's name without its last pair of parentheses; template arguments may contain others."""
     depth = 0
+    # From the end: parentheses inside template arguments come first in the name.
     for position in range(len(name) - 1, 0, -1):
         depth += (name[position] == ")") - (name[position] == "(")
         if not depth:
@@ -37,6 +38,7 @@ def without_parameters(name: str) -> str:
 
 def without_middle(text: str, length: int) -> str:
     """Return a text with its middle left out where it is longer: what tells kernels apart is at either end."""
+    # The beginning says which kernel, the end which template arguments; the beginning needs more room.
     end = length // 3
     return text if len(text) <= length else f"{text[: length - end - 1]}…{text[-end:]}"
 

@@ -17,6 +17,7 @@ def memory_tables(data: MemoryData) -> list[Table]:
     """Return the tables of a memory report; only the breakdown and the what-if where these were asked for."""
     if data.breakdown or data.what_if:
         return requested_tables(data)
+    # Only the last snapshot of each rank is detailed: earlier ones are listed, but describe an earlier moment.
     devices, fullest = data.devices, worst_first(latest(data.devices))
     return [
         device_list(devices),
@@ -37,6 +38,7 @@ def device_list(devices: Sequence[Device]) -> Table:
             size(d.start_allocated_bytes),
             size(d.peak_allocated_bytes),
             size(d.end_allocated_bytes),
+            # On a CPU the segments are computed, so nothing was really reserved.
             "" if d.fragmentation.made_up_segments else size(d.reserved_bytes),
             "exact" if d.consistent else "does not match the final state",
         )

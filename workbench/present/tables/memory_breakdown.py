@@ -9,6 +9,7 @@ from workbench.present.table import Table, table
 
 def requested_tables(data: MemoryData) -> list[Table]:
     """Return the tables of the what-if and of the breakdown; of several files the breakdown of the fullest."""
+    # The fullest rank is the one that runs out first; the others follow in --json.
     fullest = sorted(data.breakdown, key=lambda device: -device.peak_bytes)[:1]
     return [*what_if(data.what_if), *(part for device in fullest for part in breakdown(device))]
 
@@ -92,6 +93,7 @@ def breakdown(device: Breakdown) -> list[Table]:
 def model(activations: Activations) -> list[Table]:
     """Return the shape of the model, and what each layer keeps for the backward pass beside what the formula says."""
     job, formula = activations.job, activations.theoretical_bytes_per_layer
+    # The formula needs the number of layers, which a run of another trainer may not record.
     whole = formula * job.layers if job and job.layers and formula else None
     shape = [
         ("model", job.name), ("hidden size", job.dim), ("intermediate size", job.hidden_dim), ("layers", job.layers),

@@ -20,6 +20,7 @@ def rank_list(report: Report[object]) -> Table:
     peaks = peak_bytes(rooms)
     waits = {wait.rank: wait.waits_for for wait in rooms.hang.waits} if rooms.hang else {}
     named = findings_by_rank(report.findings)
+    # A rank may appear only in a finding, as one that left no file at all does.
     known = {file.rank for file in report.inputs if file.rank is not None} | {*steps, *peaks, *waits, *named}
     rows = (
         (

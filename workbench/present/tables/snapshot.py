@@ -25,6 +25,7 @@ def stack_list(frame: "pd.DataFrame") -> Table:
 
 def block_list(state: "pd.DataFrame") -> tuple[Table, list[int]]:
     """Return the largest live blocks (`memory.views.live_blocks`), and their addresses."""
+    # `keep="first"` makes the choice among equal sizes the same on every face.
     largest = state.nlargest(BLOCKS, "requested", keep="first")
     columns = (largest[name] for name in ("requested", "address", "category", "label", "frame"))
     rows = [

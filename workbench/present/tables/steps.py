@@ -34,6 +34,7 @@ def stragglers(found: Sequence[Straggler]) -> Table:
 
 def medians(ranks: Sequence[RankSteps]) -> Table:
     """Return the median step of each rank and of its longest phases."""
+    # Sorted by name first, so that phases of equal length keep their order from run to run.
     names = sorted({phase for r in ranks for phase in r.phases})
     shown = sorted(names, key=lambda n: -max(r.phases.get(n, 0.0) for r in ranks))[:PHASES]
     rows = ((r.rank, r.steps, duration(r.median_step_s), *(phase_time(r, name) for name in shown)) for r in ranks)

@@ -97,6 +97,7 @@ def step_numbers(account: RankTrace) -> str:
 
 def bytes_sent(ranks: Sequence[RankTrace]) -> Table:
     """Return what each rank sends to each other in the group with the largest exchange; at most `PEERS` columns."""
+    # One matrix only: jobs have a group for each mesh axis, and the busiest is the one that costs time.
     most = max((e for r in ranks for e in r.exchanges), key=lambda e: sum(e.sent_bytes), default=None)
     members = len(most.sent_bytes[:PEERS]) if most else 0
     peers = most.ranks[:PEERS] if most and most.ranks else [f"member {i}" for i in range(members)]
@@ -245,6 +246,7 @@ def clock_offsets(clocks: Iterable[Clock]) -> Table:
 
 def uncertainty(clock: Clock) -> str:
     """Return how far the true offset of a clock may be from the estimated one."""
+    # Bounds that contradict each other mean that the clock drifted or stepped: no honest interval remains.
     if clock.low_ns is None or clock.high_ns is None or not clock.agrees:
         return duration_ns(None)
     return duration_ns(max(clock.high_ns - clock.offset_ns, clock.offset_ns - clock.low_ns))

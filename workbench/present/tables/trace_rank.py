@@ -75,6 +75,7 @@ def occupancy(rank: "RankTrace") -> Table:
             k.limited_by,
         )
         for k in rank.kernels
+        # Older profilers and CPU traces record neither, and a table of empty cells says nothing.
         if k.occupancy is not None or k.limited_by
     )
     heads = "name | share> | occupancy> | warps per SM> | blocks per SM> | limited by"
@@ -113,6 +114,7 @@ def input_shapes(rank: "RankTrace") -> Table:
     rows = (
         (
             shortened(shape.name, SHORT),
+            # Every dtype carries the same namespace; without it twice as many shapes fit.
             shortened(shape.shapes.replace("c10::", ""), MEDIUM),
             shape.count,
             duration_ns(shape.total_ns),
@@ -250,6 +252,7 @@ def copy_sizes(rank: "RankTrace") -> Table:
     rows = (
         (
             copy.name,
+            # Sizes are grouped by powers of 16, as `CopySize` explains.
             f"{size(copy.at_least)} to {size(16 * copy.at_least)}",
             copy.count,
             duration_ns(copy.total_ns),

@@ -36,6 +36,7 @@ def nanoseconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float,
 
 def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], text: Formatter) -> go.Figure:
     """Return the steps from the total of run a to that of run b: each bar starts where the one above ends."""
+    # The rest is one bar, so that the bars still add up to the total of run b.
     shown, rest = parts[:BARS], sum(change for _, change in parts[BARS:])
     bars = [*shown, *([("everything else", rest)] if rest else [])]
     figure = go.Figure(

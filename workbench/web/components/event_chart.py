@@ -20,6 +20,7 @@ def event_chart(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[
     `blocks` has a column `colour`: the name of what its colour shows; `colours` has a colour for each name.
     """
     rows = lane_rows(blocks)
+    # A name that does not fit is not sent at all: it would only be measured and dropped by the browser.
     room = (window[1] - window[0]) * ROOM
     names = blocks["name"].map(plain).where(blocks["dur_ns"] >= room, "")
     placed = blocks.assign(event=blocks["row"], row=[rows[key] for key in lane_keys(blocks)], text=names)
@@ -50,6 +51,7 @@ def bars(title: str, colour: str, blocks: pd.DataFrame) -> FigurePart:
     return {
         "type": "bar",
         "base": blocks["start_ns"].tolist(),
+        # A bar of length 0 is not drawn, and cannot be clicked.
         "x": blocks["dur_ns"].clip(lower=1).tolist(),
         "y": blocks["row"].tolist(),
         "width": 0.9,  # by default Plotly takes the smallest distance between two bars of one colour

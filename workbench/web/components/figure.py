@@ -71,6 +71,7 @@ def tick_distance(length: float) -> float:
     """Return 1, 2 or 5 times a power of ten, so that at most `MOST_TICKS` ticks fit into a length."""
     if length <= 0:
         return 1.0
+    # 1, 2 and 5 are the steps that people read without counting.
     magnitude: float = 10.0 ** floor(log10(length / MOST_TICKS))
     return next(factor * magnitude for factor in (1, 2, 5, 10) if length / (factor * magnitude) <= MOST_TICKS)
 

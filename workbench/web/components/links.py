@@ -43,6 +43,7 @@ def link(text: str, href: str, *, current: bool = False, fixed: bool = False) ->
 
     The script follows it without loading the page anew and keeps the window of steps, unless the link is `fixed`.
     """
+    # The script recognises links to follow by `data-go`; Dash has no property for it.
     attributes: dict[str, Any] = {"data-go": "fixed" if fixed else "", **({"aria-current": "true"} if current else {})}
     return html.A(clean(text), href=href, className="here" if current else "", **attributes)
 

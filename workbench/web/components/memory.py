@@ -108,6 +108,7 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
     A click on a node leads to the node in its first custom datum: itself, or `up` from the root. Nodes whose path does
     not contain `find` are grey.
     """
+    # Of the roots alone, as each child is part of its parent.
     total = int(frame["bytes"][frame["parent"] < 0].sum())
     paths = [[plain(name) for name in path] for path in frame["path"]]
     colours = [NO_CATEGORY, *(node_colour(name, path, find) for name, path in zip(frame["name"], paths, strict=True))]

@@ -66,6 +66,7 @@ def part_ns(account: RankTrace, title: str) -> int:
 def bar_names(accounts: Sequence[RankTrace]) -> list[str]:
     """Return a different name for each bar: Plotly would draw bars of the same name on top of each other."""
     names = [f"rank {account.rank}" for account in accounts]
+    # Several recorded steps of one rank, then several devices of one process.
     if len({*names}) < len(names):
         names = [f"{name}, step {step_numbers(account)}" for name, account in zip(names, accounts, strict=True)]
     if len({*names}) < len(names):
@@ -107,6 +108,7 @@ def activity(frame: pd.DataFrame) -> go.Figure:
 
 def lateness(frame: pd.DataFrame) -> go.Figure:
     """Return how late each rank arrives at each collective (`traces.views.lateness`)."""
+    # A rank may arrive before the median of the others: early is not late.
     wide = frame.pivot_table(index="rank", columns="which", values="late_ns").clip(lower=0)
     names = frame.drop_duplicates("which").set_index("which")["name"]
     latest = max(float(np.nanmax(wide.to_numpy())), SHORTEST_NS)

@@ -34,6 +34,7 @@ def thinned(table: pd.DataFrame) -> pd.DataFrame:
     if width <= 1:
         return table
     keys = [position // width for position in range(len(table))]
+    # The largest over all columns, so that all lines of a step stay together.
     highest = table.max(axis=1).reset_index(drop=True)
     return table.iloc[highest.groupby(keys).idxmax().to_numpy()]
 

@@ -124,5 +124,6 @@ def series_axis(column: str, lines: "dict[str, pd.Series[float]]") -> FigurePart
 
 def by_step(frame: pd.DataFrame, column: str) -> "pd.Series[float]":
     """Return the highest value over ranks at each step: the step takes as long as its slowest rank."""
+    # `max` over ranks: all wait for the slowest, so its time is the time of the step.
     highest = frame.dropna(subset=column).groupby("step")[column].max()
     return thinned(highest.to_frame())[column]

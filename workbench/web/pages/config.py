@@ -42,6 +42,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 def install(app: Dash, served: ServedRun) -> None:
     """Register the callback of the search field: what is typed goes into the address."""
+    # Without a manifest the page has no search field, and Dash would wait for it.
     if not served.manifest:
         return
 

@@ -46,6 +46,7 @@ def group_section(served: ServedRun, data: HangData, query: Query) -> Elements:
     wanted = query.get("group", data.culprits[0].group if data.culprits else None)
     group = next((g for g in data.groups if g.name == wanted), data.groups[0])
     frame = views.matrix(served.run, group.name, COLLECTIVES, served.options)
+    # Thousands of rows would take the browser seconds, and nearly all of them are equal.
     frame = frame if len(frame) <= SINGLE_RANKS else views.folded(frame)
     names = [(g.name, g.desc or g.name) for g in data.groups]
     title = f"Group {group.name} ({group.desc}), {rank_names(group.ranks)}"

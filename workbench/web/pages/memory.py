@@ -142,6 +142,7 @@ def new_address(query: Query, shown: object, change: Query) -> object:
 
 def zoomed_window(served: ServedRun, device: Device, wanted: Span) -> Window:
     """Return the window of a zoom, which may reach beyond the entries."""
+    # A drag may reach beyond either end of the axis, and a reset is infinite.
     low, high = max(0, int(max(wanted[0], 0))), int(min(wanted[1] + 1, device.entries))
     if low >= high or (low, high) == (0, device.entries):
         return Window()

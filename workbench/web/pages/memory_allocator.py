@@ -48,6 +48,7 @@ def allocator_section(
 
 def page_number(device: Device, at: MemoryQuery, query: Query) -> int:
     """Return the page of entries in the address, else that of the instant; of a search the first."""
+    # Matches are numbered among themselves: the page of the instant says nothing about them.
     current = 0 if at.find else max(at.entry, 0) // ROWS
     return number(query, "page", device.entries // ROWS + 1, current)
 
@@ -66,6 +67,7 @@ def range_chart(ranges: pd.DataFrame, span: tuple[int, int]) -> go.Figure:
     figure = go.Figure(layout=PLAIN)
     for position, stream in enumerate(ranges["stream"].unique()):
         mine = ranges["stream"] == stream
+        # One trace for each stream, as Plotly gives a legend entry to traces, not to bars.
         columns = ["address", "pool", "expandable"]
         figure.add_bar(
             y=[name for name, of_stream in zip(names, mine, strict=True) if of_stream],

@@ -117,6 +117,7 @@ def subtree(tree: pd.DataFrame, node: int) -> tuple[pd.DataFrame, int]:
     parents = dict(zip(tree["node"], tree["parent"], strict=True))
     inside = {node}
     for child, parent in parents.items():
+        # Parents come before their children, so one pass finds the whole subtree.
         if parent in inside:
             inside.add(child)
     kept = tree[tree["node"].isin(inside)].nlargest(NODES, "bytes", keep="first")

@@ -49,6 +49,7 @@ def other_ranks(served: ServedRun, device: Device, span: Entries) -> dict[str, p
     for other in latest(served.rooms.memory.devices)[: RANKS + 1] if served.rooms.memory else ():
         theirs = memory_marks(served, other)
         window = theirs.span_of(steps) if steps else None
+        # This device is drawn in front already; a rank without these steps has nothing to compare.
         if (other.rank, other.device) == (device.rank, device.device) or window is None:
             continue
         frame = views.timeline(served.snapshot(other.path), served.options, other.device, RANK_BUCKETS, window)

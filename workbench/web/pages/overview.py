@@ -32,5 +32,6 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
 
 def shortened(section: Table) -> Table:
     """Return at most `ROWS` rows of a table, so that the page of a job with thousands of ranks opens at once."""
+    # Rows that the table had left out before count as well.
     hidden = max(0, len(section.rows) - ROWS)
     return replace(section, rows=section.rows[:ROWS], left_out=section.left_out + hidden)

@@ -63,6 +63,7 @@ def in_texts(texts: Iterable[object]) -> Iterator[str]:
 def excerpt(path: Path, line: int) -> html.Ol:
     """Return the lines around a line of a file, numbered as in the file."""
     lines = path.read_text(errors="replace").splitlines()
+    # Lines count from 1.
     first = max(1, line - AROUND)
     marked: dict[str, Any] = {"aria-current": "true", "className": "here"}
     rows = [

@@ -103,5 +103,6 @@ def install(app: Dash, served: ServedRun) -> None:
 def steps_between(wanted: Span) -> Span:
     """Return the steps whose numbers lie in a range of the axis, at least the nearest one."""
     first, last = ceil(wanted[0]), floor(wanted[1])
+    # A narrow drag may contain no whole step.
     first = first if first <= last else max(0, round(sum(wanted) / 2))
     return float(first), float(max(first, last) + 1)

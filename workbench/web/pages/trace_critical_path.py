@@ -63,6 +63,7 @@ def path_blocks(served: ServedRun, artefact: Artefact, span: tuple[int, int], wi
         depth=0,
         name=joined["name"].where(joined["name"] != "", joined["kind"]),
         busy_ns=joined["dur_ns"],
+        # Kinds of waiting have no colour of their own: on the path they are idle time.
         colour=["" if kind == "host" else kind if kind in EVENT_KINDS else "idle" for kind in joined["kind"]],
     )
 

@@ -123,6 +123,7 @@ def all_ranks(served: ServedRun, file: int, span: Nanoseconds | None) -> Element
     shift = clock_shift(served, file)
     common = (span[0] + shift, span[1] + shift) if span else None
     late = views.lateness(served.traces, served.options, COLLECTIVES)
+    # Lateness was computed over the whole recording; only collectives in the window are shown.
     if common:
         late = late[(late["start_ns"] < common[1]) & (late["end_ns"] > common[0])]
     figure = activity(views.ranks_timeline(served.traces, served.options, common))
