@@ -20,21 +20,21 @@ from workbench.tui.panes.hang import HangPane
 from workbench.tui.panes.memory import MemoryPane
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
-from workbench.tui.widgets.charts.device_memory import Held
+from workbench.tui.widgets.charts.device_memory import DeviceMemoryChart
 from workbench.tui.widgets.charts.gantt import Gantt
-from workbench.tui.widgets.key_bindings import CURSOR, FOUND
-from workbench.tui.widgets.view_switcher import TURNS
+from workbench.tui.widgets.key_bindings import CURSOR_KEYS, SEARCH_KEYS
+from workbench.tui.widgets.view_switcher import VIEW_KEYS
 from workbench.watch.app import WatchApp
 
 KEYS: dict[str, list[Any]] = {
     "Everywhere": WorkbenchApp.BINDINGS,
-    "Lists, tables and trees": [*CURSOR, *FOUND],
-    "What is read beside a picture": TURNS,
+    "Lists, tables and trees": [*CURSOR_KEYS, *SEARCH_KEYS],
+    "Views below a chart": VIEW_KEYS,
     "Memory": MemoryPane.BINDINGS,
     "Hang": HangPane.BINDINGS,
     "Trace": TracePane.BINDINGS,
     "Events of a trace": Gantt.BINDINGS,
-    "Memory of a trace": Held.BINDINGS,
+    "Memory of a trace": DeviceMemoryChart.BINDINGS,
     "Steps": StepsPane.BINDINGS,
     "workbench watch": WatchApp.BINDINGS,
 }

@@ -13,9 +13,9 @@ import pytest
 from textual.widgets import TabbedContent
 
 from terminal import app_on, settle, shown
-from workbench.tui.panes.memory_evidence import Evidence
+from workbench.tui.panes.memory_views import MemoryViews
 from workbench.tui.widgets.charts.gantt import Gantt
-from workbench.tui.widgets.charts.memory_timeline import Area
+from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
 from workbench.tui.widgets.key_line import KeyLine
 
 ROOT = Path(__file__).parents[2]
@@ -29,14 +29,14 @@ async def test_a_click_does_what_a_key_does(fixtures):
         await pilot.click("#--content-tab-memory")
         await settle(app, pilot)
         assert app.query_one(TabbedContent).active == "memory"
-        area = app.query_one(Area)
-        await pilot.click(Area, offset=(11, 5))
+        area = app.query_one(MemoryTimeline)
+        await pilot.click(MemoryTimeline, offset=(11, 5))
         await settle(app, pilot)
         assert area.cursor == 10 // area.wide
         line = str(app.query_one(KeyLine).render())
         await pilot.click(KeyLine, offset=(line.index("Next reading"), 0))
         await settle(app, pilot)
-        assert app.query_one(Evidence).reading == "tree"
+        assert app.query_one(MemoryViews).view == "tree"
 
 
 async def test_the_wheel_scrolls_what_is_under_it(fixtures):
@@ -112,7 +112,7 @@ def test_q_gives_up_what_is_still_being_read(large, tmp_path):
     subprocess.run([*tmux, "-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", command],
                    env=environment, check=True)  # fmt: skip
     try:
-        seen = until(lambda: "gives up" in screen(tmux), 120)
+        seen = until(lambda: "q: quit" in screen(tmux), 120)
         assert seen
         subprocess.run([*tmux, "send-keys", "q"], check=True)
         assert until(lambda: not alive(large), 120)

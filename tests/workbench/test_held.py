@@ -8,8 +8,8 @@ from dashboard import shows, zoom
 
 from analyzers.run import discover
 from terminal import app_on, press
-from workbench.tui.panes.trace import Looked
-from workbench.tui.widgets.charts.device_memory import Held
+from workbench.tui.panes.trace import TraceViews
+from workbench.tui.widgets.charts.device_memory import DeviceMemoryChart
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "traces" / "allocating" / "rank0_trace.json.gz"
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -19,7 +19,7 @@ async def test_the_keys_look_closer_at_the_peak():
     app = app_on(RECORDED, "trace")
     async with app.run_test(size=(100, 36)) as pilot:
         text = await press(app, pilot, "", "V", "V")
-        held, [memory] = app.query_one(Held), app.report.data.ranks[0].device_memory
+        held, [memory] = app.query_one(DeviceMemoryChart), app.report.data.ranks[0].device_memory
         assert "memory over time of rank 0" in text
         assert "cpu, " in text
         assert "297.3 KiB allocated   ▼ 297.3 KiB" in text
@@ -65,7 +65,7 @@ async def test_a_trace_without_allocations_has_no_such_reading():
     app = app_on(FIXTURES / "straggler_data_2ranks", "trace")
     async with app.run_test(size=(100, 36)) as pilot:
         await press(app, pilot, "")
-        assert "held" not in app.query_one(Looked).titles
+        assert "held" not in app.query_one(TraceViews).titles
 
 
 def test_the_dashboard_draws_it_below_the_events(serving, page_of, tmp_path):

@@ -66,4 +66,4 @@ async def test_enter_on_a_rank_shows_what_names_it(fixtures):
         await pilot.press("down", "enter")
         await settle(app, pilot)
         assert app.query_one(TabbedContent).active == "trace"
-        assert "came last" in words(app)
+        assert "arrived last" in words(app)

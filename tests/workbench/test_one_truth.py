@@ -21,7 +21,7 @@ from workbench.ask import ask, room_for
 from workbench.options import Format
 from workbench.present import render
 from workbench.present.sections import sections
-from workbench.tui.panes.home import title, told
+from workbench.tui.panes.home import finding_line, whole_finding
 from workbench.web.pages import memory_timeline
 from workbench.web.query import memory_query
 from workbench.web.served_run import served_run
@@ -84,7 +84,7 @@ async def test_the_terminal_app_tells_every_finding(asked):
         shown = app.report.findings
         assert [f.id for f in shown] == [f.id for f in report.findings]
         for finding in shown:
-            drawn = words(f"{title(finding).plain} {told(finding).plain}")
+            drawn = words(f"{finding_line(finding).plain} {whole_finding(finding).plain}")
             for part in parts(finding):
                 assert part in drawn
 
@@ -131,7 +131,9 @@ async def test_the_failed_instant_has_one_number(oom):
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(app, pilot)
         beside = str(app.query_one("#categories", Static).render())
-    assert beside.startswith(f"entry {entry}   {amount} allocated\n✗ asked for {size(failed.oom.requested_bytes)} more")
+    assert beside.startswith(
+        f"entry {entry}   {amount} allocated\n✗ an allocation of {size(failed.oom.requested_bytes)} failed"
+    )
     drawn = memory_timeline.chart(served_run(oom, "memory", Options()), failed, memory_query({}, failed), None)
     assert drawn["layout"]["shapes"][0]["x0"] == entry
     assert sum(layer["y"][layer["x"].index(entry)] for layer in drawn["data"]) == held

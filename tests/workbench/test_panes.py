@@ -14,14 +14,14 @@ from analyzers.store import Options
 from terminal import app_on, press, shown
 from workbench.source_files import find_source, source_files_by_name
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.panes.memory_evidence import Evidence
+from workbench.tui.panes.memory_views import MemoryViews
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
 from workbench.tui.source_screen import SourceScreen
 from workbench.tui.subject import ComparisonSubject
 from workbench.tui.widgets.charts.gantt import Gantt
-from workbench.tui.widgets.charts.step_charts import LossLine, PhaseStack
-from workbench.tui.widgets.row_list import Rows
+from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
+from workbench.tui.widgets.row_list import RowList
 from workbench.tui.widgets.tables import Grid
 from workbench.tui.widgets.trees.stack_tree import StackTree
 
@@ -51,18 +51,18 @@ async def test_the_steps_of_a_straggler_come_first(fixtures):
         late = app.report.data.stragglers[0].rank
         assert f"rank {late} (" in text
         assert "late by" in text
-        stack = app.query_one(PhaseStack)
+        stack = app.query_one(PhaseChart)
         assert set(stack.names) >= {"fwd", "bwd", "optim"}
         text = await press(app, pilot, "v")
-        assert app.query_one(Rows).row_count == 4
-        assert "▁" in app.query_one(Rows).render_line(1).text
+        assert app.query_one(RowList).row_count == 4
+        assert "▁" in app.query_one(RowList).render_line(1).text
 
 
 async def test_the_loss_line_marks_where_it_breaks(fixtures):
     app = app_on(fixtures / "nan_2ranks", "steps")
     async with app.run_test(size=(100, 36)) as pilot:
         await press(app, pilot, "", "v", "v")
-        loss = app.query_one(LossLine)
+        loss = app.query_one(LossChart)
         first = app.report.data.first_nonfinite_step
         assert [loss.instants["step"].iloc[row] for row in loss.signs()] == list(range(first, 11))
 
@@ -98,10 +98,10 @@ async def test_the_life_of_a_block_and_what_changed(fixtures):
     async with app.run_test(size=(120, 40)) as pilot:
         await press(app, pilot, "", "v", "v", "v")
         listed = app.query_one("#list", Grid)
-        address = listed.chosen().split("\t")[1]
+        address = listed.text_at_cursor().split("\t")[1]
         listed.focus()
-        assert f"life of address {address}" in await press(app, pilot, "enter")
-        assert address in app.query_one("#life", Grid).chosen()
+        assert f"history of address {address}" in await press(app, pilot, "enter")
+        assert address in app.query_one("#life", Grid).text_at_cursor()
         app.query_one("#area").focus()
         text = await press(app, pilot, "h", "h", "space", "l", "l", "d")
         assert "what changed since the mark" in text
@@ -111,13 +111,13 @@ async def test_the_life_of_a_block_and_what_changed(fixtures):
         text = await press(app, pilot, "b")
         assert "allocated by phase" in text
         assert "forward" in text
-        assert "what the allocator did" in await press(app, pilot, "v")
-        entry = str(app.query_one(Evidence)._instant.entry)
+        assert "allocator events" in await press(app, pilot, "v")
+        entry = str(app.query_one(MemoryViews)._instant.entry)
         listed = [line.split("\t") for line in app.query_one("#entries", Grid).lines]
         assert entry in [one[0].strip() for one in listed]
         assert {one[1].strip() for one in listed} <= {"alloc", "free_completed", "free_requested", "oom"}
         text = await press(app, pilot, "v")
-        assert "reserved ranges, the largest first" in text
+        assert "reserved ranges over time" in text
         assert "MiB      0 0.0   █" in text
 
 
@@ -126,10 +126,10 @@ async def test_two_runs_side_by_side(fixtures):
     app = WorkbenchApp(ComparisonSubject(*runs, Options()))
     async with app.run_test(size=(120, 40)) as pilot:
         text = await press(app, pilot, "")
-        assert "what was measured" in text
+        assert "measures of both runs" in text
         assert "step time" in text
         await press(app, pilot, "v", "v")
-        assert [app.query_one("#losses", Rows).render_line(y).text[0] for y in (1, 2)] == ["a", "b"]
+        assert [app.query_one("#losses", RowList).render_line(y).text[0] for y in (1, 2)] == ["a", "b"]
         await press(app, pilot, "v")
         assert "faults.name\thealthy\tleak" in app.query_one("#settings", Grid).lines
 
@@ -144,7 +144,7 @@ async def test_search_source_and_copy(fixtures, monkeypatch):
         assert json.loads(copied[0])["id"] == app.report.findings[0].id
         await press(app, pilot, "6", "slash", *"timeout", "enter")
         settings = app.query_one("#settings", Grid)
-        assert "timeout" in settings.chosen()
+        assert "timeout" in settings.text_at_cursor()
         first = settings.cursor_row
         await press(app, pilot, "n")
         assert settings.cursor_row > first

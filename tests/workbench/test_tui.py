@@ -6,17 +6,17 @@ import re
 import pytest
 from textual.widgets import Static, TabbedContent
 
+from analyzers import words as units
 from analyzers.store import Options
 from terminal import app_on, settle, shown
-from workbench.present import units
 from workbench.tui.app import WorkbenchApp, open_app
-from workbench.tui.panes.memory_evidence import Evidence
+from workbench.tui.panes.memory_views import MemoryViews
 from workbench.tui.subject import RunSubject
-from workbench.tui.view_tabs import Views
-from workbench.tui.widgets.charts.block_map import FREE, LABEL, BlockMap
-from workbench.tui.widgets.charts.collective_matrix import Matrix
-from workbench.tui.widgets.charts.memory_timeline import Area
-from workbench.tui.widgets.trees.memory_tree import Holders
+from workbench.tui.view_tabs import ViewTabs
+from workbench.tui.widgets.charts.block_map import FREE, LABEL_WIDTH, BlockMap
+from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix
+from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
+from workbench.tui.widgets.trees.memory_tree import MemoryTree
 
 SIZES = [(80, 24), (200, 50)]
 
@@ -40,7 +40,7 @@ async def test_the_timeline_marks_the_failure(oom, size):
         await settle(app, pilot)
         await pilot.press("2")
         await settle(app, pilot)
-        area = app.query_one(Area)
+        area = app.query_one(MemoryTimeline)
         marks = area.render_line(0).text
         assert "✗" in marks
         assert any(ink in area.render_line(area.size.height - 2).text for ink in "▁▂▃▄▅▆▇█")
@@ -53,7 +53,7 @@ async def test_the_cursor_moves_and_the_window_zooms(oom):
         await settle(app, pilot)
         await pilot.press("2")
         await settle(app, pilot)
-        area = app.query_one(Area)
+        area = app.query_one(MemoryTimeline)
         before, whole = area.cursor, area.render_line(area.size.height - 1).text
         await pilot.press("left", "left")
         assert area.cursor == before - 2
@@ -86,7 +86,7 @@ async def test_the_matrix_has_a_hole_where_the_culprit_is_missing(stuck, size):
     async with app.run_test(size=size) as pilot:
         await settle(app, pilot)
         assert app.query_one(TabbedContent).active == "hang"
-        matrix = app.query_one(Matrix)
+        matrix = app.query_one(CollectiveMatrix)
         rows = [matrix.render_line(y).text for y in range(matrix.size.height)]
         assert "·" in next(row for row in rows if row.startswith("0"))
         assert "✗" in next(row for row in rows if row.startswith("1"))
@@ -112,7 +112,7 @@ async def test_a_run_that_cannot_be_read_is_told(tmp_path):
         text = shown(app)
         assert "error:" in text
         assert "hint:" in text
-        assert not app.query(Views)
+        assert not app.query(ViewTabs)
 
 
 async def test_hostile_text_is_shown_as_text(tmp_path):
@@ -130,7 +130,7 @@ async def test_hostile_text_is_shown_as_text(tmp_path):
         await settle(app, pilot)
         await pilot.press("1")
         await pilot.pause()
-        assert app.query(Views)
+        assert app.query(ViewTabs)
 
 
 async def evidence(app, pilot, *keys):
@@ -149,9 +149,9 @@ async def test_the_tree_adds_up_to_what_is_alive_at_the_cursor(oom, size):
     async with app.run_test(size=size) as pilot:
         text = await evidence(app, pilot, "v")
         assert "tree by module after entry" in text
-        area = app.query_one(Area)
+        area = app.query_one(MemoryTimeline)
         alive = int(area.instants["allocated"].iloc[area.cursor])
-        assert f"{units.size(alive)} alive" in text
+        assert f"{units.size(alive)} allocated" in text
         assert "layers" in text
         assert "tree by line" in await evidence(app, pilot, "b")
 
@@ -160,7 +160,7 @@ async def test_search_opens_the_tree_down_to_the_match(oom):
     app = app_on(oom)
     async with app.run_test(size=(120, 40)) as pilot:
         await evidence(app, pilot, "v", "slash", *"wq", "enter")
-        holders = app.query_one(Holders)
+        holders = app.query_one(MemoryTree)
         assert "wq" in str(holders.cursor_node.label)
         first = holders.cursor_node
         await pilot.press("n")
@@ -193,11 +193,11 @@ async def test_focus_gives_the_evidence_the_whole_height(oom):
     app = app_on(oom)
     async with app.run_test(size=(80, 24)) as pilot:
         await evidence(app, pilot, "v")
-        before = app.query_one(Holders).size.height
+        before = app.query_one(MemoryTree).size.height
         await evidence(app, pilot, "f")
-        assert app.query_one(Holders).size.height > before
+        assert app.query_one(MemoryTree).size.height > before
         await evidence(app, pilot, "escape")
-        assert app.query_one(Holders).size.height == before
+        assert app.query_one(MemoryTree).size.height == before
 
 
 def test_what_is_loaded_is_never_looked_through_for_garbage(oom, monkeypatch):
@@ -219,13 +219,13 @@ async def test_a_click_on_a_block_tells_its_life(oom):
         await settle(app, pilot)
         await pilot.press("2")
         await settle(app, pilot)
-        evidence = app.query_one(Evidence)
+        evidence = app.query_one(MemoryViews)
         await evidence.turn_to("blocks")
         await settle(app, pilot)
-        cells = app.query_one(BlockMap).render_line(0).text[LABEL:]
+        cells = app.query_one(BlockMap).render_line(0).text[LABEL_WIDTH:]
         at = next(place for place, letter in enumerate(cells) if letter not in FREE)
-        await pilot.click(BlockMap, offset=(LABEL + at, 0))
+        await pilot.click(BlockMap, offset=(LABEL_WIDTH + at, 0))
         await settle(app, pilot)
-        assert evidence.reading == "life"
-        assert re.search("life of address 0x[0-9a-f]+", evidence.title())
+        assert evidence.view == "life"
+        assert re.search("history of address 0x[0-9a-f]+", evidence.title())
         assert evidence.shown.row_count > 0

@@ -13,7 +13,7 @@ from analyzers.steps.live import JobState, RankState, StalledRanks
 from terminal import until
 from workbench.commands.watch import watch
 from workbench.present.sparkline import spark
-from workbench.tui.widgets.row_list import Rows
+from workbench.tui.widgets.row_list import RowList
 from workbench.watch.app import WatchApp
 from workbench.watch.status_text import status_text
 from workbench.watch.watched_job import WatchedJob
@@ -67,7 +67,7 @@ async def test_the_app_tells_verdict_and_ranks(stuck, size):
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.job is not None and app.job.report is not None)
         assert "✗ failed  step 5/10" in shown(app)
-        ranks = app.query_one(Rows)
+        ranks = app.query_one(RowList)
         assert "gone" in ranks.render_line(1).text
         assert ranks.render_line(1).text.startswith("    1 ")
         await pilot.press("s")

@@ -1,9 +1,9 @@
-"""The terminal app: the answer first, the evidence one key away."""
+"""The terminal app: the verdict first, its evidence one key away."""
 
 import gc
 import time
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
 from textual import work
@@ -16,31 +16,34 @@ from textual.widgets import DataTable, Header, Input, LoadingIndicator, Static, 
 
 from analyzers.errors import WorkbenchError
 from analyzers.report import Report
-from analyzers.words import size
+from analyzers.words import quantity, size, waiting_time
 from workbench.console import clean
 from workbench.source_files import find_source
 from workbench.tui.command_palette import commands
 from workbench.tui.dashboard_process import Dashboard
-from workbench.tui.panes.home import Looked
-from workbench.tui.reader_processes import end_children
+from workbench.tui.panes.home import EvidenceWanted
+from workbench.tui.protocols import HasCursorText, PreparesSearch, ShowsEvidence
+from workbench.tui.reader_processes import end_reader_processes
 from workbench.tui.source_screen import SourceScreen
 from workbench.tui.subject import Subject
-from workbench.tui.view_tabs import Views
+from workbench.tui.view_tabs import ViewTabs
 from workbench.tui.widgets.charts.cursor_breakdown import WIDE
 from workbench.tui.widgets.key_line import KeyLine
-from workbench.tui.widgets.view_switcher import Readings
+from workbench.tui.widgets.view_switcher import ViewSwitcher
+
+SEARCH_HELP = "enter: go to the first match   n N: next, previous match   esc: close"
 
 
 class Answered(Message):
-    """The analyzers are done."""
+    """The analyzers have answered."""
 
-    def __init__(self, report: Report[Any]) -> None:
+    def __init__(self, report: Report[object]) -> None:
         super().__init__()
         self.report = report
 
 
 class Failed(Message):
-    """They could not answer."""
+    """The analyzers could not answer."""
 
     def __init__(self, error: WorkbenchError) -> None:
         super().__init__()
@@ -48,12 +51,12 @@ class Failed(Message):
 
 
 class WorkbenchApp(App[None]):
-    """Shows a case. What several views share is here: search, source, copying, the dashboard."""
+    """Shows a subject; what all views share is here: search, source files, copying, the dashboard."""
 
     TITLE = "workbench"
     CSS_PATH = "workbench.tcss"
+    # Nothing: the search would take the keys while it is the only widget that can be focused.
     AUTO_FOCUS = ""
-    """Nothing: the search, else, would take the keys as long as nothing but it is there."""
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012  # Textual types it as of the instance
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(i), f"view({i})", f"View {i}", id=f"view.{i}", show=False) for i in range(1, 7)),
@@ -68,38 +71,43 @@ class WorkbenchApp(App[None]):
         Binding("q", "quit", "Quit", id="quit"),
     ]
 
-    def __init__(self, case: Subject) -> None:
+    def __init__(self, subject: Subject) -> None:
         super().__init__()
-        self._case = case
+        self._subject = subject
         self._began = time.monotonic()
         self._dashboard: Dashboard | None = None
-        self.report: Report[Any] | None = None
-        self.sub_title = clean(" and ".join(str(run.root) for run in case.runs))
+        self.report: Report[object] | None = None
+        self.sub_title = clean(" and ".join(str(run.root) for run in subject.runs))
 
     def compose(self) -> ComposeResult:
         yield Header()
         with Vertical(id="loading"):
             yield Static(id="loading-text")
             yield LoadingIndicator()
-        yield Input(id="search", placeholder="enter: go there   n N: next, previous   esc: back", classes="hidden")
+        yield Input(
+            id="search",
+            placeholder="enter: go to the first match   n N: next, previous match   esc: close",
+            classes="hidden",
+        )
         yield KeyLine()
 
     def on_mount(self) -> None:
-        self._tell_progress()
-        self._clock = self.set_interval(0.5, self._tell_progress)
+        self._show_progress()
+        self._clock = self.set_interval(0.5, self._show_progress)
         self._ask()
 
-    def _tell_progress(self) -> None:
-        files = [artefact for run in self._case.runs for artefact in run.artefacts]
+    def _show_progress(self) -> None:
+        files = [artefact for run in self._subject.runs for artefact in run.artefacts]
         waited = time.monotonic() - self._began
-        told = f"reading {len(files)} files, {size(sum(a.bytes for a in files))}   {waited:.0f} s   q gives up"
-        self.query_one("#loading-text", Static).update(Text(told))
+        total = size(sum(artefact.bytes for artefact in files))
+        text = f"reading {quantity(len(files), 'file')}, {total}   {waiting_time(waited)}   q: quit"
+        self.query_one("#loading-text", Static).update(Text(text))
 
     @work(thread=True, exclusive=True)
     def _ask(self) -> None:
-        """Reading happens in child processes, so this thread mostly waits."""
+        """Ask in a thread, which mostly waits: child processes read the files."""
         try:
-            self.post_message(Answered(self._case.ask()))
+            self.post_message(Answered(self._subject.ask()))
         except WorkbenchError as error:
             self.post_message(Failed(error))
 
@@ -107,53 +115,50 @@ class WorkbenchApp(App[None]):
         self.report = message.report
         self._clock.stop()
         await self.query_one("#loading").remove()
-        panes = self._case.panes(message.report)
-        views = Views(self._case.views, panes, self._case.wanted if self._case.wanted in panes else "home")
-        await self.mount(views, before=self.query_one("#search"))
+        panes = self._subject.panes(message.report)
+        first = self._subject.first_view if self._subject.first_view in panes else "home"
+        await self.mount(ViewTabs(self._subject.views, panes, first), before=self.query_one("#search"))
 
     def on_failed(self, message: Failed) -> None:
-        text = f"error: {clean(message.error.message)}\nhint: {clean(message.error.hint)}\n\nq quits"
+        text = f"error: {clean(message.error.message)}\nhint: {clean(message.error.hint)}\n\nq: quit"
         self.query_one(LoadingIndicator).remove()
         self._clock.stop()
         self.query_one("#loading-text", Static).update(Text(text))
 
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        in_sight = [w for views in self.query(Views) for w in views.in_sight if isinstance(w, Readings)]
-        yield from commands(self, self._case.views, in_sight)
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        widgets = (widget for tabs in self.query(ViewTabs) for widget in tabs.shown_widgets)
+        shown = [widget for widget in widgets if isinstance(widget, ViewSwitcher)]
+        yield from commands(self, self._subject.views, shown)
         yield from super().get_system_commands(screen)
 
     async def action_view(self, number: int) -> None:
-        for views in self.query(Views):
-            if number <= len(self._case.views):
-                await views.turn_to(self._case.views[number - 1])
+        for tabs in self.query(ViewTabs):
+            if number <= len(self._subject.views):
+                await tabs.turn_to(self._subject.views[number - 1])
 
-    async def on_looked(self, message: Looked) -> None:
+    async def on_evidence_wanted(self, message: EvidenceWanted) -> None:
         """Turn to the evidence of a finding."""
-        views = self.query_one(Views)
-        await views.turn_to(message.at.room)
-        if hasattr(views.pane, "look"):
-            await views.pane.look(message.at)
+        tabs = self.query_one(ViewTabs)
+        await tabs.turn_to(message.link.room)
+        if isinstance(tabs.pane, ShowsEvidence):
+            await tabs.pane.show_evidence(message.link)
 
     async def action_search(self) -> None:
-        """Ask for a text to find in what is in sight."""
-        for views in self.query(Views):
-            if hasattr(views.pane, "before_search"):
-                await views.pane.before_search()
-            asked = self.query_one("#search", Input)
-            asked.remove_class("hidden")
-            asked.focus()
+        """Ask for a text to find in the view that is shown."""
+        for tabs in self.query(ViewTabs):
+            if isinstance(tabs.pane, PreparesSearch):
+                await tabs.pane.before_search()
+            field = self.query_one("#search", Input)
+            field.remove_class("hidden")
+            field.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self._close_search()
-        target = self.query_one(Views).searchable()
-        if target is None:
-            self.notify("nothing here can be searched", markup=False)
-            return
-        target.focus()
-        target.search(event.value)
+        if not self.query_one(ViewTabs).search(event.value):
+            self.notify("this view cannot be searched", markup=False)
 
     def action_leave(self) -> None:
-        """Close the search, else show again what the evidence has taken the room of."""
+        """Close the search, else show the chart again that was hidden to make room."""
         if self.query_one("#search", Input).has_class("hidden"):
             self.query(".top").remove_class("hidden")
             return
@@ -161,73 +166,68 @@ class WorkbenchApp(App[None]):
 
     def _close_search(self) -> None:
         self.query_one("#search", Input).add_class("hidden")
-        self.query_one(Views).give_keys()
+        self.query_one(ViewTabs).give_keys()
 
     def action_focus_evidence(self) -> None:
-        """Give what is below the picture its room, or take it back."""
-        for views in self.query(Views):
-            views.pane.query(".top").toggle_class("hidden")
+        """Give the view below the chart all the room, or show the chart again."""
+        for tabs in self.query(ViewTabs):
+            tabs.pane.query(".top").toggle_class("hidden")
 
-    def chosen(self) -> str:
-        """What the cursor is on, as text."""
+    def cursor_text(self) -> str:
+        """Return the text under the cursor of the focused widget, or of one around it; empty without any."""
         focused = self.screen.focused
-        around = focused.ancestors_with_self if focused is not None else []
-        return next((str(found) for node in around if (found := chosen_in(node))), "")
+        nodes = focused.ancestors_with_self if focused is not None else []
+        texts = (node.text_at_cursor() for node in nodes if isinstance(node, HasCursorText))
+        return next(filter(None, texts), "")
 
     def action_source(self) -> None:
-        """Show the file that the cursor's line names."""
-        place = find_source(self.chosen())
-        if place is None:
-            self.notify("no file of this machine is named here", markup=False)
+        """Show the file that the text under the cursor names."""
+        source = find_source(self.cursor_text())
+        if source is None:
+            self.notify("no source file under the cursor is on this machine", markup=False)
             return
-        self.push_screen(SourceScreen(*place))
+        self.push_screen(SourceScreen(*source))
 
     def on_data_table_row_selected(self, _event: DataTable.RowSelected) -> None:
-        self._source_if_there()
+        self._open_source()
 
     def on_tree_node_selected(self, event: Tree.NodeSelected[int]) -> None:
         if not event.node.allow_expand:
-            self._source_if_there()
+            self._open_source()
 
-    def _source_if_there(self) -> None:
-        if place := find_source(self.chosen()):
-            self.push_screen(SourceScreen(*place))
+    def _open_source(self) -> None:
+        """Show the file that the text under the cursor names, if it names one."""
+        if source := find_source(self.cursor_text()):
+            self.push_screen(SourceScreen(*source))
 
     def action_copy(self) -> None:
-        """Copy what the cursor is on, else the command that shows the same."""
-        text = self.chosen() or self._case.command
+        """Copy the text under the cursor, else the command that shows the same."""
+        text = self.cursor_text() or self._subject.command
         self.copy_to_clipboard(text)
         self.notify(f"copied: {clean(text)[:200]}", markup=False)
 
     def action_web(self) -> None:
-        """Open the same in a browser, or say where it can be opened."""
-        self._dashboard = self._dashboard or Dashboard(self._case.runs[0].root)
+        """Open the run in a browser, or say at which address it can be opened."""
+        self._dashboard = self._dashboard or Dashboard(self._subject.runs[0].root)
         self._announce(self._dashboard)
 
     @work(thread=True, exclusive=True, group="web")
     def _announce(self, dashboard: Dashboard) -> None:
-        told = dashboard.open()
-        self.call_from_thread(self.notify, told, timeout=20, markup=False)
+        message = dashboard.open()
+        self.call_from_thread(self.notify, message, timeout=20, markup=False)
 
     async def action_quit(self) -> None:
-        """Leave; what is still being read is given up."""
+        """Quit, and stop the processes that are still reading."""
         if self._dashboard is not None:
             self._dashboard.close()
         if self.report is None:
-            end_children()
+            end_reader_processes()
         self.exit()
 
 
-def open_app(case: Subject) -> None:
-    """Show a case until its reader leaves.
-
-    What is loaded by now stays loaded. To look through it for garbage, as Python does now and then, would hold up a key
-    for a tenth of a second.
-    """
+def open_app(subject: Subject) -> None:
+    """Show a subject until the user quits."""
+    # What is loaded by now stays loaded. Python would look through it for garbage now and then, and a key that is
+    # pressed meanwhile would wait for a tenth of a second.
     gc.freeze()
-    WorkbenchApp(case).run()
-
-
-def chosen_in(node: Any) -> str:
-    """What the cursor of a widget is on; empty where it has none."""
-    return str(node.chosen()) if hasattr(node, "chosen") else ""
+    WorkbenchApp(subject).run()

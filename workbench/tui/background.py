@@ -1,4 +1,4 @@
-"""Questions to the analyzers, off the event loop."""
+"""Ask the analyzers off the event loop, so that the screen never freezes."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,12 +11,14 @@ from analyzers.errors import WorkbenchError
 Answer = TypeVar("Answer")
 
 
-def ask_aside(widget: Widget, group: str, question: Callable[[], Answer], show: Callable[[Answer], None]) -> None:
-    """Run `question` in a thread and give its answer to `show` on the event loop, unless a newer question of the
-    `group` came in the meantime.
+def ask_in_background(
+    widget: Widget, group: str, question: Callable[[], Answer], show: Callable[[Answer], None]
+) -> None:
+    """Run `question` in a thread, and give its answer to `show` on the event loop.
 
-    The question must be made of plain values: whoever looks at a widget's size or place may lay out the screen, which
-    in a thread runs beside the loop's own layout and without an app.
+    The answer is dropped if a newer question of the `group` has come in the meantime. The question must be made of
+    plain values: looking at a widget's size or position may lay out the screen, which in a thread would run beside the
+    event loop's own layout and without an app.
     """
     app = widget.app
 

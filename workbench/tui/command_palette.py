@@ -1,29 +1,28 @@
-"""What the command palette finds beside Textual's own commands: views and readings by their names."""
+"""The commands that the palette offers beside Textual's own: tabs and views by their names, and the single keys."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from textual.app import App, SystemCommand
 
-from workbench.tui.widgets.view_switcher import Readings
+from workbench.tui.widgets.view_switcher import ViewSwitcher
 
-
-def commands(app: App[Any], names: Sequence[str], in_sight: Sequence[Readings]) -> Iterator[SystemCommand]:
-    """The views called `names`, each reading of what is in sight, and what the single letters do."""
-    for number, name in enumerate(names, 1):
-        yield SystemCommand(f"View {name}", f"key {number}", partial(app.run_action, f"view({number})"))
-    for readings in in_sight:
-        for reading, title in readings.titles.items():
-            yield SystemCommand(f"Show {title}", "key v passes it", partial(readings.turn_to, reading))
-    for title, key, action in LETTERS:
-        yield SystemCommand(title, f"key {key}", partial(app.run_action, action))
-
-
-LETTERS = (
-    ("Search what is in sight", "/", "search"),
-    ("Focus on what is below the chart", "f", "focus_evidence"),
-    ("Source of the line under the cursor", "o", "source"),
-    ("Copy what the cursor is on", "y", "copy"),
+KEYS = (
+    ("Search the view that is shown", "/", "search"),
+    ("Give the view below the chart all the room", "f", "focus_evidence"),
+    ("Open the source of the line under the cursor", "o", "source"),
+    ("Copy the text under the cursor", "y", "copy"),
     ("Open in the browser", "w", "web"),
 )
+"""(title, key, action) of what the single keys do."""
+
+
+def commands(app: App[None], tabs: Sequence[str], shown: Sequence[ViewSwitcher]) -> Iterator[SystemCommand]:
+    """Yield a command for each tab, each view of the switchers that are shown, and each single key."""
+    for number, name in enumerate(tabs, 1):
+        yield SystemCommand(f"View {name}", f"key {number}", partial(app.run_action, f"view({number})"))
+    for switcher in shown:
+        for view, title in switcher.titles.items():
+            yield SystemCommand(f"Show {title}", "key v turns to it", partial(switcher.turn_to, view))
+    for title, key, action in KEYS:
+        yield SystemCommand(title, f"key {key}", partial(app.run_action, action))

@@ -1,4 +1,4 @@
-"""The dashboard of the run that the terminal app shows, in a process of its own."""
+"""Serve the dashboard of the run that the terminal app shows, from a process of its own."""
 
 import os
 import re
@@ -11,8 +11,8 @@ from typing import IO
 from workbench.python_path import command, environment
 
 ADDRESS = re.compile(r"https?://\S+(?=\s)")
-LOOKED_S = 0.1
-MOST_BYTES = 1 << 16
+POLL_S = 0.1
+OUTPUT_BYTES = 1 << 16
 
 
 class Dashboard:
@@ -21,37 +21,37 @@ class Dashboard:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._process: subprocess.Popen[bytes] | None = None
-        self._told = ""
+        self._message = ""
 
     def open(self) -> str:
-        """Start serving, and a browser if there is one; where the page is, in a sentence."""
+        """Start serving, open a browser if there is one, and return a sentence that says where the page is."""
         if self._process is None or self._process.poll() is not None:
-            self._told = self._start()
-        return self._told
+            self._message = self._start()
+        return self._message
 
     def close(self) -> None:
-        """Serve no longer."""
+        """Stop serving."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
 
     def _start(self) -> str:
-        # A file and not a pipe: nobody reads on once the address is known, and a full pipe would halt the server.
-        with tempfile.TemporaryFile() as told:
+        # A file and not a pipe: nobody reads it once the address is known, and a full pipe would stop the server.
+        with tempfile.TemporaryFile() as output:
             self._process = subprocess.Popen(
                 command("workbench", "serve", str(self._path), "--port", "0", "--open"),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=told,
+                stderr=output,
                 env=environment(),
             )
             while self._process.poll() is None:
-                if found := ADDRESS.search(text_of(told)):
-                    return f"the dashboard is at {found[0]} until you leave"
-                time.sleep(LOOKED_S)
-            return f"no dashboard: {text_of(told).strip()}"
+                if address := ADDRESS.search(text_of(output)):
+                    return f"the dashboard is at {address[0]} until you quit"
+                time.sleep(POLL_S)
+            return f"the dashboard did not start: {text_of(output).strip()}"
 
 
 def text_of(file: IO[bytes]) -> str:
-    """All that has been written; the place where its writer stands stays what it is."""
-    return os.pread(file.fileno(), MOST_BYTES, 0).decode(errors="replace")
+    """Return all that has been written, without moving the position at which its writer goes on."""
+    return os.pread(file.fileno(), OUTPUT_BYTES, 0).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""A source file, with the line that an artefact names."""
+"""A source file, scrolled to the line that an artefact names."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -9,16 +9,16 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from workbench.console import clean
-from workbench.tui.widgets.row_list import Rows
+from workbench.tui.widgets.row_list import RowList
 
 
 class SourceScreen(ModalScreen[None]):
-    """A file, with one of its lines marked."""
+    """A file with one line marked."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,o", "dismiss", "Back", id="source.back")]
     DEFAULT_CSS = """
     SourceScreen { align: center middle; }
-    SourceScreen Rows { width: 90%; height: 90%; border: round $accent; padding: 0 1; background: $surface; }
+    SourceScreen RowList { width: 90%; height: 90%; border: round $accent; padding: 0 1; background: $surface; }
     """
 
     def __init__(self, path: Path, line: int) -> None:
@@ -26,20 +26,20 @@ class SourceScreen(ModalScreen[None]):
         self._path, self._line = path, line
 
     def compose(self) -> ComposeResult:
-        yield Rows(Text(f"{clean(self._path)}:{self._line}", style="bold"), self._shown)
+        yield RowList[tuple[int, str]](Text(f"{clean(self._path)}:{self._line}", style="bold"), self._line_text)
 
     def on_mount(self) -> None:
         lines = self._path.read_text(errors="replace").splitlines()
-        rows = self.query_one(Rows)
+        rows = self.query_one(RowList)
         rows.show(list(enumerate(lines, 1)))
         rows.focus()
         self.call_after_refresh(self._center)
 
     def _center(self) -> None:
-        rows = self.query_one(Rows)
+        rows = self.query_one(RowList)
         rows.scroll_to(y=max(0, self._line - rows.size.height // 2), animate=False)
 
-    def _shown(self, item: tuple[int, str]) -> Text:
+    def _line_text(self, item: tuple[int, str]) -> Text:
         number, text = item
         here = number == self._line
         return Text(f"{'▶' if here else ' '}{number:>5}  {clean(text.expandtabs(4))}", style="reverse" if here else "")

@@ -1,10 +1,10 @@
-"""What the app is about: a run and its report, or two runs and their comparison."""
+"""What the app shows: a run and its report, or two runs and their comparison."""
 
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from textual.widget import Widget
 
@@ -12,7 +12,8 @@ from analyzers import compare
 from analyzers.report import Report
 from analyzers.run import Run
 from analyzers.store import Options
-from workbench.ask import JOINED, ask, parts
+from workbench.ask import JOINED, ROOMS, ask
+from workbench.present.room_data import room_data
 from workbench.tui.panes.compare import ComparePane
 from workbench.tui.panes.config import ConfigPane
 from workbench.tui.panes.hang import HangPane
@@ -21,43 +22,36 @@ from workbench.tui.panes.memory import MemoryPane
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
 
-ROOM_PANES: dict[str, type[MemoryPane | HangPane | TracePane | StepsPane]] = {
-    "memory": MemoryPane,
-    "hang": HangPane,
-    "trace": TracePane,
-    "steps": StepsPane,
-}
-
 
 class Subject(Protocol):
-    """What the app asks of whatever it shows."""
+    """What the app asks of what it shows."""
 
     @property
     def views(self) -> tuple[str, ...]:
         """The names of the views, in order."""
 
     @property
-    def wanted(self) -> str:
-        """The view that comes first to sight, if there is something to show in it."""
+    def first_view(self) -> str:
+        """The view that is shown first, if it has data."""
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """What is read."""
+        """The runs that are read."""
 
     @property
     def command(self) -> str:
         """The command line that shows the same."""
 
-    def ask(self) -> Report[Any]:
-        """The report; takes its time."""
+    def ask(self) -> Report[object]:
+        """Return the report; this may take minutes."""
 
-    def panes(self, report: Report[Any]) -> Mapping[str, Widget]:
-        """The views that there is something to show in."""
+    def panes(self, report: Report[object]) -> Mapping[str, Widget]:
+        """Return the views that have data, by name."""
 
 
 @dataclass(frozen=True)
 class RunSubject:
-    """Whatever lies in one place. The view of `room` comes first; home where several rooms are joined."""
+    """One run, or any files of one; the view of `room` is shown first, home where several rooms are joined."""
 
     run: Run
     room: str
@@ -65,10 +59,10 @@ class RunSubject:
 
     @property
     def views(self) -> tuple[str, ...]:
-        return ("home", *ROOM_PANES, "config")
+        return ("home", *ROOMS, "config")
 
     @property
-    def wanted(self) -> str:
+    def first_view(self) -> str:
         return self.room
 
     @property
@@ -80,19 +74,28 @@ class RunSubject:
         name = "inspect" if self.room in (JOINED, "memory") else self.room
         return f"workbench {name} {quoted(self.run.root)}"
 
-    def ask(self) -> Report[Any]:
+    def ask(self) -> Report[object]:
         return ask(self.room, self.run, self.options)
 
-    def panes(self, report: Report[Any]) -> Mapping[str, Widget]:
-        found = {name: ROOM_PANES[name](data, self.run, self.options) for name, data in parts(report).items()}
-        manifest = self.run.manifest()
-        settings = {"config": ConfigPane(manifest)} if manifest else {}
-        return {"home": HomePane(report, self.runs), **found, **settings}
+    def panes(self, report: Report[object]) -> Mapping[str, Widget]:
+        data, run, options = room_data(report), self.run, self.options
+        panes: dict[str, Widget] = {"home": HomePane(report, self.runs)}
+        if data.memory:
+            panes["memory"] = MemoryPane(data.memory, run, options)
+        if data.hang:
+            panes["hang"] = HangPane(data.hang, run, options)
+        if data.trace:
+            panes["trace"] = TracePane(data.trace, run, options)
+        if data.steps:
+            panes["steps"] = StepsPane(data.steps, run, options)
+        if manifest := run.manifest():
+            panes["config"] = ConfigPane(manifest)
+        return panes
 
 
 @dataclass(frozen=True)
 class ComparisonSubject:
-    """Two runs, or two artefacts of one kind."""
+    """Two runs, or two files of one kind."""
 
     a: Run
     b: Run
@@ -103,7 +106,7 @@ class ComparisonSubject:
         return ("home", "compare")
 
     @property
-    def wanted(self) -> str:
+    def first_view(self) -> str:
         return "compare"
 
     @property
@@ -114,14 +117,13 @@ class ComparisonSubject:
     def command(self) -> str:
         return f"workbench compare {quoted(self.a.root)} {quoted(self.b.root)}"
 
-    def ask(self) -> Report[Any]:
+    def ask(self) -> Report[object]:
         return compare.analyze(self.a, self.b, self.options)
 
-    def panes(self, report: Report[Any]) -> Mapping[str, Widget]:
-        return {
-            "home": HomePane(report, self.runs),
-            "compare": ComparePane(report.data, (self.a, self.b), self.options),
-        }
+    def panes(self, report: Report[object]) -> Mapping[str, Widget]:
+        data = room_data(report).compare
+        assert data is not None, "a comparison has the data of one"
+        return {"home": HomePane(report, self.runs), "compare": ComparePane(data, (self.a, self.b), self.options)}
 
 
 def quoted(path: Path) -> str:

@@ -1,32 +1,33 @@
-"""The views of a report, a tab for each."""
+"""The views of a report, one tab for each."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Static, TabbedContent, TabPane
 
-RECORDED = {
+from workbench.tui.protocols import Searchable
+
+HOW_TO_RECORD = {
     "home": "",
-    "memory": "profiling.enable_memory_snapshot = true records it",
-    "hang": "a timeout writes it, and `workbench hang --run` asks a job that hangs right now",
-    "trace": "profiling.enable_profiling = true records it",
+    "memory": "set profiling.enable_memory_snapshot = true to record it",
+    "hang": "a timeout writes dumps, and `workbench hang --run FOLDER` asks a job that hangs right now for them",
+    "trace": "set profiling.enable_profiling = true to record it",
     "steps": "`workbench launch` and `workbench.recorders` log every step",
     "compare": "",
     "config": "`workbench launch` writes it to run.json",
 }
-"""What would have made a view's data."""
+"""What records the data of a view."""
 
 
-class Views(Vertical):
-    """One view in sight at a time, `first` first; those without a pane say so."""
+class ViewTabs(Vertical):
+    """One view is shown at a time, `first` at the start; a view without data says how to record it."""
 
     def __init__(self, names: Sequence[str], panes: Mapping[str, Widget], first: str) -> None:
         super().__init__()
         self._names, self._panes, self._first = names, panes, first
-        self._turned_to = ""
+        self._active = ""
 
     def compose(self) -> ComposeResult:
         with TabbedContent(initial=self._first):
@@ -37,46 +38,50 @@ class Views(Vertical):
         await self.turn_to(self._first)
 
     async def turn_to(self, name: str) -> None:
-        """Show a view and give it the keys. Views are made when they are first wanted."""
+        """Show a view and give it the keys. Its pane is mounted when it is first wanted."""
         tabs = self.query_one(TabbedContent)
-        self._turned_to = name
-        # A focused widget of a hidden view would bring that view back.
+        self._active = name
+        # A focused widget of a hidden tab would bring that tab back.
         self.screen.set_focus(None)
         tabs.active = name
         tab = tabs.get_pane(name)
         if not tab.children:
-            absent = Static(f"no {name} data in this run: {RECORDED[name]}", classes="absent", markup=False)
+            absent = Static(f"no {name} data in this run: {HOW_TO_RECORD[name]}", classes="absent", markup=False)
             await tab.mount(self._panes.get(name) or absent)
         self.give_keys()
 
     async def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
-        """A tab that was clicked does what its number does."""
-        if event.pane.id is not None and event.pane.id != self._turned_to:
+        """Do on a click on a tab what its number does."""
+        if event.pane.id is not None and event.pane.id != self._active:
             await self.turn_to(event.pane.id)
 
     def give_keys(self) -> None:
-        """Let the first widget in sight that takes keys have them."""
-        self.screen.set_focus(next((w for w in self.in_sight if w.focusable), None))
+        """Focus the first widget that can be focused."""
+        self.screen.set_focus(next((widget for widget in self.shown_widgets if widget.focusable), None))
 
     @property
     def pane(self) -> Widget:
-        """The view in sight."""
+        """The pane that is shown."""
         tabs = self.query_one(TabbedContent)
         return self._panes.get(tabs.active, tabs)
 
     @property
-    def in_sight(self) -> list[Widget]:
-        """The widgets of the view that is shown."""
+    def shown_widgets(self) -> list[Widget]:
+        """The widgets of the view that is shown, without hidden ones."""
         tabs = self.query_one(TabbedContent)
-        return [w for w in tabs.get_pane(tabs.active).walk_children(Widget) if shown(w)]
+        return [widget for widget in tabs.get_pane(tabs.active).walk_children(Widget) if is_shown(widget)]
 
-    def searchable(self) -> Any:
-        """What can be searched: what has the keys, else the first such thing in sight; None if there is none."""
+    def search(self, text: str) -> bool:
+        """Search the focused widget, else the first that has a search; False where there is none."""
         focused = self.screen.focused
-        able = [w for w in [focused, *self.in_sight] if w is not None and hasattr(w, "search")]
-        return able[0] if able else None
+        for widget in [*([focused] if focused else []), *self.shown_widgets]:
+            if isinstance(widget, Searchable):
+                widget.focus()
+                widget.search(text)
+                return True
+        return False
 
 
-def shown(widget: Widget) -> bool:
-    """Whether neither it nor what is around it is hidden."""
+def is_shown(widget: Widget) -> bool:
+    """Return whether neither the widget nor one around it is hidden."""
     return all(node.display for node in widget.ancestors_with_self if isinstance(node, Widget))

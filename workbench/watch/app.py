@@ -15,7 +15,7 @@ from analyzers.steps.live import RankState
 from workbench.console import clean
 from workbench.present.text import head
 from workbench.tui.widgets.key_line import KeyLine
-from workbench.tui.widgets.row_list import Rows
+from workbench.tui.widgets.row_list import RowList
 from workbench.watch.status_text import RANK_HEADS, alerts, charts, rank_line, summary, troubled_first
 from workbench.watch.watched_job import JobWatcher, WatchedJob
 
@@ -50,7 +50,7 @@ class WatchApp(App[bool]):
         with VerticalScroll(id="news", can_focus=True):
             yield Static(id="alerts")
             yield Static(id="verdict")
-        yield Rows(Text(RANK_HEADS, style="dim"), rank_line, id="ranks")
+        yield RowList[RankState](Text(RANK_HEADS, style="dim"), rank_line, id="ranks")
         yield KeyLine()
 
     def on_mount(self) -> None:
@@ -73,7 +73,7 @@ class WatchApp(App[bool]):
         self.query_one("#alerts", Static).update(Group(*lines))
         self.query_one("#verdict", Static).update(head(job.report) if job.report else "")
         self.query_one("#news").set_class(not lines and job.report is None, "hidden")
-        self.query_one(Rows).show(self._sorted_ranks(job))
+        self.query_one(RowList).show(self._sorted_ranks(job))
 
     def _sorted_ranks(self, job: WatchedJob) -> list[RankState]:
         return troubled_first(job.now.ranks) if self._troubled_first else job.now.ranks

@@ -1,11 +1,12 @@
-"""Two runs side by side: what was measured, what differs in their settings, who holds other memory, the losses."""
+"""Two runs side by side: measures, memory at the peak, losses, and settings that differ."""
 
 from collections.abc import Iterable
-from typing import Any
+from functools import partial
 
 from rich.text import Text
 from textual.widget import Widget
 
+from analyzers.compare import CompareData
 from analyzers.memory import diff
 from analyzers.run import Kind, Run
 from analyzers.steps import views
@@ -15,50 +16,52 @@ from workbench.present.sparkline import spark
 from workbench.present.table import table
 from workbench.present.tables.comparison import comparison_tables
 from workbench.present.tables.snapshot import module_changes
-from workbench.tui.widgets.row_list import Rows
+from workbench.tui.widgets.row_list import RowList
 from workbench.tui.widgets.tables import Grid
-from workbench.tui.widgets.view_switcher import Readings
+from workbench.tui.widgets.view_switcher import Drawing, ViewSwitcher
 
 TITLES = {
-    "measures": "what was measured",
-    "memory": "who holds other memory at the peak of the fullest device",
+    "measures": "measures of both runs",
+    "memory": "memory by module at the peak of the fullest device",
     "losses": "loss over the steps",
     "settings": "settings that differ",
 }
-SPARK = 60
+SPARK_WIDTH = 60
 
 
-class ComparePane(Readings):
+class ComparePane(ViewSwitcher):
     """`a` is the first run, `b` the second."""
 
-    def __init__(self, data: Any, runs: tuple[Run, Run], options: Options) -> None:
+    def __init__(self, data: CompareData, runs: tuple[Run, Run], options: Options) -> None:
         super().__init__(TITLES)
         self._data, self._runs, self._options = data, runs, options
 
     def widgets(self) -> Iterable[Widget]:
-        """A widget for each of `TITLES`."""
+        """Yield a widget for each of `TITLES`."""
         rows = ((row.what, row.a, row.b) for row in self._data.config)
         yield Grid(comparison_tables(self._data)[0], id="measures")
         yield Grid(id="memory")
-        yield Rows(Text(f"  {'from':>9} {'to':>9}", style="dim"), loss_line, id="losses")
+        yield RowList[tuple[str, list[float]]](Text(f"  {'from':>9} {'to':>9}", style="dim"), loss_line, id="losses")
         yield Grid(table("", "setting | a | b", rows, len(self._data.config)), id="settings")
 
-    def ask(self, reading: str) -> tuple[Any, ...] | None:
-        """Look up what the runs have in common."""
-        if reading == "memory":
+    def ask(self, view: str) -> Drawing | None:
+        """Ask for the memory or the losses of both runs; the other views are drawn from the report."""
+        if view == "memory":
             return self._memory()
-        if reading == "losses":
-            return ([(name, self._loss(run)) for name, run in zip("ab", self._runs, strict=True)],)
+        if view == "losses":
+            losses = [(name, self._loss(run)) for name, run in zip("ab", self._runs, strict=True)]
+            return partial(self.widget("losses", RowList).show, losses)
         return None
 
-    def _memory(self) -> tuple[Any, ...] | None:
-        kept = [run.of(Kind.SNAPSHOT) for run in self._runs]
-        if not all(kept):
+    def _memory(self) -> Drawing | None:
+        snapshots = [run.of(Kind.SNAPSHOT) for run in self._runs]
+        if not all(snapshots):
             return None
-        a, b = (diff.fullest(artefacts, self._options) for artefacts in kept)
-        return (module_changes(diff.between(a, b, self._options)),)
+        a, b = (diff.fullest(artefacts, self._options) for artefacts in snapshots)
+        return partial(self.widget("memory", Grid).show, module_changes(diff.between(a, b, self._options)))
 
     def _loss(self, run: Run) -> list[float]:
+        """Return the loss of each step."""
         logs = run.of(*ROOMS["steps"])
         if not logs:
             return []
@@ -67,8 +70,8 @@ class ComparePane(Readings):
 
 
 def loss_line(item: tuple[str, list[float]]) -> Text:
-    """A run's loss as numbers and as a line."""
+    """Return the loss of a run as its first and last value and a sparkline."""
     name, losses = item
     if not losses:
-        return Text(f"{name}  no loss was logged")
-    return Text(f"{name} {losses[0]:>9.4f} {losses[-1]:>9.4f}  {spark(losses, SPARK)}")
+        return Text(f"{name}  no loss recorded")
+    return Text(f"{name} {losses[0]:>9.4f} {losses[-1]:>9.4f}  {spark(losses, SPARK_WIDTH)}")

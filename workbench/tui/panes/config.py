@@ -1,6 +1,6 @@
 """How the run was configured, and where each setting came from."""
 
-from typing import Any
+from collections.abc import Mapping
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -11,13 +11,13 @@ from workbench.tui.widgets.tables import Grid
 
 
 class ConfigPane(Vertical):
-    """Every setting with its value, origin and class, those that somebody set first; `/` searches."""
+    """Every setting with its origin, value and the reason for its class; defaults come last. `/` searches."""
 
-    def __init__(self, manifest: dict[str, Any]) -> None:
+    def __init__(self, manifest: Mapping[str, object]) -> None:
         super().__init__()
         self._manifest = manifest
 
     def compose(self) -> ComposeResult:
-        found = sorted(run_settings(self._manifest), key=lambda one: one.origin == "default")
-        rows = ((one.key, f"{SIGNS.get(one.cls, '')} {one.origin}", one.value, one.reason) for one in found)
-        yield Grid(table("", "setting | from | value | why", rows, len(found)), id="settings")
+        settings = sorted(run_settings(self._manifest), key=lambda setting: setting.origin == "default")
+        rows = ((s.key, f"{SIGNS.get(s.cls, '')} {s.origin}", s.value, s.reason) for s in settings)
+        yield Grid(table("", "setting | from | value | why", rows, len(settings)), id="settings")

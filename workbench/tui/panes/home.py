@@ -1,9 +1,9 @@
-"""The answer, the findings behind it, and the run that it is about."""
+"""The verdict, the findings behind it, and the ranks and files of the run."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 from rich.text import Text
@@ -17,153 +17,149 @@ from textual.widgets.option_list import Option
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run
-from analyzers.words import rank_names
+from analyzers.words import percent, rank_names
 from workbench.colours import SEVERITIES, SEVERITY_SIGNS
 from workbench.console import clean
 from workbench.evidence_link import EvidenceLink, evidence_link
 from workbench.present.sections import sections
 from workbench.present.tables.run import file_list, rank_list
-from workbench.tui.widgets.key_bindings import CURSOR
+from workbench.tui.widgets.key_bindings import CURSOR_KEYS
 from workbench.tui.widgets.tables import Grid, titled
 from workbench.tui.widgets.verdict_banner import VerdictBanner
-from workbench.tui.widgets.view_switcher import TURNS, Readings
+from workbench.tui.widgets.view_switcher import VIEW_KEYS, ViewSwitcher
 
 TITLES = {
     "finding": "the finding",
     "ranks": "the ranks, those that findings name first",
-    "artefacts": "what the run has left",
+    "artefacts": "the files of the run",
 }
-
-
 TABLES_AT_MOST = 3
-"""Below a finding; the views have the others."""
-TALL = 36
+"""Tables below a finding; the views of the rooms have the others."""
+TALL_LINES = 36
 """Lines from which on the screen has room for the findings and a table below them."""
 
 
-class Looked(Message):
-    """The evidence is to be shown."""
+class EvidenceWanted(Message):
+    """The user wants to see the evidence of a finding."""
 
-    def __init__(self, at: EvidenceLink) -> None:
+    def __init__(self, link: EvidenceLink) -> None:
         super().__init__()
-        self.at = at
+        self.link = link
 
 
 class Findings(OptionList):
-    """A line each; enter shows the evidence."""
+    """One line per finding; enter shows its evidence."""
 
     DEFAULT_CSS = "Findings { text-wrap: nowrap; text-overflow: ellipsis; }"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "select", "Evidence", id="findings.evidence"),
-        *CURSOR[:2],
+        *CURSOR_KEYS[:2],
     ]
 
 
 class HomePane(Vertical):
-    """Verdict banner above the list of findings; below it the highlighted one in full, or the ranks, or the files.
+    """The verdict above the list of findings; below them the selected finding in full, the ranks, or the files.
 
     Enter shows the evidence of a finding, in the view that has it.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = TURNS
+    BINDINGS: ClassVar[list[BindingType]] = VIEW_KEYS
 
-    def __init__(self, report: Report[Any], runs: tuple[Run, ...]) -> None:
+    def __init__(self, report: Report[object], runs: tuple[Run, ...]) -> None:
         super().__init__()
         self._report, self._runs = report, runs
 
     def compose(self) -> ComposeResult:
         yield VerdictBanner(self._report)
         if self._report.findings:
-            yield Findings(*(Option(title(f), id=str(i)) for i, f in enumerate(self._report.findings)), id="findings")
-        yield About(self._report, self._runs)
+            lines = (Option(finding_line(finding), id=str(i)) for i, finding in enumerate(self._report.findings))
+            yield Findings(*lines, id="findings")
+        yield HomeViews(self._report, self._runs)
 
-    def chosen(self) -> str:
-        """The highlighted finding as JSON."""
-        finding = self._highlighted()
-        return msgspec.json.encode(finding).decode() if finding else ""
-
-    def _highlighted(self) -> Finding | None:
-        at = next((findings.highlighted for findings in self.query(OptionList)), None)
-        return None if at is None else self._report.findings[at]
+    def text_at_cursor(self) -> str:
+        """Return the selected finding as JSON."""
+        selected = next((findings.highlighted for findings in self.query(OptionList)), None)
+        return "" if selected is None else msgspec.json.encode(self._report.findings[selected]).decode()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        self.query_one(About).tell(self._report.findings[event.option_index])
+        self.query_one(HomeViews).show_finding(self._report.findings[event.option_index])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self._look(self._report.findings[event.option_index])
+        self._show_evidence(self._report.findings[event.option_index])
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Of a rank show the evidence of what names it."""
+        """Show the evidence of the first finding that names the rank."""
         if event.data_table.id == "ranks":
             event.stop()
             rank = int(str(event.data_table.get_row(event.row_key)[0]))
-            self._look(next((f for f in self._report.findings if rank in f.ranks), None), rank)
+            self._show_evidence(next((f for f in self._report.findings if rank in f.ranks), None), rank)
 
-    def _look(self, finding: Finding | None, rank: int | None = None) -> None:
-        """Ask for the view that shows why the finding is one."""
-        at = evidence_link(finding) if finding else None
-        if at is None:
-            self.notify("there is nothing more to see of this", markup=False)
+    def _show_evidence(self, finding: Finding | None, rank: int | None = None) -> None:
+        """Ask the app for the view that shows the evidence."""
+        link = evidence_link(finding) if finding else None
+        if link is None:
+            self.notify("no view shows more of this", markup=False)
         else:
-            self.post_message(Looked(at if rank is None else replace(at, rank=rank)))
+            self.post_message(EvidenceWanted(link if rank is None else replace(link, rank=rank)))
 
-    async def action_reading(self, by: int) -> None:
-        await self.query_one(About).action_reading(by)
+    async def action_turn(self, by: int) -> None:
+        await self.query_one(HomeViews).action_turn(by)
 
-    def on_about_turned(self, event: "About.Turned") -> None:
-        """A table takes the keys, and the room of the findings where there is little."""
-        on_table = event.reading != "finding"
-        self.query(Findings).set_class(on_table and self.app.size.height < TALL, "hidden")
-        self.screen.set_focus(self.query_one(About).shown if on_table else next(iter(self.query(Findings)), None))
+    def on_home_views_turned(self, event: "HomeViews.Turned") -> None:
+        """Give a table the keys, and on a low screen the room of the findings."""
+        on_table = event.view != "finding"
+        self.query(Findings).set_class(on_table and self.app.size.height < TALL_LINES, "hidden")
+        self.screen.set_focus(self.query_one(HomeViews).shown if on_table else next(iter(self.query(Findings)), None))
 
 
-class About(Readings):
-    """What is below the findings."""
+class HomeViews(ViewSwitcher):
+    """The views below the findings."""
 
     TAKES_KEYS: ClassVar[bool] = False
 
     class Turned(Message):
-        """Another reading is in sight."""
+        """Another view is shown."""
 
-        def __init__(self, reading: str) -> None:
+        def __init__(self, view: str) -> None:
             super().__init__()
-            self.reading = reading
+            self.view = view
 
-    def __init__(self, report: Report[Any], runs: tuple[Run, ...]) -> None:
+    def __init__(self, report: Report[object], runs: tuple[Run, ...]) -> None:
         super().__init__(TITLES)
         self._report, self._runs = report, runs
-        self._text = Static(Text("nothing out of line was found", style="dim"), id="finding-text")
+        self._text = Static(Text("no findings", style="dim"), id="finding-text")
 
     def widgets(self) -> Iterable[Widget]:
-        """A widget for each of `TITLES`."""
+        """Yield a widget for each of `TITLES`."""
         yield VerticalScroll(self._text, *titled(sections(self._report)[:TABLES_AT_MOST]), id="finding")
         yield Grid(rank_list(self._report), id="ranks")
         yield Grid(file_list(self._runs), id="artefacts")
 
-    def ask(self, reading: str) -> None:
-        """All of it is in the report."""
+    def ask(self, view: str) -> None:
+        """Ask nothing: all of it is in the report."""
 
-    async def turn_to(self, reading: str) -> None:
-        """Show a reading, and say so to the pane."""
-        await super().turn_to(reading)
-        self.post_message(self.Turned(reading))
+    async def turn_to(self, view: str) -> None:
+        """Show a view, and say so to the pane."""
+        await super().turn_to(view)
+        self.post_message(self.Turned(view))
 
-    def tell(self, finding: Finding) -> None:
-        """Tell a finding; the banner has said most of what there is to the one that the verdict rests on."""
-        self._text.update(evidence(finding) if finding is self._report.lead() else told(finding))
+    def show_finding(self, finding: Finding) -> None:
+        """Show a finding; of the one that the verdict rests on only the evidence, as the banner has the rest."""
+        self._text.update(evidence(finding) if finding is self._report.lead() else whole_finding(finding))
 
 
-def title(finding: Finding) -> Text:
-    """One line, of which a narrow screen loses the end."""
+def finding_line(finding: Finding) -> Text:
+    """Return a finding as one line, whose end a narrow screen cuts off."""
     ranks = rank_names(finding.ranks) if finding.ranks else ""
     sign = (f"{SEVERITY_SIGNS[finding.severity]} ", SEVERITIES[finding.severity])
-    also = "" if re.search(rf"\b{ranks}\b", finding.title) else f"{ranks}: "
-    return Text.assemble(sign, also, clean(finding.title), (f"  {finding.id}", "dim"))
+    # Most titles name the ranks themselves.
+    prefix = "" if re.search(rf"\b{ranks}\b", finding.title) else f"{ranks}: "
+    return Text.assemble(sign, prefix, clean(finding.title), (f"  {finding.id}", "dim"))
 
 
-def told(finding: Finding) -> Text:
-    """A finding with why, next and its evidence."""
+def whole_finding(finding: Finding) -> Text:
+    """Return a finding with its reason, the next step and its evidence."""
     lines = [
         Text(clean(finding.title), style="bold"),
         Text(clean(finding.why)),
@@ -174,6 +170,6 @@ def told(finding: Finding) -> Text:
 
 
 def evidence(finding: Finding) -> Text:
-    """The facts behind a finding, and how sure it is."""
+    """Return the facts behind a finding, and how sure it is."""
     facts = [Text(f"- {clean(fact.text)}  {clean(fact.line)}", style="dim") for fact in finding.evidence]
-    return Text("\n").join([*facts, Text(f"confidence {finding.confidence:.0%}", style="dim")])
+    return Text("\n").join([*facts, Text(f"confidence {percent(finding.confidence)}", style="dim")])

@@ -1,7 +1,8 @@
-"""Where the time of the steps goes, rank by rank, and what became of the loss."""
+"""Where the time of the steps goes, rank by rank, and how the loss went."""
 
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import ClassVar
 
 import pandas as pd
 from rich.text import Text
@@ -11,29 +12,29 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 from textual.widgets import Static
 
-from analyzers.run import Run
-from analyzers.steps import views
+from analyzers.run import Artefact, Run
+from analyzers.steps import StepsData, views
 from analyzers.store import Options
 from analyzers.words import duration
 from workbench.ask import ROOMS
 from workbench.colours import PHASES
 from workbench.evidence_link import EvidenceLink
 from workbench.present.sparkline import spark
-from workbench.present.tables.steps import steps_tables as tables_of
-from workbench.tui.background import ask_aside
-from workbench.tui.widgets.charts.cursor_breakdown import Part, Parts
-from workbench.tui.widgets.charts.step_charts import LossLine, PhaseStack
-from workbench.tui.widgets.row_list import Rows
-from workbench.tui.widgets.tables import Sections
-from workbench.tui.widgets.view_switcher import TURNS, Readings
+from workbench.present.tables.steps import steps_tables
+from workbench.tui.background import ask_in_background
+from workbench.tui.widgets.charts.cursor_breakdown import CursorBreakdown, Part
+from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
+from workbench.tui.widgets.row_list import RowList
+from workbench.tui.widgets.tables import TableList
+from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
 
 TITLES = {
-    "tables": "who is late, and what a step of each rank is made of",
-    "times": "duration of the steps, a line a rank",
+    "tables": "stragglers, and what a step of each rank consists of",
+    "times": "duration of the steps, one line per rank",
     "loss": "loss",
 }
-SPARK = 60
-HEAD = f"{'rank':>6} {'fastest':>9} {'median':>9} {'slowest':>9}  steps"
+SPARK_WIDTH = 60
+TIMES_HEAD = f"{'rank':>6} {'fastest':>9} {'median':>9} {'slowest':>9}  steps"
 
 
 class StepsPane(Vertical):
@@ -44,43 +45,44 @@ class StepsPane(Vertical):
         Binding("right,l", "move(1)", "Later", id="steps.right", show=False),
         Binding("left_square_bracket", "rank(-1)", "Previous rank", id="steps.previous", show=False),
         Binding("right_square_bracket", "rank(1)", "Next rank", id="steps.next"),
-        *TURNS,
+        *VIEW_KEYS,
     ]
 
-    def __init__(self, data: Any, run: Run, options: Options) -> None:
+    def __init__(self, data: StepsData, run: Run, options: Options) -> None:
         super().__init__()
         self._data, self._options = data, options
         self._logs = run.of(*ROOMS["steps"])
-        self._ranks = [one.rank for one in data.ranks]
+        self._ranks = [rank.rank for rank in data.ranks]
         self._at = self._ranks.index(data.stragglers[0].rank) if data.stragglers else 0
 
     def compose(self) -> ComposeResult:
         yield Static(id="steps-title")
         with Horizontal(id="steps-top", classes="top"):
-            yield PhaseStack(id="phases")
-            yield Parts(id="step")
-        yield Compared(self._data, self._logs, self._options)
+            yield PhaseChart(id="phases")
+            yield CursorBreakdown(id="step")
+        yield StepsViews(self._data, self._logs, self._options)
 
     def on_mount(self) -> None:
-        self._turn()
+        self._show_rank()
 
     def on_resize(self) -> None:
         self._load()
 
-    def _turn(self) -> None:
-        mine = self._data.ranks[self._at]
-        late = [one for one in self._data.stragglers if one.rank == mine.rank]
-        told = f"rank {mine.rank} ({self._at + 1} of {len(self._ranks)})   median {duration(mine.median_step_s)} a step"
-        told += "".join(f"   late by {duration(one.lateness_s)}: {one.cause}" for one in late)
-        self.query_one("#steps-title", Static).update(Text(told, style="bold"))
+    def _show_rank(self) -> None:
+        rank = self._data.ranks[self._at]
+        number = f"{self._at + 1} of {len(self._ranks)}"
+        title = f"rank {rank.rank} ({number})   median {duration(rank.median_step_s)} per step"
+        stragglers = (straggler for straggler in self._data.stragglers if straggler.rank == rank.rank)
+        title += "".join(f"   late by {duration(straggler.lateness_s)}: {straggler.cause}" for straggler in stragglers)
+        self.query_one("#steps-title", Static).update(Text(title, style="bold"))
         self._load()
 
     def _load(self) -> None:
         rank = self._ranks[self._at]
-        ask_aside(self, "phases", lambda: self._phases(rank), self.query_one(PhaseStack).show)
+        ask_in_background(self, "phases", lambda: self._phases(rank), self.query_one(PhaseChart).show)
 
     def _phases(self, rank: int) -> pd.DataFrame:
-        """Seconds by phase of a rank's steps, with step and `dur_s`."""
+        """Return the seconds by phase of a rank's steps, with step and `dur_s`."""
         frame = views.phases(self._logs, self._options, rank)
         steps = frame.index.get_level_values("step")
         return (
@@ -89,68 +91,71 @@ class StepsPane(Vertical):
             .reset_index(drop=True)
         )
 
-    def on_stacked_moved(self, event: PhaseStack.Moved) -> None:
-        """Tell the step under the cursor."""
-        if isinstance(event.area, PhaseStack):
-            phases = (name for name in event.row if name not in ("step", "dur_s"))
-            parts = [Part(name, float(event.row[name]), PHASES.get(name, PHASES["other"])) for name in phases]
-            head = f"step {int(event.row['step'])}   {duration(float(event.row['dur_s']))}"
-            self.query_one(Parts).show(head, parts, duration)
+    def on_stacked_chart_moved(self, event: PhaseChart.Moved) -> None:
+        """Show the phases of the step under the cursor."""
+        if isinstance(event.chart, PhaseChart):
+            names = (name for name in event.row if name not in ("step", "dur_s"))
+            parts = [Part(name, event.row[name], PHASES.get(name, PHASES["other"])) for name in names]
+            head = f"step {int(event.row['step'])}   {duration(event.row['dur_s'])}"
+            self.query_one(CursorBreakdown).show(head, parts, duration)
 
-    async def look(self, at: EvidenceLink) -> None:
-        """Show the rank, and its times or the loss."""
-        self._at = self._ranks.index(at.rank) if at.rank in self._ranks else self._at
-        self._turn()
-        await self.query_one(Compared).turn_to(at.part if at.part in TITLES else "tables")
+    async def show_evidence(self, link: EvidenceLink) -> None:
+        """Show the rank, and the durations or the loss."""
+        self._at = self._ranks.index(link.rank) if link.rank in self._ranks else self._at
+        self._show_rank()
+        await self.query_one(StepsViews).turn_to(link.part if link.part in TITLES else "tables")
 
     def action_move(self, rows: int) -> None:
-        self.query_one(PhaseStack).move(rows)
+        self.query_one(PhaseChart).move(rows)
 
     def action_rank(self, by: int) -> None:
         self._at = (self._at + by) % len(self._ranks)
-        self._turn()
+        self._show_rank()
 
-    async def action_reading(self, by: int) -> None:
-        await self.query_one(Compared).action_reading(by)
+    async def action_turn(self, by: int) -> None:
+        await self.query_one(StepsViews).action_turn(by)
 
 
-class Compared(Readings):
-    """All ranks: tables, durations, loss."""
+class StepsViews(ViewSwitcher):
+    """The views of all ranks: tables, durations, loss."""
 
     TAKES_KEYS: ClassVar[bool] = False
 
-    def __init__(self, data: Any, logs: Any, options: Options) -> None:
+    def __init__(self, data: StepsData, logs: Sequence[Artefact], options: Options) -> None:
         super().__init__(TITLES)
         self._data, self._logs, self._options = data, logs, options
 
     def widgets(self) -> Iterable[Widget]:
-        """Tables, times, loss."""
-        yield Sections([section for section in tables_of(self._data) if section.rows], id="tables")
-        yield Rows(Text(HEAD, style="dim"), times_line, id="times")
-        yield LossLine(id="loss")
+        """Yield a widget for each of `TITLES`."""
+        yield TableList([content for content in steps_tables(self._data) if content.rows], id="tables")
+        yield RowList[tuple[int, list[float]]](Text(TIMES_HEAD, style="dim"), times_line, id="times")
+        yield LossChart(id="loss")
 
-    def ask(self, reading: str) -> tuple[Any, ...] | None:
-        """Look up the series of all ranks."""
-        if reading == "tables":
+    def ask(self, view: str) -> Drawing | None:
+        """Ask for the steps of all ranks; the tables are drawn from the report."""
+        if view == "tables":
             return None
         series = views.series(self._logs, self._options)
-        if reading == "times":
-            return ([(int(str(rank)), times["dur_s"].dropna().tolist()) for rank, times in series.groupby("rank")],)
-        return (losses(series, self._data.first_nonfinite_step),)
+        if view == "times":
+            times = [(int(str(rank)), rows["dur_s"].dropna().tolist()) for rank, rows in series.groupby("rank")]
+            return partial(self.widget(view, RowList).show, times)
+        return partial(self.widget(view, LossChart).show, losses(series, self._data.first_nonfinite_step))
 
 
-def losses(series: pd.DataFrame, nonfinite: int | None) -> pd.DataFrame:
-    """step, loss and whether it was broken, a row a step."""
+def losses(series: pd.DataFrame, first_nonfinite_step: int | None) -> pd.DataFrame:
+    """Return step, loss, and whether the loss was not finite, one row per step."""
     loss = series.groupby("step")["loss"].max().reset_index()
-    broken = loss["loss"].isna() & (loss["step"] >= nonfinite) if nonfinite is not None else False
-    return loss.assign(broken=broken)
+    if first_nonfinite_step is None:
+        return loss.assign(broken=False)
+    # A step before the first broken one may lack a loss because it was not logged.
+    return loss.assign(broken=loss["loss"].isna() & (loss["step"] >= first_nonfinite_step))
 
 
 def times_line(item: tuple[int, list[float]]) -> Text:
-    """A rank's durations as numbers and as a line."""
+    """Return a rank's durations as three numbers and a sparkline."""
     rank, times = item
     if not times:
-        return Text(f"{rank:>6}  no step is timed")
+        return Text(f"{rank:>6}  no step has a duration")
     middle = sorted(times)[len(times) // 2]
-    told = "".join(f" {duration(value):>9}" for value in (min(times), middle, max(times)))
-    return Text(f"{rank:>6}{told}  {spark(times, SPARK)}")
+    numbers = "".join(f" {duration(value):>9}" for value in (min(times), middle, max(times)))
+    return Text(f"{rank:>6}{numbers}  {spark(times, SPARK_WIDTH)}")

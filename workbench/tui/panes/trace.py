@@ -1,7 +1,8 @@
-"""Where the time of the traced ranks goes: a bar a rank, and below it kernels, waits, steps and events."""
+"""Where the time of the traced ranks goes: one bar per rank, and below it kernels, waits, steps, events and calls."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import ClassVar
 
 import pandas as pd
 from rich.text import Text
@@ -13,91 +14,86 @@ from textual.widgets import Static
 
 from analyzers.run import Kind, Run
 from analyzers.store import Options
-from analyzers.traces import critical_parts, views
+from analyzers.traces import RankTrace, RankWaits, TraceData, critical_parts, views
 from analyzers.words import duration_ns, share
 from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.evidence_link import EvidenceLink
 from workbench.present.table import Table, table
 from workbench.present.tables.kernel_names import shortened
 from workbench.present.tables.trace import critical_path, rank_tables, step_numbers
-from workbench.present.tables.trace_memory import device_name as name_of
-from workbench.tui.widgets.charts.device_memory import Held
+from workbench.present.tables.trace_memory import device_name
+from workbench.tui.widgets.charts.device_memory import DeviceMemoryChart
 from workbench.tui.widgets.charts.gantt import Gantt
-from workbench.tui.widgets.charts.time_zoom import Zoomed
-from workbench.tui.widgets.row_list import Rows
-from workbench.tui.widgets.tables import Grid, Listed
-from workbench.tui.widgets.trees.call_tree import Calls
-from workbench.tui.widgets.view_switcher import TURNS, Readings
+from workbench.tui.widgets.charts.time_zoom import TimeZoom
+from workbench.tui.widgets.row_list import RowList
+from workbench.tui.widgets.tables import ChangingTableList, Grid
+from workbench.tui.widgets.trees.call_tree import CallTree
+from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
 
-PARTS = {
-    "compute": "compute_ns",
-    "communication": "exposed_communication_ns",
-    "memory": "exposed_memory_ns",
-    "idle": "idle_ns",
-}
-"""Parts of the span that add up to it; what is exposed hides behind no compute."""
 TITLES = {
-    "kernels": "longest work",
+    "kernels": "longest kernels",
     "events": "events",
     "calls": "calls by",
-    "waits": "who waits in collectives, and who comes last",
+    "waits": "waiting in collectives, and who arrives last",
     "steps": "profiled steps",
-    "critical": "what the last step consists of, along what held up what",
+    "critical": "critical path of the last step",
     "held": "memory over time",
-    "tables": "all that is known",
+    "tables": "all tables",
 }
 CALLS_BY = ("operator", "module", "function")
 BARS_AT_MOST = 8
+OTHER_COLUMNS = 27
+"""Columns of a bar's line for rank, step and span."""
 
 
 class TracePane(Vertical):
-    """`[` and `]` change the rank; `v` the reading below the bars."""
+    """`[` and `]` change the rank; `v` the view below the bars."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left_square_bracket", "rank(-1)", "Previous rank", id="trace.previous", show=False),
         Binding("right_square_bracket", "rank(1)", "Next rank", id="trace.next"),
         Binding("b", "group", "Calls by", id="trace.group"),
-        *TURNS,
+        *VIEW_KEYS,
     ]
 
-    def __init__(self, data: Any, run: Run, options: Options) -> None:
+    def __init__(self, data: TraceData, run: Run, options: Options) -> None:
         super().__init__()
         self._data = data
-        self._looked = Looked(data, run, options)
+        self._views = TraceViews(data, run, options)
 
     def compose(self) -> ComposeResult:
         yield Static(legend(), id="trace-title")
         heads = Text(f"{'rank':>6} {'step':>6} {'span':>9}", style="dim")
-        yield Rows(heads, lambda one: breakdown(one, self.size.width), id="bars", classes="top")
-        yield self._looked
+        yield RowList[RankTrace](heads, lambda rank: time_bar(rank, self.size.width), id="bars", classes="top")
+        yield self._views
 
     def on_mount(self) -> None:
-        bars = self.query_one(Rows)
+        bars = self.query_one("#bars", RowList)
         bars.can_focus = len(self._data.ranks) > BARS_AT_MOST
         bars.styles.height = min(len(self._data.ranks), BARS_AT_MOST) + 1
         bars.show(self._data.ranks)
 
     def action_rank(self, by: int) -> None:
-        self._looked.turn_rank(by)
+        self._views.change_rank(by)
 
-    async def look(self, at: EvidenceLink) -> None:
-        """Show the rank, and who waits for it or what it did."""
-        self._looked.turn_to_rank(at.rank)
-        await self._looked.turn_to(at.part or "kernels")
+    async def show_evidence(self, link: EvidenceLink) -> None:
+        """Show the rank, and the waits for it or its kernels."""
+        self._views.show_rank(link.rank)
+        await self._views.turn_to(link.part or "kernels")
 
     async def action_group(self) -> None:
-        await self._looked.regroup()
+        await self._views.regroup()
 
-    async def action_reading(self, by: int) -> None:
-        await self._looked.action_reading(by)
+    async def action_turn(self, by: int) -> None:
+        await self._views.action_turn(by)
 
 
-class Looked(Readings):
-    """What is known of one traced rank, and of all together."""
+class TraceViews(ViewSwitcher):
+    """The views of one traced rank, and the waits of all ranks."""
 
-    def __init__(self, data: Any, run: Run, options: Options) -> None:
-        held = any(one.device_memory for one in data.ranks)
-        super().__init__({name: title for name, title in TITLES.items() if held or name != "held"})
+    def __init__(self, data: TraceData, run: Run, options: Options) -> None:
+        with_memory = any(rank.device_memory for rank in data.ranks)
+        super().__init__({name: title for name, title in TITLES.items() if with_memory or name != "held"})
         self._data, self._options = data, options
         self._artefacts = {str(artefact.path): artefact for artefact in run.of(Kind.TRACE)}
         self._at = 0
@@ -105,70 +101,105 @@ class Looked(Readings):
         self._by = CALLS_BY[0]
 
     def widgets(self) -> Iterable[Widget]:
-        """A widget for each of `TITLES`, in sight or not."""
+        """Yield a widget for each of `TITLES`."""
         yield Grid(id="kernels")
         yield Gantt(id="events")
-        yield Calls(id="calls")
+        yield CallTree(id="calls")
         yield Grid(id="waits")
         yield Grid(id="steps")
         yield Grid(id="critical")
-        yield Held(id="held")
-        yield Listed(id="tables")
+        yield DeviceMemoryChart(id="held")
+        yield ChangingTableList(id="tables")
 
     def title(self) -> str:
-        """What is in sight, and of which rank."""
-        by = f" {self._by}" if self.reading == "calls" else ""
-        of = "" if self.reading == "waits" else f" of {self._who()} ({self._at + 1} of {len(self._data.ranks)})"
-        return super().title() + by + of
+        """Return the title of the view with its rank."""
+        title = super().title() + (f" {self._by}" if self.view == "calls" else "")
+        if self.view == "waits":
+            return title
+        return f"{title} of {account_name(self._rank)} ({self._at + 1} of {len(self._data.ranks)})"
 
-    def _who(self) -> str:
-        one = self._data.ranks[self._at]
-        rank = "unknown rank" if one.rank is None else f"rank {one.rank}"
-        return rank if one.device is None else f"{rank}, device {one.device}"
+    @property
+    def _rank(self) -> RankTrace:
+        return self._data.ranks[self._at]
 
-    def ask(self, reading: str) -> tuple[Any, ...] | None:
-        """Look up what a reading shows of the rank."""
-        one, options, width = self._data.ranks[self._at], self._options, self.wide
-        artefact, window, by = self._artefacts[one.path], self._window, self._by
-        answers: dict[str, Callable[[], tuple[Any, ...]]] = {
-            "kernels": lambda: (kernels(one),),
-            "events": lambda: (views.timeline(artefact, options, window, width), window),
-            "calls": lambda: (views.tree(artefact, options, by),),
-            "waits": lambda: (waits(self._data.waits),),
-            "steps": lambda: (steps(one),),
-            "critical": lambda: (critical_path(critical_parts(one, options)),),
-            "held": lambda: (own_memory(one, views.memory(artefact, options, window, width)), window),
-            "tables": lambda: ([section for section in rank_tables(one) if section.rows],),
+    def ask(self, view: str) -> Drawing | None:
+        """Ask for what a view shows of the rank."""
+        rank, options = self._rank, self._options
+        answers: dict[str, Callable[[], Drawing]] = {
+            "kernels": lambda: self._grid(view, kernels(rank)),
+            "events": self._events,
+            "calls": self._calls,
+            "waits": lambda: self._grid(view, waits(self._data.waits)),
+            "steps": lambda: self._grid(view, steps(rank)),
+            "critical": lambda: self._grid(view, critical_path(critical_parts(rank, options))),
+            "held": self._memory,
+            "tables": lambda: partial(self.widget(view, ChangingTableList).show, filled_tables(rank)),
         }
-        return answers[reading]()
+        return answers[view]()
 
-    def turn_rank(self, by: int) -> None:
-        """Speak of another rank."""
+    def _grid(self, view: str, content: Table) -> Drawing:
+        return partial(self.widget(view, Grid).show, content)
+
+    def _events(self) -> Drawing:
+        window = self._window
+        frame = views.timeline(self._artefacts[self._rank.path], self._options, window, self.wide)
+        return partial(self.widget("events", Gantt).show, frame, window)
+
+    def _calls(self) -> Drawing:
+        frame = views.tree(self._artefacts[self._rank.path], self._options, self._by)
+        return partial(self.widget("calls", CallTree).show, frame)
+
+    def _memory(self) -> Drawing:
+        window, rank = self._window, self._rank
+        frame = views.memory(self._artefacts[rank.path], self._options, window, self.wide)
+        return partial(self.widget("held", DeviceMemoryChart).show, own_memory(rank, frame), window)
+
+    def change_rank(self, by: int) -> None:
+        """Show another rank."""
         self._at, self._window = (self._at + by) % len(self._data.ranks), None
         self.load()
 
-    def turn_to_rank(self, rank: int | None) -> None:
-        """Speak of a certain rank, if it was traced."""
-        ranks = [one.rank for one in self._data.ranks]
+    def show_rank(self, rank: int | None) -> None:
+        """Show a certain rank, if it was traced."""
+        ranks = [account.rank for account in self._data.ranks]
         if rank in ranks:
-            self.turn_rank(ranks.index(rank) - self._at)
+            self.change_rank(ranks.index(rank) - self._at)
 
     async def regroup(self) -> None:
-        """Group calls by something else."""
-        if self.reading == "calls":
+        """Group the calls by the next of operator, module and function."""
+        if self.view == "calls":
             self._by = CALLS_BY[(CALLS_BY.index(self._by) + 1) % len(CALLS_BY)]
         await self.turn_to("calls")
 
-    def on_zoomed_asked(self, event: Zoomed.Asked) -> None:
-        """Draw another window; short events come to sight as it gets narrower."""
+    def on_time_zoom_window_asked(self, event: TimeZoom.WindowAsked) -> None:
+        """Draw another window; a narrower one shows shorter events."""
         self._window = event.window
         self.load()
 
 
-def own_memory(one: Any, frame: pd.DataFrame) -> pd.DataFrame:
-    """What the rank's device held, or its host where no device told: hosts stand first."""
-    name = name_of(one.device_memory[-1]) if one.device_memory else ""
+def account_name(rank: RankTrace) -> str:
+    """Return `rank 3, device 0`, as far as the trace says."""
+    name = "unknown rank" if rank.rank is None else f"rank {rank.rank}"
+    return name if rank.device is None else f"{name}, device {rank.device}"
+
+
+def filled_tables(rank: RankTrace) -> list[Table]:
+    """Return the tables of a rank that have rows."""
+    return [content for content in rank_tables(rank) if content.rows]
+
+
+def own_memory(rank: RankTrace, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the memory of the rank's device; of its host where no device was recorded, as hosts come first."""
+    name = device_name(rank.device_memory[-1]) if rank.device_memory else ""
     return frame[frame["where"] == name].reset_index(drop=True)
+
+
+PART_NAMES = (
+    ("compute", "compute"),
+    ("communication", "exposed communication"),
+    ("memory", "exposed memory work"),
+    ("idle", "idle"),
+)
 
 
 def legend() -> Text:
@@ -182,47 +213,56 @@ def colours_of(kind: str) -> str:
     return f"{text_colour(EVENT_KINDS[kind])} on {EVENT_KINDS[kind]}"
 
 
-PART_NAMES = (
-    ("compute", "compute"),
-    ("communication", "exposed communication"),
-    ("memory", "exposed memory work"),
-    ("idle", "idle"),
-)
+def span_parts(rank: RankTrace) -> dict[str, int]:
+    """Return the parts of the span in ns, which add up to it; exposed work is hidden behind no compute."""
+    return {
+        "compute": rank.compute_ns,
+        "communication": rank.exposed_communication_ns,
+        "memory": rank.exposed_memory_ns,
+        "idle": rank.idle_ns,
+    }
 
 
-def breakdown(one: Any, width: int) -> Text:
-    """A rank's bar: pieces as long as their share of the span, with sign and, where there is room, per cent."""
-    room = max(10, width - 27)
-    line = Text("?".rjust(6) if one.rank is None else f"{one.rank:>6}")
-    line.append(f" {shortened(step_numbers(one), 6):>6}")
-    line.append(f" {duration_ns(one.span_ns):>9} ")
-    for name, field in PARTS.items():
-        part = getattr(one, field)
-        length = round(room * part / one.span_ns) if one.span_ns else 0
-        told = f"{EVENT_KIND_SIGNS[name]} {share(part, one.span_ns)}"
-        text = told if len(told) <= length else EVENT_KIND_SIGNS[name] * length
-        line.append(text[:length].ljust(length), colours_of(name))
+def time_bar(rank: RankTrace, width: int) -> Text:
+    """Return a rank's bar: each part as long as its share, with its sign and, where there is room, its share."""
+    room = max(10, width - OTHER_COLUMNS)
+    line = Text(f"{'?' if rank.rank is None else rank.rank:>6}")
+    line.append(f" {shortened(step_numbers(rank), 6):>6}")
+    line.append(f" {duration_ns(rank.span_ns):>9} ")
+    for kind, part in span_parts(rank).items():
+        length = round(room * part / rank.span_ns) if rank.span_ns else 0
+        label = f"{EVENT_KIND_SIGNS[kind]} {share(part, rank.span_ns)}"
+        text = label if len(label) <= length else EVENT_KIND_SIGNS[kind] * length
+        line.append(text[:length].ljust(length), colours_of(kind))
     return line
 
 
-def kernels(one: Any) -> Table:
-    """All executions of each kernel, the longest first."""
+def kernels(rank: RankTrace) -> Table:
+    """Return all executions of each kernel, the longest first."""
     rows = (
-        (duration_ns(k.total_ns), share(k.total_ns, one.span_ns), k.count, duration_ns(k.mean_ns), k.kind, k.name)
-        for k in one.kernels
+        (duration_ns(k.total_ns), share(k.total_ns, rank.span_ns), k.count, duration_ns(k.mean_ns), k.kind, k.name)
+        for k in rank.kernels
     )
-    return table("", "total> | of span> | count> | mean> | kind | name", rows, len(one.kernels))
+    return table("", "total> | of span> | count> | mean> | kind | name", rows, len(rank.kernels))
 
 
-def waits(found: Any) -> Table:
+def waits(ranks: Sequence[RankWaits]) -> Table:
+    """Return how long each rank waited in collectives, and how often it arrived last."""
     rows = (
-        (one.rank, one.collectives, duration_ns(one.wait_ns), share(one.wait_ns, one.window_ns), one.last_arrivals)
-        for one in found
+        (
+            rank.rank,
+            rank.collectives,
+            duration_ns(rank.wait_ns),
+            share(rank.wait_ns, rank.window_ns),
+            rank.last_arrivals,
+        )
+        for rank in ranks
     )
-    return table("", "rank> | collectives> | waited> | of the time> | came last>", rows, len(found))
+    return table("", "rank> | collectives> | waited> | of the time> | arrived last>", rows, len(ranks))
 
 
-def steps(one: Any) -> Table:
+def steps(rank: RankTrace) -> Table:
+    """Return the profiled steps of a rank and what their time consists of."""
     rows = (
         (
             step.step,
@@ -232,6 +272,6 @@ def steps(one: Any) -> Table:
             duration_ns(step.communication_ns),
             duration_ns(step.exposed_communication_ns),
         )
-        for step in one.step_times
+        for step in rank.step_times
     )
-    return table("", "step> | took> | busy> | compute> | communication> | exposed>", rows, len(one.step_times))
+    return table("", "step> | took> | busy> | compute> | communication> | exposed>", rows, len(rank.step_times))

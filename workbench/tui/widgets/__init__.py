@@ -1,1 +1,1 @@
-"""What the screens are made of; drawn by hand on the line API, so that size does not matter."""
+"""The widgets of the terminal app; charts and long lists make only the lines that are on the screen."""

@@ -1,8 +1,8 @@
-"""The keys that every list, tree and scrolled picture has beside its arrows."""
+"""The keys that all lists, trees and scrolled charts have beside the arrow keys."""
 
 from textual.binding import Binding, BindingType
 
-CURSOR: list[BindingType] = [
+CURSOR_KEYS: list[BindingType] = [
     Binding("j", "cursor_down", "Down", id="list.down", show=False),
     Binding("k", "cursor_up", "Up", id="list.up", show=False),
     Binding("h", "scroll_left", "Left", id="list.left", show=False),
@@ -10,15 +10,15 @@ CURSOR: list[BindingType] = [
     Binding("g", "scroll_home", "First", id="list.first", show=False),
     Binding("G", "scroll_end", "Last", id="list.last", show=False),
 ]
-"""Of what has a cursor."""
-SCROLLED: list[BindingType] = [
+"""For widgets that have a cursor."""
+SCROLL_KEYS: list[BindingType] = [
     Binding("j", "scroll_down", "Down", id="scroll.down", show=False),
     Binding("k", "scroll_up", "Up", id="scroll.up", show=False),
-    *CURSOR[2:],
+    *CURSOR_KEYS[2:],
 ]
-"""Of what is only scrolled."""
-FOUND: list[BindingType] = [
-    Binding("n", "found(1)", "Next match", id="found.next", show=False),
-    Binding("N", "found(-1)", "Previous match", id="found.previous", show=False),
+"""For widgets that only scroll."""
+SEARCH_KEYS: list[BindingType] = [
+    Binding("n", "next_match(1)", "Next match", id="found.next", show=False),
+    Binding("N", "next_match(-1)", "Previous match", id="found.previous", show=False),
 ]
-"""Of what can be searched."""
+"""For widgets that can be searched."""

@@ -1,4 +1,4 @@
-"""The keys that count right now, in one line."""
+"""One line with the keys that work right now."""
 
 from rich.style import Style
 from rich.text import Text
@@ -7,20 +7,20 @@ from textual.widgets import Static
 
 
 class KeyLine(Static):
-    """Textual's own footer is a widget a key, all made anew whenever the focus moves; that takes most of a paint."""
+    """Replaces Textual's footer, which makes a widget per key whenever the focus moves: most of a redraw."""
 
     DEFAULT_CSS = "KeyLine { dock: bottom; height: 1; background: $footer-background; color: $footer-foreground; }"
 
     def on_mount(self) -> None:
-        self.screen.bindings_updated_signal.subscribe(self, self._tell)
-        self._tell(self.screen)
+        self.screen.bindings_updated_signal.subscribe(self, self._update_keys)
+        self._update_keys(self.screen)
 
-    def _tell(self, screen: Screen[object]) -> None:
-        """Keys and what they do; a click does the same."""
-        line, told = Text(no_wrap=True, overflow="ellipsis"), set()
+    def _update_keys(self, screen: Screen[object]) -> None:
+        """Show each action once, with its key; a click does the same as the key."""
+        line, actions = Text(no_wrap=True, overflow="ellipsis"), set()
         for _, binding, enabled, _ in screen.active_bindings.values():
-            if binding.show and enabled and binding.action not in told:
-                told.add(binding.action)
+            if binding.show and enabled and binding.action not in actions:
+                actions.add(binding.action)
                 click = Style(meta={"@click": f"app.simulate_key('{binding.key}')"})
                 line.append(f" {self.app.get_key_display(binding)} ", Style(bold=True) + click)
                 line.append(f"{binding.description} ", click)

@@ -1,7 +1,7 @@
-"""A list of any length at the price of the lines on screen."""
+"""A list of any length, at the cost of the lines on the screen."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Generic, TypeVar, Unpack
 
 from rich.text import Text
 from textual.binding import BindingType
@@ -9,34 +9,37 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from workbench.tui.widgets.key_bindings import SCROLLED
+from workbench.tui.widgets.key_bindings import SCROLL_KEYS
+from workbench.tui.widgets.widget_options import WidgetOptions
+
+Item = TypeVar("Item")
 
 
-class Rows(ScrollView, can_focus=True):
-    """Items under a head that stays; only those in sight are made into text."""
+class RowList(ScrollView, Generic[Item], can_focus=True):
+    """Items under a head that stays; `line` returns the text of an item, and is called only for those on the screen."""
 
-    DEFAULT_CSS = "Rows { height: 1fr; }"
-    BINDINGS: ClassVar[list[BindingType]] = SCROLLED
+    DEFAULT_CSS = "RowList { height: 1fr; }"
+    BINDINGS: ClassVar[list[BindingType]] = SCROLL_KEYS
 
-    def __init__(self, head: Text, line: Callable[[Any], Text], **options: Any) -> None:
+    def __init__(self, head: Text, line: Callable[[Item], Text], **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
         self._head, self._line_of = head, line
-        self._items: Sequence[Any] = ()
+        self._items: Sequence[Item] = ()
 
-    def show(self, items: Sequence[Any]) -> None:
-        """Show other items, from where one was."""
+    def show(self, items: Sequence[Item]) -> None:
+        """Show other items; the list stays scrolled to where it was."""
         self._items = items
         self.virtual_size = Size(self._head.cell_len, len(items) + 1)
         self.refresh()
 
     @property
     def row_count(self) -> int:
-        """How many items there are."""
+        """The number of items."""
         return len(self._items)
 
     def render_line(self, y: int) -> Strip:
         left, top = self.scroll_offset
-        place = top + y - 1
-        text = self._head if y == 0 else self._line_of(self._items[place]) if place < len(self._items) else Text("")
+        number = top + y - 1
+        text = self._head if y == 0 else self._line_of(self._items[number]) if number < len(self._items) else Text("")
         strip = Strip(text.render(self.app.console))
         return strip.crop_extend(left, left + self.size.width, None).apply_style(self.rich_style)

@@ -1,7 +1,7 @@
-"""The tables that every document shows, as they are."""
+"""The tables of a report as widgets: alone, searchable, or several under each other."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -13,16 +13,18 @@ from textual.widgets import DataTable, Label
 
 from workbench.console import clean
 from workbench.present.table import Table
-from workbench.tui.widgets.key_bindings import CURSOR, FOUND
+from workbench.tui.widgets.key_bindings import CURSOR_KEYS, SEARCH_KEYS
+from workbench.tui.widgets.widget_options import WidgetOptions
 
+HIGHEST_LINES = 16
 ROWS_AT_MOST = 2000
-"""More take seconds to lay out, and nobody scrolls that far: `--json` has them all."""
+"""More rows take seconds to lay out, and nobody scrolls that far; `--json` has them all."""
 
 
-class Sections(VerticalScroll):
+class TableList(VerticalScroll):
     """Several small tables under each other."""
 
-    def __init__(self, tables: list[Table], **options: Any) -> None:
+    def __init__(self, tables: list[Table], **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
         self._tables = tables
 
@@ -30,77 +32,77 @@ class Sections(VerticalScroll):
         yield from titled(self._tables)
 
 
-class Listed(Sections):
-    """The same, of something else each time."""
+class ChangingTableList(TableList):
+    """Several small tables that are replaced by others."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__([], **options)
 
     def show(self, tables: list[Table]) -> None:
-        """Draw these instead."""
+        """Draw these tables instead."""
         self._tables = tables
         self.refresh(recompose=True)
 
 
 class Grid(DataTable[Text]):
-    """A table whose rows can be changed, with a search."""
+    """A table that can be searched and replaced by another."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*CURSOR, *FOUND]
+    BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_KEYS, *SEARCH_KEYS]
 
-    def __init__(self, section: Table | None = None, **options: Any) -> None:
+    def __init__(self, content: Table | None = None, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(cursor_type="row", zebra_stripes=True, **options)
-        self._section = section
+        self._content = content
         self._text = ""
 
     def on_mount(self) -> None:
-        if self._section is not None:
-            self.show(self._section)
+        if self._content is not None:
+            self.show(self._content)
 
-    def show(self, section: Table) -> None:
-        """Draw other rows; the cursor goes to the first."""
-        self._section = section
+    def show(self, content: Table) -> None:
+        """Draw a table; the cursor goes to its first row."""
+        self._content = content
         self.clear(columns=True)
-        rows = [[clean(cell) for cell in row] for row in section.rows[:ROWS_AT_MOST]]
-        heads = [clean(head) for head in section.columns]
-        # Measured here: what Textual measures later leaves lines that were drawn before as narrow as their heads.
+        rows = [[clean(cell) for cell in row] for row in content.rows[:ROWS_AT_MOST]]
+        heads = [clean(head) for head in content.columns]
+        # Widths are given: Textual measures cells later, and leaves lines that it has drawn as narrow as their heads.
         for head, *cells in zip(heads, *rows, strict=True):
             self.add_column(Text(head), width=max(map(cell_len, [head, *cells])))
         for row in rows:
-            justified = ((cell, "right" if i in section.numeric else "left") for i, cell in enumerate(row))
+            justified = ((cell, "right" if i in content.numeric else "left") for i, cell in enumerate(row))
             self.add_row(*(Text(cell, justify=side) for cell, side in justified))  # type: ignore[arg-type]  # the two sides are literals
 
     @property
     def lines(self) -> list[str]:
-        """The rows as text, cells parted by tabs."""
-        return ["\t".join(row) for row in self._section.rows[:ROWS_AT_MOST]] if self._section else []
+        """The rows as text, with tabs between the cells."""
+        return ["\t".join(row) for row in self._content.rows[:ROWS_AT_MOST]] if self._content else []
 
-    def chosen(self) -> str:
-        """The row under the cursor."""
+    def text_at_cursor(self) -> str:
+        """Return the row under the cursor."""
         return self.lines[self.cursor_row] if self.cursor_row < len(self.lines) else ""
 
     def search(self, text: str) -> None:
-        """Go to the first row that holds the text; `n` and `N` go on from there."""
+        """Move the cursor to the first row that contains the text; `n` and `N` go on from there."""
         self._text = text.casefold()
-        self.action_found(1)
+        self.action_next_match(1)
 
-    def action_found(self, by: int) -> None:
+    def action_next_match(self, by: int) -> None:
         rows = [number for number, line in enumerate(self.lines) if self._text in line.casefold()]
         if not self._text or not rows:
-            self.app.notify("nothing is called that", markup=False)
+            self.app.notify("no match", markup=False)
             return
         at = rows.index(self.cursor_row) + by if self.cursor_row in rows else 0
         self.move_cursor(row=rows[at % len(rows)])
 
 
 def titled(tables: Iterable[Table]) -> Iterator[Widget]:
-    """Each table below its title."""
-    for section in tables:
-        yield Label(Text(clean(section.title), style="bold"))
-        yield grid(section)
+    """Yield each table below its title."""
+    for content in tables:
+        yield Label(Text(clean(content.title), style="bold"))
+        yield short_grid(content)
 
 
-def grid(section: Table) -> Grid:
-    """A table as high as its rows need, at most 16 lines."""
-    table = Grid(section)
-    table.styles.height = min(len(section.rows) + 2, 16)
+def short_grid(content: Table) -> Grid:
+    """Return a table as high as its rows, at most `HIGHEST_LINES`."""
+    table = Grid(content)
+    table.styles.height = min(len(content.rows) + 2, HIGHEST_LINES)
     return table

@@ -1,6 +1,4 @@
-"""The answer: verdict, why, what to do next."""
-
-from typing import Any
+"""The verdict of a report, why it is so, and what to do next."""
 
 from rich.text import Text
 from textual.widgets import Static
@@ -11,15 +9,16 @@ from workbench.console import clean
 
 
 class VerdictBanner(Static):
-    """Verdict, Why, Next and what was missing, as text that wraps."""
+    """The verdict, its reason, the next step and missing evidence, as text that wraps."""
 
     DEFAULT_CSS = "VerdictBanner { height: auto; padding: 0 1; border-left: thick $primary; }"
 
-    def __init__(self, report: Report[Any]) -> None:
+    def __init__(self, report: Report[object]) -> None:
         super().__init__(banner(report))
 
 
-def banner(report: Report[Any]) -> Text:
+def banner(report: Report[object]) -> Text:
+    """Return the text of the banner."""
     verdict, first = report.verdict, report.lead()
     colour = STATUSES[verdict.status]
     lines = [
@@ -30,7 +29,7 @@ def banner(report: Report[Any]) -> Text:
     ]
     if first:
         lines += [labelled("Why ", first.why), labelled("Next", first.next)]
-    lines += [labelled("Lack", gap) for gap in verdict.missing]
+    lines += [labelled("Gap ", gap) for gap in verdict.missing]
     return Text("\n").join(lines)
 
 

@@ -1,7 +1,7 @@
-"""Several readings of one thing, of which one is in sight."""
+"""Several views of one thing, of which one is shown."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar, TypeVar, Unpack
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -10,86 +10,100 @@ from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Static
 
-from workbench.tui.background import ask_aside
+from workbench.tui.background import ask_in_background
+from workbench.tui.widgets.widget_options import WidgetOptions
 
-TURNS: list[BindingType] = [
-    Binding("v", "reading(1)", "Next reading", id="reading.next"),
-    Binding("V", "reading(-1)", "Previous reading", id="reading.back", show=False),
+VIEW_KEYS: list[BindingType] = [
+    Binding("v", "turn(1)", "Next view", id="reading.next"),
+    Binding("V", "turn(-1)", "Previous view", id="reading.back", show=False),
 ]
 
+AnyWidget = TypeVar("AnyWidget", bound=Widget)
+Drawing = Callable[[], None]
+"""Draws an answer; called on the event loop."""
 
-class Readings(Vertical):
-    """`titles`: what each reading shows, by the id of its widget. A subclass says what to ask for each, off the event
-    loop; the widget's own `show` takes the answer.
 
-    A reading that one turns to gets the keys, unless what is above it needs them more (`TAKES_KEYS`).
+class ViewSwitcher(Vertical):
+    """`titles` names each view by the id of its widget; a subclass makes the widgets and asks for what they draw.
+
+    The view that its user turns to gets the keys, unless what is above it needs them more (`TAKES_KEYS`).
     """
 
     TAKES_KEYS: ClassVar[bool] = True
-    BINDINGS: ClassVar[list[BindingType]] = TURNS
-    DEFAULT_CSS = "Readings { height: 1fr; } Readings ContentSwitcher { height: 1fr; } Readings > Static { height: 1; }"
+    BINDINGS: ClassVar[list[BindingType]] = VIEW_KEYS
+    DEFAULT_CSS = (
+        "ViewSwitcher { height: 1fr; } ViewSwitcher ContentSwitcher { height: 1fr; }"
+        " ViewSwitcher > Static { height: 1; }"
+    )
 
-    def __init__(self, titles: Mapping[str, str], **options: Any) -> None:
+    def __init__(self, titles: Mapping[str, str], **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
         self.titles = dict(titles)
         self._widgets: dict[str, Widget] = {}
-        self.reading = next(iter(titles))
+        self.view = next(iter(titles))
         self.wide = 1
-        """Columns there were when the reading in sight was asked for."""
+        """The width in columns when the view was last asked for."""
 
     def widgets(self) -> Iterable[Widget]:
-        """The widget of each reading."""
+        """Yield the widget of each view."""
         raise NotImplementedError
 
-    def ask(self, reading: str) -> tuple[Any, ...] | None:
-        """What the widget's `show` takes; None where it needs nothing more. Runs in a thread, so look at `wide`."""
+    def ask(self, view: str) -> Drawing | None:
+        """Ask the analyzers, and return what draws their answer; None where there is nothing to draw.
+
+        Runs in a thread: take the width from `wide`, as looking at the size of a widget may lay out the screen.
+        """
         raise NotImplementedError
+
+    def widget(self, view: str, kind: type[AnyWidget]) -> AnyWidget:
+        """Return the widget of a view, which is a `kind`."""
+        widget = self._widgets[view]
+        assert isinstance(widget, kind), f"{view} is a {type(widget).__name__}"
+        return widget
 
     def title(self) -> str:
-        """What is in sight."""
-        return self.titles[self.reading]
+        """Return the title of the view that is shown."""
+        return self.titles[self.view]
 
     @property
     def shown(self) -> Widget:
-        """The widget in sight."""
-        return self._widgets[self.reading]
+        """The widget of the view that is shown."""
+        return self._widgets[self.view]
 
     def compose(self) -> ComposeResult:
         yield Static(classes="title")
         self._widgets = {str(widget.id): widget for widget in self.widgets()}
-        with ContentSwitcher(initial=self.reading):
+        with ContentSwitcher(initial=self.view):
             yield self.shown
 
     def on_mount(self) -> None:
         self.load()
 
-    async def action_reading(self, by: int) -> None:
-        """Show the next reading, or the one before."""
+    async def action_turn(self, by: int) -> None:
+        """Show the next view, or the previous one."""
         names = list(self.titles)
-        await self.turn_to(names[(names.index(self.reading) + by) % len(names)])
+        await self.turn_to(names[(names.index(self.view) + by) % len(names)])
 
-    async def turn_to(self, reading: str) -> None:
-        """Show a reading. Its widget is mounted when it is first wanted."""
+    async def turn_to(self, view: str) -> None:
+        """Show a view. Its widget is mounted when it is first wanted, so that a pane opens fast."""
         takes_keys = self.TAKES_KEYS or self.has_focus_within
         switcher = self.query_one(ContentSwitcher)
-        self.reading = reading
+        self.view = view
         if not self.shown.is_attached:
             await switcher.mount(self.shown)
-        switcher.current = reading
+        switcher.current = view
         if takes_keys:
-            able = (widget for widget in (self.shown, *self.shown.walk_children(Widget)) if widget.focusable)
-            next(able, self.shown).focus()
+            focusable = (widget for widget in (self.shown, *self.shown.walk_children(Widget)) if widget.focusable)
+            next(focusable, self.shown).focus()
         self.load()
 
     def load(self) -> None:
-        """Ask for what the reading in sight shows."""
-        reading, self.wide = self.reading, max(1, self.size.width)
-        ask_aside(self, "reading", lambda: self.ask(reading), lambda found: self._show(reading, found))
+        """Ask for what the view that is shown draws."""
+        view, self.wide = self.view, max(1, self.size.width)
+        ask_in_background(self, "view", lambda: self.ask(view), self._draw)
 
-    def _show(self, reading: str, found: tuple[Any, ...] | None) -> None:
-        place = f"{list(self.titles).index(reading) + 1}/{len(self.titles)}"
-        told = Text.assemble((f"{place} ", "dim"), (self.title(), "bold"))
-        self.query_one(".title", Static).update(told)
-        if found is not None:
-            widget: Any = self._widgets[reading]
-            widget.show(*found)
+    def _draw(self, drawing: Drawing | None) -> None:
+        number = f"{list(self.titles).index(self.view) + 1}/{len(self.titles)}"
+        self.query_one(".title", Static).update(Text.assemble((f"{number} ", "dim"), (self.title(), "bold")))
+        if drawing is not None:
+            drawing()

@@ -1,6 +1,6 @@
-"""The segments of an allocator as lines of cells, each in the colour of what fills it most."""
+"""The segments of an allocator as lines of cells; each cell has the colour of the category that fills most of it."""
 
-from typing import Any
+from typing import Unpack
 
 import pandas as pd
 from rich.segment import Segment
@@ -14,31 +14,32 @@ from textual.strip import Strip
 from analyzers.memory import block_map
 from analyzers.words import share, size
 from workbench.colours import CATEGORIES, CATEGORY_LETTERS, text_colour
+from workbench.tui.widgets.widget_options import WidgetOptions
 
-LABEL = 24
+LABEL_WIDTH = 24
 """Columns in front of the cells, for the size of the segment and how full it is."""
 FREE = "·"
 
 
 class BlockMap(ScrollView, can_focus=True):
-    """A line a segment, largest first. A letter tells the category where colour does not; `·` is free memory."""
+    """One line per segment, the largest first; a letter names the category, `·` is free memory."""
 
     DEFAULT_CSS = "BlockMap { height: 1fr; }"
 
-    class Chosen(Message):
+    class BlockClicked(Message):
         """A block was clicked."""
 
         def __init__(self, address: int) -> None:
             super().__init__()
             self.address = address
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
         self._state: tuple[pd.DataFrame, pd.DataFrame] | None = None
         self._rows = pd.DataFrame()
 
     def show(self, segments: pd.DataFrame, blocks: pd.DataFrame) -> None:
-        """Draw another state, as `memory.views.segments` and `memory.views.live_blocks` give it."""
+        """Draw the allocator's state, as `memory.views.segments` and `memory.views.live_blocks` return it."""
         self._state = segments, blocks
         self._scale()
 
@@ -46,19 +47,19 @@ class BlockMap(ScrollView, can_focus=True):
         self._scale()
 
     def _scale(self) -> None:
-        if self._state is not None and self.size.width > LABEL:
-            self._rows = block_map(*self._state, cells=self.size.width - LABEL)
+        if self._state is not None and self.size.width > LABEL_WIDTH:
+            self._rows = block_map(*self._state, cells=self.size.width - LABEL_WIDTH)
             self.virtual_size = Size(0, len(self._rows) + 1)
             self.refresh()
 
     def on_click(self, event: Click) -> None:
-        """Tell of the block that fills most of the cell under the mouse."""
-        line, place = self.scroll_offset.y + event.y, event.x - LABEL
-        if self._state is None or line >= len(self._rows) or place < 0:
+        """Post the block that fills most of the cell under the mouse."""
+        line, column = self.scroll_offset.y + event.y, event.x - LABEL_WIDTH
+        if self._state is None or line >= len(self._rows) or column < 0:
             return
-        filled = self._rows["filled"].iloc[line]
-        if place < len(filled) and filled[place] >= 0:
-            self.post_message(self.Chosen(int(self._state[1]["address"].iloc[filled[place]])))
+        blocks = self._rows["filled"].iloc[line]
+        if column < len(blocks) and blocks[column] >= 0:
+            self.post_message(self.BlockClicked(int(self._state[1]["address"].iloc[blocks[column]])))
 
     def render_line(self, y: int) -> Strip:
         return self._line(self.scroll_offset.y + y).apply_style(self.rich_style)
@@ -71,7 +72,7 @@ class BlockMap(ScrollView, can_focus=True):
             return Strip.blank(width)
         segment = self._rows.iloc[line]
         label = f"{size(int(segment['bytes'])):>10} {share(segment['used'], segment['bytes']):>7} used"
-        return Strip([Segment(label[:LABEL].ljust(LABEL)), *map(cell, segment["owners"])], width).simplify()
+        return Strip([Segment(label[:LABEL_WIDTH].ljust(LABEL_WIDTH)), *map(cell, segment["owners"])], width).simplify()
 
 
 def cell(owner: str) -> Segment:

@@ -1,6 +1,6 @@
-"""Ranks down, collectives across: one sign a cell, so that a missing rank is a hole in the last columns."""
+"""Ranks down, collectives across: one sign per cell, so that a rank that stopped is a gap in the last columns."""
 
-from typing import Any
+from typing import Unpack
 
 import pandas as pd
 from rich.segment import Segment
@@ -11,29 +11,30 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from workbench.colours import COLLECTIVE_SIGNS, COLLECTIVE_STATES
+from workbench.tui.widgets.widget_options import WidgetOptions
 
-LABEL = 10
+LABEL_WIDTH = 10
 """Columns in front of the cells, for the rank."""
 
 
-class Matrix(ScrollView, can_focus=True):
-    """A frame of states as `hangs.views.matrix` gives it: index = rank, columns = sequence numbers."""
+class CollectiveMatrix(ScrollView, can_focus=True):
+    """A frame of states as `hangs.views.matrix` returns it: the index is the rank, columns are sequence numbers."""
 
-    DEFAULT_CSS = "Matrix { height: 1fr; }"
+    DEFAULT_CSS = "CollectiveMatrix { height: 1fr; }"
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
         self._frame = pd.DataFrame()
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw another matrix; its newest columns are in view."""
+        """Draw a matrix, scrolled to its newest columns."""
         self._frame = frame
-        self.virtual_size = Size(LABEL + 2 * len(frame.columns), len(frame) + 1)
+        self.virtual_size = Size(LABEL_WIDTH + 2 * len(frame.columns), len(frame) + 1)
         self.refresh()
         self.call_after_refresh(self.scroll_to, x=self.virtual_size.width, animate=False)
 
     def on_resize(self) -> None:
-        """Where there was no room yet when the matrix came, there is now."""
+        """Scroll again: the matrix may have come before the widget had its size."""
         self.scroll_to(x=self.virtual_size.width, animate=False)
 
     def render_line(self, y: int) -> Strip:
@@ -43,16 +44,16 @@ class Matrix(ScrollView, can_focus=True):
             text = "no collectives recorded" if line == 0 else ""
             return Strip([Segment(text.ljust(width))], width).apply_style(self.rich_style)
         label, cells = self._line(line)
-        shown = Strip.join([Strip([label]), cells.crop_extend(left, left + width - LABEL, None)])
+        shown = Strip.join([Strip([label]), cells.crop_extend(left, left + width - LABEL_WIDTH, None)])
         return shown.apply_style(self.rich_style)
 
     def _line(self, line: int) -> tuple[Segment, Strip]:
-        """The label, which stays in place, and the cells, which scroll."""
+        """Return the label, which stays, and the cells, which scroll."""
         if line == 0:
-            return Segment("rank".ljust(LABEL), Style(dim=True)), self._head()
+            return Segment("rank".ljust(LABEL_WIDTH), Style(dim=True)), self._head()
         if line <= len(self._frame):
-            return Segment(f"{self._frame.index[line - 1]}".ljust(LABEL)), self._row(line - 1)
-        return Segment(" " * LABEL), Strip([])
+            return Segment(f"{self._frame.index[line - 1]}".ljust(LABEL_WIDTH)), self._row(line - 1)
+        return Segment(" " * LABEL_WIDTH), Strip([])
 
     def _head(self) -> Strip:
         first, last = self._frame.columns[0], self._frame.columns[-1]

@@ -1,4 +1,4 @@
-"""What is under the cursor of a chart, part by part."""
+"""The parts of the column under the cursor of a chart, beside or below the chart."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,8 +11,8 @@ from workbench.console import clean
 from workbench.present.bar import bar
 
 WIDE = 110
-"""Columns of the screen from which on there is room for them beside the chart."""
-SLIGHT = 0.005
+"""Columns of the screen from which on the parts have room beside the chart."""
+SMALLEST_SHARE = 0.005
 
 
 class Part(NamedTuple):
@@ -23,35 +23,38 @@ class Part(NamedTuple):
     colour: str
 
 
-class Parts(Static):
-    """Beside the chart a bar and numbers each, the largest first; below it, on a narrow screen, a line or two."""
+class CursorBreakdown(Static):
+    """The parts, the largest first: a bar and numbers each beside the chart, a line or two below it on a narrow one."""
 
-    def show(self, head: str, parts: Sequence[Part], told: Callable[[float], str]) -> None:
-        """Tell other parts; `told` writes a value with its unit. What holds nothing is left out."""
+    def show(self, head: str, parts: Sequence[Part], written: Callable[[float], str]) -> None:
+        """Show the parts that are not empty; `written` returns a value with its unit."""
         ranked = sorted((part for part in parts if part.value > 0), key=lambda part: -part.value)
         lay_out = beside if self.app.size.width >= WIDE else below
-        self.update(lay_out(Text(head, style="bold"), ranked, told))
+        self.update(lay_out(Text(head, style="bold"), ranked, written))
 
 
-def beside(head: Text, parts: Sequence[Part], told: Callable[[float], str]) -> Text:
+def beside(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -> Text:
+    """Return a line per part."""
     total = sum(part.value for part in parts)
     lines = (
         Text.assemble(
             f"{clean(part.name)[:15]:<16}",
             (bar(part.value, total, 10).ljust(10), part.colour),
-            f" {told(part.value):>10} {share(part.value, total):>7}",
+            f" {written(part.value):>10} {share(part.value, total):>7}",
         )
         for part in parts
     )
     return Text("\n").join([head, *lines])
 
 
-def below(head: Text, parts: Sequence[Part], told: Callable[[float], str]) -> Text:
-    """Without what is too small to matter where there is little room."""
+def below(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -> Text:
+    """Return all parts in one text that wraps, without those that are too small to matter."""
     total = sum(part.value for part in parts)
     pieces = (
-        Text.assemble(("█", part.colour), f" {clean(part.name)} {told(part.value)}".replace(" ", "\N{NO-BREAK SPACE}"))
+        Text.assemble(
+            ("█", part.colour), f" {clean(part.name)} {written(part.value)}".replace(" ", "\N{NO-BREAK SPACE}")
+        )
         for part in parts
-        if part.value >= SLIGHT * total
+        if part.value >= SMALLEST_SHARE * total
     )
     return Text("  ").join([head, *pieces])

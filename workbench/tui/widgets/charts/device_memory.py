@@ -1,20 +1,20 @@
-"""Memory of a traced device over time: what was allocated, and above it what was reserved beyond."""
+"""Memory of a traced device over time: what was allocated, and above it what was reserved and not allocated."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pandas as pd
 from textual.binding import Binding, BindingType
 
 from analyzers.words import duration_ns, size
 from workbench.colours import EVENT_KINDS
-from workbench.tui.widgets.charts.stacked_chart import Stacked
-from workbench.tui.widgets.charts.time_zoom import Zoomed
+from workbench.tui.widgets.charts.stacked_chart import StackedChart
+from workbench.tui.widgets.charts.time_zoom import TimeZoom
 
-COLOURS = {"allocated": EVENT_KINDS["memory"], "beyond": EVENT_KINDS["idle"]}
+COLOURS = {"allocated": EVENT_KINDS["memory"], "unallocated": EVENT_KINDS["idle"]}
 
 
-class Held(Stacked, Zoomed):
-    """One device of `traces.views.memory`."""
+class DeviceMemoryChart(StackedChart, TimeZoom):
+    """The memory of one device, as `traces.views.memory` returns it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Earlier", id="held.left", show=False),
@@ -24,21 +24,21 @@ class Held(Stacked, Zoomed):
         Binding("0", "zoom(0)", "Whole", id="held.reset"),
     ]
 
-    def show(self, mine: pd.DataFrame, window: tuple[int, int] | None) -> None:
-        """Draw a window; all of time where it is None."""
-        beyond = (mine["reserved"] - mine["allocated"]).clip(lower=0)
-        width = int(mine["at_ns"].iloc[1] - mine["at_ns"].iloc[0]) if len(mine) > 1 else 1
-        self.settle(window, int(mine["at_ns"].max()) + width if len(mine) else 1)
-        self.draw(mine.assign(beyond=beyond, top=mine["allocated"] + beyond), COLOURS, "top")
+    def show(self, frame: pd.DataFrame, window: tuple[int, int] | None) -> None:
+        """Draw a (first, last) window in ns; None stands for all of the time."""
+        unallocated = (frame["reserved"] - frame["allocated"]).clip(lower=0)
+        width = int(frame["at_ns"].iloc[1] - frame["at_ns"].iloc[0]) if len(frame) > 1 else 1
+        self.set_window(window, int(frame["at_ns"].max()) + width if len(frame) else 1)
+        self.draw(frame.assign(unallocated=unallocated, top=frame["allocated"] + unallocated), COLOURS, "top")
 
     @property
     def highest(self) -> int:
-        """Where most is allocated."""
+        """The row with the most allocated memory."""
         return int(self.instants["allocated"].to_numpy(int).argmax())
 
     @property
     def middle(self) -> int:
-        """The moment at the cursor."""
+        """The time at the cursor: zooming keeps it in the middle."""
         return (
             int(self.instants["at_ns"].iloc[self.cursor]) if 0 <= self.cursor < len(self.instants) else super().middle
         )
@@ -47,15 +47,15 @@ class Held(Stacked, Zoomed):
         self.move(columns)
 
     def signs(self) -> dict[int, str]:
-        """`▼` over the peak."""
+        """Return `▼` over the peak."""
         return {self.highest: "▼"}
 
     def ruler(self) -> str:
-        """What the device held at the cursor and at most."""
+        """Return the memory of the device at the cursor, and its peak."""
         row, top = self.instants.iloc[max(0, self.cursor)], size(int(self.instants["allocated"].max()))
-        return f"{row['where']}, {duration_ns(int(row['at_ns']))}: {told(row)}   ▼ {top}  ┆ cursor"
+        memory = memory_text(int(row["allocated"]), int(row["reserved"]))
+        return f"{row['where']}, {duration_ns(int(row['at_ns']))}: {memory}   ▼ {top}  ┆ cursor"
 
 
-def told(row: Any) -> str:
-    reserved = f", {size(int(row['reserved']))} reserved" if row["reserved"] else ""
-    return f"{size(int(row['allocated']))} allocated{reserved}"
+def memory_text(allocated: int, reserved: int) -> str:
+    return f"{size(allocated)} allocated" + (f", {size(reserved)} reserved" if reserved else "")

@@ -1,6 +1,6 @@
-"""The events of a window of time: a row a stream or thread and depth, each event from its start to its end."""
+"""The events of a window of time: one row per stream or thread and depth, each event from its start to its end."""
 
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
 import pandas as pd
 from rich.segment import Segment
@@ -13,16 +13,17 @@ from textual.strip import Strip
 from analyzers.words import duration_ns
 from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.console import clean
-from workbench.tui.widgets.charts.time_zoom import Zoomed
-from workbench.tui.widgets.key_bindings import SCROLLED
+from workbench.tui.widgets.charts.time_zoom import TimeZoom
+from workbench.tui.widgets.key_bindings import SCROLL_KEYS
+from workbench.tui.widgets.widget_options import WidgetOptions
 
-LABEL = 20
+LABEL_WIDTH = 20
 """Columns in front of the events, for the lane."""
 SHORTEST_NAME = 3
 
 
-class Gantt(ScrollView, Zoomed, can_focus=True):
-    """Spans as `traces.views.timeline` gives them."""
+class Gantt(ScrollView, TimeZoom, can_focus=True):
+    """Events as `traces.views.timeline` returns them."""
 
     DEFAULT_CSS = "Gantt { height: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -31,18 +32,18 @@ class Gantt(ScrollView, Zoomed, can_focus=True):
         Binding("plus,equals_sign", "zoom(0.5)", "Zoom in", id="gantt.in"),
         Binding("minus", "zoom(2)", "Zoom out", id="gantt.out"),
         Binding("0", "zoom(0)", "Whole", id="gantt.reset"),
-        *(key for key in SCROLLED if isinstance(key, Binding) and key.key not in "hl"),
+        *(key for key in SCROLL_KEYS if isinstance(key, Binding) and key.key not in "hl"),
     ]
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
         self._spans = pd.DataFrame()
         self._rows: list[tuple[str, int]] = []
 
     def show(self, spans: pd.DataFrame, window: tuple[int, int] | None) -> None:
-        """Draw the events of a window; those of all time where it is None."""
+        """Draw the events of a (first, last) window in ns; None stands for all of the time."""
         ends = (spans["start_ns"] + spans["dur_ns"]) if len(spans) else pd.Series([1])
-        self.settle(window, int(ends.max()))
+        self.set_window(window, int(ends.max()))
         self._spans, self._rows = spans, lanes(spans)
         self.virtual_size = Size(0, len(self._rows) + 1)
         self.refresh()
@@ -58,8 +59,8 @@ class Gantt(ScrollView, Zoomed, can_focus=True):
             return Strip.blank(width)
         lane, depth = self._rows[row]
         label = clean(lane) if depth == 0 else ""
-        cells = self._cells(lane, depth, max(1, width - LABEL))
-        return Strip([Segment(label[: LABEL - 1].ljust(LABEL)), *cells], width).simplify()
+        cells = self._cells(lane, depth, max(1, width - LABEL_WIDTH))
+        return Strip([Segment(label[: LABEL_WIDTH - 1].ljust(LABEL_WIDTH)), *cells], width).simplify()
 
     def _head(self) -> str:
         first, last = self._window
@@ -69,26 +70,27 @@ class Gantt(ScrollView, Zoomed, can_focus=True):
         return f"{duration_ns(first)} … {duration_ns(last)} ({duration_ns(last - first)})   {signs}"
 
     def _cells(self, lane: str, depth: int, width: int) -> list[Segment]:
-        """The events of a row, the longer ones over those they hide."""
+        """Return the cells of a row; an event covers those that start before it in the same cell."""
         first, last = self._window
-        mine = self._spans[(self._spans["lane"] == lane) & (self._spans["depth"] == depth)]
+        events = self._spans[(self._spans["lane"] == lane) & (self._spans["depth"] == depth)]
         owner = [-1] * width
         scale = width / max(1, last - first)
-        for place, (start, dur) in enumerate(zip(mine["start_ns"], mine["dur_ns"], strict=True)):
+        for number, (start, dur) in enumerate(zip(events["start_ns"], events["dur_ns"], strict=True)):
             begin = max(0, int((start - first) * scale))
             end = min(width, max(begin + 1, int((start + dur - first) * scale)))
-            owner[begin:end] = [place] * (end - begin)
-        names, kinds = [told(*one) for one in zip(mine["count"], mine["name"], strict=True)], mine["kind"].tolist()
+            owner[begin:end] = [number] * (end - begin)
+        names = [block_name(count, name) for count, name in zip(events["count"], events["name"], strict=True)]
+        kinds = events["kind"].tolist()
         return [piece(names, kinds, number, length) for number, length in runs(owner)]
 
 
-def told(count: int, name: str) -> str:
-    """A block of many events goes by the longest of them."""
+def block_name(count: int, name: str) -> str:
+    """Return the name of a block; a block of many short events has the name of the longest."""
     return clean(name) if count == 1 else f"{count} x {clean(name)}"
 
 
 def piece(names: list[str], kinds: list[str], number: int, length: int) -> Segment:
-    """One event in so many columns: its name, or where that has no room the sign of its kind."""
+    """Return one event as `length` columns: its name, or the sign of its kind where the name has no room."""
     if number < 0:
         return Segment(" " * length)
     colour = EVENT_KINDS[kinds[number]]
@@ -99,18 +101,22 @@ def piece(names: list[str], kinds: list[str], number: int, length: int) -> Segme
 
 
 def runs(owner: list[int]) -> list[tuple[int, int]]:
-    """(value, length) of each run of equal values."""
-    found: list[tuple[int, int]] = []
+    """Return (value, length) of each run of equal values.
+
+    >>> runs([7, 7, -1])
+    [(7, 2), (-1, 1)]
+    """
+    lengths: list[tuple[int, int]] = []
     for value in owner:
-        if found and found[-1][0] == value:
-            found[-1] = value, found[-1][1] + 1
+        if lengths and lengths[-1][0] == value:
+            lengths[-1] = value, lengths[-1][1] + 1
         else:
-            found.append((value, 1))
-    return found
+            lengths.append((value, 1))
+    return lengths
 
 
 def lanes(spans: pd.DataFrame) -> list[tuple[str, int]]:
-    """(lane, depth) of each row: devices first, then threads of the host, each with its nesting below it."""
+    """Return (lane, depth) of each row: devices first, then threads of the host, each with its nesting below it."""
     if not len(spans):
         return []
     order = spans.sort_values(["on_device", "lane", "depth"], ascending=[False, True, True])

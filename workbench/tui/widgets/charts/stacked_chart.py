@@ -1,8 +1,8 @@
-"""Layers over time, stacked: one row of a frame a column or more, eight steps a cell."""
+"""Stacked layers over time: each row of a frame takes one or more columns, and a cell has eight heights."""
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import pandas as pd
@@ -14,57 +14,62 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
+from analyzers.columns import Integers
 from workbench.colours import STATUSES
+from workbench.tui.widgets.widget_options import WidgetOptions
 
-STEPS = " ▁▂▃▄▅▆▇█"
+LEVELS = " ▁▂▃▄▅▆▇█"
 RULER_ROWS = 2
 """Rows kept for the marks above the area and the labels below it."""
-WIDEST = 32
-"""Columns that a row takes at most, where there are few."""
+WIDEST_COLUMNS = 32
+"""Columns that a row takes at most, where there are few rows."""
 FAILURE = "✗"
-NOTHING = "nothing to draw"
+NO_DATA = "no data to draw"
+
+NUMBERS = (int, float, np.number)
+NO_TOPS: Integers = np.zeros((0, 0), np.int64)
 
 
-class Stacked(Widget, can_focus=True):
-    """The cursor is a row of the frame; moving it posts `Moved`. A subclass says what is marked and how it is labelled.
+class StackedChart(Widget, can_focus=True):
+    """Draws `instants`, one row after the other, `wide` columns each; a subclass says what is marked and labelled.
 
-    `instants` are what it draws; `wide` columns each.
+    The cursor is the number of a row; moving it posts `Moved`.
     """
 
-    DEFAULT_CSS = "Stacked { width: 1fr; height: 1fr; min-height: 6; }"
+    DEFAULT_CSS = "StackedChart { width: 1fr; height: 1fr; min-height: 6; }"
     cursor: reactive[int] = reactive(-1)
 
     class Moved(Message):
-        """The cursor stands on another row of the frame."""
+        """The cursor is on another row; `row` holds the numbers of that row by column."""
 
-        def __init__(self, area: "Stacked", row: dict[str, Any]) -> None:
+        def __init__(self, chart: "StackedChart", row: dict[str, float]) -> None:
             super().__init__()
-            self.area, self.row = area, row
+            self.chart, self.row = chart, row
 
         @property
-        def control(self) -> "Stacked":
-            """Whose cursor it is."""
-            return self.area
+        def control(self) -> "StackedChart":
+            """The chart whose cursor moved."""
+            return self.chart
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
         self.instants = pd.DataFrame()
         self.wide = 1
         self._total = ""
         self._colours: dict[str, str] = {}
-        self._tops: np.ndarray[Any, Any] = np.zeros((0, 0), int)
+        self._tops = NO_TOPS
         self._drawn: dict[int, list[Segment]] = {}
 
     def signs(self) -> dict[int, str]:
-        """Marks above the area, by row; later ones cover earlier ones."""
+        """Return the marks above the chart, by row; a later one covers an earlier one."""
         raise NotImplementedError
 
     def ruler(self) -> str:
-        """The line below the area."""
+        """Return the line below the chart."""
         raise NotImplementedError
 
     def draw(self, instants: pd.DataFrame, colours: Mapping[str, str], total: str) -> None:
-        """Draw the columns named in `colours`, first at the bottom; the cursor goes to where `total` is highest."""
+        """Draw the columns named in `colours`, the first at the bottom; the cursor goes to the highest `total`."""
         self.instants, self._total = instants, total
         self._colours = {name: colour for name, colour in colours.items() if name in instants.columns}
         self._scale()
@@ -86,13 +91,13 @@ class Stacked(Widget, can_focus=True):
     def _scale(self) -> None:
         self._drawn.clear()
         rows = max(1, self.size.height - RULER_ROWS)
-        self.wide = max(1, min(WIDEST, self.size.width // max(1, len(self.instants))))
+        self.wide = max(1, min(WIDEST_COLUMNS, self.size.width // max(1, len(self.instants))))
         if not len(self.instants) or not self._colours:
-            self._tops = np.zeros((0, 0), int)
+            self._tops = NO_TOPS
             return
         layers = np.nan_to_num(self.instants[list(self._colours)].to_numpy(float))
         top = max(float(np.nanmax(self.instants[self._total].to_numpy(float))), 1e-12)
-        self._tops = np.rint(layers.cumsum(axis=1) / top * rows * 8).astype(int)
+        self._tops = np.rint(layers.cumsum(axis=1) / top * rows * 8).astype(np.int64)
 
     def on_resize(self) -> None:
         self._scale()
@@ -101,7 +106,10 @@ class Stacked(Widget, can_focus=True):
     def watch_cursor(self) -> None:
         if 0 <= self.cursor < len(self.instants):
             row = self.instants.iloc[self.cursor]
-            self.post_message(self.Moved(self, {str(name): value for name, value in row.items()}))
+            numbers = {
+                str(name): float(value) for name, value in row.items() if isinstance(value, int | float | np.number)
+            }
+            self.post_message(self.Moved(self, numbers))
         self.refresh()
 
     def move(self, rows: int) -> None:
@@ -109,13 +117,13 @@ class Stacked(Widget, can_focus=True):
             self.cursor = min(max(0, self.cursor + rows), len(self.instants) - 1)
 
     def on_click(self, event: Click) -> None:
-        """The cursor goes where the mouse is; the line that shows the focus is no part of the chart."""
+        """Move the cursor to the mouse; the line that shows the focus is no part of the chart."""
         at = event.get_content_offset(self)
         if at is not None and at.x // self.wide < len(self.instants):
             self.cursor = at.x // self.wide
 
     def render_line(self, y: int) -> Strip:
-        """A line on the theme's own background."""
+        """Return a line on the theme's background."""
         return self._line(y).apply_style(self.rich_style)
 
     def _line(self, y: int) -> Strip:
@@ -123,26 +131,30 @@ class Stacked(Widget, can_focus=True):
         if y == 0:
             return self._marks(width)
         if y == height - 1:
-            told = self.ruler() if len(self.instants) else NOTHING
-            return Strip([Segment(told[:width].ljust(width), Style(dim=True))], width)
+            label = self.ruler() if len(self.instants) else NO_DATA
+            return Strip([Segment(label[:width].ljust(width), Style(dim=True))], width)
         floor = (height - RULER_ROWS - y) * 8
         drawn = self._segments(floor)[: width // self.wide]
         if 0 <= self.cursor < len(drawn):
-            drawn[self.cursor] = turned(drawn[self.cursor])
+            drawn[self.cursor] = reversed_cell(drawn[self.cursor])
         return Strip([*drawn, Segment(" " * (width - self.wide * len(drawn)))], width).simplify()
 
     def _segments(self, floor: int) -> list[Segment]:
-        """A line of cells without the cursor; they stay what they are until something else is drawn."""
+        """Return a line of cells without the cursor; kept until something else is drawn, as the cursor moves often."""
         if floor not in self._drawn:
             self._drawn[floor] = [self._cell(row, floor) for row in range(len(self._tops))]
         return list(self._drawn[floor])
 
     def _cell(self, row: int, floor: int) -> Segment:
-        """Foreground is the layer at the cell's bottom, background the one at its top."""
+        """Return a cell whose foreground is the layer at its bottom, and whose background is the layer at its top.
+
+        Heights are in eighths of a cell. With layers up to 5 and 20, the cell from 0 to 8 is five eighths of the first
+        layer's colour on a background of the second's.
+        """
         column = self._tops[row]
         low, high = int(np.searchsorted(column, floor, "right")), int(np.searchsorted(column, floor + 8, "left"))
         filled = min(8, int(column[low]) - floor) if low < len(column) else 0
-        return Segment(STEPS[filled] * self.wide, style_of(self._colour(low), self._colour(high)))
+        return Segment(LEVELS[filled] * self.wide, style_of(self._colour(low), self._colour(high)))
 
     def _colour(self, layer: int) -> str | None:
         return list(self._colours.values())[layer] if layer < len(self._colours) else None
@@ -159,10 +171,10 @@ class Stacked(Widget, can_focus=True):
 
 @lru_cache(maxsize=1024)
 def style_of(colour: str | None, behind: str | None) -> Style:
-    """One style object a pair of colours, as comparing and parsing them takes longer than drawing."""
+    """Return one style object per pair of colours: comparing and parsing them takes longer than drawing."""
     return Style(color=colour, bgcolor=behind)
 
 
-def turned(cell: Segment) -> Segment:
-    """A cell under the cursor."""
+def reversed_cell(cell: Segment) -> Segment:
+    """Return a cell as it looks under the cursor."""
     return Segment(cell.text, (cell.style or Style()) + Style(reverse=True))

@@ -1,4 +1,4 @@
-"""What the steps of a rank are made of, and other things that have a value a step."""
+"""Charts with a column per step: the phases of a rank's steps, and the loss."""
 
 import math
 from itertools import pairwise
@@ -8,36 +8,37 @@ import pandas as pd
 
 from analyzers.words import duration
 from workbench.colours import PHASES, STATUSES
-from workbench.tui.widgets.charts.stacked_chart import FAILURE, Stacked
+from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
 
-REST = ("residual", "unknown")
+UNNAMED = ("residual", "unknown")
+"""Time that no phase accounts for: drawn on top."""
 
 
-class PhaseStack(Stacked):
-    """Seconds by phase, a row a step, as `steps.views.phases` gives them for one rank, with the step's `dur_s`."""
+class PhaseChart(StackedChart):
+    """Seconds by phase, one row per step, as `steps.views.phases` returns them for a rank, with the step's `dur_s`."""
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw other steps, the largest phase at the bottom."""
+        """Draw the steps, with the largest phase at the bottom."""
         names = [str(name) for name in frame.columns if name not in ("step", "dur_s", "tagged")]
         spent = frame[names].sum().to_dict()
-        ranked = sorted(names, key=lambda name: (name in REST, -spent[name]))
+        ranked = sorted(names, key=lambda name: (name in UNNAMED, -spent[name]))
         colours = {name: PHASES.get(name, PHASES["other"]) for name in ranked}
         self.draw(thinned(frame, "dur_s", self.size.width), colours, "dur_s")
 
     def signs(self) -> dict[int, str]:
-        """`▼` over the longest step."""
+        """Return `▼` over the longest step."""
         return {self.highest: "▼"}
 
     def ruler(self) -> str:
-        """Which steps, and how long."""
+        """Return the range of steps, the height of the chart, and what the signs mean."""
         return ruler(self.instants, f"top {duration(float(self.instants['dur_s'].max()))}   ▼ longest  ┆ cursor")
 
 
-class LossLine(Stacked):
-    """The loss a step, from `steps.views.series`; its lowest value is the floor."""
+class LossChart(StackedChart):
+    """The loss of each step, from `steps.views.series`; its lowest value is at the bottom."""
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw another loss. Where it is not finite the highest that was is drawn, under a mark."""
+        """Draw a loss; a step whose loss is not finite is empty, under a mark."""
         known = frame.dropna(subset="step")
         finite = known["loss"].replace([math.inf, -math.inf], math.nan)
         span = float(finite.max() - finite.min()) or 1.0
@@ -46,21 +47,21 @@ class LossLine(Stacked):
         self.draw(thinned(drawn, "height", self.size.width), {"height": STATUSES["ok"]}, "height")
 
     def signs(self) -> dict[int, str]:
-        """`✗` over what is not finite."""
-        return dict.fromkeys(np.flatnonzero(self.instants["broken"].to_numpy(bool)).tolist(), FAILURE)
+        """Return `✗` over steps whose loss is not finite."""
+        return {int(row): FAILURE for row in np.flatnonzero(self.instants["broken"].to_numpy(bool))}
 
     def ruler(self) -> str:
-        """Which steps, and between which values."""
+        """Return the ranges of steps and of the loss, and what the signs mean."""
         losses = self.instants["loss"]
         return ruler(self.instants, f"loss {losses.min():.4f} … {losses.max():.4f}   {FAILURE} not finite  ┆ cursor")
 
 
-def ruler(frame: pd.DataFrame, told: str) -> str:
-    return f"step {int(frame['step'].iloc[0])} … {int(frame['step'].iloc[-1])}   {told}"
+def ruler(frame: pd.DataFrame, legend: str) -> str:
+    return f"step {int(frame['step'].iloc[0])} … {int(frame['step'].iloc[-1])}   {legend}"
 
 
 def thinned(frame: pd.DataFrame, by: str, rows: int) -> pd.DataFrame:
-    """At most so many rows; of each stretch the one with the largest `by`, so that every spike survives."""
+    """Return at most `rows` rows: of each stretch the one with the largest `by`, so that every spike survives."""
     if len(frame) <= rows or rows <= 0:
         return frame
     edges = np.linspace(0, len(frame), rows + 1).astype(int)

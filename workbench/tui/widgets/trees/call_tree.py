@@ -1,6 +1,6 @@
-"""What was called from where in a trace, as a tree."""
+"""The calls of a trace as a tree, by operator, module or function."""
 
-from typing import Any
+from typing import Unpack
 
 import pandas as pd
 from rich.text import Text
@@ -9,32 +9,33 @@ from analyzers.words import duration_ns
 from workbench.console import clean
 from workbench.present.bar import bar
 from workbench.tui.widgets.trees.lazy_tree import LazyTree
+from workbench.tui.widgets.widget_options import WidgetOptions
 
 
-class Calls(LazyTree):
-    """A tree as `traces.views.tree` gives it: time on the device where there is any, else on the host."""
+class CallTree(LazyTree):
+    """A tree as `traces.views.tree` returns it; its time is that on the device where there is any, else on the host."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
         self._frame = pd.DataFrame()
         self._clock = "host_ns"
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw another tree, the longest call of each level first."""
+        """Draw a tree, with the longest call of each level first."""
         self._clock = "device_ns" if frame["device_ns"].any() else "host_ns"
         self._frame = frame.set_index("node")
-        place = {node: row for row, node in enumerate(frame["node"].tolist())}
-        parents = [place.get(parent, -1) for parent in frame["parent"].tolist()]
+        rows = {node: row for row, node in enumerate(frame["node"].tolist())}
+        parents = [rows.get(parent, -1) for parent in frame["parent"].tolist()]
         where = self._clock.removesuffix("_ns")
-        told = f"{len(frame)} calls, by time on the {where}" if len(frame) else "no such calls"
-        self.fill(Text(told), parents, [str(name) for name in frame["name"]])
+        head = f"{len(frame)} calls, by time on the {where}" if len(frame) else "no calls of this kind were recorded"
+        self.fill(Text(head), parents, [str(name) for name in frame["name"]])
 
     def children_of(self, row: int) -> list[int]:
-        """Longest first."""
+        """Return the rows below a row, the longest first."""
         return sorted(super().children_of(row), key=lambda child: -int(self._frame[self._clock].iloc[child]))
 
     def label_of(self, row: int) -> Text:
-        """Bar, time, count and name; bars are relative to the longest neighbour."""
+        """Return bar, time, count and name; bars are relative to the longest call of the level."""
         entry = self._frame.iloc[row]
         spent = int(entry[self._clock])
         longest = int(self._frame[self._clock].iloc[self.children_of(self.parent_of(row))[0]])

@@ -1,27 +1,28 @@
-"""Trees that are filled where they are opened, with a search."""
+"""A tree that makes the children of a node when the node is opened, with a search."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
 from rich.text import Text
 from textual.binding import BindingType
 from textual.widgets import Tree
 from textual.widgets.tree import TreeNode
 
-from workbench.tui.widgets.key_bindings import CURSOR, FOUND
+from workbench.tui.widgets.key_bindings import CURSOR_KEYS, SEARCH_KEYS
+from workbench.tui.widgets.widget_options import WidgetOptions
 
 
 class LazyTree(Tree[int]):
-    """A tree of rows, each with the row of its parent (-1: none), which comes before it. A node's data is its row.
+    """A tree of numbered rows; a parent comes before its children, and a node's data is the number of its row.
 
-    Trees of no more than `OPEN_AT_MOST` rows are shown open.
+    A tree of at most `OPEN_AT_MOST` rows is shown open.
     """
 
     OPEN_AT_MOST: ClassVar[int] = 0
-    BINDINGS: ClassVar[list[BindingType]] = [*CURSOR, *FOUND]
+    BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_KEYS, *SEARCH_KEYS]
     DEFAULT_CSS = "LazyTree { height: 1fr; }"
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__("", **options)
         self._children: dict[int, list[int]] = {}
         self._names: Sequence[str] = ()
@@ -29,11 +30,11 @@ class LazyTree(Tree[int]):
         self._text = ""
 
     def label_of(self, row: int) -> Text:
-        """The line of a row."""
+        """Return the line of a row."""
         raise NotImplementedError
 
     def fill(self, root: Text, parents: Sequence[int], names: Sequence[str]) -> None:
-        """Draw other rows."""
+        """Draw rows: `parents` holds the row of each row's parent (-1: none), `names` what a search looks through."""
         self._parents, self._names, self._children = parents, names, {}
         for row, parent in enumerate(parents):
             self._children.setdefault(parent, []).append(row)
@@ -44,38 +45,38 @@ class LazyTree(Tree[int]):
             self._open_all(self.root)
 
     def children_of(self, row: int) -> list[int]:
-        """The rows below a row; -1 for the first level."""
+        """Return the rows below a row; -1 for the first level."""
         return self._children.get(row, [])
 
     def parent_of(self, row: int) -> int:
-        """The row above a row; -1 at the first level."""
+        """Return the row above a row; -1 at the first level."""
         return self._parents[row]
 
     def on_tree_node_expanded(self, event: Tree.NodeExpanded[int]) -> None:
         self._open(event.node)
 
     def search(self, text: str) -> None:
-        """Go to the first node whose name holds the text; `n` and `N` go on from there."""
+        """Move the cursor to the first node whose name contains the text; `n` and `N` go on from there."""
         self._text = text.casefold()
-        self.action_found(1)
+        self.action_next_match(1)
 
-    def action_found(self, by: int) -> None:
+    def action_next_match(self, by: int) -> None:
         rows = [row for row, name in enumerate(self._names) if self._text in name.casefold()]
         if not self._text or not rows:
-            self.app.notify("nothing is called that", markup=False)
+            self.app.notify("no match", markup=False)
             return
         at = self.cursor_node.data if self.cursor_node is not None else None
-        place = rows.index(at) + by if at in rows else 0
-        # What was just opened has no line yet to which the cursor could go.
-        self.call_after_refresh(self.move_cursor, self._node(rows[place % len(rows)]))
+        match = rows.index(at) + by if at in rows else 0
+        # A node that was just made has no line yet to which the cursor could go.
+        self.call_after_refresh(self.move_cursor, self._node(rows[match % len(rows)]))
 
-    def chosen(self) -> str:
-        """The name under the cursor."""
+    def text_at_cursor(self) -> str:
+        """Return the name under the cursor."""
         at = self.cursor_node.data if self.cursor_node is not None else None
         return "" if at is None else self._names[at]
 
     def _node(self, row: int) -> TreeNode[int]:
-        """The node of a row; those above it are opened."""
+        """Return the node of a row, and open those above it."""
         parent = self._parents[row]
         above = self.root if parent < 0 else self._node(parent)
         self._open(above)

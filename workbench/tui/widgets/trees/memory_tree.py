@@ -1,6 +1,6 @@
-"""Who holds memory, as a tree."""
+"""Allocated memory as a tree, by module, source line, stack or category."""
 
-from typing import Any
+from typing import Unpack
 
 import pandas as pd
 from rich.text import Text
@@ -10,30 +10,33 @@ from workbench.colours import CATEGORIES
 from workbench.console import clean
 from workbench.present.bar import bar
 from workbench.tui.widgets.trees.lazy_tree import LazyTree
+from workbench.tui.widgets.widget_options import WidgetOptions
 
 
-class Holders(LazyTree):
-    """A tree as `memory.views.tree` gives it."""
+class MemoryTree(LazyTree):
+    """A tree as `memory.views.tree` returns it."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
         self._frame = pd.DataFrame()
         self._total = 0
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw another tree."""
+        """Draw a tree."""
         self._frame = frame
         roots = frame["parent"] < 0
         self._total = int(frame["bytes"][roots].sum())
-        self.fill(Text(f"{size(self._total)} alive"), frame["parent"].tolist(), [str(name) for name in frame["name"]])
+        self.fill(
+            Text(f"{size(self._total)} allocated"), frame["parent"].tolist(), [str(name) for name in frame["name"]]
+        )
 
     def label_of(self, row: int) -> Text:
-        """Bar, bytes, blocks and name; bars are relative to the largest neighbour."""
+        """Return bar, bytes, blocks and name; bars are relative to the largest row of the level."""
         entry = self._frame.iloc[row]
-        name, held = str(entry["name"]), int(entry["bytes"])
+        name, count = str(entry["name"]), int(entry["bytes"])
         largest = int(self._frame["bytes"].iloc[self.children_of(self.parent_of(row))[0]])
         return Text.assemble(
-            (bar(held, largest, 8).ljust(8), CATEGORIES.get(name, "")),
-            f" {size(held):>10} {share(held, self._total):>7} {int(entry['blocks']):>6}  ",
+            (bar(count, largest, 8).ljust(8), CATEGORIES.get(name, "")),
+            f" {size(count):>10} {share(count, self._total):>7} {int(entry['blocks']):>6}  ",
             clean(name),
         )

@@ -1,29 +1,30 @@
-"""The stacks of all ranks merged: where ranks part, the tree branches."""
+"""The Python stacks of all ranks merged into one tree, which branches where ranks differ."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
 import pandas as pd
 from rich.text import Text
 from textual.binding import Binding, BindingType
 
-from analyzers.words import rank_names, rank_ranges
+from analyzers.words import quantity, rank_names, rank_ranges
 from workbench.console import clean
 from workbench.tui.widgets.trees.lazy_tree import LazyTree
+from workbench.tui.widgets.widget_options import WidgetOptions
 
 PLACE = ("filename", "line", "name")
 
 
 class StackTree(LazyTree):
-    """A frame of stacks as `hangs.views.stacks` gives it, outermost first. `i` shows and hides what is not the user's.
+    """Stacks as `hangs.views.stacks` returns them, the outermost frame first; `i` shows and hides library frames.
 
-    The last line of a stack stays in any case.
+    The innermost frame of a stack is always shown.
     """
 
     OPEN_AT_MOST: ClassVar[int] = 400
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("i", "internal", "Framework lines", id="stacks.internal")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("i", "library_frames", "Library frames", id="stacks.internal")]
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
         self.guide_depth = 2
         self._whole = self._frame = pd.DataFrame()
@@ -31,13 +32,13 @@ class StackTree(LazyTree):
         self._own_only = True
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw other stacks."""
+        """Draw stacks."""
         self._whole = frame.reset_index(drop=True)
         self._all = len({rank for ranks in frame["ranks"] for rank in ranks})
         self._draw()
 
-    def action_internal(self) -> None:
-        """Show the lines of PyTorch and Python, or hide them."""
+    def action_library_frames(self) -> None:
+        """Show the frames of PyTorch and Python, or hide them."""
         self._own_only = not self._own_only
         self._draw()
 
@@ -47,34 +48,38 @@ class StackTree(LazyTree):
         kept = [r for r, own in enumerate(self._whole["own"]) if own or r not in inner or not self._own_only]
         self._frame = self._whole.iloc[kept].reset_index(drop=True)
         hidden = len(self._whole) - len(kept)
-        told = f"{self._all} ranks with a stack" if self._all else "no stacks recorded"
+        head = f"{quantity(self._all, 'rank')} with a stack" if self._all else "no stacks recorded"
         names = [f"{file}:{line} {name}" for file, line, name in zip(*(self._frame[c] for c in PLACE), strict=True)]
-        more = f", {hidden} lines of PyTorch and Python hidden (i)" if hidden else ""
-        self.fill(Text(told + more), lifted(parents, kept), names)
+        more = f", {quantity(hidden, 'library frame')} hidden (i)" if hidden else ""
+        self.fill(Text(head + more), kept_parents(parents, kept), names)
 
     def label_of(self, row: int) -> Text:
-        """Function, place, and the ranks where not all are here."""
+        """Return function, source line and ranks; ranks in bold where the others are elsewhere."""
         frame = self._frame.iloc[row]
         ranks = frame["ranks"]
         mark = (f"  {rank_names(ranks)}", "bold") if len(ranks) < self._all else (f"  {rank_ranges(ranks)}", "dim")
         return Text.assemble(clean(frame["name"]), (f"  {clean(frame['place'])}", "dim"), mark)
 
 
-def lifted(parents: Sequence[int], kept: Sequence[int]) -> list[int]:
-    """The parents among the rows that are kept: the nearest one above."""
-    place = {row: number for number, row in enumerate(kept)}
-    place[-1] = -1
-    found = []
+def kept_parents(parents: Sequence[int], kept: Sequence[int]) -> list[int]:
+    """Return the parent of each kept row among the kept rows: the nearest kept row above it (-1: none)."""
+    numbers = {row: number for number, row in enumerate(kept)}
+    numbers[-1] = -1
+    nearest = []
     for row in kept:
         above = parents[row]
-        while above not in place:
+        while above not in numbers:
             above = parents[above]
-        found.append(place[above])
-    return found
+        nearest.append(numbers[above])
+    return nearest
 
 
 def parents_of(depths: Sequence[int]) -> list[int]:
-    """The row of each row's parent: the last one before it that is less deep."""
+    """Return the row of each row's parent: the last row before it that is less deep.
+
+    >>> parents_of([0, 1, 2, 1])
+    [-1, 0, 1, 0]
+    """
     above: list[tuple[int, int]] = []
     parents = []
     for row, depth in enumerate(depths):

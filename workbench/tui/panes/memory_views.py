@@ -1,0 +1,276 @@
+"""The views of a snapshot at one instant: what is allocated, where, since when, and what changed."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, NamedTuple
+
+import pandas as pd
+from rich.text import Text
+from textual.widget import Widget
+from textual.widgets import DataTable
+
+from analyzers.memory import Device, diff, matrix, views
+from analyzers.run import Artefact
+from analyzers.store import Options
+from analyzers.words import size
+from workbench.colours import CATEGORIES, HEAT, nth_colour, text_colour
+from workbench.present.sparkline import LEVELS
+from workbench.present.table import Table
+from workbench.present.tables.snapshot import block_history, block_list, entry_list, module_changes, stack_list
+from workbench.tui.widgets.charts.block_map import BlockMap
+from workbench.tui.widgets.charts.memory_timeline import AllocatedByTimeline
+from workbench.tui.widgets.row_list import RowList
+from workbench.tui.widgets.tables import Grid
+from workbench.tui.widgets.trees.memory_tree import MemoryTree
+from workbench.tui.widgets.view_switcher import Drawing, ViewSwitcher
+
+TITLES = {
+    "stacks": "largest stacks",
+    "tree": "tree by",
+    "blocks": "segments and blocks (click: history of a block)",
+    "list": "largest blocks (enter: history of a block)",
+    "life": "history of address",
+    "changes": "what changed since the mark (space)",
+    "places": "allocated by",
+    "entries": "allocator events, from shortly before",
+    "reserved": "reserved ranges over time, the largest first",
+    "ranks": "bytes at the peak of each rank's last snapshot",
+}
+TIMELESS = ("life", "places", "reserved", "ranks")
+"""Views that do not belong to one instant."""
+GROUPINGS = ("module", "line", "stack", "category")
+ALLOCATED_BY = ("pool", "stream", "phase")
+CELL_WIDTH = 13
+EARLIER, LATER = 6, 60
+"""Entries that are listed before the instant, and after it."""
+RANGES_AT_MOST = 500
+RANGE_HEAD = Text(f"{'bytes':>10} {'stream':>6} pool", style="dim")
+
+
+@dataclass(frozen=True)
+class Instant:
+    """A device of a snapshot, after one of its entries (-1: before the first)."""
+
+    artefact: Artefact
+    device: int
+    entry: int
+
+    def side(self) -> diff.Instant:
+        """Return the instant as one side of a comparison."""
+        return diff.Instant(artefact=self.artefact, device=self.device, entry=self.entry)
+
+
+class ReservedRange(NamedTuple):
+    """A range of addresses, from the entry that reserved it to the one that released it; `last` ends the chart."""
+
+    bytes: int
+    stream: int
+    pool: str
+    born: int
+    died: int
+    last: int
+
+
+class PeakOfRank(NamedTuple):
+    """The memory of a rank's device at its peak, in bytes by category; None stands for what is not known."""
+
+    rank: int | None
+    device: int | None
+    step: int | None
+    peak: int
+    categories: dict[str, int]
+
+
+class MemoryViews(ViewSwitcher):
+    """The views of an instant; the pane around it owns the keys."""
+
+    TAKES_KEYS: ClassVar[bool] = False
+
+    def __init__(self, devices: Sequence[Device], options: Options) -> None:
+        super().__init__(TITLES)
+        self._options = options
+        self._peaks = peaks_of_ranks(devices)
+        self._categories = [name for name in CATEGORIES if any(peak.categories.get(name) for peak in self._peaks)]
+        self._grouping, self._allocated_by = GROUPINGS[0], ALLOCATED_BY[0]
+        self._instant: Instant | None = None
+        self._mark: Instant | None = None
+        self._addresses: list[int] = []
+        self._address: int | None = None
+
+    def widgets(self) -> Iterable[Widget]:
+        """Yield a widget for each of `TITLES`."""
+        yield Grid(id="stacks")
+        yield MemoryTree(id="tree")
+        yield BlockMap(id="blocks")
+        yield Grid(id="list")
+        yield Grid(id="life")
+        yield Grid(id="changes")
+        yield AllocatedByTimeline(id="places")
+        yield Grid(id="entries")
+        yield RowList[ReservedRange](RANGE_HEAD, lambda item: range_line(item, self.size.width), id="reserved")
+        yield RowList[PeakOfRank](
+            peak_head(self._categories), lambda peak: peak_line(peak, self._categories), id="ranks"
+        )
+
+    def show_instant(self, instant: Instant) -> None:
+        """Show what is allocated at an instant."""
+        if instant != self._instant:
+            self._instant = instant
+            self.load()
+
+    def mark(self) -> None:
+        """Mark the instant, to compare others with it."""
+        self._mark = self._instant
+        if self._mark is not None:
+            self.notify(f"marked entry {self._mark.entry}; press d to see what changed since", markup=False)
+        self.load()
+
+    async def regroup(self) -> None:
+        """Group by the next key: the timeline by pool, stream or phase where that is shown, else the tree."""
+        if self.view == "places":
+            self._allocated_by = ALLOCATED_BY[(ALLOCATED_BY.index(self._allocated_by) + 1) % len(ALLOCATED_BY)]
+            self.load()
+            return
+        if self.view == "tree":
+            self._grouping = GROUPINGS[(GROUPINGS.index(self._grouping) + 1) % len(GROUPINGS)]
+        await self.turn_to("tree")
+
+    async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Show the history of a block's address."""
+        if event.data_table.id == "list" and event.cursor_row < len(self._addresses):
+            event.stop()
+            self._address = self._addresses[event.cursor_row]
+            await self.turn_to("life")
+
+    async def on_block_map_block_clicked(self, event: BlockMap.BlockClicked) -> None:
+        """Show the history of a block's address."""
+        self._address = event.address
+        await self.turn_to("life")
+
+    def ask(self, view: str) -> Drawing | None:
+        """Ask for what was allocated at the instant."""
+        if view == "ranks":
+            return partial(self.widget(view, RowList).show, self._peaks)
+        questions = {
+            "stacks": self._stacks,
+            "tree": self._tree,
+            "blocks": self._blocks,
+            "list": self._list,
+            "life": self._history,
+            "changes": self._changes,
+            "places": self._timeline,
+            "entries": self._entries,
+            "reserved": self._reserved,
+        }
+        return None if self._instant is None else questions[view](self._instant)
+
+    def _grid(self, view: str, content: Table) -> Drawing:
+        return partial(self.widget(view, Grid).show, content)
+
+    def _stacks(self, at: Instant) -> Drawing:
+        return self._grid("stacks", stack_list(views.top_stacks(at.artefact, self._options, at.device, at.entry)))
+
+    def _tree(self, at: Instant) -> Drawing:
+        frame = views.tree(at.artefact, self._options, at.device, by=self._grouping, entry=at.entry)
+        return partial(self.widget("tree", MemoryTree).show, frame)
+
+    def _blocks(self, at: Instant) -> Drawing:
+        segments = views.segments(at.artefact, at.entry, self._options, at.device)
+        return partial(self.widget("blocks", BlockMap).show, segments, self._state(at))
+
+    def _list(self, at: Instant) -> Drawing:
+        content, self._addresses = block_list(self._state(at))
+        return self._grid("list", content)
+
+    def _history(self, at: Instant) -> Drawing | None:
+        if self._address is None:
+            return None
+        frame = views.blocks_of_address(at.artefact, self._address, self._options, at.device)
+        return self._grid("life", block_history(frame))
+
+    def _changes(self, at: Instant) -> Drawing:
+        before = self._mark or Instant(at.artefact, at.device, -1)
+        return self._grid("changes", module_changes(diff.between(before.side(), at.side(), self._options)))
+
+    def _timeline(self, at: Instant) -> Drawing:
+        frame = views.timeline_by(at.artefact, self._options, at.device, self._allocated_by, self.wide)
+        return partial(self.widget("places", AllocatedByTimeline).show, frame)
+
+    def _entries(self, at: Instant) -> Drawing:
+        first = max(0, at.entry - EARLIER)
+        count = at.entry + LATER + 1 - first
+        return self._grid("entries", entry_list(views.events(at.artefact, self._options, at.device, first, count)))
+
+    def _reserved(self, at: Instant) -> Drawing:
+        frame = views.reserved_ranges(at.artefact, self._options, at.device, limit=RANGES_AT_MOST)
+        last = int(frame["died"].max()) if len(frame) else 0
+        columns = (frame[name].tolist() for name in ("bytes", "stream", "pool", "born", "died"))
+        ranges = [
+            ReservedRange(int(count), int(stream), str(pool), int(born), int(died), last)
+            for count, stream, pool, born, died in zip(*columns, strict=True)
+        ]
+        return partial(self.widget("reserved", RowList).show, ranges)
+
+    def _state(self, at: Instant) -> pd.DataFrame:
+        return views.live_blocks(at.artefact, at.entry, self._options, at.device)
+
+    def title(self) -> str:
+        """Return the title of the view with what it is grouped by, and its instant."""
+        title = super().title() + self._detail()
+        if self.view in TIMELESS or self._instant is None:
+            return title
+        when = "" if self.view == "entries" else "after "
+        return f"{title} {when}entry {self._instant.entry}"
+
+    def _detail(self) -> str:
+        if self.view == "life":
+            return ": choose a block in the list" if self._address is None else f" {self._address:#x}"
+        if self.view == "changes" and self._mark is not None:
+            return f" at entry {self._mark.entry},"
+        return {"tree": f" {self._grouping}", "places": f" {self._allocated_by} (b: by another key)"}.get(self.view, "")
+
+
+def peaks_of_ranks(devices: Sequence[Device]) -> list[PeakOfRank]:
+    """Return the peaks in each rank's last snapshot, the fullest device first."""
+    rows = matrix(devices).to_dict("records")
+    return [
+        PeakOfRank(
+            known_integer(row["rank"]),
+            known_integer(row["device"]),
+            known_integer(row["step"]),
+            int(row["peak"]),
+            {name: int(row[name]) for name in CATEGORIES},
+        )
+        for row in rows
+    ]
+
+
+def known_integer(value: float | None) -> int | None:
+    return None if pd.isna(value) else int(value)
+
+
+def peak_head(categories: Sequence[str]) -> Text:
+    """Return the head of the table of ranks and categories."""
+    names = "".join(f" {name.replace('_', ' ')[: CELL_WIDTH - 1]:>{CELL_WIDTH - 1}}" for name in categories)
+    return Text(f"  rank device  step {'peak':>{CELL_WIDTH}}{names}", style="dim")
+
+
+def peak_line(peak: PeakOfRank, categories: Sequence[str]) -> Text:
+    """Return a rank's bytes by category: the larger the share of its peak, the brighter the cell and its bar."""
+    line = Text("".join(f"{'?' if value is None else value!s:>6}" for value in (peak.rank, peak.device, peak.step)))
+    line.append(f" {size(peak.peak):>{CELL_WIDTH}}")
+    for name in categories:
+        level = round((len(LEVELS) - 1) * peak.categories[name] / max(1, peak.peak))
+        shade = HEAT[level * (len(HEAT) - 1) // (len(LEVELS) - 1)]
+        cell = f" {LEVELS[level]}{size(peak.categories[name]):>{CELL_WIDTH - 2}}"
+        line.append(cell, f"{text_colour(shade)} on {shade}")
+    return line
+
+
+def range_line(item: ReservedRange, width: int) -> Text:
+    """Return a reserved range as a bar from the entry that reserved it to the one that released it."""
+    line = Text(f"{size(item.bytes):>10} {item.stream:>6} {item.pool:<5} ")
+    room = max(1, width - line.cell_len)
+    begin, end = (max(0, entry) * room // max(1, item.last) for entry in (item.born, item.died))
+    return line.append(" " * begin).append("█" * max(1, end - begin), nth_colour(item.stream))

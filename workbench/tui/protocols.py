@@ -1,0 +1,37 @@
+"""What the app asks of panes and widgets that can do more than be shown."""
+
+from typing import Protocol, runtime_checkable
+
+from workbench.evidence_link import EvidenceLink
+
+
+@runtime_checkable
+class ShowsEvidence(Protocol):
+    """A pane that can show the evidence of a finding."""
+
+    async def show_evidence(self, link: EvidenceLink) -> None:
+        """Show what the link names."""
+
+
+@runtime_checkable
+class PreparesSearch(Protocol):
+    """A pane that has to show something else before it can be searched."""
+
+    async def before_search(self) -> None:
+        """Show a widget that can be searched."""
+
+
+@runtime_checkable
+class Searchable(Protocol):
+    """A widget with a search."""
+
+    def search(self, text: str) -> None:
+        """Move the cursor to the first match."""
+
+
+@runtime_checkable
+class HasCursorText(Protocol):
+    """A widget whose cursor is on a text."""
+
+    def text_at_cursor(self) -> str:
+        """Return the text; empty where there is none."""
