@@ -33,6 +33,7 @@ class Recording:
 
     @property
     def rank(self) -> int | None:
+        """The rank, None where neither the file nor its name says it."""
         return self.account.rank
 
     @property
