@@ -137,8 +137,8 @@ def test_charts_of_one_page_move_together(traced, page_of):
     page = page_of(traced)
     page.goto(f"{traced}/trace?file=1")
     zoom(page, "gantt", [100e6, 300e6])
-    page.wait_for_function("() => document.querySelector('#fleet .js-plotly-plot')._fullData[0].x[0] > 90")
-    zoom(page, "fleet", [450, 500])
+    page.wait_for_function("() => document.querySelector('#fleet .js-plotly-plot')._fullData[0].x[0] > 90e6")
+    zoom(page, "fleet", [450e6, 500e6])
     page.wait_for_function("() => document.querySelector('#gantt .js-plotly-plot')._fullLayout.xaxis.range[0] > 300e6")
     assert "steps=10." in page.url
     page.goto(f"{traced}/steps")
