@@ -34,7 +34,7 @@ async def test_a_click_does_what_a_key_does(fixtures):
         await settle(app, pilot)
         assert area.cursor == 10 // area.wide
         line = str(app.query_one(KeyLine).render())
-        await pilot.click(KeyLine, offset=(line.index("Next reading"), 0))
+        await pilot.click(KeyLine, offset=(line.index("Next view"), 0))
         await settle(app, pilot)
         assert app.query_one(MemoryViews).view == "tree"
 
