@@ -6,9 +6,11 @@ from enum import StrEnum
 from analyzers.compare.measuring import MeasuredRun
 from analyzers.compare.rows import Line, interval_text
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict, status_of
+from analyzers.steps.answers.losses import Quantity, first_nonfinite
 from analyzers.steps.diff.loss_parity import LossParity
 from analyzers.steps.diff.measures import ALLOWED_CHANGES, STEPS_AT_LEAST, Measure, MeasureChange
 from analyzers.steps.findings.common import CAUSE_NAMES
+from analyzers.steps.table import Steps
 from analyzers.words import duration, percent, quantity, signed_percent, size
 
 CONFIDENCE = {Measure.STEP_TIME: 0.8, Measure.PROCESSOR_TIME: 0.8, Measure.MEMORY: 0.9}
@@ -49,6 +51,26 @@ def regressions(changes: Sequence[MeasureChange], gate: Mapping[str, float], cau
     causes = [*waiting_fact(changes), *causes]
     of_time = (Measure.STEP_TIME, Measure.STEP_TIME_MEAN, Measure.STEP_TIME_P95)
     return [regression(c, allowed[c.measure], causes if c.measure in of_time else []) for c in worse]
+
+
+def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
+    """Return the finding that the loss or gradient norm of the second run is lost, where that of the first is not."""
+    before, after = (first_nonfinite(steps) if steps else None for steps in (a, b))
+    if after is None or before is not None:
+        return []
+    name = "loss" if after.quantity is Quantity.LOSS else "gradient norm"
+    return [
+        Finding(
+            id="compare.nonfinite_loss",
+            severity=Severity.ERROR,
+            title=f"the {name} of the second run is NaN or infinite from step {after.step} on",
+            why="that of the first run is finite at every step; training after it is lost",
+            next=f"compare the settings and the data of step {after.step}; resume from a checkpoint before it",
+            ranks=after.ranks,
+            step=after.step,
+            confidence=1.0,
+        )
+    ]
 
 
 def waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:

@@ -5,7 +5,7 @@ from os import PathLike
 
 from analyzers import run, store
 from analyzers.compare.configuration import setting_rows
-from analyzers.compare.findings import regressions, time_causes, undecided, verdict
+from analyzers.compare.findings import nonfinite_loss, regressions, time_causes, undecided, verdict
 from analyzers.compare.measuring import MeasuredRun, answer_or_none, changes_between, measured_pair
 from analyzers.compare.model import CompareData
 from analyzers.compare.rows import measure_lines, trace_lines
@@ -52,7 +52,11 @@ def analyze(
     if not lines and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
     memory, memory_findings = memory_diff(a, b, options)
-    worse = [*regressions(changes, gate, time_causes(first, second)), *undecided(changes, gate)]
+    worse = [
+        *nonfinite_loss(first.steps, second.steps),
+        *regressions(changes, gate, time_causes(first, second)),
+        *undecided(changes, gate),
+    ]
     findings = ranked([*worse, *memory_findings, *trace_findings(traces)])
     parity, phases = step_differences(first, second)
     return Report(

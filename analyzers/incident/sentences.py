@@ -29,7 +29,7 @@ OUTCOMES = {
     " trained",
     Outcome.COMPLETED: "the run completed",
     Outcome.RUNNING: "the run is in progress",
-    Outcome.NOT_RECORDED: "nothing is wrong in what was recorded",
+    Outcome.NOT_RECORDED: "no problem was recorded",
 }
 NO_STEP_LOG = "a step log, which would show the steps"
 
