@@ -11,6 +11,7 @@ from textual.widgets import ContentSwitcher, DataTable
 
 from analyzers.run import discover
 from analyzers.store import Options
+from analyzers.words import share
 from terminal import app_on, press, shown
 from workbench.source_files import find_source, source_files_by_name
 from workbench.tui.app import WorkbenchApp
@@ -74,7 +75,7 @@ async def test_a_trace_as_bars_kernels_and_events(fixtures, size):
     async with app.run_test(size=size) as pilot:
         text = await press(app, pilot, "")
         one = app.report.data.ranks[0]
-        assert f"{100 * one.exposed_communication_ns / one.span_ns:.1f} %" in text
+        assert share(one.exposed_communication_ns, one.span_ns) in text
         assert one.kernels[0].name[:20] in text
         await press(app, pilot, "v")
         gantt = app.query_one(Gantt)
@@ -87,7 +88,7 @@ async def test_a_trace_as_bars_kernels_and_events(fixtures, size):
         await press(app, pilot, "0")
         assert gantt._window == whole
         assert "of rank 1 (2 of 2)" in await press(app, pilot, "]")
-        assert "Work by the phase that launched it, rank 1" in await press(app, pilot, "V", "V")
+        assert "Work by phase that launched it, rank 1" in await press(app, pilot, "V", "V")
         assert "gloo:" in await press(app, pilot, "V")
         path = [row.split("\t") for row in app.query_one("#critical", Grid).lines]
         assert {kind for _, kind, *_ in path} >= {"compute", "communication", "host"}
