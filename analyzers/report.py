@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from analyzers.words import rank_names
+from analyzers.words import agree, rank_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,7 +147,10 @@ def merge(same: Sequence[Finding]) -> Finding:
     others = [finding for finding in same if finding is not first]
     ranks = sorted({rank for finding in same for rank in finding.ranks})
     evidence = [fact for finding in [first, *others] for fact in finding.evidence][:EVIDENCE_AT_MOST]
-    why = first.why if len(ranks) < 2 or not others else f"{first.why} The same on {rank_names(ranks)}."
+    also = [rank for rank in ranks if rank not in first.ranks]
+    # The numbers are those of one rank; the others have the same problem, with numbers of their own.
+    same_problem = f" {rank_names(also).capitalize()} {agree(also, 'has', 'have')} the same problem." if also else ""
+    why = first.why + same_problem
     return msgspec.structs.replace(first, ranks=ranks, evidence=evidence, why=why)
 
 

@@ -121,7 +121,10 @@ class Faults:
 
 
 def run_checked_collective(group: dist.ProcessGroup, fault: str) -> None:
-    """Run the collective of every step, which the faulty rank gets wrong in one way."""
+    """Run the extra collective of each step.
+
+    A healthy rank runs an all_reduce; `fault` makes a rank pass an empty tensor, run an all_gather instead, or skip it.
+    """
     value = torch.ones(0 if fault == "mismatch_shape" else COLLECTIVE_SIZE, device=device_of(group))
     if fault == "mismatch_type":
         dist.all_gather([torch.empty_like(value) for _ in range(group.size())], value, group=group)

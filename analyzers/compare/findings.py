@@ -64,7 +64,7 @@ def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
             id="compare.nonfinite_loss",
             severity=Severity.ERROR,
             title=f"the {name} of the second run is NaN or infinite from step {after.step} on",
-            why="that of the first run is finite at every step; training after it is lost",
+            why="that of the first run is finite at every step",
             next=f"compare the settings and the data of step {after.step}; resume from a checkpoint before it",
             ranks=after.ranks,
             step=after.step,

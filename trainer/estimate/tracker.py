@@ -74,7 +74,10 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def window(self, name: str) -> None:
-        """Begin a window, or return to one; its peak is kept from now on. Without a name no peak is kept."""
+        """Count towards the peak of window `name` from now on; a name used before continues that window.
+
+        With an empty name no peak is kept.
+        """
         self._window = name
         self._check_peak()
 

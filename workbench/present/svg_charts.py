@@ -76,7 +76,7 @@ def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[
 
 
 def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) -> str:
-    """Return the columns of a table stacked on top of each other as SVG, one x position a row, with a legend."""
+    """Return an HTML figure: the columns of a table as stacked bands, one x position a row, and a legend."""
     names = [str(name) for name in layers]
     above = layers.to_numpy(float).cumsum(axis=1)
     # Layers without a byte must not divide by zero.

@@ -57,7 +57,7 @@ def mechanism(cause: Cause) -> str:
 def end_of_process(cause: Cause) -> str:
     """Return what ended the process of a dead rank."""
     if cause.culprit.out_of_memory:
-        return "an allocation that failed ended its process"
+        return "its process ended because an allocation failed"
     if cause.culprit.error:
         return f"an uncaught {cause.culprit.error} ended its process"
     if cause.end is None:
@@ -148,7 +148,7 @@ def no_answer(cause: Cause) -> str:
 EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.MAJORITY: members_that_agree,
     Reason.SIZE_RULE: "its input and output sizes break the rule of its own operation",
-    Reason.EMPTY_TENSOR: "its tensor is empty",
+    Reason.EMPTY_TENSOR: lambda cause: f"the tensor of {rank_names(cause.ranks)} is empty",
     Reason.EARLIER_STEPS: "in earlier steps it issued what the others do",
     Reason.SISTER_GROUPS: "other groups of this kind issued what the others do",
     Reason.SAME_LINE: "in other groups this line issued what the others do",

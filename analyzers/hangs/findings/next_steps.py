@@ -38,7 +38,7 @@ def for_dead(cause: Cause) -> str:
     culprit, only_wait = cause.culprit, "the other ranks only wait for it"
     line = format_line(user_frame(culprit.frames))
     if culprit.out_of_memory:
-        return f"run `workbench memory` on the rank's snapshot to see what filled its memory; {only_wait}"
+        return f"run `workbench inspect` on the rank's memory snapshot to see what filled its memory; {only_wait}"
     if culprit.error:
         return f"fix the {culprit.error} raised{f' at {line}' if line else ''}; {only_wait}"
     if cause.end is None:
@@ -54,7 +54,7 @@ def for_dead(cause: Cause) -> str:
 def for_skipped(cause: Cause) -> str:
     """Return what to do about a rank that left an operation out."""
     line = format_line(cause.expected.line) if cause.expected else ""
-    what = f"before {line}" if line else "before this operation"
+    what = f"around {line}" if line else "around this operation"
     ranks = rank_names(cause.ranks)
     return f"find the condition or the loop {what} that makes {ranks} skip it"
 

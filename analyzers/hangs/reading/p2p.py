@@ -63,7 +63,7 @@ def find_absent_peers(job: Job, front: Op) -> list[int]:
 
 
 def find_unmet_peers(job: Job, front: Op) -> list[int]:
-    """Return the peers of a launch that are not in the other half."""
+    """Return the peers that have not launched the matching send or recv for every message of this launch."""
     wanted = count_peers(job, front)
     return sorted({peer.rank for peer, count in wanted.items() if count_halves(job, front, peer) < count})
 

@@ -100,7 +100,7 @@ class StackTable:
         self._candidates: dict[tuple[int, ...], list[tuple[RawFrames, StackNumber]]] = {}
 
     def numbers(self, lists: Sequence[RawFrames | None]) -> Column:
-        """Return the stack number of each list of frames, int32."""
+        """Return the stack number of each list of frames, int32; 0 for none. Each list then holds only its number."""
         return np.fromiter(map(self.number, lists), np.int32, len(lists))
 
     def number(self, frames: RawFrames | None) -> int:

@@ -16,8 +16,10 @@ def nonfinite_finding(broken: NonFinite) -> Finding:
         id=Problem.NONFINITE_LOSS.finding_id,
         severity=Severity.ERROR,
         title=f"the {broken.quantity} of {rank_names(broken.ranks)} is NaN or infinite from step {broken.step} on",
-        why=f"step {broken.step} is the first without a finite {broken.quantity}; training after it is lost",
-        next=f"resume from a checkpoint before step {broken.step}; check the learning rate and the data of that step",
+        why=f"step {broken.step} is the first whose {broken.quantity} is not finite; if the optimizer used it,"
+        " the weights are broken from here on",
+        next=f"resume from a checkpoint before step {broken.step}, and check the batch, the learning rate and the"
+        " gradient norm of that step (torch.autograd.set_detect_anomaly finds the operation)",
         ranks=broken.ranks,
         step=broken.step,
         confidence=0.99,

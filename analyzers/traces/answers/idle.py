@@ -54,7 +54,10 @@ def idle(work: Work) -> Idle:
 
 
 def event_at(work: Work, at: Column) -> Integers:
-    """Return the index of the event that begins at each moment; of several one whose launch is known."""
+    """Return, for each moment, the index in `work` of the event that begins then.
+
+    Where several begin, one whose launch is known is preferred.
+    """
     order = np.lexsort((~work.linked, work.start))
     index: Integers = order[np.searchsorted(work.start[order], at)]
     return index

@@ -44,18 +44,18 @@ def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Itera
 def exposed_finding(account: RankTrace) -> Finding:
     exposed, span = account.exposed_communication_ns, account.span_ns
     blocking = (
-        f" For {duration_ns(account.blocking_communication_ns)} of that, work that was ready waited for its end."
+        f" For {duration_ns(account.blocking_communication_ns)} of that, other work was ready and waited for it."
         if account.blocking_communication_ns
         else ""
     )
     return account_finding(
         account,
         "trace.exposed_communication",
-        f"For {share(exposed, span)} of the time only communication runs",
-        f"{duration_ns(exposed)} of {duration_ns(account.communication_ns)} of communication run while nothing"
-        f" computes.{blocking}",
-        "Look at the longest collectives. Prefetch the next layer (FSDP2: set_modules_to_forward_prefetch), use fewer"
-        " and larger buckets (DDP: bucket_cap_mb), or find the rank that the others wait for.",
+        f"Communication runs without compute for {share(exposed, span)} of the time",
+        f"{duration_ns(exposed)} of {duration_ns(account.communication_ns)} of communication do not overlap with"
+        f" compute.{blocking}",
+        "If a rank is late (trace.straggler), fix that first. Otherwise look at the longest collectives: prefetch the"
+        " next layer (FSDP2: set_modules_to_forward_prefetch), or use fewer and larger buckets (DDP: bucket_cap_mb).",
         severity=Severity.WARNING,
         confidence=0.9,
     )
@@ -159,9 +159,11 @@ def cpu_finding(account: RankTrace) -> Finding:
     return account_finding(
         account,
         "trace.cpu_only",
-        "The trace has no device events",
-        "No kernels were recorded, so operators count as compute and the host's own collectives as communication.",
-        "If the job uses a GPU, record with ProfilerActivity.CUDA.",
+        "The trace contains no GPU work",
+        "No kernels were recorded, so CPU operators count as compute, and the collectives of the host (gloo) as"
+        " communication.",
+        "If the job uses a GPU, add ProfilerActivity.CUDA to the profiler's activities. For a CPU job there is nothing"
+        " to do.",
         severity=Severity.INFO,
         confidence=1.0,
     )

@@ -70,8 +70,8 @@ def straggler_findings(stragglers: Sequence[Straggler], waits: Sequence[RankWait
         yield Finding(
             id="trace.straggler",
             severity=Severity.WARNING,
-            title=f"The other ranks wait for rank {straggler.rank}, which works {duration_ns(straggler.excess_ns)}"
-            " longer",
+            title=f"The other ranks wait for rank {straggler.rank}, which spends"
+            f" {duration_ns(straggler.excess_ns)} more between collectives",
             why=reason(straggler),
             next=ADVICE.get(straggler.cause, ADVICE[Cause.MIXED]).format(rank=straggler.rank),
             ranks=[straggler.rank],
@@ -86,20 +86,20 @@ def reason(straggler: Straggler) -> str:
     steps = f" in {straggler.late_steps} of {straggler.steps} steps" if straggler.steps > 1 else ""
     number = f" #{straggler.first_sequence}" if straggler.first_sequence is not None else ""
     first = (
-        f" It is late for the first time in {straggler.first_name}{number}, by {duration_ns(straggler.first_late_ns)}."
+        f" It is first late in {straggler.first_name}{number}, by {duration_ns(straggler.first_late_ns)}."
         if straggler.first_late_ns > 0
         else ""
     )
     return (
-        f"Between collectives rank {straggler.rank} works {duration_ns(straggler.excess_ns)} longer than the other"
-        f" ranks{steps}.{first} {straggler.detail} Without that the recorded time would be"
+        f"Between collectives rank {straggler.rank} spends {duration_ns(straggler.excess_ns)} more than the other"
+        f" ranks{steps}. {straggler.detail}{first} Without this delay the recorded time would be"
         f" {percent(straggler.saved_share)} shorter."
     )
 
 
 def waiting(row: RankWaits) -> str:
     """Return one rank's line of evidence."""
-    work = f"works {duration_ns(abs(row.excess_ns))} {'longer' if row.excess_ns >= 0 else 'less'} than the others"
+    work = f"spends {duration_ns(abs(row.excess_ns))} {'more' if row.excess_ns >= 0 else 'less'} between them"
     return (
         f"rank {row.rank}: waits {duration_ns(row.wait_ns)}, arrives last in {row.last_arrivals} of {row.collectives}"
         f" collectives, {work}"

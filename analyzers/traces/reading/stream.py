@@ -328,7 +328,10 @@ def keep_counters(text: bytes, state: ReadState) -> None:
 
 
 def decode_singly(text: bytes, state: ReadState) -> Events:
-    """Return the events of a list in which some have unexpected types: those without their arguments, or not at all."""
+    """Decode a list of events one at a time.
+
+    An event whose arguments have unexpected types is kept without them; one that does not decode even so is dropped.
+    """
     events: Events = []
     for raw in RAW.decode(text):
         try:

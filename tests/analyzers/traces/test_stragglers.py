@@ -47,7 +47,7 @@ def test_the_late_rank_is_named(maker, backend, sequence):
     assert (report.verdict.kind, report.verdict.ranks) == ("straggler", [2])
     assert [(row.wait_ns, row.last_arrivals) for row in report.data.waits] == [(80 * MS, 0), (80 * MS, 0), (0, 4)]
     [finding] = [f for f in report.findings if f.id == "trace.straggler"]
-    assert "rank 2 works 80.0 ms longer" in finding.why
+    assert "rank 2 spends 80.0 ms more" in finding.why
     [slow] = report.data.stragglers
     assert (slow.cause, slow.excess_ns, slow.saved_ns) == ("compute", 80 * MS, 80 * MS)
     assert report.verdict.confidence >= 0.9

@@ -26,7 +26,7 @@ class Event(NamedTuple):
 
 
 class LiveBlocks(BlockCategories):
-    """The live blocks, and the events of the last `keep` sessions."""
+    """The live blocks, and what happened to blocks in the last `keep` profiler sessions, one a step."""
 
     def __init__(self, keep: int) -> None:
         super().__init__()
