@@ -21,7 +21,7 @@ STAMP = VENV / "set-up"
 
 
 def wanted() -> str:
-    """Changes when what has to be installed does."""
+    """Return a digest that changes when what has to be installed changes."""
     parts = (ROOT / name for name in ("pyproject.toml", "constraints.txt"))
     return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
 

@@ -129,7 +129,8 @@ class Checkpointer:
     def _load(self, path: Path, parts: tuple[str, ...]) -> Path:
         if not (path / ".metadata").exists():
             raise CheckpointError(
-                f"{path} is not a complete checkpoint", f"steps with a complete one: {self._complete_steps() or 'none'}"
+                f"{path} is not a complete checkpoint",
+                f"complete checkpoints there: {self._complete_steps() or 'none'}",
             )
         target = {
             part: value

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analyzers.errors import InputError
 from analyzers.report import Report
@@ -113,11 +113,3 @@ def nothing_to_read(run: Run, kinds: Sequence[Kind]) -> InputError:
     wanted = " or ".join(kind.replace("_", " ") for kind in kinds) or "files of a run"
     hint = f"it holds {', '.join(present)}: try `workbench inspect`" if present else "give the folder of a run"
     return InputError(f"{run.root}: no {wanted} there", hint)
-
-
-def parts(report: Report[Any]) -> dict[str, Any]:
-    """What each room found, by the room's name; a face shows a view for each."""
-    room = report.schema.removeprefix("workbench.").partition("/")[0]
-    if room != JOINED:
-        return {room: report.data}
-    return {name: part for name in ROOMS if (part := getattr(report.data, name)) is not None}

@@ -1,6 +1,6 @@
 """What changed from one run to another? The door: two runs in, a report out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 
 from analyzers import run, store
@@ -15,6 +15,7 @@ from analyzers.memory import compare as compare_memory
 from analyzers.report import Finding, Input, Report, ranked, tool_version
 from analyzers.run import Kind, Run
 from analyzers.steps.diff.loss_parity import LossParity, loss_parity
+from analyzers.steps.diff.measures import MeasureChange
 from analyzers.steps.diff.phase_changes import PhaseChange, phase_changes
 from analyzers.traces.diff import diff as trace_diff
 from analyzers.traces.diff.diff import TraceDiff
@@ -52,11 +53,7 @@ def analyze(
     if not lines and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
     memory, memory_findings = memory_diff(a, b, options)
-    worse = [
-        *nonfinite_loss(first.steps, second.steps),
-        *regressions(changes, gate, time_causes(first, second)),
-        *undecided(changes, gate),
-    ]
+    worse = regression_findings(first, second, changes, gate)
     findings = ranked([*worse, *memory_findings, *trace_findings(traces)])
     parity, phases = step_differences(first, second)
     return Report(
@@ -77,6 +74,14 @@ def analyze(
             traces=traces,
         ),
     )
+
+
+def regression_findings(
+    a: MeasuredRun, b: MeasuredRun, changes: Sequence[MeasureChange], gate: Mapping[str, float]
+) -> list[Finding]:
+    """Return what became worse for sure, and what a gate cannot judge."""
+    worse = regressions(changes, gate, time_causes(a, b))
+    return [*nonfinite_loss(a.steps, b.steps), *worse, *undecided(changes, gate)]
 
 
 def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None, list[PhaseChange]]:

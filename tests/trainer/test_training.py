@@ -75,7 +75,7 @@ def test_a_missing_checkpoint_is_an_error(train: Train, tmp_path: Path) -> None:
     run = train(tmp_path, 1, *CHECKPOINTS, "8", "--checkpoint.load_step", "9")
     assert run.returncode == 1
     assert "error: " in run.output
-    assert "hint: complete ones here: none" in run.output
+    assert "hint: complete checkpoints there: none" in run.output
 
 
 def test_the_console_line_reads_as_torchtitans(fsdp: Run) -> None:

@@ -82,7 +82,7 @@ def cell(owner: str) -> Segment:
 
 
 def legend() -> str:
-    """What the letters mean."""
+    """Return what the letters mean."""
     return "  ".join(
         [*(f"{letter} {name.replace('_', ' ')}" for name, letter in CATEGORY_LETTERS.items()), f"{FREE} free"]
     )
