@@ -81,4 +81,4 @@ def test_the_dashboard_draws_it_below_the_events(serving, page_of, tmp_path):
         zoom(page, "held", [1_500_000, 2_000_000])
         shows(page, "gantt", 1_500_000, 2_000_001)
         shows(page, "held", 1_500_000, 2_000_001)
-        assert page.locator("caption:has-text('What was never freed')").count() == 1
+        assert page.locator("caption:has-text('Memory never freed')").count() == 1

@@ -12,8 +12,8 @@ EVIDENCE = {
     "stuck_4ranks": ("hang", ["✗", "stacks of all ranks", "loop_in_python"]),
     "stuck_gil_4ranks": ("hang", ["stacks of all ranks", "hold_gil"]),
     "kill_4ranks": ("hang", ["dead"]),
-    "mismatch_shape_4ranks": ("hang", ["≠", "operations side by side", "all_reduce 0 Float"]),
-    "skip_4ranks": ("hang", ["operations side by side"]),
+    "mismatch_shape_4ranks": ("hang", ["≠", "operations of the ranks side by side", "all_reduce 0 Float"]),
+    "skip_4ranks": ("hang", ["operations of the ranks side by side"]),
     "straggler_4ranks": ("steps", ["rank 3", "late by", "compute"]),
     "straggler_data_4ranks": ("steps", ["rank 3", "late by", "data_wait"]),
     "nan_4ranks": ("steps", ["rank 3", "loss", "✗ not finite"]),
@@ -46,11 +46,11 @@ async def test_the_ranks_and_the_files_of_the_run_are_told(fixtures):
         await settle(app, pilot)
         text = words(app)
         assert "waits for" in text
-        assert text.index("154.5 MiB - ✗ memory.oom") < text.index("0 5 ")
+        assert text.index("154.5 MiB ✗ memory.oom") < text.index("0 5 ")
         assert app.query_one(Findings).has_class("hidden")
         await pilot.press("v")
         await settle(app, pilot)
-        assert "flight record - 0-3 4" in words(app)
+        assert "flight record 0-3 4" in words(app)
         await pilot.press("v")
         await settle(app, pilot)
         assert not app.query_one(Findings).has_class("hidden")
