@@ -202,7 +202,7 @@ def test_a_limit_gives_a_verdict(small: EstimateData, times: float, kind: str) -
 
 def test_a_way_out_is_rehearsed(small: EstimateData) -> None:
     tight = estimate(Request(config=str(ROOT / "configs/fsdp.toml"), nproc=2), small.peak_bytes // 2)
-    assert tight.findings[0].next.startswith("--activation_checkpoint.mode full")
+    assert tight.findings[0].next.startswith("Set --activation_checkpoint.mode full")
     assert tight.data.options[0].peak_bytes < small.peak_bytes // 2
 
 
