@@ -41,7 +41,7 @@ def test_help_is_quick():
         ("inspect", OOM / "memory_snapshot" / "iteration_5_exit", "rank 1 ran out of memory at step 6"),
         ("hang", OOM / "dumps", "rank 0 waits"),
         ("hang", STUCK / "dumps", "in loop_in_python (trainer/faults.py:"),
-        ("steps", DATA, "rank 1 makes the others wait from step 6 on: data"),
+        ("steps", DATA, "rank 1 makes the others wait from step 6 on: late by"),
         ("trace", DATA, "Time by rank"),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from analyzers.hangs.model import GroupSource
 from analyzers.report import Data_co, Report
 from analyzers.run import Kind, Run
 
@@ -26,6 +27,8 @@ PATH = re.compile(
 )
 # IPv4, and IPv6 with at least four groups: `12:30:05` in a log is a time, not an address.
 ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{1,4}\b", re.IGNORECASE)
+# Where a process group is known from is a `source` as well, but a word of ours, not a path.
+GROUP_SOURCES = frozenset(GroupSource)
 HIDDEN = ("inputs", "verdict", "findings")
 """The parts of a report that hold text, beside its data."""
 
@@ -78,6 +81,8 @@ def texts(value: object) -> Iterator[str]:
 def replaced(value: object, anonymiser: "Anonymiser", field: str = "") -> object:
     """Return a tree of plain values with each text replaced; keys of mappings are names of fields and stay."""
     if isinstance(value, str):
+        if value in GROUP_SOURCES:
+            return value
         return anonymiser.path(value) if field in PATH_FIELDS and value else anonymiser(value)
     if isinstance(value, dict):
         return {key: replaced(inner, anonymiser, key) for key, inner in value.items()}
