@@ -8,6 +8,8 @@ from math import floor, log10
 from pathlib import PurePath
 
 UNKNOWN = "unknown"
+SMALLEST_SHARE = 0.0005
+"""Below it a share is `< 0.1 %`, and a change is none."""
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 MINUTE_S, HOUR_S = 60.0, 3600.0
 TICK_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
@@ -90,7 +92,7 @@ def percent(part: float | None) -> str:
         return UNKNOWN
     value = 100 * abs(part)
     sign = "-" if part < 0 else ""
-    if 0 < value < 0.05:
+    if 0 < value < 100 * SMALLEST_SHARE:
         return f"< {sign}0.1 %"
     if 99.0 < value < 100.0:
         return f"{sign}{min(value, 99.9):.1f} %"
@@ -104,7 +106,9 @@ def share(part: float, whole: float) -> str:
 
 
 def signed_percent(change: float) -> str:
-    """Return a relative change with its sign: `+140 %` for 1.4, `-3 %` for -0.03."""
+    """Return a relative change with its sign: `+140 %` for 1.4, `-3 %` for -0.03; `0 %` where it rounds to nothing."""
+    if abs(change) < SMALLEST_SHARE:
+        return percent(0.0)
     return percent(change) if change < 0 else f"+{percent(change)}"
 
 

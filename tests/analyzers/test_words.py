@@ -66,6 +66,7 @@ def test_changes_carry_their_sign():
     assert percent_change(338, 811) == "+140 %"
     assert percent_change(100, 95) == "-5 %"
     assert percent_change(0, 95) == "unknown"
+    assert percent_change(100_000, 100_001) == "0 %"
     assert (size_change(2 * GIB), size_change(-1536)) == ("+2.0 GiB", "-1.5 KiB")
     assert share(1, 0) == "0 %"
 
