@@ -114,8 +114,8 @@ def test_tables_for_faces(maker):
     assert views.steps(report).groupby("rank").size().tolist() == [4, 4, 4]
 
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
-RECORDED = Path(__file__).parents[2] / "fixtures" / "traces"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+RECORDED = Path(__file__).parents[3] / "fixtures" / "traces"
 
 
 @pytest.mark.parametrize(

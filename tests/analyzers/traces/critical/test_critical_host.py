@@ -11,7 +11,7 @@ from analyzers.run import Kind, discover
 from analyzers.traces import views
 from analyzers.traces.critical.path import critical_path, savings_ns
 
-RECORDED = Path(__file__).parents[2] / "fixtures" / "traces"
+RECORDED = Path(__file__).parents[3] / "fixtures" / "traces"
 US = 1_000
 MAIN, AUTOGRAD, GLOO = 4000, 4001, 4002
 WAITED = 50 * US

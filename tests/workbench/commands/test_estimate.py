@@ -20,7 +20,7 @@ from workbench.errors import UsageProblem
 from workbench.launch.plan import Request
 from workbench.trainer_answers import EstimateData
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ERRORS = runpy.run_path(str(ROOT / "benchmarks" / "estimate.py"))
 MESHES = runpy.run_path(str(ROOT / "benchmarks" / "parallelisms.py"))
 CASES = ERRORS["CASES"]

@@ -13,7 +13,7 @@ from analyzers.traces import views as traces
 from workbench.web.components.figure import duration_ticks
 from workbench.web.step_window import StepMarks, Window, parse_steps, steps_text
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from analyzers.traces import ingest, views
 from analyzers.traces.critical.path import critical_path, join_narrow_pieces, savings_ns
 from analyzers.traces.model import Trace
 
-SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
+SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[4] / "benchmarks" / "traced_job.py")))
 Op, Collective, Host = SIMULATED.Op, SIMULATED.Collective, SIMULATED.Host
 US = 1_000
 

@@ -10,7 +10,7 @@ from analyzers.store import Options
 from workbench.web.served_run import ServedRun
 
 pytestmark = pytest.mark.browser
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 DRAWN = "name => { const d = document.querySelector(`#${name} .js-plotly-plot`)._fullData[0]; return [...d.x]; }"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from workbench.commands.live_dumps import run_folder
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "tests/fixtures/foreign_job.py"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 

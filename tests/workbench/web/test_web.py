@@ -12,7 +12,7 @@ from dashboard import LISTENS, zoom
 from analyzers.run import discover
 
 pytestmark = pytest.mark.browser
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 def test_the_first_page_tells_the_verdict(site, page):

@@ -14,7 +14,7 @@ from workbench.clashes import clashes
 from workbench.launch.plan import Request, plan
 from workbench.python_path import PACKAGE_ROOT, put_own_packages_first, search_path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODULES = ("trainer.py", "analyzers.py", "steps.py", "memory.py", "recorders.py", "workbench_config/__init__.py")
 MODULE = """
 import pathlib, sys

@@ -18,7 +18,7 @@ from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
 from workbench.tui.widgets.key_line import KeyLine
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 async def test_a_click_does_what_a_key_does(fixtures):

@@ -17,7 +17,7 @@ from workbench.options import Format
 from workbench.present import render
 from workbench.present.sections import sections
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ async def test_hostile_text_is_shown_as_text(tmp_path):
 
     from analyzers.run import discover
 
-    source = Path(__file__).parents[1] / "fixtures" / "stuck_2ranks"
+    source = Path(__file__).parents[2] / "fixtures" / "stuck_2ranks"
     place = tmp_path / "[red]run[/nope]"
     shutil.copytree(source, place)
     app = app_on(discover(place), "hang")

@@ -12,7 +12,7 @@ from workbench.colours import CATEGORIES, text_colour
 from workbench.web.served_run import ServedRun
 
 pytestmark = pytest.mark.browser
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 LINE = "source?at=trainer/models/llama3/model.py:61"
 PAGES = [
     ("oom_2ranks", "", "#verdict"),

@@ -12,7 +12,7 @@ from analyzers.run import Kind, discover
 from analyzers.traces import ingest, report
 from workbench.present.tables.trace import trace_tables as tables
 
-SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
+SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[4] / "benchmarks" / "traced_job.py")))
 PARTS, STEPS, RANKS = SIMULATED.llama(layers=2), 3, 4
 FAULTS = {
     "compute": SIMULATED.Fault(2, factor=1.3),

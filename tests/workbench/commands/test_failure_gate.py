@@ -10,7 +10,7 @@ import pytest
 from workbench.commands.failure_gate import parse_gate
 from workbench.errors import UsageProblem
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEBUG = ["--module", "llama3", "--config", "llama3_debugmodel"]
 
 

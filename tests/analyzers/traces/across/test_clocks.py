@@ -13,7 +13,7 @@ from analyzers.traces import views
 from analyzers.traces.across.clock_drift import drift
 from analyzers.traces.across.clocks import Clock
 
-SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
+SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[4] / "benchmarks" / "traced_job.py")))
 SLOW = [SIMULATED.Host("tokenize", 40_000_000), SIMULATED.Op("aten::mm", "gemm", 200_000)]
 PARTS = [*SLOW, SIMULATED.Collective("allreduce", 1000, 20_000)] * 30
 PPM, ROUNDING = 40, 0.001

@@ -10,7 +10,7 @@ from analyzers.store import Options
 from workbench.ask import ask, room_for
 
 pytestmark = pytest.mark.browser
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 HEIGHT = 800
 SEEN = {
     "oom": ("#timeline .scatterlayer", "out of memory"),

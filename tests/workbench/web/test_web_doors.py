@@ -21,7 +21,7 @@ from workbench.web.served_run import served_run
 from workbench.web.server import assembled
 from workbench.web.uploads import MOST_BYTES, Uploads
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 SENT = {"X-Workbench": "drop"}
 
 

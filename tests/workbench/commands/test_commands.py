@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 OOM, STUCK, DATA = FIXTURES / "oom_2ranks", FIXTURES / "stuck_2ranks", FIXTURES / "straggler_data_2ranks"
 

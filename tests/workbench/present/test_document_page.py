@@ -11,7 +11,7 @@ from workbench.options import Format
 from workbench.present import render
 
 pytestmark = pytest.mark.browser
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 INK = "getComputedStyle(document.body).color"
 
 

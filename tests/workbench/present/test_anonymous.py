@@ -15,7 +15,7 @@ from workbench.options import Format
 from workbench.present import render
 from workbench.present.anonymous import Anonymiser, anonymised
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 @pytest.fixture

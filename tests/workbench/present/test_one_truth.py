@@ -26,7 +26,7 @@ from workbench.web.pages import memory_timeline
 from workbench.web.query import memory_query
 from workbench.web.served_run import served_run
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 NAMES = ["oom_2ranks", "stuck_4ranks", "straggler_data_2ranks", "nan_2ranks"]
 
 
