@@ -21,21 +21,26 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     options = parser.parse_args()
 
-    on_gpu = torch.cuda.is_available()
-    dist.init_process_group("nccl" if on_gpu else "gloo")
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     recorders.start(options.outputs)
+    # A function of its own: with gloo, a DDP model that outlives its process group may hang at the end (torch 2.13).
+    train(options.steps)
+    dist.destroy_process_group()
 
+
+def train(steps: int) -> None:
+    """Train for so many steps."""
+    on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
     model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for step in range(options.steps):
+    for step in range(steps):
         loss = model(torch.randn(8, 16, device=device)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if dist.get_rank() == 0:
             print(f"step {step + 1}: loss {loss.item():.4f}")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
