@@ -22,7 +22,7 @@ from transformers import (
 from workbench import recorders
 
 
-class StartRecorders(TrainerCallback):  # type: ignore[misc]  # some versions ship no types
+class StartRecorders(TrainerCallback):
     """Attaches the recorders once the Trainer has made its process group."""
 
     def __init__(self, outputs: str) -> None:
