@@ -19,8 +19,8 @@ from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.rank_waits import AxisWaits, CollectiveWait, GroupWaits, RankWaits
 from analyzers.traces.across.straggler_causes import Cause
 from analyzers.traces.across.stragglers import Straggler
+from analyzers.traces.model import Breakdown, Kernel, RankTrace, StepTime
 from analyzers.traces.report import TraceData, analyze, critical_parts, with_critical_path
-from analyzers.traces.structs import Breakdown, Kernel, RankTrace, StepTime
 
 __all__ = [
     "AxisWaits",

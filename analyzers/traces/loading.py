@@ -12,11 +12,11 @@ from analyzers import store
 from analyzers.columns import Integers
 from analyzers.errors import WorkbenchError
 from analyzers.run import Artefact
-from analyzers.traces.model import Trace
+from analyzers.traces.model import RankTrace
 from analyzers.traces.reading.problems import Problem
-from analyzers.traces.structs import RankTrace
+from analyzers.traces.reading.trace import Trace
 
-READER = "analyzers.traces.ingest"
+READER = "analyzers.traces.digest"
 """The module that `analyzers.store` runs in a limited child; named here, so that a cached trace imports none of it."""
 
 MOMENTS = ("start", "end", "since")

@@ -1,160 +1,352 @@
-"""Typed views of a trace's columns: which events are work, which step is when, which lane each event runs in."""
+"""The structs of `workbench.trace/1`, the JSON document of a trace report.
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypedDict, cast
+Times are integer nanoseconds. Unless a field is called a sum, what overlaps counts once.
+"""
 
-import numpy as np
+import msgspec
 
-from analyzers.columns import Integers, Mask, UnsavedColumns
-from analyzers.store import Columns
-from analyzers.traces.reading.distinct import combined_codes, distinct_values, first_rows
-from analyzers.traces.reading.event_table import FIRST_TEXT_ID
-
-# Categories as Kineto writes them, older spellings beside them. Other accelerators use the same ones for their work.
-DEVICE_WORK = {"kernel", "Kernel"}
-COPIES = {"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}
-LAUNCHES = re.compile(r"runtime|driver", re.IGNORECASE)
-ANNOTATIONS = {"user_annotation", "cpu_op", "Operator"}
-OPS = {"cpu_op", "Operator"}
-HOST = re.compile(r"^(cpu_op|operator|user_annotation|python_function|overhead|)$|runtime|driver", re.IGNORECASE)
-# Not every communication kernel is NCCL's: DeepEP, NVSHMEM and symmetric memory bring their own.
-COMMUNICATION = re.compile(r"nccl|rccl|hccl|nvshmem|deep_?ep|symm_mem|cross_device_reduce", re.IGNORECASE)
-PROFILER_STEP = re.compile(r"ProfilerStep\s*#?(\d+)")
-HOST_LANE, DEVICE_LANE, OTHER_LANE = range(3)
-NO_STEP = -1
+from analyzers.traces.memory_model import DeviceMemory
 
 
-class Lane(TypedDict):
-    """A thread of the host or a stream of a device: events in it enclose each other or lie apart.
+class Kernel(msgspec.Struct, frozen=True, kw_only=True):
+    """All executions of one kernel; in a CPU trace all calls of one operator, without what they call.
 
-    `kind` is `HOST_LANE`, `DEVICE_LANE` or `OTHER_LANE` (such as the profiler's own marks). Of a stream `pid` is the
-    device and `tid` the stream.
+    `operator`, `module` and `line` launched it; if several did, those that launched most of its time; empty where the
+    trace does not say. `occupancy` is the part of a device's warps that the kernel can keep busy at once, in per cent,
+    which the recorder estimates from registers, shared memory and grid size; `warps_per_sm` and `blocks_per_sm` are
+    what one multiprocessor gets of it. All three are means weighted by duration, null where the trace does not say.
+    `limited_by` is what keeps a multiprocessor from taking more ("registers, shared memory") in the longest execution;
+    only newer recorders note it.
     """
 
-    kind: int
-    pid: int
-    tid: int
     name: str
+    kind: str
+    operator: str = ""
+    module: str = ""
+    line: str = ""
+    count: int
+    total_ns: int
+    mean_ns: int
+    median_ns: int
+    std_ns: int
+    min_ns: int
+    max_ns: int
+    occupancy: float | None = None
+    warps_per_sm: float | None = None
+    blocks_per_sm: float | None = None
+    limited_by: str = ""
 
 
-@dataclass(frozen=True)
-class Trace:
-    """The columns of one file: a row an event, `start` and `end` in nanoseconds of the file's own base."""
+class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """How the time of some of the work divides; `name` is a phase, a stream or a step.
 
-    columns: Columns | UnsavedColumns
+    compute + exposed communication + exposed memory + idle = span; overlapped + exposed communication = communication.
+    `work_ns` is the sum of the durations, in which overlaps count twice.
+    """
 
-    @property
-    def header(self) -> Mapping[str, Any]:
-        """What the file says about its job; see `reader.header_of`."""
-        return cast("Mapping[str, Any]", self.columns.meta["header"])
-
-    @property
-    def lanes(self) -> list[Lane]:
-        """The lanes, in the order of the numbers in the column `lane`."""
-        return cast("list[Lane]", self.columns.meta["lanes"])
-
-    @cached_property
-    def names(self) -> list[str]:
-        """All texts, in the order of the numbers in the columns `name` and `cat`."""
-        return list(self.columns.meta["names"])
-
-    def text_matches(self, wanted: "re.Pattern[str] | set[str]", among: Sequence[int] | None = None) -> Mask:
-        """Return for each text whether it is in the set, or contains the pattern; those not `among` count as no."""
-        matches = np.zeros(len(self.names), bool)
-        for number in range(len(self.names)) if among is None else among:
-            name = self.names[number]
-            matches[number] = name in wanted if isinstance(wanted, set) else wanted.search(name) is not None
-        return matches
-
-    def name_matches(self, wanted: "re.Pattern[str] | set[str]") -> Mask:
-        """Return for each event whether its name matches."""
-        return self.text_matches(wanted).take(self.columns["name"])
-
-    def category_matches(self, wanted: "re.Pattern[str] | set[str]") -> Mask:
-        """Return for each event whether its category matches."""
-        return self.text_matches(wanted, self.category_ids).take(self.columns["cat"])
-
-    def lane_is(self, *kinds: int) -> Mask:
-        """Return for each lane whether it is of one of these kinds."""
-        # The one lane of a file without events keeps what is indexed by the empty column `lane` of the right type.
-        return np.array([lane["kind"] in kinds for lane in self.lanes] or [False])
-
-    @cached_property
-    def category_ids(self) -> list[int]:
-        """The numbers of the categories among the texts: a few of thousands, so matching them alone is fast."""
-        return [int(number) for number in distinct_values(self.columns["cat"])]
-
-    @cached_property
-    def work(self) -> Integers:
-        """The rows of device work, chosen by category alone: other events may carry a device or a stream, too."""
-        return np.flatnonzero(self.category_matches(DEVICE_WORK | COPIES))
-
-    @cached_property
-    def devices(self) -> Integers:
-        """The device of each row of `work`: what the event notes, else its pid."""
-        recorded, pid = self.columns["device"][self.work], self.columns["pid"][self.work]
-        return np.maximum(np.where(recorded >= 0, recorded, pid), 0)
-
-    @cached_property
-    def steps(self) -> list[tuple[int, int, int]]:
-        """(number, start, end) of each `ProfilerStep#N` of the host, in order of time; in ns of the trace."""
-        numbers = {i: int(mark[1]) for i, name in enumerate(self.names) if (mark := PROFILER_STEP.fullmatch(name))}
-        if not numbers:
-            return []
-        # The device has annotations of the same name, the hull of the step's kernels: no wall time.
-        rows = np.flatnonzero(np.isin(self.columns["name"], list(numbers)) & self.category_matches(ANNOTATIONS))
-        marks: dict[int, tuple[int, int, int]] = {}
-        for row in rows.tolist():
-            number = numbers[int(self.columns["name"][row])]
-            marks.setdefault(number, (number, int(self.columns["start"][row]), int(self.columns["end"][row])))
-        return sorted(marks.values(), key=lambda mark: mark[1])
-
-    def step_index_at(self, at: Integers) -> Integers:
-        """Return the index in `steps` of the step around each moment (ns of the trace), NO_STEP where there is none."""
-        if not self.steps:
-            return np.full(len(at), NO_STEP)
-        bounds = np.array([mark[1:] for mark in self.steps], np.int64)
-        index = np.searchsorted(bounds[:, 0], at, side="right") - 1
-        return np.where((index >= 0) & (at < bounds[index, 1]), index, NO_STEP)
-
-    @cached_property
-    def origin(self) -> int:
-        """The start of the first event in ns, 0 where there is none."""
-        start = self.columns["start"]
-        return int(start.min()) if len(start) else 0
+    name: str
+    events: int
+    work_ns: int
+    span_ns: int
+    busy_ns: int
+    idle_ns: int
+    compute_ns: int
+    communication_ns: int
+    exposed_communication_ns: int
+    overlapped_communication_ns: int
+    memory_ns: int
+    exposed_memory_ns: int
 
 
-def find_lanes(trace: Trace) -> tuple[Integers, list[Lane]]:
-    """Return the lane of each event, as a number, and the lanes that these numbers stand for."""
-    c = trace.columns
-    stream = c["stream"][trace.work]
-    kind = np.where(trace.category_matches(HOST), np.int8(HOST_LANE), np.int8(OTHER_LANE))
-    # Work lies in the lane of its device and stream, whatever pid and tid the recorder gave it.
-    pid = c["pid"].astype(np.result_type(c["pid"], trace.devices))
-    tid = c["tid"].astype(np.result_type(c["tid"], stream))
-    kind[trace.work] = DEVICE_LANE
-    pid[trace.work] = trace.devices
-    tid[trace.work] = np.where(stream == -1, tid[trace.work], stream)
-    lane = combined_codes(kind, pid, tid)
-    thread_names = {(process, thread): text for process, thread, text in c.meta["threads"] if text}
-    lanes: list[Lane] = []
-    for row in first_rows(lane).tolist():
-        process, thread = int(pid[row]), int(tid[row])
-        name = lane_name(id_text(trace, thread), int(kind[row]), thread_names.get((process, thread), ""))
-        lanes.append(Lane(kind=int(kind[row]), pid=process, tid=thread, name=name))
-    return lane, lanes
+class StepTime(Breakdown, frozen=True, kw_only=True):
+    """One `ProfilerStep#N`: its start and wall time on the host, and the work that was launched inside it."""
+
+    step: int
+    start_ns: int
+    dur_ns: int
 
 
-def lane_name(number: str, kind: int, thread_name: str) -> str:
-    """Return `stream 7` or `thread 4000 (python)`; some recorders put the number of a thread into its name already."""
-    if kind != HOST_LANE:
-        return f"stream {number}"
-    return thread_name if number in thread_name else f"thread {number} {thread_name}".strip()
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What all calls of one operator, module, annotation or line of source cost.
+
+    `host_ns` is the time of its calls with what they call, `own_ns` without. `device_ns` sums the kernels launched
+    inside; on a CPU it sums the operators' own times. `flops` counts the multiplications and additions of those
+    operators whose shapes were recorded, `bytes` what they read and write at least; `bound` names which of the two
+    limits them.
+    """
+
+    name: str
+    count: int
+    host_ns: int
+    own_ns: int = 0
+    device_ns: int
+    kernels: int
+    flops: int = 0
+    bytes: int = 0
+    bound: str = ""
 
 
-def id_text(trace: Trace, number: int) -> str:
-    """Return a pid, tid or stream as it stood in the file: a number, or the text that the number stands for."""
-    return str(number) if number > FIRST_TEXT_ID else trace.names[FIRST_TEXT_ID - number]
+class OperatorShape(msgspec.Struct, frozen=True, kw_only=True):
+    """All calls of an operator with inputs of the same shapes.
+
+    `total_ns` is the time of the kernels that the calls launched themselves, on a CPU their own time; `flops_per_s` is
+    over that time.
+    """
+
+    name: str
+    shapes: str
+    count: int
+    total_ns: int
+    flops: int
+    flops_per_s: float
+    bound: str
+
+
+class LaunchedKernel(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel and the innermost operator that launched it."""
+
+    operator: str
+    kernel: str
+    count: int
+    total_ns: int
+
+
+class StreamQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """How many kernels of one stream were launched and had not begun.
+
+    `full_ns` is the time in which they were more than 1000: at about that number a launching call waits for room.
+    """
+
+    name: str
+    count: int
+    mean: float
+    max: int
+    full_ns: int
+
+
+class Launches(msgspec.Struct, frozen=True, kw_only=True):
+    """The delay from the end of each launching call to the start of its kernel, and how many kernels queue.
+
+    `early` kernels start before their call has returned, so their delay is negative. `queue_mean` and `queue_max` count
+    kernels that were launched and have not begun; `blocked` are launching calls that took more than ten times as long
+    as the median one.
+    """
+
+    count: int
+    early: int
+    delay_median_ns: int
+    delay_p95_ns: int
+    delay_max_ns: int
+    queue_mean: float
+    queue_max: int
+    blocked: int
+    blocked_ns: int
+
+
+class CallTotal(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls of one name: their number, their time together, and the longest."""
+
+    name: str
+    count: int
+    total_ns: int
+    max_ns: int
+
+
+class Copy(msgspec.Struct, frozen=True, kw_only=True):
+    """All copies of one kind, such as `Memcpy HtoD`; the bandwidth is that of all of them together."""
+
+    name: str
+    count: int
+    total_ns: int
+    bytes: int
+    bytes_per_s: float
+
+
+class CopySize(msgspec.Struct, frozen=True, kw_only=True):
+    """The copies of one kind whose size is at least `at_least` bytes and less than 16 times that."""
+
+    name: str
+    at_least: int
+    count: int
+    total_ns: int
+    bytes: int
+    bytes_per_s: float
+
+
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
+    """All collectives of one kind, process group, data type and size on one rank.
+
+    `group_desc` is what the job calls the group, such as `mesh_tp`. `bytes` is the size of the larger buffer of one
+    rank. `algorithm_bytes_per_s` is that size divided by the shortest time, as longer ones contain waiting;
+    `bus_bytes_per_s` is what the links carry at that rate (as nccl-tests define it).
+    """
+
+    name: str
+    group: str
+    group_desc: str = ""
+    group_size: int
+    dtype: str
+    bytes: int
+    count: int
+    total_ns: int
+    median_ns: int
+    min_ns: int
+    algorithm_bytes_per_s: float
+    bus_bytes_per_s: float
+
+
+class AllToAll(msgspec.Struct, frozen=True, kw_only=True):
+    """The `count` all-to-alls of one process group on one rank: together they send `sent_bytes` to each of `ranks`.
+
+    `ranks` is empty where the file does not list the members of the group.
+    """
+
+    group: str
+    group_desc: str = ""
+    count: int
+    ranks: list[int]
+    sent_bytes: list[int]
+
+
+class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python frame that torch.compile compiled `versions` times since the job began.
+
+    `breaks` of its `calls` continued after a graph break; `between_ns` is the host's time from leaving the graph before
+    the break to entering the one after it. `function` and `broken_at` (file:line) need recorded stacks, else are empty.
+    """
+
+    frame: str
+    function: str
+    broken_at: str
+    versions: int
+    calls: int
+    breaks: int
+    between_ns: int
+    compilations: int
+    compile_ns: int
+
+
+class CompiledCode(msgspec.Struct, frozen=True, kw_only=True):
+    """What torch.compile did during the trace; a frame that was `recompiled` has a region `n/1` or higher.
+
+    `breaks` and `between_ns` are sums over `frames`; `lookups` are checks of guards, one for each call of a frame.
+    """
+
+    regions: int = 0
+    recompiled: int = 0
+    compilations: int = 0
+    compile_ns: int = 0
+    calls: int = 0
+    breaks: int = 0
+    between_ns: int = 0
+    lookups: int = 0
+    lookup_ns: int = 0
+    frames: list[CompiledFrame] = []
+
+
+class CudaGraphs(msgspec.Struct, frozen=True, kw_only=True):
+    """The launches of whole CUDA graphs, and the kernels that ran from them."""
+
+    launches: int = 0
+    kernels: int = 0
+    device_ns: int = 0
+
+
+class DeviceCounter(msgspec.Struct, frozen=True, kw_only=True):
+    """A performance counter of the device, such as `smsp__inst_executed.sum`, summed over all ranges of one name."""
+
+    range: str
+    name: str
+    count: int
+    total: float
+
+
+class KernelSequence(msgspec.Struct, frozen=True, kw_only=True):
+    """Kernels that follow each other on a stream `count` times in the same order; `total_ns` sums their durations."""
+
+    names: list[str]
+    count: int
+    total_ns: int
+
+
+class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of work or waiting on the critical path of a step.
+
+    The `path_ns` of all parts add up to the step. If this part took half as long, the step would be shorter by
+    `saved_ns` at most, as another path may become the critical one.
+    """
+
+    rank: int | None
+    device: int | None
+    step: int | None
+    kind: str
+    name: str
+    count: int
+    path_ns: int
+    saved_ns: int
+
+
+class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """The account of one device of one file; without device work that of the host (`device` null, `source` "cpu").
+
+    The four kinds of idle time add up to `idle_ns`: `host` until the next launching call returned, `dependency` where
+    the next kernel had been launched before the device became idle, `launch` the usual latency after the call,
+    `unexplained` the rest. `blocking_communication_ns` is the part of exposed communication during which a kernel that
+    was launched already waited for the communication to end. `mfu` and `hfu` are model and hardware FLOP utilisation
+    (1.0: the peak), null where shapes or the peak are not known. `device_memory` is empty unless allocations were
+    recorded (`profile_memory`); a file's first account also holds the memory of its host.
+    """
+
+    path: str
+    rank: int | None
+    device: int | None
+    world_size: int | None
+    backend: str | None
+    source: str
+    device_name: str
+    steps: int
+    device_events: int
+    unlinked_events: int
+    span_ns: int
+    busy_ns: int
+    idle_ns: int
+    idle_host_ns: int
+    idle_dependency_ns: int
+    idle_launch_ns: int
+    idle_unexplained_ns: int
+    compute_ns: int
+    communication_ns: int
+    exposed_communication_ns: int
+    blocking_communication_ns: int
+    overlapped_communication_ns: int
+    memory_ns: int
+    exposed_memory_ns: int
+    kernels: list[Kernel]
+    step_times: list[StepTime]
+    phases: list[Breakdown]
+    streams: list[Breakdown]
+    operators: list[Cost]
+    modules: list[Cost]
+    annotations: list[Cost]
+    lines: list[Cost]
+    shapes: list[OperatorShape]
+    launched: list[LaunchedKernel]
+    launches: Launches | None
+    queues: list[StreamQueue]
+    synchronisations: list[CallTotal]
+    copies: list[Copy]
+    copy_sizes: list[CopySize]
+    collectives: list[Collective]
+    exchanges: list[AllToAll]
+    graphs: CudaGraphs | None
+    compiled: CompiledCode | None
+    sequences: list[KernelSequence]
+    counters: list[DeviceCounter]
+    flops: int
+    recomputed_flops: int
+    flops_per_s: float
+    peak_flops_per_s: float | None
+    mfu: float | None = None
+    hfu: float | None = None
+    device_memory: list[DeviceMemory] = []
+    problems: list[str]

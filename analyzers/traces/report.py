@@ -27,8 +27,8 @@ from analyzers.traces.findings.problems import problem_sentence
 from analyzers.traces.findings.stragglers import straggler_findings, with_detail
 from analyzers.traces.findings.verdict import verdict
 from analyzers.traces.loading import Recording, load, open_trace
-from analyzers.traces.model import NO_STEP
-from analyzers.traces.structs import CriticalPart, RankTrace
+from analyzers.traces.model import CriticalPart, RankTrace
+from analyzers.traces.reading.trace import NO_STEP
 
 SCHEMA = "workbench.trace/1"
 

@@ -41,9 +41,9 @@ from analyzers.traces.columns.phases import PHASE_NAMES as PHASES
 from analyzers.traces.columns.work import launching_rows
 from analyzers.traces.critical.path import critical_path as critical_path_of
 from analyzers.traces.loading import open_trace
-from analyzers.traces.model import DEVICE_LANE, Trace
+from analyzers.traces.model import RankTrace
+from analyzers.traces.reading.trace import DEVICE_LANE, Trace
 from analyzers.traces.report import TraceData
-from analyzers.traces.structs import RankTrace
 
 __all__ = [
     "PARTS", "PHASES", "axis", "breakdown", "callers", "clock", "critical_path", "kernels", "lanes",

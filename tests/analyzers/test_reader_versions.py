@@ -21,8 +21,8 @@ def version(root, reader):
     [
         ("memory.digest", "memory/model.py"),
         ("memory.digest", "memory/categories/rules.py"),
-        ("traces.ingest", "traces/structs.py"),
-        ("traces.ingest", "traces/answers/kernels.py"),
+        ("traces.digest", "traces/model.py"),
+        ("traces.digest", "traces/answers/kernels.py"),
     ],
 )
 def test_a_changed_module_of_the_room_changes_its_version(tmp_path, reader, changed):

@@ -15,7 +15,7 @@ import numpy as np
 from analyzers.columns import Integers, Mask
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.matching import MEASURES, MatchedCollectives
-from analyzers.traces.model import NO_STEP
+from analyzers.traces.reading.trace import NO_STEP
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from analyzers.columns import Column, Integers
 from analyzers.traces.columns.phases import HOST_PHASES
 from analyzers.traces.loading import Recording
-from analyzers.traces.model import NO_STEP
+from analyzers.traces.reading.trace import NO_STEP
 
 NO_NUMBER = -1
 # Collectives by which one recording may begin before another, where only their order says which is which.

@@ -6,7 +6,7 @@ from enum import StrEnum
 from statistics import median_low
 from typing import NamedTuple
 
-from analyzers.traces.structs import RankTrace
+from analyzers.traces.model import RankTrace
 
 # Part of the excess that one cause must cover to be named.
 CAUSE_SHARE = 0.5

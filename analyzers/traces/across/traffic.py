@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analyzers.columns import Floats
-from analyzers.traces.structs import RankTrace
+from analyzers.traces.model import RankTrace
 from analyzers.words import rank_ranges
 
 RANKS_AT_MOST = 256

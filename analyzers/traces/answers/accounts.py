@@ -18,8 +18,8 @@ from analyzers.traces.answers.launches import copies, copy_sizes, graphs, launch
 from analyzers.traces.columns.intervals import break_down, union_length
 from analyzers.traces.columns.phases import OTHER, PHASE_NAMES
 from analyzers.traces.columns.work import Work
+from analyzers.traces.model import Breakdown, DeviceCounter, RankTrace, StepTime
 from analyzers.traces.reading.distinct import distinct_values, rows_by_value
-from analyzers.traces.structs import Breakdown, DeviceCounter, RankTrace, StepTime
 
 KERNELS_AT_MOST = 100
 # How an account divides, by the same fields as a part of it.

@@ -8,8 +8,8 @@ import numpy as np
 
 from analyzers.columns import Integers
 from analyzers.traces.answers.collectives import RankCollectives, element_bytes
+from analyzers.traces.model import AllToAll
 from analyzers.traces.reading.distinct import combined_codes, rows_by_value
-from analyzers.traces.structs import AllToAll
 
 ALL_TO_ALL = re.compile(r"all_?to_?all", re.IGNORECASE)
 SPLIT_AT_MOST = 1 << 31

@@ -13,7 +13,7 @@ from analyzers.traces.answers.device_allocator import Allocator, allocators
 from analyzers.traces.columns.nesting import NONE, NestedEvents, innermost_at, innermost_selected
 from analyzers.traces.columns.phases import OTHER, PHASE_NAMES
 from analyzers.traces.columns.work import Work
-from analyzers.traces.memory_structs import (
+from analyzers.traces.memory_model import (
     Allocation,
     DeviceMemory,
     MemoryMoment,
@@ -21,8 +21,8 @@ from analyzers.traces.memory_structs import (
     StepMemory,
     UnfreedMemory,
 )
-from analyzers.traces.model import HOST_LANE, Trace
 from analyzers.traces.reading.distinct import rows_by_value
+from analyzers.traces.reading.trace import HOST_LANE, Trace
 
 ROWS_AT_MOST, LARGEST_AT_MOST = 100, 20
 CODE = ("operator", "module", "line")

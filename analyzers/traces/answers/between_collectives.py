@@ -17,8 +17,8 @@ from analyzers.traces.answers.idle import standing_still, subtract
 from analyzers.traces.columns.intervals import COMPUTE, MEMORY, CoveredTime, merge
 from analyzers.traces.columns.phases import GC, HOST_PHASES, phase_intervals
 from analyzers.traces.columns.work import Work
-from analyzers.traces.model import Trace
 from analyzers.traces.reading.event_table import downcast
+from analyzers.traces.reading.trace import Trace
 
 
 def collective_columns(accounts: Sequence[RankCollectives], text_ids: dict[str, int]) -> dict[str, Column]:

@@ -6,8 +6,8 @@ import pandas as pd
 from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.answers.costs import MODULE
 from analyzers.traces.columns.nesting import NONE, inclusive_sums, innermost_selected, self_times
-from analyzers.traces.model import OPS, Trace
 from analyzers.traces.reading.distinct import sums_by_code
+from analyzers.traces.reading.trace import OPS, Trace
 
 COLUMNS = ("node", "parent", "depth", "name", "count", "host_ns", "own_ns", "device_ns", "kernels")
 

@@ -12,9 +12,9 @@ from analyzers.columns import Column, Integers
 from analyzers.traces.columns.intervals import COMMUNICATION
 from analyzers.traces.columns.nesting import NONE, innermost_selected
 from analyzers.traces.columns.work import Work
-from analyzers.traces.model import NO_STEP, OPS
+from analyzers.traces.model import Collective
 from analyzers.traces.reading.distinct import combined_codes, factorize, rows_by_value
-from analyzers.traces.structs import Collective
+from analyzers.traces.reading.trace import NO_STEP, OPS
 
 # Collectives that end on all ranks at nearly the same moment, and on none before the last rank has arrived.
 SYMMETRIC = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)

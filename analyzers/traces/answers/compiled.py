@@ -17,8 +17,8 @@ import numpy as np
 from analyzers.columns import Column, Integers
 from analyzers.traces.columns.intervals import CoveredTime
 from analyzers.traces.columns.nesting import NONE, nest
-from analyzers.traces.model import ANNOTATIONS, Trace
-from analyzers.traces.structs import CompiledCode, CompiledFrame
+from analyzers.traces.model import CompiledCode, CompiledFrame
+from analyzers.traces.reading.trace import ANNOTATIONS, Trace
 
 REGION = re.compile(r"^Torch-Compiled Region(?:: (.+)/(\d+))?")
 GRAPH = re.compile(r"^CompiledFunction$|^## Call CompiledFxGraph|^Pregraph bytecode$")

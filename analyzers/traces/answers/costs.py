@@ -15,9 +15,9 @@ from analyzers.frames import is_library
 from analyzers.traces.answers.flops import Formulas
 from analyzers.traces.columns.nesting import NONE, inclusive_sums, innermost_selected, is_outermost, self_times
 from analyzers.traces.columns.work import Work
-from analyzers.traces.model import OPS, PROFILER_STEP, Trace
+from analyzers.traces.model import Cost, LaunchedKernel
 from analyzers.traces.reading.distinct import combined_codes, factorize, sums_by_code
-from analyzers.traces.structs import Cost, LaunchedKernel
+from analyzers.traces.reading.trace import OPS, PROFILER_STEP, Trace
 
 MODULE = re.compile(r"^nn\.Module: ")
 SOURCE = re.compile(r"\.pyx?\(\d+\): ")

@@ -7,8 +7,8 @@ import numpy as np
 
 from analyzers.columns import Integers, Mask
 from analyzers.traces.columns.nesting import NONE
-from analyzers.traces.model import Trace
 from analyzers.traces.reading.distinct import combined_codes, rows_by_value
+from analyzers.traces.reading.trace import Trace
 
 # Names of the device types that PyTorch numbers (c10/core/DeviceType.h).
 TYPES = {

@@ -18,8 +18,8 @@ import numpy as np
 
 from analyzers.columns import Column, Mask
 from analyzers.traces.columns.nesting import NONE, innermost_selected
-from analyzers.traces.model import OPS, Trace
 from analyzers.traces.reading.distinct import rows_by_value
+from analyzers.traces.reading.trace import OPS, Trace
 
 Dims = list[Any]
 """The sizes of one input, as the trace has them: nothing is known of their types until they are used."""

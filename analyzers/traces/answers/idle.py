@@ -20,7 +20,7 @@ LATENCY_NS = 30_000
 
 @dataclass(frozen=True)
 class Idle:
-    """The gaps of an account by cause, in ns; `structs.RankTrace` says what each cause means."""
+    """The gaps of an account by cause, in ns; `model.RankTrace` says what each cause means."""
 
     host: int = 0
     dependency: int = 0

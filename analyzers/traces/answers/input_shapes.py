@@ -6,8 +6,8 @@ from analyzers.columns import Integers
 from analyzers.traces.answers.costs import Attribution
 from analyzers.traces.answers.flops import Formulas, decoded_list
 from analyzers.traces.columns.nesting import NONE
+from analyzers.traces.model import OperatorShape
 from analyzers.traces.reading.distinct import factorize, sums_by_code
-from analyzers.traces.structs import OperatorShape
 
 SHAPES_AT_MOST = 50
 TEXT_AT_MOST = 200

@@ -11,8 +11,8 @@ from analyzers.traces.answers.occupancy import Occupancies
 from analyzers.traces.columns.intervals import KIND_NAMES
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.columns.work import Work
+from analyzers.traces.model import Kernel, KernelSequence
 from analyzers.traces.reading.distinct import combined_codes, first_rows
-from analyzers.traces.structs import Kernel, KernelSequence
 
 # The two shorter runs that a run of a length consists of: two runs are equal where both parts are.
 SHORTER_RUNS = {2: (1, 1), 3: (2, 1), 5: (3, 2), 8: (5, 3)}

@@ -9,9 +9,9 @@ from analyzers.columns import Column, Integers
 from analyzers.traces.columns.intervals import MEMORY
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.columns.work import Work
-from analyzers.traces.model import LAUNCHES, Trace
+from analyzers.traces.model import CallTotal, Copy, CopySize, CudaGraphs, Launches, StreamQueue
 from analyzers.traces.reading.distinct import distinct_values
-from analyzers.traces.structs import CallTotal, Copy, CopySize, CudaGraphs, Launches, StreamQueue
+from analyzers.traces.reading.trace import LAUNCHES, Trace
 
 WAITING = re.compile(r"Synchronize$|^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|MemcpyWithStream|Memcpy)\b")
 GRAPH_LAUNCH = re.compile(r"GraphLaunch")

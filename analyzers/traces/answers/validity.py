@@ -8,9 +8,9 @@ import numpy as np
 
 from analyzers.columns import Column
 from analyzers.traces.columns.work import Work
-from analyzers.traces.model import NO_STEP, Trace
 from analyzers.traces.reading.distinct import distinct_values
 from analyzers.traces.reading.problems import Problem, ProblemKind
+from analyzers.traces.reading.trace import NO_STEP, Trace
 
 
 def problems(work: Work) -> list[Problem]:

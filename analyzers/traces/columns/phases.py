@@ -8,8 +8,8 @@ import numpy as np
 
 from analyzers.columns import Column, Mask
 from analyzers.traces.columns.nesting import innermost_selected
-from analyzers.traces.model import ANNOTATIONS, HOST_LANE, Trace
 from analyzers.traces.reading.distinct import distinct_values
+from analyzers.traces.reading.trace import ANNOTATIONS, HOST_LANE, Trace
 
 OTHER = "other"
 FORWARD, BACKWARD, GC = "forward", "backward", "gc"

@@ -10,8 +10,8 @@ from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.columns.intervals import COMMUNICATION as COMMUNICATING
 from analyzers.traces.columns.intervals import COMPUTE, MEMORY
 from analyzers.traces.columns.nesting import NONE, innermost_selected, self_times
-from analyzers.traces.model import ANNOTATIONS, COMMUNICATION, COPIES, LAUNCHES, NO_STEP, OPS, Trace
 from analyzers.traces.reading.distinct import distinct_values
+from analyzers.traces.reading.trace import ANNOTATIONS, COMMUNICATION, COPIES, LAUNCHES, NO_STEP, OPS, Trace
 
 # gloo runs a collective, the wait for others included, inside such an annotation on a thread of its own.
 HOST_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc):")

@@ -24,7 +24,7 @@ from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.columns.intervals import COMMUNICATION, KIND_NAMES
 from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.columns.phases import names_in_phases
-from analyzers.traces.model import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
+from analyzers.traces.reading.trace import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
 
 QUEUED_NS = 10_000
 """A collective that begins at most this long after another one of its thread ended had queued for it."""

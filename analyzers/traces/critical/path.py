@@ -18,7 +18,7 @@ from analyzers.traces.answers.launches import waiting_calls
 from analyzers.traces.columns.intervals import KIND_NAMES
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.critical.host_path import HostPath, PathPiece
-from analyzers.traces.model import Trace
+from analyzers.traces.reading.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd

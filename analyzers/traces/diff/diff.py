@@ -18,7 +18,7 @@ from analyzers import store
 from analyzers.run import Artefact
 from analyzers.traces.diff.memory import MemoryChange, memory_changes
 from analyzers.traces.loading import load
-from analyzers.traces.structs import RankTrace, StepTime
+from analyzers.traces.model import RankTrace, StepTime
 
 CHANGES_AT_MOST = 30
 # Relative change of one kernel, in time or number, below which it counts as unchanged: about what repeated runs of one

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from analyzers.traces.memory_structs import DeviceMemory, NamedAllocationTotals
-from analyzers.traces.structs import RankTrace
+from analyzers.traces.memory_model import DeviceMemory, NamedAllocationTotals
+from analyzers.traces.model import RankTrace
 
 CHANGES_AT_MOST = 20
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from analyzers.columns import Column, Integers
 from analyzers.traces.answers.device_allocator import Allocator, allocators
-from analyzers.traces.model import Trace
+from analyzers.traces.reading.trace import Trace
 
 POINTS_AT_MOST = 20_000
 """For each device; of more points the highest one of each stretch of time stays."""

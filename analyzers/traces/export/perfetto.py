@@ -24,7 +24,7 @@ from analyzers.traces.across.common_clock import AlignedRecordings, Window, load
 from analyzers.traces.across.rank_waits import CollectiveWait
 from analyzers.traces.critical.path import critical_path
 from analyzers.traces.export.memory_counters import memory_counters
-from analyzers.traces.model import DEVICE_LANE, HOST_LANE, Trace
+from analyzers.traces.reading.trace import DEVICE_LANE, HOST_LANE, Trace
 from analyzers.words import rank_names
 
 EVENTS_AT_MOST = 1_000_000

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.findings.problems import problem_sentence
+from analyzers.traces.model import CallTotal, CompiledCode, CompiledFrame, RankTrace
 from analyzers.traces.reading.problems import DAMAGE, Problem
-from analyzers.traces.structs import CallTotal, CompiledCode, CompiledFrame, RankTrace
 from analyzers.words import duration_ns, quantity, rank_ranges, share
 
 # Parts of the time (of the events for `UNLINKED`) from which on something is a finding, or a warning.

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 from analyzers.report import Finding, Severity
 from analyzers.traces.findings.findings import FACTS_AT_MOST, account_finding
-from analyzers.traces.memory_structs import DeviceMemory, MemoryMoment, UnfreedMemory
-from analyzers.traces.structs import RankTrace
+from analyzers.traces.memory_model import DeviceMemory, MemoryMoment, UnfreedMemory
+from analyzers.traces.model import RankTrace
 from analyzers.words import duration_ns, quantity, share, size, size_change
 
 STEPS_AT_LEAST, STEPS_CERTAIN = 3, 5

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from analyzers.report import Finding, Verdict, status_of
 from analyzers.traces.across.clocks import Clock
-from analyzers.traces.structs import RankTrace
+from analyzers.traces.model import RankTrace
 from analyzers.words import duration_ns, rank_names, share
 
 HEALTHY_CONFIDENCE = 0.8

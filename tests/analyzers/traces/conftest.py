@@ -11,9 +11,9 @@ import pytest
 
 from analyzers import run
 from analyzers.columns import UnsavedColumns
-from analyzers.traces import ingest
-from analyzers.traces.model import Trace
-from analyzers.traces.structs import RankTrace
+from analyzers.traces import digest
+from analyzers.traces.model import RankTrace
+from analyzers.traces.reading.trace import Trace
 from wild import recorded
 
 BASE_NS = 1_790_857_026_000_000_000
@@ -106,7 +106,7 @@ class Maker:
 
     def opened(self, data, name="rank0_trace.json"):
         """The trace as the reader makes it, without a child process; its accounts are in the columns' meta."""
-        return Trace(UnsavedColumns(*ingest.read([self.save(data, name).path])))
+        return Trace(UnsavedColumns(*digest.read([self.save(data, name).path])))
 
     def accounts(self, data, name="rank0_trace.json"):
         return [msgspec.convert(one, RankTrace) for one in self.opened(data, name).columns.meta["accounts"]]

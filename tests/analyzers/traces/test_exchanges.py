@@ -7,7 +7,7 @@ import pytest
 
 from analyzers import traces
 from analyzers.traces.across.traffic import traffic
-from analyzers.traces.structs import AllToAll
+from analyzers.traces.model import AllToAll
 from workbench.present.tables.trace import bytes_sent
 from workbench.web.components.rank_charts import bytes_sent as drawn
 

@@ -186,12 +186,12 @@ def test_a_choice_that_leaves_nothing_is_told(maker, made):
 
 def test_reading_does_without_pandas(maker, made):
     path = maker.save(made.text()).path
-    code = f"import sys, pathlib; from analyzers.traces import ingest; ingest.read([pathlib.Path({str(path)!r})])"
+    code = f"import sys, pathlib; from analyzers.traces import digest; digest.read([pathlib.Path({str(path)!r})])"
     subprocess.run([sys.executable, "-c", f"{code}; sys.exit('pandas' in sys.modules)"], check=True)
 
 
 def test_what_the_cache_holds_is_found_without_the_parser():
-    code = "import sys; from analyzers import store, traces; store.cache_key([], 'analyzers.traces.ingest')"
+    code = "import sys; from analyzers import store, traces; store.cache_key([], 'analyzers.traces.digest')"
     subprocess.run(
         [sys.executable, "-c", f"{code}; sys.exit('analyzers.traces.reading.reader' in sys.modules)"], check=True
     )

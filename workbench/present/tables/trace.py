@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.rank_waits import AxisWaits, CollectiveWait, GroupWaits, RankWaits
+from analyzers.traces.model import CriticalPart, RankTrace
 from analyzers.traces.report import TraceData
-from analyzers.traces.structs import CriticalPart, RankTrace
 from analyzers.words import duration_ns, figures, flops, percent, rank_ranges, share, size
 from workbench.present.table import Table, table
 from workbench.present.tables.kernel_names import kernel_name, shortened

@@ -9,14 +9,14 @@ from workbench.present.tables.kernel_names import user_function
 from workbench.present.tables.trace_rank import rank_suffix
 
 if TYPE_CHECKING:
-    from analyzers.traces.memory_structs import (
+    from analyzers.traces.memory_model import (
         Allocation,
         DeviceMemory,
         NamedAllocationTotals,
         StepMemory,
         UnfreedMemory,
     )
-    from analyzers.traces.structs import RankTrace
+    from analyzers.traces.model import RankTrace
 
 ROWS = 8
 

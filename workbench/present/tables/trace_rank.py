@@ -8,7 +8,7 @@ from workbench.present.table import Table, table
 from workbench.present.tables.kernel_names import MEDIUM, SHORT, kernel_name, shortened
 
 if TYPE_CHECKING:
-    from analyzers.traces.structs import Cost, RankTrace
+    from analyzers.traces.model import Cost, RankTrace
 
 ROWS = 8
 NO_GROUP = "not recorded"

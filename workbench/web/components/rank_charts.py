@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analyzers.traces.structs import RankTrace
+from analyzers.traces.model import RankTrace
 from analyzers.words import duration_ns, percent, share, size
 from workbench.colours import EVENT_KINDS, HEAT
 from workbench.present.tables.trace import step_numbers

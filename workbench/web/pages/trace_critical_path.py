@@ -13,7 +13,7 @@ from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import critical_parts, views
 from analyzers.traces.critical.path import join_narrow_pieces
-from analyzers.traces.structs import RankTrace
+from analyzers.traces.model import RankTrace
 from analyzers.words import duration_ns
 from workbench.colours import EVENT_KINDS
 from workbench.present.table import Table

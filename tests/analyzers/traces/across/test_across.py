@@ -9,7 +9,7 @@ import pytest
 from analyzers import traces
 from analyzers.columns import UnsavedColumns
 from analyzers.run import Kind, discover
-from analyzers.traces import ingest, report
+from analyzers.traces import digest, report
 from workbench.present.tables.trace import trace_tables as tables
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[4] / "benchmarks" / "traced_job.py")))
@@ -26,7 +26,7 @@ def in_this_process(monkeypatch):
     """Spares a child for each of many small files; what the children do is tested elsewhere."""
 
     def load(artefacts, *_):
-        return [UnsavedColumns(*ingest.read(paths)) for paths in artefacts]
+        return [UnsavedColumns(*digest.read(paths)) for paths in artefacts]
 
     monkeypatch.setattr(report.store, "load_many", load)
 

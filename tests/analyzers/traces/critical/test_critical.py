@@ -11,9 +11,9 @@ import pytest
 from analyzers import traces
 from analyzers.columns import UnsavedColumns
 from analyzers.run import Kind, discover
-from analyzers.traces import ingest, views
+from analyzers.traces import digest, views
 from analyzers.traces.critical.path import critical_path, join_narrow_pieces, savings_ns
-from analyzers.traces.model import Trace
+from analyzers.traces.reading.trace import Trace
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[4] / "benchmarks" / "traced_job.py")))
 Op, Collective, Host = SIMULATED.Op, SIMULATED.Collective, SIMULATED.Host
@@ -22,7 +22,7 @@ US = 1_000
 
 def job(folder, parts):
     [rank] = SIMULATED.job(folder, 1, 2, parts)
-    return rank, Trace(UnsavedColumns(*ingest.read([folder / "rank0_trace.json.gz"])))
+    return rank, Trace(UnsavedColumns(*digest.read([folder / "rank0_trace.json.gz"])))
 
 
 def length(parts, change=lambda part: part):

@@ -19,8 +19,8 @@ from analyzers.traces.answers.flops import Formulas
 from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.columns.phases import phases
 from analyzers.traces.columns.work import Work, work_of_accounts
-from analyzers.traces.model import Trace, find_lanes
 from analyzers.traces.reading.event_table import downcast
+from analyzers.traces.reading.trace import Trace, find_lanes
 
 VERSION = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))))
 """A change of any module of this room or of a folder in it makes the cached answers stale."""

@@ -1,0 +1,160 @@
+"""Typed views of a trace's columns: which events are work, which step is when, which lane each event runs in."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypedDict, cast
+
+import numpy as np
+
+from analyzers.columns import Integers, Mask, UnsavedColumns
+from analyzers.store import Columns
+from analyzers.traces.reading.distinct import combined_codes, distinct_values, first_rows
+from analyzers.traces.reading.event_table import FIRST_TEXT_ID
+
+# Categories as Kineto writes them, older spellings beside them. Other accelerators use the same ones for their work.
+DEVICE_WORK = {"kernel", "Kernel"}
+COPIES = {"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}
+LAUNCHES = re.compile(r"runtime|driver", re.IGNORECASE)
+ANNOTATIONS = {"user_annotation", "cpu_op", "Operator"}
+OPS = {"cpu_op", "Operator"}
+HOST = re.compile(r"^(cpu_op|operator|user_annotation|python_function|overhead|)$|runtime|driver", re.IGNORECASE)
+# Not every communication kernel is NCCL's: DeepEP, NVSHMEM and symmetric memory bring their own.
+COMMUNICATION = re.compile(r"nccl|rccl|hccl|nvshmem|deep_?ep|symm_mem|cross_device_reduce", re.IGNORECASE)
+PROFILER_STEP = re.compile(r"ProfilerStep\s*#?(\d+)")
+HOST_LANE, DEVICE_LANE, OTHER_LANE = range(3)
+NO_STEP = -1
+
+
+class Lane(TypedDict):
+    """A thread of the host or a stream of a device: events in it enclose each other or lie apart.
+
+    `kind` is `HOST_LANE`, `DEVICE_LANE` or `OTHER_LANE` (such as the profiler's own marks). Of a stream `pid` is the
+    device and `tid` the stream.
+    """
+
+    kind: int
+    pid: int
+    tid: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The columns of one file: a row an event, `start` and `end` in nanoseconds of the file's own base."""
+
+    columns: Columns | UnsavedColumns
+
+    @property
+    def header(self) -> Mapping[str, Any]:
+        """What the file says about its job; see `reader.header_of`."""
+        return cast("Mapping[str, Any]", self.columns.meta["header"])
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """The lanes, in the order of the numbers in the column `lane`."""
+        return cast("list[Lane]", self.columns.meta["lanes"])
+
+    @cached_property
+    def names(self) -> list[str]:
+        """All texts, in the order of the numbers in the columns `name` and `cat`."""
+        return list(self.columns.meta["names"])
+
+    def text_matches(self, wanted: "re.Pattern[str] | set[str]", among: Sequence[int] | None = None) -> Mask:
+        """Return for each text whether it is in the set, or contains the pattern; those not `among` count as no."""
+        matches = np.zeros(len(self.names), bool)
+        for number in range(len(self.names)) if among is None else among:
+            name = self.names[number]
+            matches[number] = name in wanted if isinstance(wanted, set) else wanted.search(name) is not None
+        return matches
+
+    def name_matches(self, wanted: "re.Pattern[str] | set[str]") -> Mask:
+        """Return for each event whether its name matches."""
+        return self.text_matches(wanted).take(self.columns["name"])
+
+    def category_matches(self, wanted: "re.Pattern[str] | set[str]") -> Mask:
+        """Return for each event whether its category matches."""
+        return self.text_matches(wanted, self.category_ids).take(self.columns["cat"])
+
+    def lane_is(self, *kinds: int) -> Mask:
+        """Return for each lane whether it is of one of these kinds."""
+        # The one lane of a file without events keeps what is indexed by the empty column `lane` of the right type.
+        return np.array([lane["kind"] in kinds for lane in self.lanes] or [False])
+
+    @cached_property
+    def category_ids(self) -> list[int]:
+        """The numbers of the categories among the texts: a few of thousands, so matching them alone is fast."""
+        return [int(number) for number in distinct_values(self.columns["cat"])]
+
+    @cached_property
+    def work(self) -> Integers:
+        """The rows of device work, chosen by category alone: other events may carry a device or a stream, too."""
+        return np.flatnonzero(self.category_matches(DEVICE_WORK | COPIES))
+
+    @cached_property
+    def devices(self) -> Integers:
+        """The device of each row of `work`: what the event notes, else its pid."""
+        recorded, pid = self.columns["device"][self.work], self.columns["pid"][self.work]
+        return np.maximum(np.where(recorded >= 0, recorded, pid), 0)
+
+    @cached_property
+    def steps(self) -> list[tuple[int, int, int]]:
+        """(number, start, end) of each `ProfilerStep#N` of the host, in order of time; in ns of the trace."""
+        numbers = {i: int(mark[1]) for i, name in enumerate(self.names) if (mark := PROFILER_STEP.fullmatch(name))}
+        if not numbers:
+            return []
+        # The device has annotations of the same name, the hull of the step's kernels: no wall time.
+        rows = np.flatnonzero(np.isin(self.columns["name"], list(numbers)) & self.category_matches(ANNOTATIONS))
+        marks: dict[int, tuple[int, int, int]] = {}
+        for row in rows.tolist():
+            number = numbers[int(self.columns["name"][row])]
+            marks.setdefault(number, (number, int(self.columns["start"][row]), int(self.columns["end"][row])))
+        return sorted(marks.values(), key=lambda mark: mark[1])
+
+    def step_index_at(self, at: Integers) -> Integers:
+        """Return the index in `steps` of the step around each moment (ns of the trace), NO_STEP where there is none."""
+        if not self.steps:
+            return np.full(len(at), NO_STEP)
+        bounds = np.array([mark[1:] for mark in self.steps], np.int64)
+        index = np.searchsorted(bounds[:, 0], at, side="right") - 1
+        return np.where((index >= 0) & (at < bounds[index, 1]), index, NO_STEP)
+
+    @cached_property
+    def origin(self) -> int:
+        """The start of the first event in ns, 0 where there is none."""
+        start = self.columns["start"]
+        return int(start.min()) if len(start) else 0
+
+
+def find_lanes(trace: Trace) -> tuple[Integers, list[Lane]]:
+    """Return the lane of each event, as a number, and the lanes that these numbers stand for."""
+    c = trace.columns
+    stream = c["stream"][trace.work]
+    kind = np.where(trace.category_matches(HOST), np.int8(HOST_LANE), np.int8(OTHER_LANE))
+    # Work lies in the lane of its device and stream, whatever pid and tid the recorder gave it.
+    pid = c["pid"].astype(np.result_type(c["pid"], trace.devices))
+    tid = c["tid"].astype(np.result_type(c["tid"], stream))
+    kind[trace.work] = DEVICE_LANE
+    pid[trace.work] = trace.devices
+    tid[trace.work] = np.where(stream == -1, tid[trace.work], stream)
+    lane = combined_codes(kind, pid, tid)
+    thread_names = {(process, thread): text for process, thread, text in c.meta["threads"] if text}
+    lanes: list[Lane] = []
+    for row in first_rows(lane).tolist():
+        process, thread = int(pid[row]), int(tid[row])
+        name = lane_name(id_text(trace, thread), int(kind[row]), thread_names.get((process, thread), ""))
+        lanes.append(Lane(kind=int(kind[row]), pid=process, tid=thread, name=name))
+    return lane, lanes
+
+
+def lane_name(number: str, kind: int, thread_name: str) -> str:
+    """Return `stream 7` or `thread 4000 (python)`; some recorders put the number of a thread into its name already."""
+    if kind != HOST_LANE:
+        return f"stream {number}"
+    return thread_name if number in thread_name else f"thread {number} {thread_name}".strip()
+
+
+def id_text(trace: Trace, number: int) -> str:
+    """Return a pid, tid or stream as it stood in the file: a number, or the text that the number stands for."""
+    return str(number) if number > FIRST_TEXT_ID else trace.names[FIRST_TEXT_ID - number]
