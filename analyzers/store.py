@@ -9,6 +9,7 @@ cached under the identity of the files (path, size, time of change) and the read
 import importlib
 import os
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -179,6 +180,11 @@ def cache_key(paths: Sequence[Path], reader: str) -> str:
             raise InputError(f"{path}: {error.strerror}", "check the path") from error
         digest.update(f"\0{path}\0{stat.st_size}\0{stat.st_mtime_ns}".encode(errors="surrogateescape"))
     return digest.hexdigest()[:32]
+
+
+def code_version(folder: Path) -> int:
+    """Return a number that changes with any module in a folder: the `VERSION` of a reader whose answers they make."""
+    return zlib.crc32(b"".join(path.read_bytes() for path in sorted(folder.rglob("*.py"))))
 
 
 def publish(scratch: Path, entry: Path) -> None:

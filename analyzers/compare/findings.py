@@ -46,7 +46,7 @@ def regressions(changes: Sequence[MeasureChange], gate: Mapping[str, float], cau
         allowed[Measure.STEP_TIME_MEAN] = gate[Measure.STEP_TIME]
     worse = [c for c in changes if c.is_sufficient and c.measure in allowed and c.low > allowed[c.measure]]
     if any(c.measure is Measure.STEP_TIME for c in worse):
-        # The mean follows the median; two findings on one cause help nobody.
+        # The mean follows the median; two findings on one cause would repeat each other.
         worse = [c for c in worse if c.measure is not Measure.STEP_TIME_MEAN]
     causes = [*waiting_fact(changes), *causes]
     of_time = (Measure.STEP_TIME, Measure.STEP_TIME_MEAN, Measure.STEP_TIME_P95)

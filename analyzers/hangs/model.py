@@ -113,7 +113,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Culprit(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks that wait for nobody while others, the victims, wait for them.
+    """Ranks that wait for no other while others, the victims, wait for them.
 
     `title` says what they did; `detail` is the evidence that distinguishes them. `frames` are innermost first.
     """

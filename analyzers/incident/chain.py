@@ -1,8 +1,8 @@
 """The causal chain of a run: from the first cause to the last effect.
 
-Several rooms may describe one incident. If rank 3 runs out of memory, the memory room says so, the hang room says that
-rank 3 is dead and that the others wait for it, and these report broken connections. The first question of `chain_of`
-that has an answer gives the chain, so that a consequence never comes before its cause:
+Several rooms may describe one incident. If rank 3 runs out of memory, the memory room reports that, the hang room says
+that rank 3 is dead and that the others wait for it, and these report broken connections. The first question of
+`chain_of` that has an answer gives the chain, so that a consequence never comes before its cause:
 
     rank 3 ran out of memory at step 6  ->  ranks 0-2 wait in all_gather #91 of default_pg for it
 """
@@ -67,7 +67,7 @@ def chain_of(rooms: RoomReports, crash: Crash | None, manifest: Mapping[str, obj
 
 
 def crashed(crash: Crash) -> Event:
-    """Return an uncaught exception. A symptom accuses nobody: the rank that raised it is a victim."""
+    """Return an uncaught exception. A symptom names no culprit: the rank that raised it is a victim."""
     if crash.is_symptom:
         return Event(IncidentClass.UNKNOWN, findings=[CRASHED], crash=crash)
     return Event(IncidentClass.CRASHED, crash.ranks, findings=[CRASHED], crash=crash)

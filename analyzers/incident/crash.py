@@ -72,7 +72,7 @@ def launchers_cause(cause: object) -> Crash | None:
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a message, cut to a length that a sentence bears."""
+    """Return the first line of a message, cut to a length that fits in a sentence."""
     return (text.strip().splitlines() or [""])[0][:LONGEST_MESSAGE]
 
 

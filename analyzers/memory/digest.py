@@ -3,7 +3,6 @@
 Answering here means that whoever opens the file again gets the answers without touching most of the columns.
 """
 
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ from analyzers.memory.reading import reader
 from analyzers.memory.reading.snapshot import DeviceTrace, Snapshot
 from analyzers.memory.replay.arenas import BlockArenas
 from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes, Replay
+from analyzers.store import code_version
 
-VERSION = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))))
+VERSION = code_version(Path(__file__).parent)
 """Part of the cache's key: the answers may change when any module of this room does."""
 
 

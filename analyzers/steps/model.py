@@ -9,7 +9,7 @@ import msgspec
 
 
 class Cause(StrEnum):
-    """What a rank does while the others wait for it, or what all ranks wait for together."""
+    """The reason for lost time: what a straggler does while other ranks wait for it, or what all ranks wait for."""
 
     COMPUTE = "compute"
     DATA = "data"

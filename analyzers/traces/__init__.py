@@ -7,7 +7,7 @@
 | `critical_parts(account, options)` | the critical path of one account's last step, by kind and name |
 | `views` (a module) | small tables to draw: time lines, call trees, lateness |
 | `TraceData` | the `data` of a report: `ranks`, `waits`, `stragglers`, `groups`, `axes`, `meetings`, `clocks` |
-| `RankTrace` | one device (or host) of one file: how its time divides, with `Kernel`, `StepTime`, `Breakdown` |
+| `RankTrace` | one device (or host) of one file: its time by kind of work, with `Kernel`, `StepTime`, `Breakdown` |
 | `RankWaits`, `CollectiveWait`, `GroupWaits`, `AxisWaits` | waiting by rank, collective, process group, mesh axis |
 | `Straggler`, `Cause` | the rank that the others wait for, and why |
 | `Clock` | how far a rank's clock is from the first rank's |

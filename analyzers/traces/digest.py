@@ -4,7 +4,6 @@ Answering in the child keeps all processors busy where there are many ranks, and
 columns, so that whoever opens the file again gets them at once.
 """
 
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column, UnsavedColumns
+from analyzers.store import code_version
 from analyzers.traces.answers.between_collectives import collective_columns
 from analyzers.traces.answers.collectives import RankCollectives
 from analyzers.traces.answers.flops import Formulas
@@ -22,7 +22,7 @@ from analyzers.traces.columns.work import Work, work_of_accounts
 from analyzers.traces.reading.event_table import downcast
 from analyzers.traces.reading.trace import Trace, find_lanes
 
-VERSION = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))))
+VERSION = code_version(Path(__file__).parent)
 """A change of any module of this room or of a folder in it makes the cached answers stale."""
 
 

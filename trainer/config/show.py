@@ -9,7 +9,7 @@ USAGE = """\
 usage: {program} [--config FILE.toml | --module NAME --config FUNCTION] [--section.key VALUE ...]
 
 Values come from the defaults, then the file, then the flags. A switch takes no value: --section.key turns it on,
---section.no_key off. Older and newer names of torchtitan are understood; `workbench config explain` tells how.
+--section.no_key off. Older and newer names of torchtitan are understood; `workbench config explain` lists them.
 """
 
 

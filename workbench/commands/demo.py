@@ -41,7 +41,7 @@ RECORDERS = (
     "--comm.train_timeout_seconds",
     "15",
 )
-"""All recorders on, and a timeout that nobody minds waiting for."""
+"""All recorders on, and a timeout short enough to wait for."""
 
 
 def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as_json: bool) -> Exit:

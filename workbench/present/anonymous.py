@@ -6,11 +6,11 @@ packages below site-packages, Python's own library, this project's trainer, and 
 
 import re
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from pathlib import Path
 
 import msgspec
 
-from analyzers.hangs.model import GroupSource
 from analyzers.report import Data_co, Report
 from analyzers.run import Kind, Run
 
@@ -27,10 +27,8 @@ PATH = re.compile(
 )
 # IPv4, and IPv6 with at least four groups: `12:30:05` in a log is a time, not an address.
 ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{1,4}\b", re.IGNORECASE)
-# Where a process group is known from is a `source` as well, but a word of ours, not a path.
-GROUP_SOURCES = frozenset(GroupSource)
-HIDDEN = ("inputs", "verdict", "findings")
-"""The parts of a report that hold text, beside its data."""
+HIDDEN = ("inputs", "verdict", "findings", "data")
+"""The parts of a report that hold text."""
 
 
 class StandIns:
@@ -47,12 +45,9 @@ class StandIns:
 
 def anonymised(report: Report[Data_co], run: Run) -> tuple[Report[Data_co], Run]:
     """Return the report and its run with every identifying text replaced; numbers and ids stay."""
-    plain = msgspec.to_builtins(report)
-    anonymiser = Anonymiser(hosts(run), texts(plain))
-    hidden = msgspec.convert(replaced(plain, anonymiser), Report)
-    # A report of no stated data keeps that as plain values; they become the room's structs again here.
-    data = msgspec.convert(hidden.data, type(report.data))
-    anonymous = msgspec.structs.replace(report, **{name: getattr(hidden, name) for name in HIDDEN}, data=data)
+    anonymiser = Anonymiser(hosts(run), texts(msgspec.to_builtins(report)))
+    hidden = {name: replaced(getattr(report, name), anonymiser, name) for name in HIDDEN}
+    anonymous = msgspec.structs.replace(report, **hidden)
     # The files stay, as charts are drawn from them; their names stand in no document.
     return anonymous, Run(Path(anonymiser.path(str(run.root))), run.artefacts)
 
@@ -78,16 +73,22 @@ def texts(value: object) -> Iterator[str]:
         yield from texts(inner)
 
 
-def replaced(value: object, anonymiser: "Anonymiser", field: str = "") -> object:
-    """Return a tree of plain values with each text replaced; keys of mappings are names of fields and stay."""
-    if isinstance(value, str):
-        if value in GROUP_SOURCES:
-            return value
+def replaced(value: object, anonymiser: "Anonymiser", field: str) -> object:
+    """Return a copy of a value, a field of a struct, with each text in it replaced.
+
+    Members of enums are words of ours, and keys of mappings are names of fields: they stay.
+    """
+    if isinstance(value, str) and not isinstance(value, Enum):
         return anonymiser.path(value) if field in PATH_FIELDS and value else anonymiser(value)
+    if isinstance(value, msgspec.Struct):
+        names = value.__struct_fields__
+        return msgspec.structs.replace(
+            value, **{name: replaced(getattr(value, name), anonymiser, name) for name in names}
+        )
     if isinstance(value, dict):
-        return {key: replaced(inner, anonymiser, key) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [replaced(inner, anonymiser, field) for inner in value]
+        return {key: replaced(inner, anonymiser, str(key)) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(replaced(inner, anonymiser, field) for inner in value)
     return value
 
 

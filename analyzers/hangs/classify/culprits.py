@@ -15,7 +15,7 @@ BEST_FIRST = tuple(HangClass)
 
 
 def find_causes(context: HangContext) -> list[Cause]:
-    """Return the causes: those of the wait-for graph, and deaths that nobody was seen waiting for."""
+    """Return the causes: those of the wait-for graph, and deaths of ranks that no other was seen waiting for."""
     causes = [cause for root in find_roots(context.graph) if (cause := classify_root(context, root))]
     causes = drop_disconnected(context, excuse_missing_dumps(context, causes))
     named = {rank for cause in causes for rank in cause.ranks}
@@ -63,7 +63,7 @@ def drop_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:
 
 
 def find_deaths(context: HangContext) -> list[Cause]:
-    """Return the ranks that ended by their own fault, although nobody was seen waiting for them.
+    """Return the ranks that ended by their own fault, although no rank was seen waiting for them.
 
     An exception is a cause only if it came first, as one rank's exception often leads to those of others; running out
     of memory comes before any other one.

@@ -17,14 +17,14 @@ DIFFERENT_HALVES_CONFIDENCE = 0.7
 
 
 def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
-    """Return the cause that a root is; None for one that may still be in flight or that nobody waits for."""
+    """Return the cause that a root is; None for one that may still be in flight or that no rank waits for."""
     ranks = sorted(node for node in root if isinstance(node, int))
     nodes = [node for node in root if isinstance(node, OpNode)]
     waiting = find_victims(context.graph, root)
     if len(ranks) > 1:
         return classify_ring(context, ranks, nodes, waiting)
     if ranks:
-        # A rank that nobody waits for is idle or ahead, not a culprit.
+        # A rank that no other waits for is idle or ahead, not a culprit.
         return classify_rank(context, ranks[0], waiting) if waiting else None
     return classify_operation(context, nodes[0])
 

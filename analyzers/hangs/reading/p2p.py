@@ -52,7 +52,7 @@ def peer_of(job: Job, op: Op) -> Peer | None:
 
 
 def find_absent_peers(job: Job, front: Op) -> list[int]:
-    """Return the peers that a launch waits for: those not in the other half, else those whose own batch is incomplete.
+    """Return the peers that a launch waits for: those without the matching half, or with an incomplete batch.
 
     NCCL completes a batch as a whole, so a peer that has met this rank may still wait for a third one.
     """

@@ -34,10 +34,11 @@ from analyzers.hangs.reading.dump_entry import (
     text,
     whole,
 )
+from analyzers.store import code_version
 
 Value = TypeVar("Value", bound=Hashable)
 
-VERSION = 5
+VERSION = code_version(Path(__file__).parents[1])
 TAIL_ROWS = 64_000
 """Operations kept over all dumps of a set, besides those that are not done."""
 TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024

@@ -124,7 +124,7 @@ def ratio(value: str, old: int | None, name: str) -> float:
     if matched[2]:
         return float(matched[1])
     if not old:
-        raise InputError(f"{name}={value}: no run.json tells what it was", f"give a factor, such as {name}=2x")
+        raise InputError(f"{name}={value}: no run.json records its value", f"give a factor, such as {name}=2x")
     return float(matched[1]) / old
 
 

@@ -68,7 +68,7 @@ def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) ->
     stalled = [rank for rank in ranks if rank.state is RankStatus.STALLED]
     if not stalled:
         return None
-    # The one that stopped first is the one that the others wait for.
+    # The others wait for the rank that stopped first.
     longest = max(stalled, key=lambda rank: rank.quiet_s)
     # torchtitan sets the shorter timeout after the first step.
     limit = int_setting(manifest, "comm", "train_timeout_seconds" if longest.step > 1 else "init_timeout_seconds")

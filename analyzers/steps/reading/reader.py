@@ -11,8 +11,9 @@ from typing import Any
 from analyzers import run
 from analyzers.steps.reading import console, jsonl, torchtitan_metrics
 from analyzers.steps.reading.log_lines import Arrays, Log, Table, content_of
+from analyzers.store import code_version
 
-VERSION = 5
+VERSION = code_version(Path(__file__).parents[1])
 READERS = {run.Kind.TENSORBOARD: torchtitan_metrics.read, run.Kind.LOG: console.read}
 """All other kinds are JSONL; its reader recognises both formats itself."""
 

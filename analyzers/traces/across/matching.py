@@ -122,7 +122,7 @@ def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | N
     Outside marked steps a recording's first collective is left out, as recordings begin at different moments.
     """
     known = sorted((one for one in recordings if one.rank is not None), key=lambda one: one.rank or 0)
-    # Two recordings of one rank (two devices, or two files of one step) cannot be told apart as participants.
+    # Two recordings of one rank (two devices, or two files of one step) would count as one participant.
     if len({one.rank for one in known}) < 2 or len({one.rank for one in known}) < len(known):
         return None
     keys = [keys_of(one) for one in known]

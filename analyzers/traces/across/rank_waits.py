@@ -174,7 +174,7 @@ def collective_wait(lateness: Lateness, collective: int, waited: int) -> Collect
 def group_waits(lateness: Lateness) -> list[GroupWaits]:
     """Return the process groups with their waiting, the one with most first.
 
-    A group is told by its name and its ranks, as the groups along one mesh axis may all have one name.
+    A group is identified by its name and its ranks, because the groups along one mesh axis may all have one name.
     """
     matched = lateness.matched
     label = [

@@ -100,7 +100,7 @@ def largest_stacks(device: Device, suffix: str) -> Table:
 def device_name(device: Device) -> str:
     """Return `rank 1, device 0, after step 5, out of memory`, without what is not known.
 
-    A snapshot of a failure bears the last finished step: the memory ran out in the one after it.
+    A snapshot of a failure is named after the last finished step: the memory ran out in the one after it.
     """
     rank = [f"rank {device.rank}"] if device.rank is not None else []
     when = "after step" if device.oom else "step"

@@ -148,7 +148,7 @@ def floating_point_work(ranks: Sequence[RankTrace]) -> Table:
 
 
 def problems(ranks: Sequence[RankTrace]) -> Table:
-    """Return what is wrong with each recording, so that nobody trusts its numbers further than they hold."""
+    """Return what is wrong with each recording, which limits how far its numbers can be trusted."""
     rows = ((r.rank, "host" if r.device is None else r.device, problem) for r in ranks for problem in r.problems)
     return table("Problems with the recordings", "rank> | device> | problem", rows)
 

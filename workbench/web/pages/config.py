@@ -18,14 +18,14 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page."""
     if not served.manifest:
         return html.Div("This run has no run.json, which would record its configuration.")
-    sought, shown = search_text(query, "key"), query.get("show", ALL_KEYS)
+    wanted, shown = search_text(query, "key"), query.get("show", ALL_KEYS)
     rows = [
         (setting.key, setting.value, setting.origin, f"{SIGNS.get(setting.cls, '')} {setting.cls}", setting.reason)
         for setting in run_settings(served.manifest)
         if shown != CHANGED_KEYS or setting.origin != "default"
     ]
-    kept = [row for row in rows if any(sought.casefold() in cell.casefold() for cell in row)]
-    field = dcc.Input(id="key", type="search", value=sought, debounce=True)
+    kept = [row for row in rows if any(wanted.casefold() in cell.casefold() for cell in row)]
+    field = dcc.Input(id="key", type="search", value=wanted, debounce=True)
     command = " ".join(command_words(served.manifest))
     heads = "key | value | set by | effect | reason"
     return html.Div(
@@ -52,6 +52,6 @@ def install(app: Dash, served: ServedRun) -> None:
         State("address", "search"),
         prevent_initial_call=True,
     )
-    def search_settings(sought: object, search: object) -> object:
-        query, text = parse_query(search), typed_text(sought)
+    def search_settings(entered: object, search: object) -> object:
+        query, text = parse_query(search), typed_text(entered)
         return no_update if text == query.get("key", "") else address(query | {"key": text})
