@@ -9,7 +9,7 @@ import msgspec
 
 from analyzers.memory import analyze
 from analyzers.run import Kind, discover
-from benchmarks.jobs import Start, start_job
+from benchmarks.start_job import Start, start_job
 from workbench.commands.estimate import estimate
 from workbench.launch.plan import Request
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from analyzers.memory import analyze
 from analyzers.run import Kind, discover
-from benchmarks.jobs import Start, start_job
+from benchmarks.start_job import Start, start_job
 from trainer.config import load
 from trainer.estimate.context_parallel import ring_attention
 from trainer.estimate.mesh import local_problem

@@ -8,7 +8,7 @@ from pathlib import Path
 from analyzers.memory import analyze
 from analyzers.memory.answers.what_if import what_if
 from analyzers.run import Artefact, Kind, discover
-from benchmarks.jobs import Start, start_job
+from benchmarks.start_job import Start, start_job
 
 ROOT = Path(__file__).parents[1]
 FULL = ("--activation_checkpoint.mode", "full")

@@ -42,7 +42,7 @@ class Ended:
 
 
 def start(target: str, *arguments: str, ranks: int = 1, **environment: str) -> None:
-    """Run a module or a script as `benchmarks.jobs.start_job` does.
+    """Run a module or a script as `benchmarks.start_job.start_job` does.
 
     Raises:
         RuntimeError: It failed.
