@@ -1,0 +1,213 @@
+"""Other people's bugs: small plain PyTorch scripts with one fault each, or none, and what the workbench says of them.
+
+    python -m benchmarks.jobs                          every case, with recorders and without
+    python -m benchmarks.jobs --only killed plain      some cases
+    python -m benchmarks.jobs --part tuned             without the third that is kept back
+    python -m benchmarks.jobs --keep /tmp/zoo          leaves the run folders there
+    python -m benchmarks.jobs --again --keep /tmp/zoo  asks once more about the folders that were left
+
+The scripts take nothing of ours but the two lines of the recorders. In the form `recorders` a script runs as it is, in
+the form `bare` without these lines, so that only torchrun's logs are left. `launch` is the form of a script without
+them under `workbench launch --`. Which cases are kept back is decided by the hash of their names: rules must never be
+tuned on them. The processes of a case are real ranks under gloo.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.jobs import agent
+from benchmarks.jobs.answers import Answer, Hit, answer
+from benchmarks.jobs.cases import Case, cases
+
+ROOT = Path(__file__).parents[2]
+LONGEST_S = 90.0
+COLLECTOR_S = 15.0
+
+
+def scripts_of(folder: Path) -> Path:
+    """Return where the script of a run lies: beside its folder, as users' scripts do."""
+    return folder.with_name(f"{folder.name}.script")
+
+
+def with_agent(case: Case, folder: Path, *, recorded: bool) -> None:
+    """Run a case under an agent like torchrun, to its end or until it is looked at."""
+    script = scripts_of(folder) / f"{case.name}.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(case.text(recorded=recorded))
+    os.environ["OUTPUTS"] = str(folder)
+    pid = agent.launch(script, case.ranks, folder, restarts=case.restarts)
+    end_at(pid, case.looked_at_after_s)
+
+
+def with_recorders(case: Case, folder: Path) -> None:
+    with_agent(case, folder, recorded=True)
+
+
+def bare(case: Case, folder: Path) -> None:
+    with_agent(case, folder, recorded=False)
+
+
+def under_launch(case: Case, folder: Path) -> None:
+    """Run a case without recorder lines under `workbench launch --`."""
+    script = scripts_of(folder) / f"{case.name}.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(case.text(recorded=False))
+    command = [sys.executable, "-m", "workbench", "launch", "--nproc", str(case.ranks)]
+    command += ["--job.dump_folder", str(folder), "--", str(script)]
+    with (folder / "launch.log").open("wb") as log:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OUTPUTS": str(folder)}
+        job = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            job.wait(case.looked_at_after_s or LONGEST_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+
+
+FORMS: dict[str, Callable[[Case, Path], None]] = {"recorders": with_recorders, "bare": bare, "launch": under_launch}
+
+
+def end_at(pid: int, after_s: float | None) -> None:
+    """Wait for the agent, at most for so long, and end what is left of its session."""
+    deadline = time.monotonic() + (after_s or LONGEST_S)
+    while time.monotonic() < deadline and not os.waitpid(pid, os.WNOHANG)[0]:
+        time.sleep(0.1)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def await_collector(folder: Path) -> None:
+    """Wait until the collector of dumps, which outlives the ranks, has written what it has."""
+    deadline = time.monotonic() + COLLECTOR_S
+    while time.monotonic() < deadline and any(str(folder).encode() in line for line in command_lines()):
+        time.sleep(0.2)
+
+
+def command_lines() -> Iterator[bytes]:
+    """Return the command lines of the collectors that run."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            line = path.read_bytes()
+            if b"recorders.hang.collector" in line:
+                yield line
+
+
+def make(case: Case, form: str, folder: Path) -> None:
+    """Run a case in an empty folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(scripts_of(folder), ignore_errors=True)
+    folder.mkdir(parents=True)
+    FORMS[form](case, folder)
+    if case.looked_at_after_s is None:
+        await_collector(folder)
+
+
+def all_answers(
+    asked: Sequence[tuple[Case, str]], home: Path, jobs: int, *, again: bool
+) -> Iterator[tuple[Case, str, Answer]]:
+    """Run the cases, so many at a time, and yield the answers as they come."""
+    waiting, running = list(asked), dict[int, tuple[Case, str]]()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            case, form = waiting.pop(0)
+            running[in_child(case, form, home, again=again)] = case, form
+        pid, _status = os.wait()
+        if pid in running:
+            case, form = running.pop(pid)
+            yield case, form, msgspec.json.decode(path_of(case, form, home).read_bytes(), type=Answer)
+
+
+def path_of(case: Case, form: str, home: Path) -> Path:
+    return home / f"{case.name}.{form}.json"
+
+
+def in_child(case: Case, form: str, home: Path, *, again: bool) -> int:
+    """Run a case and ask about it in a forked process; the answer goes to a file."""
+    pid = os.fork()
+    if pid:
+        return pid
+    folder = home / f"{case.name}.{form}"
+    try:
+        if not again:
+            make(case, form, folder)
+        said = answer(folder, f"{case.name}.py")
+    except BaseException as error:  # noqa: BLE001
+        said = Answer("unknown", "failed", [], f"{type(error).__name__}: {error}", [])
+    path_of(case, form, home).write_bytes(msgspec.json.encode(said))
+    os._exit(0)
+
+
+def table(rows: Sequence[tuple[Case, str, Answer]]) -> str:
+    """Return the score of each form and part as Markdown."""
+    lines = ["| form | part | cases | class and ranks | ranks only | silent | wrong | false alarms | line named |"]
+    lines.append("|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    for form in FORMS:
+        for part, kept_back in (("tuned", False), ("kept back", True)):
+            some = [(case, said) for case, where, said in rows if where == form and case.is_kept_back == kept_back]
+            if some:
+                lines.append(score(form, part, some))
+    return "\n".join(lines)
+
+
+def score(form: str, part: str, some: Sequence[tuple[Case, Answer]]) -> str:
+    """Return a row of the table."""
+    hits = Counter(said.hit(case) for case, said in some)
+    named = [named for case, said in some if (named := said.names_line(case)) is not None]
+    sound = [(case, said) for case, said in some if case.is_healthy]
+    alarms = sum(said.status == "error" for _, said in sound)
+    counts = " | ".join(str(hits[hit]) for hit in Hit)
+    return f"| {form} | {part} | {len(some)} | {counts} | {alarms} of {len(sound)} | {sum(named)} of {len(named)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", help="names of cases or folders")
+    parser.add_argument("--form", nargs="*", choices=FORMS, default=["recorders", "bare"])
+    parser.add_argument("--part", choices=("tuned", "kept"), help="by default both")
+    parser.add_argument("--jobs", type=int, default=4, help="cases at a time; most of them only wait")
+    parser.add_argument("--keep", type=Path, help="folder for the runs, which is left")
+    parser.add_argument("--again", action="store_true", help="run nothing: ask about the folders in --keep")
+    asked = parser.parse_args()
+    home = asked.keep or Path(tempfile.mkdtemp(prefix="zoo_"))
+    home.mkdir(parents=True, exist_ok=True)
+    if not asked.again:
+        agent.warm_up()
+    chosen = [
+        (case, form)
+        for case in cases()
+        for form in asked.form
+        if (not asked.only or {case.name, case.script.parent.name} & set(asked.only))
+        and (not asked.part or case.is_kept_back == (asked.part == "kept"))
+    ]
+    rows = []
+    for case, form, said in all_answers(chosen, home.absolute(), asked.jobs, again=asked.again):
+        rows.append((case, form, said))
+        show(case, form, said)
+    print(table(rows))
+    if not asked.keep:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def show(case: Case, form: str, said: Answer) -> None:
+    """Print how a case was answered; nothing more of those that are kept back."""
+    hit, line = said.hit(case), said.names_line(case)
+    detail = "" if case.is_kept_back else f"{said.kind} {said.ranks}: {said.sentence[:200]}"
+    where = {None: "", True: "line named", False: "line not named"}[line]
+    print(f"{hit:10} {form:9} {case.script.parent.name}/{case.name} {where}  {detail}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Runs a script on several ranks as torchrun does: environment, log folders, end of all when one fails, restarts.
+
+The ranks are forked from a process that has torch already, as importing it takes most of what so small a job costs. The
+store, the folders and the table of failures are torchrun's own; only the loop that watches the ranks is written anew.
+"""
+
+import atexit
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+PATIENCE_S = 60.0
+TERM_S = 8.0
+TIMED_OUT = 124
+POLL_S = 0.1
+RUN_ID = "job"
+
+
+@dataclass
+class Attempt:
+    """The ranks of one attempt: the processes that still run, and the exit codes of those that ended."""
+
+    number: int
+    pids: dict[int, int]
+    running: dict[int, int]
+    codes: dict[int, int] = field(default_factory=dict)
+
+    def poll(self) -> None:
+        """Collect the ranks that ended."""
+        for rank, pid in list(self.running.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self.codes[rank] = os.waitstatus_to_exitcode(status)
+                del self.running[rank]
+
+    def failed(self) -> dict[int, int]:
+        """Return the exit codes that are not 0."""
+        return {rank: code for rank, code in self.codes.items() if code}
+
+
+class Agent:
+    """torchrun on one node, for a script and a folder of logs."""
+
+    def __init__(self, script: Path, ranks: int, logs: Path, *, restarts: int = 0) -> None:
+        self.script, self.ranks, self.restarts = script, ranks, restarts
+        self.home = logs / f"{RUN_ID}_x7k2p1"
+
+    def run(self) -> int:
+        """Run to the end and return torchrun's exit code; what it prints goes to stderr."""
+        deadline = time.monotonic() + PATIENCE_S
+        for number in range(self.restarts + 1):
+            attempt = self.start(number)
+            while attempt.running and not attempt.failed() and time.monotonic() < deadline:
+                attempt.poll()
+                time.sleep(POLL_S)
+            failed = self.failures(attempt)
+            timed_out = bool(attempt.running) and not failed
+            self.end(attempt)
+            if not failed:
+                return TIMED_OUT if timed_out else 0
+            if number < self.restarts:
+                say(f"[default] Worker group FAILED. {self.restarts - number}/{self.restarts} attempts left;")
+        print(ChildFailedError(str(self.script.name), failed).format_msg(), file=sys.stderr, flush=True)
+        return 1
+
+    def start(self, number: int) -> Attempt:
+        """Fork the ranks of an attempt, which meet at a store of their own."""
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        pids = {rank: self.fork(rank, number) for rank in range(self.ranks)}
+        return Attempt(number, pids, dict(pids))
+
+    def fork(self, rank: int, number: int) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            code = self.become(rank, number)
+        finally:
+            os._exit(code)
+
+    def become(self, rank: int, number: int) -> int:
+        """Be the interpreter of a rank and return its exit code."""
+        folder = self.home / f"attempt_{number}" / str(rank)
+        folder.mkdir(parents=True)
+        os.environ |= self.environment(rank, number, folder)
+        for stream, name in ((1, "stdout.log"), (2, "stderr.log")):
+            os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+        sys.stdin = os.fdopen(0, closefd=False)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        sys.argv = [str(self.script)]
+        code = interpret(self.script)
+        atexit._run_exitfuncs()  # noqa: SLF001 (a forked process would leave them out)
+        sys.stdout.flush()
+        return code
+
+    def environment(self, rank: int, number: int, folder: Path) -> dict[str, str]:
+        local = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "ROLE_RANK": rank,
+            "GROUP_RANK": 0,
+            "TORCHELASTIC_RESTART_COUNT": number,
+        }
+        sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), self.ranks)
+        texts = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_MAX_RESTARTS": str(self.restarts),
+            "TORCHELASTIC_RUN_ID": RUN_ID,
+            "TORCHELASTIC_ERROR_FILE": str(folder / "error.json"),
+        }
+        return {name: str(value) for name, value in (local | sizes).items()} | texts
+
+    def failures(self, attempt: Attempt) -> dict[int, ProcessFailure]:
+        """Return the ranks that failed, as torchrun tells of them."""
+        found = {}
+        for rank, code in attempt.failed().items():
+            pid = attempt.pids[rank]
+            say(f"failed (exitcode: {code}) local_rank: {rank} (pid: {pid}) of binary: {sys.executable}")
+            found[rank] = ProcessFailure(rank, pid, code, "<N/A>")
+        return found
+
+    def end(self, attempt: Attempt) -> None:
+        """End the ranks that still run: SIGTERM, later SIGKILL."""
+        for pid in attempt.running.values():
+            say(f"Sending process {pid} closing signal SIGTERM")
+            os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + TERM_S
+        while attempt.running and time.monotonic() < deadline:
+            attempt.poll()
+            time.sleep(POLL_S)
+        for pid in attempt.running.values():
+            say(f"Unable to shutdown process {pid} via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL")
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def interpret(script: Path) -> int:
+    """Run a script as the main module and return its exit code."""
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    module.__file__ = str(script)
+    try:
+        exec(compile(script.read_text(), str(script), "exec"), module.__dict__)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:  # noqa: BLE001 (an interpreter calls its hook and ends)
+        kind, error, trace = sys.exc_info()
+        assert kind is not None
+        assert error is not None
+        of_script = trace.tb_next if trace else None
+        sys.excepthook(kind, error.with_traceback(of_script), of_script)
+        return 1
+    return 0
+
+
+def say(text: str) -> None:
+    """Print a line as torchrun logs it."""
+    now = datetime.now(UTC)
+    print(
+        f"E{now:%m%d %H:%M:%S}.{now:%f}000 {os.getpid()} torch/distributed/elastic/multiprocessing/api.py:882] {text}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def launch(script: Path, ranks: int, folder: Path, *, restarts: int = 0) -> int:
+    """Run a script under an agent in a session of its own and return the agent's process; its words go to a log."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        read_end, _write_end = os.pipe()  # a terminal on which nobody types
+        log = os.open(folder / "torchrun.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for stream, end in ((0, read_end), (1, log), (2, log)):
+            os.dup2(end, stream)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        code = Agent(script, ranks, folder / "logs", restarts=restarts).run()
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        code = 70
+    finally:
+        os._exit(code)
+
+
+def warm_up() -> None:
+    """Import in the parent what the ranks would import; resolving frames needs hundreds of modules."""
+
+    from workbench.recorders import attach
+
+    assert attach

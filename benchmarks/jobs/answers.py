@@ -1,0 +1,81 @@
+"""What the workbench says of a job, and how it compares with what the case expects."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from analyzers import run, store
+from analyzers.errors import WorkbenchError
+from analyzers.incident import analyze
+from analyzers.report import Finding
+from benchmarks.jobs.cases import Case
+
+
+class Hit(StrEnum):
+    """How an answer compares with the expected one."""
+
+    RIGHT = "right"
+    RANKS_ONLY = "ranks only"
+    SILENT = "silent"
+    WRONG = "wrong"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The verdict of `workbench inspect`, and the lines of the script that it or its findings name."""
+
+    status: str
+    kind: str
+    ranks: list[int]
+    sentence: str
+    lines: list[int]
+
+    def hit(self, case: Case) -> Hit:
+        """Return how the answer compares: silent where it blames nobody although somebody is to blame."""
+        ranks = case.culprits is None or tuple(self.ranks) in case.culprits
+        if case.is_healthy and self.status == "error":
+            return Hit.WRONG
+        if self.kind in case.classes and ranks:
+            return Hit.RIGHT
+        if self.kind == "unknown":
+            return Hit.SILENT
+        return Hit.RANKS_ONLY if ranks and case.culprits and self.ranks else Hit.WRONG
+
+    def names_line(self, case: Case) -> bool | None:
+        """Return whether a marked line is named; None where the case has none."""
+        return bool(case.lines & set(self.lines)) if case.lines else None
+
+
+def answer(folder: Path, script: str) -> Answer:
+    """Return what `workbench inspect FOLDER` says."""
+    try:
+        report = analyze(run.discover(folder), store.Options(cache=False))
+    except WorkbenchError as error:
+        return Answer("unknown", "unknown", [], str(error), [])
+    said = report.verdict
+    texts = [said.sentence, *(text for finding in report.findings for text in texts_of(finding))]
+    return Answer(str(said.status), str(said.kind), list(said.ranks), said.sentence, lines_in(texts, script))
+
+
+def texts_of(finding: Finding) -> Sequence[str]:
+    """Return the texts of a finding, and those of its evidence."""
+    return [finding.title, finding.why, finding.next, *map(str, finding.evidence)]
+
+
+def lines_in(texts: Sequence[str], script: str) -> list[int]:
+    """Return the lines of the script that the texts name as `script.py:12`, or as Python's tracebacks do."""
+    pattern = re.compile(rf'{re.escape(script)}(?::|", line )(\d+)')
+    return sorted({int(number) for text in texts for number in pattern.findall(text)})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A case, the form in which it ran, and what was said of it."""
+
+    case: Case
+    form: str
+    answer: Answer
+    seconds: float

@@ -1,0 +1,90 @@
+"""What a script of the collection expects: its header, its marked lines, and whether it is kept back."""
+
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+HEADER = re.compile(r'\A"""(?P<title>.*?)\n\n(?P<fields>.*?)"""', re.DOTALL)
+CULPRIT_LINE = "# <- culprit"
+RECORDER_LINE = "# recorders"
+UNHARMED = {"healthy", "slow"}
+"""Folders of jobs with which nothing is wrong, or which are at most slow."""
+KEPT_BACK_SHARE = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A script and its expected answer.
+
+    `culprits` are the accepted sets of ranks; an empty set among them accepts that no rank is named, and None that any
+    are. `lines` are the marked source lines; it is empty where nothing in the script can be named.
+    """
+
+    script: Path
+    title: str
+    classes: frozenset[str]
+    culprits: frozenset[tuple[int, ...]] | None
+    lines: frozenset[int]
+    ranks: int
+    restarts: int = 0
+    looked_at_after_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.script.stem
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing is wrong with the job, so that any blame is a false alarm."""
+        return self.script.parent.name in UNHARMED
+
+    @property
+    def is_kept_back(self) -> bool:
+        """Whether the case belongs to the third that no rule may be tuned on."""
+        return zlib.crc32(self.name.encode()) % KEPT_BACK_SHARE == 0
+
+    def text(self, *, recorded: bool) -> str:
+        """Return the script; without recorders their two lines are empty, so that line numbers stay."""
+        lines = self.script.read_text().splitlines()
+        return "\n".join("" if not recorded and line.endswith(RECORDER_LINE) else line for line in lines) + "\n"
+
+
+def cases() -> Iterator[Case]:
+    """Return the cases in order of folder and name."""
+    for script in sorted(HERE.glob("*/*.py")):
+        yield case_of(script)
+
+
+def case_of(script: Path) -> Case:
+    """Return the case of a script.
+
+    Raises:
+        ValueError: Its header is not complete.
+    """
+    text = script.read_text()
+    header = HEADER.match(text)
+    if not header:
+        raise ValueError(f"{script}: no header")
+    fields = dict(line.split(": ", 1) for line in header["fields"].splitlines() if line)
+    after = fields.get("looked_at_after")
+    return Case(
+        script,
+        header["title"],
+        frozenset(fields["class"].split(", ")),
+        culprits_of(fields["culprit"]),
+        frozenset(n for n, line in enumerate(text.splitlines(), 1) if line.endswith(CULPRIT_LINE)),
+        int(fields["ranks"]),
+        int(fields.get("restarts", 0)),
+        float(after) if after else None,
+    )
+
+
+def culprits_of(text: str) -> frozenset[tuple[int, ...]] | None:
+    """Return the accepted sets of ranks of `0, 1 | 1`, `none` or `any`."""
+    if text == "any":
+        return None
+    sets = (part.strip() for part in text.split("|"))
+    return frozenset(() if part == "none" else tuple(sorted(map(int, part.split(",")))) for part in sets)

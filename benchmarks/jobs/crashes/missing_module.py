@@ -1,0 +1,19 @@
+"""A package is not installed; every rank fails before the process group is made.
+
+class: crashed, dead
+culprit: any
+ranks: 2
+"""
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from workbench import recorders  # recorders
+
+dist.init_process_group("gloo", timeout=timedelta(seconds=10))
+recorders.start(os.environ["OUTPUTS"], timeout_s=10)  # recorders
+dist.all_reduce(torch.ones(1))
+dist.destroy_process_group()
