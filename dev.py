@@ -46,7 +46,7 @@ def command(words: list[str]) -> list[str]:
     if words[:1] == ["demo"]:
         return ["workbench", "demo", *words[1:]]
     if words[:1] == ["test"]:
-        return ["pytest", *(words[1:] or ["-n", "2", "--dist", "loadfile"])]
+        return ["pytest", *(words[1:] or ["-n", "3", "--dist", "loadfile"])]
     if words[:1] == ["run"] and words[1:]:
         return words[1:]
     sys.exit(str(__doc__))

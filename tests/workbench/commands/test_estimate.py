@@ -113,20 +113,13 @@ def test_layers_are_dealt_out(schedule: str, layers: int, rank: int, expected: l
 
 def test_a_pipeline_keeps_what_its_schedule_has_under_way() -> None:
     """Under 1F1B stage i has (stages - i) microbatches under way, under GPipe all of them."""
-    flags = (
-        "--parallelism.pipeline_parallel_degree",
-        "4",
-        "--training.local_batch_size",
-        "8",
-        "--model.flavor",
-        "debugmodel_large",
-    )
+    flags = ("--parallelism.pipeline_parallel_degree", "3", "--training.local_batch_size", "4")
     kept = {}
     for schedule in ("1F1B", "GPipe"):
         chosen = (*flags, "--parallelism.pipeline_parallel_schedule", schedule)
-        ranks = estimate(Request(config=str(ROOT / "configs/fsdp.toml"), nproc=4, overrides=chosen), None).data.ranks
+        ranks = estimate(Request(config=str(ROOT / "configs/fsdp.toml"), nproc=3, overrides=chosen), None).data.ranks
         kept[schedule] = [rank.categories["activations"] for rank in ranks]
-    assert [round(kept["1F1B"][stage] / kept["GPipe"][stage] * 8) for stage in (0, 1)] == [4, 3]
+    assert [round(kept["1F1B"][stage] / kept["GPipe"][stage] * 4) for stage in (0, 1)] == [3, 2]
 
 
 def printed(code: str, folder: Path) -> dict:
@@ -208,7 +201,8 @@ def test_a_way_out_is_rehearsed(small: EstimateData) -> None:
 
 def test_what_is_divided_is_said() -> None:
     flags = [f"--parallelism.{kind}_parallel_degree 2" for kind in ("tensor", "pipeline", "context")]
-    words = " ".join([*flags, "--training.local_batch_size 2"])
+    sizes = ["--model.flavor debugmodel_large", "--training.local_batch_size 2", "--training.seq_len 512"]
+    words = " ".join([*flags, *sizes])
     report = estimate(replace(LARGE, overrides=tuple(words.split())), None)
     assert report.data.mesh == {"dp_replicate": 1, "dp_shard": 8, "cp": 2, "tp": 2, "pp": 2, "ep": 1}
     assert len(report.data.assumptions) == 3
