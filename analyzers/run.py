@@ -20,6 +20,7 @@ import msgspec
 
 from analyzers.errors import InputError, WorkbenchError
 from analyzers.report import Evidence, Finding, Input, Severity
+from analyzers.step_log_signs import is_console, is_metrics_json, is_metrics_table
 
 HEAD_BYTES = 1 << 16
 """How much of a file is read to recognise its kind."""
@@ -52,6 +53,7 @@ class Kind(StrEnum):
     ERROR = "error"
     LOG = "log"
     TENSORBOARD = "tensorboard"
+    METRICS = "metrics"
 
 
 DEBUG_PAGES = (
@@ -60,9 +62,9 @@ DEBUG_PAGES = (
     (re.compile(rb"/handler/\w*trace_json\b.*(?:pg_config|record_id|pg_status)", re.DOTALL), Kind.FLIGHT),
 )
 """The pages of the debug server that have something of each rank."""
-ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_LOG)
+ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_LOG, Kind.METRICS)
 """The kinds that answer a question on their own; the others add to them."""
-TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.TENSORBOARD, Kind.LOG)
+TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.TENSORBOARD, Kind.METRICS, Kind.LOG)
 """The kinds that record steps, the most detailed first."""
 
 
@@ -112,7 +114,8 @@ def discover(path: Path) -> Run:
     if not path.exists():
         raise InputError(f"{path}: no such file or folder", "give a run folder, or one of its artefacts")
     try:
-        artefacts = [artefact for file in files_below(path) if (artefact := identify(file))]
+        alone = path.is_file()
+        artefacts = [artefact for file in files_below(path) if (artefact := identify(file, alone=alone))]
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}", "check the permissions") from error
     if not artefacts:
@@ -159,10 +162,13 @@ def files_below(root: Path) -> Iterator[Path]:
             yield Path(folder, name)
 
 
-def identify(path: Path) -> Artefact | None:
-    """Return what a file is; None for an unknown kind, or where a running job has just removed it."""
+def identify(path: Path, *, alone: bool = False) -> Artefact | None:
+    """Return what a file is; None for an unknown kind, or where a running job has just removed it.
+
+    A file that the user named `alone` may be a table of any numbers.
+    """
     try:
-        kind = kind_of(path) if path.is_file() else None
+        kind = kind_of(path, alone=alone) if path.is_file() else None
         size = path.stat().st_size
     except FileNotFoundError:
         return None
@@ -190,9 +196,35 @@ def step_of(path: Path) -> tuple[int | None, bool]:
     return None, False
 
 
-def kind_of(path: Path) -> Kind | None:
+def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
     """Return the kind of a file: by a name that only one writer uses, else by its content."""
-    return kind_by_name(path) or kind_by_content(head_of(path))
+    if kind := kind_by_name(path):
+        return kind
+    head = head_of(path)
+    return kind_by_content(head) or step_log_kind(path, head, alone=alone)
+
+
+def step_log_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:
+    """Return whether a file is a step log of another trainer: a table of metrics, or what it printed."""
+    text, name = head.removeprefix(b"\xef\xbb\xbf").lstrip(), path.name.removesuffix(".gz")
+    if text.startswith((b'{"', b"{\n", b"{ ", b"{\r", b"[")) and name.endswith((".json", ".jsonl", ".ndjson")):
+        named_rows = alone and name.endswith((".jsonl", ".ndjson"))
+        return Kind.METRICS if named_rows or is_metrics_json(text, name) else None
+    if name.endswith((".csv", ".tsv")):
+        return Kind.METRICS if is_metrics_table(text, alone=alone) else None
+    if name.endswith((".log", ".out", ".err", ".txt")) and (is_console(text) or is_console(tail_of(path))):
+        return Kind.LOG
+    return None
+
+
+def tail_of(path: Path) -> bytes:
+    """Return the last bytes of a file; empty where the first ones are all of it, or it is gzipped."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size <= HEAD_BYTES or path.suffix == ".gz":
+            return b""
+        file.seek(size - HEAD_BYTES)
+        return file.read(HEAD_BYTES)
 
 
 NAMES = tuple(

@@ -35,7 +35,8 @@ class Options:
 
     `rank` and `step` select what is analysed; None: everything. `jobs` children read at the same time; `max_memory`
     (bytes) bounds all of them together, None bounds each by its file's size. `cache=False` leaves nothing on the disk.
-    `peak_flops` are the floating-point operations per second of a device that is in no table.
+    `peak_flops` are the floating-point operations per second of a device that is in no table. `columns` says which
+    column of another trainer's log is which quantity: pairs such as ("loss", "train/nll").
     """
 
     rank: int | None = None
@@ -44,6 +45,7 @@ class Options:
     cache: bool = True
     max_memory: int | None = None
     peak_flops: float | None = None
+    columns: tuple[tuple[str, str], ...] = ()
 
 
 class Columns(Mapping[str, "np.ndarray[Any, Any]"]):

@@ -42,7 +42,9 @@ def facts(value: Any) -> Any:
 
 def recorded() -> list[Path]:
     """Return the folders of the recorded runs."""
-    return sorted(path for path in FIXTURES.iterdir() if path.is_dir() and path.name != "traces")
+    return sorted(
+        path for path in FIXTURES.iterdir() if path.is_dir() and path.name not in ("traces", "other_trainers")
+    )
 
 
 def documents(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

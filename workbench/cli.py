@@ -51,7 +51,7 @@ def common(
 @spread_groups
 def inspect(
     paths: opt.Paths,
-    read: opt.StepReadOptions,
+    read: opt.LogReadOptions,
     show: opt.ShowOptions,
     breakdown: opt.Breakdown = False,
     what_if: opt.WhatIf = None,
@@ -105,8 +105,15 @@ def trace(
 
 @app.command(rich_help_panel=ANALYSE)
 @spread_groups
-def steps(paths: opt.Paths, read: opt.StepReadOptions, show: opt.ShowOptions, fail_on: opt.FailOnOption = None) -> None:
-    """Show from step logs the phases of a step, stragglers, stalls, slowdowns and broken losses."""
+def steps(paths: opt.Paths, read: opt.LogReadOptions, show: opt.ShowOptions, fail_on: opt.FailOnOption = None) -> None:
+    """Show from step logs of any trainer the phases of a step, stragglers, stalls, slowdowns and broken losses.
+
+    Read are our own logs and torchtitan's, TensorBoard files, CSV, JSON and JSONL, and what trainers print:
+
+    workbench steps outputs/  ·  workbench steps checkpoint-500/trainer_state.json  ·  workbench steps slurm-17.out
+
+    workbench steps metrics.csv --map loss=train/nll --map step_time_ms=took
+    """
     from workbench.commands import analyse
 
     raise typer.Exit(analyse.answer("steps", paths, read, show, fail_on))

@@ -114,6 +114,17 @@ PeakTflops = Annotated[
         min=1e-6,
     ),
 ]
+ColumnMap = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        help="Which column of another trainer's log is what, such as loss=train/nll or step_time_ms=took."
+        " May be repeated.",
+        metavar="QUANTITY=COLUMN",
+        rich_help_panel=INPUT,
+        show_default="by name",
+    ),
+]
 WhatIf = Annotated[
     str | None,
     typer.Option(
@@ -159,6 +170,13 @@ class StepReadOptions(ReadOptions):
     """The same for files that belong to a step."""
 
     step: Step = None
+
+
+@dataclass(frozen=True)
+class LogReadOptions(StepReadOptions):
+    """The same where logs of other trainers may be read."""
+
+    column_map: ColumnMap = None
 
 
 @dataclass(frozen=True)

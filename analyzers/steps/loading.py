@@ -14,16 +14,21 @@ from analyzers import run, store
 from analyzers.columns import Column, Mask
 from analyzers.errors import InputError, WorkbenchError
 from analyzers.report import Input
+from analyzers.steps.mapping.choice import ColumnMap
+from analyzers.steps.mapping.other_logs import OtherLog, check_map, counting_logs, other_log
+from analyzers.steps.model import MappedLog
 from analyzers.steps.reading.jsonl import STARTS_AT_MOST
-from analyzers.steps.reading.log_lines import ABSENT, Header, narrowed
+from analyzers.steps.reading.log_lines import ABSENT, Header, Table, narrowed
 from analyzers.steps.table import NOT_PLAIN, Durations, ProcessStart, Steps
 from analyzers.words import quantity
 
 READER = "analyzers.steps.reading.reader"
 SHARED_BYTES = 32 << 20
 """Each child process reads about this much: a smaller part is not worth starting one."""
-NAMED = (("phase", "phases"), ("cpu", "phases"), ("device", "phases"), ("seq", "groups"))
+NAMED = (("phase", "phases"), ("cpu", "phases"), ("device", "phases"), ("seq", "groups"), ("number", "numbers"))
 RANKS_AT_MOST = 1 << 20
+RAW = ("raw", "nan")
+"""What the columns of another trainer's log begin with."""
 FILLED_NUMBERS = ("loss", "grad_norm")
 FILLED_SIZES = ("memory_bytes", "reserved_bytes")
 """What another source may fill in where the first one lacks it."""
@@ -58,6 +63,8 @@ class Chunk:
             return DERIVED[name](self)
         if name in self.names:
             return self.columns[self.names[name]]
+        if name.startswith("number."):
+            return np.full(len(self.files), np.nan)
         return np.full(len(self.files), -1 if name.startswith("seq.") else 0, dtype=np.int32)
 
     def rank(self) -> Column:
@@ -91,8 +98,11 @@ DERIVED: Mapping[str, Callable[[Chunk], Column]] = {
 class Source:
     """The content of the files of one kind."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: ColumnMap = ()) -> None:
+        self.wanted = wanted
         self.chunks: list[Chunk] = []
+        self.others: list[OtherLog] = []
+        self.mapped: list[MappedLog] = []
         self.starts: list[ProcessStart] = []
         self.headers: list[Header] = []
         self.read: list[run.Artefact] = []
@@ -109,7 +119,8 @@ class Source:
         files = columns.meta["files"]
         ranks = ranks_of(logs, files)
         before = len(self.read) * STARTS_AT_MOST
-        self.chunks.append(Chunk(dict(columns), columns.meta, ranks, before))
+        own = {name: columns[name] for name in columns if not name.startswith(RAW)}
+        self.chunks.append(Chunk(own, columns.meta, ranks, before))
         self.read += logs
         for number, (log, rank, file) in enumerate(zip(logs, ranks, files, strict=True)):
             first = before + number * STARTS_AT_MOST
@@ -119,6 +130,21 @@ class Source:
             ]
             self.truncated += [rank] if file.get("torn") else []
             self.problems += problems_of(log, file)
+            if "raw" in file:
+                self.others.append(other_log(log, rank, columns, file, number, self.wanted))
+
+    def map_others(self) -> None:
+        """Turn the logs of other trainers into steps, once all files are read."""
+        kept, problems = counting_logs(self.others)
+        self.problems += problems
+        for log in kept:
+            table = Table()
+            table.add(0, log.rows.content)
+            before = self.read.index(log.artefact) * STARTS_AT_MOST
+            self.chunks.append(Chunk(table.columns(), table.meta(), [log.rank], before))
+        check_map(self.wanted, [log.rows.log for log in self.others])
+        self.mapped = [log.rows.log for log in kept]
+        self.others = []
 
     def whole(self) -> pd.DataFrame:
         """Return all rows; the chunks are used up."""
@@ -174,7 +200,8 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
     # Only the first source has rows; a coarser one cannot add steps that it knows less about.
     for other in others:
         frame = filled(frame, other.whole())
-    return steps_of(first, frame, [a.as_input() for source in sources for a in source.read], problems)
+    mapped = [log for source in sources for log in source.mapped]
+    return steps_of(first, frame, [a.as_input() for source in sources for a in source.read], problems, mapped)
 
 
 def is_complete(sources: Sequence[Source]) -> bool:
@@ -184,13 +211,14 @@ def is_complete(sources: Sequence[Source]) -> bool:
 
 def read(logs: Sequence[run.Artefact], options: store.Options) -> Source:
     """Return the content of logs of one kind."""
-    source = Source()
+    source = Source(options.columns)
     for chunk in split_evenly(logs, options.jobs):
         for numbers, columns in store.load_set([log.path for log in chunk], READER, options):
             if isinstance(columns, WorkbenchError):
                 source.problems.append(columns.message)
             else:
                 source.add([chunk[n] for n in numbers], columns)
+    source.map_others()
     return source
 
 
@@ -243,7 +271,9 @@ def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def steps_of(source: Source, frame: pd.DataFrame, inputs: list[Input], problems: list[str]) -> Steps:
+def steps_of(
+    source: Source, frame: pd.DataFrame, inputs: list[Input], problems: list[str], mapped: Sequence[MappedLog] = ()
+) -> Steps:
     """Return the rows in order; where a later attempt did a step again, its row counts."""
     kept, redone = in_order(frame)
     plain = {name: kept[name] for name in map(str, kept) if "." not in name}
@@ -254,6 +284,7 @@ def steps_of(source: Source, frame: pd.DataFrame, inputs: list[Input], problems:
         cpu=Durations(part(kept, "cpu.")),
         device=Durations(part(kept, "device.")),
         seqs=part(kept, "seq."),
+        numbers=part(kept, "number."),
         redone=redone[["rank", "session", "start_ns", "dur_ns", "covers"]],
         starts=source.starts,
         world_size=max([*(n for n in sizes if 0 < n <= RANKS_AT_MOST), int(kept["rank"].max()) + 1]),
@@ -261,6 +292,7 @@ def steps_of(source: Source, frame: pd.DataFrame, inputs: list[Input], problems:
         inputs=inputs,
         truncated=sorted(set(source.truncated)),
         problems=problems,
+        logs=list(mapped),
     )
 
 

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
+from analyzers.steps.columns.quantities import NumberedBy, Quantity
+
 
 class Cause(StrEnum):
     """The reason for lost time: what a straggler does while other ranks wait for it, or what all ranks wait for."""
@@ -69,6 +71,36 @@ class Problem(StrEnum):
     def finding_id(self) -> str:
         """The id of the finding on this problem: `steps.straggler`."""
         return f"steps.{self}"
+
+
+class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """A column of somebody else's log and what it was taken for: `quantity` is None for one that is only kept.
+
+    `unit` is that of the values in the file, `unknown` where neither its name nor its writer says it.
+    """
+
+    name: str
+    quantity: Quantity | None = None
+    unit: str = ""
+    chosen: bool = False
+
+
+class MappedLog(msgspec.Struct, frozen=True, kw_only=True):
+    """How a log that somebody else's trainer wrote was read.
+
+    `duplicates` counts rows of a step that a later row replaced, `restarts` how often the step went back, `dropped`
+    rows that have no step, `texts` names the columns that are no numbers.
+    """
+
+    path: str
+    numbered_by: NumberedBy
+    columns: list[MappedColumn]
+    timed_by_clock: bool = False
+    duplicates: int = 0
+    restarts: int = 0
+    dropped: int = 0
+    texts: list[str] = []
+    omitted: int = 0
 
 
 class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,3 +210,4 @@ class StepsData(msgspec.Struct, frozen=True, kw_only=True):
     events: list[Event] = []
     goodput: Goodput | None = None
     first_nonfinite_step: int | None = None
+    logs: list[MappedLog] | msgspec.UnsetType = msgspec.UNSET

@@ -10,6 +10,7 @@ import pandas as pd
 
 from analyzers.columns import Column, Floats, Integers, Mask
 from analyzers.report import Input
+from analyzers.steps.model import MappedLog
 from analyzers.steps.reading.log_lines import Header, narrowed
 from analyzers.steps.robust_statistics import column_medians
 
@@ -73,7 +74,8 @@ class Steps:
     `table` has rank, step, session, covers, start_ns, dur_ns (-1: not recorded), dur_s (NaN), residual_ns, tokens,
     loss, grad_norm and their states, memory_bytes, alloc_retries, tags (joined by commas), `tagged` and `warmup`
     (bool). `phases` (wall clock), `cpu` (processor) and `device` have the same rows and the time by phase; `seqs` the
-    last collective by group. `redone`: rows of steps that a later attempt did again.
+    last collective by group. `redone`: rows of steps that a later attempt did again. `numbers` are
+    what else the logs of other trainers have, such as `learning_rate`; `logs` says how these were read.
     """
 
     table: pd.DataFrame
@@ -88,6 +90,8 @@ class Steps:
     inputs: list[Input]
     truncated: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    numbers: pd.DataFrame = field(default_factory=pd.DataFrame)
+    logs: list[MappedLog] = field(default_factory=list)
 
     @cached_property
     def ranks(self) -> list[int]:

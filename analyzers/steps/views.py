@@ -43,11 +43,18 @@ def cached_load(artefacts: tuple[run.Artefact, ...], options: store.Options) -> 
 
 
 def series(artefacts: Sequence[run.Artefact], options: store.Options | None = None) -> pd.DataFrame:
-    """Return all steps: rank, step, dur_s, loss, grad_norm, memory_bytes, tokens_per_s, tags, tagged."""
-    table = opened(artefacts, options).table
+    """Return all steps: rank, step, dur_s, loss, grad_norm, memory_bytes, tokens_per_s, tags, tagged.
+
+    What else the log of another trainer has follows, such as `learning_rate`, and numbers without a meaning here.
+    """
+    steps = opened(artefacts, options)
+    table, numbers = steps.table, steps.numbers
     rate = (table["tokens"] / table["dur_s"]).where(table["dur_s"] > 0)
+    if "tokens_per_s" in numbers:
+        rate = numbers["tokens_per_s"].fillna(rate)
     columns = ["rank", "step", "dur_s", "loss", "grad_norm", "memory_bytes", "tokens_per_s", "tags", "tagged"]
-    return table.assign(tokens_per_s=rate)[columns]
+    others = numbers[[name for name in numbers if name not in columns]]
+    return pd.concat([table.assign(tokens_per_s=rate)[columns], others], axis=1)
 
 
 def clock(

@@ -5,14 +5,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analyzers.errors import Exit
+from analyzers.errors import Exit, InputError
 from analyzers.run import Run, discover, newest_step, selected
 from analyzers.store import Options
 from workbench.ask import ROOMS, ask, find_run, memory_report, required_files, room_for, trace_report
 from workbench.commands.output import deliver, refusing_to_overwrite
 from workbench.console import note
 from workbench.errors import UsageProblem
-from workbench.options import DocumentOptions, FailOn, ReadOptions, ShowOptions, StepReadOptions, TraceReadOptions
+from workbench.options import (
+    DocumentOptions,
+    FailOn,
+    LogReadOptions,
+    ReadOptions,
+    ShowOptions,
+    StepReadOptions,
+    TraceReadOptions,
+)
 
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -31,6 +39,7 @@ def reader_options(read: ReadOptions) -> Options:
     """Return the options of the analyzers."""
     step = read.step if isinstance(read, StepReadOptions) else None
     peak = read.peak_tflops if isinstance(read, TraceReadOptions) else None
+    column_map = read.column_map if isinstance(read, LogReadOptions) else None
     usual = Options()
     return Options(
         rank=read.rank,
@@ -39,7 +48,24 @@ def reader_options(read: ReadOptions) -> Options:
         max_memory=size_in_bytes(read.max_memory),
         peak_flops=peak and peak * 1e12,
         jobs=read.jobs or usual.jobs,
+        columns=parsed_columns(column_map),
     )
+
+
+def parsed_columns(texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of `--map` options.
+
+    Raises:
+        UsageProblem: One of them is not of the form, or names no quantity.
+    """
+    if not texts:
+        return ()
+    from analyzers.steps.mapping.choice import parsed_map
+
+    try:
+        return parsed_map(texts)
+    except InputError as error:
+        raise UsageProblem(error.message, error.hint) from error
 
 
 def size_in_bytes(text: str | None, option: str = "--max-memory") -> int | None:

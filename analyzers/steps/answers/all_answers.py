@@ -1,5 +1,7 @@
 """All answers of the room at once, as the data of its report."""
 
+import msgspec
+
 from analyzers import store
 from analyzers.steps.answers.goodput import goodput
 from analyzers.steps.answers.lateness import Lateness
@@ -31,4 +33,5 @@ def answer_all(steps: Steps, late: Lateness, options: store.Options | None = Non
         events=events(steps),
         goodput=goodput(steps, late),
         first_nonfinite_step=nonfinite.step if nonfinite else None,
+        logs=steps.logs or msgspec.UNSET,
     )

@@ -9,6 +9,7 @@ from analyzers.steps.findings.late_ranks import straggler_findings
 from analyzers.steps.findings.log_gaps import log_notes
 from analyzers.steps.findings.loss_events import loss_findings, loss_notes, nonfinite_finding
 from analyzers.steps.findings.lost_time import overhead_finding, slowdown_findings, stall_finding
+from analyzers.steps.findings.mapped_columns import column_notes
 from analyzers.steps.findings.rank_differences import count_finding, growth_finding
 from analyzers.steps.model import StepsData
 from analyzers.steps.table import Steps
@@ -31,4 +32,4 @@ def problems(steps: Steps, data: StepsData) -> list[Finding]:
 
 def notes(steps: Steps, data: StepsData) -> list[Finding]:
     """Return the findings that are worth knowing but no faults."""
-    return [*loss_notes(data.events), *log_notes(steps)]
+    return [*loss_notes(data.events), *log_notes(steps), *column_notes(steps)]

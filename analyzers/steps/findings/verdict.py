@@ -6,6 +6,7 @@ from analyzers.report import Finding, Severity, Status, Verdict, status_of
 from analyzers.steps.answers.lateness import Lateness
 from analyzers.steps.findings.common import confidence
 from analyzers.steps.findings.log_gaps import log_notes, unanswered
+from analyzers.steps.findings.mapped_columns import unknown_units
 from analyzers.steps.model import Problem, StepsData
 from analyzers.steps.table import Steps
 from analyzers.words import duration, quantity
@@ -15,7 +16,8 @@ EXPLAINS_FIRST = {problem.finding_id: (number, problem) for number, problem in e
 
 def missing_evidence(steps: Steps, late: Lateness) -> list[str]:
     """Return what would have made the verdict firmer, one sentence each."""
-    return [finding.title for finding in log_notes(steps)] + steps.problems + unanswered(steps, late)
+    known = [finding.title for finding in log_notes(steps)] + steps.problems + unknown_units(steps)
+    return known + unanswered(steps, late)
 
 
 def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
@@ -38,6 +40,8 @@ def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
 def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -> Verdict:
     """Return the verdict of a run without faults: `4 ranks, 103 ms per step, no rank is late`, as far as logs show."""
     median = max((rank.median_step_s for rank in data.ranks if rank.median_step_s is not None), default=None)
+    if median is None and all(rank.last_loss is None for rank in data.ranks):
+        return no_numbers(missing)
     parts = [quantity(len(data.ranks), "rank")]
     parts.append("step times not recorded" if median is None else f"{duration(median)} per step")
     if late.is_known:
@@ -48,5 +52,16 @@ def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -
         kind="healthy",
         sentence=", ".join(parts),
         confidence=confidence(steps),
+        missing=missing,
+    )
+
+
+def no_numbers(missing: list[str]) -> Verdict:
+    """Return the verdict of logs that have steps but neither step times nor losses: nothing is known of the run."""
+    return Verdict(
+        status=Status.UNKNOWN,
+        kind="unknown",
+        sentence="the logs have steps, but neither step times nor losses: nothing is known of the run",
+        confidence=0.0,
         missing=missing,
     )

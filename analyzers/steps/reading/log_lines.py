@@ -3,12 +3,14 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
 import numpy as np
 
 from analyzers.columns import Column
+from analyzers.steps.columns.raw_table import RawTable
 
 NAMES_AT_MOST = 64
 """Different phases, tags or groups per kind; a hostile log must not make a column of each of a million."""
@@ -52,18 +54,23 @@ class Line(msgspec.Struct):
 
 
 class Content(NamedTuple):
-    """Lines as columns: the `fixed` ones, those of each field of `NAMED` by name, and the tags of each line."""
+    """Lines as columns: the `fixed` ones, those of each field of `NAMED` by name, and the tags of each line
+    (empty where no line has one).
+
+    `numbers` are what else a log of another trainer has, by name; NaN where a line has none.
+    """
 
     fixed: Arrays
     named: dict[str, Arrays]
     tags: list[list[str]]
+    numbers: Mapping[str, Column] = MappingProxyType({})
 
 
 class Log(msgspec.Struct):
     """The content of a file: a header for each start of the rank, and the steps in the order they were written.
 
     `torn`: the last line is truncated; `damaged` counts other lines that are not JSON. `content` holds the steps where
-    they were read as columns at once; `lines` is empty then.
+    they were read as columns at once, `raw` the columns of somebody else's log; `lines` is empty then.
     """
 
     headers: list[Header]
@@ -71,6 +78,7 @@ class Log(msgspec.Struct):
     torn: bool = False
     damaged: int = 0
     content: Content | None = None
+    raw: RawTable | None = None
 
 
 INTEGERS = (
@@ -101,21 +109,28 @@ class Table:
     def __init__(self) -> None:
         self.rows = 0
         self.parts: defaultdict[str, list[tuple[int, Column]]] = defaultdict(list)
-        self.names = {"phases": Names(), "seqs": Names(), "tags": Names()}
+        self.names = {"phases": Names(), "seqs": Names(), "tags": Names(), "numbers": Names()}
         self.names["cpu_ns"] = self.names["device_ns"] = self.names["phases"]
 
     def add(self, file: int, content: Content) -> None:
         """Append the steps of the file with this number."""
-        count = len(content.tags)
+        count = len(content.fixed["step"])
         columns = {"file": np.full(count, file), **content.fixed}
         for field, prefix, _ in NAMED:
             for name, column in content.named[field].items():
                 if (number := self.names[field](name)) is not None:
                     columns[f"{prefix}.{number}"] = column
-        columns["tags"] = np.array([self.bits(tags) for tags in content.tags], dtype=np.int64)
+        for name, column in content.numbers.items():
+            if (number := self.names["numbers"](name)) is not None:
+                columns[f"number.{number}"] = column
+        columns["tags"] = self.tag_bits(content.tags, count)
         for name, column in columns.items():
             self.parts[name].append((self.rows, column))
         self.rows += count
+
+    def tag_bits(self, tags: Sequence[list[str]], count: int) -> Column:
+        """Return the tags of each line as a bit set; lines without any tag may leave out the lists."""
+        return np.array([self.bits(of_line) for of_line in tags] or [0] * count, dtype=np.int64)
 
     def bits(self, tags: Iterable[str]) -> int:
         """Return tags as a bit set; tags beyond 62 are left out."""
@@ -141,18 +156,20 @@ class Table:
 
 SMALL = ("file", "step", "residual_ns", "tokens", "alloc_retries", "rank", "attempt", "covers", "tags")
 """Arrays that can be narrowed to int32: they are added to or multiplied with wider ones only, so none overflows."""
-META = (("phases", "phases"), ("tags", "tags"), ("groups", "seqs"))
+META = (("phases", "phases"), ("tags", "tags"), ("groups", "seqs"), ("numbers", "numbers"))
 
 
 def narrowed(column: Column) -> Column:
     """Return a column as int32 where all values fit, as ns of phases below two seconds do: half the memory."""
     limit = np.iinfo(np.int32)
-    fits = len(column) and limit.min <= column.min() and column.max() <= limit.max
+    fits = len(column) and column.dtype.kind == "i" and limit.min <= column.min() and column.max() <= limit.max
     return column.astype(np.int32) if fits else column
 
 
-def absent_in(column: str) -> int:
+def absent_in(column: str) -> float:
     """Return the value of a column where a file lacks it."""
+    if column.startswith("number."):
+        return math.nan
     return UNKNOWN if column.startswith("seq.") else 0
 
 

@@ -9,12 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from analyzers import run
-from analyzers.steps.reading import console, jsonl, torchtitan_metrics
+from analyzers.errors import InputError
+from analyzers.steps.reading import console, console_table, csv_table, json_table, jsonl, torchtitan_metrics
 from analyzers.steps.reading.log_lines import Arrays, Log, Table, content_of
 from analyzers.store import code_version
 
 VERSION = code_version(Path(__file__).parents[1])
-READERS = {run.Kind.TENSORBOARD: torchtitan_metrics.read, run.Kind.LOG: console.read}
+
+
+def read_console(path: Path) -> Log:
+    """Return the steps that torchtitan or our trainer printed, else the rows that any other trainer did."""
+    log = console.read(path)
+    return log if log.lines else Log([], [], raw=console_table.read(path))
+
+
+def read_metrics(path: Path) -> Log:
+    """Return the rows of a table of metrics, in JSON or with separators."""
+    is_json = run.head_of(path).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
+    return Log([], [], raw=(json_table if is_json else csv_table).read(path))
+
+
+READERS = {
+    run.Kind.TENSORBOARD: torchtitan_metrics.read,
+    run.Kind.LOG: read_console,
+    run.Kind.METRICS: read_metrics,
+}
 """All other kinds are JSONL; its reader recognises both formats itself."""
 
 
@@ -24,23 +43,30 @@ def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
     `file` is the index into `paths`, `attempt` the index of the file's header; `phase.I`, `cpu.I` and `device.I` are ns
     of `meta.phases[I]`, `tags` is a bit set of `meta.tags`, `seq.I` the last collective of `meta.groups[I]` (-1:
     unknown). `dur_ns` is -1 where it is not recorded. `meta.files` has headers, torn and damaged of each file, or its
-    problem.
+    problem. Of a log of another trainer there are no rows, but `rawF.I`: the column `meta.files[F].raw.names[I]`.
     """
     gc.disable()  # millions of small objects, none of them in a cycle
     table = Table()
     files: list[dict[str, Any]] = []
+    raw: Arrays = {}
     for number, path in enumerate(paths):
         try:
             log = read_one(path)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, InputError) as error:
+            table.add(number, content_of([]))
             files.append({"headers": [], "problem": str(error)})
             continue
         table.add(number, log.content or content_of(log.lines))
-        files.append({"headers": log.headers, "torn": log.torn, "damaged": log.damaged})
-    return table.columns(), table.meta() | {"files": files}
+        if log.raw is None:
+            files.append({"headers": log.headers, "torn": log.torn, "damaged": log.damaged})
+        else:
+            columns, file = log.raw.stored(number)
+            raw |= columns
+            files.append(file)
+    return table.columns() | raw, table.meta() | {"files": files}
 
 
 def read_one(path: Path) -> Log:
     """Return the steps of one log."""
-    kind = run.kind_of(path)
+    kind = run.kind_of(path, alone=True)
     return READERS.get(kind, jsonl.read)(path) if kind else jsonl.read(path)

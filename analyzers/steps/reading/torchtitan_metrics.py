@@ -11,6 +11,7 @@ from pathlib import Path
 
 from analyzers.steps.reading import tensorboard
 from analyzers.steps.reading.log_lines import UNKNOWN, Line, Log
+from analyzers.steps.reading.tensorboard_table import table_of
 
 GIB = 1 << 30
 LOSS = "loss_metrics/global_avg_loss"
@@ -18,6 +19,8 @@ RATES = ("throughput(tps)", "tps", "wps")
 DATA_WAIT = "time_metrics/data_loading(s)"
 ACTIVE_SHARE = "memory/max_active(%)"
 ACTIVE, RESERVED = "memory/max_active(GiB)", "memory/max_reserved(GiB)"
+OWN_TAGS = (LOSS, DATA_WAIT, ACTIVE, RESERVED, *RATES, "grad_norm", "loss", "memory")
+"""Tags of torchtitan of any age, and of our trainer; files without any of them are somebody else's."""
 NO_LOSS = -1.0
 """What ranks without the last pipeline stage log as their loss."""
 
@@ -27,6 +30,11 @@ Values = dict[str, float]
 def read(path: Path) -> Log:
     """Return the steps in an event file."""
     events = tensorboard.read(path)
+    tags = {scalar.tag for scalar in events.scalars}
+    if not tags.intersection(OWN_TAGS):
+        table = table_of(events.scalars)
+        table.torn, table.damaged = events.torn, events.damaged
+        return Log([], [], raw=table)
     return Log([], lines_of(events.scalars), events.torn, events.damaged)
 
 

@@ -1,0 +1,1 @@
+"""The columns of another trainer's log as its file has them, and what their names mean."""

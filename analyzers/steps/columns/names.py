@@ -1,0 +1,156 @@
+"""What does the name of a column mean? Aliases of the quantities that trainers log, and units in names.
+
+A name is split into words (`MaxMemAllocated`, `max-mem allocated` and `max_mem_allocated` are the same), a unit at
+its end is taken off (`step_time_ms`, `Step Time (s)`, `train_step_timing in s`), and so are words at its beginning that
+only say that it is of the training. What is left is looked up in the aliases, which are in order of preference.
+
+Example: `trainer/global_step` -> step; `Elapsed time per iteration (ms)` -> step_time in ms; `val/loss` -> nothing, as
+it is no training loss.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from analyzers.steps.columns.quantities import Quantity
+
+SCOPES = {"train", "training", "trainer", "metrics", "metric", "log", "logs", "scalars", "optim", "perf", "stats"}
+"""Words at the beginning of a name that only say that it is a number of the training."""
+OTHER_SPLITS = {"eval", "evaluation", "val", "valid", "validation", "test", "dev", "ema", "best"}
+"""Words of names that are no numbers of training steps."""
+STATISTICS = {"min", "std", "var", "median"}
+"""Words at the end of names that stand beside the number itself."""
+
+ALIASES: Mapping[Quantity, tuple[str, ...]] = {
+    Quantity.STEP: (
+        "global_step", "global_steps", "num_updates", "current_steps?", "optimizer_steps?", "step", "iteration", "iter",
+        "iter_num", "global_iteration", "num_steps", "steps", "batch", "batch_idx", "n_iter", "it",
+    ),
+    Quantity.LOSS: (
+        "loss", "total_loss", "loss_total", "loss_train_total", "loss_train", "loss_step", "lm_loss",
+        "reduced_train_loss", "cross_entropy_loss", "ce_loss", "loss_ce", "nll_loss",
+        "(?:loss_metrics_)?global_avg_loss",
+        "(?:avg|mean|average|batch|running|smoothed)_loss", "loss_(?:avg|mean)", "loss_epoch", "nll", "cross_entropy",
+        "language_cross_entropy",
+    ),
+    Quantity.LEARNING_RATE: (
+        "learning_rate", "lr", "(?:learning_rate|lr)_(?:\\w+_)?(?:group|pg)_?[01]", "lr_\\w+", "base_lr",
+        "(?:actor|optimizer)_lr", "learning_rate_\\w+", "lr_abs",
+    ),
+    Quantity.GRAD_NORM: (
+        "grad_norm", "gradient_norm", "gnorm", "total_grad_norm", "(?:global_)?grad_norm(?:_total|_all)?",
+        "global_grad_norm", "l2_norm_grad_global", "(?:actor|optimizer)_grad_norm", "grad_l2_norm", "norm",
+    ),
+    Quantity.STEP_TIME: (
+        "step_time", "iter(?:ation)?_time", "time_per_(?:step|iter|iteration|batch)",
+        "elapsed_time_per_(?:step|iteration)", "step_timing", "step_duration", "batch_time", "sec_per_(?:step|iter)",
+        "s_per_it(?:er)?", "timing_s_step", "timing_step", "time_metrics_end_to_end", "step_s", "dt", "step_avg",
+        "time",        "duration", "elapsed",
+    ),
+    Quantity.STEP_RATE: (
+        "(?:steps?|iter|iters|iterations?|it|its|batches)_per_s(?:ec|econd)?", "throughput_batches_per_sec", "ups",
+    ),
+    Quantity.TOKENS_PER_S: (
+        "(?:tokens?|tok|toks|tks)_per_s(?:ec|econd)?", "throughput_tokens_per_sec(?:ond)?", "throughput_tps", "tps",
+        "wps",
+        "(?:tokens?|tok)_per_s(?:ec|econd)?_per_(?:gpu|device|rank)",
+        "throughput_device_tokens_per_sec(?:ond)?", "tgs",
+    ),
+    Quantity.MEMORY: (
+        "(?:memory_)?(?:max|peak)_(?:gpu_|cuda_|device_)?(?:mem|memory)_(?:allocated|alloc|active)",
+        "(?:memory_)?(?:max|peak)_(?:allocated|active)(?:_mem|_memory)?",
+        "(?:system_)?(?:max|peak)_(?:gpu_|cuda_|device_)?(?:mem|memory)(?:_used|_usage)?",
+        "(?:mem|memory)_(?:peak|max)", "(?:mem|memory)_(?:allocated|alloc|active)",
+        "(?:memory_)?current_(?:allocated|active)_mem",
+        "(?:gpu|cuda|device|vram)_(?:mem|memory)(?:_used|_usage)?",
+        "mem", "memory", "vram",
+    ),
+    Quantity.RESERVED: (
+        "(?:memory_)?(?:max|peak)_(?:gpu_|cuda_)?(?:mem|memory)?_?reserved(?:_mem|_memory)?", "(?:mem|memory)_reserved",
+        "reserved_(?:mem|memory)", "(?:memory_)?current_reserved_mem",
+    ),
+    Quantity.DATA_TIME: (
+        "(?:data|dataloader|data_loading|dataloading)_time", "time_metrics_data_loading", "data_loading", "data_wait",
+    ),
+    Quantity.EPOCH: ("epoch", "epochs", "current_epoch", "epoch_num"),
+    Quantity.RANK: ("rank", "global_rank"),
+    Quantity.CLOCK: ("timestamp", "wall_time", "walltime", "unix_time", "time_unix", "log_time"),
+}  # fmt: skip
+"""Regular expressions for the words of a name joined by `_`, the preferred ones first."""
+
+TIME_UNITS = {
+    "ns": 1.0, "us": 1e3, "ms": 1e6, "msec": 1e6, "msecs": 1e6, "millis": 1e6, "milliseconds": 1e6, "s": 1e9,
+    "sec": 1e9, "secs": 1e9, "seconds": 1e9, "second": 1e9, "minutes": 6e10, "hours": 3.6e12,
+}  # fmt: skip
+"""Units of time in ns."""
+SIZE_UNITS = {
+    "b": 1.0, "byte": 1.0, "bytes": 1.0, "kb": 1 << 10, "kib": 1 << 10, "mb": 1 << 20, "mib": 1 << 20, "gb": 1 << 30,
+    "gib": 1 << 30, "tb": 1 << 40, "tib": 1 << 40, "m": 1 << 20, "g": 1 << 30,
+}  # fmt: skip
+"""Units of memory in bytes. Training code divides by 1024 whatever it calls the result, so GB is read as GiB."""
+UNITS_OF: Mapping[Quantity, Mapping[str, float]] = {
+    Quantity.STEP_TIME: TIME_UNITS,
+    Quantity.DATA_TIME: TIME_UNITS,
+    Quantity.CLOCK: TIME_UNITS,
+    Quantity.MEMORY: SIZE_UNITS,
+    Quantity.RESERVED: SIZE_UNITS,
+}
+IMPLIED_UNITS = {"timing_s_step": "s", "sec_per_step": "s", "sec_per_iter": "s", "s_per_it": "s", "s_per_iter": "s"}
+"""Names that say their unit in the middle."""
+COMPILED = {quantity: tuple(map(re.compile, patterns)) for quantity, patterns in ALIASES.items()}
+PER_SECOND = re.compile(r"(?:/|\bper\s*)s(?:ec|econd)?s?\b")
+CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+BINARY_UNIT = re.compile(r"(?<![A-Za-z])[KMGT]i?B(?![A-Za-z])")
+BOUNDARY = re.compile(r"[^a-z0-9%]+")
+RUN_PREFIX = re.compile(r"^.{1,100}? - (?=\S)")
+"""What a table exported from wandb has before each name: the run's own name."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a name means: a quantity, its preference among others of that quantity (0 is best), and the unit."""
+
+    quantity: Quantity
+    preference: int
+    unit: str = ""
+
+
+@lru_cache(maxsize=4096)
+def meaning_of(name: str) -> Meaning | None:
+    """Return what the name of a column means; None for what is no known quantity of a training step."""
+    words = words_of(RUN_PREFIX.sub("", name))
+    if not words or OTHER_SPLITS.intersection(words) or words[-1] in STATISTICS:
+        return None
+    if words[-1] == "max" and words[0] not in ("memory", "mem"):
+        return None
+    words, unit = split_unit(words)
+    whole, scoped = "_".join(words), "_".join(without_scope(words))
+    for quantity, patterns in COMPILED.items():
+        for preference, pattern in enumerate(patterns):
+            if pattern.fullmatch(scoped) or pattern.fullmatch(whole):
+                known = unit if unit in UNITS_OF.get(quantity, ()) else ""
+                return Meaning(quantity, preference, known or IMPLIED_UNITS.get(scoped, ""))
+    return None
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of a name in lower case; a rate such as `tokens/s` has the words `tokens per s`."""
+    spelled = CAMEL.sub("_", BINARY_UNIT.sub(lambda match: match[0].lower(), name.strip()))
+    return [word for word in BOUNDARY.split(PER_SECOND.sub(" per s", spelled.lower())) if word]
+
+
+def split_unit(words: list[str]) -> tuple[list[str], str]:
+    """Return the words of a name without the unit at their end, and that unit."""
+    if len(words) < 2 or words[-2] == "per" or not (words[-1] in TIME_UNITS or words[-1] in SIZE_UNITS):
+        return words, ""
+    kept = words[:-1]
+    return (kept[:-1] if kept[-1] == "in" and len(kept) > 1 else kept), words[-1]
+
+
+def without_scope(words: list[str]) -> list[str]:
+    """Return the words of a name without those that only say that it is of the training."""
+    begin = 0
+    while begin < len(words) - 1 and words[begin] in SCOPES:
+        begin += 1
+    return words[begin:]

@@ -1,0 +1,29 @@
+"""The quantities that columns of other trainers' logs stand for, and where step numbers come from."""
+
+from enum import StrEnum
+
+
+class Quantity(StrEnum):
+    """What a column of a log that somebody else's trainer wrote can stand for."""
+
+    STEP = "step"
+    LOSS = "loss"
+    LEARNING_RATE = "learning_rate"
+    GRAD_NORM = "grad_norm"
+    STEP_TIME = "step_time"
+    STEP_RATE = "steps_per_s"
+    TOKENS_PER_S = "tokens_per_s"
+    MEMORY = "memory"
+    RESERVED = "reserved_memory"
+    DATA_TIME = "data_time"
+    EPOCH = "epoch"
+    RANK = "rank"
+    CLOCK = "time"
+
+
+class NumberedBy(StrEnum):
+    """Where the step numbers of a log come from."""
+
+    COLUMN = "column"
+    EPOCH = "epoch"
+    LINE = "line"

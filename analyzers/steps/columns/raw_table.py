@@ -1,0 +1,117 @@
+"""A log as its file has it: columns of numbers under the names that the writer gave them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from analyzers.columns import Column, Floats, Mask
+
+COLUMNS_AT_MOST = 512
+"""Columns of one file; a hostile header must not make a million."""
+NAME_LENGTH = 200
+
+
+@dataclass
+class RawTable:
+    """Columns by name, float64, NaN where a row has no value.
+
+    `written_nan` marks, for the columns that have any, the rows in which NaN was written. `texts` names the columns
+    that are no numbers, `omitted` counts columns beyond COLUMNS_AT_MOST, `damaged` unreadable lines; `torn`: the last
+    line is truncated. `writer_units` are units that the writer's other columns imply, by column.
+    """
+
+    columns: dict[str, Floats] = field(default_factory=dict)
+    written_nan: dict[str, Mask] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
+    omitted: int = 0
+    damaged: int = 0
+    torn: bool = False
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def stored(self, file: int) -> tuple[dict[str, Column], dict[str, Any]]:
+        """Return the columns under names that a file can have, and the rest as JSON-able data."""
+        names = list(self.columns)
+        columns: dict[str, Column] = {f"raw{file}.{i}": self.columns[name] for i, name in enumerate(names)}
+        columns |= {f"nan{file}.{names.index(name)}": mask for name, mask in self.written_nan.items()}
+        meta = {"names": names, "texts": self.texts, "omitted": self.omitted}
+        return columns, {"headers": [], "torn": self.torn, "damaged": self.damaged, "raw": meta}
+
+    @classmethod
+    def from_stored(cls, columns: Mapping[str, Column], meta: Mapping[str, Any], file: int) -> "RawTable":
+        """Return the table of the file with this number, from what `stored` returned."""
+        names = meta["raw"]["names"]
+        return cls(
+            {name: columns[f"raw{file}.{i}"] for i, name in enumerate(names)},
+            {name: columns[f"nan{file}.{i}"] for i, name in enumerate(names) if f"nan{file}.{i}" in columns},
+            meta["raw"]["texts"],
+            meta["raw"]["omitted"],
+            meta["damaged"],
+            meta["torn"],
+        )
+
+
+class RowCollector:
+    """Collects rows of named numbers; a name that a row lacks becomes NaN."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[int]] = {}
+        self._values: dict[str, list[float]] = {}
+        self._texts: dict[str, None] = {}
+        self.count = 0
+        self.omitted = 0
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Append a row."""
+        for name, value in row.items():
+            self.set(self.count, name, value)
+        self.count += 1
+
+    def set(self, row: int, name: str, value: float) -> None:
+        """Set a value of a row that was added before, or of the next one."""
+        if name not in self._values:
+            if len(self._values) >= COLUMNS_AT_MOST:
+                self.omitted += 1
+                return
+            name = shortened(name)
+            self._rows.setdefault(name, []), self._values.setdefault(name, [])
+        self._rows[name].append(row)
+        self._values[name].append(value)
+
+    def note_text(self, name: str) -> None:
+        """Take note of a column that is no number."""
+        if len(self._texts) < COLUMNS_AT_MOST:
+            self._texts[shortened(name)] = None
+
+    def table(self) -> RawTable:
+        """Return the rows as columns."""
+        table = RawTable(texts=[name for name in self._texts if name not in self._values], omitted=self.omitted)
+        for name, values in self._values.items():
+            rows, numbers = np.array(self._rows[name], dtype=np.int64), np.array(values, dtype=np.float64)
+            table.columns[name] = column = np.full(self.count, np.nan)
+            column[rows] = numbers
+            if (broken := np.isnan(numbers)).any():
+                table.written_nan[name] = mask = np.zeros(self.count, dtype=bool)
+                mask[rows[broken]] = True
+        return table
+
+
+def shortened(name: str) -> str:
+    """Return a name that a report can show: of limited length, valid UTF-8."""
+    return name[:NAME_LENGTH].encode("utf-8", "replace").decode()
+
+
+def column_or_nan(table: RawTable, name: str) -> Floats:
+    """Return a column; NaN where there is none of this name."""
+    return table.columns.get(name, np.full(len(table), np.nan))
+
+
+def first_present(columns: Sequence[Floats], count: int) -> Floats:
+    """Return for each row the value of the first column that has one."""
+    whole = np.full(count, np.nan)
+    for column in columns:
+        whole = np.where(np.isnan(whole), column, whole)
+    return whole

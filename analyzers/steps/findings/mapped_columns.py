@@ -1,0 +1,115 @@
+"""How the logs of other trainers were read: which column was taken for what, and what their rows lack."""
+
+import msgspec
+
+from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding
+from analyzers.steps.columns.quantities import NumberedBy, Quantity
+from analyzers.steps.findings.common import note
+from analyzers.steps.mapping.choice import UNKNOWN_UNIT
+from analyzers.steps.model import MappedColumn, MappedLog
+from analyzers.steps.table import Steps
+from analyzers.words import quantity
+
+LOGS_AT_MOST = 4
+NAMES_AT_MOST = 8
+QUANTITY_NAMES = {
+    Quantity.STEP: "step",
+    Quantity.LOSS: "loss",
+    Quantity.LEARNING_RATE: "learning rate",
+    Quantity.GRAD_NORM: "gradient norm",
+    Quantity.STEP_TIME: "step time",
+    Quantity.STEP_RATE: "steps per second",
+    Quantity.TOKENS_PER_S: "tokens per second",
+    Quantity.MEMORY: "memory",
+    Quantity.RESERVED: "reserved memory",
+    Quantity.DATA_TIME: "data loading",
+    Quantity.EPOCH: "epoch",
+    Quantity.RANK: "rank",
+    Quantity.CLOCK: "time of the row",
+}
+
+
+def column_notes(steps: Steps) -> list[Finding]:
+    """Return a note on the columns of each log, and one where its steps are numbered by line or epoch."""
+    notes = []
+    for log in steps.logs[:LOGS_AT_MOST]:
+        notes.append(columns_note(log))
+        if log.numbered_by is not NumberedBy.COLUMN:
+            notes.append(numbering_note(log))
+    return notes
+
+
+def columns_note(log: MappedLog) -> Finding:
+    """Return the note on what the columns of a log were taken for."""
+    read = [column for column in log.columns if column.quantity]
+    others = [column.name for column in log.columns if not column.quantity]
+    title = ", ".join(f"{QUANTITY_NAMES[c.quantity]} = {c.name}{unit_text(c)}" for c in read if c.quantity)
+    finding = note("steps.columns", f"columns read from {log.path}: {title}", NEXT)
+    kept = f"other columns are kept as numbers: {listed(others)}" if others else "no other column has numbers"
+    facts = [kept, *row_facts(log)]
+    evidence = [Evidence(text=fact, source=log.path) for fact in facts]
+    return replaced(finding, kept, evidence)
+
+
+NEXT = "if a column is taken for the wrong quantity, name the right one: --map loss=COLUMN (may be repeated)"
+
+
+def replaced(finding: Finding, why: str, evidence: list[Evidence]) -> Finding:
+    """Return a note with its reasons."""
+    return msgspec.structs.replace(
+        finding, why=f"columns are recognised by their names; {why}", evidence=evidence[:EVIDENCE_AT_MOST]
+    )
+
+
+def unit_text(column: MappedColumn) -> str:
+    """Return ` (in ms)`; nothing for what has no unit."""
+    if column.unit == UNKNOWN_UNIT:
+        return " (unit unknown)"
+    return f" (in {column.unit})" if column.unit else ""
+
+
+def listed(names: list[str]) -> str:
+    """Return names with commas, the first ones only."""
+    more = f" and {len(names) - NAMES_AT_MOST} more" if len(names) > NAMES_AT_MOST else ""
+    return ", ".join(names[:NAMES_AT_MOST]) + more
+
+
+def row_facts(log: MappedLog) -> list[str]:
+    """Return what is unusual about the rows of a log, one sentence each."""
+    facts = []
+    if log.timed_by_clock:
+        facts.append("step times are the time between rows: no column has the time of a step")
+    if log.duplicates:
+        facts.append(f"{quantity(log.duplicates, 'row')} of a step that a later row has again: the later one counts")
+    if log.restarts:
+        facts.append(f"the step goes back {quantity(log.restarts, 'time')}: the job was resumed, the later rows count")
+    if log.dropped:
+        facts.append(f"{quantity(log.dropped, 'row')} without a step left out")
+    if log.texts:
+        facts.append(f"columns of texts left out: {listed(log.texts)}")
+    if log.omitted:
+        facts.append(f"{quantity(log.omitted, 'value')} of further columns left out")
+    return facts
+
+
+def numbering_note(log: MappedLog) -> Finding:
+    """Return the note on a log that does not say its steps."""
+    if log.numbered_by is NumberedBy.EPOCH:
+        title = f"{log.path} has a row per epoch: epochs are shown as steps"
+        return note("steps.numbered_by_epoch", title, "log the step beside the epoch")
+    title = f"{log.path} does not say its steps: its rows are numbered by line, from 1"
+    return note("steps.numbered_by_line", title, "name the column with --map step=COLUMN, or log the step")
+
+
+def unknown_units(steps: Steps) -> list[str]:
+    """Return what is not known because a column's unit is not, one sentence each."""
+    return [
+        f"{QUANTITY_NAMES[column.quantity]}: the unit of column {column.name} is unknown; say it, such as"
+        f" --map {column.quantity}_{'ms' if column.quantity in TIMES else 'gib'}={column.name}"
+        for log in steps.logs
+        for column in log.columns
+        if column.quantity and column.unit == UNKNOWN_UNIT
+    ][:LOGS_AT_MOST]
+
+
+TIMES = (Quantity.STEP_TIME, Quantity.DATA_TIME)

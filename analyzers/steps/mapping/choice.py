@@ -1,0 +1,132 @@
+"""Which column of a log stands for which quantity: by the user's `--map`, else by its name."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzers.columns import Floats
+from analyzers.errors import InputError
+from analyzers.steps.columns.names import UNITS_OF, meaning_of
+from analyzers.steps.columns.quantities import Quantity
+from analyzers.steps.columns.raw_table import RawTable
+from analyzers.steps.model import MappedColumn
+
+UNKNOWN_UNIT = "unknown"
+PLAIN_BYTES = 1e7
+"""Memory of this and more, without a unit, can only be bytes: no device has so many of any larger unit."""
+SECONDS_BY_WRITER: tuple[frozenset[str], ...] = tuple(
+    map(frozenset, (("data_time", "time"), ("Time", "Data"), ("iter_time", "remaining_time"), ("iter_time", "iter")))
+)
+"""Columns by which a writer is known whose times are seconds: mmengine and detectron2, PyTorch's ImageNet example (its
+`AverageMeter` of `time.time()`), litgpt."""
+MIB_BY_WRITER = frozenset(("data_time", "time", "memory"))
+"""mmengine logs `memory` in MiB."""
+GIB_BY_WRITER = frozenset(("tokens_per_second_per_gpu",))
+"""torchtune logs `peak_memory_*` in GiB."""
+COMBINED = (Quantity.STEP,)
+"""Quantities whose columns fill in for each other: some lines have the one, some the other."""
+
+ColumnMap = tuple[tuple[str, str], ...]
+"""What the user says: pairs of (quantity, column name)."""
+
+
+def parsed_map(texts: Iterable[str]) -> ColumnMap:
+    """Return the pairs of `--map QUANTITY=COLUMN` options.
+
+    Raises:
+        InputError: A text has another form, or names no quantity.
+    """
+    return tuple(parsed_pair(text) for text in texts)
+
+
+def parsed_pair(text: str) -> tuple[str, str]:
+    """Return (quantity, column) of one `--map` option."""
+    quantity, separator, column = text.partition("=")
+    quantity, column = quantity.strip(), column.strip()
+    if not separator or not column:
+        raise InputError(f"--map {text}: not of the form QUANTITY=COLUMN", "write --map loss=train/nll")
+    if meaning_of(quantity) is None:
+        known = ", ".join(sorted(Quantity))
+        raise InputError(
+            f"--map {text}: unknown quantity {quantity}", f"known are {known}; a unit may follow: step_time_ms"
+        )
+    return quantity, column
+
+
+@dataclass(frozen=True)
+class ColumnChoice:
+    """The columns by quantity, the preferred one first, and the unit of each column."""
+
+    by_quantity: Mapping[Quantity, Sequence[str]]
+    units: Mapping[str, str]
+    chosen: frozenset[str]
+
+    def used(self, quantity: Quantity) -> Sequence[str]:
+        """Return the columns that a quantity is read from."""
+        names = self.by_quantity.get(quantity, ())
+        return names if quantity in COMBINED else names[:1]
+
+    def described(self, table: RawTable) -> list[MappedColumn]:
+        """Return what each column was taken for; used ones first."""
+        quantity_of = {name: quantity for quantity in self.by_quantity for name in self.used(quantity)}
+        rows = [
+            MappedColumn(
+                name=name, quantity=quantity_of.get(name), unit=self.units.get(name, ""), chosen=name in self.chosen
+            )
+            for name in table.columns
+        ]
+        return sorted(rows, key=lambda row: row.quantity is None)
+
+
+def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
+    """Return which columns of a table stand for which quantity."""
+    ranked: dict[Quantity, list[tuple[float, float, str]]] = {}
+    units: dict[str, str] = {}
+    chosen = set()
+    for name, values in table.columns.items():
+        meaning = meaning_of(name)
+        if meaning:
+            ranked.setdefault(meaning.quantity, []).append((meaning.preference, -count_of(values), name))
+            units[name] = meaning.unit
+    for text, name in wanted:
+        meaning = meaning_of(text)
+        if meaning and name in table.columns:
+            own = meaning_of(name)
+            ranked = {quantity: [row for row in rows if row[2] != name] for quantity, rows in ranked.items()}
+            ranked.setdefault(meaning.quantity, []).append((-1, 0, name))
+            units[name] = meaning.unit or unit_in(name, meaning.quantity) or (own.unit if own else "")
+            chosen.add(name)
+    by_quantity = {quantity: [name for *_, name in sorted(rows)] for quantity, rows in ranked.items() if rows}
+    for quantity in UNITS_OF.keys() & by_quantity.keys():
+        for name in by_quantity[quantity]:
+            units[name] = units[name] or implied_unit(table, quantity, name)
+    return ColumnChoice(by_quantity, units, frozenset(chosen))
+
+
+def count_of(values: Floats) -> int:
+    """Return how many values a column has."""
+    return int(np.count_nonzero(~np.isnan(values)))
+
+
+def unit_in(name: str, quantity: Quantity) -> str:
+    """Return the unit at the end of a name that means nothing by itself, such as `took_ms`."""
+    from analyzers.steps.columns.names import split_unit, words_of
+
+    _, unit = split_unit(words_of(name))
+    return unit if unit in UNITS_OF.get(quantity, ()) else ""
+
+
+def implied_unit(table: RawTable, quantity: Quantity, name: str) -> str:
+    """Return the unit that the writer's other columns or the size of the values imply, else `unknown`."""
+    names = {*table.columns, *table.texts}
+    if quantity is Quantity.CLOCK:
+        return "s"
+    if quantity in (Quantity.STEP_TIME, Quantity.DATA_TIME):
+        return "s" if any(writer <= names for writer in SECONDS_BY_WRITER) else UNKNOWN_UNIT
+    if name == "memory" and names >= MIB_BY_WRITER:
+        return "mib"
+    if names & GIB_BY_WRITER:
+        return "gib"
+    values = table.columns[name]
+    return "bytes" if np.nanmax(values, initial=0.0) >= PLAIN_BYTES else UNKNOWN_UNIT

@@ -1,0 +1,81 @@
+"""Logs of other trainers: from the columns that a child has read to steps, and which of several files count."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzers import run
+from analyzers.columns import Column, Integers
+from analyzers.errors import InputError
+from analyzers.steps.columns.raw_table import RawTable
+from analyzers.steps.mapping.choice import ColumnMap
+from analyzers.steps.mapping.steps_of_rows import MappedRows, steps_of_rows
+from analyzers.steps.model import MappedLog
+from analyzers.words import quantity
+
+COVERED = 0.5
+"""A log is left out if this share of its steps is in a longer one of its rank: a checkpoint's copy of the history."""
+COLUMNS_NAMED = 20
+
+
+@dataclass(frozen=True)
+class OtherLog:
+    """The steps of one file, and its rank by the file's name."""
+
+    artefact: run.Artefact
+    rank: int
+    rows: MappedRows
+
+    @property
+    def steps(self) -> Integers:
+        """The step of each row."""
+        return self.rows.content.fixed["step"]
+
+
+def other_log(
+    artefact: run.Artefact,
+    rank: int,
+    columns: Mapping[str, Column],
+    meta: dict[str, object],
+    number: int,
+    wanted: ColumnMap,
+) -> OtherLog:
+    """Return the steps of the file with this number among those that a child has read."""
+    table = RawTable.from_stored(columns, meta, number)
+    return OtherLog(artefact, rank, steps_of_rows(str(artefact.path), table, wanted))
+
+
+def counting_logs(logs: Sequence[OtherLog]) -> tuple[list[OtherLog], list[str]]:
+    """Return the logs that count, in their order, and a sentence on those that only repeat others."""
+    covered: dict[int, set[int]] = {}
+    counting = []
+    for log in sorted(logs, key=lambda log: -len(log.steps)):
+        known = covered.setdefault(log.rank, set())
+        steps = set(log.steps.tolist())
+        if steps and len(steps & known) < COVERED * len(steps):
+            counting.append(log)
+            known |= steps
+    left_out = [log for log in logs if log not in counting and len(log.steps)]
+    kept = [log for log in logs if log in counting]
+    names = ", ".join(str(log.artefact.path) for log in left_out[:3])
+    return kept, [
+        f"{quantity(len(left_out), 'log')} with the same steps as a longer one not used: {names}"
+    ] if left_out else []
+
+
+def check_map(wanted: ColumnMap, logs: Sequence[MappedLog]) -> None:
+    """Raise InputError if the user named a column that none of the logs has."""
+    names = {column.name for log in logs for column in log.columns}
+    texts = {text for log in logs for text in log.texts}
+    for _, name in wanted:
+        if name in texts:
+            raise InputError(f"--map: the column {name} has no numbers", "choose a column of numbers")
+        if name not in names:
+            known = ", ".join(sorted(names)[:COLUMNS_NAMED]) or "none: these logs are of our own or torchtitan's format"
+            raise InputError(f"--map: no column {name} in these logs", f"columns: {known}")
+
+
+def has_rank_column(log: OtherLog) -> bool:
+    """Return whether the rows say their rank themselves."""
+    return bool(np.any(log.rows.content.fixed["rank"] >= 0))

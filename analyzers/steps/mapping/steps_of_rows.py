@@ -1,0 +1,269 @@
+"""Rows of somebody else's log -> steps: which step a row belongs to, its time, and one row for each step.
+
+Trainers write a step in several rows (Lightning and wandb: the losses of training and validation apart), write a step
+again after a restart, or never say the step at all. Rows of one step are merged, each column keeping its last value;
+where the step goes back, a new attempt begins.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analyzers.columns import Floats, Integers, Mask
+from analyzers.steps.columns.names import SIZE_UNITS, TIME_UNITS
+from analyzers.steps.columns.quantities import NumberedBy, Quantity
+from analyzers.steps.columns.raw_table import RawTable, first_present
+from analyzers.steps.mapping.choice import UNKNOWN_UNIT, ColumnChoice, ColumnMap, choice_of
+from analyzers.steps.model import MappedLog
+from analyzers.steps.reading.jsonl import STARTS_AT_MOST
+from analyzers.steps.reading.log_lines import BROKEN, FINITE, UNKNOWN, Arrays, Content
+
+KEPT_NUMBERS = 64
+"""Columns without a meaning that are kept as numbers."""
+LARGEST_STEP = 1 << 53
+LONGEST_NS = 4e18
+LONGEST_STEP_S = 86400.0
+UNIX_S = (1e9, 9e9)
+"""Times of a clock that can be Unix seconds (2001 to 2255)."""
+BACKWARD_SHARE = 0.05
+"""Where the step goes back in more rows than this share, the rows are in no order, and that is no restart."""
+
+
+@dataclass(frozen=True)
+class MappedRows:
+    """The steps of a log, and how it was read."""
+
+    content: Content
+    log: MappedLog
+
+
+@dataclass
+class Rows:
+    """The rows that have a step, in order of rank and attempt."""
+
+    rank: Integers
+    attempt: Integers
+    step: Integers
+    columns: dict[str, Floats]
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+def steps_of_rows(path: str, table: RawTable, wanted: ColumnMap = ()) -> MappedRows:
+    """Return the steps in a table of a stranger's names, and what was mapped to what."""
+    choice = choice_of(table, wanted)
+    if not choice.by_quantity.keys() - {Quantity.EPOCH, Quantity.RANK, Quantity.CLOCK, Quantity.STEP}:
+        table = RawTable(texts=table.texts)
+        choice = choice_of(table)
+    steps, numbered_by = numbered_steps(table, choice)
+    usable = ~np.isnan(steps)
+    dropped = int(len(steps) - usable.sum())
+    rows = ordered_rows(table, choice, steps, usable)
+    merged, duplicates = merged_rows(rows, choice)
+    timed_by_clock = not choice.used(Quantity.STEP_TIME) and not choice.used(Quantity.STEP_RATE)
+    content = content_of_rows(merged, choice)
+    log = MappedLog(
+        path=path,
+        numbered_by=numbered_by,
+        columns=choice.described(table),
+        timed_by_clock=timed_by_clock and bool((content.fixed["dur_ns"] >= 0).any()),
+        duplicates=duplicates,
+        restarts=int(rows.attempt.max(initial=0)),
+        dropped=dropped if numbered_by is NumberedBy.COLUMN else 0,
+        texts=table.texts,
+        omitted=table.omitted,
+    )
+    return MappedRows(content, log)
+
+
+def numbered_steps(table: RawTable, choice: ColumnChoice) -> tuple[Floats, NumberedBy]:
+    """Return the step of each row (NaN: none), and where it comes from."""
+    columns = [table.columns[name] for name in choice.used(Quantity.STEP)]
+    steps = whole_numbers(first_present(columns, len(table)))
+    if not np.isnan(steps).all():
+        return steps, NumberedBy.COLUMN
+    for name in choice.used(Quantity.EPOCH):
+        epochs = whole_numbers(table.columns[name])
+        if np.array_equal(epochs, table.columns[name], equal_nan=True) and (np.diff(epochs) >= 1).all():
+            return epochs, NumberedBy.EPOCH
+    has_value = rows_with_values(table, choice)
+    return np.where(has_value, np.cumsum(has_value), np.nan), NumberedBy.LINE
+
+
+def whole_numbers(values: Floats) -> Floats:
+    """Return the values that can be a step; NaN for others."""
+    return np.where((np.abs(values) < LARGEST_STEP) & (values == np.floor(values)), values, np.nan)
+
+
+def rows_with_values(table: RawTable, choice: ColumnChoice) -> Mask:
+    """Return which rows are of a training step: those with a loss, or with anything where the log has no loss."""
+    names = choice.used(Quantity.LOSS) or list(table.columns)
+    present = np.zeros(len(table), dtype=bool)
+    for name in names:
+        present |= ~np.isnan(table.columns[name])
+        if name in table.written_nan:
+            present |= table.written_nan[name]
+    return present
+
+
+def ordered_rows(table: RawTable, choice: ColumnChoice, steps: Floats, usable: Mask) -> Rows:
+    """Return the rows that have a step, each rank's in the order they were written, with the attempt of each."""
+    rank = first_present([table.columns[name] for name in choice.used(Quantity.RANK)], len(table))
+    ranks: Integers = np.where((rank >= 0) & (rank < 1 << 20), rank, UNKNOWN)[usable].astype(np.int64)
+    step: Integers = steps[usable].astype(np.int64)
+    values = {name: value[usable] for name, value in kept_columns(table, choice).items()}
+    if (ranks[1:] < ranks[:-1]).any():
+        order = np.argsort(ranks, kind="stable")
+        ranks, step = ranks[order], step[order]
+        values = {name: value[order] for name, value in values.items()}
+    return Rows(ranks, attempts(ranks, step, loss_present(values, choice)), step, values)
+
+
+def kept_columns(table: RawTable, choice: ColumnChoice) -> dict[str, Floats]:
+    """Return the columns that are read, and KEPT_NUMBERS of the others; a loss or norm that was NaN is infinite."""
+    used = {name for quantity in choice.by_quantity for name in choice.used(quantity)}
+    others = [name for name in table.columns if name not in used][:KEPT_NUMBERS]
+    kept = {name: np.asarray(table.columns[name]) for name in (*used, *others)}
+    for quantity in (Quantity.LOSS, Quantity.GRAD_NORM):
+        for name in choice.used(quantity):
+            if name in table.written_nan:
+                # Merging rows takes NaN for "no value".
+                kept[name] = np.where(table.written_nan[name], np.inf, kept[name])
+    return kept
+
+
+def loss_present(values: dict[str, Floats], choice: ColumnChoice) -> Mask | None:
+    """Return which rows have a loss; None where the log has none."""
+    return next((~np.isnan(values[name]) for name in choice.used(Quantity.LOSS)), None)
+
+
+def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
+    """Return the number of restarts before each row of its rank: how often the step went back in a row that trained."""
+    back = np.zeros(len(step), dtype=bool)
+    rows = np.arange(len(step)) if trained is None else np.flatnonzero(trained)
+    same = rank[rows][1:] == rank[rows][:-1]
+    back[rows[1:]] = same & (step[rows][1:] < step[rows][:-1])
+    if back.sum() > max(3, BACKWARD_SHARE * len(step)):
+        return np.zeros(len(step), dtype=np.int64)
+    counts = np.cumsum(back)
+    first = np.searchsorted(rank, rank)
+    numbers: Integers = np.minimum(counts - counts[first] + back[first], STARTS_AT_MOST - 1)
+    return numbers
+
+
+def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
+    """Return one row for each step of an attempt, and how many rows another one of the same step replaced."""
+    steps_up = (
+        (rows.step[1:] > rows.step[:-1]) | (rows.rank[1:] != rows.rank[:-1]) | (rows.attempt[1:] != rows.attempt[:-1])
+    )
+    if steps_up.all():
+        return rows, 0
+    frame = pd.DataFrame(rows.columns | {"/rank": rows.rank, "/attempt": rows.attempt, "/step": rows.step})
+    groups = frame.groupby(["/rank", "/attempt", "/step"], sort=True)
+    whole = groups.last().reset_index()
+    trained = loss_present(rows.columns, choice)
+    duplicates = 0
+    if trained is not None:
+        duplicates = int(trained.sum()) - int((~np.isnan(whole[choice.used(Quantity.LOSS)[0]].to_numpy())).sum())
+    rank, attempt, step = (whole.pop(name).to_numpy() for name in ("/rank", "/attempt", "/step"))
+    return Rows(rank, attempt, step, {str(name): whole[name].to_numpy() for name in whole}), duplicates
+
+
+def content_of_rows(rows: Rows, choice: ColumnChoice) -> Content:
+    """Return rows under the names of a step log."""
+    count = len(rows)
+    fixed: Arrays = {
+        name: np.zeros(count, dtype=np.int64)
+        for name in ("start_ns", "residual_ns", "tokens", "memory_bytes", "reserved_bytes", "alloc_retries")
+    }
+    fixed |= {"step": rows.step, "rank": rows.rank, "attempt": rows.attempt}
+    for name, quantity in (("loss", Quantity.LOSS), ("local_loss", None), ("grad_norm", Quantity.GRAD_NORM)):
+        fixed |= number_columns(name, quantity_of(rows, choice, quantity))
+    clock = clock_s(rows, choice)
+    gaps = step_gaps(rows)
+    dur_s = step_seconds(rows, choice, clock, gaps)
+    timed = ~np.isnan(dur_s)
+    fixed["dur_ns"] = np.where(timed, np.round(np.nan_to_num(dur_s) * 1e9), UNKNOWN).astype(np.int64)
+    fixed["covers"] = np.where(timed, gaps, 1)
+    start_s = clock - np.where(timed, np.nan_to_num(dur_s) * gaps, 0.0)
+    fixed["start_ns"] = np.round(np.nan_to_num(start_s) * 1e9).astype(np.int64)
+    fixed |= sizes(rows, choice)
+    rate = quantity_of(rows, choice, Quantity.TOKENS_PER_S)
+    fixed["tokens"] = whole_or_zero(rate * dur_s)
+    data_s = in_unit(rows, choice, Quantity.DATA_TIME, TIME_UNITS) / 1e9
+    phases = {"data_wait": whole_or_zero(data_s * 1e9)} if not np.isnan(data_s).all() else {}
+    fixed["residual_ns"] = np.where(timed, fixed["dur_ns"] - sum(phases.values()), 0)
+    named: dict[str, Arrays] = {"phases": phases, "cpu_ns": {}, "device_ns": {}, "seqs": {}}
+    return Content(fixed, named, [], kept_numbers(rows, choice, rate))
+
+
+def quantity_of(rows: Rows, choice: ColumnChoice, quantity: Quantity | None) -> Floats:
+    """Return the values of a quantity; NaN where there are none."""
+    return first_present([rows.columns[name] for name in (choice.used(quantity) if quantity else ())], len(rows))
+
+
+def number_columns(name: str, values: Floats) -> Arrays:
+    """Return a column of numbers and that of its state."""
+    states = np.where(np.isnan(values), 0, np.where(np.isfinite(values), FINITE, BROKEN)).astype(np.int8)
+    return {name: np.where(states == FINITE, values, np.nan), f"{name}_state": states}
+
+
+def clock_s(rows: Rows, choice: ColumnChoice) -> Floats:
+    """Return when each row was written, in Unix seconds; NaN where that is not recorded."""
+    seconds = in_unit(rows, choice, Quantity.CLOCK, TIME_UNITS) / 1e9
+    return np.where((seconds > UNIX_S[0]) & (seconds < UNIX_S[1]), seconds, np.nan)
+
+
+def step_gaps(rows: Rows) -> Integers:
+    """Return how many steps each row stands for: those since the row before it, 1 for the first of an attempt."""
+    gaps = np.ones(len(rows), dtype=np.int64)
+    same = (rows.rank[1:] == rows.rank[:-1]) & (rows.attempt[1:] == rows.attempt[:-1])
+    gaps[1:] = np.where(same, np.maximum(rows.step[1:] - rows.step[:-1], 1), 1)
+    return gaps
+
+
+def step_seconds(rows: Rows, choice: ColumnChoice, clock: Floats, gaps: Integers) -> Floats:
+    """Return the duration of each step: as logged, else by the logged rate, else by the clock since the row before."""
+    if choice.used(Quantity.STEP_TIME):
+        seconds = in_unit(rows, choice, Quantity.STEP_TIME, TIME_UNITS) / 1e9
+    elif choice.used(Quantity.STEP_RATE):
+        rate = quantity_of(rows, choice, Quantity.STEP_RATE)
+        seconds = np.divide(1.0, rate, out=np.full(len(rate), np.nan), where=rate > 0)
+    else:
+        seconds = np.full(len(rows), np.nan)
+        same = (rows.rank[1:] == rows.rank[:-1]) & (rows.attempt[1:] == rows.attempt[:-1])
+        seconds[1:] = np.where(same, (clock[1:] - clock[:-1]) / gaps[1:], np.nan)
+    return np.where((seconds >= 0) & (seconds < LONGEST_STEP_S), seconds, np.nan)
+
+
+def in_unit(rows: Rows, choice: ColumnChoice, quantity: Quantity, units: dict[str, float]) -> Floats:
+    """Return a quantity times the factor of its unit; NaN where its unit is unknown."""
+    used = choice.used(quantity)
+    unit = choice.units[used[0]] if used else UNKNOWN_UNIT
+    return quantity_of(rows, choice, quantity) * units.get(unit, np.nan)
+
+
+def sizes(rows: Rows, choice: ColumnChoice) -> Arrays:
+    """Return the memory columns in bytes; 0 where they are not recorded."""
+    pairs = (("memory_bytes", Quantity.MEMORY), ("reserved_bytes", Quantity.RESERVED))
+    return {name: whole_or_zero(in_unit(rows, choice, quantity, SIZE_UNITS)) for name, quantity in pairs}
+
+
+def whole_or_zero(values: Floats) -> Integers:
+    """Return values rounded to int64; 0 for what is no usable number."""
+    usable = np.isfinite(values) & (np.abs(values) < LONGEST_NS)
+    return np.round(np.where(usable, values, 0.0)).astype(np.int64)
+
+
+def kept_numbers(rows: Rows, choice: ColumnChoice, tokens_per_s: Floats) -> dict[str, Floats]:
+    """Return the numbers that have no column of their own in a step log, by name."""
+    named = {
+        "learning_rate": quantity_of(rows, choice, Quantity.LEARNING_RATE),
+        "epoch": quantity_of(rows, choice, Quantity.EPOCH),
+        "tokens_per_s": tokens_per_s,
+    }
+    used = {name for quantity in choice.by_quantity for name in choice.used(quantity)}
+    kept = {name: values for name, values in named.items() if not np.isnan(values).all()}
+    return kept | {name: values for name, values in rows.columns.items() if name not in used and name not in kept}

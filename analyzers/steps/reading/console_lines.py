@@ -1,0 +1,194 @@
+"""One line that a trainer printed -> the numbers in it by name: dicts, progress bars, `name: value`, `name value`.
+
+The line may be anybody's: `iter 100: loss 2.5371, time 115.20ms` (nanoGPT), `iteration 859/ 2000 | lm loss: 2.6E+00 |`
+(Megatron-LM), `{'loss': 3.55, 'epoch': 0.01}` (Hugging Face), `step=10, lr=[1e-05]` (DeepSpeed), and so on. Names stay
+as they are printed; a unit after a value becomes part of its name (`time (ms)`).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from analyzers.steps.columns.names import SIZE_UNITS, TIME_UNITS, meaning_of
+from analyzers.steps.columns.quantities import Quantity
+from analyzers.steps.reading.json_table import number_of
+
+LONGEST_LINE = 16384
+"""Longer lines hold no step; regular expressions on hostile ones could run for long."""
+NUMBER = (
+    r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan\b|inf(?:inity)?\b)"
+)
+UNIT = r"(?:\s?(ns|us|ms|sec|s|GiB|MiB|KiB|GB|MB|KB|B|M|G)\b(?![/\w]))?"
+NOT_A_TIME = r"(?![\d.]*\d|:\S|-\d)"
+"""What may not follow a number: digits of a date, of a time, or a line number in a source file."""
+WORD = r"[A-Za-z_@][\w/.@%#-]{0,120}"
+MORE_WORDS = r"(?: [A-Za-z(\[][\w/.%()\[\]-]{0,60}){0,5}"
+PAIR = re.compile(
+    rf"(?<![\w.])({WORD}{MORE_WORDS})\s{{0,20}}[:=]\s{{0,20}}[\[(\"'~]{{0,3}}\s{{0,9}}({NUMBER}){UNIT}{NOT_A_TIME}",
+    re.IGNORECASE,
+)
+NAMED = (
+    r"(?:global |train |training )?steps?|iter(?:ation)?|epoch|batch|"
+    r"(?:train |val |valid |validation |test |eval |lm )?loss|lr|learning rate|(?:grad )?norm|time|data|dt"
+)
+SPACED = re.compile(rf"(?<![\w/.-])({NAMED})\s+({NUMBER}){UNIT}{NOT_A_TIME}", re.IGNORECASE)
+"""Names that stand before their value without a sign between them."""
+BARE = re.compile(rf"\|\s*({NUMBER})\s*(ms|s|tok/s|tokens/s|it/s)\s*(?=\||$)")
+"""A number between bars whose unit is all that names it."""
+BARE_NAMES = {"ms": "step time (ms)", "s": "step time (s)", "tok/s": "tok/s", "tokens/s": "tokens/s", "it/s": "it/s"}
+QUOTED = re.compile(r"['\"]([^'\"{}]{1,200})['\"]\s*:\s*\[?(?:['\"]([^'\"]{0,60})['\"]|([^\s,}\]\['\"]{1,60}))")
+PROGRESS = re.compile(
+    r"\[\s*(\d{1,15})\s*/\s*(\d{1,15})\s*(?:\]|\()"
+    r"|\b(?:steps?|iter(?:ation)?|batch)\s*[:=]?\s*\[?\s*(\d{1,15})\s*/\s*(\d{1,15})\b(?=\s*[\](,|:\s]|$)",
+    re.IGNORECASE,
+)
+TUTORIAL = re.compile(r"^\s*\[(\d{1,9}),\s+(\d{1,15})\]\s")
+"""PyTorch's tutorials print `[epoch, batch] loss: 2.1`."""
+HEADER = re.compile(
+    r"\[(?:epoch=(\d{1,9})\]\[)?(step|batch|iter)=(\d{1,15})(?:/(\d{1,15}))?(?:,epoch=(\d{1,9}))?\]", re.IGNORECASE
+)
+"""Composer and OLMo print the step in brackets; their numbers follow, each on an indented line."""
+BAR = re.compile(
+    r"(?P<before>[^|%]{0,200}?)(?P<percent>\d{1,3})%\|[^|]{0,400}\|\s*(?P<n>\d{1,15})/(?P<total>\d{1,15}|\?)\s*"
+    r"\[[\d:]+<[^,\]]{1,20},\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>s/it|it/s|s/\w+|\w+/s)(?P<after>[^\]]*)\]"
+)
+RICH_BAR = re.compile(
+    "(?P<before>.{0,100}?)\\s[━╸╺ ]{5,200}\\s(?P<n>\\d{1,15})/(?P<total>\\d{1,15})\\s"
+    ".{0,60}?(?P<rate>[\\d.]+)(?P<unit>it/s)(?P<after>.*)"
+)
+EPOCH_BEFORE = re.compile(r"\bepoch[: ]*(\d{1,9})", re.IGNORECASE)
+NO_TRAINING = re.compile(r"\b(?:valid|validation|evaluat\w*|eval|val|testing|test|sanity|predict\w*)\b", re.IGNORECASE)
+RANK = re.compile(r"^\s*(?:\[(?:rank|default)(\d{1,6})\]:|(\d{1,6}):\s(?=\s*[\[{A-Za-z]))")
+TIME = re.compile(r"\b(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
+FILE_NAME = re.compile(r"\.(?:py|cpp|cc|h|cu)$", re.IGNORECASE)
+
+
+@dataclass
+class Printed:
+    """What a line says. `epoch`, `step` and `total` are of a progress display; `bar`: it is a progress bar.
+
+    `opens`: numbers of the same step follow on indented lines.
+    """
+
+    values: dict[str, float] = field(default_factory=dict)
+    rank: int | None = None
+    clock: float | None = None
+    step: int | None = None
+    total: int | None = None
+    epoch: int | None = None
+    bar: bool = False
+    plain_bar: bool = False
+    opens: bool = False
+    is_dict: bool = False
+
+    def has_training_number(self) -> bool:
+        """Return whether the line has a number of a training step beside its counters."""
+        counters = (None, Quantity.STEP, Quantity.EPOCH, Quantity.RANK, Quantity.CLOCK)
+        return any((meaning := meaning_of(name)) and meaning.quantity not in counters for name in self.values)
+
+    def has_step(self) -> bool:
+        """Return whether the line says its step."""
+        names = (meaning_of(name) for name in self.values)
+        return self.step is not None or any(meaning and meaning.quantity is Quantity.STEP for meaning in names)
+
+
+def parsed(text: str) -> Printed:
+    """Return what a line without colours says."""
+    printed = Printed()
+    if match := RANK.match(text):
+        printed.rank = int(match[1] or match[2])
+        text = text[match.end() :]
+    printed.clock = clock_in(text)
+    if "%|" in text or "━" in text:
+        take_bar(printed, text)
+    elif "{" in text and (pairs := dict(quoted_pairs(text))):
+        printed.values, printed.is_dict = pairs, len(pairs) > 1
+    else:
+        take_text(printed, text)
+    return printed
+
+
+def clock_in(text: str) -> float | None:
+    """Return the time that a logger printed, in seconds; the time zone is unknown, so use differences only."""
+    match = TIME.search(text)
+    if not match:
+        return None
+    try:
+        moment = datetime(*map(int, match.groups()[:6]), tzinfo=UTC)  # type: ignore[misc, arg-type]
+    except ValueError:
+        return None
+    return moment.timestamp() + float("0." + (match[7] or "0"))
+
+
+def quoted_pairs(text: str) -> Iterator[tuple[str, float]]:
+    """Yield the (name, number) pairs of a dict or of a JSON object, whatever stands around it."""
+    for name, quoted, bare in QUOTED.findall(text[text.find("{") :]):
+        number = number_of((quoted or bare).strip())
+        if number is not None:
+            yield name, number
+
+
+def take_bar(printed: Printed, text: str) -> None:
+    """Take a progress bar of tqdm or rich: the step, the time per step, and the numbers after it."""
+    match = BAR.search(text) or RICH_BAR.search(text)
+    if not match or match["total"] == "?" or NO_TRAINING.search(match["before"]):
+        return
+    printed.bar, printed.step, printed.total = True, int(match["n"]), int(match["total"])
+    printed.plain_bar = not match["before"].strip()
+    if epoch := EPOCH_BEFORE.search(match["before"]):
+        printed.epoch = int(epoch[1])
+    printed.values = dict(text_pairs(match["after"]))
+    if printed.values and (rate := number_of(match["rate"])) and match["unit"] in ("s/it", "it/s"):
+        printed.values["time per iteration (s)"] = rate if match["unit"] == "s/it" else 1 / rate
+
+
+def take_text(printed: Printed, text: str) -> None:
+    """Take a line of text: counters such as `[10/500]`, and names with values."""
+    if match := HEADER.search(text):
+        printed.step, printed.opens = int(match[3]), text[match.end() :].strip() in ("", ":")
+        printed.total = int(match[4]) if match[4] else None
+        printed.epoch = int(match[1] or match[5]) if match[1] or match[5] else None
+        text = text[match.end() :]
+    elif match := TUTORIAL.match(text):
+        printed.epoch, printed.step = int(match[1]), int(match[2])
+    elif match := PROGRESS.search(text):
+        printed.step, printed.total = int(match[1] or match[3]), int(match[2] or match[4])
+    printed.values = dict(text_pairs(text))
+    for name in [name for name in printed.values if (m := meaning_of(name)) and m.quantity is Quantity.EPOCH]:
+        value = printed.values[name]
+        printed.epoch = int(value) if 0 <= value < 1e9 else None
+
+
+def text_pairs(text: str) -> Iterator[tuple[str, float]]:
+    """Yield the (name, number) pairs in a text; names are as short as they can be and still mean something."""
+    seen = set()
+    for pattern in (PAIR, SPACED):
+        for match in pattern.finditer(text):
+            name, number = short_name(match[1]), number_of(match[2].replace(",", ""))
+            if number is None or name in seen or FILE_NAME.search(name):
+                continue
+            seen.add(name)
+            yield with_unit(name, match[3]), number
+    for value, unit in BARE.findall(text):
+        if (number := number_of(value.replace(",", ""))) is not None:
+            yield BARE_NAMES[unit], number
+
+
+def short_name(name: str) -> str:
+    """Return the end of a name that has a meaning: of `INFO step` it is `step`; the last word where none has one."""
+    words = name.split(" ")
+    ends = (" ".join(words[begin:]) for begin in range(len(words)))
+    return next((end for end in ends if meaning_of(end)), words[-1] if len(words) > 3 else name)
+
+
+def with_unit(name: str, unit: str | None) -> str:
+    """Return a name with the unit that followed its value, if that is one of time or memory."""
+    known = unit and (unit.lower() in TIME_UNITS or unit.lower() in SIZE_UNITS)
+    return f"{name} ({unit})" if known else name
+
+
+def counters(printed: Printed) -> Mapping[str, float]:
+    """Return the counters of a line as columns."""
+    named = {"rank": printed.rank, "timestamp": printed.clock}
+    return {name: float(value) for name, value in named.items() if value is not None}

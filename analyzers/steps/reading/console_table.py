@@ -1,0 +1,191 @@
+"""What a trainer printed on the console -> rows: lines of one step together, steps that no line says found by the bar.
+
+Hugging Face's Trainer prints dicts without a step. Its progress bar says it, just before a dict (tqdm may not have
+drawn the newest count yet) or just after it (tqdm draws again after each print). The epoch, which grows evenly with the
+step, shows which of both is right.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from analyzers.columns import Floats
+from analyzers.steps.columns.names import meaning_of
+from analyzers.steps.columns.quantities import Quantity
+from analyzers.steps.columns.raw_table import RawTable, RowCollector
+from analyzers.steps.reading.console_lines import LONGEST_LINE, Printed, counters, parsed, text_pairs
+from analyzers.steps.reading.jsonl import content_of
+
+COLOURS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+LINE_END = re.compile(rb"[\r\n]+")
+INTERESTING = re.compile(
+    rb"loss|step|iter|it/s|s/it|epoch|batch|num_updates|learning.rate|\blr\b|grad.norm|\[metric\]", re.IGNORECASE
+)
+"""A line without any of these says nothing of a step; looking for bytes is far cheaper than taking a line apart."""
+STEP_NAME, TOTAL_NAME, EPOCH_NAME = "step", "total steps", "epoch"
+
+
+def read(path: Path) -> RawTable:
+    """Return the rows of a console log."""
+    collector = ConsoleRows()
+    for text in lines_of(content_of(path)):
+        collector.take(text)
+    return collector.table()
+
+
+def lines_of(content: bytes) -> Iterator[bytes]:
+    """Yield the lines that may say something; a carriage return ends a line too, as progress bars use it."""
+    at = 0
+    for match in LINE_END.finditer(content):
+        if 0 < match.start() - at <= LONGEST_LINE:
+            yield content[at : match.start()]
+        at = match.end()
+    if 0 < len(content) - at <= LONGEST_LINE:
+        yield content[at:]
+
+
+class ConsoleRows:
+    """Collects rows from lines in their order."""
+
+    def __init__(self) -> None:
+        self._rows = RowCollector()
+        self._open: Printed | None = None
+        self._step_known: list[bool] = []
+        self._bar_before: list[float] = []
+        self._bar_after: list[float] = []
+        self._bar: float = np.nan
+        self._bar_total: int | None = None
+        self._last_bar: tuple[int | None, int | None] = (None, None)
+
+    def take(self, raw: bytes) -> None:
+        """Add a line."""
+        indented = self._open is not None and raw[:1] in (b" ", b"\t")
+        if not indented and not INTERESTING.search(raw):
+            return
+        text = COLOURS.sub(b"", raw).decode("utf-8", "replace")
+        if indented and self._open is not None:
+            self._open.values.update(text_pairs(text))
+            return
+        printed = parsed(text)
+        if printed.bar:
+            self._take_bar(printed)
+            return
+        self._close()
+        if printed.opens:
+            self._open = printed
+        elif printed.has_training_number() or printed.is_dict:
+            self._add(printed)
+
+    def _take_bar(self, printed: Printed) -> None:
+        """Take a progress bar: one that moved and has numbers is a row, one without says where the others are."""
+        if printed.plain_bar and (self._bar_total in (None, printed.total)):
+            self._bar, self._bar_total = float(printed.step or 0), printed.total
+            # The first bar after a row counts.
+            for row in range(len(self._bar_after) - 1, -1, -1):
+                if not np.isnan(self._bar_after[row]):
+                    break
+                self._bar_after[row] = self._bar
+        now = (printed.epoch, printed.step)
+        if printed.has_training_number() and now != self._last_bar and printed.step:
+            self._last_bar = now
+            self._add(printed)
+
+    def _close(self) -> None:
+        """Add the row whose numbers were on indented lines."""
+        printed, self._open = self._open, None
+        if printed and printed.has_training_number():
+            self._add(printed)
+
+    def _add(self, printed: Printed) -> None:
+        """Append a row."""
+        row = dict(counters(printed)) | printed.values
+        if printed.step is not None and not names_step(printed.values):
+            row[STEP_NAME] = printed.step
+        if printed.total is not None:
+            row[TOTAL_NAME] = printed.total
+        if printed.epoch is not None and not any(is_a(name, Quantity.EPOCH) for name in row):
+            row[EPOCH_NAME] = printed.epoch
+        self._step_known.append(printed.has_step())
+        self._bar_before.append(self._bar)
+        self._bar_after.append(np.nan)
+        self._rows.add(row)
+
+    def table(self) -> RawTable:
+        """Return the rows as columns, with the steps that only the bar says and those of all epochs in one count."""
+        self._close()
+        table = self._rows.table()
+        if not len(table):
+            return table
+        known = np.array(self._step_known, dtype=bool)
+        if not known.all():
+            add_steps_of_bar(table, known, np.array(self._bar_before), np.array(self._bar_after))
+        count_over_epochs(table)
+        table.columns.pop(TOTAL_NAME, None)
+        return table
+
+
+def names_step(values: dict[str, float]) -> bool:
+    """Return whether one of these names is a step's."""
+    return any(is_a(name, Quantity.STEP) for name in values)
+
+
+def is_a(name: str, quantity: Quantity) -> bool:
+    """Return whether a name means this quantity."""
+    meaning = meaning_of(name)
+    return meaning is not None and meaning.quantity is quantity
+
+
+def column_of(table: RawTable, quantity: Quantity) -> Floats:
+    """Return the first column of a quantity; NaN where there is none."""
+    names = [name for name in table.columns if is_a(name, quantity)]
+    return table.columns[names[0]] if names else np.full(len(table), np.nan)
+
+
+def add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, after: Floats) -> None:
+    """Give the rows that say no step the count of the progress bar; rows without a loss belong to the last step."""
+    trained = ~np.isnan(column_of(table, Quantity.LOSS)) & ~known
+    if not trained.any() or (np.isnan(before[trained]).all() and np.isnan(after[trained]).all()):
+        return
+    steps = np.full(len(table), np.nan)
+    steps[trained] = chosen_counts(before[trained], after[trained], column_of(table, Quantity.EPOCH)[trained])
+    last = np.maximum.accumulate(np.where(trained, np.arange(len(table)), -1))
+    steps = np.where(last >= 0, steps[last], np.nan)
+    existing = table.columns.get(STEP_NAME, np.full(len(table), np.nan))
+    table.columns[STEP_NAME] = np.where(known, existing, steps)
+
+
+def chosen_counts(before: Floats, after: Floats, epochs: Floats) -> Floats:
+    """Return for each row the count of the bar before or after it that fits the epoch better.
+
+    Example: epochs 0.25, 0.5, 0.75 with counts (before, after) of (4, 5), (10, 10), (14, 15): the counts after grow by
+    20 for each epoch in every row, those before by 16 to 20, so 20 is the rate and the counts nearest to it are 5, 10,
+    15.
+    """
+    usable = np.isfinite(epochs) & (epochs > 0)
+    rates = []
+    for counts in (after, before):
+        ratio = (counts / epochs)[usable & np.isfinite(counts) & (counts > 0)]
+        if len(ratio):
+            middle = float(np.median(ratio))
+            rates.append((float(np.median(np.abs(ratio - middle))) / middle, middle))
+    if not rates:
+        return np.where(np.isfinite(after), after, before)
+    expected = min(rates)[1] * epochs
+    after_fits = np.abs(after - expected) <= np.abs(before - expected)
+    return np.where(np.isfinite(after) & (after_fits | ~np.isfinite(before)), after, before)
+
+
+def count_over_epochs(table: RawTable) -> None:
+    """Where the step begins anew in each epoch, count it on from the epoch before, by the length of an epoch."""
+    total, epoch = table.columns.get(TOTAL_NAME), column_of(table, Quantity.EPOCH)
+    names = [name for name in table.columns if is_a(name, Quantity.STEP)]
+    if total is None or len(names) != 1:
+        return
+    step = table.columns[names[0]]
+    rows = np.flatnonzero(np.isfinite(step) & np.isfinite(epoch) & np.isfinite(total))
+    back = (np.diff(step[rows]) < 0) & (np.diff(epoch[rows]) >= 1)
+    if back.any():
+        first = epoch[rows].min()
+        step[rows] += (epoch[rows] - first) * total[rows]

@@ -1,0 +1,221 @@
+"""Tables of metrics in CSV and its relatives: any separator, decimal commas, byte order marks, repeated headers."""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from analyzers.columns import Floats, Mask
+from analyzers.errors import InputError
+from analyzers.steps.columns.raw_table import COLUMNS_AT_MOST, RawTable, shortened
+from analyzers.steps.reading.jsonl import content_of
+
+BOM = b"\xef\xbb\xbf"
+SEPARATORS = (",", ";", "\t", "|")
+SECTIONS_AT_MOST = 1000
+"""Headers in one file: a restart may write one again, with other columns."""
+LONGEST_HEADER = 1 << 18
+THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
+NAN_TEXTS = frozenset(("nan", "+nan", "-nan", "none", "null", "na", "n/a", "-"))
+"""Texts for "no number": of these only the first three stand for a NaN that was computed."""
+WRITTEN_NAN = frozenset(("nan", "+nan", "-nan"))
+TAG_IN_NAME = re.compile(r"tag-(.+?)\.csv")
+"""TensorBoard names an exported file after the tag, whose values it calls `Value`."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a table is written: its separator, whether commas are decimal, and the header's line."""
+
+    separator: str
+    header: bytes
+
+    def names(self) -> list[str]:
+        """Return the names of the columns."""
+        text = self.header.decode("utf-8", "replace")
+        return [name.strip() for name in next(csv.reader([text], delimiter=self.separator, skipinitialspace=True), [])]
+
+
+def read(path: Path) -> RawTable:
+    """Return the columns of a table.
+
+    Raises:
+        InputError: It has no header.
+    """
+    content = content_of(path).removeprefix(BOM)
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        content = content.decode("utf-16", "replace").encode()
+    content = b"\n".join(line for line in comment_lines_removed(content))
+    dialect = dialect_of(content)
+    parts = [parsed(section, dialect) for section in sections(content, dialect)]
+    table = joined(parts)
+    if tag := TAG_IN_NAME.search(path.name):
+        rename(table, "Value", tag[1])
+    return table
+
+
+def comment_lines_removed(content: bytes) -> Iterator[bytes]:
+    """Yield the content without the comment and empty lines at its beginning."""
+    at = 0
+    while at < len(content) and (content[at : at + 1] in b"#\r\n" or content[at : at + 4] == b"sep="):
+        end = content.find(b"\n", at)
+        at = len(content) if end < 0 else end + 1
+    yield content[at:]
+
+
+def dialect_of(content: bytes) -> Dialect:
+    """Return how a table is written, from its first lines.
+
+    Raises:
+        InputError: Its first line is no header.
+    """
+    header = content[:LONGEST_HEADER].partition(b"\n")[0].rstrip(b"\r")
+    text = header.decode("utf-8", "replace")
+    counts = {separator: len(next(csv.reader([text], delimiter=separator), [])) for separator in SEPARATORS}
+    separator = max(SEPARATORS, key=lambda one: counts[one])
+    if not text.strip() or (counts[separator] < 2 and not re.fullmatch(r"\"?[A-Za-z_][\w /.-]*\"?", text.strip())):
+        raise InputError("no header in the first line of the table", "the first line must name the columns")
+    return Dialect(separator, header)
+
+
+def sections(content: bytes, dialect: Dialect) -> Iterator[tuple[list[str], bytes]]:
+    """Yield (names, lines) of each part of a table that begins with a header.
+
+    A header that is written again begins like the first one: with the name of its first column.
+    """
+    first = dialect.header.split(dialect.separator.encode())[0]
+    mark = b"\n" + first + dialect.separator.encode()
+    begins = [0]
+    while first and len(begins) < SECTIONS_AT_MOST and (at := content.find(mark, begins[-1])) >= 0:
+        begins.append(at + 1)
+    for begin, end in pairwise([*begins, len(content)]):
+        header, _, lines = content[begin:end].partition(b"\n")
+        yield Dialect(dialect.separator, header.rstrip(b"\r")).names(), lines
+
+
+def parsed(section: tuple[list[str], bytes], dialect: Dialect) -> RawTable:
+    """Return the columns of a part of a table."""
+    names, lines = unique(section[0]), section[1]
+    table = RawTable(omitted=max(0, len(names) - COLUMNS_AT_MOST))
+    if not lines.strip():
+        return table
+    frame = pd.read_csv(
+        io.BytesIO(lines), sep=dialect.separator, header=None, names=range(len(names)), index_col=False,
+        usecols=range(min(len(names), COLUMNS_AT_MOST)), keep_default_na=False, na_values=[""], skipinitialspace=True,
+        on_bad_lines="skip", encoding_errors="replace", low_memory=False, quoting=quoting_of(lines),
+    )  # fmt: skip
+    torn = not lines.endswith(b"\n") and len(frame) > 0 and bool(frame.iloc[-1].isna().iloc[-1]) and len(names) > 1
+    table.torn = torn and is_cut(lines, len(names), dialect)
+    if table.torn:
+        frame = frame.iloc[:-1]
+    # Lines that have too many cells are left out; only counting tells how many.
+    table.damaged = (
+        max(0, lines.count(b"\n") + (not lines.endswith(b"\n")) - len(frame) - blank_lines(lines))
+        if b'"' not in lines
+        else 0
+    )
+    table.damaged -= table.torn and table.damaged > 0
+    for position, name in enumerate(names[:COLUMNS_AT_MOST]):
+        add_column(table, name, frame[position], decimal_commas=dialect.separator in ";\t")
+    return table
+
+
+def quoting_of(lines: bytes) -> Literal[0, 3]:
+    """Return how quotes are to be read: as text where their number is odd, as then one of them has no end."""
+    return 0 if lines.count(b'"') % 2 == 0 else 3  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
+
+
+def blank_lines(lines: bytes) -> int:
+    """Return how many lines are empty."""
+    return lines.count(b"\n\n") + lines.count(b"\n\r\n") + lines.startswith((b"\n", b"\r\n"))
+
+
+def is_cut(lines: bytes, columns: int, dialect: Dialect) -> bool:
+    """Return whether the last line has fewer cells than the header: the job stopped while it wrote it."""
+    last = lines.rsplit(b"\n", 1)[-1]
+    return last.count(dialect.separator.encode()) < columns - 1
+
+
+def unique(names: list[str]) -> list[str]:
+    """Return names that differ: one that occurs again gets a number, an empty one the number of its column."""
+    seen: dict[str, int] = {}
+    distinct = []
+    for position, given in enumerate(names):
+        name = shortened(given) or f"column {position + 1}"
+        seen[name] = seen.get(name, 0) + 1
+        distinct.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return distinct
+
+
+def add_column(table: RawTable, name: str, cells: "pd.Series[Any]", *, decimal_commas: bool) -> None:
+    """Add a column to a table: as numbers, or as the name of a text."""
+    if cells.dtype.kind in "iuf":
+        table.columns[name] = np.asarray(cells, dtype=np.float64)
+        return
+    if cells.dtype.kind == "b":
+        table.texts.append(name)
+        return
+    numbers, nan = numbers_in(cells, decimal_commas=decimal_commas)
+    # A text such as `=1+1` is no number; a column with a few damaged cells still is.
+    if 2 * np.count_nonzero(~np.isnan(numbers) | nan) < np.count_nonzero(cells.notna()):
+        table.texts.append(name)
+        return
+    table.columns[name] = numbers
+    if nan.any():
+        table.written_nan[name] = nan
+
+
+def numbers_in(cells: "pd.Series[Any]", *, decimal_commas: bool) -> tuple[Floats, Mask]:
+    """Return the numbers in a column of texts (NaN: none), and in which rows NaN was written."""
+    codes, texts = pd.factorize(cells.astype(str).str.strip())
+    values = np.array([number_in(text, decimal_commas=decimal_commas) for text in texts], dtype=np.float64)
+    nan = np.array([text.lower() in WRITTEN_NAN for text in texts], dtype=bool)
+    missing = cells.isna().to_numpy()
+    numbers: Floats = np.where(missing, math.nan, values[codes])
+    return numbers, nan[codes] & ~missing
+
+
+def number_in(text: str, *, decimal_commas: bool) -> float:
+    """Return the number in a cell, NaN for what is none; `1,234.5` has thousands, `0,5` may have a decimal comma."""
+    try:
+        return float(text) if "_" not in text else math.nan
+    except ValueError:
+        pass
+    if decimal_commas and DECIMAL_COMMA.fullmatch(text):
+        return float(text.replace(",", "."))
+    if THOUSANDS.fullmatch(text):
+        return float(text.replace(",", ""))
+    return math.nan
+
+
+def joined(parts: list[RawTable]) -> RawTable:
+    """Return the parts of a table under each other."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = RawTable(omitted=max(part.omitted for part in parts), damaged=sum(part.damaged for part in parts))
+    whole.torn = parts[-1].torn
+    names = dict.fromkeys(name for part in parts for name in part.columns)
+    whole.texts = list(dict.fromkeys(t for part in parts for t in part.texts if t not in names))
+    for name in names:
+        whole.columns[name] = np.concatenate([part.columns.get(name, np.full(len(part), np.nan)) for part in parts])
+        masks = [part.written_nan.get(name, np.zeros(len(part), dtype=bool)) for part in parts]
+        if any(mask.any() for mask in masks):
+            whole.written_nan[name] = np.concatenate(masks)
+    return whole
+
+
+def rename(table: RawTable, name: str, other: str) -> None:
+    """Give a column another name."""
+    if name in table.columns:
+        table.columns = {other if known == name else known: column for known, column in table.columns.items()}
+        if name in table.written_nan:
+            table.written_nan[other] = table.written_nan.pop(name)

@@ -1,0 +1,172 @@
+"""Metrics in JSON: a line per row, a list of rows anywhere (as in `trainer_state.json`), or lists by column."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from analyzers.errors import HostileInput, InputError
+from analyzers.steps.columns.names import meaning_of
+from analyzers.steps.columns.quantities import Quantity
+from analyzers.steps.columns.raw_table import RawTable, RowCollector
+from analyzers.steps.reading.jsonl import content_of
+
+DEPTH_AT_MOST = 4
+"""How deep a row's objects may lie in each other, and how deep in a document its rows are looked for."""
+NUMBER_LENGTH = 40
+LARGEST_NUMBER = 1e300
+
+
+def read(path: Path) -> RawTable:
+    """Return the rows of a JSON or JSONL file as columns.
+
+    Raises:
+        InputError: No list of rows is in it.
+    """
+    content = content_of(path).removeprefix(b"\xef\xbb\xbf").strip()
+    if content.startswith(b"{") and b"\n" in content and is_row(content.partition(b"\n")[0]):
+        return from_lines(content)
+    document = decoded(content)
+    if document is None:
+        return from_lines(content)
+    rows = rows_in(document)
+    if rows is None:
+        raise InputError("no list of rows with steps or losses in it", "give a file with one row per step")
+    return from_rows(rows)
+
+
+def is_row(line: bytes) -> bool:
+    """Return whether a line is an object by itself."""
+    return isinstance(decoded(line), dict)
+
+
+def decoded(text: bytes) -> Any:
+    """Return what a JSON text holds, NaN and Infinity included, which Python writes; None for what is no JSON.
+
+    Raises:
+        HostileInput: It is nested too deeply.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except RecursionError as error:
+        raise HostileInput("nested too deeply", "no trainer writes such a file") from error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    if b"NaN" not in text and b"Infinity" not in text:
+        return None
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise HostileInput("nested too deeply", "no trainer writes such a file") from error
+    except (ValueError, UnicodeDecodeError):
+        return None
+
+
+def from_lines(content: bytes) -> RawTable:
+    """Return the rows of JSON lines; others are counted as damaged, the last one as truncated."""
+    rows, damaged, torn = RowCollector(), 0, False
+    lines = content.split(b"\n")
+    for position, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        row = decoded(line)
+        if isinstance(row, dict):
+            add_row(rows, row)
+        else:
+            torn, damaged = position == len(lines), damaged + (position < len(lines))
+    table = rows.table()
+    table.damaged, table.torn = damaged, torn
+    return table
+
+
+def from_rows(content: list[Any]) -> RawTable:
+    """Return the objects of a list as rows."""
+    rows = RowCollector()
+    for row in content:
+        if isinstance(row, dict):
+            add_row(rows, row)
+    table = rows.table()
+    table.damaged = sum(not isinstance(row, dict) for row in content)
+    return table
+
+
+def add_row(rows: RowCollector, row: Mapping[str, Any]) -> None:
+    """Append an object's numbers as a row; those of an object in it get its name and `/` before theirs."""
+    for name, value in flat(row):
+        number = number_of(value)
+        if number is not None:
+            rows.set(rows.count, name, number)
+        elif isinstance(value, str):
+            rows.note_text(name)
+    rows.count += 1
+
+
+def flat(row: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:
+    """Yield the (name, value) pairs of an object and of those in it; a list of one number is that number."""
+    for name, value in row.items():
+        if isinstance(value, dict):
+            if depth < DEPTH_AT_MOST:
+                yield from flat(value, f"{prefix}{name}/", depth + 1)
+        elif isinstance(value, list):
+            if len(value) == 1:
+                yield prefix + str(name), value[0]
+        else:
+            yield prefix + str(name), value
+
+
+def number_of(value: Any) -> float | None:
+    """Return a number, also one that is written as a text; None for anything else, such as true."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, (int, float)):
+        return float(value) if isinstance(value, float) or abs(value) < LARGEST_NUMBER else None
+    if isinstance(value, str) and len(value) <= NUMBER_LENGTH and "_" not in value:
+        try:
+            return float(value)
+        except ValueError:
+            return None
+    return None
+
+
+def rows_in(document: Any, depth: int = 0) -> list[Any] | None:
+    """Return the longest list of rows of training in a document, or its lists by column as rows."""
+    if isinstance(document, list):
+        return document if any(is_training_row(row) for row in document[:50]) else None
+    if not isinstance(document, dict) or depth > DEPTH_AT_MOST:
+        return None
+    if not depth and has_step_and_loss(document):
+        return [document]  # a log of one line
+    if columns := columns_in(document):
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    found = [rows for value in document.values() if (rows := rows_in(value, depth + 1)) is not None]
+    return max(found, key=len, default=None)
+
+
+def has_step_and_loss(row: Mapping[str, Any]) -> bool:
+    """Return whether an object has the numbers of a step."""
+    meanings = {
+        meaning.quantity
+        for name, value in row.items()
+        if number_of(value) is not None and (meaning := meaning_of(name))
+    }
+    return {Quantity.STEP, Quantity.LOSS} <= meanings
+
+
+def is_training_row(row: Any) -> bool:
+    """Return whether an object has a step or a loss."""
+    if not isinstance(row, dict):
+        return False
+    meanings = (meaning_of(name) for name, value in flat(row) if number_of(value) is not None)
+    return any(meaning and meaning.quantity in (Quantity.STEP, Quantity.LOSS) for meaning in meanings)
+
+
+def columns_in(document: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the lists of an object if they are columns: of one length of at least two, with a step or a loss."""
+    lists = {name: value for name, value in document.items() if isinstance(value, list) and len(value) > 1}
+    known = [name for name in lists if (m := meaning_of(name)) and m.quantity in (Quantity.STEP, Quantity.LOSS)]
+    if not known or any(number_of(value) is None for value in lists[known[0]][:20]):
+        return {}
+    length = len(lists[known[0]])
+    return {name: value for name, value in lists.items() if len(value) == length}

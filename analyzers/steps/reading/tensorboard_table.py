@@ -1,0 +1,19 @@
+"""TensorBoard scalars of any trainer -> rows; torchtitan's own tags are read in `torchtitan_metrics`."""
+
+from collections.abc import Iterable
+
+from analyzers.steps.columns.raw_table import RawTable, RowCollector
+from analyzers.steps.reading.tensorboard import Scalar
+
+CLOCK = "timestamp"
+
+
+def table_of(scalars: Iterable[Scalar]) -> RawTable:
+    """Return a row for each step, with the time at which its first scalar was written."""
+    rows, row_of = RowCollector(), dict[int, int]()
+    for scalar in scalars:
+        row = row_of.setdefault(scalar.step, len(row_of))
+        if row == rows.count:
+            rows.add({"step": scalar.step, CLOCK: scalar.wall_s})
+        rows.set(row, scalar.tag, scalar.value)
+    return rows.table()
