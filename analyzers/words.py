@@ -162,7 +162,7 @@ def agree(ranks: Sequence[int], singular: str, plural: str) -> str:
 
 def quantity(count: int, noun: str) -> str:
     """Return a count with its noun: `1 piece`, `3 pieces`."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")
+    return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
 
 
 def source_line(filename: str, line: int) -> str:

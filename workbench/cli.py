@@ -1,9 +1,10 @@
 """The command line: one short function per command, which imports what it needs so that `--help` stays fast."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from workbench import options as opt
 from workbench.console import clean, guarded
@@ -13,6 +14,7 @@ EPILOG = (
     "Exit status: 0 analysed; 1 a finding reaches --fail-on, or the launched job failed; 2 wrong usage; "
     "3 input missing, unreadable, malicious or of unknown kind; 130 interrupted."
 )
+FOREIGN = "A command after --"
 ANALYSE, RUN, HELP = "Find out why", "Run and watch jobs", "Help and settings"
 
 app = typer.Typer(
@@ -27,6 +29,17 @@ config_app = typer.Typer(help="Show and explain the configuration of the trainer
 app.add_typer(config_app, name="config", rich_help_panel=HELP)
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+class LaunchCommand(TyperCommand):
+    """A command that keeps what follows `--` apart: Click would mix it with the options that it does not know."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse what precedes `--`, and keep the rest as `ctx.obj`."""
+        if "--" in args:
+            ctx.obj = tuple(args[args.index("--") + 1 :])
+            args = args[: args.index("--")]
+        return super().parse_args(ctx, args)
 
 
 def print_version(wanted: bool) -> None:
@@ -159,7 +172,12 @@ def serve(
     serve_run(path, Place(host, port, browse))
 
 
-@app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+@app.command(
+    cls=LaunchCommand,
+    rich_help_panel=RUN,
+    context_settings=PASS_ON,
+    options_metavar="[OPTIONS] [--section.key value ...] [-- COMMAND ...]",
+)
 def launch(
     ctx: typer.Context,
     config: opt.Config = None,
@@ -177,6 +195,25 @@ def launch(
     max_restarts: Annotated[int, typer.Option(help="How many times to restart the job when it fails.")] = 0,
     trainer: Annotated[str, typer.Option(help="`workbench`, or the Python module of another trainer.")] = "workbench",
     scheduler: Annotated[opt.Scheduler, typer.Option(help="What starts the processes.")] = opt.Scheduler.LOCAL,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds until a collective gives up, if the script sets no timeout; dumps come after 0.4 of it.",
+            rich_help_panel=FOREIGN,
+            show_default="the script's",
+            min=1.0,
+        ),
+    ] = None,
+    profile_step: Annotated[
+        int | None,
+        typer.Option(help="Profile this step on every rank.", rich_help_panel=FOREIGN, show_default=False, min=1),
+    ] = None,
+    recorders: Annotated[
+        bool, typer.Option("--recorders/--no-recorders", help="Attach the recorders.", rich_help_panel=FOREIGN)
+    ] = True,
+    show_news: Annotated[
+        bool, typer.Option("--watch/--no-watch", help="Say what happens to the job while it runs.")
+    ] = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the command or the batch script, and start nothing.")
     ] = False,
@@ -184,7 +221,12 @@ def launch(
 ) -> None:
     """Run a training job with the recorders on; if it fails, say why.
 
-    Further options go to the trainer as --section.key value. `-- COMMAND ...` launches any other job.
+    Without a command, our trainer trains; further options go to it as --section.key value.
+
+    After --, any job runs unchanged. With --nproc N, or where the script itself calls init_process_group, a Python
+    program runs once for each rank, with RANK, WORLD_SIZE and the other variables of torchrun: -- python train.py,
+    -- train.py, -- python -m package.train. Launchers start the ranks themselves: -- torchrun --nproc-per-node 8
+    train.py, -- accelerate launch ..., -- deepspeed .... Any other command runs once: -- bash run.sh.
     """
     from workbench.launch.plan import Request
     from workbench.launch.run import run
@@ -200,6 +242,11 @@ def launch(
         trainer=trainer,
         scheduler=scheduler,
         overrides=tuple(ctx.args),
+        command=ctx.obj,
+        timeout_s=timeout,
+        profile_step=profile_step,
+        recorders=recorders,
+        watch=show_news,
         dry_run=dry_run,
     )
     raise typer.Exit(run(request))

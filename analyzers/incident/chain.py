@@ -15,10 +15,13 @@ from analyzers.incident.crash import Crash, is_completed
 from analyzers.incident.model import IncidentClass
 from analyzers.incident.rooms import RoomReport, RoomReports
 from analyzers.report import Finding, Severity, Status
+from analyzers.steps.live import launcher_is_lost
 from analyzers.steps.model import Problem
 
 CRASHED = "incident.crashed"
 """The id of the finding about an uncaught exception."""
+LOST = "incident.launcher_lost"
+"""The id of the finding about a launcher that was killed."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Event:
     crash: Crash | None = None
     waiting: Waiting | None = None
     culprit: Culprit | None = None
+    launcher: Mapping[str, object] | None = None
 
 
 def chain_of(rooms: RoomReports, crash: Crash | None, manifest: Mapping[str, object]) -> list[Event]:
@@ -57,6 +61,7 @@ def chain_of(rooms: RoomReports, crash: Crash | None, manifest: Mapping[str, obj
         lambda: out_of_memory(rooms),
         lambda: broken_loss(rooms) if completed or (crash and crash.says_not_finite) else [],
         lambda: hung(rooms),
+        lambda: lost_launcher(manifest) if failed_by is None or failed_by.is_symptom else [],
         lambda: [crashed(failed_by)] if failed_by and not failed_by.is_symptom else [],
         lambda: hung(rooms, undecided=True),
         lambda: [crashed(failed_by)] if failed_by else [],
@@ -71,6 +76,14 @@ def crashed(crash: Crash) -> Event:
     if crash.is_symptom:
         return Event(IncidentClass.UNKNOWN, findings=[CRASHED], crash=crash)
     return Event(IncidentClass.CRASHED, crash.ranks, findings=[CRASHED], crash=crash)
+
+
+def lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
+    """Return the loss of the launcher, whose guard ends the ranks then."""
+    launcher = manifest.get("launcher")
+    if not isinstance(launcher, dict) or not launcher_is_lost(manifest):
+        return []
+    return [Event(IncidentClass.LAUNCHER_LOST, findings=[LOST], launcher=launcher)]
 
 
 def out_of_memory(rooms: RoomReports) -> list[Event]:

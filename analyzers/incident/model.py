@@ -16,6 +16,7 @@ class IncidentClass(StrEnum):
     OOM = "oom"
     CRASHED = "crashed"
     WAITING = "waiting"
+    LAUNCHER_LOST = "launcher_lost"
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
 

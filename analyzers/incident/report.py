@@ -13,6 +13,7 @@ from analyzers.incident.sentences import (
     NO_STEP_LOG,
     Outcome,
     crash_finding,
+    launcher_finding,
     link_of,
     outcome_sentence,
     verdict_sentence,
@@ -47,6 +48,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     chain = chain_of(rooms, crash, run.manifest())
     findings = [f for report in rooms.reports() for f in report.findings]
     findings += [crash_finding(crash)] if crash and chain and chain[0].findings == [CRASHED] else []
+    findings += [launcher_finding(e.launcher) for e in chain if e.launcher is not None]
     return Report(
         schema=SCHEMA,
         version=tool_version(),

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from analyzers.hangs import HangClass
-from analyzers.incident.chain import CRASHED, Event, Waiting
+from analyzers.incident.chain import CRASHED, LOST, Event, Waiting
 from analyzers.incident.crash import Crash
 from analyzers.incident.model import IncidentClass, Link
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.words import agree, rank_names, source_line
+from analyzers.words import agree, exit_reason, quantity, rank_names, source_line
 
 
 class Outcome(StrEnum):
@@ -43,7 +43,16 @@ def text_of(event: Event) -> str:
     """Return the sentence of an event."""
     if event.waiting:
         return waiting_text(event.waiting)
+    if event.launcher is not None:
+        return launcher_text(event.launcher)
     return crash_text(event.crash) if event.crash else event.title
+
+
+def launcher_text(launcher: Mapping[str, object]) -> str:
+    """Return `launcher lost: process 71 on n1 was killed, and its guard ended 4 processes of the job`."""
+    pid, host, ended = (launcher.get(name) for name in ("pid", "host", "ended_processes"))
+    rest = f", and its guard ended {quantity(ended, 'process')} of the job" if isinstance(ended, int) else ""
+    return f"launcher lost: process {pid} on {host} was killed{rest}"
 
 
 def waiting_text(waiting: Waiting, *, with_operation: bool = True) -> str:
@@ -52,6 +61,20 @@ def waiting_text(waiting: Waiting, *, with_operation: bool = True) -> str:
     verb, whom = agree(victims, "waits", "wait"), agree(waiting.culprit.ranks, "it", "them")
     where = f" in {operation.operation} #{operation.seq} of {waiting.group}" if operation and with_operation else ""
     return f"{rank_names(victims)} {verb}{where} for {whom}"
+
+
+def launcher_finding(launcher: Mapping[str, object]) -> Finding:
+    """Return the finding about a launcher that was killed."""
+    return Finding(
+        id=LOST,
+        severity=Severity.ERROR,
+        title=launcher_text(launcher),
+        why="its process ended without a word, as SIGKILL ends one; a signal that it can catch would have been noted",
+        next=f"look for the kernel's out-of-memory killer on {launcher.get('host')} (dmesg), or for a limit of the"
+        " scheduler; end a job by hand with Ctrl-C or SIGTERM",
+        evidence=[Evidence(text=launcher_text(launcher), source="run.json")],
+        confidence=0.9,
+    )
 
 
 def crash_text(crash: Crash) -> str:
@@ -107,4 +130,7 @@ def outcome_sentence(outcome: Outcome, manifest: Mapping[str, object], room_sent
     if isinstance(codes, dict) and codes:
         listed = ", ".join(f"rank {rank}: {code}" for rank, code in codes.items())
         return f"{OUTCOMES[outcome]} (exit codes {listed})"
+    code = manifest.get("exit_code")
+    if outcome is Outcome.FAILED and isinstance(code, int):
+        return f"{OUTCOMES[outcome]}: the command ended with {exit_reason(code)}, and which rank failed is unknown"
     return "; ".join(text for text in (OUTCOMES[outcome], room_sentence) if text)

@@ -3,15 +3,17 @@
 import contextlib
 import logging
 import os
-import subprocess
-import sys
+import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from workbench.console import note
+from workbench.launch.child import run_child
+from workbench.launch.guard import guarded_job
 from workbench.launch.plan import Plan
+from workbench.launch.processes import MARK, end_processes
 
 MONITOR_S = 0.5
 """How often the agent looks for dead ranks. It stops the survivors then, so their recorders must notice before it."""
@@ -21,20 +23,23 @@ MONITOR_S = 0.5
 class Outcome:
     """How a job ended: completed, failed or interrupted.
 
-    `exit_codes` holds the exit status of each rank that failed, negative for a rank that a signal killed. `logs` is the
-    folder of this launch, one per node; `first_rank` the global rank of its local rank 0, where known.
+    `exit_codes` holds the exit status of each rank that failed, negative for a rank that a signal killed; `exit_code`
+    that of a command which is no rank. `logs` is the folder of this launch, one per node; `first_rank` the global rank
+    of its local rank 0, where known.
     """
 
     status: str
     exit_codes: dict[int, int] = field(default_factory=dict)
+    exit_code: int | None = None
     logs: Path | None = None
     first_rank: int | None = None
 
 
 def start(plan: Plan) -> Outcome:
     """Run the job to its end."""
-    with environment_set(plan.environment):
-        return run_under_agent(plan) if plan.module else run_command(plan)
+    job = uuid.uuid4().hex
+    with environment_set(plan.environment | {MARK: job}), guarded_job(plan.folder, job):
+        return run_under_agent(plan) if plan.starts_ranks else run_command(plan, job)
 
 
 @contextlib.contextmanager
@@ -51,14 +56,13 @@ def environment_set(settings: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def run_command(plan: Plan) -> Outcome:
-    """Run a command of the user's; its exit status is recorded as that of rank 0, as it may start any ranks itself."""
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    try:
-        status = subprocess.run(plan.command, check=False).returncode
-    except KeyboardInterrupt:
-        return Outcome("interrupted")
-    return Outcome("failed" if status else "completed", {0: status} if status else {})
+def run_command(plan: Plan, job: str) -> Outcome:
+    """Run a command of the user's once. Nobody knows which ranks it starts, so its exit status is that of no rank."""
+    status, interrupted = run_child(plan.words, plan.logs)
+    if interrupted:
+        end_processes(job)  # a shell that a signal ended leaves its children
+        return Outcome("interrupted", exit_code=status)
+    return Outcome("failed" if status else "completed", exit_code=status)
 
 
 def silence_loggers(prefix: str) -> None:
@@ -80,7 +84,9 @@ def run_under_agent(plan: Plan) -> Outcome:
 
     silence_loggers("torch.distributed.elastic")
     asked = plan.request
-    logs = DefaultLogsSpecs(log_dir=str(plan.logs), redirects=Std.ALL, tee=Std.NONE)
+    # A user's program prints for its user; our trainer's lines are shown by the display.
+    shown = Std.NONE if plan.module else Std.ALL
+    logs = DefaultLogsSpecs(log_dir=str(plan.logs), redirects=Std.ALL, tee=shown)
     config = LaunchConfig(
         min_nodes=asked.nnodes,
         max_nodes=asked.nnodes,
@@ -91,13 +97,14 @@ def run_under_agent(plan: Plan) -> Outcome:
         max_restarts=asked.max_restarts,
         monitor_interval=MONITOR_S,
         logs_specs=logs,
+        log_line_prefix_template="" if plan.nproc * asked.nnodes == 1 else "${rank}: ",
     )
     try:
-        elastic_launch(config, sys.executable)("-u", "-m", str(plan.module), *plan.command)
+        elastic_launch(config, plan.words[0])(*plan.words[1:])
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         first = next((rank - failure.local_rank for rank, failure in error.failures.items()), None)
-        return Outcome("failed", codes, launch_folder(logs), first)
+        return Outcome("failed", codes, logs=launch_folder(logs), first_rank=first)
     # The node that hosts the rendezvous has ended, or was never started.
     except (RendezvousError, DistError) as error:
         note(f"the launchers of the nodes cannot reach each other at {asked.rdzv_endpoint} ({type(error).__name__})")

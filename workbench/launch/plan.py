@@ -5,12 +5,15 @@ import shlex
 import sys
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 from analyzers.errors import MissingExtra
 from trainer.config import ConfigError, JobConfig, load_for_training
 from workbench.errors import UsageProblem
+from workbench.launch.job_command import Form, JobCommand, job_command
+from workbench.launch.recording import recorder_settings, recording, recording_config
 from workbench.options import Scheduler
 from workbench.python_path import search_path, search_path_last
 
@@ -18,9 +21,17 @@ OWN_TRAINER = "workbench"
 MODULES = {"torchtitan": "torchtitan.train"}
 """What to start where `--trainer` names a package and not a module."""
 PROCESSES_WITHOUT_GPU = 2
+KEYS_INSTEAD = {
+    "--timeout": "the trainer has --comm.train_timeout_seconds",
+    "--profile-step": "the trainer has --profiling.enable_profiling --profiling.profile_freq",
+}
 RING_ENTRIES = 20_000
+FR_NAMES_SINCE = (2, 8)
+"""Older versions of torch know only the TORCH_NCCL_ names, for which newer ones print a warning on each rank."""
+LAUNCHER_OPTIONS = {"torchrun": "--nproc-per-node N", "accelerate": "--num_processes N", "deepspeed": "--num_gpus N"}
+"""How these launchers are told the number of ranks."""
 OUTPUTS = Path("outputs")
-"""Where a job that is not our trainer's writes its dumps, in the folder that it is started in."""
+"""Where the recorders of another trainer's module write, in the folder that it is started in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +48,13 @@ class Request:
     trainer: str = OWN_TRAINER
     scheduler: Scheduler = Scheduler.LOCAL
     overrides: tuple[str, ...] = ()
+    command: tuple[str, ...] | None = None
+    """The words after `--`; None where there is no `--`."""
+    timeout_s: float | None = None
+    profile_step: int | None = None
+    recorders: bool = True
+    watch: bool = True
     dry_run: bool = False
-
-    @property
-    def is_command(self) -> bool:
-        """Whether a command follows `--` instead of options of the trainer."""
-        return bool(self.overrides) and not self.overrides[0].startswith("--")
 
     @property
     def processes_per_node(self) -> int:
@@ -52,13 +64,17 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A job that is ready to start: `command` holds the arguments of `module`, or a whole command without one."""
+    """A job that is ready to start: `command` holds the arguments of `module`, or a whole command without one.
+
+    `starts_ranks`: our agent starts each rank; otherwise the command runs once, and may start ranks itself.
+    """
 
     request: Request
     command: tuple[str, ...]
     module: str | None
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
+    starts_ranks: bool = True
 
     @property
     def nproc(self) -> int:
@@ -70,17 +86,22 @@ class Plan:
         """The folder of the ranks' output."""
         return self.folder / "logs"
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command line of each rank, or of the whole job."""
+        return self.command if self.module is None else (sys.executable, "-u", "-m", self.module, *self.command)
+
     def shell(self) -> str:
         """Return the same job as a command line without this launcher."""
         settings = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
-        if self.module is None:
+        if not self.starts_ranks:
             return " ".join([*settings, shlex.join(self.command)])
         asked = self.request
         nodes = ["--nnodes", str(asked.nnodes), "--nproc_per_node", str(self.nproc)]
         rendezvous = ["--rdzv_backend", "c10d", "--rdzv_endpoint", asked.rdzv_endpoint]
         restarts = ["--max_restarts", str(asked.max_restarts)]
         logs = ["--log_dir", str(self.logs), "--redirects", "3"]
-        job = ["-m", self.module, *self.command]
+        job = ["-m", self.module, *self.command] if self.module else ["--no-python", *self.command]
         return " ".join([*settings, shlex.join(["torchrun", *nodes, *rendezvous, *restarts, *logs, *job])])
 
 
@@ -90,11 +111,30 @@ def plan(request: Request) -> Plan:
     Raises:
         WorkbenchError: The configuration is wrong, or training is not installed.
     """
-    if request.is_command:
-        return plan_command(request)
+    if request.command is not None:
+        return plan_command(request, job_command(request.command))
+    refuse_options_of_commands(request)
     if find_spec("torch") is None:
         raise MissingExtra("launching needs torch", "pip install 'torch-workbench[train]'")
     return plan_own_trainer(request) if request.trainer == OWN_TRAINER else plan_module(request)
+
+
+def refuse_options_of_commands(request: Request) -> None:
+    """Refuse what only jobs after `--` have.
+
+    Raises:
+        UsageProblem: An option has no effect on a trainer, or a command stands without `--`.
+    """
+    if request.overrides and not request.overrides[0].startswith("--"):
+        word = request.overrides[0]
+        hint = (
+            f"give it as --config {word}" if word.endswith(".toml") else "put a command behind --: -- python train.py"
+        )
+        raise UsageProblem(f"launch: {word!r} is not an option", hint)
+    given = {"--timeout": request.timeout_s, "--profile-step": request.profile_step}
+    for name, value in given.items():
+        if value is not None:
+            raise UsageProblem(f"{name} has no effect without a command after --", KEYS_INSTEAD[name])
 
 
 def plan_own_trainer(request: Request) -> Plan:
@@ -106,10 +146,33 @@ def plan_own_trainer(request: Request) -> Plan:
     )
 
 
-def plan_command(request: Request) -> Plan:
-    """Return the plan of a command that stays as it is; Flight Recorder is switched on in its environment."""
-    settings = flight_recorder_settings(OUTPUTS)
-    return Plan(request=request, command=request.overrides, module=None, folder=OUTPUTS, environment=settings)
+def plan_command(request: Request, command: JobCommand) -> Plan:
+    """Return the plan of a command: a Python program that becomes ranks, or a program that runs as it is.
+
+    Raises:
+        UsageProblem: An option has no effect on this command.
+    """
+    if request.nproc and command.form is Form.LAUNCHER:
+        hint = f"give it the number, such as: {command.name} {LAUNCHER_OPTIONS.get(command.name, '')}".rstrip(" :")
+        raise UsageProblem(f"{command.name} starts the ranks itself: --nproc has no effect", hint)
+    config = recording_config(request)
+    folder = Path(config.job.dump_folder)
+    starts_ranks = bool(request.nproc) or (request.nnodes > 1 and command.form is not Form.LAUNCHER)
+    starts_ranks = starts_ranks or (command.form is Form.PYTHON and command.needs_ranks)
+    settings = rank_threads(request) if starts_ranks else {}
+    settings |= {"PYTHONUNBUFFERED": "1"} if "PYTHONUNBUFFERED" not in os.environ else {}
+    dumps = folder / "dumps" / "watchdog" if request.recorders else folder / "dumps"
+    settings |= flight_recorder_settings(dumps, config.comm.trace_buf_size)
+    if request.recorders:
+        settings |= recorder_settings(recording(request, config))
+    return Plan(
+        request=request,
+        command=command.words,
+        module=None,
+        folder=folder,
+        environment=settings,
+        starts_ranks=starts_ranks,
+    )
 
 
 def plan_module(request: Request) -> Plan:
@@ -119,7 +182,9 @@ def plan_module(request: Request) -> Plan:
     if PathFinder.find_spec(module.partition(".")[0], [str(Path.cwd()), *sys.path]) is None:
         raise MissingExtra(f"--trainer {request.trainer}: no module {module}", f"install it for {sys.executable}")
     arguments = ("--job.config_file", request.config, *request.overrides) if request.config else request.overrides
-    settings = rank_environment(request) | search_path_last() | flight_recorder_settings(OUTPUTS)
+    settings = (
+        rank_environment(request) | search_path_last() | flight_recorder_settings(OUTPUTS / "dumps", RING_ENTRIES)
+    )
     return Plan(request=request, command=arguments, module=module, folder=OUTPUTS, environment=settings)
 
 
@@ -160,20 +225,37 @@ def own_environment(request: Request) -> dict[str, str]:
     return {**rank_environment(request), **search_path(), "PYTHONSAFEPATH": "1"}
 
 
-def rank_environment(request: Request) -> dict[str, str]:
-    """Return what the ranks need beside the launcher's environment; what the user has set stays."""
+def rank_threads(request: Request) -> dict[str, str]:
+    """Return the number of threads of each rank, unless the user has set it."""
     # Each rank would start a thread per core of the whole machine, and they would wait for each other.
     threads = max(1, (os.cpu_count() or 1) // request.processes_per_node)
-    wanted = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    return {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads)}
+
+
+def rank_environment(request: Request) -> dict[str, str]:
+    """Return what the ranks need beside the launcher's environment; what the user has set stays."""
+    wanted = {**rank_threads(request), "PYTHONUNBUFFERED": "1"}
     if gpu_count():
         wanted["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     return {name: value for name, value in wanted.items() if name not in os.environ}
 
 
-def flight_recorder_settings(folder: Path) -> dict[str, str]:
-    """Return the Flight Recorder settings for a job that sets none itself."""
-    # Both spellings: torch before 2.8 knows only the TORCH_NCCL_ ones.
-    dumps = str(folder.resolve() / "dumps" / "rank_")
-    ring = {"TORCH_FR_BUFFER_SIZE": str(RING_ENTRIES), "TORCH_NCCL_TRACE_BUFFER_SIZE": str(RING_ENTRIES)}
-    files = {"TORCH_FR_DUMP_TEMP_FILE": dumps, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": dumps}
-    return ring | files | {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+def torch_version() -> tuple[int, ...]:
+    """Return the version of torch beside us as (major, minor); (0, 0) where there is none."""
+    try:
+        return tuple(int(part) for part in version("torch").split(".")[:2])
+    except (PackageNotFoundError, ValueError):
+        return 0, 0
+
+
+def flight_recorder_settings(dumps: Path, entries: int) -> dict[str, str]:
+    """Return the Flight Recorder settings for a job; those that the user has set stay.
+
+    NCCL's watchdog writes to `dumps`.
+    """
+    prefix = str(dumps.resolve() / "rank_")
+    wanted = {"TORCH_FR_BUFFER_SIZE": str(entries), "TORCH_FR_DUMP_TEMP_FILE": prefix}
+    if torch_version() < FR_NAMES_SINCE:
+        wanted |= {"TORCH_NCCL_TRACE_BUFFER_SIZE": str(entries), "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix}
+    wanted["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "1"
+    return {name: value for name, value in wanted.items() if name not in os.environ}

@@ -2,18 +2,22 @@
 
 import sys
 import time
+from contextlib import nullcontext
+from pathlib import Path
 
 from analyzers.errors import Exit, WorkbenchError
 from analyzers.report import Severity
 from analyzers.run import discover
 from analyzers.store import Options
+from analyzers.words import quantity
 from workbench.ask import JOINED, ask
 from workbench.clashes import clashes
 from workbench.console import complain, note
 from workbench.launch import scheduler
 from workbench.launch.agent import Outcome, start
+from workbench.launch.earlier_run import set_aside_earlier_run
 from workbench.launch.plan import Plan, Request, plan
-from workbench.launch.run_manifest import record_outcome
+from workbench.launch.run_manifest import record_outcome, record_start
 from workbench.options import Format, Scheduler
 from workbench.present import render
 from workbench.watch.follow import LiveDisplay
@@ -58,12 +62,27 @@ def give_to_scheduler(job: Plan) -> Exit:
 def launch(job: Plan) -> Outcome:
     """Run the job under its progress display, and record how it ended in `run.json`."""
     began = time.time()
-    note(f"launching {job.nproc * job.request.nnodes} processes; logs in {job.logs}")
+    is_command = job.request.command is not None
+    if is_command:
+        set_aside_earlier_run(job.folder)
+        record_start(job.folder, job.command, job.nproc * job.request.nnodes if job.starts_ranks else None)
+    note(announcement(job))
     job.logs.mkdir(parents=True, exist_ok=True)
-    with LiveDisplay(job.folder, began):
+    # A user's program prints its own steps, and a display that redraws the screen would be mixed with them.
+    display = LiveDisplay(job.folder, began, trouble_only=is_command) if job.request.watch else nullcontext()
+    with display:
         outcome = start(job)
     record_outcome(job.folder, began, outcome)
     return outcome
+
+
+def announcement(job: Plan) -> str:
+    """Return the line that says what is started."""
+    if not job.starts_ranks:
+        return f"running {Path(job.words[0]).name} as it is; its output is also in {job.logs}"
+    count = job.nproc * job.request.nnodes
+    why = "" if job.request.nproc or job.request.command is None else " (--nproc N for another number)"
+    return f"launching {quantity(count, 'process')}{why}; logs in {job.logs}"
 
 
 def diagnose(job: Plan) -> None:

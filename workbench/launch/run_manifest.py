@@ -1,15 +1,21 @@
 """Complete the `run.json` of a run with what only its launcher knows: how the job ended, and its first error."""
 
+import contextlib
 import fcntl
+import os
 import socket
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from workbench.launch.agent import Outcome
 from workbench.launch.cause import Cause, earliest, first_error, first_rank_here
+
+if TYPE_CHECKING:
+    from workbench.launch.agent import Outcome
 
 Manifest = dict[str, object]
 
@@ -22,15 +28,50 @@ class LauncherPart(msgspec.Struct):
     cause: Cause | None = None
 
 
-def record_outcome(folder: Path, began: float, outcome: Outcome) -> None:
-    """Write the end of a launch that began at the Unix time `began` into `run.json`."""
+def record_start(folder: Path, command: Sequence[str], world_size: int | None) -> None:
+    """Write the `run.json` of a foreign job, which writes none itself; `world_size` is None where it is unknown."""
+    manifest = {
+        "schema": "workbench.run/1",
+        "argv": sys.argv,
+        "command": list(command),
+        "world_size": world_size,
+        "started_ns": time.time_ns(),
+        "ended_ns": None,
+        "status": "running",
+        "launcher": {"host": socket.gethostname(), "pid": os.getpid(), "started_ns": time.time_ns()},
+    }
+    write_manifest(folder / "run.json", {key: value for key, value in manifest.items() if key != "world_size" or value})
+
+
+def record_lost_launcher(folder: Path, pid: int, ended: int, began: float) -> None:
+    """Write into `run.json` that the launcher was killed at the Unix time `began`, and how many processes that ended.
+
+    A job that was over by then keeps the status that it has.
+    """
+    with settling(folder):
+        manifest = read_manifest(folder / "run.json")
+        lost = {"host": socket.gethostname(), "pid": pid, "lost": True, "ended_processes": ended}
+        if ended or manifest.get("status") not in ("completed", "failed", "interrupted"):
+            manifest |= {"status": "failed", "ended_ns": int(began * 1e9), "launcher": lost}
+            write_manifest(folder / "run.json", {"schema": "workbench.run/1"} | manifest)
+
+
+@contextlib.contextmanager
+def settling(folder: Path) -> Iterator[None]:
+    """Hold the lock on `run.json`: the launchers of several nodes end at the same time."""
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".settling").open("w") as lock:
-        # The launchers of several nodes end at the same time.
         fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def record_outcome(folder: Path, began: float, outcome: "Outcome") -> None:
+    """Write the end of a launch that began at the Unix time `began` into `run.json`."""
+    with settling(folder):
         write_outcome(folder / "run.json", began, outcome)
 
 
-def write_outcome(path: Path, began: float, outcome: Outcome) -> None:
+def write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
     """Add the outcome to what the trainer and other launchers wrote; the manifest of an earlier run is replaced."""
     manifest = read_manifest(path)
     # Not by `started_ns`: the launcher of another node may have begun, and written, before this one began.
@@ -42,14 +83,20 @@ def write_outcome(path: Path, began: float, outcome: Outcome) -> None:
         "ended_ns": manifest.get("ended_ns") or time.time_ns(),
         "exit_codes": before.exit_codes | {str(rank): code for rank, code in sorted(outcome.exit_codes.items())},
     }
-    manifest |= node_part(path.parent, began, outcome, before)
-    # Readers must never see half of it.
+    if outcome.exit_code is not None:
+        manifest["exit_code"] = outcome.exit_code
+    write_manifest(path, manifest | node_part(path.parent, began, outcome, before))
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write `run.json`; readers never see half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_suffix(".json.tmp")
     scratch.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
     scratch.rename(path)
 
 
-def node_part(folder: Path, began: float, outcome: Outcome, before: LauncherPart) -> Manifest:
+def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPart) -> Manifest:
     """Return the launches with this node's, and the earliest cause of all nodes that have ended."""
     first = outcome.first_rank
     if first is None and outcome.logs:

@@ -72,14 +72,18 @@ def launcher(request: Request) -> list[str]:
         "--nnodes": request.nnodes,
         "--max-restarts": request.max_restarts,
         "--trainer": request.trainer,
+        "--timeout": request.timeout_s,
+        "--profile-step": request.profile_step,
     }
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    switches = {"--no-recorders": not request.recorders, "--no-watch": not request.watch}
+    words += [name for name, is_set in switches.items() if is_set]
     return [sys.executable, "-m", "workbench", "launch", *words]
 
 
 def job_arguments(request: Request) -> list[str]:
-    """Return the words after the launcher's own options: the trainer's overrides, or a command after `--`."""
-    return [*(["--"] if request.is_command else []), *request.overrides]
+    """Return the words after the launcher's own options: the overrides, and a command after `--`."""
+    return [*request.overrides, *(["--", *request.command] if request.command else [])]
 
 
 def torchx_command(job: Plan) -> str:

@@ -10,9 +10,12 @@ The steps of such a script are unknown: its heartbeat advances whenever it issue
 
 import atexit
 import logging
+import multiprocessing
 import os
 import sys
 import threading
+from collections.abc import Callable
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
 
@@ -22,6 +25,7 @@ import torch.distributed as dist
 from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.flight_recorder import FlightRecorder
 from workbench.recorders.hang.heartbeat import DONE, Heartbeat
+from workbench.recorders.timing.step_log import StepRecorder
 
 CHECKS_PER_TIMEOUT = 40
 LONGEST_CHECK_INTERVAL_S = 1.0
@@ -40,6 +44,14 @@ def start(folder: str | Path = "outputs", *, timeout_s: float | None = None) -> 
     return Attached.now
 
 
+def attach(
+    folder: Path, timeout_s: float | None, steps: StepRecorder, on_error: Callable[[BaseException], None]
+) -> "Attached":
+    """Attach the recorders where the steps are known; `on_error` is called with an error that ends the script."""
+    Attached.now = Attached(folder, default_timeout() if timeout_s is None else timeout_s, steps, on_error)
+    return Attached.now
+
+
 def default_timeout() -> float:
     """Return the seconds after which a collective of the default group gives up."""
     group = dist.distributed_c10d._get_default_group()  # noqa: SLF001
@@ -51,11 +63,19 @@ class Attached:
 
     now: "Attached | None" = None
 
-    def __init__(self, folder: Path, timeout_s: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        timeout_s: float,
+        steps: StepRecorder | None = None,
+        on_error: Callable[[BaseException], None] | None = None,
+    ) -> None:
         warn_without_ring()
         FlightRecorder.prepare(folder)
-        self._heartbeat = Heartbeat(folder / "steps" / f"heartbeat_{RankInfo.here().rank}.bin")
-        self._heartbeat.beat(0, b"running")
+        self._steps, self._on_error = steps, on_error
+        path = folder / "steps" / f"heartbeat_{RankInfo.here().rank}.bin"
+        self._heartbeat = steps.heartbeat if steps else Heartbeat(path)
+        self._beat()
         self.flight = FlightRecorder(folder, init_timeout_s=timeout_s, train_timeout_s=timeout_s)
         self.flight.start()
         self._check_interval_s = min(LONGEST_CHECK_INTERVAL_S, timeout_s / CHECKS_PER_TIMEOUT)
@@ -63,7 +83,10 @@ class Attached:
         threading.Thread(target=self._watch, name="workbench-pulse", daemon=True).start()
         self._previous_hook = sys.excepthook
         sys.excepthook = self._uncaught
-        atexit.register(self.close)
+        if multiprocessing.parent_process() is None:
+            atexit.register(self.close)
+        else:
+            Finalize(None, self._end_of_child, exitpriority=100)
 
     def close(self) -> None:
         """Mark a clean end of the rank.
@@ -72,8 +95,31 @@ class Attached:
         """
         if not self._ended.is_set():
             self._ended.set()
-            self._heartbeat.beat(0, DONE.encode())
+            self._heartbeat.beat(self._position[0], DONE.encode())
             self.flight.close()
+
+    def follow(self, steps: StepRecorder) -> None:
+        """Take the position of this rank from a step recorder."""
+        self._steps, self._heartbeat = steps, steps.heartbeat
+
+    @property
+    def _position(self) -> tuple[int, str]:
+        """The step and phase of the rank; the steps of a script that does not time them are unknown."""
+        return (self._steps.current_step, self._steps.current_phase) if self._steps else (0, "running")
+
+    def _beat(self) -> None:
+        step, phase = self._position
+        self._heartbeat.beat(step, phase.encode())
+
+    def _end_of_child(self) -> None:
+        """End as a child of `multiprocessing` does, which runs neither `atexit` nor `sys.excepthook`."""
+        error = sys.exc_info()[1]
+        # torch.multiprocessing.spawn turns an exception into an exit.
+        error = error.__context__ if isinstance(error, SystemExit) else error
+        if error is None:
+            self.close()
+        elif not self._ended.is_set():
+            self._record(error)
 
     def _watch(self) -> None:
         """Advance the heartbeat when new collectives were issued.
@@ -85,17 +131,24 @@ class Attached:
             try:
                 now = self.flight.sequences()
                 self.flight.refresh()
-            except (RuntimeError, KeyError):  # groups come and go on the main thread
+            except (RuntimeError, KeyError, ValueError):  # groups come and go on the main thread
                 continue
             if now != before:
-                self._heartbeat.beat(0, b"running")
+                self._beat()
             before = now
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Record an error that ends the script, while this rank can still be asked for its dump."""
-        self._ended.set()
         self._previous_hook(kind, error, trace)
-        self.flight.failed(error.with_traceback(trace))
+        self._record(error.with_traceback(trace))
+
+    def _record(self, error: BaseException) -> None:
+        self._ended.set()
+        step, phase = self._position
+        if self._on_error:
+            self._on_error(error)
+        self.flight.failed(error, step=step, phase=phase)
+        self.flight.stop_serving()
 
 
 def warn_without_ring() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,14 @@ class RankInfo:
     def here(cls) -> "RankInfo":
         """Return the rank of this process.
 
-        It reads RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and TORCHELASTIC_RESTART_COUNT; without them it is rank
-        0 of 1.
+        It reads RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and TORCHELASTIC_RESTART_COUNT. Ranks that a script
+        starts itself may have none of these: then the default process group says which rank this is, as if all ranks
+        were on one node; without a group it is rank 0 of 1.
         """
+        group = group_position()
+        if group is not None and os.environ.get("RANK") != str(group[0]):
+            rank, world_size = group
+            return cls(rank, rank, world_size, world_size, socket.gethostname(), os.getpid(), attempt=0)
         number = {
             name: int(os.environ.get(name, default))
             for name, default in (("RANK", 0), ("LOCAL_RANK", 0), ("WORLD_SIZE", 1), ("TORCHELASTIC_RESTART_COUNT", 0))
@@ -40,6 +46,14 @@ class RankInfo:
             pid=os.getpid(),
             attempt=number["TORCHELASTIC_RESTART_COUNT"],
         )
+
+
+def group_position() -> tuple[int, int] | None:
+    """Return (rank, world size) of the default process group; None without one, or where torch is not imported."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    return dist.get_rank(), dist.get_world_size()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

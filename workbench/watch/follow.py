@@ -42,12 +42,16 @@ def has_ended(job: WatchedJob) -> bool:
 
 
 class LiveDisplay:
-    """Shows a job that this process launches, from a thread of its own: `with LiveDisplay(folder, since): ...`."""
+    """Shows a job that this process launches, from a thread of its own: `with LiveDisplay(folder, since): ...`.
 
-    def __init__(self, folder: Path, since: float) -> None:
+    With `trouble_only` it prints lines about trouble and verdicts, and leaves steps to the job's own output.
+    """
+
+    def __init__(self, folder: Path, since: float, *, trouble_only: bool = False) -> None:
         self._watcher = JobWatcher(folder, since)
         self._stop = threading.Event()
-        show = self._redraw if sys.stderr.isatty() else self._print_lines
+        self._trouble_only = trouble_only
+        show = self._redraw if sys.stderr.isatty() and not trouble_only else self._print_lines
         self._thread = threading.Thread(target=show, daemon=True)
 
     def __enter__(self) -> Self:
@@ -65,7 +69,7 @@ class LiveDisplay:
         yield self._watcher.look()
 
     def _print_lines(self) -> None:
-        log_lines = LogLines()
+        log_lines = LogLines(with_steps=not self._trouble_only)
         for job in self._states():
             for line in log_lines.new_lines(job):
                 print(clean(line), file=sys.stderr, flush=True)

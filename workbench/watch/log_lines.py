@@ -6,14 +6,16 @@ from analyzers.report import Report
 from analyzers.steps.live import FinishedStep, JobState
 from analyzers.words import duration, size
 from workbench.colours import SEVERITY_SIGNS
-from workbench.watch.status_text import lost_ranks, lost_text, stall_text
+from workbench.watch.status_text import LAUNCHER_LOST, lost_ranks, lost_text, stall_text
 from workbench.watch.watched_job import WatchedJob
 
 
 class LogLines:
     """Remembers what it has said, so that each thing is said once; a restarted job says its steps again."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_steps: bool = True) -> None:
+        self._with_steps = with_steps
+        self._launcher_lost = False
         self._last_step, self._attempt = (0, 0), 0
         self._finding_ids: set[str] = set()
         self._troubled: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
@@ -22,7 +24,8 @@ class LogLines:
     def new_lines(self, job: WatchedJob) -> Iterator[str]:
         """Yield the lines on what is new since the last call."""
         yield from self._restart_lines(job.now)
-        yield from self._step_lines(job.now)
+        if self._with_steps:
+            yield from self._step_lines(job.now)
         yield from self._trouble_lines(job.now)
         if job.report:
             yield from self._verdict_lines(job.report)
@@ -45,6 +48,9 @@ class LogLines:
             if finding.id not in self._finding_ids:
                 self._finding_ids.add(finding.id)
                 yield f"{SEVERITY_SIGNS[finding.severity]} {finding.title}"
+        if now.launcher_lost and not self._launcher_lost:
+            self._launcher_lost = True
+            yield f"✗ {LAUNCHER_LOST}"
         lost = lost_ranks(now)
         troubled = (tuple(lost), tuple(now.stall.ranks if now.stall else ()))
         if troubled != self._troubled:

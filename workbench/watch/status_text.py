@@ -96,7 +96,8 @@ def phase_bar(shares: dict[str, float], width: int) -> Text:
 def alerts(job: WatchedJob) -> list[Text]:
     """Return a line for lost ranks, a stall, each finding, and a verdict that is being worked out."""
     now, lost = job.now, lost_ranks(job.now)
-    lines = [alert("error", lost_text(lost))] if lost else []
+    lines = [alert("error", LAUNCHER_LOST)] if now.launcher_lost else []
+    lines += [alert("error", lost_text(lost))] if lost else []
     lines += [alert("error", stall_text(now.stall))] if now.stall else []
     lines += [alert(finding.severity, finding.title) for finding in now.findings]
     if job.analysing:
@@ -111,6 +112,9 @@ def alert(severity: str, text: str) -> Text:
 def lost_ranks(now: JobState) -> list[int]:
     """Return the ranks whose process ended while the job goes on; of a job that has ended the verdict tells."""
     return [] if now.ended else [rank.rank for rank in now.ranks if rank.state in LOST_STATES]
+
+
+LAUNCHER_LOST = "launcher lost: it was killed, and its guard ends the ranks"
 
 
 def lost_text(ranks: Sequence[int]) -> str:

@@ -1,6 +1,17 @@
 """A job while it runs, followed by the files that it writes."""
 
 from analyzers.steps.live.follower import Follower
+from analyzers.steps.live.heartbeat import is_running, launcher_is_lost
 from analyzers.steps.live.job_state import FinishedStep, JobState, JobStatus, RankState, RankStatus, StalledRanks
 
-__all__ = ["FinishedStep", "Follower", "JobState", "JobStatus", "RankState", "RankStatus", "StalledRanks"]
+__all__ = [
+    "FinishedStep",
+    "Follower",
+    "JobState",
+    "JobStatus",
+    "RankState",
+    "RankStatus",
+    "StalledRanks",
+    "is_running",
+    "launcher_is_lost",
+]

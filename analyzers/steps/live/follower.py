@@ -13,6 +13,7 @@ from analyzers.steps.answers.all_answers import answer_all
 from analyzers.steps.answers.lateness import lateness
 from analyzers.steps.answers.memory_growth import memory_growth
 from analyzers.steps.findings.problems import problems
+from analyzers.steps.live.heartbeat import launcher_is_lost
 from analyzers.steps.live.job_state import ENDED, SPEED_STEPS, FinishedStep, JobState
 from analyzers.steps.live.rank_log import EventFile, RankLog, StepLog
 from analyzers.steps.live.rank_status import (
@@ -81,6 +82,7 @@ class Follower:
             phases=phase_shares(logs),
             findings=self._judgement.findings,
             stall=stalled,
+            launcher_lost=launcher_is_lost(manifest),
             evidence=tuple((str(path), int(changed * 1e9)) for path, changed in self._files(*EVIDENCE)),
         )
 

@@ -53,6 +53,14 @@ def is_running(header: Mapping[str, object]) -> bool | None:
     return not isinstance(started_ns, int) or process_start <= started_ns / 1e9 + CLOCK_SLACK_S
 
 
+def launcher_is_lost(manifest: Mapping[str, object]) -> bool:
+    """Return whether the launcher of a job was killed: its guard wrote so in run.json, or its process is gone."""
+    launcher = manifest.get("launcher")
+    if not isinstance(launcher, dict):
+        return False
+    return launcher.get("lost") is True or (manifest.get("status") == "running" and is_running(launcher) is False)
+
+
 def process_start_s(pid: int) -> float | None:
     """Return when a process began, in Unix seconds; None where there is none, or only a zombie."""
     try:

@@ -100,6 +100,7 @@ class JobState:
 
     `steps` is how many it will do, `phases` their shares of a step, `utilisation` the model-flops utilisation (0 to 1).
     `evidence` lists (path, time of change in ns) of dumps and the like: it changes when there is more to analyse.
+    `launcher_lost`: the launcher was killed, and its guard ends the ranks.
     """
 
     status: JobStatus
@@ -111,6 +112,7 @@ class JobState:
     phases: dict[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     stall: StalledRanks | None = None
+    launcher_lost: bool = False
     evidence: tuple[tuple[str, int], ...] = ()
 
     @property

@@ -176,4 +176,4 @@ def test_every_process_of_ours_has_a_safe_path():
     unsafe = {
         path.relative_to(ROOT).as_posix() for path in own if re.search(r'executable[^"]*"-(u|m)"', path.read_text())
     }
-    assert unsafe == {"workbench/launch/agent.py", "workbench/launch/scheduler.py"}
+    assert unsafe == {"workbench/launch/plan.py", "workbench/launch/scheduler.py"}

@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
+from workbench.recorders import automatic
 from workbench.recorders.files import RankInfo, write_bytes, write_json
 from workbench.recorders.hang.rank_exit import TerminationDelay, exit_report
 from workbench.recorders.hang.send_recv_counts import SendRecvCounts
@@ -96,6 +97,7 @@ class FlightRecorder:
 
     def start(self) -> None:
         """Serve dumps from now on; local rank 0 also starts the node's collector."""
+        automatic.give_way_to_flight()
         self._dumps.mkdir(parents=True, exist_ok=True)
         self._request.unlink(missing_ok=True)
         self._stacks = (self._dumps / f".stacks_{self._rank_info.rank}.txt").open("w")
@@ -163,6 +165,10 @@ class FlightRecorder:
                 return False
             time.sleep(0.05)
         return True
+
+    def stop_serving(self) -> None:
+        """Answer no more questions: a server that waits for the interpreter while this ends would abort the process."""
+        self._server.shutdown()
 
     def close(self) -> None:
         """Stop serving, at a clean end, before the process group is destroyed."""

@@ -50,6 +50,7 @@ class TerminationDelay:
         self._last_act = last_act
         self._pipe = (-1, -1)
         self._previous_fd = -1
+        self._handler = lambda *_: None
 
     def install(self) -> None:
         """Take over SIGTERM, from the main thread and if no other handler has; otherwise do nothing."""
@@ -61,20 +62,35 @@ class TerminationDelay:
         self._pipe = os.pipe()
         os.set_blocking(self._pipe[1], False)
         self._previous_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._handler)
+        os.register_at_fork(after_in_child=self._forget_in_child)
         threading.Thread(target=self._wait, name="termination-delay", daemon=True).start()
 
     def remove(self) -> None:
         """Give SIGTERM its default effect back."""
         if self._pipe[1] >= 0:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if self._is_installed():
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.set_wakeup_fd(self._previous_fd)
             os.close(self._pipe[1])
+            self._pipe = (-1, -1)
+
+    def _is_installed(self) -> bool:
+        return signal.getsignal(signal.SIGTERM) is self._handler
+
+    def _forget_in_child(self) -> None:
+        """Give SIGTERM its default effect in a forked child: it must end the child, and not wake up its parent."""
+        if self._pipe[1] >= 0:
+            signal.set_wakeup_fd(-1)
+            if self._is_installed():
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _wait(self) -> None:
         """Wait for SIGTERM on a thread of its own: the main thread may be in C code for as long as a timeout."""
-        while received := os.read(self._pipe[0], 1):
-            if received[0] == signal.SIGTERM:
+        pipe = self._pipe[0]
+        while received := os.read(pipe, 1):
+            # A script that has a handler of its own by now, to save a checkpoint, decides itself when it ends.
+            if received[0] == signal.SIGTERM and self._is_installed():
                 self._last_act()
                 ctypes.CDLL(None).signal(signal.SIGTERM, None)  # Python sets handlers on the main thread only
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -29,9 +29,13 @@ class Spans:
 
 
 class DeviceClock:
-    """Records a pair of events around each phase on the current stream."""
+    """Records a pair of events around each phase on the current stream.
 
-    def __init__(self) -> None:
+    Without `reset_peaks` the peaks of memory are those since the start of the process: a script may read them too.
+    """
+
+    def __init__(self, *, reset_peaks: bool = True) -> None:
+        self._reset_peaks = reset_peaks
         import torch
 
         self._cuda = torch.cuda
@@ -56,7 +60,8 @@ class DeviceClock:
     def memory(self) -> MemoryUse:
         """Return the peaks of memory since the last call, the limit of them, and the retries since the start."""
         stats = self._cuda.memory_stats()
-        self._cuda.reset_peak_memory_stats()
+        if self._reset_peaks:
+            self._cuda.reset_peak_memory_stats()
         allocated, reserved = (stats.get(f"{kind}_bytes.all.peak", 0) for kind in ("allocated", "reserved"))
         return {
             "memory_bytes": allocated,

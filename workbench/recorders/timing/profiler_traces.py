@@ -86,9 +86,16 @@ class TraceRecorder:
     """Writes `folder`/iteration_N/rankR_trace.json; the span `ProfilerStep#n` in it is step n."""
 
     def __init__(
-        self, folder: str | Path, *, freq: int = 10, warmup: int = 3, active: int = 1, device: str = "cpu"
+        self,
+        folder: str | Path = "profile_traces",
+        *,
+        freq: int = 10,
+        warmup: int = 3,
+        active: int = 1,
+        device: str = "cpu",
+        plan: TracePlan | None = None,
     ) -> None:
-        self.plan = TracePlan(Path(folder), freq, warmup, active)
+        self.plan = plan or TracePlan(Path(folder), freq, warmup, active)
         self._device = device
         self._profiler: profile | None = None
 

@@ -9,6 +9,7 @@ In any training script:
 import gc
 import json
 import math
+import os
 import resource
 import sys
 import threading
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from workbench.recorders import automatic
 from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.heartbeat import DONE, Heartbeat
 from workbench.recorders.memory.limits import memory_room
@@ -97,20 +99,23 @@ class PhaseClock:
 class StepRecorder:
     """Writes `steps/rank_R.jsonl` and `steps/heartbeat_R.bin` under `folder`; every line is flushed at once."""
 
-    def __init__(self, folder: str | Path, *, device: str = "cpu", timing: StepTable | None = None) -> None:
+    def __init__(
+        self, folder: str | Path, *, device: str = "cpu", timing: StepTable | None = None, reset_peaks: bool = True
+    ) -> None:
         rank_info = RankInfo.here()
         self.timing = timing
         folder_of_logs = Path(folder) / "steps"
         self.heartbeat = Heartbeat(folder_of_logs / f"heartbeat_{rank_info.rank}.bin")
         self._file = (folder_of_logs / f"rank_{rank_info.rank}.jsonl").open("ab", buffering=0)
-        self._device = DeviceClock() if device == "cuda" else None
+        self._device = DeviceClock(reset_peaks=reset_peaks) if device == "cuda" else None
         self._clock = PhaseClock()
         self._waiting: list[tuple[StepRecord, Spans]] = []
         self.current_step = 0
-        self._thread = threading.get_ident()
+        self._thread, self._pid = threading.get_ident(), rank_info.pid
         gc.callbacks.append(self._time_garbage_collection)
         self._write(header(rank_info, device))
         self.heartbeat.beat(0, b"init")
+        automatic.give_way_to_steps(self)
 
     @property
     def current_phase(self) -> str:
@@ -170,8 +175,8 @@ class StepRecorder:
 
     def _time_garbage_collection(self, when: str, info: dict[str, int]) -> None:
         """Charge full garbage collections, whatever causes them, to the phase `gc`."""
-        # Python calls the hook on the thread that collects; only this thread's time belongs to the step.
-        if info["generation"] < 2 or threading.get_ident() != self._thread:
+        # Python calls the hook on the thread that collects, also in a forked child; the step's time is this thread's.
+        if info["generation"] < 2 or threading.get_ident() != self._thread or os.getpid() != self._pid:
             return
         if when == "start":
             self._enter("gc")

@@ -1,0 +1,199 @@
+"""Jobs after `--` with real processes: every form on four ranks, what its user sees, and what is left behind.
+
+The ranks of most only print where they are, as torch costs each of them seconds; one job trains.
+"""
+
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[3]
+PROBE = """
+import json, os, sys, time
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+place = [os.environ.get(name) for name in names]
+ours = [entry for entry in sys.path if "recorders" in entry]
+print("probe", json.dumps([place, sys.argv[1:], ours]), flush=True)
+arguments = dict(word.split("=") for word in sys.argv[1:] if "=" in word)
+if "read" in sys.argv:
+    print("read", sys.stdin.read())
+if arguments.get("crash") == os.environ.get("RANK", "none"):
+    raise ValueError("bad batch")
+if arguments.get("exit") == os.environ.get("RANK", "all"):
+    sys.exit(3)
+time.sleep(float(arguments.get("sleep", 0)))
+"""
+DEEPSPEED = """#!/bin/bash
+# As DeepSpeed's launcher on one node: it starts each rank with its place in the environment, and waits for all.
+shift 2
+for rank in 0 1 2 3; do
+  RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 python "$@" &
+done
+wait
+"""
+
+
+@pytest.fixture
+def home(tmp_path) -> Path:
+    """A user's folder, with modules of our names."""
+    files = {"probe.py": PROBE, "my probe.py": PROBE, "pkg/probe.py": PROBE, "run.sh": 'python probe.py from "$1"'}
+    files |= {"trainer.py": "raise SystemExit('not ours')", "analyzers.py": "raise SystemExit('not ours')"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    deepspeed = tmp_path / "bin" / "deepspeed"
+    deepspeed.parent.mkdir()
+    deepspeed.write_text(DEEPSPEED)
+    deepspeed.chmod(deepspeed.stat().st_mode | stat.S_IXUSR)
+    return tmp_path
+
+
+def environment(home: Path) -> dict[str, str]:
+    programs = [str(Path(sys.executable).parent), str(home / "bin"), os.environ["PATH"]]
+    return os.environ | {"PYTHONPATH": str(ROOT), "PATH": os.pathsep.join(programs), "OMP_NUM_THREADS": "1"}
+
+
+def launch(home: Path, *words: str, text: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run the launcher as its user does."""
+    command = [sys.executable, "-P", "-m", "workbench", "launch", *words]
+    return subprocess.run(
+        command, cwd=home, env=environment(home), input=text, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def places(output: str) -> list[list[str | None]]:
+    """Return the ranks' lines in order of their rank: place, arguments, folders of ours in the import path."""
+    return sorted(json.loads(found) for found in re.findall(r"probe (\[.*\])$", output, re.MULTILINE))
+
+
+def manifest(home: Path) -> dict[str, object]:
+    return json.loads((home / "outputs" / "run.json").read_text())
+
+
+def assert_four_ranks(output: str, arguments: list[str]) -> None:
+    told = places(output)
+    assert [place[:4] for place, _, _ in told] == [[str(rank), "4", str(rank), "4"] for rank in range(4)], output
+    assert all(place[4] and place[5] for place, _, _ in told)
+    assert all(found == arguments and not ours for _, found, ours in told)
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (("python", "my probe.py", "a b", "--config", "q\"uo'te"), ["a b", "--config", "q\"uo'te"]),
+        (("probe.py", "x"), ["x"]),
+        (("python", "-m", "pkg.probe", "--nproc", "7"), ["--nproc", "7"]),
+    ],
+)
+def test_a_python_program_becomes_four_ranks(home, words, arguments):
+    ended = launch(home, "--nproc", "4", "--no-watch", "--", *words)
+    assert ended.returncode == 0, ended.stderr
+    assert_four_ranks(ended.stdout, arguments)
+    written = manifest(home)
+    assert (written["status"], written["world_size"], written["command"][-1]) == ("completed", 4, words[-1])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("torchrun", "--nproc-per-node", "4", "probe.py", "x"),
+        ("python", "-m", "torch.distributed.run", "--nproc-per-node", "4", "probe.py", "x"),
+        ("deepspeed", "--num_gpus", "4", "probe.py", "x"),
+    ],
+)
+def test_a_launcher_starts_its_own_ranks(home, words):
+    ended = launch(home, "--job.dump_folder", "outputs", "--", *words)
+    assert ended.returncode == 0, ended.stderr
+    assert_four_ranks(ended.stdout, ["x"])
+    assert "probe [" in (home / "outputs/logs/stdout.log").read_text()
+
+
+def test_a_shell_script_runs_once_with_its_input(home):
+    (home / "run.sh").write_text('python probe.py read "$1"')
+    ended = launch(home, "--", "bash", "run.sh", "two words", text="from stdin")
+    assert ended.returncode == 0, ended.stderr
+    [[place, arguments, _]] = places(ended.stdout)
+    assert (place[0], arguments) == (None, ["read", "two words"])
+    assert "read from stdin" in ended.stdout
+
+
+def test_no_rank_is_blamed_for_the_exit_of_a_shell_script(home):
+    ended = launch(home, "--", "bash", "-c", "exit 3")
+    assert ended.returncode == 1
+    assert "which rank failed is unknown" in " ".join(ended.stdout.split())
+    assert "rank 0" not in ended.stdout
+    assert (manifest(home)["exit_code"], manifest(home)["exit_codes"]) == (3, {})
+
+
+def test_the_rank_that_exits_is_named(home):
+    ended = launch(home, "--nproc", "4", "--", "python", "probe.py", "exit=2", "sleep=30")
+    assert ended.returncode == 1
+    assert "rank 2 died" in " ".join(ended.stdout.split())
+    assert "exit code 3" in ended.stdout
+    assert manifest(home)["exit_codes"]["2"] == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGINT, ("--nproc", "4", "--", "python", "probe.py", "sleep=300")),
+        (signal.SIGTERM, ("--", "torchrun", "--nproc-per-node", "4", "probe.py", "sleep=300")),
+        (signal.SIGKILL, ("--nproc", "4", "--", "python", "probe.py", "sleep=300")),
+    ],
+)
+def test_a_signal_ends_the_launcher_and_all_ranks(home, number, words):
+    command = [sys.executable, "-P", "-m", "workbench", "launch", *words]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, cwd=home, env=environment(home), start_new_session=True, **streams) as job:
+        lines = [job.stdout.readline() for _ in range(4)]
+        assert all("probe" in line for line in lines), job.stderr.read()
+        job.send_signal(number)
+        _, narration = job.communicate(timeout=120)
+    deadline = time.monotonic() + 90
+    while (living := processes_in(home)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not living
+    if number == signal.SIGKILL:
+        said = subprocess.run(
+            [sys.executable, "-P", "-m", "workbench", "inspect", "outputs", "--json"],
+            cwd=home, env=environment(home), capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        verdict = json.loads(said.stdout)["verdict"]
+        assert (verdict["class"], verdict["status"]) == ("launcher_lost", "error")
+        assert "launcher lost" in verdict["sentence"]
+        assert manifest(home)["launcher"]["ended_processes"] == 4
+    else:
+        assert job.returncode == 130
+        assert "interrupted" in narration
+        assert manifest(home)["status"] == "interrupted"
+
+
+def processes_in(home: Path) -> list[int]:
+    """Return the processes that run in a folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            found += [int(entry.name)] if (entry / "cwd").readlink() == home else []
+        except OSError:
+            continue
+    return found
+
+
+def test_an_earlier_run_is_set_aside_and_files_of_the_user_stay(home):
+    launch(home, "--", "bash", "-c", "mkdir -p outputs/logs outputs/steps; echo 1 > outputs/logs/mine.txt; exit 3")
+    (home / "outputs/steps/rank_0.jsonl").write_text("")
+    assert launch(home, "--", "bash", "-c", "true").returncode == 0
+    [earlier] = (home / "outputs/previous").iterdir()
+    assert json.loads((earlier / "run.json").read_text())["exit_code"] == 3
+    assert (earlier / "steps/rank_0.jsonl").exists()
+    assert (home / "outputs/logs/mine.txt").read_text() == "1\n"
+    assert manifest(home)["status"] == "completed"

@@ -1,0 +1,97 @@
+"""Run a command that starts its ranks itself, or none: pass on its output and our signals, and return how it ended."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import IO, BinaryIO
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENCE_S = 40.0
+"""Launchers give their ranks 30 s after a signal."""
+DRAIN_S = 2.0
+"""Daemons that the command leaves behind may hold its output open."""
+
+
+def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
+    """Run a command to its end, with a copy of its output in `logs`.
+
+    Returns its exit status (minus the signal that killed it), and whether this process was asked to end.
+    """
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context((logs / name).open("wb")) for name in ("stdout.log", "stderr.log")]
+        # A terminal sends Ctrl-C to its whole foreground group; elsewhere the command gets a group that we can signal.
+        group = None if in_foreground() else 0
+        process = subprocess.Popen(words, process_group=group, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        stack.enter_context(process)
+        assert process.stdout
+        assert process.stderr
+        sinks = (sys.stdout.buffer, sys.stderr.buffer)
+        copies = [
+            threading.Thread(target=copy, args=(source, sink, file), daemon=True)
+            for source, sink, file in zip((process.stdout, process.stderr), sinks, files, strict=True)
+        ]
+        for thread in copies:
+            thread.start()
+        with passing_on(process, own_group=group == 0) as received:
+            status = wait(process, received)
+        for thread in copies:
+            thread.join(DRAIN_S)
+        return status, bool(received)
+
+
+def in_foreground() -> bool:
+    """Return whether this process reads from a terminal, which then sends it Ctrl-C and the command too."""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def copy(source: "IO[bytes]", sink: BinaryIO, file: BinaryIO) -> None:
+    """Copy what a pipe brings to our own output and to a file, at once; a reader that has left ends only its copy."""
+    sinks = [sink, file]
+    while chunk := os.read(source.fileno(), 1 << 16):
+        for each in list(sinks):
+            try:
+                each.write(chunk)
+                each.flush()
+            except (OSError, ValueError):
+                sinks.remove(each)
+
+
+@contextlib.contextmanager
+def passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterator[list[float]]:
+    """Pass signals on to the command while it runs; yields the times at which they came (monotonic seconds)."""
+    received: list[float] = []
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        received.append(time.monotonic())
+        with contextlib.suppress(ProcessLookupError):
+            if own_group:
+                os.killpg(process.pid, number)
+            elif number != signal.SIGINT:
+                process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def wait(process: "subprocess.Popen[bytes]", received: list[float]) -> int:
+    """Return the exit status; a command that does not heed a signal is killed, and at once after the third one."""
+    while True:
+        try:
+            return process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            if received and (len(received) > 2 or time.monotonic() - received[0] > PATIENCE_S):
+                process.kill()

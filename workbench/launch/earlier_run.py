@@ -1,0 +1,44 @@
+"""Set aside what an earlier foreign job has left in the folder: its dumps must not pass for those of this job."""
+
+import shutil
+import time
+from pathlib import Path
+
+from analyzers.steps.live import is_running
+from workbench.launch.run_manifest import Manifest, read_manifest
+
+OURS = ("dumps", "steps", "profile_traces", "memory_snapshot", "run.json")
+"""What launcher and recorders write. The folder may be the user's own, and hold their checkpoints and logs."""
+OUR_LOGS = ("workbench_*", "stdout.log", "stderr.log")
+SCHEMA = "workbench.run/1"
+
+
+def set_aside_earlier_run(folder: Path) -> None:
+    """Move the files of a run that has ended to `previous/<its start>/`.
+
+    A run in progress is that of another node, whose launcher was faster.
+    """
+    manifest = read_manifest(folder / "run.json")
+    if manifest.get("schema") != SCHEMA or is_running_elsewhere(manifest):
+        return
+    target = folder / "previous" / start_stamp(manifest)
+    found = [folder / name for name in OURS]
+    found += [path for pattern in OUR_LOGS for path in (folder / "logs").glob(pattern)]
+    for path in found:
+        if path.exists():
+            place = target / path.relative_to(folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, place)
+
+
+def is_running_elsewhere(manifest: Manifest) -> bool:
+    """Return whether another launcher, one that runs now, wrote the manifest."""
+    launcher = manifest.get("launcher")
+    return manifest.get("status") == "running" and isinstance(launcher, dict) and is_running(launcher) is not False
+
+
+def start_stamp(manifest: Manifest) -> str:
+    """Return the start of a run as a UTC stamp that is a good file name."""
+    started = manifest.get("started_ns")
+    seconds = started / 1e9 if isinstance(started, int) else time.time()
+    return time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1e6):06d}Z"

@@ -1,0 +1,55 @@
+"""The process that outlives the launcher: if the launcher is killed, it ends the job's processes and records that.
+
+    python -P -m workbench.launch.guard FOLDER JOB < pipe
+
+The launcher holds the other end of the pipe, and writes to it when it ends as it should.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from workbench.launch.processes import MARK, end_processes
+from workbench.launch.run_manifest import record_lost_launcher
+from workbench.python_path import command, environment
+
+DONE = b"done"
+
+
+@contextlib.contextmanager
+def guarded_job(folder: Path, job: str) -> Iterator[None]:
+    """Start a guard for the job that this process launches inside; Linux only."""
+    if not Path("/proc/self/environ").exists():
+        yield
+        return
+    guard = subprocess.Popen(
+        command("workbench.launch.guard", str(folder.resolve()), job, str(os.getpid())),
+        env={name: value for name, value in environment().items() if name != MARK},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # a Ctrl-C, or a signal to our group, must not end it
+    )
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            guard.communicate(DONE, timeout=5)
+
+
+def main() -> None:
+    """Wait for the end of the launcher, and clean up after it if it was killed."""
+    folder, job, launcher = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    if sys.stdin.buffer.read() == DONE:
+        return
+    began = time.time()
+    ended = end_processes(job)
+    record_lost_launcher(folder, launcher, ended, began)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""What kind of command follows `--`: a program that becomes ranks, or a launcher that starts its own?"""
+
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from analyzers.errors import InputError
+from workbench.errors import UsageProblem
+
+PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?(?:\.exe)?")
+LAUNCHERS = frozenset(
+    (
+        *("torchrun", "accelerate", "accelerate-launch", "deepspeed", "composer", "colossalai", "fabric", "lightning"),
+        *("horovodrun", "torchx", "ray", "mpirun", "mpiexec", "orterun", "srun", "sbatch", "tune", "axolotl", "xtuner"),
+    )
+)
+"""Programs that start ranks themselves."""
+WRAPPERS = frozenset(
+    (
+        *("env", "nohup", "time", "nice", "numactl", "taskset", "stdbuf", "timeout", "uv", "conda", "poetry", "pixi"),
+        "hatch",
+    )
+)
+"""Programs that run the command in their arguments."""
+LAUNCHER_MODULES = (
+    *("torch.distributed.run", "torch.distributed.launch", "accelerate.commands", "deepspeed.launcher"),
+    *("composer.cli", "lightning.fabric.cli", "horovod.runner", "torchx"),
+)
+OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+NEEDS_RANK = re.compile(r"\binit_process_group\b|\binit_device_mesh\b|environ.{0,6}[\"'](?:LOCAL_)?RANK[\"']")
+STARTS_RANKS = re.compile(
+    r"\bmp\.spawn\b|\bmultiprocessing\b|\bstart_processes\b|\belastic_launch\b|\b(?:notebook|debug)_launcher\b"
+    r"|\bimport (?:pytorch_)?lightning\b|\bfrom (?:pytorch_)?lightning\b"
+)
+"""What scripts call that start their ranks themselves."""
+SCRIPT_BYTES = 1 << 20
+
+
+class Form(StrEnum):
+    """How a command becomes the ranks of a job."""
+
+    PYTHON = "python"
+    """A Python program: each rank runs it."""
+    LAUNCHER = "launcher"
+    """A launcher that starts the ranks itself."""
+    OTHER = "other"
+    """Any other program, such as a shell script, which may start anything."""
+
+
+@dataclass(frozen=True)
+class JobCommand:
+    """A command that can be started: its words, its form, and the file of a Python program where it is known."""
+
+    words: tuple[str, ...]
+    form: Form
+    source: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the program, without its folder."""
+        return Path(self.words[0]).name
+
+    @property
+    def needs_ranks(self) -> bool:
+        """Whether the program expects a launcher: it calls `init_process_group`, and starts no ranks by itself."""
+        text = source_text(self.source)
+        return bool(NEEDS_RANK.search(text)) and not STARTS_RANKS.search(text)
+
+
+def job_command(words: Sequence[str]) -> JobCommand:
+    """Return the command in a form that can be started; a script `train.py` is run by this Python.
+
+    Raises:
+        UsageProblem: There is no command.
+        InputError: There is no such program or script.
+    """
+    if not words:
+        raise UsageProblem("launch: no command after --", "write it behind: workbench launch -- python train.py")
+    if words[0].endswith(".py"):
+        words = (sys.executable, *words)
+    if shutil.which(words[0]) is None:
+        raise InputError(f"{words[0]}: command not found", "check the spelling, and whether it is on PATH")
+    if PYTHON.fullmatch(Path(words[0]).name):
+        return python_command(tuple(words))
+    names = [Path(word).name for word in words]
+    named = names if names[0] in WRAPPERS else names[:1]
+    return JobCommand(tuple(words), Form.LAUNCHER if LAUNCHERS.intersection(named) else Form.OTHER)
+
+
+def python_command(words: tuple[str, ...]) -> JobCommand:
+    """Return a command of the Python interpreter: its program is a script, a module (`-m`) or code (`-c`).
+
+    Raises:
+        InputError: There is no such script.
+    """
+    option, program = program_of(words)
+    if option == "-m":
+        is_launcher = program.startswith(LAUNCHER_MODULES)
+        return JobCommand(words, Form.LAUNCHER if is_launcher else Form.PYTHON, module_file(program))
+    if option == "-c" or program in ("", "-"):
+        return JobCommand(words, Form.OTHER if program in ("", "-") else Form.PYTHON)
+    if not Path(program).exists():
+        raise InputError(f"{program}: no such script", f"check the path; this folder is {Path.cwd()}")
+    if Path(program).name in LAUNCHERS:
+        return JobCommand(words, Form.LAUNCHER)
+    return JobCommand(words, Form.PYTHON, Path(program))
+
+
+def program_of(words: Sequence[str]) -> tuple[str, str]:
+    """Return what an interpreter runs, as ("-m", module), ("-c", code), ("", script); two empty texts: nothing.
+
+    >>> program_of(["python", "-X", "dev", "-um", "package.train", "--lr", "1"])
+    ('-m', 'package.train')
+    """
+    position = 1
+    while position < len(words):
+        word = words[position]
+        if not word.startswith("-") or word == "-":
+            return "", word
+        if not word.startswith("--") and word[-1] in "mc":
+            return f"-{word[-1]}", words[position + 1] if position + 1 < len(words) else ""
+        position += 2 if word in OPTIONS_WITH_VALUE else 1
+    return "", ""
+
+
+def module_file(module: str) -> Path | None:
+    """Return the file of a module in the working folder; None where it is elsewhere."""
+    home = Path(*module.split("."))
+    return next((path for path in (home.with_suffix(".py"), home / "__main__.py") if path.is_file()), None)
+
+
+def source_text(path: Path | None) -> str:
+    """Return the beginning of a program's text; empty where there is none."""
+    try:
+        return path.read_bytes()[:SCRIPT_BYTES].decode(errors="replace") if path and path.is_file() else ""
+    except OSError:
+        return ""

@@ -1,0 +1,53 @@
+"""Find and end the processes of a job, wherever they have been moved: by a mark in the environment they inherit."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+MARK = "WORKBENCH_JOB"
+"""The environment variable that names the job of a process."""
+COLLECTOR = b"workbench.recorders.hang.collector"
+"""Collectors end by themselves once they have asked the ranks that are being ended."""
+GRACE_S = 30.0
+POLL_S = 0.2
+
+
+def processes_of(job: str) -> Iterator[int]:
+    """Yield the process IDs of a job on this machine but for this process and the collectors; Linux only."""
+    mark = f"{MARK}={job}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        pid = int(entry.name)
+        if pid != os.getpid() and mark in read(entry / "environ").split(b"\0"):
+            words = read(entry / "cmdline")
+            if words and COLLECTOR not in words:  # a zombie has no command line
+                yield pid
+
+
+def end_processes(job: str, grace_s: float = GRACE_S) -> int:
+    """End the processes of a job: by SIGTERM, and after `grace_s` seconds by SIGKILL. Returns how many there were."""
+    first = set(processes_of(job))
+    send(first, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    while (left := set(processes_of(job))) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    send(left, signal.SIGKILL)
+    return len(first)
+
+
+def send(pids: set[int], number: signal.Signals) -> None:
+    """Send a signal to processes, some of which may have ended."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def read(path: Path) -> bytes:
+    """Return a file of /proc; empty where the process is gone or another user's."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

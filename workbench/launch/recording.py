@@ -1,0 +1,72 @@
+"""What do the recorders of a foreign job record? From our options beside `--` to the variables that its ranks read."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer.config import ConfigError, JobConfig, explain, load
+from workbench.errors import UsageProblem
+from workbench.python_path import PACKAGE_ROOT
+
+if TYPE_CHECKING:
+    from workbench.launch.plan import Request
+
+VARIABLE = "WORKBENCH_RECORD"
+"""The environment variable that tells the start-up hook of a rank what to record, as JSON."""
+START_UP = PACKAGE_ROOT / "workbench" / "recorders" / "startup"
+"""The folder whose `sitecustomize` attaches the recorders."""
+USED_KEYS = (
+    *("job.dump_folder", "comm.train_timeout_seconds", "comm.trace_buf_size", "profiling.enable_profiling"),
+    *("profiling.save_traces_folder", "profiling.profile_freq", "profiling.profiler_active"),
+    "profiling.profiler_warmup",
+)
+"""The keys of our trainer's configuration that have an effect on a foreign job."""
+
+
+def recording_config(request: "Request") -> JobConfig:
+    """Return the configuration that the options beside `--` give.
+
+    Raises:
+        UsageProblem: An option belongs to our trainer and has no effect on a command.
+    """
+    given = {"--config": request.config, "--module": request.module, "--incident": request.incident}
+    if without_effect := [name for name, value in given.items() if value]:
+        raise no_effect(without_effect[0], "options of the command follow it: workbench launch -- python train.py ...")
+    try:
+        reports, config = explain(None, request.overrides), load(None, request.overrides)
+    except ConfigError as error:
+        raise UsageProblem(error.message, error.hint) from error
+    for report in reports:
+        if report.key not in USED_KEYS:
+            raise no_effect(f"--{report.source or report.key}", f"these have: {', '.join(USED_KEYS)}")
+    return config
+
+
+def no_effect(option: str, hint: str) -> UsageProblem:
+    return UsageProblem(f"{option} has no effect on a command after --", hint)
+
+
+def recording(request: "Request", config: JobConfig) -> dict[str, object]:
+    """Return what the ranks of a foreign job record, as their start-up hook reads it."""
+    profiling = config.profiling
+    timeout_key = any("train_timeout" in word for word in request.overrides)
+    timeout_s = request.timeout_s or (config.comm.train_timeout_seconds if timeout_key else None)
+    return {
+        "folder": str(Path(config.job.dump_folder).resolve()),
+        "timeout_s": timeout_s,
+        "profile_step": request.profile_step,
+        "profile_freq": profiling.profile_freq if profiling.enable_profiling else None,
+        "profiler_active": profiling.profiler_active,
+        "profiler_warmup": profiling.profiler_warmup,
+        "traces": profiling.save_traces_folder,
+    }
+
+
+def recorder_settings(recorded: dict[str, object]) -> dict[str, str]:
+    """Return the variables that attach the recorders to every Python process of a job."""
+    given = os.environ.get("PYTHONPATH")
+    entries = [str(START_UP), *([given] if given else [])]
+    hook = {"PYTHONPATH": os.pathsep.join(entries), VARIABLE: json.dumps(recorded | {"root": str(PACKAGE_ROOT)})}
+    # Otherwise Kineto prints two lines for each profile.
+    return hook | ({} if "KINETO_LOG_LEVEL" in os.environ else {"KINETO_LOG_LEVEL": "6"})

@@ -1,0 +1,31 @@
+"""Recorders that were attached automatically give way to those that the script starts itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+_on_steps: list[Callable[[Any], None]] = []
+_on_flight: list[Callable[[], None]] = []
+
+
+def register(on_steps: Callable[[Any], None], on_flight: Callable[[], None]) -> None:
+    """Remember what to do once the script starts a step recorder, which is passed on, or a flight recorder."""
+    _on_steps.append(on_steps)
+    _on_flight.append(on_flight)
+
+
+def give_way_to_steps(recorder: object) -> None:
+    """Stop the automatic step recorder, if there is one: the script has started one of its own."""
+    while _on_steps:
+        _on_steps.pop()(recorder)
+
+
+def give_way_to_flight() -> None:
+    """Stop the automatic flight recorder, if there is one: the script starts one of its own."""
+    while _on_flight:
+        _on_flight.pop()()
+
+
+def forget() -> None:
+    """Forget the automatic recorders, which do not live in a forked child."""
+    _on_steps.clear()
+    _on_flight.clear()

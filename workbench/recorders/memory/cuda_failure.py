@@ -1,0 +1,40 @@
+"""Keep PyTorch's history of allocations on CUDA, and write it when memory runs out; the script's model is unknown."""
+
+import pickle
+from pathlib import Path
+
+import torch
+
+from workbench.recorders.files import RankInfo, write_bytes
+from workbench.recorders.hang.rank_exit import is_out_of_memory
+from workbench.recorders.memory.limits import resident_bytes
+
+MAX_ENTRIES = 100_000
+
+
+def record_history() -> None:
+    """Have PyTorch record allocations with their Python stacks; stacks of C++ would cost several times as much."""
+    torch.cuda.memory._record_memory_history(max_entries=MAX_ENTRIES, stacks="python")  # noqa: SLF001
+
+
+def save(folder: Path, error: BaseException, *, finished_step: int) -> None:
+    """Write a snapshot if the error says that the memory of the device ran out."""
+    if not is_out_of_memory(error) or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return
+    snapshot = torch.cuda.memory._snapshot()  # noqa: SLF001
+    free, total = torch.cuda.mem_get_info()
+    rank = RankInfo.here().rank
+    snapshot["workbench"] = {
+        "schema": "workbench.snapshot/1",
+        "rank": rank,
+        "step": finished_step,
+        "device": "cuda",
+        "limit_bytes": total,
+        "process_bytes": resident_bytes(),
+        "exact": False,
+        "made_up_segments": False,
+        "lost_notes": 0,
+        "device_used_bytes": total - free,
+    }
+    path = folder / f"iteration_{finished_step}_exit" / f"rank{rank}_memory_snapshot.pickle"
+    write_bytes(path, pickle.dumps(snapshot, protocol=4))

@@ -1,0 +1,84 @@
+"""What happens when a watched module of torch is imported: the functions that a training script calls are wrapped.
+
+`init_process_group` attaches the recorders of hangs, the first step of an optimizer those of steps.
+"""
+
+import datetime as dt
+import functools
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from workbench.recorders.startup.settings import settings
+
+if TYPE_CHECKING:
+    from workbench.recorders.startup.recording import Recording
+
+TIMEOUT_POSITION = 2
+"""Of the timeout among the arguments of `init_process_group`."""
+
+
+@functools.cache
+def recording() -> "Recording":
+    """Return the recording of this process; a forked child has one of its own."""
+    # Not before it is needed: this module is imported in the middle of torch's own import.
+    from workbench.recorders.startup.recording import Recording
+
+    made = Recording(settings())
+    os.register_at_fork(after_in_child=made.abandon)
+    os.register_at_fork(after_in_child=recording.cache_clear)
+    return made
+
+
+def safely(act: Callable[[], object]) -> None:
+    """Do something for the recorders; what goes wrong must not end the script."""
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001
+        print(f"workbench: not recorded: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def patch_distributed(module: ModuleType) -> None:
+    """Attach the recorders after `init_process_group`; note an error that ends the script before it."""
+    original = module.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        timeout_s = settings().timeout_s
+        if timeout_s and len(args) <= TIMEOUT_POSITION and kwargs.get("timeout") is None:
+            kwargs["timeout"] = dt.timedelta(seconds=timeout_s)
+        result = original(*args, **kwargs)
+        safely(lambda: recording().attach())
+        return result
+
+    module.init_process_group = init_process_group  # type: ignore[attr-defined]
+    note_errors()
+
+
+def note_errors() -> None:
+    """Record an error that ends this process while it has no recorder of hangs."""
+    previous = sys.excepthook
+
+    def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        previous(kind, error, trace)
+        safely(lambda: recording().failed(error.with_traceback(trace)))
+
+    sys.excepthook = note
+
+
+def patch_optimizer(module: ModuleType) -> None:
+    """Time the steps of all optimizers."""
+    module.register_optimizer_step_pre_hook(before_step)
+    module.register_optimizer_step_post_hook(after_step)
+
+
+def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
+    """Note that an optimizer begins its step."""
+    safely(lambda: recording().before_step(optimizer))
+
+
+def after_step(optimizer: object, _args: object, _kwargs: object) -> None:
+    """Note that an optimizer has ended its step."""
+    safely(lambda: recording().after_step(optimizer))

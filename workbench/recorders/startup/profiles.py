@@ -1,0 +1,86 @@
+"""Profile steps of a script that does not know of the profiler: a given step, every so many, or at a signal."""
+
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.profiler import ProfilerAction
+
+from workbench.recorders.files import read_json, write_json
+from workbench.recorders.timing.profiler_traces import TracePlan, TraceRecorder
+
+SIGNAL = signal.SIGUSR1
+LEAD_STEPS = 3
+"""Ranks get the signal within this number of steps of each other."""
+REQUEST = ".profile_step.json"
+REQUEST_AGE_S = 30.0
+
+
+@dataclass(frozen=True)
+class OneStep(TracePlan):
+    """One step is traced, after one step of warm-up."""
+
+    step: int = 1
+
+    def action(self, step: int) -> ProfilerAction:
+        """Return what the profiler does in a step."""
+        if step == self.step:
+            return ProfilerAction.RECORD_AND_SAVE
+        return ProfilerAction.WARMUP if step == self.step - 1 else ProfilerAction.NONE
+
+
+class Profiles:
+    """Runs the profiler in the steps that are wanted, and in no other: at rest it costs nothing."""
+
+    def __init__(self, folder: Path, device: str, first: int | None = None, regular: TracePlan | None = None) -> None:
+        self._folder, self._device, self._wanted = folder, device, first
+        self._regular = regular
+        self._recorder = TraceRecorder(plan=regular, device=device) if regular else None
+        self._step = 0
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        # A framework's own handler, such as that of a Slurm requeue, stays.
+        if on_main_thread and signal.getsignal(SIGNAL) == signal.SIG_DFL:
+            signal.signal(SIGNAL, lambda *_: self.request())
+
+    def request(self) -> None:
+        """Have a step profiled soon: the same one on all ranks, as the first rank that is asked chooses it."""
+        if self._recorder is None:
+            self._wanted = agreed_step(self._folder, self._step + LEAD_STEPS)
+
+    def begin(self, step: int) -> bool:
+        """Start a step; returns whether it is traced."""
+        self._step = step
+        if self._recorder is None and self._wanted in (step, step + 1):
+            plan = OneStep(self._folder, 2, 1, 1, step=self._wanted)
+            self._recorder = TraceRecorder(plan=plan, device=self._device)
+        if self._recorder is None:
+            return False
+        self._recorder.begin(step)
+        return self._recorder.plan.is_traced(step)
+
+    def end(self) -> None:
+        """End a step, and write a trace that is complete now."""
+        if self._recorder is None:
+            return
+        self._recorder.end()
+        if self._regular is None and self._step == self._wanted:
+            self.close()
+
+    def close(self) -> None:
+        """Stop the profiler; an incomplete trace is dropped."""
+        if self._recorder:
+            self._recorder.close()
+        self._recorder, self._wanted = None, None
+
+
+def agreed_step(folder: Path, step: int) -> int:
+    """Return the step that a rank of this run has chosen of late, or else choose `step` for all."""
+    path = folder / REQUEST
+    chosen = read_json(path)
+    if chosen and time.time() - chosen["time_s"] < REQUEST_AGE_S and chosen["step"] > step - LEAD_STEPS:
+        return int(chosen["step"])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"step": step, "time_s": time.time()})
+    return step

@@ -1,0 +1,210 @@
+"""The recorders inside a script that does not know of them: hangs, steps, memory on CUDA, and profiles on demand."""
+
+import atexit
+import fcntl
+import functools
+import multiprocessing
+import os
+import weakref
+from collections.abc import Callable
+from multiprocessing.util import Finalize
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import dataloader
+
+from workbench.recorders import automatic
+from workbench.recorders.attach import Attached, attach
+from workbench.recorders.files import RankInfo, group_position, write_json
+from workbench.recorders.hang.rank_exit import exit_report
+from workbench.recorders.memory import cuda_failure
+from workbench.recorders.startup.profiles import Profiles
+from workbench.recorders.startup.settings import Settings
+from workbench.recorders.timing.profiler_traces import TracePlan
+from workbench.recorders.timing.step_log import StepRecorder
+
+OTHERS_STEPS = 100
+"""An optimizer that has not stepped while another did so often is no longer in use."""
+
+
+class Recording:
+    """What is recorded of this process. A step ends when the optimizer that stepped first has stepped again."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._steps: StepRecorder | None = None
+        self._profiles: Profiles | None = None
+        self._attached: Attached | None = None
+        self._step: Any = None
+        self._number = 0
+        self._spans: list[Any] = []
+        self._step_is_over = False
+        self._optimizer: Callable[[], object] = lambda: None
+        self._others_steps = 0
+        self._idle = False
+        self._failed = False
+
+    def attach(self) -> None:
+        """Attach the recorders of hangs after the process group was made, and begin to time steps."""
+        if Attached.now is not None:
+            return
+        steps = self._steps or self._start_steps()
+        self._attached = attach(self._settings.folder, self._settings.timeout_s, steps, self._save_memory)
+        automatic.register(self.leave_steps_to, self.leave_hangs)
+
+    def before_step(self, optimizer: object) -> None:
+        """Begin the phase of an optimizer; the first one in a process without a group begins the recording."""
+        if self._steps is None and not self._idle:
+            self._start_alone()
+        self._enter("optim")
+        if self._optimizer() is None or self._others_steps > OTHERS_STEPS:
+            self._optimizer = weakref.ref(optimizer)
+
+    def after_step(self, optimizer: object) -> None:
+        """End the phase of an optimizer, and with that of the first one a step."""
+        self._leave()
+        is_first = optimizer is self._optimizer()
+        self._others_steps = 0 if is_first else self._others_steps + 1
+        self._step_is_over = self._step_is_over or is_first
+        # An optimizer that steps within the backward pass ends the step together with that.
+        if self._step_is_over and not self._spans:
+            self._end_step()
+            self._begin_step()
+
+    def leave_steps_to(self, recorder: StepRecorder) -> None:
+        """Stop timing steps: the script has a recorder of its own, whose steps the recorder of hangs takes over."""
+        self._idle = True
+        if self._steps:
+            self._steps.stop()
+            self._steps = None
+        if self._attached:
+            self._attached.follow(recorder)
+
+    def leave_hangs(self) -> None:
+        """Stop the recorder of hangs: the script starts one of its own."""
+        if self._attached:
+            self._attached.close()
+            Attached.now = self._attached = None
+
+    def abandon(self) -> None:
+        """Let go of everything in a forked child: it belongs to the parent, whose threads do not live here."""
+        self._idle, self._steps, self._attached = True, None, None
+        Attached.now = None
+        automatic.forget()
+
+    def failed(self, error: BaseException) -> None:
+        """Record an error that ends the process, as far as the recorder of hangs does not."""
+        self._failed = True
+        if self._attached is None and Attached.now is None and (self._steps or "RANK" in os.environ):
+            self._save_memory(error)
+            rank = RankInfo.here().rank
+            report = exit_report(error, rank=rank, step=self._number, phase="")
+            write_json(self._settings.folder / "dumps" / f"exit_{rank}.json", report)
+
+    def close(self) -> None:
+        """Mark a clean end, and write what still waits for the device."""
+        if self._profiles:
+            self._profiles.close()
+        steps, self._steps, self._idle = self._steps, None, True
+        if steps and (self._failed or self._attached):
+            steps.stop()  # the recorder of hangs marks the end
+        elif steps:
+            steps.close()
+
+    def _start_alone(self) -> None:
+        """Begin to time steps in a process without a process group: of several only the first is recorded."""
+        if "RANK" not in os.environ and group_position() is None and not self._is_only_one():
+            self._idle = True
+            return
+        self._start_steps()
+        automatic.register(self.leave_steps_to, self.leave_hangs)
+
+    def _is_only_one(self) -> bool:
+        path = self._settings.folder / "steps" / ".only_process"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = path.open("w")  # it holds until the process ends
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def _start_steps(self) -> StepRecorder:
+        asked = self._settings
+        device = "cuda" if uses_cuda() else "cpu"
+        self._steps = StepRecorder(asked.folder, device=device, reset_peaks=False)
+        traces = asked.folder / asked.traces
+        schedule = (asked.profiler_warmup, asked.profiler_active)
+        regular = TracePlan(traces, asked.profile_freq, *schedule) if asked.profile_freq else None
+        self._profiles = Profiles(traces, device, asked.profile_step, regular)
+        if device == "cuda":
+            cuda_failure.record_history()
+        self._time_phases()
+        if multiprocessing.parent_process() is None:
+            atexit.register(self.close)
+        else:
+            Finalize(None, self.close, exitpriority=50)
+        self._begin_step()
+        return self._steps
+
+    def _time_phases(self) -> None:
+        """Time what the steps of most scripts have: waiting for data, and the backward pass."""
+        iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001
+        iterator.__next__ = self._timed("data_wait", iterator.__next__)  # type: ignore[method-assign]
+        torch.autograd.backward = self._timed("bwd", torch.autograd.backward)
+
+    def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._enter(name)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._leave()
+
+        return timed
+
+    def _enter(self, name: str) -> None:
+        if self._steps and self._step:
+            span = self._steps.phase(name)
+            span.__enter__()
+            self._spans.append(span)
+
+    def _leave(self) -> None:
+        if self._steps and self._spans:
+            self._spans.pop().__exit__(None, None, None)
+
+    def _begin_step(self) -> None:
+        if self._steps is None or self._profiles is None:
+            return
+        self._number += 1
+        self._step_is_over = False
+        self._step = self._steps.step(self._number)
+        line = self._step.__enter__()
+        if self._number == 1:
+            line.tag("first")
+        if self._profiles.begin(self._number):
+            line.tag("profile")
+        self._line = line
+
+    def _end_step(self) -> None:
+        if self._steps is None or self._profiles is None:
+            return
+        with self._steps.phase("profiler"):
+            self._profiles.end()
+        if self._attached:
+            self._attached.flight.refresh()
+            self._line.seqs = self._attached.flight.sequences()
+        step, self._step = self._step, None
+        step.__exit__(None, None, None)
+
+    def _save_memory(self, error: BaseException) -> None:
+        cuda_failure.save(self._settings.folder / "memory_snapshot", error, finished_step=max(0, self._number - 1))
+
+
+def uses_cuda() -> bool:
+    """Return whether this process uses CUDA: it has a context, or its process group communicates between devices."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return True
+    return dist.is_initialized() and "nccl" in dist.get_backend()

@@ -1,0 +1,35 @@
+"""What should be recorded of a script that does not know of the recorders?"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "WORKBENCH_RECORD"
+"""The environment variable that holds the settings as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What `workbench launch` was asked to record; steps count from 1."""
+
+    folder: Path
+    timeout_s: float | None = None
+    profile_step: int | None = None
+    profile_freq: int | None = None
+    profiler_active: int = 1
+    profiler_warmup: int = 3
+    traces: str = "profile_traces"
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> "Settings":
+        """Return the settings in a JSON object; keys of another version are passed by."""
+        known = {name: value for name, value in content.items() if name in cls.__dataclass_fields__}
+        return cls(**known | {"folder": Path(content["folder"])})
+
+
+def settings() -> Settings:
+    """Return what the launcher asked for."""
+    return Settings.of(json.loads(os.environ[VARIABLE]))
