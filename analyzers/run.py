@@ -52,6 +52,8 @@ class Kind(StrEnum):
     MANIFEST = "run"
     ERROR = "error"
     LOG = "log"
+    TEXT = "text_log"
+    """What a job, its launcher or its scheduler printed, without lines of steps that a reader knows."""
     TENSORBOARD = "tensorboard"
     METRICS = "metrics"
 
@@ -178,6 +180,26 @@ def identify(path: Path, *, alone: bool = False) -> Artefact | None:
     return Artefact(path, kind, rank_of(path), step, is_exit, size)
 
 
+TEXT_NAME = re.compile(r".*\.(?:log|out|err)(?:\.\d{1,3})?(?:\.gz)?|slurm-\d+\S*|(?:stdout|stderr|nohup|dmesg)\S{0,40}")
+TEXT_SIGNS = re.compile(
+    rb"Traceback \(most recent call last\)|ProcessGroupNCCL|NCCL (?:WARN|INFO)|ChildFailedError|slurmstepd: error"
+    rb"|NVRM: |torch/distributed/elastic|\[rank\d+\]: |Fatal Python error"
+)
+"""What stands in a log of PyTorch whatever its file is called."""
+
+
+def text_kind(path: Path, head: bytes) -> Kind | None:
+    """Return whether a file is a log of text: by its name, or by what PyTorch and its launchers print."""
+    # A JSON file of another kind and a damaged pickle may have any name.
+    if head.startswith((b"\x80", b'{"', b"PK")) or head.count(b"\0") * 2 > len(head) or not head:
+        return None
+    is_named = TEXT_NAME.fullmatch(path.name)
+    return Kind.TEXT if is_named or (path.suffix in TEXT_SUFFIXES and TEXT_SIGNS.search(head)) else None
+
+
+TEXT_SUFFIXES = ("", ".txt", ".gz")
+
+
 def rank_of(path: Path) -> int | None:
     """Return the rank in a file's name, else in its folder's."""
     if match := re.search(r"^(\d{6})_step_", path.name):
@@ -201,7 +223,7 @@ def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
     if kind := kind_by_name(path):
         return kind
     head = head_of(path)
-    return kind_by_content(head) or step_log_kind(path, head, alone=alone)
+    return kind_by_content(head) or step_log_kind(path, head, alone=alone) or text_kind(path, head)
 
 
 def step_log_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:

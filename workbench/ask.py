@@ -12,6 +12,7 @@ from analyzers.store import Options
 if TYPE_CHECKING:
     from analyzers.hangs import HangData
     from analyzers.incident import IncidentData
+    from analyzers.logs import LogsData
     from analyzers.memory import MemoryData
     from analyzers.steps import StepsData
     from analyzers.traces import TraceData
@@ -21,8 +22,11 @@ ROOMS = {
     "hang": (Kind.FLIGHT, Kind.STACKS),
     "trace": (Kind.TRACE,),
     "steps": TIMED,
+    "logs": (Kind.LOG, Kind.TEXT, Kind.ERROR),
 }
 """The kinds of file that each room reads."""
+PRINTED = (Kind.LOG, Kind.TEXT, Kind.ERROR, Kind.EXIT)
+"""The kinds that say how a job ended: beside any other they call for the joined answer."""
 JOINED = "incident"
 """The room that joins the answers of the others."""
 
@@ -38,6 +42,8 @@ def find_run(paths: Sequence[Path]) -> Run:
 def room_for(run: Run) -> str:
     """Return the room that answers: that of the only kind of file there is, else the one that joins all."""
     present = {artefact.kind for artefact in run.artefacts}
+    if present.intersection(PRINTED) and present - {Kind.TEXT}:
+        return JOINED
     kinds = present.intersection((*ANALYSED, Kind.MANIFEST)) or present
     rooms = [room for room, read in ROOMS.items() if kinds.intersection(read)]
     return rooms[0] if len(rooms) == 1 and Kind.MANIFEST not in kinds else JOINED
@@ -78,6 +84,13 @@ def steps_report(run: Run, options: Options) -> "Report[StepsData]":
     return steps.analyze(required_files(run, *ROOMS["steps"]), options)
 
 
+def logs_report(run: Run, options: Options) -> "Report[LogsData]":
+    from analyzers import logs
+
+    required_files(run, *ROOMS["logs"])
+    return logs.analyze(run, options)
+
+
 def incident_report(run: Run, options: Options) -> "Report[IncidentData]":
     from analyzers import incident
 
@@ -91,6 +104,7 @@ ANALYZERS: dict[str, Callable[[Run, Options], Report[object]]] = {
     "hang": hang_report,
     "trace": trace_report,
     "steps": steps_report,
+    "logs": logs_report,
     JOINED: incident_report,
 }
 

@@ -7,17 +7,29 @@ that rank 3 is dead and that the others wait for it, and these report broken con
     rank 3 ran out of memory at step 6  ->  ranks 0-2 wait in all_gather #91 of default_pg for it
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analyzers.hangs import Culprit, HangClass, HangData, Wait
 from analyzers.incident.crash import Crash, is_completed
 from analyzers.incident.model import IncidentClass
 from analyzers.incident.rooms import RoomReport, RoomReports
+from analyzers.logs import LogClass
 from analyzers.report import Finding, Severity, Status
 from analyzers.steps.live import launcher_is_lost
 from analyzers.steps.model import Problem
 
+SURE = 0.8
+DEEPEST = (
+    LogClass.HARDWARE,
+    LogClass.OOM,
+    LogClass.HOST_OOM,
+    LogClass.DATALOADER_WORKER,
+    LogClass.DISK_FULL,
+    LogClass.UNUSED_PARAMETERS,
+    LogClass.STARTUP,
+)
+"""What a log says better than dumps do, which then only show that a rank died."""
 CRASHED = "incident.crashed"
 """The id of the finding about an uncaught exception."""
 LOST = "incident.launcher_lost"
@@ -59,10 +71,12 @@ def chain_of(rooms: RoomReports, crash: Crash | None, manifest: Mapping[str, obj
     questions: Sequence[Callable[[], list[Event]]] = (
         # Memory and a broken loss explain a crash or a hang that followed; a hang explains a rank's broken connection.
         lambda: out_of_memory(rooms),
+        lambda: [] if completed else printed_failure(rooms, DEEPEST),
         lambda: broken_loss(rooms) if completed or (crash and crash.says_not_finite) else [],
         lambda: hung(rooms),
         lambda: lost_launcher(manifest) if failed_by is None or failed_by.is_symptom else [],
         lambda: [crashed(failed_by)] if failed_by and not failed_by.is_symptom else [],
+        lambda: [] if completed else printed_failure(rooms),
         lambda: hung(rooms, undecided=True),
         lambda: [crashed(failed_by)] if failed_by else [],
         lambda: broken_loss(rooms),
@@ -135,6 +149,18 @@ def count_findings(rooms: RoomReports, culprit: Culprit) -> list[str]:
     findings = rooms.steps.findings if rooms.steps else []
     count = f"steps.{Problem.COLLECTIVE_COUNT}"
     return [f.id for f in findings if f.id == count and set(f.ranks) & set(culprit.ranks)]
+
+
+def printed_failure(rooms: RoomReports, kinds: Collection[LogClass] | None = None) -> list[Event]:
+    """Return the failure that the text logs show, if it is of these kinds, and who waits for its ranks."""
+    if rooms.logs is None or rooms.logs.verdict.status not in (Status.ERROR, Status.WARNING):
+        return []
+    verdict, finding = rooms.logs.verdict, rooms.logs.findings[0]
+    if kinds is not None and (verdict.kind not in kinds or finding.confidence < SURE):
+        return []
+    root = Event(verdict.kind, verdict.ranks, finding.step, [finding.id], title=verdict.sentence)
+    culprits = rooms.hang.data.culprits if rooms.hang else []
+    return [root, *(event for c in culprits if set(c.ranks) & set(root.ranks) for event in waiting(rooms, c))]
 
 
 def waiting(rooms: RoomReports, culprit: Culprit) -> list[Event]:

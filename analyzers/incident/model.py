@@ -5,6 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from analyzers.hangs import HangData
+from analyzers.logs import LogsData
 from analyzers.memory import MemoryData
 from analyzers.steps import StepsData
 from analyzers.traces import TraceData
@@ -38,4 +39,5 @@ class IncidentData(msgspec.Struct, frozen=True, kw_only=True):
     hang: HangData | None
     trace: TraceData | None
     steps: StepsData | None
+    logs: LogsData | None
     chain: list[Link]

@@ -4,9 +4,12 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 
+import msgspec
+
 from analyzers import store
 from analyzers.incident.chain import CRASHED, Event, chain_of
 from analyzers.incident.crash import first_crash, is_completed
+from analyzers.incident.log_evidence import with_log_evidence
 from analyzers.incident.model import IncidentClass, IncidentData
 from analyzers.incident.rooms import RoomReport, RoomReports, ask_rooms
 from analyzers.incident.sentences import (
@@ -18,7 +21,8 @@ from analyzers.incident.sentences import (
     outcome_sentence,
     verdict_sentence,
 )
-from analyzers.report import Finding, Input, Report, Status, Verdict, ranked, status_of, tool_version
+from analyzers.logs import LogsData
+from analyzers.report import Finding, Input, Report, Severity, Status, Verdict, ranked, status_of, tool_version
 from analyzers.run import Kind, Run, discover
 
 SCHEMA = "workbench.incident/1"
@@ -46,7 +50,8 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     rooms = ask_rooms(run, options or store.Options())
     crash = first_crash(run)
     chain = chain_of(rooms, crash, run.manifest())
-    findings = [f for report in rooms.reports() for f in report.findings]
+    findings = [f for name, report in rooms.by_name().items() if name != "logs" for f in report.findings]
+    findings += log_findings(rooms, chain)
     findings += [crash_finding(crash)] if crash and chain and chain[0].findings == [CRASHED] else []
     findings += [launcher_finding(e.launcher) for e in chain if e.launcher is not None]
     return Report(
@@ -54,15 +59,32 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
         version=tool_version(),
         inputs=inputs(run, rooms),
         verdict=verdict(rooms, chain, run.manifest(), findings),
-        findings=in_order_of(chain, findings),
+        findings=in_order_of(chain, with_log_evidence(findings, rooms)),
         data=IncidentData(
             memory=rooms.memory.data if rooms.memory else None,
             hang=rooms.hang.data if rooms.hang else None,
             trace=rooms.trace.data if rooms.trace else None,
             steps=rooms.steps.data if rooms.steps else None,
+            logs=rooms.logs.data if rooms.logs else None,
             chain=[link_of(event) for event in chain],
         ),
     )
+
+
+def log_findings(rooms: RoomReports, chain: Sequence[Event]) -> list[Finding]:
+    """Return the findings on text logs; where another room leads the chain, only those about other ranks.
+
+    What the logs say of the ranks of the chain is evidence of its own findings then.
+    """
+    if rooms.logs is None:
+        return []
+    leads = any(name.startswith("logs.") for event in chain for name in event.findings)
+    told = {rank for event in chain for rank in event.ranks}
+    return [
+        f
+        for f in rooms.logs.findings
+        if leads or not chain or (f.severity is not Severity.INFO and not told.issuperset(f.ranks))
+    ]
 
 
 def in_order_of(chain: Sequence[Event], findings: Sequence[Finding]) -> list[Finding]:
@@ -102,7 +124,9 @@ def rooms_behind(rooms: RoomReports, chain: Sequence[Event]) -> list[RoomReport]
 def uneventful(rooms: RoomReports, manifest: Mapping[str, object], missing: list[str]) -> Verdict:
     """Return the verdict on a run with nothing to blame: healthy, unless it failed or did not train."""
     outcome = outcome_of(rooms, manifest)
-    rooms_read = [r for r in (rooms.steps, rooms.memory, rooms.trace, rooms.hang) if r is not None]
+    rooms_read: list[RoomReport] = [r for r in (rooms.steps, rooms.memory, rooms.trace, rooms.hang) if r is not None]
+    if rooms.logs and outcome is Outcome.NOT_RECORDED and (not rooms_read or is_open(rooms.logs)):
+        return of_logs(rooms.logs, missing)
     sentence = outcome_sentence(outcome, manifest, rooms_read[0].verdict.sentence if rooms_read else "")
     if outcome in (Outcome.FAILED, Outcome.INTERRUPTED, Outcome.COMPLETED_WITHOUT_STEP):
         sentence = outcome_sentence(outcome, manifest)
@@ -124,6 +148,16 @@ def uneventful(rooms: RoomReports, manifest: Mapping[str, object], missing: list
     )
 
 
+def is_open(logs: Report[LogsData]) -> bool:
+    """Return whether the logs show a failure whose cause they do not show: a run with one is not healthy."""
+    return any(finding.severity is Severity.ERROR for finding in logs.findings)
+
+
+def of_logs(logs: Report[LogsData], missing: list[str]) -> Verdict:
+    """Return what the text logs say, where no other room has an answer."""
+    return msgspec.structs.replace(logs.verdict, missing=[*missing, *logs.verdict.missing])
+
+
 def outcome_of(rooms: RoomReports, manifest: Mapping[str, object]) -> Outcome:
     """Return how a run went by the status in run.json, which only a run that trained completes."""
     status = manifest.get("status")
@@ -138,7 +172,9 @@ def has_steps(rooms: RoomReports, manifest: Mapping[str, object]) -> bool:
 
     A script that does nothing ends with "completed" too.
     """
-    return bool(manifest.get("last_step") or rooms.steps or (rooms.reports() and not rooms.has_empty_step_logs))
+    # Any job prints something, so that its text does not count.
+    recorded = [name for name in rooms.by_name() if name != "logs"]
+    return bool(manifest.get("last_step") or rooms.steps or (recorded and not rooms.has_empty_step_logs))
 
 
 def inputs(run: Run, rooms: RoomReports) -> list[Input]:

@@ -1,12 +1,14 @@
 """Ask each room about its own artefacts of a run."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from analyzers import hangs, memory, steps, store, traces
+from analyzers import hangs, logs, memory, steps, store, traces
 from analyzers.errors import WorkbenchError
 from analyzers.hangs import HangData
+from analyzers.logs import LogsData
 from analyzers.memory import MemoryData
 from analyzers.report import Report
 from analyzers.run import TIMED, Artefact, Kind, Run, newest_step
@@ -14,7 +16,7 @@ from analyzers.steps import StepsData
 from analyzers.traces import TraceData
 
 Data = TypeVar("Data")
-RoomReport = Report[MemoryData] | Report[HangData] | Report[TraceData] | Report[StepsData]
+RoomReport = Report[MemoryData] | Report[HangData] | Report[TraceData] | Report[StepsData] | Report[LogsData]
 
 MOST_SNAPSHOTS = 32
 """Of more snapshots only those of the last step are read: they suffice to say what happened."""
@@ -28,6 +30,7 @@ class RoomReports:
     hang: Report[HangData] | None = None
     trace: Report[TraceData] | None = None
     steps: Report[StepsData] | None = None
+    logs: Report[LogsData] | None = None
     has_empty_step_logs: bool = False
     problems: list[str] = field(default_factory=list)
 
@@ -38,6 +41,7 @@ class RoomReports:
             "hang": self.hang,
             "trace": self.trace,
             "steps": self.steps,
+            "logs": self.logs,
         }
         return {name: report for name, report in reports.items() if report is not None}
 
@@ -55,12 +59,22 @@ def ask_rooms(run: Run, options: store.Options) -> RoomReports:
         rooms.hang = attempt(rooms, lambda: hangs.analyze(run, options))
     if recorded := newest_step(run.of(Kind.TRACE)):
         rooms.trace = attempt(rooms, lambda: traces.analyze(recorded, options))
-    logs = run.of(*TIMED)
-    # Worker logs alone are what any job prints: only a log of steps says that there were some.
-    if any(log.kind is not Kind.LOG for log in logs):
-        rooms.steps = attempt(rooms, lambda: steps.analyze(logs, options))
-        rooms.has_empty_step_logs = rooms.steps is None
+    ask_about_steps(rooms, run, options)
+    if run.of(Kind.LOG, Kind.TEXT, Kind.ERROR):
+        rooms.logs = attempt(rooms, lambda: logs.analyze(run, options))
     return rooms
+
+
+def ask_about_steps(rooms: RoomReports, run: Run, options: store.Options) -> None:
+    """Ask about the steps, where a log says that there were some."""
+    timed = run.of(*TIMED)
+    if any(log.kind is not Kind.LOG for log in timed):
+        rooms.steps = attempt(rooms, lambda: steps.analyze(timed, options))
+        rooms.has_empty_step_logs = rooms.steps is None
+    elif timed and not run.of(Kind.MANIFEST):
+        # Worker logs are what any job prints: they may have no step, which is no problem.
+        with suppress(WorkbenchError):
+            rooms.steps = steps.analyze(timed, options)
 
 
 def snapshots_to_read(run: Run) -> list[Artefact]:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from analyzers import compare, hangs, incident, memory, steps, traces
+from analyzers import compare, hangs, incident, logs, memory, steps, traces
 from analyzers.report import Report, json_schema
 from workbench.commands.capabilities import CapabilitiesData
 from workbench.commands.doctor import DoctorData
@@ -14,6 +14,7 @@ DOCUMENTS: dict[str, type[Report[object]]] = {
     "hang": Report[hangs.HangData],
     "trace": Report[traces.TraceData],
     "steps": Report[steps.StepsData],
+    "logs": Report[logs.LogsData],
     "incident": Report[incident.IncidentData],
     "compare": Report[compare.CompareData],
     "estimate": Report[EstimateData],

@@ -8,6 +8,7 @@ from analyzers.report import Report
 if TYPE_CHECKING:
     from analyzers.compare import CompareData
     from analyzers.hangs.model import HangData
+    from analyzers.logs.model import LogsData
     from analyzers.memory.model import MemoryData
     from analyzers.steps.model import StepsData
     from analyzers.traces.report import TraceData
@@ -21,6 +22,7 @@ class RoomData:
     hang: "HangData | None" = None
     trace: "TraceData | None" = None
     steps: "StepsData | None" = None
+    logs: "LogsData | None" = None
     compare: "CompareData | None" = None
 
     @property
@@ -49,6 +51,10 @@ def room_data(report: Report[object]) -> RoomData:
         from analyzers.steps.model import StepsData
 
         return RoomData(steps=data if isinstance(data, StepsData) else None)
+    if kind == "LogsData":
+        from analyzers.logs.model import LogsData
+
+        return RoomData(logs=data if isinstance(data, LogsData) else None)
     return joined_data(data)
 
 
@@ -58,5 +64,5 @@ def joined_data(data: object) -> RoomData:
     from analyzers.incident import IncidentData
 
     if isinstance(data, IncidentData):
-        return RoomData(data.memory, data.hang, data.trace, data.steps)
+        return RoomData(data.memory, data.hang, data.trace, data.steps, data.logs)
     return RoomData(compare=data if isinstance(data, CompareData) else None)

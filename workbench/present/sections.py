@@ -48,6 +48,14 @@ def steps(data: object) -> Tables:
     return steps_tables(data) if isinstance(data, StepsData) else []
 
 
+def logs(data: object) -> Tables:
+    """Return the tables of a report on text logs."""
+    from analyzers.logs.model import LogsData
+    from workbench.present.tables.logs import logs_tables
+
+    return logs_tables(data) if isinstance(data, LogsData) else []
+
+
 def incident(data: object) -> Tables:
     """Return the tables of a report that joins several rooms."""
     from analyzers.incident import IncidentData
@@ -85,6 +93,7 @@ TABLES: Mapping[str, Callable[[object], Tables]] = {
     "hang": hang,
     "trace": trace,
     "steps": steps,
+    "logs": logs,
     "incident": incident,
     "compare": compare,
     "estimate": estimate,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from analyzers.incident import IncidentData
 from workbench.present.table import Table, table
 from workbench.present.tables.hang import hang_tables
+from workbench.present.tables.logs import logs_tables
 from workbench.present.tables.memory import memory_tables
 from workbench.present.tables.steps import steps_tables
 from workbench.present.tables.trace import trace_tables
@@ -30,6 +31,8 @@ def room_tables(data: IncidentData) -> Iterator[tuple[str, list[Table]]]:
         yield "memory", memory_tables(data.memory)
     if data.hang:
         yield "hang", hang_tables(data.hang)
+    if data.logs:
+        yield "logs", logs_tables(data.logs)
     if data.steps:
         yield "steps", steps_tables(data.steps)
     if data.trace:

@@ -1,0 +1,54 @@
+"""What the text logs say of the same ranks and operations as a finding of another room."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from analyzers.incident.rooms import RoomReports
+from analyzers.logs import EventKind, LogEvent
+from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding
+
+OWN_END = (
+    EventKind.EXCEPTION,
+    EventKind.OUT_OF_MEMORY,
+    EventKind.HOST_OUT_OF_MEMORY,
+    EventKind.CUDA_ERROR,
+    EventKind.DATALOADER_WORKER,
+    EventKind.DISK_FULL,
+    EventKind.SIGNAL,
+    EventKind.EXIT,
+    EventKind.TORCHRUN_ROOT_CAUSE,
+    EventKind.NAN,
+)
+"""How a rank ended, as it or its launcher printed."""
+LINES_AT_MOST = 2
+TEXT_LENGTH = 240
+
+
+def with_log_evidence(findings: Iterable[Finding], rooms: RoomReports) -> list[Finding]:
+    """Return the findings on hangs, memory and crashes, each with the lines that its ranks or its operation printed."""
+    if rooms.logs is None:
+        return list(findings)
+    events = rooms.logs.data.events
+    return [with_lines(f, matching(f, events, rooms)) if is_of_another_room(f) else f for f in findings]
+
+
+def is_of_another_room(finding: Finding) -> bool:
+    """Return whether logs may add to a finding."""
+    return finding.id.startswith(("hang.", "memory.oom", "incident."))
+
+
+def matching(finding: Finding, events: Sequence[LogEvent], rooms: RoomReports) -> list[LogEvent]:
+    """Return how the finding's ranks ended, and who timed out in the operation that its culprit never joined."""
+    ended = [e for e in events if e.kind in OWN_END and e.rank is not None and e.rank in finding.ranks]
+    culprits = [c for c in rooms.hang.data.culprits if f"hang.{c.kind}" == finding.id] if rooms.hang else []
+    operations = {(name, c.seq) for c in culprits if c.seq is not None for name in (c.group, c.group_desc)}
+    # PyTorch's C++ logs name a group by its description, or by its number where it has none.
+    timed_out = [e for e in events if e.kind is EventKind.WATCHDOG_TIMEOUT and (e.group, e.seq) in operations]
+    return [*ended[:LINES_AT_MOST], *timed_out[:LINES_AT_MOST]]
+
+
+def with_lines(finding: Finding, events: Sequence[LogEvent]) -> Finding:
+    """Return a finding with lines of logs behind its own evidence."""
+    lines = [Evidence(text=e.message.strip()[:TEXT_LENGTH], source=f"{e.path}:{e.line}", line=e.source) for e in events]
+    return msgspec.structs.replace(finding, evidence=[*finding.evidence, *lines][:EVIDENCE_AT_MOST])

@@ -1,0 +1,16 @@
+"""Text logs: why a job ended, from what its ranks, launcher and scheduler printed.
+
+    from analyzers import logs
+
+    report = logs.analyze("slurm-1234.out")
+    print(report.verdict.sentence)               # rank 2 ran out of memory: tried to allocate 18.5 GiB in model.py:88
+    print(report.data.events[0].excerpt)         # the lines around the first event
+
+`reading` turns lines into events; `answers` separates the cause from its consequences and compares the ranks;
+`findings` makes the sentences. `views` answers what faces draw.
+"""
+
+from analyzers.logs.model import EventKind, Facts, LogClass, LogEvent, LogsData, RankLog, Reason
+from analyzers.logs.report import analyze
+
+__all__ = ["EventKind", "Facts", "LogClass", "LogEvent", "LogsData", "RankLog", "Reason", "analyze"]

@@ -1,0 +1,1 @@
+"""What follows from the events of logs: which one is the cause, and which rank is to blame."""

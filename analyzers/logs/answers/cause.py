@@ -1,0 +1,137 @@
+"""The cause of a job's end: the first failure, and which ranks it blames."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from analyzers.logs.answers.failures import Failure, find_failures
+from analyzers.logs.answers.roles import Tier
+from analyzers.logs.answers.votes import odd_ranks
+from analyzers.logs.answers.waits import Blame, blame_for_lost_connection, blame_for_timeout
+from analyzers.logs.loading import Logs
+from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
+
+NOBODY = (LogClass.TIME_LIMIT, LogClass.TERMINATED, LogClass.STARTUP, LogClass.NETWORK)
+"""Classes that blame no rank."""
+TABLE = (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
+
+
+class Certainty(StrEnum):
+    """How sure the logs make the answer."""
+
+    SHOWN = "shown"
+    PROBABLE = "probable"
+    SUSPECTED = "suspected"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a job ended. `ranks` are to blame; empty where no rank is, or none is known."""
+
+    kind: LogClass
+    ranks: list[int]
+    failure: Failure
+    certainty: Certainty = Certainty.SHOWN
+    blame: Blame | None = None
+    killed: list[LogEvent] = field(default_factory=list)
+    """For a host that ran out of memory: the processes that were killed."""
+
+    @property
+    def lead(self) -> LogEvent:
+        """The event that shows the cause best."""
+        return self.failure.lead
+
+    @property
+    def reason(self) -> Reason | None:
+        """What exactly happened, where the class has several causes."""
+        reasons = (event.facts.reason for event in self.failure.events)
+        return next((reason for reason in reasons if reason), None)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The cause, None where the logs show no failure, and the failures that follow from it or stand beside it."""
+
+    cause: Cause | None
+    others: list[Failure]
+
+
+def find_answer(logs: Logs) -> Answer:
+    """Return why a job ended, by its logs."""
+    failures = find_failures(logs)
+    failures = [f for f in failures if not is_harmless(f, logs)]
+    if not failures:
+        return Answer(None, [])
+    return Answer(cause_of(failures[0], failures, logs), failures[1:])
+
+
+def is_harmless(failure: Failure, logs: Logs) -> bool:
+    """Return whether a failure was overcome: a store that answered late, where the job went on to train."""
+    is_late_start = failure.role.tier is Tier.UNREACHED
+    trained = any(r.last_step is not None for r in (*logs.ranks.values(), *logs.unranked))
+    return (
+        is_late_start and trained and all(e.kind is EventKind.STARTUP and "retry" in e.message for e in failure.events)
+    )
+
+
+def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
+    """Return a failure as the cause, with the ranks that it blames."""
+    match failure.role.kind:
+        case LogClass.COLLECTIVE_TIMEOUT:
+            return timeout_cause(failure, logs)
+        case LogClass.EARLY_EXIT:
+            return lost_connection_cause(failure, logs)
+        case LogClass.HOST_OOM:
+            return host_memory_cause(failure, failures)
+    kind = failure.role.kind
+    ranks = ranks_to_blame(failure, logs)
+    is_vote_open = kind is LogClass.MISMATCH and not ranks
+    return Cause(kind, ranks, failure, Certainty.PROBABLE if is_vote_open else certainty_of(failure))
+
+
+def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
+    """Return the ranks that a failure of their own names."""
+    kind = failure.role.kind
+    if kind is LogClass.MISMATCH:
+        return odd_ranks(failure.events)
+    if kind in NOBODY:
+        return []
+    if kind is LogClass.NONFINITE_LOSS:
+        return sorted({rank for e in failure.events for rank in e.facts.ranks})
+    return failure.ranks or unranked(failure, logs)
+
+
+def unranked(failure: Failure, logs: Logs) -> list[int]:
+    """Return the ranks of failures that were printed without one, where torchrun's table leaves no doubt.
+
+    Ranks that fail before `init_process_group` print no prefix: three equal tracebacks, three ranks with exit code 1.
+    """
+    ended = [e for e in logs.events if e.kind in TABLE and e.rank is not None and (e.facts.exit_code or 0) > 0]
+    said_why = {e.rank for e in logs.events if e.kind not in TABLE and e.kind is not EventKind.EXIT}
+    unknown = sorted({e.rank for e in ended if e.rank is not None} - said_why)
+    return unknown if 0 < len(unknown) <= sum(event.count for event in failure.events) else []
+
+
+def lost_connection_cause(failure: Failure, logs: Logs) -> Cause:
+    """Return lost connections with the rank that is gone, if anything shows it."""
+    blame = blame_for_lost_connection(failure, logs)
+    kind = LogClass.EARLY_EXIT if blame.ranks else LogClass.UNKNOWN
+    return Cause(kind, blame.ranks, failure, Certainty.SUSPECTED, blame)
+
+
+def host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
+    """Return a host without memory, with the ranks that were killed."""
+    killed = [f for f in failures if f.role.tier is Tier.KILLED]
+    ranks = failure.ranks or sorted({rank for f in killed for rank in f.ranks})
+    return Cause(LogClass.HOST_OOM, ranks, failure, killed=[e for f in killed for e in f.events])
+
+
+def timeout_cause(failure: Failure, logs: Logs) -> Cause:
+    """Return a timeout with the ranks that did not come; those that brought another operation are a mismatch."""
+    blame = blame_for_timeout(failure, logs)
+    kind = LogClass.MISMATCH if blame.reason is Reason.OPERATIONS else LogClass.COLLECTIVE_TIMEOUT
+    return Cause(kind, blame.ranks, failure, Certainty.PROBABLE if blame.ranks else Certainty.SUSPECTED, blame)
+
+
+def certainty_of(failure: Failure) -> Certainty:
+    """Return how sure a failure is the cause: an exit code alone does not say why a process ended."""
+    return Certainty.SHOWN if failure.role.tier < Tier.STOPPED else Certainty.PROBABLE

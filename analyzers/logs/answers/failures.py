@@ -1,0 +1,130 @@
+"""The failures of a job: events of one class and place on all their ranks, the most probable cause first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analyzers.logs.answers.roles import Role, Tier, role_of
+from analyzers.logs.loading import Logs
+from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
+
+WORDLESS = (LogClass.OOM, LogClass.HOST_OOM, LogClass.DATALOADER_WORKER, LogClass.COLLECTIVE_TIMEOUT,
+            LogClass.MISMATCH, LogClass.UNUSED_PARAMETERS, LogClass.EXIT_CODE, LogClass.NONFINITE_LOSS)  # fmt: skip
+"""Classes whose events belong together wherever they were raised."""
+ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABORTED, Tier.VAGUE, Tier.NATIVE_CRASH,
+                    Tier.TIMEOUT, Tier.STUCK_WATCHDOG, Tier.NETWORK)  # fmt: skip
+"""What ranks print when they are told to stop."""
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """A failure event with its position in the order of the job."""
+
+    event: LogEvent
+    role: Role
+    clock: int
+    file: int
+
+    @property
+    def order(self) -> tuple[int, int, int, int, int]:
+        """What decides which of two failures is the more probable cause."""
+        return (self.event.attempt, self.role.tier, self.clock, self.file, self.event.line)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Equal failures of several ranks; `events` in the order of the job."""
+
+    role: Role
+    events: list[LogEvent]
+    ranks: list[int]
+    order: tuple[int, int, int, int, int]
+
+    @property
+    def lead(self) -> LogEvent:
+        """The event that says most: the first one with the user's line, else the first one."""
+        described = [
+            e for e in self.events if e.kind not in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
+        ]
+        return next((e for e in self.events if e.source), (described or self.events)[0])
+
+
+def find_failures(logs: Logs) -> list[Failure]:
+    """Return the failures of a job, the most probable cause first."""
+    found = [
+        Occurrence(event, role, clock, file)
+        for event, clock, file in zip(logs.events, logs.clocks, logs.files_of, strict=True)
+        if (role := role_of(event))
+    ]
+    found = without_explained(without_stopped(without_survived(found, logs)))
+    groups: dict[tuple[object, ...], list[Occurrence]] = {}
+    for occurrence in found:
+        groups.setdefault(group_key(occurrence), []).append(occurrence)
+    return sorted((failure_of(group) for group in groups.values()), key=lambda failure: failure.order)
+
+
+def group_key(occurrence: Occurrence) -> tuple[object, ...]:
+    """Return what equal failures share."""
+    event, role = occurrence.event, occurrence.role
+    if role.kind in WORDLESS:
+        return (event.attempt, role.kind, role.kind is LogClass.OOM and event.facts.reason)
+    if role.kind is LogClass.SIGNAL:
+        return (event.attempt, role.kind, event.facts.signal)
+    if event.kind is EventKind.CUDA_ERROR:
+        return (event.attempt, event.kind, event.facts.reason)
+    if role.kind in (LogClass.STARTUP, LogClass.HARDWARE):
+        return (event.attempt, role.kind, event.facts.reason)
+    return (event.attempt, role.kind, role.tier, event.source or event.message[:40])
+
+
+def failure_of(group: Sequence[Occurrence]) -> Failure:
+    """Return the failure that these occurrences are."""
+    ordered = sorted(group, key=lambda occurrence: occurrence.order)
+    events = [occurrence.event for occurrence in ordered]
+    ranks = sorted({e.rank for e in events if e.rank is not None})
+    return Failure(ordered[0].role, events, ranks, ordered[0].order)
+
+
+def without_survived(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
+    """Return the failures without those that a job outlived: after them its log says that the training completed."""
+    ends: dict[int, int] = {}
+    for event, file in zip(logs.events, logs.files_of, strict=True):
+        if event.kind is EventKind.COMPLETED:
+            ends[file] = max(ends.get(file, 0), event.line)
+    last = max((e.attempt for e in logs.events if e.kind is EventKind.COMPLETED), default=-1)
+    return [
+        o
+        for o in found
+        # A connection that is lost after the end is how ranks part.
+        if not (o.event.line < ends.get(o.file, 0) or o.event.attempt < last)
+        and not (o.file in ends and o.role.tier >= Tier.LOST_CONNECTION)
+    ]
+
+
+def without_explained(found: list[Occurrence]) -> list[Occurrence]:
+    """Return the failures without exit codes of ranks that also say why, and of ranks that nobody knows."""
+    said_why = {o.event.rank for o in found if o.role.kind is not LogClass.EXIT_CODE}
+    return [o for o in found if o.role.kind is not LogClass.EXIT_CODE or not (said_why & {o.event.rank, None})]
+
+
+def without_stopped(found: list[Occurrence]) -> list[Occurrence]:
+    """Return the failures without those that follow an order to stop, such as workers that SIGTERM ended."""
+    stop = min((o for o in found if is_stop(o)), key=lambda o: (o.clock, o.file, o.event.line), default=None)
+    if stop is None:
+        return found
+    return [o for o in found if is_stop(o) or not follows(o, stop)]
+
+
+def is_stop(occurrence: Occurrence) -> bool:
+    """Return whether the scheduler or a user ended the job."""
+    event = occurrence.event
+    return event.kind is EventKind.STOP_REQUESTED and event.facts.reason is not Reason.CANCELLED
+
+
+def follows(occurrence: Occurrence, stop: Occurrence) -> bool:
+    """Return whether a failure came after an order to stop and may be due to it."""
+    if occurrence.file == stop.file:
+        is_later = occurrence.event.line > stop.event.line
+    else:
+        is_later = occurrence.clock == 0 or occurrence.clock >= stop.clock
+    is_worker = occurrence.event.kind is EventKind.DATALOADER_WORKER
+    return is_later and (is_worker or occurrence.role.tier in ENDED_BY_SIGTERM)

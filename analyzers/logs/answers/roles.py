@@ -1,0 +1,152 @@
+"""How much an event says about the cause: its class, and a tier by which causes come before consequences.
+
+A rank that failed by itself leaves a line of a low tier (its exception, its signal, a broken device). Ranks that waited
+for it give up later, and print timeouts and lost connections: lines of high tiers, whatever time they have.
+"""
+
+import re
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NamedTuple
+
+from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
+
+NOT_FINITE = re.compile(r"\bnan\b|\binf\b|(?:not|non-?|in)[ -]?finite\b", re.IGNORECASE)
+PLAIN_NAMES = re.compile(r"KeyboardInterrupt|SignalException")
+TERMINATING = ("SIGTERM", "SIGINT")
+NATIVE_CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
+
+
+class Tier(IntEnum):
+    """Which events come before which as a cause; the order of trust among log lines."""
+
+    HARDWARE = 10
+    OWN_FAILURE = 20
+    NATIVE_CRASH = 22
+    SOFT_HARDWARE = 24
+    STOPPED = 28
+    KILLED = 30
+    BROKEN_NUMBERS = 32
+    NAMED_BY_OTHERS = 35
+    NETWORK = 36
+    UNREACHED = 38
+    TIMEOUT = 40
+    STUCK_WATCHDOG = 45
+    EXIT_CODE = 55
+    VAGUE = 58
+    LOST_CONNECTION = 60
+    ABORTED = 62
+
+
+class Role(NamedTuple):
+    """The class that an event stands for, if it is the cause."""
+
+    kind: LogClass
+    tier: Tier
+
+
+FIXED = {
+    EventKind.OUT_OF_MEMORY: Role(LogClass.OOM, Tier.OWN_FAILURE),
+    EventKind.HOST_OUT_OF_MEMORY: Role(LogClass.HOST_OOM, Tier.OWN_FAILURE),
+    EventKind.CUDA_ERROR: Role(LogClass.CRASHED, Tier.NATIVE_CRASH),
+    EventKind.DATALOADER_WORKER: Role(LogClass.DATALOADER_WORKER, Tier.OWN_FAILURE),
+    EventKind.DISK_FULL: Role(LogClass.DISK_FULL, Tier.OWN_FAILURE),
+    EventKind.UNUSED_PARAMETERS: Role(LogClass.UNUSED_PARAMETERS, Tier.OWN_FAILURE),
+    EventKind.MONITORED_BARRIER: Role(LogClass.COLLECTIVE_TIMEOUT, Tier.NAMED_BY_OTHERS),
+    EventKind.DESYNC: Role(LogClass.COLLECTIVE_TIMEOUT, Tier.TIMEOUT),
+    EventKind.WATCHDOG_TIMEOUT: Role(LogClass.COLLECTIVE_TIMEOUT, Tier.TIMEOUT),
+    EventKind.TIMEOUT: Role(LogClass.COLLECTIVE_TIMEOUT, Tier.TIMEOUT),
+    EventKind.HEARTBEAT: Role(LogClass.COLLECTIVE_TIMEOUT, Tier.STUCK_WATCHDOG),
+    EventKind.CONNECTION_LOST: Role(LogClass.EARLY_EXIT, Tier.LOST_CONNECTION),
+}
+LATE_STARTUPS = (Reason.RENDEZVOUS_TIMEOUT, Reason.UNREACHABLE_MASTER, Reason.MISSING_RANKS)
+STOPS = {
+    Reason.TIME_LIMIT: Role(LogClass.TIME_LIMIT, Tier.STOPPED),
+    Reason.PREEMPTION: Role(LogClass.TERMINATED, Tier.STOPPED),
+    Reason.LAUNCHER_SIGNAL: Role(LogClass.TERMINATED, Tier.STOPPED),
+    Reason.CANCELLED: Role(LogClass.TERMINATED, Tier.EXIT_CODE),
+}
+
+
+def role_of(event: LogEvent) -> Role | None:
+    """Return what an event stands for; None for one that is no failure, or only that the launcher ended a rank."""
+    decide = DECIDED.get(event.kind)
+    return decide(event) if decide else FIXED.get(event.kind)
+
+
+def role_of_exception(event: LogEvent) -> Role:
+    """Return the class of an exception that is none of PyTorch's own."""
+    if PLAIN_NAMES.match(event.message):
+        return Role(LogClass.TERMINATED, Tier.LOST_CONNECTION)
+    is_numeric = bool(NOT_FINITE.search(event.message))
+    return Role(LogClass.NONFINITE_LOSS if is_numeric else LogClass.CRASHED, Tier.OWN_FAILURE)
+
+
+def role_of_end(event: LogEvent) -> Role | None:
+    """Return what the end of a process stands for; a launcher ends the others with SIGTERM, which says nothing."""
+    name, code = event.facts.signal, event.facts.exit_code
+    if name in TERMINATING or (name is None and not code):
+        return None
+    if name in NATIVE_CRASHES:
+        return Role(LogClass.SIGNAL, Tier.NATIVE_CRASH)
+    if name == "SIGKILL":
+        return Role(LogClass.SIGNAL, Tier.KILLED)
+    if name:
+        return Role(LogClass.SIGNAL, Tier.ABORTED)
+    return Role(LogClass.EXIT_CODE, Tier.EXIT_CODE)
+
+
+def role_of_hardware(event: LogEvent) -> Role:
+    """Return the class of a device's error; some Xids are those of a program."""
+    is_software = event.facts.reason is Reason.XID_SOFTWARE
+    return Role(LogClass.HARDWARE, Tier.SOFT_HARDWARE if is_software else Tier.HARDWARE)
+
+
+def role_of_mismatch(event: LogEvent) -> Role:
+    """Return the class of different operations; that of sizes is less sure, as a broken connection can cause it."""
+    is_size = event.facts.reason is Reason.SIZES
+    return Role(LogClass.MISMATCH, Tier.SOFT_HARDWARE if is_size else Tier.OWN_FAILURE)
+
+
+def role_of_nan(event: LogEvent) -> Role:
+    """Return the class of a number that is not finite; a job may go on with it, so that an own failure comes first."""
+    is_failure = event.facts.reason is Reason.SCALE_EXHAUSTED or bool(event.facts.ranks)
+    return Role(LogClass.NONFINITE_LOSS, Tier.OWN_FAILURE if is_failure else Tier.BROKEN_NUMBERS)
+
+
+def role_of_network(event: LogEvent) -> Role | None:
+    """Return the class of a failed connection; a failed bind alone is harmless."""
+    return None if event.facts.reason is Reason.PORT_IN_USE else Role(LogClass.NETWORK, Tier.NETWORK)
+
+
+def role_of_nccl_error(event: LogEvent) -> Role:
+    """Return the class of an error of NCCL: a wrong call, or something with the system."""
+    is_usage = "invalid" in (event.facts.name or "")
+    return Role(LogClass.STARTUP, Tier.SOFT_HARDWARE) if is_usage else Role(LogClass.NETWORK, Tier.VAGUE)
+
+
+def role_of_startup(event: LogEvent) -> Role:
+    """Return the class of a failed start; ranks that are missing may have failed by themselves."""
+    is_late = event.facts.reason in LATE_STARTUPS
+    return Role(LogClass.STARTUP, Tier.UNREACHED if is_late else Tier.OWN_FAILURE)
+
+
+def role_of_stop(event: LogEvent) -> Role | None:
+    """Return the class of an order to stop."""
+    return STOPS[event.facts.reason] if event.facts.reason else None
+
+
+DECIDED: dict[EventKind, Callable[[LogEvent], Role | None]] = {
+    EventKind.EXCEPTION: role_of_exception,
+    EventKind.HARDWARE: role_of_hardware,
+    EventKind.MISMATCH: role_of_mismatch,
+    EventKind.NAN: role_of_nan,
+    EventKind.NETWORK: role_of_network,
+    EventKind.NCCL_ERROR: role_of_nccl_error,
+    EventKind.STARTUP: role_of_startup,
+    EventKind.STOP_REQUESTED: role_of_stop,
+    EventKind.SIGNAL: role_of_end,
+    EventKind.EXIT: role_of_end,
+    EventKind.TORCHRUN_FAILURE: role_of_end,
+    EventKind.TORCHRUN_ROOT_CAUSE: role_of_end,
+}

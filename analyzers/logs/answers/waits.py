@@ -1,0 +1,142 @@
+"""Who did not come: ranks that a timeout or a lost connection waited for."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from analyzers.logs.answers.failures import Failure
+from analyzers.logs.loading import Logs
+from analyzers.logs.model import EventKind, LogEvent, Reason
+
+WAITING = (EventKind.WATCHDOG_TIMEOUT, EventKind.TIMEOUT, EventKind.HEARTBEAT)
+GAVE_UP = (*WAITING, EventKind.CONNECTION_LOST, EventKind.NCCL_ERROR)
+FIRST_OPERATIONS = 3
+RANKS_AT_MOST = 1 << 14
+
+
+class Basis(StrEnum):
+    """What tells the absent ranks from those that waited."""
+
+    NAMED = "named"
+    """The text names them: a monitored barrier, a desync report."""
+    BEHIND = "behind"
+    """They enqueued fewer operations."""
+    OTHER_OPERATION = "other_operation"
+    SILENT = "silent"
+    """They printed no timeout, all others did."""
+    ALONE = "alone"
+    """One rank waits after the training has ended: it alone runs code with a collective."""
+    EXTRA_OPERATION = "extra_operation"
+    """All others finished the same operations and stopped there."""
+    FIRST_OPERATION = "first_operation"
+    ALL_WAIT = "all_wait"
+    ONE_SIDE = "one_side"
+    """Only some ranks' logs are here."""
+
+
+@dataclass(frozen=True)
+class Blame:
+    """The ranks that were missed, and how that is known; `waiting` are those that gave up."""
+
+    ranks: list[int]
+    basis: Basis
+    waiting: list[int] = field(default_factory=list)
+    reason: Reason | None = None
+
+
+def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
+    """Return who did not come to a collective that timed out."""
+    waiting = sorted({e.rank for e in failure.events if e.kind in WAITING and e.rank is not None})
+    for blame in (named(failure, waiting), behind(failure, logs, waiting), other_operation(failure, waiting)):
+        if blame:
+            return blame
+    silent = silent_ranks(logs)
+    if silent and len(silent) <= max(1, len(waiting)):
+        return Blame(silent, Basis.SILENT, waiting)
+    if is_first(failure, logs):
+        return Blame([], Basis.FIRST_OPERATION, waiting)
+    if len(waiting) == 1 and any(e.kind is EventKind.COMPLETED for e in logs.events):
+        return Blame(waiting, Basis.ALONE, waiting)
+    return Blame([], Basis.ALL_WAIT if len(waiting) > 1 and not silent else Basis.ONE_SIDE, waiting)
+
+
+def named(failure: Failure, waiting: list[int]) -> Blame | None:
+    """Return the ranks that a monitored barrier or a desync report names."""
+    barrier = sorted({r for e in failure.events if e.kind is EventKind.MONITORED_BARRIER for r in e.facts.ranks})
+    if barrier:
+        return Blame(barrier, Basis.NAMED, waiting)
+    reports = [e for e in failure.events if e.kind is EventKind.DESYNC]
+    lagging = sorted({rank for e in reports for rank in e.facts.ranks})
+    there = sorted({*waiting, *(e.rank for e in reports if e.rank is not None)})
+    if not lagging:
+        return None
+    if len(there) == 1 and len(lagging) > 1:
+        return Blame(there, Basis.EXTRA_OPERATION, there)
+    # Of two ranks either may be wrong: one did not come, or the other has an operation too many.
+    return Blame(lagging if len(there) > len(lagging) else [], Basis.NAMED, there)
+
+
+def behind(failure: Failure, logs: Logs, waiting: list[int]) -> Blame | None:
+    """Return the ranks that enqueued fewer operations of the group than the one that timed out."""
+    timeouts = [e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.seq is not None]
+    if not timeouts:
+        return None
+    missed = Counter(e.seq for e in timeouts).most_common(1)[0][0] or 0
+    groups = {e.group for e in logs.events if e.kind is EventKind.WATCHDOG_STATUS and e.seq == missed}
+    states = [e for e in logs.events if e.kind is EventKind.WATCHDOG_STATUS and (not groups or e.group in groups)]
+    late = sorted({e.rank for e in states if e.rank is not None and e.rank not in waiting and is_before(e, missed)})
+    return Blame(late, Basis.BEHIND, waiting) if late else None
+
+
+def is_before(event: LogEvent, seq: int) -> bool:
+    """Return whether a rank had not enqueued an operation yet."""
+    return event.facts.enqueued is not None and event.facts.enqueued < seq
+
+
+def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
+    """Return the ranks that wait in another operation than most do, under the same number of the same group."""
+    timeouts = {e.rank: e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.rank is not None}
+    by_seq: dict[tuple[str | None, int | None], dict[int, object]] = {}
+    for rank, event in timeouts.items():
+        issued = (event.facts.operation, event.facts.input_elements if event.facts.operation == "ALLREDUCE" else None)
+        by_seq.setdefault((event.group, event.seq), {})[rank] = issued
+    for issued_by in by_seq.values():
+        counts = Counter(issued_by.values()).most_common(2)
+        if len(counts) > 1:
+            odd = sorted(r for r, issued in issued_by.items() if issued != counts[0][0])
+            odd = odd if counts[0][1] > counts[1][1] else []
+            return Blame(odd, Basis.OTHER_OPERATION, waiting, Reason.OPERATIONS)
+    return None
+
+
+def silent_ranks(logs: Logs) -> list[int]:
+    """Return the ranks that the logs show and that neither gave up waiting nor lost a connection."""
+    spoke = {e.rank for e in logs.events if e.kind in GAVE_UP and e.rank is not None}
+    return sorted(rank for rank in logs.ranks if rank not in spoke)
+
+
+def known_ranks(logs: Logs) -> list[int]:
+    """Return all ranks of the job: those that the logs show, and the numbers between, up to the world size."""
+    shown = {*logs.ranks, *(e.rank for e in logs.events if e.rank is not None)}
+    size = min(max([logs.world_size or 0, *(rank + 1 for rank in shown)]), RANKS_AT_MOST)
+    return list(range(size))
+
+
+def is_first(failure: Failure, logs: Logs) -> bool:
+    """Return whether the operation that timed out is the first of its group: no communication works at all."""
+    states = [e for e in logs.events if e.kind is EventKind.WATCHDOG_STATUS and e.facts.completed is not None]
+    if states:
+        return all((e.facts.completed or 0) < 0 for e in states)
+    seqs = [e.seq for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.seq is not None]
+    return bool(seqs) and max(seqs) < FIRST_OPERATIONS and not any(r.last_step for r in logs.ranks.values())
+
+
+def blame_for_lost_connection(failure: Failure, logs: Logs) -> Blame:
+    """Return the ranks that are gone without a word where the others lost their connections."""
+    waiting = failure.ranks
+    spoke = {e.rank for e in logs.events if e.kind in GAVE_UP}
+    silent = [rank for rank in known_ranks(logs) if rank not in spoke]
+    failed = {e.rank for e in logs.events if e.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)}
+    # A rank that ended with 0 is not in torchrun's table, which lists all others.
+    gone = [rank for rank in silent if rank not in failed] or silent
+    return Blame(gone if len(gone) <= len(waiting) else [], Basis.SILENT, waiting)

@@ -1,0 +1,120 @@
+"""The evidence behind a cause, and why it comes before the other failures."""
+
+from analyzers.logs.answers.cause import Answer, Cause
+from analyzers.logs.answers.waits import Basis
+from analyzers.logs.findings.wording import first_with, quoted
+from analyzers.logs.loading import Logs
+from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
+from analyzers.report import Evidence
+from analyzers.words import agree, quantity, rank_names, size
+
+EVIDENCE_AT_MOST = 6
+BASES = {
+    Basis.NAMED: "the message names the ranks that did not come",
+    Basis.BEHIND: "the other ranks enqueued more operations of this group",
+    Basis.OTHER_OPERATION: "under one sequence number the ranks wait in different operations",
+    Basis.SILENT: "all other ranks that the logs show gave up waiting; this one printed no error",
+    Basis.ALONE: "only this rank waits, and its log says that the training had ended before",
+    Basis.EXTRA_OPERATION: "all other ranks finished the operations before, and stopped there",
+    Basis.FIRST_OPERATION: "no operation of the group had completed before, so that no rank is to blame",
+    Basis.ALL_WAIT: "all ranks that the logs show wait in it, so that none is to blame",
+    Basis.ONE_SIDE: "a rank that waits shows only that another one did not come",
+}
+SHOWN = "it is a failure of its own; the other messages follow from it"
+
+
+def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
+    """Return why this is the cause."""
+    parts = [
+        basis_of(cause, logs),
+        numbers_of(cause),
+        chain_of(cause),
+        consequences_of(answer),
+        root_cause_of(cause, logs),
+    ]
+    return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts if part)
+
+
+def basis_of(cause: Cause, logs: Logs) -> str:
+    """Return what shows the ranks to blame."""
+    if not cause.blame:
+        same = (
+            "all at the same line: the configuration, not one rank, is the cause" if is_everywhere(cause, logs) else ""
+        )
+        return same or SHOWN
+    text = BASES[cause.blame.basis]
+    last = next((logs.ranks[r] for r in cause.ranks if r in logs.ranks and logs.ranks[r].last_line), None)
+    if last and cause.blame.basis in (Basis.SILENT, Basis.BEHIND):
+        step = f" (step {last.last_step})" if last.last_step is not None else ""
+        return f"{text}; the last line of {rank_names([last.rank])}{step} is: {last.last_line.strip()[:160]}"
+    return text
+
+
+def is_everywhere(cause: Cause, logs: Logs) -> bool:
+    """Return whether every known rank failed in the same way."""
+    return len(cause.ranks) > 1 and set(logs.ranks) <= set(cause.ranks)
+
+
+def numbers_of(cause: Cause) -> str:
+    """Return the numbers of an allocator, or what else a class has."""
+    if cause.kind is LogClass.OOM:
+        facts = first_with(cause, "requested_bytes").facts
+        known = (
+            ("tried to allocate", facts.requested_bytes), ("total", facts.total_bytes), ("free", facts.free_bytes),
+            ("this process", facts.process_bytes), ("allocated by PyTorch", facts.allocated_bytes),
+            ("reserved but unallocated", facts.unallocated_bytes),
+            ("other processes", sum(facts.other_processes) or None),
+        )  # fmt: skip
+        return ", ".join(f"{name} {size(value)}" for name, value in known if value is not None)
+    skips = [e for e in cause.failure.events if e.kind is EventKind.OVERFLOW_SKIP]
+    return f"{quantity(sum(e.count for e in skips), 'skipped step')} before" if skips else ""
+
+
+def chain_of(cause: Cause) -> str:
+    """Return the exceptions that led to this one."""
+    chain = cause.lead.chain
+    return f"It followed from {chain[0].splitlines()[0][:200]}" if chain else ""
+
+
+def consequences_of(answer: Answer) -> str:
+    """Return how many other failures follow."""
+    ranks = sorted({rank for failure in answer.others for rank in failure.ranks})
+    if not ranks or answer.cause is None or set(ranks) <= set(answer.cause.ranks):
+        return ""
+    others = [rank for rank in ranks if rank not in answer.cause.ranks]
+    return f"{rank_names(others)} {agree(others, 'reports', 'report')} consequences" if others else ""
+
+
+def root_cause_of(cause: Cause, logs: Logs) -> str:
+    """Return that torchrun's "Root Cause" names another rank, where it does: it only has the earliest time stamp."""
+    roots = sorted({e.rank for e in logs.events if e.kind is EventKind.TORCHRUN_ROOT_CAUSE and e.rank is not None})
+    if not roots or not cause.ranks or set(roots) & set(cause.ranks):
+        return ""
+    return f'torchrun\'s "Root Cause" names {rank_names(roots)}, which only ended first'
+
+
+def evidence(cause: Cause) -> list[Evidence]:
+    """Return the lines of the logs that show the cause, one for each rank first."""
+    chosen: list[LogEvent] = [cause.lead]
+    for event in (*cause.failure.events, *cause.killed):
+        if event not in chosen and event.rank not in {e.rank for e in chosen}:
+            chosen.append(event)
+    return [evidence_of(event) for event in chosen[:EVIDENCE_AT_MOST]]
+
+
+def evidence_of(event: LogEvent) -> Evidence:
+    """Return an event as a piece of evidence: its own line, and where that stands."""
+    return Evidence(text=quoted(event) or event.kind, source=f"{event.path}:{event.line}", line=event.source)
+
+
+def missing(answer: Answer, logs: Logs) -> list[str]:
+    """Return the evidence that would have made the verdict firmer."""
+    cause = answer.cause
+    lacks = [f"{file.path}: {file.problem}" for file in logs.files if file.problem]
+    if cause is None:
+        return lacks
+    if cause.blame and cause.blame.basis in (Basis.ONE_SIDE, Basis.SILENT, Basis.ALL_WAIT):
+        lacks.append("Flight Recorder dumps, which show what each rank waits in")
+    if cause.kind is LogClass.EXIT_CODE or cause.reason is Reason.MISSING_RANKS:
+        lacks.append("the stderr of the ranks that failed")
+    return lacks

@@ -1,0 +1,137 @@
+"""The findings and the verdict on logs."""
+
+from analyzers.logs.answers.cause import Answer, Cause, Certainty
+from analyzers.logs.answers.failures import Failure
+from analyzers.logs.findings.explanations import evidence, evidence_of, explain, missing
+from analyzers.logs.findings.next_steps import next_step
+from analyzers.logs.findings.titles import title
+from analyzers.logs.findings.wording import quoted, who
+from analyzers.logs.loading import Logs
+from analyzers.logs.model import EventKind, LogClass, LogFile
+from analyzers.report import Evidence, Finding, Severity, Status, Verdict
+from analyzers.words import quantity, rank_names
+
+CONFIDENCES = {Certainty.SHOWN: 0.9, Certainty.PROBABLE: 0.7, Certainty.SUSPECTED: 0.4}
+HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE = 0.7, 0.2
+CONSEQUENCES_AT_MOST = 8
+OVERFLOWS = 3
+"""So many skipped steps are normal while the loss scale is found."""
+HARMLESS = (LogClass.TIME_LIMIT, LogClass.TERMINATED)
+"""Ends that no rank caused."""
+
+
+def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
+    """Return the cause, its consequences, and what could not be read."""
+    found = [cause_finding(answer.cause, answer, logs)] if answer.cause else []
+    found += [consequence(failure) for failure in answer.others[:CONSEQUENCES_AT_MOST]]
+    found += overflow_finding(logs) if not answer.cause else []
+    return found + [unreadable(file) for file in logs.files if file.problem]
+
+
+def cause_finding(cause: Cause, answer: Answer, logs: Logs) -> Finding:
+    """Return the finding on the cause; its id ends with the reason where a start-up failed."""
+    detail = f".{cause.reason}" if cause.kind is LogClass.STARTUP and cause.reason else ""
+    return Finding(
+        id=f"logs.{cause.kind}{detail}",
+        severity=Severity.WARNING if is_mild(cause) else Severity.ERROR,
+        title=title(cause),
+        why=explain(cause, answer, logs),
+        next=next_step(cause),
+        ranks=cause.ranks,
+        step=cause.lead.step,
+        evidence=evidence(cause),
+        confidence=CONFIDENCES[cause.certainty],
+    )
+
+
+def is_mild(cause: Cause) -> bool:
+    """Return whether the job itself did nothing wrong."""
+    return cause.kind in HARMLESS
+
+
+def consequence(failure: Failure) -> Finding:
+    """Return a finding on a failure that follows from the cause, or stands beside it."""
+    lead = failure.lead
+    times = sum(event.count for event in failure.events)
+    return Finding(
+        id="logs.consequence",
+        severity=Severity.INFO,
+        title=f"{who(failure.ranks)} reported: {quoted(lead)}",
+        why=f"It was printed {quantity(times, 'time')}, and the first failure explains it.",
+        next="nothing: mend the first failure",
+        ranks=failure.ranks,
+        step=lead.step,
+        evidence=[evidence_of(lead)],
+        confidence=0.6,
+    )
+
+
+def overflow_finding(logs: Logs) -> list[Finding]:
+    """Return that many steps were skipped, as fp16 gradients overflowed."""
+    skips = [event for event in logs.events if event.kind is EventKind.OVERFLOW_SKIP]
+    count = sum(event.count for event in skips)
+    if count <= OVERFLOWS:
+        return []
+    return [
+        Finding(
+            id="logs.overflow_skips",
+            severity=Severity.INFO,
+            title=f"{quantity(count, 'step')} {'was' if count == 1 else 'were'} skipped, as fp16 gradients overflowed",
+            why="A few at the beginning are normal, while the loss scale is found.",
+            next="compare the loss around these steps; train in bfloat16, which needs no loss scale",
+            evidence=[evidence_of(skips[0])],
+            confidence=0.8,
+        )
+    ]
+
+
+def unreadable(file: LogFile) -> Finding:
+    """Return a finding on a log that could not be read."""
+    return Finding(
+        id="logs.unreadable",
+        severity=Severity.WARNING,
+        title="a log could not be read",
+        why=file.problem,
+        next="check that the file was copied whole",
+        evidence=[Evidence(text=file.problem, source=file.path)],
+        confidence=1.0,
+    )
+
+
+def make_verdict(answer: Answer, logs: Logs) -> Verdict:
+    """Return the verdict: the cause in one sentence, or how the logs end."""
+    cause = answer.cause
+    if cause is None:
+        return without_failure(logs, missing(answer, logs))
+    is_unknown = cause.kind is LogClass.UNKNOWN
+    return Verdict(
+        status=Status.UNKNOWN if is_unknown else Status.WARNING if is_mild(cause) else Status.ERROR,
+        kind=cause.kind,
+        ranks=cause.ranks,
+        sentence=title(cause),
+        confidence=UNKNOWN_CONFIDENCE if is_unknown else CONFIDENCES[cause.certainty],
+        missing=missing(answer, logs),
+    )
+
+
+def without_failure(logs: Logs, lacks: list[str]) -> Verdict:
+    """Return healthy where a log says that the training completed, else unknown: a log may just end."""
+    steps = [r.last_step for r in (*logs.ranks.values(), *logs.unranked) if r.last_step is not None]
+    if any(event.kind is EventKind.COMPLETED for event in logs.events):
+        after = f" after step {max(steps)}" if steps else ""
+        return Verdict(
+            status=Status.OK,
+            kind=LogClass.HEALTHY,
+            sentence=f"the training completed{after}; the logs show no failure",
+            confidence=HEALTHY_CONFIDENCE,
+            missing=lacks,
+        )
+    shown = f" of {rank_names(sorted(logs.ranks))}" if logs.ranks else ""
+    after = f" after its last step {max(steps)}" if steps else ""
+    return Verdict(
+        status=Status.UNKNOWN,
+        kind=LogClass.UNKNOWN,
+        sentence=f"the logs{shown} show no failure, and not whether the job ended{after}",
+        confidence=UNKNOWN_CONFIDENCE,
+        missing=lacks,
+    )

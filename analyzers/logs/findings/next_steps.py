@@ -1,0 +1,213 @@
+"""What to do about each cause."""
+
+from collections.abc import Callable
+
+from analyzers.logs.answers.cause import Cause
+from analyzers.logs.answers.waits import Basis
+from analyzers.logs.findings.wording import first_with
+from analyzers.logs.model import EventKind, LogClass, Reason
+from analyzers.words import rank_names, size
+
+STEPS = {
+    LogClass.CRASHED: "open the line that the title names; the lines above the traceback show what was read or"
+    " computed",
+    LogClass.SIGNAL: "look into the kernel's log (`dmesg -T`) of that node at this time; run with"
+    " `python -X faulthandler` for the Python line",
+    LogClass.EXIT_CODE: "read that rank's own stderr; start torchrun with `--log-dir logs --tee 3`, and wrap main() in"
+    " `torch.distributed.elastic.multiprocessing.errors.record`",
+    LogClass.DISK_FULL: "free space or a quota where the file was to go (`df -h`, `quota -s`), and check the last"
+    " checkpoint: it may be cut",
+    LogClass.NETWORK: "check that node: `ping`, `ibstat`, `ethtool`; leave it out of the next run (`--exclude=NODE`"
+    " of Slurm)",
+    LogClass.UNUSED_PARAMETERS: "give every parameter a gradient on each rank (also in branches), or pass"
+    " `find_unused_parameters=True` to DistributedDataParallel",
+    LogClass.EARLY_EXIT: "find why that rank's loop ends earlier: uneven data (`drop_last=True`, DistributedSampler),"
+    " an early `return`, `sys.exit()`",
+    LogClass.TIME_LIMIT: "ask for more time, or save checkpoints more often and resume; Slurm's `--signal=USR1@120`"
+    " warns before",
+    LogClass.TERMINATED: "ask who ended it: `sacct -j JOB`, the scheduler's log, a timeout of the shell; the ranks did"
+    " nothing wrong",
+    LogClass.UNKNOWN: "read the logs of the ranks that are missing here; start torchrun with `--log-dir logs --tee 3`",
+}
+STARTUP = {
+    Reason.PORT_IN_USE: "end the process that has the port (`ss -ltnp`), often an earlier run; or take another"
+    " `--master-port`, or `--standalone` on one node",
+    Reason.RENDEZVOUS_TIMEOUT: "check on each node: the same `--rdzv-endpoint` and `--rdzv-id`, `--nnodes`, a firewall"
+    " on that port, and that the job started there at all",
+    Reason.UNREACHABLE_MASTER: "check MASTER_ADDR and MASTER_PORT: the address must be that of the node of rank 0"
+    " (`getent hosts`, `nc -zv HOST PORT` from this node), and rank 0 must have started",
+    Reason.MISSING_RANKS: "look at the ranks that did not come: they often died while importing or loading; check"
+    " WORLD_SIZE and that each RANK is given once",
+    Reason.NCCL_VERSIONS: "use one environment on all nodes: compare `python -c 'import torch;"
+    " print(torch.__version__, torch.cuda.nccl.version())'`",
+    Reason.NO_INTERFACE: "set NCCL_SOCKET_IFNAME (and GLOO_SOCKET_IFNAME) to an interface that each node has:"
+    " `ip -br addr`",
+    Reason.DUPLICATE_GPU: "call `torch.cuda.set_device(LOCAL_RANK)` before the first collective, and start no more"
+    " ranks than the node has GPUs",
+    Reason.INVALID_USAGE: "run with NCCL_DEBUG=WARN: it names the call; check that each rank has its own GPU",
+    Reason.DRIVER: "install the driver that this CUDA version needs, or a PyTorch built for the driver there is:"
+    " `nvidia-smi`",
+    Reason.NO_GPU: "check `nvidia-smi` and CUDA_VISIBLE_DEVICES on that node, and that PyTorch was built for its GPU",
+    Reason.BAD_ARGUMENTS: "correct the command line; the script's own arguments come after its name",
+    Reason.NO_SCRIPT: "correct the path; torchrun takes the script, not `python script`",
+}
+WORKERS = {
+    Reason.SHARED_MEMORY: "give the container more shared memory (`--shm-size=16g`, or mount /dev/shm), or use fewer"
+    " workers",
+    Reason.WORKER_TIMEOUT: "find the sample or the storage that is slow: raise `timeout=`, or set `num_workers=0` to"
+    " see the stack",
+    Reason.WORKER_EXIT: "set `num_workers=0` for one run: the exception then appears in the rank itself",
+}
+HARDWARE = {
+    Reason.NODE_FAILURE: "leave this node out of the next run, and report it",
+    Reason.XID_SOFTWARE: "run with CUDA_LAUNCH_BLOCKING=1 and compute-sanitizer; if it stays on one node, treat it as"
+    " broken",
+    Reason.LINK: "check cables and ports of that node (`ibstat`, `ibdiagnet`), and leave it out of the next run",
+}
+BROKEN_GPU = "drain this node and reset or replace the GPU (`nvidia-smi -q -d ECC,ROW_REMAPPER`, `dcgmi diag -r 3`)"
+DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=2000"
+TIMEOUTS = {
+    Basis.FIRST_OPERATION: "check the connection between the GPUs: NCCL_DEBUG=INFO, NCCL_P2P_DISABLE=1,"
+    " NCCL_IB_DISABLE=1, NCCL_SOCKET_IFNAME",
+    Basis.ALONE: "look for a collective that only this rank reaches: in `if rank == 0:`, in saving, logging or metrics",
+    Basis.EXTRA_OPERATION: "look for a collective that only this rank reaches: in `if rank == 0:`, in a branch",
+    Basis.ALL_WAIT: f"check devices and network of these ranks; record with {DUMPS}",
+}
+
+
+def next_step(cause: Cause) -> str:
+    """Return what to do, with the exact setting where there is one."""
+    special = SPECIAL.get(cause.kind)
+    return special(cause) if special else STEPS[cause.kind]
+
+
+def for_startup(cause: Cause) -> str:
+    """Return what to check when a job did not start."""
+    return STARTUP.get(cause.reason or Reason.INVALID_USAGE, STARTUP[Reason.INVALID_USAGE])
+
+
+def for_crash(cause: Cause) -> str:
+    """Return where to look after an exception; errors of CUDA are raised in a line that has nothing to do with them."""
+    if cause.lead.kind is EventKind.CUDA_ERROR:
+        return (
+            "run once with CUDA_LAUNCH_BLOCKING=1: the line is then the right one; check indices and labels against"
+            " sizes"
+        )
+    return STEPS[LogClass.CRASHED]
+
+
+def for_signal(cause: Cause) -> str:
+    """Return how to find who sent a signal."""
+    if cause.lead.facts.signal == "SIGKILL":
+        return (
+            "look for the kernel's OOM killer (`dmesg -T | grep -i 'killed process'`, `sacct -o State,MaxRSS`): logs"
+            " alone do not prove it"
+        )
+    return STEPS[LogClass.SIGNAL]
+
+
+def for_memory(cause: Cause) -> str:
+    """Return how to need less device memory."""
+    facts = first_with(cause, "requested_bytes").facts
+    if cause.reason in (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY):
+        return (
+            "look with `nvidia-smi` for other processes on the device; if it is empty, the device may be broken: leave"
+            " the node out"
+        )
+    if cause.reason is Reason.NCCL_BUFFERS:
+        return (
+            "leave memory to NCCL: a smaller batch, `torch.cuda.memory.set_per_process_memory_fraction(0.95)`, or"
+            " NCCL_BUFFSIZE"
+        )
+    if facts.other_processes:
+        return f"end the other processes on the device, which have {size(sum(facts.other_processes))} (`nvidia-smi`)"
+    if (facts.unallocated_bytes or 0) > (facts.requested_bytes or 0) > 0:
+        return (
+            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: reserved memory would have sufficed, but is"
+            " fragmented"
+        )
+    return (
+        "use a smaller batch or sequence, recompute activations or shard more; record a snapshot"
+        " (`torch.cuda.memory._record_memory_history()`) to see what fills it"
+    )
+
+
+def for_host_memory(cause: Cause) -> str:
+    """Return how to need less memory of the host."""
+    if cause.reason is Reason.HOST_ALLOCATOR:
+        return "check the size that this line computes; it is allocated on the host, not on a device"
+    return (
+        "ask for more memory (`--mem` of Slurm, the container's limit), use fewer data-loader workers, load checkpoints"
+        " with `mmap=True` or on one rank at a time"
+    )
+
+
+def for_worker(cause: Cause) -> str:
+    """Return what to look at when a data-loader worker died."""
+    if cause.reason in WORKERS:
+        return WORKERS[cause.reason]
+    name = first_with(cause, "signal").facts.signal or ""
+    if "us error" in name:
+        return WORKERS[Reason.SHARED_MEMORY]
+    if name.startswith("Killed"):
+        return (
+            "look for the kernel's OOM killer (`dmesg -T`): use fewer workers or a smaller prefetch_factor, or ask for"
+            " more memory"
+        )
+    return "set `num_workers=0` and run with `python -X faulthandler` to see which sample or library crashes"
+
+
+def for_hardware(cause: Cause) -> str:
+    """Return what to do about a broken device or node."""
+    return HARDWARE.get(cause.reason or Reason.XID, BROKEN_GPU)
+
+
+def for_mismatch(cause: Cause) -> str:
+    """Return how to find the branch that differs."""
+    if cause.reason is Reason.FINGERPRINTS:
+        return (
+            "compare the branch or the batch of this rank at that line: every rank must issue the same operations with"
+            " the same shapes"
+        )
+    return (
+        "run once with TORCH_DISTRIBUTED_DEBUG=DETAIL, which names the rank and both shapes before the collective"
+        " starts"
+    )
+
+
+def for_timeout(cause: Cause) -> str:
+    """Return where to look for the rank that did not come."""
+    if cause.lead.kind is EventKind.HEARTBEAT:
+        return f"look at the host's stacks (`py-spy dump --native --pid PID`), the driver's log for Xid, and {DUMPS}"
+    if cause.blame and cause.blame.basis in TIMEOUTS:
+        return TIMEOUTS[cause.blame.basis]
+    if cause.ranks:
+        return (
+            f"read the log of {rank_names(cause.ranks)} up to its last line; for its stack, record with {DUMPS}, or"
+            " `workbench launch`"
+        )
+    return f"read the logs of the other ranks; record with {DUMPS}"
+
+
+def for_numbers(cause: Cause) -> str:
+    """Return how to find where NaN begins."""
+    if cause.ranks:
+        return "look at this rank's batch and device: NaN appeared before the ranks exchanged gradients"
+    return (
+        "find the first module with NaN: `torch.autograd.set_detect_anomaly(True)`; lower the learning rate, clip"
+        " gradients, skip the batch"
+    )
+
+
+SPECIAL: dict[LogClass, Callable[[Cause], str]] = {
+    LogClass.STARTUP: for_startup,
+    LogClass.CRASHED: for_crash,
+    LogClass.SIGNAL: for_signal,
+    LogClass.OOM: for_memory,
+    LogClass.HOST_OOM: for_host_memory,
+    LogClass.DATALOADER_WORKER: for_worker,
+    LogClass.HARDWARE: for_hardware,
+    LogClass.MISMATCH: for_mismatch,
+    LogClass.COLLECTIVE_TIMEOUT: for_timeout,
+    LogClass.NONFINITE_LOSS: for_numbers,
+}

@@ -1,0 +1,331 @@
+"""The sentence of each class: what happened, to which rank, in which line."""
+
+from collections.abc import Callable
+
+from analyzers.logs.answers.cause import Cause
+from analyzers.logs.answers.waits import Basis
+from analyzers.logs.findings.wording import at_step, first_with, operation_name, place, quoted, who
+from analyzers.logs.model import EventKind, LogClass, Reason
+from analyzers.words import agree, duration, exit_reason, quantity, rank_names, size
+
+MS = 1000.0
+
+
+def title(cause: Cause) -> str:
+    """Return what happened, in one sentence."""
+    return TITLES[cause.kind](cause)
+
+
+def crashed(cause: Cause) -> str:
+    """Return the title of an exception, or of an error of a CUDA kernel."""
+    lead = cause.lead
+    if lead.kind is EventKind.CUDA_ERROR:
+        return cuda_error(cause)
+    return f"{who(cause.ranks)} failed with {quoted(lead)}{place(lead)}{at_step(lead)}"
+
+
+def cuda_error(cause: Cause) -> str:
+    """Return the title of a CUDA error; of a failed assertion its condition."""
+    lead = cause.lead
+    condition = next(
+        (e.facts.name for e in cause.failure.events if e.facts.reason is Reason.DEVICE_ASSERT and ".cu:" in e.message),
+        "",
+    )
+    what = f"a CUDA kernel's assertion failed: {condition}" if condition else f"CUDA error: {lead.facts.name}"
+    return f"{who(cause.ranks)} failed: {what}{place(lead)}{at_step(lead)}"
+
+
+def oom(cause: Cause) -> str:
+    """Return the title of a device without memory, with the numbers of the allocator."""
+    lead = first_with(cause, "requested_bytes")
+    facts = lead.facts
+    if cause.reason is Reason.NCCL_BUFFERS:
+        wanted = f" ({size(facts.requested_bytes)})" if facts.requested_bytes else ""
+        device = f"device {facts.device}" if facts.device is not None else "a device"
+        return f"{device} has no memory left for NCCL's buffers{wanted}{at_step(lead)}"
+    if cause.reason in (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY):
+        return f"{who(cause.ranks)} got no device memory outside PyTorch's allocator: {quoted(lead)}{place(lead)}"
+    wanted = f": tried to allocate {size(facts.requested_bytes)}" if facts.requested_bytes is not None else ""
+    free = f", {size(facts.free_bytes)} free of {size(facts.total_bytes)}" if facts.free_bytes is not None else ""
+    return f"{who(cause.ranks)} ran out of device memory{at_step(lead)}{wanted}{free}{place(lead)}"
+
+
+def host_oom(cause: Cause) -> str:
+    """Return the title of a host without memory."""
+    lead = cause.lead
+    if cause.reason is Reason.HOST_ALLOCATOR:
+        wanted = f": tried to allocate {size(lead.facts.requested_bytes)}" if lead.facts.requested_bytes else ""
+        return f"{who(cause.ranks)} ran out of host memory{wanted}{place(lead)}{at_step(lead)}"
+    hosts = sorted({e.facts.host for e in cause.failure.events if e.facts.host})
+    where = f" on {', '.join(hosts)}" if hosts else ""
+    used = next((e.facts.process_bytes for e in cause.failure.events if e.facts.process_bytes), None)
+    whom = f"{rank_names(cause.ranks)} (SIGKILL)" if cause.ranks else "a process of the job"
+    held = f", which used {size(used)}" if used else ""
+    return f"host memory ran out{where}: the OOM killer ended {whom}{held}{at_step(lead)}"
+
+
+def signal(cause: Cause) -> str:
+    """Return the title of a rank that a signal ended."""
+    lead = cause.lead
+    name = lead.facts.signal or "a signal"
+    verb = "was killed by" if name == "SIGKILL" else "crashed with"
+    return f"{who(cause.ranks)} {verb} {name}{place(lead)}{at_step(lead)}"
+
+
+def exit_code(cause: Cause) -> str:
+    """Return the title of a rank of which only the exit code is known."""
+    lead = first_with(cause, "exit_code")
+    code = lead.facts.exit_code
+    return f"{who(cause.ranks)} ended with {exit_reason(code or 1)}{at_step(lead)}, and these logs do not show why"
+
+
+def dataloader_worker(cause: Cause) -> str:
+    """Return the title of a data-loader worker's death."""
+    lead = first_with(cause, "signal")
+    if cause.reason is Reason.WORKER_TIMEOUT:
+        return f"the data loader of {who(cause.ranks)} timed out{at_step(lead)}"
+    if cause.reason is Reason.SHARED_MEMORY and not lead.facts.signal:
+        return f"the data loader of {who(cause.ranks)} ran out of shared memory{at_step(lead)}"
+    how = f"was killed by signal: {lead.facts.signal}" if lead.facts.signal else "exited unexpectedly"
+    return f"a data-loader worker of {who(cause.ranks)} {how}{at_step(lead)}"
+
+
+def disk_full(cause: Cause) -> str:
+    """Return the title of a file that could not be written."""
+    lead = cause.lead
+    why = "no space is left" if cause.reason is Reason.NO_SPACE else "the file system is probably full"
+    return f"{who(cause.ranks)} could not write a file, as {why}{place(lead)}{at_step(lead)}: {quoted(lead)}"
+
+
+def hardware(cause: Cause) -> str:
+    """Return the title of a broken device, link or node."""
+    lead, facts = cause.lead, cause.lead.facts
+    device = (
+        f"the GPU at {facts.pci}" if facts.pci else f"the GPU of {rank_names(cause.ranks)}" if cause.ranks else "a GPU"
+    )
+    match cause.reason:
+        case Reason.NODE_FAILURE:
+            return f"node {facts.host or ''} failed".replace("  ", " ")
+        case Reason.FALLEN_OFF_BUS:
+            return f"{device} has fallen off the bus{at_step(lead)}"
+        case Reason.ECC:
+            return f"{device} reported: {facts.name}{place(lead)}{at_step(lead)}"
+        case Reason.LINK:
+            return f"a network link failed: {quoted(lead)}"
+        case Reason.XID_SOFTWARE:
+            return f"{device} reported Xid {facts.xid}, which a program usually causes{at_step(lead)}"
+    return f"{device} reported Xid {facts.xid}, a hardware error{at_step(lead)}"
+
+
+def network(cause: Cause) -> str:
+    """Return the title of a connection that failed."""
+    lead = first_with(cause, "peer")
+    peer = lead.facts.peer
+    if cause.reason is Reason.REFUSED:
+        return f"a connection to {peer} failed: {(lead.facts.name or '').strip()}"
+    if cause.reason is Reason.INFINIBAND:
+        status = f" (status {lead.facts.status})" if lead.facts.status is not None else ""
+        return f"InfiniBand lost the connection to {peer or 'a peer'}{status}"
+    return f"NCCL failed: {lead.facts.name or quoted(lead)}{at_step(lead)}"
+
+
+def mismatch(cause: Cause) -> str:
+    """Return the title of ranks that issued different operations: both sides."""
+    lead = first_with(cause, "operation")
+    facts = lead.facts
+    if cause.blame and cause.blame.basis is Basis.OTHER_OPERATION:
+        return different_timeouts(cause)
+    if cause.reason is Reason.SIZES:
+        return f"ranks brought different sizes to one collective: {sizes_of(cause)}{place(lead)}{at_step(lead)}"
+    if cause.reason is Reason.MODELS:
+        return f"{who(facts.ranks)} have models with different parameters"
+    a, b = facts.ranks if len(facts.ranks) == 2 else (None, None)
+    if cause.ranks == [b]:
+        sides = f"{facts.other_operation} instead of {facts.operation}, as rank {a}"
+    else:
+        sides = f"{facts.operation} where rank {b} issued {facts.other_operation}"
+    subject = who(cause.ranks, f"rank {a}")
+    return f"{subject} issued another operation{place(lead)}{at_step(lead)}: {sides}"
+
+
+def sizes_of(cause: Cause) -> str:
+    """Return the bytes that did not fit."""
+    facts = cause.lead.facts
+    if facts.input_elements is None:
+        return "a message does not fit its buffer"
+    return f"{facts.input_elements} bytes arrived where {facts.output_elements} were expected"
+
+
+def different_timeouts(cause: Cause) -> str:
+    """Return the operations in which the ranks wait under one number."""
+    by_operation: dict[str, list[int]] = {}
+    for event in cause.failure.events:
+        if event.rank is not None and event.facts.operation:
+            by_operation.setdefault(operation_name(event), []).append(event.rank)
+    sides = ", ".join(f"{rank_names(ranks)} in {name}" for name, ranks in by_operation.items())
+    return f"ranks wait for each other in different operations: {sides}"
+
+
+def unused_parameters(cause: Cause) -> str:
+    """Return the title of parameters without gradient."""
+    lead = first_with(cause, "name")
+    which = f": {lead.facts.name}" if lead.facts.name else ""
+    place_of = next((place(e) for e in cause.failure.events if e.source), "")
+    return f"parameters got no gradient on {who(cause.ranks)}{place_of}{at_step(lead)}{which}"
+
+
+def collective_timeout(cause: Cause) -> str:
+    """Return the title of a collective that timed out: who did not come, and who waited."""
+    after = duration_of(cause)
+    if cause.lead.kind is EventKind.HEARTBEAT:
+        ranks = who(cause.failure.ranks)
+        return f"NCCL's watchdog on {ranks} was stuck{after}: a call of CUDA or NCCL does not return"
+    name = operation_name(first_with(cause, "operation"))
+    waiting = who(cause.blame.waiting if cause.blame else [], "the other ranks")
+    where, ranks = place(cause.lead), who(cause.ranks)
+    without_culprit = {
+        Basis.NAMED: f"{waiting} timed out in {name}{where}, which the other rank never joined",
+        Basis.FIRST_OPERATION: f"the first collective, {name}, never finished{after}: {waiting} cannot communicate",
+        Basis.ALL_WAIT: f"{waiting} all wait in {name}{where}{after}, and it does not complete",
+        Basis.ONE_SIDE: f"{waiting} timed out in {name}{where}{after}; the logs of the ranks that did not come are"
+        " missing",
+    }
+    alone = {
+        Basis.ALONE: f"{ranks} alone issued {name} after the training had ended, and waited in vain{after}{where}",
+        Basis.EXTRA_OPERATION: f"{ranks} issued {name}{where}, which no other rank joined{after}",
+    }
+    basis = cause.blame.basis if cause.blame else Basis.ONE_SIDE
+    usual = f"{ranks} never joined {name}{where}{at_step(cause.lead)}; {waiting} timed out{after}"
+    return (alone if cause.ranks else without_culprit).get(basis, usual)
+
+
+def duration_of(cause: Cause) -> str:
+    """Return ` after 10.0 min`, the time that the waiting ranks gave up after."""
+    event = first_with(cause, "waited_ms")
+    waited = event.facts.waited_ms or first_with(cause, "timeout_ms").facts.timeout_ms
+    if not waited:
+        return ""
+    # The watchdog's own hang is told in the seconds of its message.
+    return f" for {waited // 1000} s" if event.kind is EventKind.HEARTBEAT else f" after {duration(waited / MS)}"
+
+
+def early_exit(cause: Cause) -> str:
+    """Return the title of a rank that left without an error."""
+    others = who(cause.failure.ranks, "the other ranks")
+    return f"{who(cause.ranks)} {agree(cause.ranks, 'is', 'are')} gone without an error; {others} lost the connection"
+
+
+def nonfinite_loss(cause: Cause) -> str:
+    """Return the title of a loss or gradient that is not finite."""
+    lead = cause.lead
+    if cause.reason is Reason.SCALE_EXHAUSTED:
+        return f"fp16 gradients overflowed at every loss scale{at_step(lead)}: the training diverged"
+    if cause.ranks:
+        return f"gradients of {rank_names(cause.ranks)} became NaN{at_step(lead)}{place(lead)}"
+    step = f" at step {lead.step}" if lead.step is not None else ""
+    return f"the loss or the gradient is not finite{step}{place(lead)}: {quoted(lead)}"
+
+
+def startup(cause: Cause) -> str:
+    """Return the title of a job that did not start."""
+    describe = STARTUPS.get(cause.reason) if cause.reason else None
+    lead = first_with(cause, "name")
+    what = describe(cause) if describe else f"NCCL calls it {lead.facts.name or quoted(lead)}{place(lead)}"
+    return f"the job did not start: {what}"
+
+
+def port_in_use(cause: Cause) -> str:
+    """Return the port that another process has."""
+    port = first_with(cause, "port").facts.port
+    return f"port {port or 'unknown'} is in use by another process"
+
+
+def unreachable_master(cause: Cause) -> str:
+    """Return the address that does not answer."""
+    facts = first_with(cause, "peer").facts
+    where = f" at {facts.peer}:{facts.port}" if facts.peer else ""
+    return f"the store of rank 0{where} does not answer"
+
+
+def missing_ranks(cause: Cause) -> str:
+    """Return how many ranks came."""
+    facts = first_with(cause, "expected").facts
+    return "ranks are missing" + (f": {facts.joined} of {facts.expected} ranks came" if facts.expected else "")
+
+
+def nccl_versions(cause: Cause) -> str:
+    """Return the versions that differ."""
+    facts = first_with(cause, "name").facts
+    return f"{rank_names(facts.ranks)} have different versions of NCCL: {facts.name}"
+
+
+def duplicate_gpu(cause: Cause) -> str:
+    """Return the two ranks on one device."""
+    pair = first_with(cause, "ranks").facts.ranks
+    return f"{' and '.join(f'rank {rank}' for rank in pair) or 'two ranks'} use the same GPU"
+
+
+def wrong_driver(cause: Cause) -> str:
+    """Return the version of the driver, if it is known, and the message."""
+    lead = first_with(cause, "name")
+    version = f" (version {lead.facts.name})" if (lead.facts.name or "").isdigit() else ""
+    return f"the NVIDIA driver{version} does not fit: {quoted(lead)}"
+
+
+STARTUPS: dict[Reason, Callable[[Cause], str]] = {
+    Reason.PORT_IN_USE: port_in_use,
+    Reason.RENDEZVOUS_TIMEOUT: lambda _: "not all nodes came to the rendezvous in time",
+    Reason.UNREACHABLE_MASTER: unreachable_master,
+    Reason.MISSING_RANKS: missing_ranks,
+    Reason.NCCL_VERSIONS: nccl_versions,
+    Reason.NO_INTERFACE: lambda _: "NCCL found no network interface of the given name",
+    Reason.DUPLICATE_GPU: duplicate_gpu,
+    Reason.DRIVER: wrong_driver,
+    Reason.NO_GPU: lambda cause: f"no usable GPU: {quoted(cause.lead)}{place(cause.lead)}",
+    Reason.BAD_ARGUMENTS: lambda cause: f"the script refuses its arguments: {cause.lead.facts.name}",
+    Reason.NO_SCRIPT: lambda cause: f"there is no script {cause.lead.facts.name}",
+}
+
+
+def time_limit(cause: Cause) -> str:
+    """Return the title of a job that ran out of its time."""
+    return f"the scheduler ended the job at its time limit{at_step(cause.lead)}"
+
+
+def terminated(cause: Cause) -> str:
+    """Return the title of a job that was ended from outside."""
+    how = {
+        Reason.PREEMPTION: "the scheduler preempted the job",
+        Reason.CANCELLED: "the job was cancelled from outside",
+    }.get(cause.reason or Reason.LAUNCHER_SIGNAL, "the launcher was told to stop")
+    name = cause.lead.facts.signal
+    return f"{how}{f' ({name})' if name else ''}{at_step(cause.lead)}"
+
+
+def unknown(cause: Cause) -> str:
+    """Return the title of ranks that lost their connections, where nothing shows which one left."""
+    lost = cause.failure.events[0]
+    times = quantity(len(cause.failure.ranks), "rank") if cause.failure.ranks else "ranks"
+    return f"{times} lost the connection to another one, and these logs do not show which: {quoted(lost)}"
+
+
+TITLES: dict[LogClass, Callable[[Cause], str]] = {
+    LogClass.CRASHED: crashed,
+    LogClass.OOM: oom,
+    LogClass.HOST_OOM: host_oom,
+    LogClass.SIGNAL: signal,
+    LogClass.EXIT_CODE: exit_code,
+    LogClass.DATALOADER_WORKER: dataloader_worker,
+    LogClass.DISK_FULL: disk_full,
+    LogClass.HARDWARE: hardware,
+    LogClass.NETWORK: network,
+    LogClass.MISMATCH: mismatch,
+    LogClass.UNUSED_PARAMETERS: unused_parameters,
+    LogClass.COLLECTIVE_TIMEOUT: collective_timeout,
+    LogClass.EARLY_EXIT: early_exit,
+    LogClass.NONFINITE_LOSS: nonfinite_loss,
+    LogClass.STARTUP: startup,
+    LogClass.TIME_LIMIT: time_limit,
+    LogClass.TERMINATED: terminated,
+    LogClass.UNKNOWN: unknown,
+}

@@ -1,0 +1,173 @@
+"""Logs of one run -> `Logs`: the events of all files with the ranks that printed them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from analyzers import run, store
+from analyzers.errors import WorkbenchError
+from analyzers.logs.model import EventKind, Facts, LogEvent, LogFile, RankLog
+from analyzers.logs.reading.reader import ABSENT, KINDS
+from analyzers.logs.reading.roster import UNRANKED
+from analyzers.report import Input
+
+READER = "analyzers.logs.reading.reader"
+KINDS_READ = (run.Kind.LOG, run.Kind.TEXT, run.Kind.ERROR)
+WORKER = re.compile(r".*/(?P<launch>[^/]+)/attempt_(?P<attempt>\d{1,6})/(?P<local_rank>\d{1,6})/[^/]+")
+FILES_OF_A_CHILD = 256
+
+
+@dataclass
+class Logs:
+    """The events of a run's logs in order, with what is known of its ranks."""
+
+    events: list[LogEvent] = field(default_factory=list)
+    clocks: list[int] = field(default_factory=list)
+    """For each event the last time that its log had printed, in ns; 0 where it prints none."""
+    files_of: list[int] = field(default_factory=list)
+    ranks: dict[int, RankLog] = field(default_factory=dict)
+    unranked: list[RankLog] = field(default_factory=list)
+    """The last step and line of each file, of lines without a rank."""
+    world_size: int | None = None
+    files: list[LogFile] = field(default_factory=list)
+    inputs: list[Input] = field(default_factory=list)
+    left_out: int = 0
+
+
+def load(logs: run.Run, options: store.Options) -> Logs:
+    """Return the content of all text logs and error files of a run."""
+    loaded = Logs()
+    artefacts = logs.of(*KINDS_READ)
+    first = first_ranks(logs.manifest())
+    for begin in range(0, len(artefacts), FILES_OF_A_CHILD):
+        part = artefacts[begin : begin + FILES_OF_A_CHILD]
+        for numbers, columns in store.load_set([a.path for a in part], READER, options):
+            chosen = [part[number] for number in numbers]
+            if isinstance(columns, WorkbenchError):
+                loaded.files += [
+                    LogFile(path=str(a.path), bytes=a.bytes, lines=0, problem=columns.message) for a in chosen
+                ]
+            else:
+                add(loaded, chosen, columns, first)
+    number_ranks(loaded)
+    return loaded
+
+
+def first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
+    """Return the rank of each launch's first worker, as run.json records it."""
+    launches = manifest.get("launches")
+    recorded = launches.items() if isinstance(launches, dict) else ()
+    first = {name: launch.get("first_rank") for name, launch in recorded if isinstance(launch, dict)}
+    return {name: rank for name, rank in first.items() if isinstance(rank, int)}
+
+
+def rank_of_file(artefact: run.Artefact, first: Mapping[str, int]) -> int | None:
+    """Return the rank whose output a file holds: by torchrun's folder of the worker, else by the file's name."""
+    match = WORKER.fullmatch(str(artefact.path))
+    if match:
+        return first.get(match["launch"], 0) + int(match["local_rank"])
+    return artefact.rank
+
+
+def attempt_of(path: Path) -> int:
+    """Return the attempt of torchrun that a file belongs to."""
+    match = WORKER.fullmatch(str(path))
+    return int(match["attempt"]) if match else 0
+
+
+def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns, first: Mapping[str, int]) -> None:
+    """Add the files that one child has read."""
+    ranks = [rank_of_file(artefact, first) for artefact in artefacts]
+    before = len(loaded.files)
+    for artefact, file in zip(artefacts, columns.meta["files"], strict=True):
+        size, lines = artefact.bytes, file["lines"]
+        about = LogFile(
+            path=str(artefact.path), bytes=size, lines=lines, binary=file["binary"], problem=file["problem"]
+        )
+        loaded.files.append(about)
+        loaded.inputs.append(artefact.as_input())
+        loaded.left_out += file["left_out"]
+        loaded.world_size = max(loaded.world_size or 0, file["world_size"] or 0) or None
+    events = events_of(columns, artefacts, ranks)
+    loaded.events += events
+    loaded.clocks += columns["event.clock_ns"].tolist()
+    loaded.files_of += [before + number for number in columns["event.file"].tolist()]
+    add_roster(loaded, columns, artefacts, ranks)
+
+
+def events_of(columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]) -> list[LogEvent]:
+    """Return the events of the columns, each with its path and rank."""
+    meta = columns.meta
+    names = ("file", "kind", "rank", "time_ns", "line", "step", "seq", "count")
+    rows = zip(*(columns[f"event.{name}"].tolist() for name in names), strict=True)
+    events = []
+    for number, (file, kind, rank, time_ns, line, step, seq, count) in enumerate(rows):
+        own = rank if rank != ABSENT else ranks[file]
+        events.append(
+            LogEvent(
+                kind=KINDS[kind],
+                message=meta["message"][number],
+                rank=own,
+                time_ns=known(time_ns),
+                path=str(artefacts[file].path),
+                line=line,
+                step=known(step),
+                group=meta["group"][number] or None,
+                seq=known(seq),
+                source=meta["source"][number],
+                function=meta["function"][number],
+                count=count,
+                attempt=attempt_of(artefacts[file].path),
+                chain=meta["chains"][number],
+                facts=msgspec.convert(meta["facts"][number], Facts),
+                excerpt=meta["excerpt"][number],
+            )
+        )
+    return events
+
+
+def known(value: int) -> int | None:
+    """Return a number of a column, None where it is absent."""
+    return None if value == ABSENT else value
+
+
+def add_roster(
+    loaded: Logs, columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
+) -> None:
+    """Add the ranks that the files show; the last file that shows a rank gives its last line."""
+    rows = zip(columns["rank.file"].tolist(), columns["rank.rank"].tolist(), columns["rank.step"].tolist(), strict=True)
+    for number, (file, rank, step) in enumerate(rows):
+        own = ranks[file] if rank == UNRANKED else rank
+        line, path = columns.meta["last_lines"][number], str(artefacts[file].path)
+        if own is None:
+            loaded.unranked.append(RankLog(rank=UNRANKED, last_step=known(step), last_line=line, path=path))
+            continue
+        earlier: Any = loaded.ranks.get(own, RankLog(rank=own))
+        loaded.ranks[own] = RankLog(
+            rank=own,
+            last_step=max((s for s in (earlier.last_step, known(step)) if s is not None), default=None),
+            last_line=line or earlier.last_line,
+            path=path if line or not earlier.path else earlier.path,
+        )
+
+
+def number_ranks(loaded: Logs) -> None:
+    """Give events the rank that torchrun's table has for their local rank or process, where the job has one node."""
+    table = [e for e in loaded.events if e.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)]
+    by_pid = {(e.facts.pid, e.path): e.rank for e in table if e.facts.pid}
+    by_local = {e.facts.local_rank: e.rank for e in table if e.facts.local_rank is not None}
+    several_nodes = len({e.facts.host for e in table if e.facts.host}) > 1
+    for index, event in enumerate(loaded.events):
+        if event.rank is None:
+            rank = by_pid.get((event.facts.pid or 0, event.path))
+            if rank is None and not several_nodes and event.facts.local_rank is not None:
+                rank = by_local.get(event.facts.local_rank, event.facts.local_rank if not table else None)
+            if rank is not None:
+                loaded.events[index] = msgspec.structs.replace(event, rank=rank)
+    for event in table:
+        if event.rank is not None:
+            loaded.ranks.setdefault(event.rank, RankLog(rank=event.rank, path=event.path))

@@ -1,0 +1,223 @@
+"""What text logs say, typed: events of ranks, and the structs of `workbench.logs/1`."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class EventKind(StrEnum):
+    """What a line, or a block of lines, reports."""
+
+    EXCEPTION = "exception"
+    OUT_OF_MEMORY = "out_of_memory"
+    HOST_OUT_OF_MEMORY = "host_out_of_memory"
+    CUDA_ERROR = "cuda_error"
+    HARDWARE = "hardware"
+    DATALOADER_WORKER = "dataloader_worker"
+    DISK_FULL = "disk_full"
+    NAN = "nan"
+    OVERFLOW_SKIP = "overflow_skip"
+    MISMATCH = "mismatch"
+    UNUSED_PARAMETERS = "unused_parameters"
+    MONITORED_BARRIER = "monitored_barrier"
+    DESYNC = "desync"
+    WATCHDOG_TIMEOUT = "watchdog_timeout"
+    WATCHDOG_STATUS = "watchdog_status"
+    """How far a process group got: the last enqueued and the last completed operation."""
+    TIMEOUT = "timeout"
+    """A wait of gloo or of the store that ended."""
+    HEARTBEAT = "heartbeat"
+    NCCL_ERROR = "nccl_error"
+    NETWORK = "network"
+    CONNECTION_LOST = "connection_lost"
+    STARTUP = "startup"
+    SIGNAL = "signal"
+    EXIT = "exit"
+    TORCHRUN_FAILURE = "torchrun_failure"
+    TORCHRUN_ROOT_CAUSE = "torchrun_root_cause"
+    STOP_REQUESTED = "stop_requested"
+    """The scheduler or a user ended the job."""
+    DUMP_WRITTEN = "dump_written"
+    COMPLETED = "completed"
+
+
+class LogClass(StrEnum):
+    """The class of a verdict on logs."""
+
+    OOM = "oom"
+    HOST_OOM = "host_oom"
+    CRASHED = "crashed"
+    SIGNAL = "signal"
+    EXIT_CODE = "exit_code"
+    DATALOADER_WORKER = "dataloader_worker"
+    DISK_FULL = "disk_full"
+    HARDWARE = "hardware"
+    NETWORK = "network"
+    MISMATCH = "mismatch"
+    UNUSED_PARAMETERS = "unused_parameters"
+    COLLECTIVE_TIMEOUT = "collective_timeout"
+    EARLY_EXIT = "early_exit"
+    NONFINITE_LOSS = "nonfinite_loss"
+    STARTUP = "startup"
+    TIME_LIMIT = "time_limit"
+    TERMINATED = "terminated"
+    HEALTHY = "healthy"
+    UNKNOWN = "unknown"
+
+
+class Reason(StrEnum):
+    """What exactly an event of a kind with several causes reports."""
+
+    # Start-up.
+    PORT_IN_USE = "port_in_use"
+    RENDEZVOUS_TIMEOUT = "rendezvous_timeout"
+    UNREACHABLE_MASTER = "unreachable_master"
+    MISSING_RANKS = "missing_ranks"
+    NCCL_VERSIONS = "nccl_versions"
+    NO_INTERFACE = "no_interface"
+    DUPLICATE_GPU = "duplicate_gpu"
+    INVALID_USAGE = "invalid_usage"
+    DRIVER = "driver"
+    NO_GPU = "no_gpu"
+    BAD_ARGUMENTS = "bad_arguments"
+    NO_SCRIPT = "no_script"
+    # Memory and devices.
+    ALLOCATOR = "allocator"
+    NCCL_BUFFERS = "nccl_buffers"
+    DRIVER_MEMORY = "driver_memory"
+    LIBRARY_MEMORY = "library_memory"
+    DEVICE_ASSERT = "device_assert"
+    XID = "xid"
+    XID_SOFTWARE = "xid_software"
+    FALLEN_OFF_BUS = "fallen_off_bus"
+    ECC = "ecc"
+    NODE_FAILURE = "node_failure"
+    LINK = "link"
+    HOST_ALLOCATOR = "host_allocator"
+    OOM_KILLER = "oom_killer"
+    # Data and disk.
+    WORKER_SIGNAL = "worker_signal"
+    WORKER_EXIT = "worker_exit"
+    WORKER_TIMEOUT = "worker_timeout"
+    SHARED_MEMORY = "shared_memory"
+    WRITE_FAILED = "write_failed"
+    NO_SPACE = "no_space"
+    # Numbers.
+    LOSS = "loss"
+    GRADIENT = "gradient"
+    SCALE_EXHAUSTED = "scale_exhausted"
+    # Collectives.
+    FINGERPRINTS = "fingerprints"
+    SIZES = "sizes"
+    MODELS = "models"
+    OPERATIONS = "operations"
+    REFUSED = "refused"
+    INFINIBAND = "infiniband"
+    PEER_GONE = "peer_gone"
+    # Ends.
+    LAUNCHER_SIGNAL = "launcher_signal"
+    TIME_LIMIT = "time_limit"
+    PREEMPTION = "preemption"
+    CANCELLED = "cancelled"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The numbers and names of an event; absent where its line has none. Sizes are bytes."""
+
+    reason: Reason | None = None
+    # Collectives: sequence numbers of a group count only within that group.
+    operation: str | None = None
+    input_elements: int | None = None
+    output_elements: int | None = None
+    timeout_ms: int | None = None
+    waited_ms: int | None = None
+    enqueued: int | None = None
+    completed: int | None = None
+    group_rank: int | None = None
+    ranks: list[int] = []
+    """Ranks that the text itself names."""
+    other_operation: str | None = None
+    # Processes.
+    exit_code: int | None = None
+    signal: str | None = None
+    pid: int | None = None
+    local_rank: int | None = None
+    host: str | None = None
+    error_name: str | None = None
+    # Memory.
+    requested_bytes: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    allocated_bytes: int | None = None
+    unallocated_bytes: int | None = None
+    """Reserved by PyTorch but not allocated."""
+    process_bytes: int | None = None
+    other_processes: list[int] = []
+    """Bytes of each other process on the device."""
+    device: int | None = None
+    # Devices and network.
+    xid: int | None = None
+    pci: str | None = None
+    peer: str | None = None
+    status: int | None = None
+    port: int | None = None
+    name: str | None = None
+    """What the text names: a file, an interface, a version, parameters."""
+    joined: int | None = None
+    expected: int | None = None
+
+
+class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a log reports. `path` and `line` are the position in the log, `source` is the user's own line.
+
+    `time_ns` is the time as printed, taken as UTC; logs without a year get that of the file. `count` is how often the
+    same was reported. `chain` are the exceptions that led to this one, the first one first.
+    """
+
+    kind: EventKind
+    message: str
+    rank: int | None = None
+    time_ns: int | None = None
+    path: str = ""
+    line: int = 0
+    step: int | None = None
+    group: str | None = None
+    seq: int | None = None
+    source: str = ""
+    function: str = ""
+    count: int = 1
+    attempt: int = 0
+    chain: list[str] = []
+    facts: Facts = Facts()
+    excerpt: str = ""
+    """The lines around it."""
+
+
+class RankLog(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a rank from the logs: its last step and its last line."""
+
+    rank: int
+    last_step: int | None = None
+    last_line: str = ""
+    path: str = ""
+
+
+class LogFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A log that was read."""
+
+    path: str
+    bytes: int
+    lines: int
+    binary: bool = False
+    problem: str = ""
+
+
+class LogsData(msgspec.Struct, frozen=True, kw_only=True):
+    """The `data` of `workbench.logs/1`. `events` are in the order of the logs; `world_size` is None if nothing says."""
+
+    world_size: int | None
+    ranks: list[RankLog]
+    events: list[LogEvent]
+    files: list[LogFile]
+    left_out: int = 0
+    """Events that were counted but not kept."""

@@ -1,0 +1,167 @@
+"""Patterns of collectives: ProcessGroupNCCL's watchdog, desync reports, DETAIL mode, DDP, gloo."""
+
+import re
+
+from analyzers.logs.model import EventKind, Facts, Reason
+from analyzers.logs.reading.pattern import Found, number, numbers, pattern, plain
+
+GROUP = re.compile(r"\[PG (?:ID )?(\d+)(?: PG GUID ([^\s(]+))?(?:\s?\(([^)]*)\))? Rank (\d+)\]")
+FINGERPRINT = re.compile(r"OpType=([A-Z_]+?)(?=[,)]|$)(?:, TensorShape=\[([\d, ]*)\])?")
+
+
+def group_of(text: str) -> tuple[str | None, int | None]:
+    """Return the name of the process group that a line names, and the rank within it."""
+    match = GROUP.search(text)
+    return (match[3] or match[1], number(match[4])) if match else (None, None)
+
+
+def timed_out(match: "re.Match[str]") -> Found:
+    """Return the collective that the watchdog gave up. Old versions print the rank only here."""
+    group, group_rank = group_of(match.string)
+    facts = Facts(
+        operation=match[3],
+        input_elements=number(match[4]),
+        output_elements=number(match[5]),
+        timeout_ms=number(match[6]),
+        waited_ms=number(match[7]),
+        group_rank=number(match[1]) if group_rank is None else group_rank,
+    )
+    return Found(EventKind.WATCHDOG_TIMEOUT, facts, None, group, number(match[2]))
+
+
+def progress(match: "re.Match[str]") -> Found:
+    """Return how far a group got."""
+    group, group_rank = group_of(match.string)
+    facts = Facts(enqueued=number(match[1]), completed=int(match[2][:18]), group_rank=group_rank)
+    work = re.search(r"(?:at NCCL work|at work|sequence id): (\d{1,18})", match.string)
+    return Found(EventKind.WATCHDOG_STATUS, facts, None, group, number(work[1]) if work else None)
+
+
+def heartbeat(match: "re.Match[str]") -> Found:
+    """Return that the watchdog itself is stuck."""
+    group, group_rank = group_of(match.string)
+    waited = number(match[1]) if match.lastindex else None
+    facts = Facts(waited_ms=waited and waited * 1000, group_rank=group_rank)
+    return Found(EventKind.HEARTBEAT, facts, None, group)
+
+
+def lagging(match: "re.Match[str]") -> Found:
+    """Return the ranks that a desync report calls lagging."""
+    named = re.search(r"#(\d{1,12})", match.string[match.end(1) :])
+    return Found(EventKind.DESYNC, Facts(ranks=numbers(match[1])), seq=number(named[1]) if named else None)
+
+
+def desync_operation(match: "re.Match[str]") -> Found:
+    """Return the operation in which a rank of a desync report timed out."""
+    return Found(EventKind.DESYNC, Facts(operation=match[2]), number(match[1]), None, number(match[3]))
+
+
+def fingerprints(match: "re.Match[str]") -> Found:
+    """Return two ranks whose collectives differ, by PyTorch's debug mode; the first one compared itself."""
+    mine, theirs = FINGERPRINT.search(match[2]), FINGERPRINT.search(match[4])
+    facts = Facts(
+        reason=Reason.FINGERPRINTS,
+        ranks=[int(match[1]), int(match[3])],
+        operation=described(mine),
+        other_operation=described(theirs),
+    )
+    seq = re.search(r"SequenceNumber=(\d{1,12})", match[2])
+    return Found(EventKind.MISMATCH, facts, int(match[1]), None, number(seq[1]) if seq else None)
+
+
+def described(match: "re.Match[str] | None") -> str | None:
+    """Return an operation with its shape: `ALLREDUCE [8]`."""
+    if not match:
+        return None
+    return match[1] + (f" [{match[2]}]" if match[2] else "")
+
+
+def missed_barrier(match: "re.Match[str]") -> Found:
+    """Return the ranks that did not come to a monitored barrier, as rank 0 tells."""
+    facts = Facts(ranks=numbers(match[1]), timeout_ms=number(match[2]), operation="monitored_barrier")
+    return Found(EventKind.MONITORED_BARRIER, facts)
+
+
+def unused(match: "re.Match[str]") -> Found:
+    """Return the parameters that got no gradient on a rank."""
+    return Found(EventKind.UNUSED_PARAMETERS, Facts(ranks=[int(match[1])], name=match[2].strip()[:200]), int(match[1]))
+
+
+def gloo_timeout(match: "re.Match[str]") -> Found:
+    """Return a wait of gloo that ended."""
+    facts = Facts(timeout_ms=number(match[1]))
+    return Found(EventKind.TIMEOUT, facts)
+
+
+def sizes_differ(match: "re.Match[str]") -> Found:
+    """Return that a rank received more bytes than its buffer has."""
+    facts = Facts(reason=Reason.SIZES, input_elements=number(match[1]), output_elements=number(match[2]))
+    return Found(EventKind.MISMATCH, facts)
+
+
+def different_models(match: "re.Match[str]") -> Found:
+    """Return two ranks whose models have different parameters."""
+    return Found(EventKind.MISMATCH, Facts(reason=Reason.MODELS, ranks=[int(match[1]), int(match[2])]))
+
+
+LOST = EventKind.CONNECTION_LOST
+PATTERNS = (
+    pattern(
+        "caught collective operation timeout",
+        r"\[Rank (\d{1,9})\] Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)"
+        r"(?:, NumelIn=(\d+), NumelOut=(\d+))?, Timeout\(ms\)=(\d+)\) ran for (\d+) milliseconds",
+        timed_out,
+    ),
+    pattern(
+        "ast enqueued",
+        r"[Ll]ast enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)",
+        progress,
+    ),
+    pattern("watchdog got stuck", r"watchdog got stuck for (\d+) seconds", heartbeat),
+    pattern("Heartbeat monitor timed out", r"Heartbeat monitor timed out", heartbeat),
+    pattern("watchdog hang", r"due to ProcessGroupNCCL watchdog hang", heartbeat),
+    pattern("Timeout at collective", r"\[(\d{1,9})\] Timeout at collective: (\w+), #(\d+)", desync_operation),
+    pattern("but didn't", r"\[([\d, ]+)\] (?:joined but didn't finish|finished collective #\d+, but didn't)", lagging),
+    pattern("lagging ranks", r"ranks \[([\d, ]+)\] are the lagging ranks", lagging),
+    pattern(
+        "mismatch between collectives",
+        r"Rank (\d{1,9}) is running (?:inconsistent )?collective: CollectiveFingerPrint\((.*?)\),? but Rank (\d{1,9})"
+        r" is running (?:inconsistent )?collective: CollectiveFingerPrint\((.*)",
+        fingerprints,
+    ),
+    pattern(
+        "failed to pass monitoredBarrier",
+        r"Ranks? ([\d, ]+) failed to pass monitoredBarrier(?: in (\d+) ms)?",
+        missed_barrier,
+    ),
+    plain("but received errors while waiting for", LOST, Reason.PEER_GONE),
+    pattern("did not receive grad for rank", r"did not receive grad for rank (\d{1,9}): (.{1,400})", unused),
+    plain("Stack trace of the failed collective:", EventKind.WATCHDOG_STATUS),
+    plain("Expected to have finished reduction in the prior iteration", EventKind.UNUSED_PARAMETERS),
+    plain("mark a variable ready only once", EventKind.UNUSED_PARAMETERS),
+    pattern(
+        "DDP expects same model",
+        r"but Rank (\d{1,9}) has \d+ params, while rank (\d{1,9}) has inconsistent",
+        different_models,
+    ),
+    pattern("op.preamble.length", r"op\.preamble\.length <= op\.nbytes\.? (\d+) vs (\d+)", sizes_differ),
+    plain("Message truncated", EventKind.MISMATCH, Reason.SIZES, r"NCCL WARN Message truncated"),
+    pattern("Timed out waiting", r"Timed out waiting (\d+)ms for (send|recv) operation", gloo_timeout),
+    plain("Application timeout caused pair closure", LOST, Reason.PEER_GONE),
+    plain("Connection closed by peer", LOST, Reason.PEER_GONE),
+    plain("Connection closed by remote peer", LOST, Reason.PEER_GONE),
+    plain("remote process exited", LOST, Reason.PEER_GONE),
+    plain("Connection reset by peer", LOST, Reason.PEER_GONE),
+    plain("Broken pipe", LOST, Reason.PEER_GONE, r"(?:Net|socket\w*|pair\.cc|gloo|TCPStore).*Broken pipe"),
+    plain("recvValue failed", LOST, Reason.PEER_GONE),
+    plain("sendBytes failed", LOST, Reason.PEER_GONE),
+    plain("Socket recv failed while polling", LOST, Reason.PEER_GONE),
+    plain("Failed to execute operation", LOST, Reason.PEER_GONE, r"\[Proxy Service.*Failed to execute operation"),
+    plain("communicator was aborted on rank", LOST, Reason.PEER_GONE),
+    plain("should dump", LOST, Reason.PEER_GONE, r"TCPStore server has shut down too early"),
+    pattern(
+        "dumping nccl trace to",
+        r"dumping nccl trace to (\S{1,300})",
+        lambda match: Found(EventKind.DUMP_WRITTEN, Facts(name=match[1])),
+    ),
+)

@@ -1,0 +1,137 @@
+"""Patterns of devices and networks: CUDA errors, Xid and ECC, NCCL's warnings, InfiniBand, sockets."""
+
+import re
+
+from analyzers.logs.model import EventKind, Facts, Reason
+from analyzers.logs.reading.pattern import Found, number, pattern, plain
+
+SOFTWARE_XIDS = {13, 31, 43, 45, 63, 68}
+"""Xids that a program can cause, or that only report what happened before: NVIDIA's catalogue of Xid errors."""
+CONSEQUENT_XIDS = {45}
+BROKEN = ("uncorrectable ECC", "hardware stack error", "nvlink", "GPU is lost")
+NO_GPU = ("no CUDA-capable device", "busy or unavailable", "initialization failed", "driver version", "no kernel image")
+NCCL_INVALID = "invalid usage"
+
+
+def xid(match: "re.Match[str]") -> Found | None:
+    """Return an Xid of the NVIDIA driver: a number of a hardware error, or of one that the program made."""
+    code = number(match[2])
+    if code is None or code in CONSEQUENT_XIDS:
+        return None
+    is_software = code in SOFTWARE_XIDS
+    facts = Facts(reason=Reason.XID_SOFTWARE if is_software else Reason.XID, xid=code, pci=match[1], name=match[3])
+    pid = re.search(r"pid='?(\d{1,9})", match[3])
+    facts = facts if not pid else with_pid(facts, int(pid[1]))
+    return Found(EventKind.HARDWARE, facts)
+
+
+def with_pid(facts: Facts, pid: int) -> Facts:
+    """Return facts of an Xid with the process that had the device."""
+    return Facts(reason=facts.reason, xid=facts.xid, pci=facts.pci, name=facts.name, pid=pid)
+
+
+def lost_device(match: "re.Match[str]") -> Found:
+    """Return a device that the driver no longer reaches."""
+    pci = re.search(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)", match.string)
+    return Found(EventKind.HARDWARE, Facts(reason=Reason.FALLEN_OFF_BUS, pci=pci[1] if pci else None))
+
+
+def cuda_error(match: "re.Match[str]") -> Found:
+    """Return an error of CUDA, which is reported asynchronously: its line says little."""
+    text = match[1].strip()
+    if any(word in text for word in BROKEN):
+        return Found(EventKind.HARDWARE, Facts(reason=Reason.ECC, name=text))
+    if any(word in text for word in NO_GPU):
+        return Found(EventKind.STARTUP, Facts(reason=Reason.DRIVER if "driver" in text else Reason.NO_GPU, name=text))
+    asserts = Reason.DEVICE_ASSERT if "device-side assert" in text else None
+    return Found(EventKind.CUDA_ERROR, Facts(reason=asserts, name=text))
+
+
+def device_assert(match: "re.Match[str]") -> Found:
+    """Return the condition that a kernel asserted; thousands of threads print the same."""
+    return Found(EventKind.CUDA_ERROR, Facts(reason=Reason.DEVICE_ASSERT, name=match[1]))
+
+
+def nccl_error(match: "re.Match[str]") -> Found:
+    """Return an error of NCCL by its text."""
+    text = match[1]
+    if "remote process exited" in text:
+        return Found(EventKind.CONNECTION_LOST, Facts(reason=Reason.PEER_GONE))
+    return Found(EventKind.NCCL_ERROR, Facts(name=text.strip()))
+
+
+def refused(match: "re.Match[str]") -> Found:
+    """Return a connection that could not be made; the address leads to the node to look at."""
+    facts = Facts(reason=Reason.REFUSED, peer=match[1], port=number(match[2]), name=match[3])
+    return Found(EventKind.NETWORK, facts)
+
+
+def infiniband(match: "re.Match[str]") -> Found | None:
+    """Return a failed completion of InfiniBand; status 5 only says that an earlier one failed."""
+    status = re.search(r"(?:status=|with error |\()(\d{1,3})", match.string[match.start() :])
+    code = number(status[1]) if status else None
+    peer = re.search(r"peer (\d+\.\d+\.\d+\.\d+|[0-9a-fA-F:]+|[\w.-]+)<(\d+)>", match.string)
+    facts = Facts(
+        reason=Reason.INFINIBAND,
+        status=code,
+        peer=peer[1] if peer else None,
+        port=number(peer[2]) if peer else None,
+    )
+    return None if code == 5 else Found(EventKind.NETWORK, facts)
+
+
+def nccl_versions(match: "re.Match[str]") -> Found:
+    """Return two versions of NCCL in one job."""
+    facts = Facts(reason=Reason.NCCL_VERSIONS, ranks=[int(match[1]), int(match[3])], name=f"{match[2]} and {match[4]}")
+    return Found(EventKind.STARTUP, facts)
+
+
+def duplicate_gpu(match: "re.Match[str]") -> Found:
+    """Return two ranks on one device."""
+    return Found(EventKind.STARTUP, Facts(reason=Reason.DUPLICATE_GPU, ranks=[int(match[1]), int(match[2])]))
+
+
+def driver_too_old(match: "re.Match[str]") -> Found:
+    """Return the version of a driver that is older than PyTorch needs."""
+    return Found(EventKind.STARTUP, Facts(reason=Reason.DRIVER, name=match[1]))
+
+
+HARDWARE, STARTUP = EventKind.HARDWARE, EventKind.STARTUP
+PATTERNS = (
+    pattern("NVRM: Xid", r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d{1,4}),? ?(.{0,200})", xid),
+    pattern("fallen off the bus", r"fallen off the bus", lost_device),
+    pattern("Unable to determine the device handle", r"Unable to determine the device handle", lost_device),
+    pattern("NVRM: The NVIDIA GPU", r"NVRM: The NVIDIA GPU [0-9a-fA-F:.]+", lost_device),
+    pattern(
+        "ECC error",
+        r"()(?:[Uu]ncorrectable|[Dd]ouble.?[Bb]it) (?:\(?volatile\)? )?ECC error",
+        lambda _: Found(EventKind.HARDWARE, Facts(reason=Reason.ECC, name="uncorrectable ECC error")),
+    ),
+    pattern("driver on your system is too old", r"too old \(found version (\d+)\)", driver_too_old),
+    plain("Found no NVIDIA driver", STARTUP, Reason.DRIVER),
+    plain("driver version is insufficient", STARTUP, Reason.DRIVER),
+    plain("library version mismatch", STARTUP, Reason.DRIVER, r"Driver/library version mismatch"),
+    plain("unsupported display driver", STARTUP, Reason.DRIVER),
+    plain("no kernel image is available", STARTUP, Reason.NO_GPU),
+    plain("no CUDA-capable device", STARTUP, Reason.NO_GPU),
+    plain("CUDA-capable devices are busy", STARTUP, Reason.NO_GPU, r"busy or unavailable"),
+    plain("No CUDA GPUs are available", STARTUP, Reason.NO_GPU),
+    plain("invalid device ordinal", STARTUP, Reason.NO_GPU),
+    pattern("CUDA error:", r"CUDA error: ([^\n]{1,160})", cuda_error),
+    pattern(".cu:", r"\.cu:\d+: .*?Assertion `([^`]{1,200})` failed", device_assert),
+    pattern("NET/IB", r"NET/IB ?: (?:\S+ )?(?:Got completion|.*?[Cc]ompletion.*?(?:error|status))", infiniband),
+    plain("async fatal event", HARDWARE, Reason.LINK, r"NET/IB.*async fatal event"),
+    plain("async event: port error", HARDWARE, Reason.LINK),
+    plain("ibv_", EventKind.NETWORK, Reason.INFINIBAND, r"(?:Call to )?ibv_\w+ (?:\(.*?\) )?failed"),
+    plain("no socket interface found", STARTUP, Reason.NO_INTERFACE),
+    plain("No usable listening interface", STARTUP, Reason.NO_INTERFACE),
+    plain("Unable to find address for", STARTUP, Reason.NO_INTERFACE),
+    pattern(
+        "Mismatched NCCL version",
+        r"rank (\d{1,9}) version (\S{1,40}) rank (\d{1,9}) version (\S{1,40})",
+        nccl_versions,
+    ),
+    pattern("Duplicate GPU detected", r"rank (\d{1,9}) and rank (\d{1,9}) both", duplicate_gpu),
+    pattern("onnect to", r"[Cc]onnect to ([\w.:-]+)<(\d+)> failed ?: ?([\w ]{1,60})", refused),
+    pattern("NCCL error in", r"NCCL error in: [^,]{1,300}, ([^,\n]{1,160})", nccl_error),
+)

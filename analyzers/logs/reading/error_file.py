@@ -1,0 +1,54 @@
+"""torchrun's `error.json`: the exception of one worker, written by `@record` or by ourselves."""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from analyzers.errors import InputError
+from analyzers.logs.model import EventKind, LogEvent
+from analyzers.logs.reading.pattern import Found
+from analyzers.logs.reading.prefixes import NO_PREFIX
+from analyzers.logs.reading.scanner import Position, Scanner
+from analyzers.logs.reading.tracebacks import FRAME, Raised
+
+MOST_BYTES = 16 << 20
+
+
+def read_error_file(path: Path) -> Scanner:
+    """Return the exception in an `error.json` as the event of a log.
+
+    Raises:
+        InputError: It is no such file.
+    """
+    scanner = Scanner(year=1970, lines=1)
+    try:
+        content = msgspec.json.decode(path.read_bytes()[:MOST_BYTES])
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise InputError(f"{path.name}: {problem}", "check that the file was copied whole") from problem
+    error = content.get("message") if isinstance(content, dict) else None
+    error = {"message": error} if isinstance(error, str) else error
+    if not isinstance(error, dict):
+        return scanner
+    extra = error.get("extraInfo")
+    extra = extra if isinstance(extra, dict) else {}
+    add_error(
+        scanner, str(error.get("message", "")), str(extra.get("py_callstack", "")), str(extra.get("timestamp", ""))
+    )
+    return scanner
+
+
+def add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> None:
+    """Add the exception of an error file; its time has whole seconds, so it is that at the end of the second."""
+    name, _, text = next(iter(message.strip().splitlines()), "").partition(": ")
+    if not name:
+        return
+    frames = [(m[1], int(m[2]), m[3] or "") for m in FRAME.finditer(callstack)]
+    raised = Raised(name, text, frames, [], 1, 0)
+    scanner.clock = (int(stamp) + 1) * 1_000_000_000 if re.fullmatch(r"\d{1,10}", stamp) else 0
+    chunk = (callstack or message).encode(errors="replace")[:4096]
+    scanner.add_exception(raised, Position(chunk, 0, 1), NO_PREFIX)
+    if not scanner.events:
+        scanner.add(Found(EventKind.EXCEPTION), message, Position(chunk, 0, 1))
+    event: LogEvent = scanner.events[0]
+    scanner.events[0] = msgspec.structs.replace(event, time_ns=scanner.clock or None)

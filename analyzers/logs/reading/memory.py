@@ -1,0 +1,96 @@
+"""Patterns of memory: CUDA out of memory in all wordings since torch 0.4, and the host's."""
+
+import re
+
+from analyzers.logs.model import EventKind, Facts, Reason
+from analyzers.logs.reading.pattern import Found, number, pattern, plain, size_in_bytes
+
+SIZE = r"(\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB|TiB)"
+MOST_BYTES = 1 << 50
+"""Containers print 17179869184.00 GiB where a counter ran below zero."""
+PARTS = {
+    "total_bytes": re.compile(rf"total capac\w*ty of {SIZE}|{SIZE} total capac"),
+    "free_bytes": re.compile(rf"of which {SIZE} is free|{SIZE} free[;)]"),
+    "allocated_bytes": re.compile(rf"allocated memory {SIZE} is allocated|{SIZE} already allocated"),
+    "unallocated_bytes": re.compile(rf"{SIZE} is reserved by PyTorch but unallocated"),
+    "process_bytes": re.compile(rf"this process has {SIZE} memory in use"),
+}
+OTHERS = re.compile(rf"Process \d+ has {SIZE} memory in use")
+DEVICE = re.compile(r"GPU (\d{1,4})[; ]")
+
+
+def cuda_out_of_memory(match: "re.Match[str]") -> Found:
+    """Return the numbers of PyTorch's message."""
+    text = match.string
+    sizes = {name: bytes_at(expression, text) for name, expression in PARTS.items()}
+    device = DEVICE.search(text)
+    facts = Facts(
+        reason=Reason.ALLOCATOR,
+        total_bytes=sizes["total_bytes"],
+        free_bytes=sizes["free_bytes"],
+        allocated_bytes=sizes["allocated_bytes"],
+        unallocated_bytes=sizes["unallocated_bytes"],
+        process_bytes=sizes["process_bytes"],
+        requested_bytes=plausible(size_in_bytes(match[1], match[2])),
+        device=number(device[1]) if device else None,
+        other_processes=[size for amount, unit in OTHERS.findall(text) if (size := size_in_bytes(amount, unit))],
+    )
+    return Found(EventKind.OUT_OF_MEMORY, facts)
+
+
+def bytes_at(expression: "re.Pattern[str]", text: str) -> int | None:
+    """Return the size that an expression finds, in whichever of its alternatives."""
+    match = expression.search(text)
+    if not match:
+        return None
+    amount, unit = [group for group in match.groups() if group]
+    return plausible(size_in_bytes(amount, unit))
+
+
+def plausible(size: int | None) -> int | None:
+    """Return a size that a device can have."""
+    return size if size is not None and size < MOST_BYTES else None
+
+
+def nccl_buffers(match: "re.Match[str]") -> Found:
+    """Return that NCCL found no memory for its buffers."""
+    facts = Facts(reason=Reason.NCCL_BUFFERS, requested_bytes=number(match[2]), device=number(match[1]))
+    return Found(EventKind.OUT_OF_MEMORY, facts)
+
+
+def host_allocator(match: "re.Match[str]") -> Found:
+    """Return that the host had no memory for a tensor."""
+    return Found(EventKind.HOST_OUT_OF_MEMORY, Facts(reason=Reason.HOST_ALLOCATOR, requested_bytes=number(match[1])))
+
+
+def killed_by_kernel(match: "re.Match[str]") -> Found:
+    """Return the process that the kernel's OOM killer ended, with its resident memory."""
+    resident = re.search(r"anon-rss:(\d+)kB", match.string)
+    shared = re.search(r"shmem-rss:(\d+)kB", match.string)
+    kilobytes = sum(number(m[1]) or 0 for m in (resident, shared) if m)
+    facts = Facts(reason=Reason.OOM_KILLER, pid=number(match[1]), process_bytes=kilobytes * 1024 or None)
+    return Found(EventKind.HOST_OUT_OF_MEMORY, facts)
+
+
+def killed_in_step(match: "re.Match[str]") -> Found:
+    """Return the host of a task that Slurm saw run out of memory."""
+    facts = Facts(reason=Reason.OOM_KILLER, host=match[1], ranks=[])
+    return Found(EventKind.HOST_OUT_OF_MEMORY, facts)
+
+
+PATTERNS = (
+    pattern("Tried to allocate", rf"[Tt]ried to allocate {SIZE}(?! of dynamic)", cuda_out_of_memory),
+    pattern("Failed to CUDA calloc", r"\[(\d+)\].*Failed to CUDA calloc(?: async)? (\d+) bytes", nccl_buffers),
+    pattern("Cuda failure", r"\[(\d+)\].*Cuda failure (?:\d+ )?'out of memory'()", nccl_buffers),
+    pattern("you tried to allocate", r"you tried to allocate (\d+) bytes", host_allocator),
+    pattern("Killed process", r"Killed process (\d+)", killed_by_kernel),
+    pattern("task=", r"oom-kill:.*\bpid=(\d+)", killed_by_kernel),
+    pattern("Out Of Memory", r"srun: error: (\S+): tasks? [\d,-]+: Out Of Memory", killed_in_step),
+    plain("oom_kill", EventKind.HOST_OUT_OF_MEMORY, Reason.OOM_KILLER, r"Detected \d+ oom[_-]kill event"),
+    plain("oom-kill", EventKind.HOST_OUT_OF_MEMORY, Reason.OOM_KILLER, r"Detected \d+ oom[_-]kill event"),
+    plain("job memory limit", EventKind.HOST_OUT_OF_MEMORY, Reason.OOM_KILLER, r"Exceeded (?:job|step) memory limit"),
+    plain("CUDA error: out of memory", EventKind.OUT_OF_MEMORY, Reason.DRIVER_MEMORY),
+    plain("STATUS_ALLOC_FAILED", EventKind.OUT_OF_MEMORY, Reason.LIBRARY_MEMORY, r"CU\w+_STATUS_ALLOC_FAILED"),
+    plain("preemptively rejected", EventKind.OUT_OF_MEMORY, Reason.ALLOCATOR),
+    plain("CUDA out of memory", EventKind.OUT_OF_MEMORY, Reason.ALLOCATOR),
+)

@@ -1,0 +1,57 @@
+"""A pattern: a word that a line must contain, a regular expression, and what a match says."""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from analyzers.logs.model import EventKind, Facts, Reason
+
+
+class Found(NamedTuple):
+    """What a line says. `rank` is a rank of the whole job; ranks within a group are in `facts`."""
+
+    kind: EventKind
+    facts: Facts = Facts()
+    rank: int | None = None
+    group: str | None = None
+    seq: int | None = None
+
+
+Build = Callable[["re.Match[str]"], Found | None]
+
+
+class Pattern(NamedTuple):
+    """`word` has no digits: lines that differ only in their numbers are recognised together."""
+
+    word: str
+    expression: "re.Pattern[str]"
+    build: Build
+
+
+def pattern(word: str, expression: str, build: Build) -> Pattern:
+    """Return a pattern."""
+    return Pattern(word, re.compile(expression), build)
+
+
+def plain(word: str, kind: EventKind, reason: Reason | None = None, expression: str = "") -> Pattern:
+    """Return a pattern that has no numbers to read."""
+    found = Found(kind, Facts(reason=reason))
+    return Pattern(word, re.compile(expression or re.escape(word)), lambda _: found)
+
+
+def number(text: str | None) -> int | None:
+    """Return a number of a match; None where the group took no part or is longer than any real number."""
+    return int(text) if text and len(text) < 19 else None
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers in a text such as `4, 5, 7`."""
+    return [int(digits) for digits in re.findall(r"\d{1,9}", text)]
+
+
+UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "kB": 1 << 10}
+
+
+def size_in_bytes(amount: str | None, unit: str | None) -> int | None:
+    """Return bytes of a size such as 18.84 GiB, which was rounded when it was printed."""
+    return round(float(amount) * UNITS[unit]) if amount and unit else None

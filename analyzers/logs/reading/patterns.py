@@ -1,0 +1,35 @@
+"""All patterns, and the words by which a line is recognised as worth a look."""
+
+import re
+
+from analyzers.logs.reading import collectives, data, devices, memory, processes, startup
+from analyzers.logs.reading.pattern import Found
+
+PATTERNS = (
+    *memory.PATTERNS, *collectives.PATTERNS, *devices.PATTERNS, *data.PATTERNS, *startup.PATTERNS,
+    *processes.PATTERNS,
+)  # fmt: skip
+"""The first that matches counts: those that say most come first."""
+LONGEST_TEXT = 8192
+STRUCTURE = ("Traceback (most recent", 'File "', "Error", "Exception", "Interrupt", "exitcode  :", "rank      :",
+             "Root Cause", "SystemExit", "most recent call first")  # fmt: skip
+"""Words of the blocks that the reader follows over several lines: tracebacks, torchrun's table."""
+NOISE = re.compile(
+    r"errno: 97|NCCL INFO (?!.*(?:Mismatched|Duplicate))|\[Service thread\] Connection closed by localRank"
+    r"|NET/Plugin: Could not find|Exception ignored in|in atexit callback|\b(?:Future|User|Deprecation)Warning\b"
+)
+"""Lines that healthy jobs print too."""
+TRIGGERS = re.compile("|".join(re.escape(w) for w in dict.fromkeys([*(p.word for p in PATTERNS), *STRUCTURE])).encode())
+
+
+def recognise(text: str) -> Found | None:
+    """Return what a line says, None for one without any meaning here."""
+    if NOISE.search(text):
+        return None
+    text = text[:LONGEST_TEXT]
+    for candidate in PATTERNS:
+        if candidate.word in text and (match := candidate.expression.search(text)):
+            found = candidate.build(match)
+            if found:
+                return found
+    return None

@@ -1,0 +1,87 @@
+"""What launchers and loggers put before a line: the rank, the time, the host.
+
+[default2]:[rank2]: ValueError: no tokens              torchrun with --tee, then PyTorch
+[rank1]:[E1218 20:27:21.426415540 ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught ...
+3: Traceback (most recent call last):                  srun --label
+Jul 13 21:22:34 gpu-17 kernel: NVRM: Xid ...           the kernel's log
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+GLOBAL_RANK = re.compile(r"\[rank(\d{1,6})\]")
+LOCAL_RANK = re.compile(r"^\[(?!rank)[A-Za-z_.-]{1,32}(\d{1,4})\]:")
+PREFIX = re.compile(r"(?:\[[A-Za-z_.-]{1,32}\d{1,6}\]:\s?)+|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s")
+"""What stands before each line of a traceback."""
+OWN_WORDS = re.compile(r"(?:^|[\s\[(])[Rr]ank[ =:]{0,2}(\d{1,6})\b(?!/| version| has)")
+"""`[rank 3] step 1`, `rank=3`: what jobs print themselves."""
+SRUN_LABEL = re.compile(r"^ {0,4}(\d{1,5}): ")
+GLOG_TIME = re.compile(r"\[[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9}) ")
+ELASTIC_TIME = re.compile(r"^(?:\S+\]:)?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{6}) ")
+ISO_TIME = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
+STEP = re.compile(
+    r"(?:^|[\s\[{(|,'\"])(?:global_?|train_?)?(?:[Ss]tep|[Ii]ter(?:ation)?)['\"]?[\s:=#/]{1,12}(\d{1,12})\b(?!\.\d)"
+)
+"""`step 12`, `iter 100:`, `iteration      859/  200000`, `'step': 12`."""
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What a line's prefix says; `key` is equal for lines of one process in a row."""
+
+    key: str
+    rank: int | None
+    local_rank: int | None
+
+
+NO_PREFIX = Prefix("", None, None)
+
+
+def split_prefix(text: str, labelled: bool) -> tuple[Prefix, str]:
+    """Return the prefix of a line, and the line without it; `labelled`: the log has labels of srun."""
+    label = SRUN_LABEL.match(text) if labelled else None
+    body = text[label.end() :] if label else text
+    match = PREFIX.match(body)
+    if not match and not label:
+        return NO_PREFIX, text
+    given = (label[0].strip() if label else "") + (match[0].strip() if match else "")
+    named, local = GLOBAL_RANK.search(given), LOCAL_RANK.match(body)
+    rank = int(named[1]) if named else int(label[1]) if label else None
+    return Prefix(given, rank, int(local[1]) if local else None), body[match.end() :] if match else body
+
+
+def global_rank(text: str) -> int | None:
+    """Return the rank that PyTorch puts before a line, which may be glued to the end of another one."""
+    match = GLOBAL_RANK.search(text)
+    return int(match[1]) if match else None
+
+
+def printed_rank(text: str) -> int | None:
+    """Return the rank that the job itself prints, such as `[rank 3] step 1`."""
+    match = OWN_WORDS.search(text)
+    return int(match[1]) if match else None
+
+
+def step_in(text: str) -> int | None:
+    """Return the step that a line names."""
+    match = STEP.search(text)
+    return int(match[1]) if match else None
+
+
+def time_in(text: str, year: int) -> int | None:
+    """Return the time of a line in ns, taken as UTC; loggers of C++ and of torchrun print no year."""
+    if match := ISO_TIME.search(text):
+        return time_ns(int(match[1]), *map(int, match.groups()[1:6]), fraction=match[7] or "0")
+    if match := GLOG_TIME.search(text) or ELASTIC_TIME.search(text):
+        return time_ns(year, *map(int, match.groups()[:5]), fraction=match[6])
+    return None
+
+
+def time_ns(year: int, month: int, day: int, hour: int, minute: int, second: int, *, fraction: str) -> int | None:
+    """Return a date in ns since 1970, None for one that does not exist."""
+    try:
+        whole = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError:
+        return None
+    return int(whole.timestamp()) * 1_000_000_000 + int(fraction.ljust(9, "0"))

@@ -1,0 +1,143 @@
+"""Patterns of processes: exit codes, signals, crashes in native code, what Slurm and the launchers say of an end."""
+
+import re
+import signal
+
+from analyzers.logs.model import EventKind, Facts, Reason
+from analyzers.logs.reading.pattern import Found, number, numbers, pattern
+
+SIGNALS = {
+    "Segmentation fault": "SIGSEGV",
+    "Aborted": "SIGABRT",
+    "Bus error": "SIGBUS",
+    "Floating point exception": "SIGFPE",
+    "Illegal instruction": "SIGILL",
+    "Killed": "SIGKILL",
+    "Terminated": "SIGTERM",
+}
+REASONS = (("TIME LIMIT", Reason.TIME_LIMIT), ("NODE FAIL", Reason.NODE_FAILURE), ("PREEMPT", Reason.PREEMPTION))
+SHELL_CODE = 128
+"""Shells and containers add it to the number of the signal that ended a process."""
+
+
+def signal_name(exit_code: int | None) -> str | None:
+    """Return `SIGKILL` for -9 and for 137; None for an exit code that is no signal."""
+    if exit_code is None:
+        return None
+    value = -exit_code if exit_code < 0 else exit_code - SHELL_CODE
+    try:
+        return signal.Signals(value).name if value > 0 else None
+    except ValueError:
+        return None
+
+
+def failed_worker(match: "re.Match[str]") -> Found:
+    """Return the worker that torchrun's agent noticed first."""
+    code = int(match[1])
+    facts = Facts(exit_code=code, signal=signal_name(code), local_rank=number(match[2]), pid=number(match[3]))
+    return Found(EventKind.EXIT, facts)
+
+
+def deepspeed_exit(match: "re.Match[str]") -> Found:
+    """Return the exit code of a worker of DeepSpeed's launcher."""
+    code = int(match[1])
+    local = re.search(r"--local_rank=(\d{1,4})", match.string)
+    facts = Facts(exit_code=code, signal=signal_name(code), local_rank=number(local[1]) if local else None)
+    return Found(EventKind.EXIT, facts)
+
+
+def spawned(match: "re.Match[str]") -> Found:
+    """Return a process of torch.multiprocessing.spawn that a signal ended."""
+    return Found(EventKind.SIGNAL, Facts(local_rank=number(match[1]), signal=match[2]))
+
+
+def crashed(match: "re.Match[str]") -> Found | None:
+    """Return a crash that Python's fault handler, abseil or UCX reports."""
+    name = SIGNALS.get(match[1], match[1])
+    return Found(EventKind.SIGNAL, Facts(signal=name if name.startswith("SIG") else f"SIG{name}"))
+
+
+def numbered_signal(match: "re.Match[str]") -> Found:
+    """Return a signal by its number."""
+    return Found(EventKind.SIGNAL, Facts(signal=signal_name(-int(match[1]))))
+
+
+def slurm_task(match: "re.Match[str]") -> Found | None:
+    """Return how a task of Slurm ended; a task is a rank only where Slurm starts every rank."""
+    words = match[3]
+    code = re.search(r"exit code (\d{1,4})", words)
+    name = next((name for text, name in SIGNALS.items() if words.startswith(text)), None)
+    if name == "SIGTERM" or (not code and not name):
+        return None
+    facts = Facts(
+        host=match[1],
+        ranks=task_numbers(match[2]),
+        exit_code=int(code[1]) if code else None,
+        signal=name or signal_name(int(code[1]) if code else None),
+    )
+    return Found(EventKind.EXIT, facts)
+
+
+def task_numbers(text: str) -> list[int]:
+    """Return the numbers in `0-3,5`, at most a thousand of each range."""
+    ranges = [numbers(part) for part in text.split(",")]
+    return [n for ends in ranges if ends for n in range(ends[0], min(ends[-1], ends[0] + 1000) + 1)]
+
+
+def cancelled(match: "re.Match[str]") -> Found:
+    """Return that Slurm ended a step or a job; without a reason a user did, or a task failed before."""
+    words = match[2] or ""
+    reason = next((reason for text, reason in REASONS if text in words), Reason.CANCELLED)
+    kind = EventKind.HARDWARE if reason is Reason.NODE_FAILURE else EventKind.STOP_REQUESTED
+    return Found(kind, Facts(reason=reason, host=match[1]))
+
+
+def node_failure(match: "re.Match[str]") -> Found:
+    """Return a node that failed."""
+    return Found(EventKind.HARDWARE, Facts(reason=Reason.NODE_FAILURE, host=match[1]))
+
+
+def launcher_signal(match: "re.Match[str]") -> Found:
+    """Return that the launcher was asked to stop."""
+    return Found(EventKind.STOP_REQUESTED, Facts(reason=Reason.LAUNCHER_SIGNAL, signal=signal_name(-int(match[1]))))
+
+
+def memory_corruption(match: "re.Match[str]") -> Found:
+    """Return that the C library found its heap damaged."""
+    return Found(EventKind.SIGNAL, Facts(signal="SIGABRT", name=match[0]))
+
+
+PATTERNS = (
+    pattern(
+        "failed (exitcode:",
+        r"failed \(exitcode: (-?\d{1,6})\) local_rank: (\d+) \(pid: (\d+)\)",
+        failed_worker,
+    ),
+    pattern("exits with return code", r"exits with return code = (-?\d{1,6})", deepspeed_exit),
+    pattern("terminated with signal", r"process (\d+) terminated with signal (SIG\w+)", spawned),
+    pattern("atal Python error", r"Fatal Python error: ([A-Z][a-z]+(?: [a-z]+){0,2})", crashed),
+    pattern("received at time", r"\*\*\* (SIG[A-Z]+) received at time", crashed),
+    pattern("Caught signal", r"Caught signal (\d{1,2}) \(", numbered_signal),
+    pattern(
+        "srun: error:",
+        r"srun: error: (\S{1,200}): tasks? ([\d,-]{1,400}): (.{1,80})",
+        slurm_task,
+    ),
+    pattern(
+        "CANCELLED AT", r"\*\*\* (?:STEP|JOB) \S+ (?:ON (\S+) )?CANCELLED AT \S+(?: DUE TO ([A-Z ]{1,40}))?", cancelled
+    ),
+    pattern("Node failure on", r"Node failure on (\S{1,100})", node_failure),
+    pattern("death signal, shutting down", r"Received (\d{1,2}) death signal", launcher_signal),
+    pattern("got signal:", r"Process \d+ got signal: (\d{1,2})", launcher_signal),
+    pattern("Main process received SIGTERM", r"Main process received SIGTERM()",
+            lambda _: Found(EventKind.STOP_REQUESTED, Facts(reason=Reason.LAUNCHER_SIGNAL, signal="SIGTERM"))),
+    pattern("free", r"double free or corruption|free\(\): invalid (?:pointer|size|next size)", memory_corruption),
+    pattern("malloc", r"malloc\(\): \w+|corrupted (?:size vs\. prev_size|double-linked list)", memory_corruption),
+    pattern(
+        "core dumped", r"(Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception)", crashed
+    ),
+    pattern("segfault at", r"segfault at [0-9a-f]+ ip()",
+            lambda _: Found(EventKind.SIGNAL, Facts(signal="SIGSEGV"))),
+    pattern("Killed", r"^(?:\S+: line \d+:\s+\d+ )?(Killed)(?:\s{2,}\S.*)?$", crashed),
+    pattern("Segmentation fault", r"^(?:\S+: line \d+:\s+\d+ )?(Segmentation fault)", crashed),
+)  # fmt: skip

@@ -1,0 +1,88 @@
+"""The reader of the room, as `analyzers.store` runs it in a child process: text logs -> events in columns.
+
+Rows of `event.*` are events in the order of the files and their lines; rows of `rank.*` the ranks that a file shows.
+Texts are in `meta`: a list for each field, as long as the events.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from analyzers.logs.model import EventKind, LogEvent
+from analyzers.logs.reading.error_file import read_error_file
+from analyzers.logs.reading.roster import UNRANKED
+from analyzers.logs.reading.scanner import Scanner, scan
+from analyzers.store import code_version
+
+VERSION = code_version(Path(__file__).parents[1])
+KINDS = list(EventKind)
+NUMBERS = ("rank", "time_ns", "line", "step", "seq", "count")
+TEXTS = ("message", "group", "source", "function", "excerpt")
+ABSENT = -1
+
+
+def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
+    """Return the events of these logs as columns, with their texts, and what is known of each file and rank."""
+    files: list[dict[str, Any]] = []
+    scanners: list[Scanner] = []
+    for path in paths:
+        scanner, problem = read_one(path)
+        scanners.append(scanner)
+        files.append({
+            "lines": scanner.lines, "binary": scanner.binary, "problem": problem, "left_out": scanner.left_out,
+            "world_size": scanner.roster.world_size,
+        })  # fmt: skip
+    columns = event_columns(scanners) | roster_columns(scanners)
+    events = [event for scanner in scanners for event in scanner.events]
+    texts = {name: [getattr(event, name) or "" for event in events] for name in TEXTS}
+    facts = [msgspec.to_builtins(event.facts) for event in events]
+    lines = [seen.line for scanner in scanners for seen in scanner.roster.ranks.values()]
+    meta = {"files": files, "facts": facts, "chains": [event.chain for event in events], "last_lines": lines}
+    return columns, meta | texts
+
+
+def read_one(path: Path) -> tuple[Scanner, str]:
+    """Return a log that was read, and what was wrong with it."""
+    try:
+        if re.fullmatch(r"error\.json", path.name):
+            return read_error_file(path), ""
+        return scan(path), ""
+    except (OSError, EOFError) as error:
+        return Scanner(year=1970), str(error)
+
+
+def event_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the numbers of all events."""
+    events = [
+        (file, event, clock) for file, s in enumerate(scanners) for event, clock in zip(s.events, s.clocks, strict=True)
+    ]
+    columns = {f"event.{name}": integers(value_of(event, name) for _, event, _ in events) for name in NUMBERS}
+    columns["event.file"] = integers(file for file, _, _ in events)
+    columns["event.clock_ns"] = integers(clock for _, _, clock in events)
+    columns["event.kind"] = integers(KINDS.index(event.kind) for _, event, _ in events)
+    return columns
+
+
+def roster_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the ranks that each file shows, with their last steps."""
+    seen = [(file, rank, seen) for file, s in enumerate(scanners) for rank, seen in s.roster.ranks.items()]
+    return {
+        "rank.file": integers(file for file, _, _ in seen),
+        "rank.rank": integers(UNRANKED if rank is None else rank for _, rank, _ in seen),
+        "rank.step": integers(ABSENT if seen.step is None else seen.step for _, _, seen in seen),
+    }
+
+
+def value_of(event: LogEvent, name: str) -> int:
+    """Return a number of an event, ABSENT for None."""
+    value = getattr(event, name)
+    return ABSENT if value is None else int(value)
+
+
+def integers(values: Iterable[int]) -> np.ndarray[Any, Any]:
+    """Return numbers as a column."""
+    return np.fromiter(values, dtype=np.int64)

@@ -1,0 +1,329 @@
+"""One log -> events: every line is compared with known ones, and only those that may matter are read."""
+
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from analyzers.frames import Origin, origin_of
+from analyzers.logs.model import EventKind, Facts, LogEvent
+from analyzers.logs.reading.pattern import Found
+from analyzers.logs.reading.patterns import NOISE, TRIGGERS, recognise
+from analyzers.logs.reading.prefixes import (
+    NO_PREFIX,
+    SRUN_LABEL,
+    Prefix,
+    global_rank,
+    split_prefix,
+    step_in,
+    time_in,
+)
+from analyzers.logs.reading.roster import Roster
+from analyzers.logs.reading.text import chunks, clean, excerpt_of, parts_of
+from analyzers.logs.reading.torchrun_table import TorchrunTable
+from analyzers.logs.reading.tracebacks import FRAME, THREAD, Raised, Tracebacks, user_frame
+
+DIGITS = b"0123456789"
+KNOWN_AT_MOST, KNOWN_BYTES = 50_000, 600
+"""Shapes of lines that are remembered as meaningless, and how long one may be."""
+READ_ON = 30
+"""Lines that are read after one that matters: blocks go on without words of their own."""
+EVENTS_AT_MOST = 2000
+MESSAGE_LENGTH = 1000
+STEP_BYTES = 1 << 13
+DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code")
+SKIPPED = {"ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExitedException", "ProcessRaisedException"}
+"""What launchers raise because a rank failed."""
+COMMUNICATION = {"DistBackendError": EventKind.NCCL_ERROR, "DistNetworkError": EventKind.CONNECTION_LOST,
+                 "DistStoreError": EventKind.TIMEOUT, "DistError": EventKind.NCCL_ERROR,
+                 "RendezvousClosedError": EventKind.CONNECTION_LOST}  # fmt: skip
+COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
+STACK_LINE = re.compile(r"^#\d{1,3} (\S{1,200}) from (.{1,500}):(\d{1,9})$")
+"""A line of the stack that the watchdog prints of a collective that timed out."""
+TIMED_OUT = (EventKind.WATCHDOG_TIMEOUT, EventKind.DESYNC)
+CAUGHT_IN_WORKER = re.compile(r"^Caught \w+ in DataLoader worker process")
+
+
+@dataclass
+class Position:
+    """Where a line begins: its chunk, its offset there, and its number in the file."""
+
+    chunk: bytes
+    start: int
+    number: int
+
+
+@dataclass
+class Fatal:
+    """A crash in native code whose stacks follow; `is_current`: those of the thread that crashed."""
+
+    index: int
+    is_current: bool = False
+
+
+@dataclass
+class Scanner:
+    """The state of one log while it is read."""
+
+    year: int
+    rank: int | None = None
+    events: list[LogEvent] = field(default_factory=list)
+    clocks: list[int] = field(default_factory=list)
+    roster: Roster = field(default_factory=Roster)
+    lines: int = 0
+    left_out: int = 0
+    binary: bool = False
+    labelled: bool = False
+    boring: set[bytes] = field(default_factory=set)
+    hot: int = 0
+    clock: int = 0
+    tracebacks: Tracebacks = field(default_factory=Tracebacks)
+    table: TorchrunTable = field(default_factory=TorchrunTable)
+    known: dict[tuple[object, ...], int] = field(default_factory=dict)
+    fatal: dict[str, "Fatal"] = field(default_factory=dict)
+    caught: dict[str, int] = field(default_factory=dict)
+    latest: dict[str, int] = field(default_factory=dict)
+
+    def read(self, path: Path) -> None:
+        """Read a whole log."""
+        for chunk in chunks(path):
+            if not self.lines:
+                self.begin(chunk)
+            self.scan(chunk)
+            self.roster.look(chunk, TRIGGERS, self.labelled)
+            self.lines += chunk.count(b"\n") + (not chunk.endswith(b"\n"))
+
+    def begin(self, chunk: bytes) -> None:
+        """Look at the first lines: whether srun labelled them, and whether it is text at all."""
+        head = chunk[:4096]
+        self.binary = head.count(b"\0") * 20 > len(head)
+        first = [clean(line) for line in head.split(b"\n")[:20] if line.strip()]
+        self.labelled = bool(first) and 2 * sum(bool(SRUN_LABEL.match(line)) for line in first) > len(first)
+
+    def scan(self, chunk: bytes) -> None:
+        """Read the lines of a chunk that may matter.
+
+        Most lines of a log differ from an earlier one only in their digits, so without these they are looked up.
+        """
+        start, counted, number = 0, 0, self.lines + 1
+        # Equal in number, as digits are no line ends.
+        for raw, shape in zip(chunk.split(b"\n"), chunk.translate(None, DIGITS).split(b"\n"), strict=True):
+            if (self.hot or shape not in self.boring) and self.matters(shape):
+                number += chunk.count(b"\n", counted, start)
+                counted = start
+                for part in parts_of(raw, TRIGGERS):
+                    self.take(clean(part), shape, Position(chunk, start, number))
+            start += len(raw) + 1
+
+    def matters(self, shape: bytes) -> bool:
+        """Return whether a line of this shape is to be read."""
+        if self.hot:
+            self.hot -= 1
+            return True
+        if TRIGGERS.search(shape):
+            return True
+        self.forget(shape)
+        return False
+
+    def forget(self, shape: bytes) -> None:
+        """Remember a shape as meaningless."""
+        if len(shape) <= KNOWN_BYTES:
+            if len(self.boring) >= KNOWN_AT_MOST:
+                self.boring.clear()
+            self.boring.add(shape)
+
+    def take(self, text: str, shape: bytes, at: Position) -> None:
+        """Read one line."""
+        prefix, body = split_prefix(text, self.labelled)
+        self.clock = time_in(text, self.year) or self.clock
+        if failure := self.table.feed(body):
+            self.add(failure, body, at, prefix)
+            return
+        if self.follow_fatal(prefix.key, body):
+            return
+        raised = self.tracebacks.feed(prefix.key, body, at.number, at.start)
+        if raised:
+            self.hot = READ_ON
+            self.add_exception(raised, at, prefix)
+            return
+        if (match := STACK_LINE.match(body)) and self.follow_stack(match):
+            return
+        found = recognise(text)
+        if found:
+            self.hot = READ_ON
+            index = self.add(found, text, at, prefix)
+            if "Fatal Python error" in text and index is not None:
+                self.fatal[prefix.key] = Fatal(index)
+        elif FRAME.search(body) or "most recent call" in body:
+            self.hot = READ_ON
+        elif not self.hot and not DEPENDS_ON_DIGITS.search(shape) and b"Error" not in shape:
+            self.forget(shape)
+
+    def follow_fatal(self, key: str, body: str) -> bool:
+        """Take the stacks that Python's fault handler prints: the crashed thread's innermost line of the user."""
+        fatal = self.fatal.get(key)
+        if fatal is None:
+            return False
+        if match := THREAD.search(body):
+            fatal.is_current = match[1] == "Current thread"
+            self.hot = READ_ON
+            return True
+        if match := FRAME.search(body):
+            event = self.events[fatal.index]
+            if fatal.is_current and not event.source and origin_of(match[1]) is Origin.USER:
+                self.events[fatal.index] = msgspec.structs.replace(
+                    event, source=f"{match[1]}:{match[2]}", function=match[3] or ""
+                )
+            return True
+        if "Extension modules" in body:
+            del self.fatal[key]
+        return False
+
+    def follow_stack(self, match: "re.Match[str]") -> bool:
+        """Take a line of the stack of the last collective that timed out, innermost first."""
+        index = next((i for i in range(len(self.events) - 1, -1, -1) if self.events[i].kind in TIMED_OUT), None)
+        if index is None:
+            return False
+        self.hot = READ_ON
+        if not self.events[index].source and origin_of(match[2]) is Origin.USER:
+            self.events[index] = msgspec.structs.replace(
+                self.events[index], source=f"{match[2]}:{match[3]}", function=match[1]
+            )
+        return True
+
+    def add_exception(self, raised: Raised, at: Position, prefix: Prefix) -> None:
+        """Add an exception: what its text says, or else its own name."""
+        name = raised.name.rpartition(".")[2]
+        if name in SKIPPED:
+            return
+        found = self.meaning_of(raised, name)
+        place = Position(at.chunk, max(0, min(raised.start, at.start)), raised.number)
+        index = self.add(found, raised.text, place, prefix, raised)
+        if index is None:
+            return
+        announced = self.caught.pop(prefix.key, None)
+        if announced is None and raised.chain:
+            announced = self.latest.get(prefix.key)
+        if announced is not None and announced != index:
+            # The worker's own exception follows the one that its loader raised; a chain ends with the one that counts.
+            index = self.replace_by_last(announced, index)
+        self.latest[prefix.key] = index
+        if CAUGHT_IN_WORKER.match(raised.message):
+            self.caught[prefix.key] = index
+
+    def replace_by_last(self, earlier: int, index: int) -> int:
+        """Put the last event in place of an earlier one that only led to it; return its index."""
+        if index != len(self.events) - 1 or self.events[earlier].count > 1:
+            return index
+        self.events[earlier] = self.events.pop()
+        self.clocks.pop()
+        self.known = {key: earlier if number == index else number for key, number in self.known.items()}
+        return earlier
+
+    def meaning_of(self, raised: Raised, name: str) -> Found:
+        """Return what an exception reports: the first of its chain that has a meaning counts."""
+        for link in (*raised.chain, raised):
+            if (found := recognise(link.text)) and found.kind is not EventKind.CONNECTION_LOST:
+                return with_operation(found, raised)
+        if found := recognise(raised.text):
+            return with_operation(found, raised)
+        return Found(COMMUNICATION.get(name, EventKind.EXCEPTION), Facts(error_name=name))
+
+    def add(
+        self, found: Found, text: str, at: Position, prefix: Prefix = NO_PREFIX, raised: Raised | None = None
+    ) -> int | None:
+        """Add an event, or count it as a repetition; return its index."""
+        rank = self.rank_of(found, text, prefix)
+        frame = user_frame(raised.frames) if raised else None
+        message = text.strip()[:MESSAGE_LENGTH]
+        source = f"{frame[0]}:{frame[1]}" if frame else ""
+        facts = found.facts if found.facts.local_rank is not None else with_local_rank(found.facts, prefix.local_rank)
+        key = (found.kind, rank, prefix.key, found.seq, found.group, facts.reason, shape_of(message), source,
+               facts.pid if found.kind is EventKind.EXIT else facts.exit_code)  # fmt: skip
+        if key in self.known:
+            index = self.known[key]
+            self.events[index] = msgspec.structs.replace(self.events[index], count=self.events[index].count + 1)
+            return index
+        if len(self.events) >= EVENTS_AT_MOST:
+            self.left_out += 1
+            return None
+        self.known[key] = len(self.events)
+        self.clocks.append(self.clock)
+        self.events.append(
+            LogEvent(
+                kind=found.kind,
+                message=message,
+                rank=rank,
+                time_ns=self.time_of(found, text),
+                line=at.number,
+                step=step_of(found, text, at, rank, self.labelled),
+                group=found.group,
+                seq=found.seq,
+                source=source,
+                function=frame[2] if frame else "",
+                chain=[link.text[:MESSAGE_LENGTH] for link in raised.chain] if raised else [],
+                facts=facts,
+                excerpt=excerpt_of(at.chunk, at.start),
+            )
+        )
+        return len(self.events) - 1
+
+    def time_of(self, found: Found, text: str) -> int | None:
+        """Return the time that a line, or the block of torchrun's table, has."""
+        is_table = found.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
+        return time_in(self.table.time if is_table else text, self.year)
+
+    def rank_of(self, found: Found, text: str, prefix: Prefix) -> int | None:
+        """Return the rank of the job that an event belongs to."""
+        # A traceback inside of torchrun's table is that of the table's rank.
+        named = [prefix.rank, found.rank, global_rank(text), self.table.rank]
+        # The rank in a group is that of the job only in the default group.
+        if found.facts.group_rank is not None and found.group in (None, "default_pg", "0"):
+            named.append(found.facts.group_rank)
+        return next((rank for rank in named if rank is not None), self.rank)
+
+
+def with_operation(found: Found, raised: Raised) -> Found:
+    """Return what an exception reports with the collective that raised it: `all_reduce`."""
+    names = (name for file, _, name in raised.frames if file.endswith(COLLECTIVES_FILE) and name)
+    operation = next(names, None) if found.facts.operation is None else None
+    if operation is None or found.kind not in (EventKind.TIMEOUT, EventKind.CONNECTION_LOST, EventKind.MISMATCH):
+        return found
+    return found._replace(facts=msgspec.structs.replace(found.facts, operation=operation))
+
+
+def with_local_rank(facts: Facts, local_rank: int | None) -> Facts:
+    """Return facts with the local rank of the line's prefix."""
+    return facts if local_rank is None else msgspec.structs.replace(facts, local_rank=local_rank)
+
+
+def shape_of(message: str) -> str:
+    """Return the beginning of a message without its digits: equal for repetitions."""
+    return re.sub(r"\d+", "", message[:200])
+
+
+def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: bool) -> int | None:
+    """Return the step of an event: of a loss that of its own line, else the last one that was printed before."""
+    own = step_in(text) if found.kind is EventKind.NAN else None
+    return own if own is not None else step_before(at, rank, labelled)
+
+
+def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:
+    """Return the last step that the rank, or a line without a rank, printed shortly before a position."""
+    text = at.chunk[max(0, at.start - STEP_BYTES) : at.start]
+    for raw in reversed(re.split(rb"[\r\n]", text)):
+        line = clean(raw[:MESSAGE_LENGTH])
+        prefix, body = split_prefix(line, labelled)
+        if prefix.rank in (None, rank) and not NOISE.search(line) and (step := step_in(body)) is not None:
+            return step
+    return None
+
+
+def scan(path: Path) -> Scanner:
+    """Return a log that was read."""
+    changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    scanner = Scanner(changed.year)
+    scanner.read(path)
+    return scanner

@@ -1,0 +1,85 @@
+"""Lines of a log of any size and content, as clean text: without colours, control characters and overlong parts."""
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+CHUNK_BYTES = 1 << 22
+LONGEST_LINE = 1 << 16
+"""Bytes of one line that are looked at as a whole; of a longer one only the parts around what matters."""
+BEFORE, AFTER = 512, 4096
+PARTS_AT_MOST = 8
+ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
+CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
+"""Control characters but tab and line feed: a terminal must not get them, and no pattern needs them."""
+
+
+class RawLine(NamedTuple):
+    """A line as bytes, where it begins in its chunk, and its number in the file, counted from 1."""
+
+    content: bytes
+    start: int
+    number: int
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """Open a log, which may be gzipped."""
+    file = path.open("rb")
+    magic = file.read(2)
+    file.seek(0)
+    # GzipFile inflates as it is read: a bomb costs time, which the child's limit ends, not memory.
+    return gzip.GzipFile(fileobj=file) if magic == b"\x1f\x8b" else file  # type: ignore[return-value]
+
+
+def chunks(path: Path) -> Iterator[bytes]:
+    """Yield the content in chunks that end with a line, or within one that is longer than LONGEST_LINE."""
+    rest = b""
+    with open_log(path) as file:
+        while block := file.read(CHUNK_BYTES):
+            block = rest + block
+            end = block.rfind(b"\n") + 1
+            if len(block) - end > LONGEST_LINE:
+                end = len(block)
+            rest = block[end:]
+            if end:
+                yield block[:end]
+    if rest:
+        yield rest
+
+
+def clean(raw: bytes) -> str:
+    """Return bytes as text without colours and control characters."""
+    if b"\x1b" in raw:
+        raw = ANSI.sub(b"", raw)
+    return CONTROL.sub(b"", raw).decode("utf-8", "replace")
+
+
+def parts_of(line: bytes, triggers: "re.Pattern[bytes]") -> Iterator[bytes]:
+    """Yield a line in parts of bounded length: split at carriage returns, and if too long only around triggers."""
+    if len(line) <= LONGEST_LINE:
+        # A progress bar rewrites its line: what stands behind the last carriage return may be an error.
+        yield from line.split(b"\r") if b"\r" in line else (line,)
+        return
+    end = -1
+    for number, match in enumerate(triggers.finditer(line)):
+        if number >= PARTS_AT_MOST:
+            return
+        if match.start() > end:
+            end = match.start() + AFTER
+            yield from line[max(0, match.start() - BEFORE) : end].split(b"\r")
+
+
+def excerpt_of(chunk: bytes, start: int, before: int = 300, after: int = 900) -> str:
+    """Return the lines around a position of a chunk, whole where they are short."""
+    begin = max(0, start - before)
+    begin = chunk.rfind(b"\n", max(0, begin - before), begin) + 1 or begin
+    end = min(len(chunk), start + after)
+    line_end = chunk.find(b"\n", end, end + before)
+    return clean_lines(chunk[begin : line_end if line_end >= 0 else end])
+
+
+def clean_lines(raw: bytes) -> str:
+    """Return several lines as clean text; those that a progress bar rewrote are lines of their own."""
+    return "\n".join(clean(line) for line in raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"))

@@ -1,0 +1,61 @@
+"""The table that torchrun prints when a job failed: a block for each rank of one node, the "root cause" last.
+
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_07:17:45
+  host      : node01
+  rank      : 0 (local_rank: 0)
+  exitcode  : -9 (pid: 2970)  (SIGKILL)
+"""
+
+import re
+from dataclasses import dataclass
+
+from analyzers.logs.model import EventKind, Facts
+from analyzers.logs.reading.pattern import Found, number
+from analyzers.logs.reading.processes import signal_name
+
+FIELD = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.{0,400})")
+RULE = re.compile(r"^\s*[=-]{20,}\s*$")
+RANK = re.compile(r"(\d{1,9}) \(local_rank: (\d{1,6})\)")
+EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,12})\)")
+
+
+@dataclass
+class TorchrunTable:
+    """The block that is being read."""
+
+    is_root: bool = False
+    host: str | None = None
+    time: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+
+    def feed(self, body: str) -> Found | None:
+        """Take the next line; return the failure when its exit code is there."""
+        if "Root Cause (first observed failure)" in body:
+            self.is_root = True
+        elif body.startswith("Failures:"):
+            self.is_root = False
+        elif RULE.match(body):
+            self.rank = None
+        match = FIELD.match(body)
+        return self.take(match[1], match[2].strip()) if match else None
+
+    def take(self, name: str, value: str) -> Found | None:
+        """Take a field of the block."""
+        if name == "time":
+            self.time, self.rank = value, None
+        elif name == "host":
+            self.host = value
+        elif name == "rank" and (match := RANK.match(value)):
+            self.rank, self.local_rank = int(match[1]), int(match[2])
+        elif name == "exitcode" and (match := EXIT.match(value)) and self.rank is not None:
+            return self.failure(int(match[1]), number(match[2]))
+        return None
+
+    def failure(self, code: int, pid: int | None) -> Found:
+        """Return the failure of a rank."""
+        facts = Facts(exit_code=code, signal=signal_name(code), pid=pid, local_rank=self.local_rank, host=self.host)
+        kind = EventKind.TORCHRUN_ROOT_CAUSE if self.is_root else EventKind.TORCHRUN_FAILURE
+        return Found(kind, facts, self.rank)

@@ -1,0 +1,123 @@
+"""Tracebacks of several processes in one log: frames are collected by prefix until the exception's own line.
+
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "train.py", line 17, in <module>
+[rank1]:     tokens["labels"]
+[rank1]: KeyError: 'labels'
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from analyzers.frames import Origin, origin_of
+
+FRAME = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9})(?:,? in (\S[^\n]{0,200}))?')
+START = re.compile(r"Traceback \(most recent call last\)")
+CHAINED = re.compile(r"(?:During handling of the above|The above) exception(?: was the direct cause|, another)")
+MARKERS = re.compile(r"^[\s~^]*[~^][\s~^]*$")
+EXCEPTION = re.compile(r"^\s*((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: ?(.*))?$")
+NAMED_EXCEPTION = re.compile(
+    r"(?:^|: |\s{2})((?:[a-z_]\w*\.)*[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Failure|NotMet))(?:: (.*)|\s*)$"
+)
+"""An exception whose traceback the log lacks."""
+THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*most recent call first")
+MISSES = 40
+FRAMES_AT_MOST = 200
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception with its frames, outermost first, and the exceptions that led to it."""
+
+    name: str
+    message: str
+    frames: list[tuple[str, int, str]]
+    chain: list["Raised"]
+    number: int
+    start: int
+
+    @property
+    def text(self) -> str:
+        """The exception as Python prints it."""
+        return f"{self.name}: {self.message}" if self.message else self.name
+
+
+@dataclass
+class OpenTraceback:
+    """A traceback whose exception has not come yet."""
+
+    number: int
+    start: int
+    indent: int = 0
+    frames: list[tuple[str, int, str]] = field(default_factory=list)
+    misses: int = 0
+
+
+@dataclass
+class Tracebacks:
+    """The tracebacks of all processes that print into one log, by the prefix of their lines."""
+
+    open: dict[str, OpenTraceback] = field(default_factory=dict)
+    last: dict[str, Raised] = field(default_factory=dict)
+    chained: dict[str, Raised] = field(default_factory=dict)
+
+    def feed(self, key: str, body: str, number: int, start: int) -> Raised | None:
+        """Take the next line of a process; return the exception that it ends a traceback with."""
+        if match := START.search(body):
+            before = body[: match.start()]
+            self.open[key] = OpenTraceback(number, start, len(before) - len(before.lstrip()))
+            return None
+        if match := FRAME.search(body):
+            self.add_frame(key, match, number, start)
+            return None
+        if CHAINED.search(body) and key in self.last:
+            self.chained[key] = self.last[key]
+            return None
+        return self.exception(key, body, number, start)
+
+    def add_frame(self, key: str, match: "re.Match[str]", number: int, start: int) -> None:
+        """Add a frame to the traceback of a process, which may have begun before the log does."""
+        trace = self.open.setdefault(key, OpenTraceback(number, start))
+        if len(trace.frames) < FRAMES_AT_MOST:
+            trace.frames.append((match[1], int(match[2]), match[3] or ""))
+
+    def exception(self, key: str, body: str, number: int, start: int) -> Raised | None:
+        """Return the exception that a line names; None where it is a source line or something else."""
+        trace = self.open.get(key)
+        if trace is None:
+            match = NAMED_EXCEPTION.search(body)
+            return self.finish(key, match, OpenTraceback(number, start)) if match else None
+        if not body.strip() or MARKERS.match(body) or len(body) - len(body.lstrip()) > trace.indent:
+            return None
+        match = EXCEPTION.match(body)
+        if match and trace.frames and is_exception_name(match[1]):
+            del self.open[key]
+            return self.finish(key, match, trace)
+        trace.misses += 1
+        if trace.misses > MISSES:
+            del self.open[key]
+        return None
+
+    def finish(self, key: str, match: "re.Match[str]", trace: OpenTraceback) -> Raised:
+        """Return an exception with what led to it."""
+        before = self.chained.pop(key, None)
+        chain = [*before.chain, before][-8:] if before else []
+        raised = Raised(match[1], (match[2] or "").strip(), trace.frames, chain, trace.number, trace.start)
+        self.last[key] = raised
+        return raised
+
+
+def is_exception_name(name: str) -> bool:
+    """Return whether a name can be that of an exception class: `KeyError`, `my.module.Stop`."""
+    return name.rpartition(".")[2][:1].isupper()
+
+
+def user_frame(frames: list[tuple[str, int, str]], *, innermost_first: bool = False) -> tuple[str, int, str] | None:
+    """Return the innermost frame of the user's own code, else of an installed package; None without either."""
+    ordered = frames if innermost_first else frames[::-1]
+    for origin in (Origin.USER, Origin.PACKAGE):
+        # `bin/torchrun` is a script of a package.
+        of_origin = (f for f in ordered if origin_of(f[0]) is origin and "/bin/" not in f[0])
+        if frame := next(of_origin, None):
+            return frame
+    return None

@@ -1,0 +1,58 @@
+"""Answer why a job ended from its text logs alone: from a run to a `Report[LogsData]`."""
+
+from os import PathLike
+from pathlib import Path
+
+from analyzers import store
+from analyzers.errors import InputError
+from analyzers.logs.answers.cause import find_answer
+from analyzers.logs.findings.findings import make_findings, make_verdict
+from analyzers.logs.loading import KINDS_READ, Logs, load
+from analyzers.logs.model import LogsData
+from analyzers.report import Report, tool_version
+from analyzers.run import Run, discover
+
+SCHEMA = "workbench.logs/1"
+
+
+def analyze(run: Run | str | PathLike[str], options: store.Options | None = None) -> Report[LogsData]:
+    """Return why a job ended, from what its ranks, its launcher and its scheduler printed.
+
+    `run` is a log, a folder of logs such as torchrun's `--log-dir`, or what `analyzers.run.discover` returns for one.
+    Read are stdout and stderr of ranks, in files of their own or all in one with `[rank3]:` before each line,
+    torchrun's table and `error.json`, Slurm's output and kernel logs, of any size. No model takes part: the same log
+    gives the same answer. Times are as printed, taken as UTC.
+
+    Example:
+        report = analyze("slurm-1234.out")
+        report.verdict.kind, report.verdict.ranks  # (LogClass.OOM, [2])
+        [(event.kind, event.rank, event.line) for event in report.data.events]
+
+    Raises:
+        InputError: There is no such path, or no log there that could be read.
+    """
+    run = run if isinstance(run, Run) else discover(Path(run))
+    if not run.of(*KINDS_READ):
+        raise InputError(f"{run.root}: no text log there", "give stdout, stderr, or torchrun's log folder")
+    loaded = load(run, options or store.Options())
+    if all(file.problem for file in loaded.files):
+        raise InputError(
+            f"{run.root}: no log could be read: {loaded.files[0].problem}", "check that it was copied whole"
+        )
+    answer = find_answer(loaded)
+    return Report(
+        schema=SCHEMA,
+        version=tool_version(),
+        inputs=loaded.inputs,
+        verdict=make_verdict(answer, loaded),
+        findings=make_findings(answer, loaded),
+        data=data_of(loaded),
+    )
+
+
+def data_of(logs: Logs) -> LogsData:
+    """Return the events and what is known of the ranks."""
+    ranks = [logs.ranks[rank] for rank in sorted(logs.ranks)]
+    return LogsData(
+        world_size=logs.world_size, ranks=ranks, events=logs.events, files=logs.files, left_out=logs.left_out
+    )

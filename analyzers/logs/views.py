@@ -1,0 +1,79 @@
+"""What faces draw of logs, as small tables: the events, and the lines around one of them."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from analyzers.logs.model import LogEvent, LogsData
+from analyzers.words import source_line
+
+MESSAGE_LENGTH = 120
+LOGGER = re.compile(r"^(?:\[\w+\]:\s?)*\[?[IWEF]\d{3,4} [\d:.]+ +(?:\d+ )?\S+\] ")
+"""What loggers of C++ and of torchrun put before a message: the table has columns for it."""
+
+
+@dataclass(frozen=True)
+class EventRow:
+    """An event as a row: `index` in `data.events`, `log` the file with the line, `source` the user's line of code."""
+
+    index: int
+    rank: int | None
+    time: str
+    kind: str
+    step: int | None
+    message: str
+    source: str
+    log: str
+    count: int
+
+
+class ExcerptLine(NamedTuple):
+    """A line of a log around an event; `is_event` marks the event's own line."""
+
+    text: str
+    is_event: bool
+
+
+def events(data: LogsData, rank: int | None = None) -> list[EventRow]:
+    """Return the events in the order of the logs, or those of one rank."""
+    return [row_of(index, event) for index, event in enumerate(data.events) if rank in (None, event.rank)]
+
+
+def row_of(index: int, event: LogEvent) -> EventRow:
+    """Return an event as a row of `events`."""
+    file, _, line = event.source.rpartition(":")
+    return EventRow(
+        index=index,
+        rank=event.rank,
+        time=time_text(event.time_ns),
+        kind=str(event.kind),
+        step=event.step,
+        message=LOGGER.sub("", first_line(event))[:MESSAGE_LENGTH],
+        source=source_line(file, int(line)) if file else "",
+        log=source_line(event.path, event.line),
+        count=event.count,
+    )
+
+
+def first_line(event: LogEvent) -> str:
+    """Return the first line of an event's message."""
+    return (event.message.strip().splitlines() or [""])[0]
+
+
+def time_text(time_ns: int | None) -> str:
+    """Return `03-26 16:50:50`, the time as the log printed it; empty where it printed none."""
+    if time_ns is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).strftime("%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
+def excerpt(event: LogEvent) -> list[ExcerptLine]:
+    """Return the lines around an event; its own line is the first one that begins its message."""
+    first = first_line(event)[:MESSAGE_LENGTH]
+    lines = event.excerpt.split("\n")
+    own = next((i for i, line in enumerate(lines) if first and first in line), None)
+    return [ExcerptLine(line, i == own) for i, line in enumerate(lines)]

@@ -1,0 +1,128 @@
+"""What ended a job, from its logs alone: class, ranks, and the line that the sentence names."""
+
+import json
+
+import pytest
+
+from analyzers import incident, logs
+from analyzers.run import discover
+from log_cases import COMPOSED, RECORDED, Case
+from wild import recorded
+
+CLASSES = {
+    "network": {"network"},
+    "none": {"healthy", "unknown"},
+    "dataloader_worker": {"dataloader_worker"},
+    "time_limit": {"time_limit"},
+    "ddp_unused_parameters": {"unused_parameters"},
+    "disk_full": {"disk_full"},
+    "collective_timeout": {"collective_timeout"},
+    "watchdog_timeout": {"collective_timeout"},
+    "heartbeat": {"collective_timeout"},
+    "collective_mismatch": {"mismatch"},
+    "port_in_use": {"startup"},
+    "rendezvous": {"startup"},
+    "signal": {"signal", "terminated"},
+    "exception": {"crashed", "startup"},
+    "illegal_memory_access": {"crashed", "hardware"},
+    "device_assert": {"crashed"},
+    "out_of_memory": {"oom"},
+    "host_out_of_memory": {"host_oom"},
+    "nan": {"nonfinite_loss"},
+    "hardware": {"hardware"},
+}
+"""The classes that mean what a label of the collected excerpts says."""
+
+
+@pytest.mark.parametrize("case", [*RECORDED, *COMPOSED], ids=lambda case: case.name)
+def test_the_verdict_names_class_ranks_and_line(log_of, case: Case):
+    report = logs.analyze(log_of(case))
+    assert (report.verdict.kind, report.verdict.ranks) == (case.kind, case.ranks)
+    said = [report.verdict.sentence, *(finding.why for finding in report.findings)]
+    assert all(any(word in text for text in said) for word in case.words)
+
+
+@pytest.mark.parametrize("case", [*RECORDED, *COMPOSED], ids=lambda case: case.name)
+def test_the_joined_answer_is_that_of_the_logs(log_of, case: Case):
+    # One log of a folder, or all of it: nothing else is known of these jobs.
+    report = incident.analyze(log_of(case))
+    assert report.verdict.ranks == case.ranks
+    assert (report.verdict.status == "ok") == (case.kind == "healthy")
+    if case.kind not in ("healthy", "unknown"):
+        assert report.verdict.kind == case.kind
+
+
+def test_the_launchers_root_cause_is_not_believed_when_it_names_a_victim(log_of):
+    report = logs.analyze(log_of(Case("hang", "", [])))
+    assert [e.rank for e in report.data.events if e.kind == "torchrun_root_cause"] == [0]
+    assert '"Root Cause" names rank 0, which only ended first' in report.findings[0].why
+
+
+def test_all_numbers_of_cuda_out_of_memory_are_read(log_of):
+    case = next(case for case in COMPOSED if case.name == "cuda_oom_one_rank")
+    facts = logs.analyze(log_of(case)).data.events[0].facts
+    gib = [round(value / 2**30, 2) for value in (
+        facts.requested_bytes, facts.total_bytes, facts.free_bytes, facts.process_bytes, facts.allocated_bytes,
+        facts.unallocated_bytes, *facts.other_processes,
+    )]  # fmt: skip
+    assert gib == [18.5, 79.11, 3.28, 65.8, 61.02, 3.91, 10.01]
+    assert facts.device == 2
+
+
+def test_the_watchdogs_numbers_are_read(log_of):
+    case = next(case for case in COMPOSED if case.name == "watchdog_one_behind")
+    first = logs.analyze(log_of(case)).data.events[0]
+    facts = first.facts
+    assert (first.rank, first.seq, facts.operation, facts.input_elements) == (0, 4411, "ALLREDUCE", 8192)
+    assert (facts.timeout_ms, facts.waited_ms) == (600000, 600020)
+
+
+def test_exceptions_of_a_log_folder_are_those_of_its_ranks(log_of):
+    report = logs.analyze(log_of(Case("recorded_error", "", [])))
+    own = [e for e in report.data.events if e.kind == "exception"]
+    assert {e.rank for e in own} == {1}
+    assert {e.path.rpartition("/")[2] for e in own} >= {"error.json", "stderr.log"}
+
+
+def test_an_exception_that_the_job_outlived_is_no_cause(tmp_path):
+    text = 'Traceback (most recent call last):\n  File "/home/me/sync.py", line 3, in push\nValueError: no\n'
+    log = tmp_path / "job.log"
+    log.write_text(f"step 1 loss 2.0\n{text}step 2 loss 1.9\nTraining completed.\n")
+    assert logs.analyze(log).verdict.kind == "healthy"
+    log.write_text(f"step 1 loss 2.0\n{text}")
+    assert logs.analyze(log).verdict.kind == "crashed"
+
+
+def test_a_later_attempt_that_completes_overrules_the_first(tmp_path):
+    for attempt, text in ((0, "ValueError: shard 3 is gone\n"), (1, "step 9 loss 1.0\nTraining completed.\n")):
+        folder = tmp_path / "run_x" / f"attempt_{attempt}" / "0"
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text(text)
+    assert logs.analyze(tmp_path).verdict.kind == "healthy"
+
+
+def test_a_traceback_beside_healthy_steps_is_no_healthy_run(tmp_path):
+    steps = tmp_path / "steps"
+    steps.mkdir()
+    rows = ({"schema": "workbench.step/1", "rank": 0, "step": n, "start_ns": n * 10**9, "dur_ns": 10**9, "loss": 2.0}
+            for n in range(1, 30))  # fmt: skip
+    (steps / "rank_0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "stderr.log").write_text(
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 9, in <module>\nOSError: gone\n'
+    )
+    report = incident.analyze(discover(tmp_path))
+    assert (report.verdict.status, report.verdict.kind) == ("error", "crashed")
+    assert "train.py:9" in report.verdict.sentence
+
+
+@pytest.mark.real
+def test_excerpts_of_public_logs_have_the_labelled_conclusion():
+    folder = recorded("logs")
+    labels = json.loads((folder / "labels.json").read_text())
+    wrong = []
+    for name, label in labels.items():
+        verdict = logs.analyze(folder / name).verdict
+        ranks = label["culprit_ranks"] or []
+        if verdict.kind not in CLASSES[label["kind"]] or verdict.ranks not in (ranks, []):
+            wrong.append(f"{name}: {verdict.kind} {verdict.ranks} {verdict.sentence}")
+    assert len(wrong) <= 0.1 * len(labels), wrong
