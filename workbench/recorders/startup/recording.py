@@ -24,6 +24,7 @@ from workbench.recorders.startup.settings import Settings
 from workbench.recorders.timing.profiler_traces import TracePlan
 from workbench.recorders.timing.step_log import StepRecorder
 
+BACKWARD = "bwd"
 OTHERS_STEPS = 100
 """An optimizer that has not stepped while another did so often is no longer in use."""
 
@@ -152,7 +153,7 @@ class Recording:
         """Time what the steps of most scripts have: waiting for data, and the backward pass."""
         iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001
         iterator.__next__ = self._timed("data_wait", iterator.__next__)  # type: ignore[method-assign]
-        torch.autograd.backward = self._timed("bwd", torch.autograd.backward)
+        torch.autograd.backward = self._timed(BACKWARD, torch.autograd.backward)
 
     def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -162,8 +163,15 @@ class Recording:
                 return function(*args, **kwargs)
             finally:
                 self._leave()
+                if name == BACKWARD and args:
+                    self._note_loss(args[0])
 
         return timed
+
+    def _note_loss(self, root: object) -> None:
+        """Note the loss that a backward pass began at; on a device, reading it would wait for all queued work."""
+        if self._step and isinstance(root, torch.Tensor) and root.numel() == 1 and root.device.type == "cpu":
+            self._line.local_loss = float(root.detach())
 
     def _enter(self, name: str) -> None:
         if self._steps and self._step:

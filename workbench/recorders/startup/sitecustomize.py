@@ -5,12 +5,12 @@ it for all processes of a job. It runs the user's own `sitecustomize`, takes thi
 waits until `torch.distributed` or `torch.optim` is imported: other processes pay for one look at each import.
 """
 
-from __future__ import annotations
-
-import importlib.machinery
-import importlib.util
 import os
 import sys
+
+# The import system itself, which is there already: `importlib.util` would import a dozen modules.
+from _frozen_importlib import module_from_spec
+from _frozen_importlib_external import PathFinder
 
 TYPE_CHECKING = False  # the one of `typing` would cost each process milliseconds
 if TYPE_CHECKING:
@@ -28,21 +28,21 @@ WATCHED = {
 class Watcher:
     """A finder that lets the others find a watched module, and has it patched once it is imported."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, _target: object = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: "Sequence[str] | None" = None, _target: object = None) -> "ModuleSpec | None":
         """Return the spec of a watched module, whose execution ends with the patch; None for all others."""
         if name not in WATCHED:
             return None
         patch = WATCHED.pop(name)
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        spec = PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
             setattr(spec.loader, "exec_module", executing(spec.loader.exec_module, patch))  # noqa: B010
         return spec
 
 
-def executing(execute: Callable[[ModuleType], None], patch: str) -> Callable[[ModuleType], None]:
+def executing(execute: "Callable[[ModuleType], None]", patch: str) -> "Callable[[ModuleType], None]":
     """Return a function that executes a module and then patches it; what goes wrong leaves the script as it is."""
 
-    def exec_module(module: ModuleType) -> None:
+    def exec_module(module: "ModuleType") -> None:
         execute(module)
         try:
             getattr(hook(), patch)(module)
@@ -52,17 +52,18 @@ def executing(execute: Callable[[ModuleType], None], patch: str) -> Callable[[Mo
     return exec_module
 
 
-def hook() -> ModuleType:
+def hook() -> "ModuleType":
     """Return our module `workbench.recorders.startup.hook`, imported without a lasting entry in the import path."""
     import json
 
     root = json.loads(os.environ["WORKBENCH_RECORD"])["root"]
-    other = importlib.machinery.PathFinder.find_spec("workbench")
+    other = PathFinder.find_spec("workbench")
     if other is not None and os.path.dirname(os.path.dirname(other.origin or "")) != root:
         raise ImportError(f"{other.origin} has the name of our package")
     sys.path.append(root)
     try:
-        return importlib.import_module("workbench.recorders.startup.hook")
+        __import__("workbench.recorders.startup.hook")
+        return sys.modules["workbench.recorders.startup.hook"]
     finally:
         del sys.path[len(sys.path) - 1 - sys.path[::-1].index(root)]
 
@@ -70,9 +71,9 @@ def hook() -> ModuleType:
 def run_own_sitecustomize() -> None:
     """Run the module that Python would have imported without ours, under the same name."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != HERE]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
+    spec = PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
+        module = module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
 
