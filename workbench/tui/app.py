@@ -59,7 +59,7 @@ class WorkbenchApp(App[None]):
     AUTO_FOCUS = ""
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012  # Textual types it as of the instance
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(str(i), f"view({i})", f"View {i}", id=f"view.{i}", show=False) for i in range(1, 7)),
+        *(Binding(str(i), f"view({i})", f"View {i}", id=f"view.{i}", show=False) for i in range(1, 8)),
         Binding("slash", "search", "Search", id="search"),
         Binding("f", "focus_evidence", "Focus", id="focus", show=False),
         Binding("o", "source", "Source", id="source", show=False),

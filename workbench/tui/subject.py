@@ -18,6 +18,7 @@ from workbench.tui.panes.compare import ComparePane
 from workbench.tui.panes.config import ConfigPane
 from workbench.tui.panes.hang import HangPane
 from workbench.tui.panes.home import HomePane
+from workbench.tui.panes.logs import LogsPane
 from workbench.tui.panes.memory import MemoryPane
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
@@ -59,7 +60,8 @@ class RunSubject:
 
     @property
     def views(self) -> tuple[str, ...]:
-        return ("home", *ROOMS, "config")
+        # Logs come last, so that the numbers of the other views stay.
+        return ("home", *(room for room in ROOMS if room != "logs"), "config", "logs")
 
     @property
     def first_view(self) -> str:
@@ -71,7 +73,7 @@ class RunSubject:
 
     @property
     def command(self) -> str:
-        name = "inspect" if self.room in (JOINED, "memory") else self.room
+        name = "inspect" if self.room in (JOINED, "memory", "logs") else self.room
         return f"workbench {name} {quoted(self.run.root)}"
 
     def ask(self) -> Report[object]:
@@ -88,6 +90,8 @@ class RunSubject:
             panes["trace"] = TracePane(data.trace, run, options)
         if data.steps:
             panes["steps"] = StepsPane(data.steps, run, options)
+        if data.logs:
+            panes["logs"] = LogsPane(data.logs, report.findings)
         if manifest := run.manifest():
             panes["config"] = ConfigPane(manifest)
         return panes

@@ -15,6 +15,7 @@ HOW_TO_RECORD = {
     "hang": "a timeout writes dumps, and `workbench hang --run FOLDER` asks a job that hangs right now for them",
     "trace": "set profiling.enable_profiling = true to record it",
     "steps": "`workbench launch` and `workbench.recorders` log every step",
+    "logs": "start torchrun with `--log-dir logs --tee 3`, or keep what the job prints in a file",
     "compare": "",
     "config": "`workbench launch` writes it to run.json",
 }

@@ -13,12 +13,12 @@ from workbench.options import Format
 from workbench.present import render
 from workbench.web.components.links import link, navigation
 from workbench.web.gestures import typed_text
-from workbench.web.pages import compare, config, hang, memory, overview, source, steps, trace
+from workbench.web.pages import compare, config, hang, logs, memory, overview, source, steps, trace
 from workbench.web.query import Query, parse_query
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import Window, own_window, parse_steps, window_state, without_window
 
-PAGES = {"memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "compare": "Compare"}
+PAGES = {"memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "logs": "Logs", "compare": "Compare"}
 """The page of each room, which has a link where the room has something to show."""
 LAYOUTS: Mapping[str, Callable[[ServedRun, Query], Component]] = {
     "": overview.layout,
@@ -26,6 +26,7 @@ LAYOUTS: Mapping[str, Callable[[ServedRun, Query], Component]] = {
     "hang": hang.layout,
     "trace": trace.layout,
     "steps": steps.layout,
+    "logs": logs.layout,
     "compare": compare.layout,
     "config": config.layout,
     "source": source.layout,

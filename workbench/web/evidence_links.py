@@ -19,7 +19,8 @@ def evidence_address(served: ServedRun, finding: Finding) -> str | None:
 def room_query(served: ServedRun, at: EvidenceLink) -> Query:
     """Return the query with which the page of a room shows the evidence."""
     queries = {"memory": memory_query, "hang": hang_query, "trace": trace_query, "steps": steps_query}
-    return queries[at.room](served, at) if at.room in queries else {}
+    ask = {**queries, "logs": logs_query}.get(at.room)
+    return ask(served, at) if ask else {}
 
 
 def memory_query(served: ServedRun, at: EvidenceLink) -> Query:
@@ -50,6 +51,13 @@ def trace_query(served: ServedRun, at: EvidenceLink) -> Query:
 def steps_query(_served: ServedRun, at: EvidenceLink) -> Query:
     """Return the rank whose steps to show."""
     return rank_query(at)
+
+
+def logs_query(served: ServedRun, at: EvidenceLink) -> Query:
+    """Return the first event of the rank that the finding names."""
+    events = served.rooms.logs.events if served.rooms.logs else []
+    number = next((i for i, event in enumerate(events) if at.rank is not None and event.rank == at.rank), None)
+    return {} if number is None else {"event": str(number)}
 
 
 def rank_query(at: EvidenceLink) -> Query:

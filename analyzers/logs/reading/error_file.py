@@ -44,7 +44,7 @@ def add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> Non
     if not name:
         return
     frames = [(m[1], int(m[2]), m[3] or "") for m in FRAME.finditer(callstack)]
-    raised = Raised(name, text, frames, [], 1, 0)
+    raised = Raised(name, text, frames, [])
     scanner.clock = (int(stamp) + 1) * 1_000_000_000 if re.fullmatch(r"\d{1,10}", stamp) else 0
     chunk = (callstack or message).encode(errors="replace")[:4096]
     scanner.add_exception(raised, Position(chunk, 0, 1), NO_PREFIX)

@@ -33,6 +33,8 @@ READ_ON = 30
 EVENTS_AT_MOST = 2000
 MESSAGE_LENGTH = 1000
 STEP_BYTES = 1 << 13
+AROUND_BYTES, TRACEBACK_BYTES = (300, 900), (1600, 300)
+"""How much of a log is kept before and after the line of an event."""
 DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code")
 SKIPPED = {"ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExitedException", "ProcessRaisedException"}
 """What launchers raise because a rank failed."""
@@ -143,7 +145,7 @@ class Scanner:
             return
         if self.follow_fatal(prefix.key, body):
             return
-        raised = self.tracebacks.feed(prefix.key, body, at.number, at.start)
+        raised = self.tracebacks.feed(prefix.key, body)
         if raised:
             self.hot = READ_ON
             self.add_exception(raised, at, prefix)
@@ -199,8 +201,7 @@ class Scanner:
         if name in SKIPPED:
             return
         found = self.meaning_of(raised, name)
-        place = Position(at.chunk, max(0, min(raised.start, at.start)), raised.number)
-        index = self.add(found, raised.text, place, prefix, raised)
+        index = self.add(found, raised.text, at, prefix, raised)
         if index is None:
             return
         announced = self.caught.pop(prefix.key, None)
@@ -265,7 +266,8 @@ class Scanner:
                 function=frame[2] if frame else "",
                 chain=[link.text[:MESSAGE_LENGTH] for link in raised.chain] if raised else [],
                 facts=facts,
-                excerpt=excerpt_of(at.chunk, at.start),
+                # Of an exception what comes before its own line is the traceback.
+                excerpt=excerpt_of(at.chunk, at.start, *(TRACEBACK_BYTES if raised else AROUND_BYTES)),
             )
         )
         return len(self.events) - 1

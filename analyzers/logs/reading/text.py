@@ -71,7 +71,7 @@ def parts_of(line: bytes, triggers: "re.Pattern[bytes]") -> Iterator[bytes]:
             yield from line[max(0, match.start() - BEFORE) : end].split(b"\r")
 
 
-def excerpt_of(chunk: bytes, start: int, before: int = 300, after: int = 900) -> str:
+def excerpt_of(chunk: bytes, start: int, before: int, after: int) -> str:
     """Return the lines around a position of a chunk, whole where they are short."""
     begin = max(0, start - before)
     begin = chunk.rfind(b"\n", max(0, begin - before), begin) + 1 or begin

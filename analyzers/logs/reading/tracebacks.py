@@ -33,8 +33,6 @@ class Raised:
     message: str
     frames: list[tuple[str, int, str]]
     chain: list["Raised"]
-    number: int
-    start: int
 
     @property
     def text(self) -> str:
@@ -46,8 +44,6 @@ class Raised:
 class OpenTraceback:
     """A traceback whose exception has not come yet."""
 
-    number: int
-    start: int
     indent: int = 0
     frames: list[tuple[str, int, str]] = field(default_factory=list)
     misses: int = 0
@@ -61,32 +57,32 @@ class Tracebacks:
     last: dict[str, Raised] = field(default_factory=dict)
     chained: dict[str, Raised] = field(default_factory=dict)
 
-    def feed(self, key: str, body: str, number: int, start: int) -> Raised | None:
+    def feed(self, key: str, body: str) -> Raised | None:
         """Take the next line of a process; return the exception that it ends a traceback with."""
         if match := START.search(body):
             before = body[: match.start()]
-            self.open[key] = OpenTraceback(number, start, len(before) - len(before.lstrip()))
+            self.open[key] = OpenTraceback(len(before) - len(before.lstrip()))
             return None
         if match := FRAME.search(body):
-            self.add_frame(key, match, number, start)
+            self.add_frame(key, match)
             return None
         if CHAINED.search(body) and key in self.last:
             self.chained[key] = self.last[key]
             return None
-        return self.exception(key, body, number, start)
+        return self.exception(key, body)
 
-    def add_frame(self, key: str, match: "re.Match[str]", number: int, start: int) -> None:
+    def add_frame(self, key: str, match: "re.Match[str]") -> None:
         """Add a frame to the traceback of a process, which may have begun before the log does."""
-        trace = self.open.setdefault(key, OpenTraceback(number, start))
+        trace = self.open.setdefault(key, OpenTraceback())
         if len(trace.frames) < FRAMES_AT_MOST:
             trace.frames.append((match[1], int(match[2]), match[3] or ""))
 
-    def exception(self, key: str, body: str, number: int, start: int) -> Raised | None:
+    def exception(self, key: str, body: str) -> Raised | None:
         """Return the exception that a line names; None where it is a source line or something else."""
         trace = self.open.get(key)
         if trace is None:
             match = NAMED_EXCEPTION.search(body)
-            return self.finish(key, match, OpenTraceback(number, start)) if match else None
+            return self.finish(key, match, OpenTraceback()) if match else None
         if not body.strip() or MARKERS.match(body) or len(body) - len(body.lstrip()) > trace.indent:
             return None
         match = EXCEPTION.match(body)
@@ -102,7 +98,7 @@ class Tracebacks:
         """Return an exception with what led to it."""
         before = self.chained.pop(key, None)
         chain = [*before.chain, before][-8:] if before else []
-        raised = Raised(match[1], (match[2] or "").strip(), trace.frames, chain, trace.number, trace.start)
+        raised = Raised(match[1], (match[2] or "").strip(), trace.frames, chain)
         self.last[key] = raised
         return raised
 

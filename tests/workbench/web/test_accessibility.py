@@ -21,6 +21,7 @@ PAGES = [
     ("oom_2ranks", "hang?rank=1", "#matrix .heatmaplayer"),
     ("oom_2ranks", "steps?steps=2-5", "#loss .scatterlayer"),
     ("oom_2ranks", "config?key=lr", "table"),
+    ("oom_2ranks", "logs", "#excerpt"),
     ("oom_2ranks", LINE, "ol.source"),
     ("straggler_data_2ranks", "", "#verdict"),
     ("straggler_data_2ranks", "trace?event=40&colour=phase", "#gantt .barlayer"),

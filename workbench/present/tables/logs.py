@@ -1,25 +1,29 @@
-"""What the text logs report: the events, the ranks that they show, and the lines around an event."""
+"""What the text logs report: the events, and the ranks that they show."""
 
 from analyzers.logs import views
-from analyzers.logs.model import LogEvent, LogsData
+from analyzers.logs.model import LogsData
 from analyzers.words import size
 from workbench.present.table import Table, table
 
-EVENTS, RANKS, EXCERPT_LINES = 20, 40, 60
+EVENTS, RANKS = 20, 40
 QUIET = frozenset({"dump_written", "watchdog_status", "overflow_skip"})
 """Kinds that say little on their own; the document in JSON has them."""
 
 
 def logs_tables(data: LogsData) -> list[Table]:
     """Return the events, the ranks and the files."""
-    return [events(data), ranks(data), files(data)]
+    return [event_table(data), ranks(data), files(data)]
 
 
-def events(data: LogsData, limit: int = EVENTS) -> Table:
+def event_table(data: LogsData, limit: int = EVENTS) -> Table:
     """Return the events in the order of the logs."""
-    rows = (event_cells(row) for row in views.events(data) if row.kind not in QUIET)
     heads = "rank> | time | event | after step> | message | source line | log | times>"
-    return table("Events in the logs", heads, rows, limit)
+    return table("Events in the logs", heads, map(event_cells, shown_events(data)), limit)
+
+
+def shown_events(data: LogsData) -> list[views.EventRow]:
+    """Return the events that say something on their own."""
+    return [row for row in views.events(data) if row.kind not in QUIET]
 
 
 def event_cells(row: views.EventRow) -> tuple[object, ...]:
@@ -38,9 +42,3 @@ def files(data: LogsData) -> Table:
     """Return the logs that were read."""
     rows = ((f.path, f.lines, size(f.bytes), f.problem) for f in data.files)
     return table("Logs", "log | lines> | size> | problem", rows)
-
-
-def excerpt(event: LogEvent) -> Table:
-    """Return the lines around an event; `>` marks its own."""
-    rows = ((">" if line.is_event else "", line.text) for line in views.excerpt(event))
-    return table(f"{event.path}, around line {event.line}", " | line", rows, EXCERPT_LINES)

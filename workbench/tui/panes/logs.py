@@ -1,0 +1,87 @@
+"""What the text logs report: the events above, and the lines of the log around the chosen one below."""
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.widgets import DataTable, Static
+
+from analyzers.logs import LogsData, views
+from analyzers.report import Finding
+from workbench.console import clean
+from workbench.evidence_link import EvidenceLink
+from workbench.present.tables.logs import event_table, shown_events
+from workbench.tui.widgets.tables import Grid
+
+EVENTS_AT_MOST = 2000
+OWN_LINE = "bold reverse"
+
+
+class LogsPane(Vertical):
+    """The cursor chooses an event; `[` and `]` go to the one before and after it."""
+
+    DEFAULT_CSS = (
+        "LogsPane #log-events { height: 1fr; } LogsPane #log-excerpt-frame { height: 1fr; }"
+        " LogsPane #log-title { height: 1; }"
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left_square_bracket", "move(-1)", "Previous event", id="logs.previous", show=False),
+        Binding("right_square_bracket", "move(1)", "Next event", id="logs.next", show=False),
+    ]
+
+    def __init__(self, data: LogsData, findings: list[Finding]) -> None:
+        super().__init__()
+        self._data = data
+        self._rows = shown_events(data)
+        self._first = first_named(self._rows, findings)
+
+    def compose(self) -> ComposeResult:
+        yield Grid(event_table(self._data, EVENTS_AT_MOST), id="log-events")
+        yield Static(id="log-title")
+        with VerticalScroll(id="log-excerpt-frame"):
+            yield Static(id="log-excerpt")
+
+    def on_mount(self) -> None:
+        self._go_to(self._first)
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        """Show the lines around the event under the cursor."""
+        if event.data_table.id == "log-events" and event.cursor_row < len(self._rows):
+            self._show(self._rows[event.cursor_row])
+
+    def _show(self, row: views.EventRow) -> None:
+        """Draw the excerpt of an event; its own line stands out."""
+        event = self._data.events[row.index]
+        text, lines = Text(), views.excerpt(event)
+        for line in lines:
+            text.append(clean(line.text) + "\n", OWN_LINE if line.is_event else "")
+        title = f"{clean(event.path)}, around line {event.line}"
+        self.query_one("#log-title", Static).update(Text(title, style="bold"))
+        self.query_one("#log-excerpt", Static).update(text)
+        own = next((number for number, line in enumerate(lines) if line.is_event), 0)
+        frame = self.query_one("#log-excerpt-frame", VerticalScroll)
+        # The text gets its height when it is laid out.
+        self.call_after_refresh(frame.scroll_to, y=max(0, own - frame.size.height // 2), animate=False)
+
+    def _go_to(self, number: int) -> None:
+        if self._rows:
+            self.query_one("#log-events", Grid).move_cursor(row=min(number, len(self._rows) - 1))
+            self._show(self._rows[min(number, len(self._rows) - 1)])
+
+    def action_move(self, by: int) -> None:
+        grid = self.query_one("#log-events", Grid)
+        self._go_to(max(0, grid.cursor_row + by))
+
+    async def show_evidence(self, link: EvidenceLink) -> None:
+        """Go to the first event of the finding's rank."""
+        numbers = (number for number, row in enumerate(self._rows) if row.rank == link.rank)
+        self._go_to(next(numbers, self._first))
+
+
+def first_named(rows: list[views.EventRow], findings: list[Finding]) -> int:
+    """Return the number of the event that the first finding on logs rests on; 0 without one."""
+    sources = [fact.source for f in findings if f.id.startswith("logs.") for fact in f.evidence]
+    wanted = next(iter(sources), "")
+    return next((number for number, row in enumerate(rows) if wanted.endswith(row.log)), 0)

@@ -1,0 +1,81 @@
+"""What the text logs report; `?event=N` chooses the event whose lines are shown, `rank=N` whose events."""
+
+from dash import html
+
+from analyzers.logs import LogsData, views
+from analyzers.words import quantity
+from workbench.console import clean
+from workbench.present.tables.logs import files, ranks
+from workbench.web.components.links import choice, link, with_source_link
+from workbench.web.components.text import table
+from workbench.web.pages.elements import Elements
+from workbench.web.query import Query, address, number
+from workbench.web.served_run import ServedRun
+
+EVENTS_AT_MOST, RANKS_AT_MOST = 500, 64
+ALL_RANKS = -1
+HEADS = ("rank", "time", "event", "after step", "message", "source line", "log", "times")
+
+
+def layout(served: ServedRun, query: Query) -> html.Div:
+    """Return the page."""
+    data = served.rooms.logs
+    if data is None:
+        return html.Div("This run has no text logs.")
+    shown = [rank.rank for rank in data.ranks]
+    rank = number(query, "rank", max(shown, default=0) + 1, ALL_RANKS)
+    rows = views.events(data, None if rank == ALL_RANKS else rank)
+    default = first_of_finding(served, rows)
+    chosen = number(query, "event", len(data.events), default)
+    names = [("", "all ranks"), *((str(one), f"rank {one}") for one in shown[:RANKS_AT_MOST])]
+    return html.Div(
+        [
+            html.H2("Events in the logs"),
+            html.P("Choose an event to see the lines around it.", className="hint"),
+            choice("rank", names, "" if rank == ALL_RANKS else str(rank), query, "a rank"),
+            event_list(rows, chosen, query),
+            *(excerpt(data, chosen) if data.events else []),
+            *(table(section) for section in (ranks(data), files(data)) if section.rows),
+        ]
+    )
+
+
+def first_of_finding(served: ServedRun, rows: list[views.EventRow]) -> int:
+    """Return the event that the first finding on logs rests on, else the first one."""
+    facts = [fact for f in served.report.findings if f.id.startswith("logs.") for fact in f.evidence]
+    source = facts[0].source if facts else ""
+    return next((row.index for row in rows if source.endswith(row.log)), rows[0].index if rows else 0)
+
+
+def event_list(rows: list[views.EventRow], chosen: int, query: Query) -> html.Div:
+    """Return the events as a table, each with a link that shows its lines."""
+    body = [event_row(row, row.index == chosen, query) for row in rows[:EVENTS_AT_MOST]]
+    rest = len(rows) - EVENTS_AT_MOST
+    more = [html.P(f"... and {quantity(rest, 'more event')}")] if rest > 0 else []
+    head = html.Thead(html.Tr([html.Th(name) for name in HEADS]))
+    return html.Div([html.Table([head, html.Tbody(body)]), *more], className="wide", tabIndex=0, id="events")
+
+
+def event_row(row: views.EventRow, is_chosen: bool, query: Query) -> html.Tr:
+    """Return the row of an event."""
+    to = link(clean(row.kind.replace("_", " ")), f"logs{address(query | {'event': str(row.index)})}#excerpt")
+    cells = [
+        html.Td("" if row.rank is None else row.rank, className="n"),
+        html.Td(row.time),
+        html.Td(to),
+        html.Td("" if row.step is None else row.step, className="n"),
+        html.Td(clean(row.message)),
+        html.Td(with_source_link(clean(row.source))),
+        html.Td(clean(row.log)),
+        html.Td(row.count, className="n"),
+    ]
+    return html.Tr(cells, className="here" if is_chosen else "")
+
+
+def excerpt(data: LogsData, chosen: int) -> Elements:
+    """Return the lines of the log around an event."""
+    event = data.events[chosen]
+    texts = [(clean(line.text) + "\n", line.is_event) for line in views.excerpt(event)]
+    lines = [html.Mark(text) if is_event else text for text, is_event in texts]
+    title = f"{clean(event.path)}, around line {event.line}"
+    return [html.H2(title, id="excerpt"), html.Pre(lines, className="excerpt", tabIndex=0)]
