@@ -45,10 +45,11 @@ def matching(finding: Finding, events: Sequence[LogEvent], rooms: RoomReports) -
     operations = {(name, c.seq) for c in culprits if c.seq is not None for name in (c.group, c.group_desc)}
     # PyTorch's C++ logs name a group by its description, or by its number where it has none.
     timed_out = [e for e in events if e.kind is EventKind.WATCHDOG_TIMEOUT and (e.group, e.seq) in operations]
-    return [*ended[:LINES_AT_MOST], *timed_out[:LINES_AT_MOST]]
+    # The first line of a rank says most: its exit code follows from its exception.
+    return [*ended[:1], *timed_out[:LINES_AT_MOST]]
 
 
 def with_lines(finding: Finding, events: Sequence[LogEvent]) -> Finding:
     """Return a finding with lines of logs behind its own evidence."""
-    lines = [Evidence(text=e.message.strip()[:TEXT_LENGTH], source=f"{e.path}:{e.line}", line=e.source) for e in events]
+    lines = [Evidence(text=e.headline[:TEXT_LENGTH], source=f"{e.path}:{e.line}", line=e.source) for e in events]
     return msgspec.structs.replace(finding, evidence=[*finding.evidence, *lines][:EVIDENCE_AT_MOST])

@@ -1,8 +1,12 @@
 """What text logs say, typed: events of ranks, and the structs of `workbench.logs/1`."""
 
+import re
 from enum import StrEnum
 
 import msgspec
+
+LOGGER = re.compile(r"^(?:\[\w+\]:\s?)*\[?[IWEF]\d{3,4} [\d:.]+ +(?:\d+ )?\S+\] ")
+"""What loggers of C++ and of torchrun put before a message."""
 
 
 class EventKind(StrEnum):
@@ -191,6 +195,11 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts = Facts()
     excerpt: str = ""
     """The lines around it."""
+
+    @property
+    def headline(self) -> str:
+        """The first line of the message, without the time and the source file that a logger prints before it."""
+        return LOGGER.sub("", (self.message.strip().splitlines() or [""])[0])
 
 
 class RankLog(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,5 @@
 """What faces draw of logs, as small tables: the events, and the lines around one of them."""
 
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -9,8 +8,6 @@ from analyzers.logs.model import LogEvent, LogsData
 from analyzers.words import source_line
 
 MESSAGE_LENGTH = 120
-LOGGER = re.compile(r"^(?:\[\w+\]:\s?)*\[?[IWEF]\d{3,4} [\d:.]+ +(?:\d+ )?\S+\] ")
-"""What loggers of C++ and of torchrun put before a message: the table has columns for it."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +46,11 @@ def row_of(index: int, event: LogEvent) -> EventRow:
         time=time_text(event.time_ns),
         kind=str(event.kind),
         step=event.step,
-        message=LOGGER.sub("", first_line(event))[:MESSAGE_LENGTH],
+        message=event.headline[:MESSAGE_LENGTH],
         source=source_line(file, int(line)) if file else "",
         log=source_line(event.path, event.line),
         count=event.count,
     )
-
-
-def first_line(event: LogEvent) -> str:
-    """Return the first line of an event's message."""
-    return (event.message.strip().splitlines() or [""])[0]
 
 
 def time_text(time_ns: int | None) -> str:
@@ -73,7 +65,7 @@ def time_text(time_ns: int | None) -> str:
 
 def excerpt(event: LogEvent) -> list[ExcerptLine]:
     """Return the lines around an event; its own line is the first one that begins its message."""
-    first = first_line(event)[:MESSAGE_LENGTH]
+    first = event.headline[:MESSAGE_LENGTH]
     lines = event.excerpt.split("\n")
     own = next((i for i, line in enumerate(lines) if first and first in line), None)
     return [ExcerptLine(line, i == own) for i, line in enumerate(lines)]

@@ -29,7 +29,7 @@ def at_step(event: LogEvent) -> str:
 
 def quoted(event: LogEvent) -> str:
     """Return the first line of an event's message, cut to a length that fits in a sentence."""
-    text = event.message.strip().splitlines()[0] if event.message.strip() else ""
+    text = event.headline
     return text if len(text) <= MESSAGE_LENGTH else text[: MESSAGE_LENGTH - 1] + "…"
 
 

@@ -152,7 +152,7 @@ class Scanner:
             return
         if (match := STACK_LINE.match(body)) and self.follow_stack(match):
             return
-        found = recognise(text)
+        found = None if FRAME.search(body) else recognise(text)
         if found:
             self.hot = READ_ON
             index = self.add(found, text, at, prefix)
