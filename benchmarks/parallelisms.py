@@ -21,12 +21,12 @@ from analyzers.memory import analyze
 from analyzers.run import Kind, discover
 from benchmarks.start_job import Start, start_job
 from trainer.config import load
-from trainer.estimate.context_parallel import ring_attention
 from trainer.estimate.mesh import local_problem
-from trainer.estimate.pipeline import model_parts
 from trainer.estimate.rehearsal import build_parts, build_step, fake_world
-from trainer.estimate.tensor_parallel import split_loss
 from trainer.models.decoder import init_weights, model_args
+from trainer.parallel.context_parallel import ring_attention
+from trainer.parallel.pipeline import model_parts
+from trainer.parallel.tensor_parallel import split_loss
 from workbench.commands.estimate import estimate
 from workbench.launch.plan import Request
 from workbench.recorders.memory.recorder import MemoryRecorder

@@ -13,17 +13,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.hooks import RemovableHandle
 
 from trainer.config import JobConfig
-from trainer.estimate.context_parallel import ring_attention
 from trainer.estimate.expert_parallel import even_routing
 from trainer.estimate.mesh import LocalProblem
-from trainer.estimate.pipeline import Microbatch, Part, PipelinedStep, build_schedule, keep_part
-from trainer.estimate.tensor_parallel import apply_tensor_parallel, split_loss
 from trainer.estimate.tracker import MemoryTracker, Peak, TrackingHooks
 from trainer.models.decoder import Decoder, build_model
 from trainer.models.llama3.flavors import ModelArgs
 from trainer.optim import build_optimizer
+from trainer.parallel.context_parallel import ring_attention
 from trainer.parallel.mesh import Degrees, World, build_mesh, degrees
+from trainer.parallel.pipeline import Microbatch, Part, PipelinedStep, build_schedule, keep_part
 from trainer.parallel.plan import parallelize_without_memory
+from trainer.parallel.tensor_parallel import apply_tensor_parallel, split_loss
 from trainer.step import Batch, OptimizerStep
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, INPUTS
 

@@ -13,7 +13,7 @@ import pytest
 import ranks
 from trainer.config.sections import Parallelism
 from trainer.estimate.depth import Shallow
-from trainer.estimate.pipeline import model_parts
+from trainer.parallel.pipeline import model_parts
 from workbench.commands import trainer_process
 from workbench.commands.estimate import estimate, limit_findings, verdict
 from workbench.errors import UsageProblem
@@ -71,7 +71,7 @@ RING = """
 import torch, torch.distributed as dist
 from torch.nn.functional import scaled_dot_product_attention as usual
 from torch.nn import functional
-from trainer.estimate.context_parallel import ring_attention
+from trainer.parallel.context_parallel import ring_attention
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(1)
@@ -137,7 +137,7 @@ from dataclasses import replace
 from trainer.config import JobConfig
 from trainer.estimate.depth import window_peaks
 from trainer.estimate.mesh import LocalProblem
-from trainer.estimate.pipeline import Part
+from trainer.parallel.pipeline import Part
 from trainer.estimate.rehearsal import join_fake, rehearse
 from trainer.models.decoder import model_args
 config = JobConfig()
