@@ -22,11 +22,11 @@ from analyzers.run import Kind, discover
 from benchmarks.start_job import Start, start_job
 from trainer.config import load
 from trainer.estimate.mesh import local_problem
-from trainer.estimate.rehearsal import build_parts, build_step, fake_world
+from trainer.estimate.rehearsal import build_parts, build_step
 from trainer.models.decoder import init_weights, model_args
 from trainer.parallel.context_parallel import ring_attention
+from trainer.parallel.mesh import build_world
 from trainer.parallel.pipeline import model_parts
-from trainer.parallel.tensor_parallel import split_loss
 from workbench.commands.estimate import estimate
 from workbench.launch.plan import Request
 from workbench.recorders.memory.recorder import MemoryRecorder
@@ -86,8 +86,8 @@ def train(folder: str, *arguments: str) -> None:
     config = load(None, arguments)
     backend = os.environ.get(BACKEND, "gloo")
     dist.init_process_group(backend, rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
-    local = local_problem(config, dist.get_world_size())
-    world, args = fake_world(local, dist.get_rank()), model_args(config)
+    local, args = local_problem(config, dist.get_world_size()), model_args(config)
+    world = build_world(local.degrees, dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
     parts = model_parts(world.stage, args.n_layers, local.config.parallelism)
     models = build_parts(local.config, world, args, parts)
     for model in models:
@@ -97,9 +97,9 @@ def train(folder: str, *arguments: str) -> None:
     memory = MemoryRecorder(folder, compute.model, compute.optimizer, freq=STEPS)
     training = local.config.training
     for number in range(1, STEPS + 1):
-        with memory.step(number), split_loss(world.tensor), ring_attention(world.context):
+        with memory.step(number), ring_attention(world.context.get_group() if world.context else None):
             with memory.phase("data_wait"):
-                rows = torch.randint(256, (training.local_batch_size, training.seq_len + 1))
+                rows = torch.randint(256, (training.local_batch_size, training.seq_len // world.degrees.cp + 1))
             compute.forward_backward((rows[:, :-1], rows[:, 1:]))
             compute.update()
     memory.close()

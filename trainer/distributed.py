@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from trainer.config import JobConfig
+from trainer.config.checks import validate
 from trainer.config.sections import Debug
-from trainer.parallel.mesh import World, build_mesh, degrees
+from trainer.parallel.mesh import World, build_world
 
 CHECKPOINT_GROUP = "checkpoint"
 """What the group is called whose collectives save checkpoints beside the training steps."""
@@ -26,15 +27,14 @@ def join(config: JobConfig) -> World:
     os.environ.setdefault("MASTER_PORT", "0")
     device = own_device()
     size = int(os.environ["WORLD_SIZE"])
-    mesh_degrees = degrees(config.parallelism, size)
+    degrees = validate(config, size)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         timeout=timedelta(seconds=config.comm.init_timeout_seconds),
         # With a device, NCCL connects eagerly and the first collective finds a wrong setup early.
         device_id=device if device.type == "cuda" else None,
     )
-    experts = build_mesh(mesh_degrees.sparse(), device.type) if mesh_degrees.ep > 1 else None
-    return World(dist.get_rank(), size, device, mesh_degrees, build_mesh(mesh_degrees.dense(), device.type), experts)
+    return build_world(degrees, dist.get_rank(), size, device)
 
 
 def own_device() -> torch.device:

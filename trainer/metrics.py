@@ -76,7 +76,7 @@ class Meter:
         self._restart()
 
     def _restart(self) -> None:
-        self.tokens, self.steps, self.data_s = 0, 0, 0.0
+        self.tokens, self.steps, self.data_s = 0.0, 0, 0.0
         self.usage = Usage(0, 0, 0)
         self.started = time.perf_counter()
 
@@ -89,7 +89,7 @@ class Meter:
         """Add seconds that the loop waited for data."""
         self.data_s += seconds
 
-    def add_step(self, tokens: int) -> None:
+    def add_step(self, tokens: float) -> None:
         """Add a step and the tokens of this rank."""
         self.tokens += tokens
         self.steps += 1

@@ -13,10 +13,12 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trainer.config import ConfigError, JobConfig
+from trainer.config.degrees import Degrees
 from trainer.config.sections import Compile, Training
 from trainer.models.moe import balance_experts
 from trainer.optim import parameters_by_mesh
-from trainer.parallel.mesh import Degrees, World
+from trainer.parallel.mesh import World
+from trainer.parallel.tensor_parallel import split_loss
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and labels on the device, (B, T) int64 each."""
@@ -39,17 +41,18 @@ class OptimizerStep:
     def forward_backward(self, batch: Batch) -> Tensor:
         """Add the gradients of one batch, and return its part of the step's loss."""
         inputs, labels = batch
-        with self.phase("fwd"), self.autocast():
-            # Divided before the backward pass, so that accumulated gradients are those of the mean over the whole
-            # batch.
-            loss = self.loss_fn(self.model(inputs), labels) / self.accumulation_steps
-        with self.phase("bwd"):
-            loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+        with split_loss(self.world.tensor):
+            with self.phase("fwd"), self.autocast():
+                # Divided before the backward pass, so that accumulated gradients are those of the mean over the whole
+                # batch.
+                loss = self.loss_fn(self.model(inputs), labels) / self.accumulation_steps
+            with self.phase("bwd"):
+                loss.backward()  # type: ignore[no-untyped-call]
+        return whole(loss.detach())
 
     def autocast(self) -> AbstractContextManager[None]:
         """Return the context of mixed precision if FSDP, which has its own, is not used."""
-        if self.world.degrees.dp_shard > 1 or self.config.training.mixed_precision_param == "float32":
+        if self.world.degrees.uses_fsdp or self.config.training.mixed_precision_param == "float32":
             return contextlib.nullcontext()
         return torch.autocast(self.world.device.type, dtype=torch.bfloat16)
 
@@ -58,7 +61,7 @@ class OptimizerStep:
         with self.phase("grad_clip"):
             norm = self.clip_gradients()
         with self.phase("optim"):
-            balance_experts(self.model, self.world.mesh)
+            balance_experts(self.model, self.world.data)
             self.optimizer.step()
             self.optimizer.zero_grad()
         return norm
@@ -76,7 +79,12 @@ class OptimizerStep:
 def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
     """Return the norm of the gradients of `parameters`, over all ranks that have parts of them."""
     norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return whole(norm)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return the value of a tensor that ranks may have parts of."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def accumulation_steps(training: Training, degrees: Degrees) -> int:

@@ -123,7 +123,7 @@ class Trainer:
             loss += self.compute.forward_backward(self.next_batch(step))
         grad_norm = self.compute.update()
         self.meter.add_step(self.tokens_per_step)
-        line.update(tokens=self.tokens_per_step)
+        line.update(tokens=round(self.tokens_per_step))
         if step == 1 or step % self.config.metrics.log_freq == 0:
             self.log(line, step, lr, loss, grad_norm)
         with self.phase("ckpt_save"):
@@ -131,10 +131,11 @@ class Trainer:
                 line.tag("checkpoint")
 
     @property
-    def tokens_per_step(self) -> int:
-        """Tokens of this rank in one step."""
+    def tokens_per_step(self) -> float:
+        """Tokens of this rank in one step: its share, if several ranks work on one batch."""
         training = self.config.training
-        return self.compute.accumulation_steps * training.local_batch_size * training.seq_len
+        tokens = self.compute.accumulation_steps * training.local_batch_size * training.seq_len
+        return tokens / self.world.degrees.per_batch
 
     def collect_garbage(self, step: int, line: StepLine) -> None:
         """Collect garbage in the same steps on all ranks, so that they do not wait for each other in turn."""

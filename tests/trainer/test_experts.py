@@ -10,11 +10,11 @@ import torch
 from analyzers import memory, run
 from analyzers.memory import views
 from trainer.config import ConfigError, JobConfig
+from trainer.config.degrees import Degrees, degrees
 from trainer.config.sections import Parallelism
 from trainer.models.decoder import build_model, init_weights
 from trainer.models.llama3.model import FeedForward
 from trainer.models.moe import BIAS_STEP, Experts, MoE, Router, balance_experts, moe_layers
-from trainer.parallel.mesh import Degrees, degrees
 from workbench.commands.estimate import estimate
 from workbench.launch.plan import Request
 
@@ -95,7 +95,7 @@ def test_experts_begin_different_and_small() -> None:
 def test_experts_lie_on_ranks_that_share_a_copy() -> None:
     found = degrees(Parallelism(data_parallel_replicate_degree=2, expert_parallel_degree=2), 8)
     assert found == Degrees(2, 4, 2)
-    assert found.sparse() == {"dp_replicate": 2, "efsdp": 2, "ep": 2}
+    assert found.sparse() == {"pp": 1, "dp_replicate": 2, "efsdp": 2, "ep": 2}
     with pytest.raises(ConfigError, match="does not divide 4 ranks"):
         degrees(Parallelism(expert_parallel_degree=3), 4)
 

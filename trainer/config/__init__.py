@@ -1,5 +1,6 @@
 """The configuration of a run. Importing it needs no torch, so that a launcher can."""
 
+from trainer.config.checks import validate
 from trainer.config.load import KeyReport, explain, load, load_for_training, startup_notes
 from trainer.config.schema import as_dict, options
 from trainer.config.sections import JobConfig
@@ -15,4 +16,5 @@ __all__ = [
     "load_for_training",
     "options",
     "startup_notes",
+    "validate",
 ]

@@ -177,7 +177,8 @@ CONVERTED: dict[str, Converter] = {
 """Keys whose value changes too. A conversion that returns None leaves the value as it is."""
 
 PIPELINE = "there is no pipeline parallelism"
-TENSOR = "there is no tensor parallelism"
+ASYNC_TENSOR = "tensor parallelism waits for its collectives"
+SPLIT_LOSS = "with tensor parallelism the loss is always computed on logits that are split by the vocabulary"
 EXPERT = "experts exchange tokens, and are recomputed, in one fixed way"
 CONTEXT = "there is no context parallelism"
 FLOAT8 = "there is no float8 or mx training"
@@ -197,7 +198,7 @@ LEFT_OUT = {
     "comm.mode": "only real process groups are used",
     "comm.save_traces_file_prefix": DUMPS,
     "comm.save_traces_folder": DUMPS,
-    "compile.enable_async_tensor_parallel": TENSOR,
+    "compile.enable_async_tensor_parallel": ASYNC_TENSOR,
     "data.*": "it belongs to a vision model",
     "debug.batch_invariant": "there are no batch-invariant kernels",
     "debug.enable_structured_logging": "steps/rank_R.jsonl is always written",
@@ -207,7 +208,7 @@ LEFT_OUT = {
     "eval.*": FLUX,
     "experimental.custom_*": "give modules of your own with --module",
     "experimental.context_*": CONTEXT,
-    "experimental.enable_async_tensor_parallel": TENSOR,
+    "experimental.enable_async_tensor_parallel": ASYNC_TENSOR,
     "experimental.enable_compiled_autograd": "there is no compiled autograd",
     "experimental.pipeline_*": PIPELINE,
     "experimental.torch_spmd": "it was an experiment",
@@ -235,13 +236,13 @@ LEFT_OUT = {
     "optimizer.param_groups": "all parameters are in one group",
     "override.*": "nothing is overridden by import",
     "parallelism.context_*": CONTEXT,
-    "parallelism.disable_loss_parallel": TENSOR,
-    "parallelism.enable_async_tensor_parallel": TENSOR,
+    "parallelism.disable_loss_parallel": SPLIT_LOSS,
+    "parallelism.enable_async_tensor_parallel": ASYNC_TENSOR,
     "parallelism.enable_compiled_autograd": "there is no compiled autograd",
     "parallelism.enable_fsdp_symm_mem": "FSDP uses ordinary memory",
-    "parallelism.enable_sequence_parallel": TENSOR,
+    "parallelism.enable_sequence_parallel": "with tensor parallelism sequences are always split between the blocks",
     "parallelism.expert_parallel_comm_backend": EXPERT,
-    "parallelism.expert_tensor_parallel_degree": TENSOR,
+    "parallelism.expert_tensor_parallel_degree": EXPERT,
     "parallelism.full_dtensor": "there is one way to shard",
     "parallelism.hybridep_*": EXPERT,
     "parallelism.module_fqns_per_model_part": PIPELINE,
@@ -256,10 +257,10 @@ LEFT_OUT = {
     "training.*_free_guidance_prob": FLUX,
     "training.dataloader.*": "data are made in the training process",
     "training.disable_cuda_graphs": "there are no CUDA graphs",
-    "training.disable_loss_parallel": TENSOR,
+    "training.disable_loss_parallel": SPLIT_LOSS,
     "training.enable_cpu_offload": "parameters stay on the device",
     "training.enable_fsdp_*": FLOAT8,
-    "training.enable_loss_parallel": TENSOR,
+    "training.enable_loss_parallel": SPLIT_LOSS,
     "training.float8_*": FLOAT8,
     "training.gc_debug": "garbage is collected without debugging",
     "training.guidance": FLUX,
@@ -283,7 +284,6 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "optimizer.implementation": (("for-loop", "foreach", "fused"), "there is no such implementation"),
     "parallelism.context_parallel_degree": ((1,), CONTEXT),
     "parallelism.pipeline_parallel_degree": ((1,), PIPELINE),
-    "parallelism.tensor_parallel_degree": ((1,), TENSOR),
 }
 """Keys whose other values cannot be ignored, as they would change the result: (values that are possible, why)."""
 

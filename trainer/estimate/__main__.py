@@ -45,14 +45,14 @@ def estimate(config: JobConfig, world_size: int) -> dict[str, object]:
     args = model_args(config)
     return {
         "world_size": world_size,
-        "mesh": local.mesh,
+        "mesh": local.degrees.described(),
         "model": f"{config.model.name} {config.model.flavor}",
         "parameters": sum(parameter.numel() for parameter in build_model(config).parameters()),
         "layers": args.n_layers,
         "assumptions": list(local.notes),
         "ranks": in_processes(
             Case(local, args, stage, rank, count)
-            for stage in range(local.stages)
+            for stage in range(local.degrees.pp)
             for rank, count in distinct_ranks(local, stage)
         ),
     }
@@ -110,8 +110,8 @@ def rank_memory(case: Case) -> dict[str, object]:
     peaks = highest_passes(window_peaks(local.config, world, case.args))
     highest = max(peaks, key=lambda name: peaks[name].total)
     return {
-        "first_rank": (case.stage * local.ranks + case.rank) * local.tensor,
-        "count": case.alike * local.tensor,
+        "first_rank": (case.stage * local.ranks + case.rank) * local.degrees.tp,
+        "count": case.alike * local.degrees.tp,
         "peak_bytes": peaks[highest].total,
         "peak_window": highest,
         "categories": peaks[highest].categories,
@@ -134,10 +134,10 @@ def distinct_ranks(local: LocalProblem, stage: int) -> list[tuple[int, int]]:
     Where rows divide evenly there is one kind. Ranks between the two hold no more than the first. Of the ranks that
     share a sequence the last one attends to all of it.
     """
-    shards = local.config.parallelism.data_parallel_shard_degree
-    copies, first = local.ranks // shards, local.context - 1
+    shards, tensor = local.degrees.sharding, local.degrees.tp
+    copies, first = local.degrees.dp_replicate, local.degrees.cp - 1
     pieces = list(sharded_rows(local, stage))
-    rows = [[rows_on_rank(piece, rank * local.tensor) for piece in pieces] for rank in range(shards)]
+    rows = [[rows_on_rank(piece, rank * tensor) for piece in pieces] for rank in range(shards)]
     smallest = sum(row == rows[-1] for row in rows)
     if smallest == shards:
         return [(first, shards * copies)]
@@ -154,8 +154,8 @@ class ShardedRows(NamedTuple):
 
 def sharded_rows(local: LocalProblem, stage: int) -> Iterator[ShardedRows]:
     """Yield how the parameters of a stage are sharded."""
-    config, tensor = local.config, local.tensor
-    shards, experts = config.parallelism.data_parallel_shard_degree, config.parallelism.expert_parallel_degree
+    config, tensor = local.config, local.degrees.tp
+    shards, experts = local.degrees.sharding, local.degrees.ep
     for part in model_parts(stage, model_args(config).n_layers, config.parallelism):
         for parameter in keep_part(build_model(config), part).parameters():
             if parameter.dim() < EXPERTS_DIM:

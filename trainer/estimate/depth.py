@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainer.config import JobConfig
-from trainer.estimate.rehearsal import ENDS, FakeWorld, rehearse
+from trainer.estimate.rehearsal import ENDS, rehearse
 from trainer.estimate.tracker import Peak
 from trainer.models.llama3.flavors import ModelArgs
 from trainer.parallel.activation_checkpoint import recompute_interval
+from trainer.parallel.mesh import World
 from trainer.parallel.pipeline import Part, model_parts
 
 
@@ -44,7 +45,7 @@ class Shallow:
         return Peak(sum(categories.values()), categories) if min(categories.values()) >= 0 else None
 
 
-def window_peaks(config: JobConfig, world: FakeWorld, args: ModelArgs) -> dict[str, Peak]:
+def window_peaks(config: JobConfig, world: World, args: ModelArgs) -> dict[str, Peak]:
     """Return the peak of each window of a step; see `rehearsal.rehearse`.
 
     What a layer in the middle holds lies between what the layers at the ends hold, so the ends suffice.

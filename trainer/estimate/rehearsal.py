@@ -3,16 +3,16 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.hooks import RemovableHandle
 
 from trainer.config import JobConfig
+from trainer.config.degrees import Degrees
 from trainer.estimate.expert_parallel import even_routing
 from trainer.estimate.mesh import LocalProblem
 from trainer.estimate.tracker import MemoryTracker, Peak, TrackingHooks
@@ -20,16 +20,14 @@ from trainer.models.decoder import Decoder, build_model
 from trainer.models.llama3.flavors import ModelArgs
 from trainer.optim import build_optimizer
 from trainer.parallel.context_parallel import ring_attention
-from trainer.parallel.mesh import Degrees, World, build_mesh, degrees
+from trainer.parallel.mesh import World, build_world
 from trainer.parallel.pipeline import Microbatch, Part, PipelinedStep, build_schedule, keep_part
 from trainer.parallel.plan import parallelize_without_memory
-from trainer.parallel.tensor_parallel import apply_tensor_parallel, split_loss
 from trainer.step import Batch, OptimizerStep
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, INPUTS
 
 STEPS = 2
 """The first step makes the optimizer's state, so that the second is like all that follow."""
-TENSOR, PIPELINE = "tp", "pp"
 MAX_BATCHES = 2
 """Batches of a step that are rehearsed: all after the first find the gradients of those before."""
 ENDS = 2
@@ -39,49 +37,15 @@ NUMBER_SIGN = " #"
 """Separates a window's name from the pass in a pipeline."""
 
 
-@dataclass(frozen=True)
-class FakeWorld(World):
-    """A position among ranks that do not exist: of tensor and context parallelism, and in a pipeline."""
-
-    tensor: DeviceMesh | None
-    context: dist.ProcessGroup | None
-    pipeline: dist.ProcessGroup | None
-    stage: int = 0
-
-
-def join_fake(local: LocalProblem, rank: int, stage: int = 0) -> FakeWorld:
+def join_fake(local: LocalProblem, rank: int, stage: int = 0) -> World:
     """Join a process group that exists in name only, as rank `rank` of data parallelism in stage `stage`."""
-    place = (stage * local.ranks + rank) * local.tensor
-    dist.init_process_group("fake", rank=place, world_size=local.stages * local.ranks * local.tensor)
-    return fake_world(local, place)
+    place = (stage * local.ranks + rank) * local.degrees.tp
+    size = local.degrees.pp * local.ranks * local.degrees.tp
+    dist.init_process_group("fake", rank=place, world_size=size)
+    return build_world(local.degrees, place, size, torch.device("cpu"))
 
 
-def fake_world(local: LocalProblem, place: int) -> FakeWorld:
-    """Return the position of a rank of the process group in the mesh: stage, copy, shard, ring, tensor part."""
-    degrees_wanted = degrees(replace(local.config.parallelism, expert_parallel_degree=1), local.ranks)
-    experts = local.config.parallelism.expert_parallel_degree
-    stage, rank = divmod(place // local.tensor, local.ranks)
-    mesh = build_mesh({PIPELINE: local.stages, **degrees_wanted.dense(), TENSOR: local.tensor}, "cpu")
-    # Experts lie on all ranks that have parts of one copy, those of tensor parallelism too.
-    sparse = Degrees(degrees_wanted.dp_replicate, degrees_wanted.dp_shard * local.tensor, experts).sparse()
-    shared = build_mesh({PIPELINE: local.stages, **sparse}, "cpu") if experts > 1 else None
-    # Ranks of one ring are neighbours in data parallelism, so `tensor` ranks apart.
-    ring = [place + (number - rank % local.context) * local.tensor for number in range(local.context)]
-    return FakeWorld(
-        rank, local.ranks, torch.device("cpu"), degrees_wanted, data_mesh(mesh), data_mesh(shared),
-        mesh[TENSOR] if mesh and local.tensor > 1 else None,
-        dist.new_group(ring) if local.context > 1 else None,
-        mesh[PIPELINE].get_group() if mesh and local.stages > 1 else None, stage,
-    )  # fmt: skip
-
-
-def data_mesh(mesh: DeviceMesh | None) -> DeviceMesh | None:
-    """Return the dimensions of data parallelism, if the mesh has any."""
-    names = tuple(name for name in (mesh and mesh.mesh_dim_names) or () if name not in (TENSOR, PIPELINE))
-    return mesh[names] if mesh and names else None
-
-
-def rehearse(config: JobConfig, world: FakeWorld, args: ModelArgs, parts: Sequence[Part]) -> dict[str, Peak]:
+def rehearse(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[Part]) -> dict[str, Peak]:
     """Return the peak of each window of a step of the `parts` of a model of shape `args`.
 
     Windows are the phases; fwd and bwd are divided at the `ENDS` layers at either end of a part ("bwd +0" is the first
@@ -91,8 +55,8 @@ def rehearse(config: JobConfig, world: FakeWorld, args: ModelArgs, parts: Sequen
     # The weights come from the meta device: FSDP shards there much faster than on fake tensors.
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
-        ring_attention(world.context),
-        even_routing(routed_tokens(config, args, world.tensor.size() if world.tensor else 1)),
+        ring_attention(world.context.get_group() if world.context else None),
+        even_routing(routed_tokens(config, args, world.degrees)),
     ):
         for model in models:
             model.to_empty(device=world.device)
@@ -100,35 +64,33 @@ def rehearse(config: JobConfig, world: FakeWorld, args: ModelArgs, parts: Sequen
         return Rehearsal(config, world, models, parts).peaks()
 
 
-def routed_tokens(config: JobConfig, args: ModelArgs, tensor: int) -> int:
+def routed_tokens(config: JobConfig, args: ModelArgs, mesh: Degrees) -> int:
     """Return how many copies of tokens a rank sends to experts at once."""
     training, parallelism = config.training, config.parallelism
-    is_pipeline = parallelism.pipeline_parallel_degree > 1
+    is_pipeline = mesh.pp > 1
     rows = parallelism.pipeline_parallel_microbatch_size if is_pipeline else training.local_batch_size
     # A rank of tensor parallelism sends its part of the sequence.
-    return rows * training.seq_len // tensor * getattr(args, "top_k", 0)
+    return rows * training.seq_len // (mesh.cp * mesh.tp) * getattr(args, "top_k", 0)
 
 
-def build_parts(config: JobConfig, world: FakeWorld, args: ModelArgs, parts: Sequence[Part]) -> list[Decoder]:
+def build_parts(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[Part]) -> list[Decoder]:
     """Return the parts of a model on the meta device, each as this rank has it."""
     models = [keep_part(build_model(config, args), part) for part in parts]
     for model in models:
-        if world.tensor:
-            apply_tensor_parallel(model, world.tensor, shared=world.experts is not None)
         parallelize_without_memory(model, config, world)
     return models
 
 
 def build_step(
-    config: JobConfig, world: FakeWorld, models: Sequence[Decoder], parts: Sequence[Part], phase: Phase
+    config: JobConfig, world: World, models: Sequence[Decoder], parts: Sequence[Part], phase: Phase
 ) -> OptimizerStep:
     """Return the step that a rank with these parts takes."""
     if not world.pipeline:
         [model] = models
         return OptimizerStep(config, world, model, build_optimizer(model, config.optimizer), phase)
     all_parts = nn.ModuleList(models)
-    tensors = microbatch(config, models[0], world.tensor.size() if world.tensor else 1)
-    schedule = build_schedule(models, parts, tensors, config, world.pipeline)
+    tensors = microbatch(config, models[0], world.degrees)
+    schedule = build_schedule(models, parts, tensors, config, world.pipeline.get_group())
     return PipelinedStep(config, world, all_parts, build_optimizer(all_parts, config.optimizer), phase, schedule, parts)
 
 
@@ -137,7 +99,7 @@ class Rehearsal:
     """The steps of one rank's models (several only in a pipeline), tracked. Create and use it inside FakeTensorMode."""
 
     config: JobConfig
-    world: FakeWorld
+    world: World
     models: Sequence[Decoder]
     parts: Sequence[Part]
 
@@ -165,8 +127,7 @@ class Rehearsal:
     def step(self) -> None:
         """Run one step, like the training loop."""
         for _ in range(min(self.compute.accumulation_steps, MAX_BATCHES)):
-            with split_loss(self.world.tensor):
-                self.compute.forward_backward(self.batch())
+            self.compute.forward_backward(self.batch())
         self.compute.update()
 
     @contextmanager
@@ -181,13 +142,13 @@ class Rehearsal:
     def batch(self) -> Batch:
         """Return a batch as the loader cuts it: inputs and labels are views of one tensor."""
         training = self.config.training
-        rows = torch.empty(training.local_batch_size, training.seq_len + 1, dtype=torch.int64)
+        rows = torch.empty(training.local_batch_size, training.seq_len // self.world.degrees.cp + 1, dtype=torch.int64)
         self.tracker.add_storage(rows.untyped_storage(), INPUTS)
         return rows[:, :-1], rows[:, 1:]
 
     def buckets(self) -> list[Tensor]:
         """Return DDP's copies of all gradients; its reducer itself needs real memory."""
-        if self.world.size == 1 or self.world.degrees.dp_shard > 1:
+        if not self.world.data or self.world.degrees.uses_fsdp:
             return []
         return [torch.empty_like(parameter) for parameter in self.compute.model.parameters()]
 
@@ -226,13 +187,13 @@ class Rehearsal:
         return end
 
 
-def microbatch(config: JobConfig, model: Decoder, tensor: int) -> Microbatch:
+def microbatch(config: JobConfig, model: Decoder, mesh: Degrees) -> Microbatch:
     """Return the tensors that go through a pipeline. FSDP casts what its modules are given, autocast only products."""
     training, parallelism = config.training, config.parallelism
     compute_dtype, weight_dtype = getattr(torch, training.mixed_precision_param), getattr(torch, training.dtype)
     return Microbatch(
-        rows=parallelism.pipeline_parallel_microbatch_size, length=training.seq_len, split=tensor, args=model.args,
-        hidden=compute_dtype if parallelism.data_parallel_shard_degree > 1 else weight_dtype, logits=compute_dtype,
+        rows=parallelism.pipeline_parallel_microbatch_size, length=training.seq_len // mesh.cp, split=mesh.tp,
+        args=model.args, hidden=compute_dtype if mesh.uses_fsdp else weight_dtype, logits=compute_dtype,
     )  # fmt: skip
 
 

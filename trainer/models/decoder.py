@@ -4,13 +4,13 @@ import importlib
 import math
 import zlib
 from abc import abstractmethod
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from trainer.config import ConfigError, JobConfig
+from trainer.config import JobConfig
+from trainer.config.checks import check_experts, model_shape
 from trainer.models.llama3.flavors import ModelArgs
 from workbench.recorders.memory.tensor_hooks import without_wrappers
 
@@ -43,13 +43,7 @@ def model_args(config: JobConfig) -> ModelArgs:
     Raises:
         ConfigError: There is no such model or flavor.
     """
-    name, flavor = config.model.name, config.model.flavor
-    if find_spec(f"trainer.models.{name}") is None:
-        raise ConfigError(f"there is no model {name!r}", "available models: llama3, llama4")
-    flavors = importlib.import_module(f"trainer.models.{name}.flavors").FLAVORS
-    if flavor not in flavors:
-        raise ConfigError(f"{name} has no flavor {flavor!r}", f"it has {', '.join(flavors)}")
-    args: ModelArgs = flavors[flavor]
+    args: ModelArgs = model_shape(config)  # type: ignore[assignment]
     return args
 
 
@@ -74,16 +68,6 @@ def build_model(config: JobConfig, args: ModelArgs | None = None) -> Decoder:
     return model
 
 
-def check_experts(config: JobConfig, experts: int) -> None:
-    """Raise ConfigError if expert parallelism cannot divide the experts evenly."""
-    ranks = config.parallelism.expert_parallel_degree
-    if ranks > 1 and (not experts or experts % ranks):
-        raise ConfigError(
-            f"expert_parallel_degree {ranks}: {config.model.name} {config.model.flavor} has {experts or 'no'} experts",
-            f"give a divisor of {experts}" if experts else "set it to 1, or train llama4",
-        )
-
-
 @torch.no_grad()
 def init_weights(model: Decoder, seed: int) -> None:
     """Fill all parameters and buffers, each parameter from a generator of its own that is seeded by its name.
@@ -95,7 +79,7 @@ def init_weights(model: Decoder, seed: int) -> None:
         plain = without_wrappers(name)
         generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(f"{seed}/{plain}".encode()))
         full = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-        fill(plain, full, len(model.layers), generator)
+        fill(plain, full, model.args.n_layers, generator)
         if isinstance(parameter, DTensor):
             full = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
         parameter.copy_(full)

@@ -10,9 +10,11 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 from trainer.config import JobConfig
+from trainer.config.degrees import EXPERT
+from trainer.config.sections import Parallelism
 from trainer.models.decoder import Decoder
 from trainer.models.moe import moe_layers
-from trainer.parallel.mesh import EXPERT, World
+from trainer.parallel.mesh import World
 from workbench.recorders.memory.tensor_hooks import local_tensor
 
 EXPERTS_DIM = 3
@@ -24,18 +26,28 @@ def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
 
     A mesh of two dimensions copies along the first and shards along the second.
     """
-    assert world.mesh
+    assert world.data
     training = config.training
     policy = MixedPrecisionPolicy(
         param_dtype=getattr(torch, training.mixed_precision_param),
         reduce_dtype=getattr(torch, training.mixed_precision_reduce),
     )
-    reshard = config.parallelism.fsdp_reshard_after_forward != "never"
+    when = reshard_policy(config.parallelism)
+    reshard = when != "never"
     for block in model.layers.values():
         if world.experts:
             shard_experts(block, world.experts, policy, reshard=reshard)
-        shard(block, world.mesh, policy, reshard=reshard)
-    shard(model, world.mesh, policy, reshard=config.parallelism.fsdp_reshard_after_forward == "always")
+        shard(block, world.data, policy, reshard=reshard)
+    shard(model, world.data, policy, reshard=when == "always")
+
+
+def reshard_policy(parallelism: Parallelism) -> str:
+    """Return when gathered weights are freed.
+
+    In a pipeline they stay, because every microbatch would gather them again.
+    """
+    policy = parallelism.fsdp_reshard_after_forward
+    return "never" if policy == "default" and parallelism.pipeline_parallel_degree > 1 else policy
 
 
 def shard_experts(block: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy, *, reshard: bool) -> None:

@@ -1,54 +1,42 @@
-"""How many ranks does each kind of parallelism take, and what is the device mesh of them?"""
+"""What is the device mesh of a job, and where in it is this rank?"""
 
-import math
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from trainer.config import ConfigError
-from trainer.config.sections import Parallelism
+from trainer.config.degrees import CONTEXT, EXPERT, EXPERT_SHARD, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees
 
-EXPERT_SHARD, EXPERT = "efsdp", "ep"
-
-
-@dataclass(frozen=True)
-class Degrees:
-    """Ranks along each dimension of the mesh, outermost first."""
-
-    dp_replicate: int = 1
-    dp_shard: int = 1
-    ep: int = 1
-    """Neighbours among `dp_shard` that share the experts."""
-
-    @property
-    def data_parallel(self) -> int:
-        """Number of ranks that read different data."""
-        return self.dp_replicate * self.dp_shard
-
-    def dense(self) -> dict[str, int]:
-        """Return the dimensions of the mesh of all weights but the experts."""
-        return {"dp_replicate": self.dp_replicate, "dp_shard": self.dp_shard}
-
-    def sparse(self) -> dict[str, int]:
-        """Return the dimensions of the experts' mesh: "ep" has different experts, "efsdp" parts of the same ones."""
-        return {"dp_replicate": self.dp_replicate, EXPERT_SHARD: self.dp_shard // self.ep, EXPERT: self.ep}
-
-    def described(self) -> dict[str, int]:
-        """Return the degrees as run.json has them."""
-        return {**self.dense(), "cp": 1, "tp": 1, "pp": 1, "ep": self.ep}
+SHARD_CONTEXT = "dp_shard_cp"
+"""The ranks that weights are sharded over, if those share sequences too."""
 
 
-def build_mesh(sizes: dict[str, int], device_type: str) -> DeviceMesh | None:
-    """Return the mesh of all dimensions larger than 1, or None on a single rank.
+def build_mesh(sizes: dict[str, int], device_type: str, keep: Collection[str] = ()) -> DeviceMesh | None:
+    """Return the mesh of all dimensions that are larger than 1 or in `keep`, or None if there are none."""
+    dimensions = {name: size for name, size in sizes.items() if size > 1 or name in keep}
+    if not dimensions:
+        return None
+    return init_device_mesh(device_type, tuple(dimensions.values()), mesh_dim_names=tuple(dimensions))
+
+
+def dense_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
+    """Return the mesh of all weights but the experts, or None on a single rank."""
+    # FSDP needs a dimension to shard over, if only of one rank.
+    mesh = build_mesh(degrees.dense(), device_type, {SHARD} if degrees.uses_fsdp and degrees.sharding == 1 else ())
+    if mesh and {SHARD, CONTEXT} <= set(mesh.mesh_dim_names or ()):
+        mesh[SHARD, CONTEXT]._flatten(SHARD_CONTEXT)  # noqa: SLF001 - there is no public way to join dimensions
+    return mesh
+
+
+def expert_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
+    """Return the mesh of the experts, or None if each rank has parts of all.
 
     The experts' shards are a dimension even if they are whole, because FSDP needs one.
     """
-    dimensions = {name: size for name, size in sizes.items() if size > 1 or name == EXPERT_SHARD}
-    if not dimensions:
-        return None
-    mesh = init_device_mesh(device_type, tuple(dimensions.values()), mesh_dim_names=tuple(dimensions))
-    if EXPERT in dimensions:
+    mesh = build_mesh(degrees.sparse(), device_type, {EXPERT_SHARD}) if degrees.ep > 1 else None
+    if mesh:
         mesh[EXPERT_SHARD, EXPERT]._flatten()  # noqa: SLF001 - gradient norms then take one reduction, not two
     return mesh
 
@@ -67,29 +55,44 @@ class World:
 
     @property
     def data_rank(self) -> int:
-        """Which share of the data this rank reads."""
-        return self.rank
+        """Which share of the data this rank reads: ranks that work on one batch read the same."""
+        degrees = self.degrees
+        return self.rank // (degrees.cp * degrees.tp) % degrees.data_parallel
+
+    @property
+    def stage(self) -> int:
+        """Which rank of its pipeline this is."""
+        return self.rank // (self.size // self.degrees.pp)
+
+    @cached_property
+    def data(self) -> DeviceMesh | None:
+        """The ranks that copy the weights (first dimension of two) and shard them; None if this rank does neither."""
+        sharded = SHARD_CONTEXT if min(self.degrees.dp_shard, self.degrees.cp) > 1 else SHARD
+        names = (REPLICATE, CONTEXT if self.degrees.sharding == self.degrees.cp > 1 else sharded)
+        return self._part(names)
+
+    @cached_property
+    def tensor(self) -> DeviceMesh | None:
+        """The ranks that share one matrix multiplication."""
+        return self._part((TENSOR,))
+
+    @cached_property
+    def context(self) -> DeviceMesh | None:
+        """The ranks that share one sequence."""
+        return self._part((CONTEXT,))
+
+    @cached_property
+    def pipeline(self) -> DeviceMesh | None:
+        """The ranks that have the layers of one model."""
+        return self._part((PIPELINE,))
+
+    def _part(self, names: tuple[str, ...]) -> DeviceMesh | None:
+        existing = (*(self.mesh.mesh_dim_names or ()), SHARD_CONTEXT) if self.mesh else ()
+        present = tuple(name for name in names if name in existing)
+        return self.mesh[present] if self.mesh and present else None
 
 
-def degrees(config: Parallelism, world_size: int) -> Degrees:
-    """Return the degrees of a job of `world_size` ranks; -1 takes what remains.
-
-    Raises:
-        ConfigError: They do not multiply to the world size, or the experts' degree does not divide that of sharding.
-    """
-    replicate, shard = config.data_parallel_replicate_degree, config.data_parallel_shard_degree
-    # A world that is too small must end in the error below, not in a degree of 0.
-    if shard == -1 and replicate > 0:
-        shard = max(world_size // replicate, 1)
-    if replicate < 1 or shard < 1 or math.prod((replicate, shard)) != world_size:
-        raise ConfigError(
-            f"data_parallel_replicate_degree {replicate} x shard_degree {shard} is not {world_size} ranks",
-            "change a degree (-1 for the shard degree takes what remains) or the number of processes",
-        )
-    experts = config.expert_parallel_degree
-    if experts < 1 or shard % experts:
-        raise ConfigError(
-            f"expert_parallel_degree {experts} does not divide {shard} ranks that share one copy",
-            "give a divisor of data_parallel_shard_degree: the experts are divided among those ranks",
-        )
-    return Degrees(replicate, shard, experts)
+def build_world(degrees: Degrees, rank: int, size: int, device: torch.device) -> World:
+    """Return the position of a rank. This is a collective: every rank must call it."""
+    dense, experts = dense_mesh(degrees, device.type), expert_mesh(degrees, device.type)
+    return World(rank, size, device, degrees, dense, experts)

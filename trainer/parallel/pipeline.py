@@ -14,6 +14,7 @@ from trainer.config import ConfigError, JobConfig
 from trainer.config.sections import Parallelism
 from trainer.models.decoder import Decoder
 from trainer.models.llama3.flavors import ModelArgs
+from trainer.parallel.tensor_parallel import split_loss
 from trainer.step import Batch, OptimizerStep, mean_loss
 
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
@@ -196,6 +197,6 @@ class PipelinedStep(OptimizerStep):
         losses: list[Tensor] = []
         inputs_of_schedule = (inputs,) if any(part.first for part in self.parts) else ()
         targets = {"target": labels, "losses": losses} if any(part.last for part in self.parts) else {}
-        with self.phase("passes"), self.autocast():
+        with self.phase("fwd_bwd"), self.autocast(), split_loss(self.world.tensor):
             self.schedule.step(*inputs_of_schedule, **targets)
         return torch.stack(losses).mean() if losses else torch.zeros(())

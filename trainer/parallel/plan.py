@@ -1,13 +1,15 @@
 """Apply all kinds of parallelism to a model, in the order that they need."""
 
 from trainer.config import ConfigError, JobConfig
+from trainer.config.degrees import EXPERT
 from trainer.config.sections import Compile
 from trainer.models.decoder import Decoder, init_weights
 from trainer.models.moe import moe_layers
 from trainer.parallel.activation_checkpoint import apply_activation_checkpointing
 from trainer.parallel.data_parallel import apply_ddp, apply_fsdp
 from trainer.parallel.expert_parallel import apply_expert_parallel
-from trainer.parallel.mesh import EXPERT, World
+from trainer.parallel.mesh import World
+from trainer.parallel.tensor_parallel import apply_tensor_parallel
 
 
 def parallelize(model: Decoder, config: JobConfig, world: World, seed: int) -> None:
@@ -16,20 +18,22 @@ def parallelize(model: Decoder, config: JobConfig, world: World, seed: int) -> N
     model.to_empty(device=world.device)
     init_weights(model, seed)
     # DDP broadcasts the weights when it is applied, so they must be there.
-    if world.mesh and world.degrees.dp_shard == 1:
-        apply_ddp(model, world.mesh)
+    if world.data and not world.degrees.uses_fsdp:
+        apply_ddp(model, world.data)
 
 
 def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) -> None:
-    """Apply what can be applied before a model has memory: experts, recomputation, compilation, sharding."""
+    """Apply what can be applied before a model has memory: tensors, experts, recomputation, compilation, sharding."""
     for moe in moe_layers(model):
         moe.router.force_balance = config.debug.moe_force_load_balance
+    if world.tensor:
+        apply_tensor_parallel(model, world.tensor, shared=world.experts is not None)
     if world.experts:
         apply_expert_parallel(model, world.experts[EXPERT])
     apply_activation_checkpointing(model, config.activation_checkpoint)
     if config.compile.enable and "model" in config.compile.components:
         compile_blocks(model, config.compile)
-    if world.mesh and world.degrees.dp_shard > 1:
+    if world.degrees.uses_fsdp:
         apply_fsdp(model, world, config)
 
 

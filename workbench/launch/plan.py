@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from analyzers.errors import MissingExtra
-from trainer.config import ConfigError, JobConfig, load_for_training
+from trainer.config import ConfigError, JobConfig, load_for_training, validate
 from workbench.errors import UsageProblem
 from workbench.launch.job_command import Form, JobCommand, job_command
 from workbench.launch.recording import recorder_settings, recording, recording_config
@@ -140,7 +140,7 @@ def refuse_options_of_commands(request: Request) -> None:
 def plan_own_trainer(request: Request) -> Plan:
     """Return the plan of a run of our trainer, whose configuration names the folder."""
     arguments = trainer_arguments(request)
-    folder = Path(training_config(arguments).job.dump_folder)
+    folder = Path(training_config(arguments, request.processes_per_node * request.nnodes).job.dump_folder)
     return Plan(
         request=request, command=arguments, module="trainer", folder=folder, environment=own_environment(request)
     )
@@ -200,16 +200,18 @@ def trainer_arguments(request: Request) -> tuple[str, ...]:
     return (*configuration, *fault, *request.overrides)
 
 
-def training_config(arguments: tuple[str, ...]) -> JobConfig:
+def training_config(arguments: tuple[str, ...], world_size: int) -> JobConfig:
     """Return the trainer's configuration.
 
     Raises:
-        UsageProblem: The trainer refuses it.
+        UsageProblem: The trainer refuses it, or it does not fit that number of ranks.
     """
     try:
-        return load_for_training(arguments)
+        config = load_for_training(arguments)
+        validate(config, world_size)
     except ConfigError as error:
         raise UsageProblem(error.message, error.hint) from error
+    return config
 
 
 def gpu_count() -> int:

@@ -135,6 +135,7 @@ import os
 import runpy
 from dataclasses import replace
 from trainer.config import JobConfig
+from trainer.config.degrees import Degrees
 from trainer.estimate.depth import window_peaks
 from trainer.estimate.mesh import LocalProblem
 from trainer.parallel.pipeline import Part
@@ -143,7 +144,8 @@ from trainer.models.decoder import model_args
 config = JobConfig()
 config.activation_checkpoint.mode, config.activation_checkpoint.selective_ac_option = {mode!r}, "2"
 config.training.seq_len = 64
-world, args = join_fake(LocalProblem(config, {ranks}), 0), replace(model_args(config), n_layers={layers})
+args = replace(model_args(config), n_layers={layers})
+world = join_fake(LocalProblem(config, Degrees(dp_shard={ranks})), 0)
 found = [window_peaks(config, world, args), rehearse(config, world, args, [Part(0, 1, range({layers}))])]
 print(json.dumps([{{name: peak.total for name, peak in part.items() if "middle" not in name}} for part in found]))
 """
@@ -205,7 +207,7 @@ def test_what_is_divided_is_said() -> None:
     words = " ".join([*flags, *sizes])
     report = estimate(replace(LARGE, overrides=tuple(words.split())), None)
     assert report.data.mesh == {"dp_replicate": 1, "dp_shard": 8, "cp": 2, "tp": 2, "pp": 2, "ep": 1}
-    assert len(report.data.assumptions) == 3
+    assert len(report.data.assumptions) == 2
     assert set(report.data.assumptions) < set(report.verdict.missing)
     # Whatever the dimension, the states are shared by all 64; a stage has an embedding or an output, which are large.
     shared = 2 * 4 * report.data.parameters / 64
@@ -217,7 +219,7 @@ def test_what_is_divided_is_said() -> None:
     [
         ({"nproc": 3, "nnodes": 1, "overrides": ("--parallelism.tensor_parallel_degree", "2")}, "is not 3 ranks"),
         ({"overrides": ("--parallelism.expert_parallel_degree", "2")}, "expert"),
-        ({"overrides": ("--parallelism.tensor_parallel_degree", "16")}, "key-value heads by tp"),
+        ({"overrides": ("--parallelism.tensor_parallel_degree", "16")}, "does not divide 8 key-value heads"),
         ({"overrides": ("--model.flavor", "9B")}, "no flavor"),
         ({"overrides": ("--parallelism.pipeline_parallel_degree", "64")}, "cannot make 64 stages"),
         ({"overrides": ("--parallelism.pipeline_parallel_degree", "2")}, "cannot take 1 microbatches"),

@@ -1,0 +1,106 @@
+"""What can a job not do? Everything that is known before its first process starts."""
+
+import importlib
+from typing import Protocol
+
+from trainer.config.degrees import CONTEXT, KEYS, TENSOR, Degrees, degrees
+from trainer.config.registry import exists
+from trainer.config.sections import JobConfig
+from trainer.errors import ConfigError
+
+
+class Shape(Protocol):
+    """What the checks need of a model's shape."""
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    vocab_size: int
+
+    @property
+    def hidden_dim(self) -> int: ...
+
+
+def validate(config: JobConfig, world_size: int) -> Degrees:
+    """Return the degrees of a training job on `world_size` ranks.
+
+    Raises:
+        ConfigError: There is no such model, the mesh does not fit the world size or the model, or training cannot
+            combine what is asked for.
+    """
+    found = degrees(config.parallelism, world_size)
+    check_divisions(config, found)
+    check_combinations(config, found)
+    return found
+
+
+def model_shape(config: JobConfig) -> Shape:
+    """Return the shape of the model that `config` names.
+
+    Raises:
+        ConfigError: There is no such model or flavor.
+    """
+    name, flavor = config.model.name, config.model.flavor
+    if not name.isidentifier() or not exists(f"trainer.models.{name}.flavors"):
+        raise ConfigError(f"there is no model {name!r}", "available models: llama3, llama4")
+    flavors = importlib.import_module(f"trainer.models.{name}.flavors").FLAVORS
+    if flavor not in flavors:
+        raise ConfigError(f"{name} has no flavor {flavor!r}", f"it has {', '.join(flavors)}")
+    shape: Shape = flavors[flavor]
+    return shape
+
+
+def check_divisions(config: JobConfig, mesh: Degrees) -> None:
+    """Raise ConfigError if a part of the model or of the data cannot be divided evenly among its ranks."""
+    shape = model_shape(config)
+    check_experts(config, getattr(shape, "n_experts", 0))
+    microbatch, batch = config.parallelism.pipeline_parallel_microbatch_size, config.training.local_batch_size
+    if mesh.pp > 1 and (microbatch < 1 or batch % microbatch):
+        raise ConfigError(
+            f"parallelism.pipeline_parallel_microbatch_size {microbatch} does not divide"
+            f" training.local_batch_size {batch}",
+            f"give a divisor of {batch}",
+        )
+    divide(config.training.seq_len, mesh, CONTEXT, "the positions of training.seq_len")
+    for size, what in (
+        (shape.n_heads, "attention heads"),
+        (shape.n_kv_heads, "key-value heads"),
+        (shape.hidden_dim, "features of a hidden layer"),
+        (shape.vocab_size, "tokens of the vocabulary"),
+        (config.training.seq_len // mesh.cp, "the positions of training.seq_len on a rank"),
+    ):
+        divide(size, mesh, TENSOR, what)
+
+
+def divide(size: int, mesh: Degrees, name: str, what: str) -> None:
+    """Raise ConfigError if a dimension of the mesh does not divide `size` evenly."""
+    degree = int(getattr(mesh, name))
+    if size % degree:
+        raise ConfigError(
+            f"parallelism.{KEYS[name]} {degree} does not divide {size} {what}", f"give a divisor of {size}"
+        )
+
+
+def check_experts(config: JobConfig, experts: int) -> None:
+    """Raise ConfigError if expert parallelism cannot divide the experts evenly."""
+    ranks = config.parallelism.expert_parallel_degree
+    if ranks > 1 and (not experts or experts % ranks):
+        raise ConfigError(
+            f"expert_parallel_degree {ranks}: {config.model.name} {config.model.flavor} has {experts or 'no'} experts",
+            f"give a divisor of {experts}" if experts else "set it to 1, or train llama4",
+        )
+
+
+def check_combinations(config: JobConfig, mesh: Degrees) -> None:
+    """Raise ConfigError if training cannot do two things at once that can be asked for."""
+    if mesh.tp > 1 and hasattr(model_shape(config), "n_experts"):
+        raise ConfigError(
+            f"parallelism.tensor_parallel_degree {mesh.tp}: experts cannot be trained with tensor parallelism",
+            "share the experts with parallelism.expert_parallel_degree instead, or train llama3",
+        )
+    if mesh.tp > 1 and config.compile.enable:
+        raise ConfigError(
+            f"compile.enable with parallelism.tensor_parallel_degree {mesh.tp}: torch.compile cannot do the backward"
+            " pass of DTensors",
+            "set --compile.no_enable, or tensor_parallel_degree to 1",
+        )

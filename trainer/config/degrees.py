@@ -1,0 +1,107 @@
+"""How many ranks does each kind of parallelism take?"""
+
+import math
+from dataclasses import dataclass
+
+from trainer.config.sections import Parallelism
+from trainer.errors import ConfigError
+
+REPLICATE, SHARD, CONTEXT, TENSOR, PIPELINE = "dp_replicate", "dp_shard", "cp", "tp", "pp"
+EXPERT_SHARD, EXPERT = "efsdp", "ep"
+KEYS = {
+    REPLICATE: "data_parallel_replicate_degree",
+    SHARD: "data_parallel_shard_degree",
+    CONTEXT: "context_parallel_degree",
+    TENSOR: "tensor_parallel_degree",
+    PIPELINE: "pipeline_parallel_degree",
+    EXPERT: "expert_parallel_degree",
+}
+"""Dimension -> what it is called in the section `parallelism`."""
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """Ranks along each dimension of the mesh."""
+
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    ep: int = 1
+    """Neighbours among the ranks of one copy that share the experts."""
+    cp: int = 1
+    tp: int = 1
+    pp: int = 1
+
+    @property
+    def data_parallel(self) -> int:
+        """Number of ranks, or groups of ranks, that read different data."""
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def per_batch(self) -> int:
+        """Number of ranks that work on the same batch together."""
+        return self.cp * self.tp * self.pp
+
+    @property
+    def sharding(self) -> int:
+        """Number of ranks that a weight is sharded over: those that share a sequence shard weights, too."""
+        return self.dp_shard * self.cp
+
+    @property
+    def uses_fsdp(self) -> bool:
+        """Whether FSDP averages the gradients.
+
+        DDP can neither average the parts of tensor parallelism nor wait for the last microbatch of a pipeline: beside
+        them FSDP makes the copies, each of one shard.
+        """
+        return self.sharding > 1 or (self.dp_replicate > 1 and self.tp * self.pp > 1)
+
+    def dense(self) -> dict[str, int]:
+        """Return the dimensions of the mesh of all weights but the experts, outermost first."""
+        return {
+            PIPELINE: self.pp, REPLICATE: self.dp_replicate, SHARD: self.dp_shard, CONTEXT: self.cp, TENSOR: self.tp,
+        }  # fmt: skip
+
+    def sparse(self) -> dict[str, int]:
+        """Return the dimensions of the experts' mesh: "ep" has different experts, "efsdp" parts of the same ones."""
+        shards = self.sharding * self.tp // self.ep
+        return {PIPELINE: self.pp, REPLICATE: self.dp_replicate, EXPERT_SHARD: shards, EXPERT: self.ep}
+
+    def described(self) -> dict[str, int]:
+        """Return the degrees as run.json has them."""
+        return {name: getattr(self, name) for name in KEYS}
+
+
+def degrees(config: Parallelism, world_size: int) -> Degrees:
+    """Return the degrees of a job of `world_size` ranks; -1 takes what remains.
+
+    Raises:
+        ConfigError: They do not multiply to the world size, or the experts' degree does not divide the ranks of a copy.
+    """
+    asked = {name: int(getattr(config, key)) for name, key in KEYS.items()}
+    for name, degree in asked.items():
+        if degree < 1 and (name, degree) != (SHARD, -1):
+            raise ConfigError(f"parallelism.{KEYS[name]} = {degree} is not a degree", "give 1 or more")
+    others = math.prod(degree for name, degree in asked.items() if name not in (SHARD, EXPERT))
+    # A world that is too small must end in the error below, not in a degree of 0.
+    filled = asked | {SHARD: max(world_size // others, 1) if asked[SHARD] == -1 else asked[SHARD]}
+    if filled[SHARD] * others != world_size:
+        raise wrong_world(asked, filled[SHARD], others, world_size)
+    found = Degrees(**filled)
+    ranks_of_copy = found.sharding * found.tp
+    if ranks_of_copy % found.ep:
+        raise ConfigError(
+            f"parallelism.expert_parallel_degree {found.ep} does not divide {ranks_of_copy} ranks that share one copy",
+            f"give a divisor of {ranks_of_copy}: the experts are divided among those ranks",
+        )
+    return found
+
+
+def wrong_world(asked: dict[str, int], shard: int, others: int, world_size: int) -> ConfigError:
+    """Return the error that the degrees do not multiply to the world size, with the nearest mesh that fits."""
+    factors = [f"{KEYS[name]} {degree}" for name, degree in asked.items() if degree != 1 and name != EXPERT]
+    nearest = max(round(world_size / others), 1) * others
+    fits = others * shard if asked[SHARD] != -1 else nearest
+    hint = f"start {fits} processes (--nproc {fits} on one node)"
+    if world_size % others == 0:
+        hint += f", or set parallelism.{KEYS[SHARD]} to {world_size // others} (-1 takes what remains)"
+    return ConfigError(f"parallelism: {' x '.join(factors)} is not {world_size} ranks", f"{hint}, or change a degree")
