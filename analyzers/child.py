@@ -11,14 +11,14 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import msgspec
-import numpy as np
 
+from analyzers.cache import CacheFailure, write_entry
 from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
 from analyzers.words import size
 
@@ -129,6 +129,8 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
     name = str(task.paths[0]) if len(task.paths) == 1 else f"{task.paths[0].parent} ({len(task.paths)} files)"
     if ended.status == FAILED:
         error = msgspec.json.decode(ended.message)
+        if error["kind"] == CacheFailure.__name__:
+            return CacheFailure(error["message"], error["hint"])
         kinds = {kind.__name__: kind for kind in (HostileInput, LimitExceeded)}
         return kinds.get(error["kind"], InputError)(f"{name}: {error['message']}", error["hint"])
     if ended.status in (-signal.SIGXCPU, -signal.SIGKILL):
@@ -150,7 +152,7 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
 def perform(task: Task) -> tuple[int, bytes]:
     """Read and write; return the exit status and, where that failed, the error as JSON."""
     try:
-        write(task.target, *importlib.import_module(task.reader).read(list(task.paths)))
+        write_entry(task.target, *importlib.import_module(task.reader).read(list(task.paths)))
     except WorkbenchError as error:
         failure = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
     except (OSError, EOFError) as error:
@@ -160,13 +162,6 @@ def perform(task: Task) -> tuple[int, bytes]:
     else:
         return DONE, b""
     return FAILED, msgspec.json.encode(failure)
-
-
-def write(folder: Path, columns: Mapping[str, "np.ndarray[Any, Any]"], meta: dict[str, Any]) -> None:
-    """Write columns as `store.Columns` reads them; `meta.json` comes last and marks the set as complete."""
-    for name, column in columns.items():
-        np.save(folder / f"{name}.npy", column, allow_pickle=False)
-    (folder / "meta.json").write_bytes(msgspec.json.encode(meta | {"__columns__": list(columns)}))
 
 
 def limit_self(memory: int, seconds: int) -> None:

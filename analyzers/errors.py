@@ -47,3 +47,7 @@ class MissingExtra(WorkbenchError):
     """A command needs a package that only an extra installs."""
 
     exit_code = Exit.USAGE
+
+
+class CacheWarning(UserWarning):
+    """The cache is not where it should be, which costs time but no part of an answer."""

@@ -10,21 +10,16 @@ import importlib
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import msgspec
-import numpy as np
-
+from analyzers import cache
+from analyzers.cache import CacheFailure, Columns
 from analyzers.child import read_in_child
 from analyzers.errors import InputError, LimitExceeded, WorkbenchError
 
-CACHE_BYTES = 4 << 30
-"""What the cache may hold; the entries used longest ago go first."""
-SCRATCH = "reading-"
-"""Prefix of the folders that children are writing to."""
+__all__ = ["Columns", "Options", "cache_key", "code_version", "load", "load_many", "load_set"]
 
 
 @dataclass(frozen=True)
@@ -48,58 +43,50 @@ class Options:
     columns: tuple[tuple[str, str], ...] = ()
 
 
-class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
-    """The columns of an artefact by name, memory-mapped on first use, and its `meta`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.meta: dict[str, Any] = msgspec.json.decode((folder / "meta.json").read_bytes())
-        self._names: list[str] = self.meta.pop("__columns__")
-        self._mapped: dict[str, np.ndarray[Any, Any]] = {}
-
-    def __getitem__(self, name: str) -> "np.ndarray[Any, Any]":
-        if name not in self._names:
-            raise KeyError(name)
-        if name not in self._mapped:
-            path = self.folder / f"{name}.npy"
-            self._mapped[name] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return self._mapped[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
 def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> Columns:
     """Return the columns of one artefact, which may consist of several files.
 
     Raises:
         InputError: A file is missing, damaged, hostile, or needs more than the limits allow.
+        CacheFailure: There is no folder, not even a temporary one, that what is read can be written to.
     """
-    import tempfile
-
     options = options or Options()
     # The same file by another path is the same entry.
     paths = [path.resolve() for path in paths]
-    entry = cache_folder() / cache_key(paths, reader)
-    if options.cache and (entry / "meta.json").exists():
-        # Marks the entry as used, so that `prune` keeps it.
-        os.utime(entry)
-        return Columns(entry)
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    # In the cache itself: a rename is one step only within a file system.
-    scratch = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=entry.parent))
+    key = cache_key(paths, reader)
+    failed = CacheFailure("no folder can be written to", "set WORKBENCH_CACHE to a folder of yours")
+    for folder in cache.folders():
+        try:
+            return load_through(folder / key, paths, reader, options)
+        except CacheFailure as error:
+            cache.give_up(folder, error)
+            failed = error
+    raise failed
+
+
+def load_through(entry: Path, paths: list[Path], reader: str, options: Options) -> Columns:
+    """Return the columns of an artefact from an entry of a cache, which is written first if there is none.
+
+    Raises:
+        InputError: As for `load`.
+        CacheFailure: The folder of the entry cannot be written.
+    """
+
+    def reread() -> Columns:
+        return load(paths, reader, options)
+
+    if options.cache and (columns := cache.open_entry(entry, reread)):
+        return columns
+    scratch = cache.make_scratch(entry.parent)
     try:
         read_in_child(paths, reader, scratch, options.max_memory)
         if not options.cache:
-            return detached_columns(scratch)
-        publish(scratch, entry)
+            return detached_columns(Columns(scratch, reread))
+        columns = cache.publish(scratch, entry, reread)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    prune(entry.parent, CACHE_BYTES)
-    return Columns(entry)
+    cache.prune(entry.parent, cache.limit_bytes(entry.parent))
+    return columns
 
 
 def load_many(
@@ -158,13 +145,6 @@ def load_part(
     return [loaded for part in halves for loaded in load_part(part, paths, reader, options)]
 
 
-def cache_folder() -> Path:
-    """Return `$WORKBENCH_CACHE`, else `torch-workbench` in the user's cache folder."""
-    if folder := os.environ.get("WORKBENCH_CACHE"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch-workbench"
-
-
 def cache_key(paths: Sequence[Path], reader: str) -> str:
     """Return the name of a cache entry, which changes with any of the files and with the reader's version.
 
@@ -189,42 +169,9 @@ def code_version(folder: Path) -> int:
     return zlib.crc32(b"".join(path.read_bytes() for path in sorted(folder.rglob("*.py"))))
 
 
-def publish(scratch: Path, entry: Path) -> None:
-    """Publish what a child wrote, in one step; if another process was faster, its entry is as good."""
-    try:
-        scratch.rename(entry)
-    except OSError:
-        if not (entry / "meta.json").exists():
-            raise
-
-
-def detached_columns(scratch: Path) -> Columns:
+def detached_columns(columns: Columns) -> Columns:
     """Return columns that stay readable when their files are deleted, because all are mapped already."""
-    columns = Columns(scratch)
     for name in columns:
         # Maps the column: from then on it needs no file name.
         columns[name]
     return columns
-
-
-def prune(folder: Path, limit: int) -> None:
-    """Delete the entries used longest ago until the rest fits into `limit` bytes; the newest one always stays.
-
-    Other processes may do the same at the same time, so a file that has disappeared is no error.
-    """
-    entries = sorted((known for path in folder.iterdir() if (known := entry_of(path))), reverse=True)
-    total = 0
-    for number, (_, size, path) in enumerate(entries):
-        total += size
-        if total > limit and number:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def entry_of(path: Path) -> tuple[float, int, Path] | None:
-    """Return (last used, bytes, path) of an entry; None for one that is being written, or was just deleted."""
-    if path.name.startswith(SCRATCH) or not (path / "meta.json").exists():
-        return None
-    try:
-        return path.stat().st_mtime, sum(file.stat().st_size for file in path.iterdir()), path
-    except OSError:
-        return None

@@ -161,8 +161,12 @@ def agree(ranks: Sequence[int], singular: str, plural: str) -> str:
 
 
 def quantity(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 piece`, `3 pieces`."""
-    return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
+    """Return a count with its noun: `1 piece`, `3 pieces`, `2 entries`, `2 losses`."""
+    if count == 1:
+        return f"1 {noun}"
+    if noun.endswith("ry"):
+        return f"{count} {noun[:-1]}ies"
+    return f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def source_line(filename: str, line: int) -> str:

@@ -336,6 +336,20 @@ def doctor(as_json: opt.Json = False) -> None:
 
 
 @app.command(rich_help_panel=HELP)
+def cache(
+    limit: Annotated[
+        str | None, typer.Option(help="What the cache may hold from now on, such as 20GiB.", show_default="10GiB")
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete what it holds.", show_default=False)] = False,
+) -> None:
+    """Show, limit or clear the cache of files that were read."""
+    from workbench.commands.analyse import size_in_bytes
+    from workbench.commands.cache import manage
+
+    raise typer.Exit(manage(size_in_bytes(limit, "--limit"), clear=clear))
+
+
+@app.command(rich_help_panel=HELP)
 def capabilities(as_json: opt.Json = False) -> None:
     """Print, for scripts and coding agents, how to use the commands and what they print."""
     from workbench.commands.capabilities import capabilities as of

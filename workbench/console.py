@@ -3,10 +3,11 @@
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from analyzers.errors import Exit, WorkbenchError
+from analyzers.errors import CacheWarning, Exit, WorkbenchError
 
 INVISIBLE = "\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
 """Characters without width that make a text read as another, such as right-to-left marks: shown by their number."""
@@ -30,6 +31,12 @@ def complain(message: str, hint: str) -> None:
     note(f"error: {message}\nhint: {hint}")
 
 
+def show_warning(message: Warning | str, category: type[Warning]) -> None:
+    """Print a warning of ours as a note; others come from libraries and say nothing to a user."""
+    if issubclass(category, CacheWarning) or wants_traceback():
+        note(f"note: {message}")
+
+
 def wants_traceback() -> bool:
     return "--debug" in sys.argv or bool(os.environ.get("WORKBENCH_DEBUG"))
 
@@ -37,6 +44,7 @@ def wants_traceback() -> bool:
 @contextmanager
 def guarded() -> Iterator[None]:
     """Turn an error into two lines on stderr, `error:` and `hint:`, and into the exit status of the command."""
+    warnings.showwarning = lambda message, category, *_: show_warning(message, category)
     try:
         yield
     except WorkbenchError as error:

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from analyzers import cache as cache_module
 from analyzers import child, store
 from analyzers.child import Task
 from analyzers.errors import HostileInput, InputError, LimitExceeded
@@ -50,7 +51,7 @@ def test_columns_are_mapped_and_cached(dump, cache):
     with pytest.raises(KeyError):
         first["absent"]
     assert store.load([dump], READER).folder == first.folder
-    assert [p for p in cache.iterdir() if p.name.startswith(store.SCRATCH)] == []
+    assert [p for p in cache.iterdir() if p.name.startswith(cache_module.SCRATCH)] == []
 
 
 def test_a_changed_file_is_read_again(dump):
@@ -182,9 +183,9 @@ def test_the_cache_forgets_what_was_used_longest_ago(tmp_path, cache, dump):
     other = tmp_path / "rank_1"
     other.write_bytes(dump.read_bytes())
     new = store.load([other], READER).folder
-    store.os.utime(old, (1, 1))
-    (cache / f"{store.SCRATCH}x").mkdir()
-    store.prune(cache, 1)
+    os.utime(old, (1, 1))
+    (cache / f"{cache_module.SCRATCH}x").mkdir()
+    cache_module.prune(cache, 1)
     assert not old.exists()
     assert new.exists()
-    assert (cache / f"{store.SCRATCH}x").exists()
+    assert (cache / f"{cache_module.SCRATCH}x").exists()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from analyzers.cache import cache_folder
 from analyzers.errors import Exit
 from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked, status_of, tool_version
-from analyzers.store import cache_folder
 from workbench.clashes import clashes
 from workbench.launch.plan import gpu_count
 
@@ -58,7 +58,7 @@ def diagnosis() -> Report[DoctorData]:
         cuda_devices=gpu_count(),
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
         tools={name: shutil.which(name) for name in ("py-spy", "nvidia-smi", "chromium", "g++")},
-        cache=str(cache_folder()),
+        cache=str(cache_folder() or "a temporary folder"),
     )
     findings = ranked(problems(data))
     sentence = "; ".join(f.title for f in findings if f.severity != Severity.INFO) or "no problem found"

@@ -35,7 +35,6 @@ def total(account):
 
 def test_small_blocks_read_the_same(maker, made, monkeypatch):
     expected = total(one(maker, made.text()))
-    store.cache_folder()
     monkeypatch.setattr(stream, "BLOCK_BYTES", 5_000)
     found = []
     reading = stream.ReadState(found.extend)

@@ -1,0 +1,334 @@
+"""The cache of what readers wrote: one folder for each artefact, with a file for each column, checked when opened.
+
+A disk may be full or read-only, lose power in the middle of a write, or be cleaned by somebody else. So an entry is
+used only if its `meta.json` is whole and each column has the length and the checksum that stand there; any other entry
+is deleted, and the artefact is read again. Where a folder cannot be written, a temporary one takes its place until the
+process ends.
+"""
+
+import atexit
+import functools
+import os
+import re
+import shutil
+import tempfile
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from analyzers.errors import CacheWarning, WorkbenchError
+
+DEFAULT_LIMIT = 10 << 30
+"""Bytes that the cache may hold unless the user sets another limit."""
+LIMIT_FILE = "limit"
+"""A file in the folder of the cache with the limit that the user set, in bytes."""
+ENTRY = re.compile(r"[0-9a-f]{32}")
+"""The names of entries; other files in the folder are somebody else's and stay."""
+SCRATCH = "reading-"
+"""Prefix of the folders that children are writing to."""
+ABANDONED_S = 86_400.0
+"""Age of a scratch folder whose process must have been killed: no artefact takes a day to read."""
+CHUNK = 1 << 20
+
+
+class CacheFailure(WorkbenchError):
+    """A folder of the cache cannot be written."""
+
+
+class DamagedEntry(Exception):  # never seen by a user
+    """An entry is not what was written."""
+
+
+class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
+    """The columns of an artefact by name, memory-mapped and checked on first use, and its `meta`.
+
+    `reread` reads the artefact again; it is asked if a column turns out to be damaged.
+
+    Raises:
+        DamagedEntry: `meta.json` is not whole, or a column is missing or has another length.
+    """
+
+    def __init__(self, folder: Path, reread: "Callable[[], Columns]") -> None:
+        self.folder = folder
+        self.meta, self._written = read_meta(folder)
+        self._reread = reread
+        self._mapped: dict[str, np.ndarray[Any, Any]] = {}
+
+    def __getitem__(self, name: str) -> "np.ndarray[Any, Any]":
+        if name not in self._written:
+            raise KeyError(name)
+        if name not in self._mapped:
+            try:
+                self._mapped[name] = self._map(name)
+            except (OSError, ValueError, DamagedEntry):
+                discard(self.folder)
+                again = self._reread()
+                self._mapped[name] = again[name]
+                self.folder, self._written = again.folder, again._written  # noqa: SLF001  # of the same class
+        return self._mapped[name]
+
+    def _map(self, name: str) -> "np.ndarray[Any, Any]":
+        path = self.folder / f"{name}.npy"
+        if checksum(path) != self._written[name].checksum:
+            raise DamagedEntry
+        mapped: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return mapped
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._written)
+
+    def __len__(self) -> int:
+        return len(self._written)
+
+
+class Written(NamedTuple):
+    """The length in bytes and the CRC-32 of the file of a column."""
+
+    size: int
+    checksum: int
+
+
+def write_entry(folder: Path, columns: Mapping[str, "np.ndarray[Any, Any]"], meta: dict[str, Any]) -> None:
+    """Write columns as `Columns` reads them; `meta.json` comes last and marks the entry as complete.
+
+    Raises:
+        CacheFailure: The disk is full, or the folder cannot be written.
+    """
+    try:
+        written = {name: write_column(folder / f"{name}.npy", column) for name, column in columns.items()}
+        body = msgspec.json.encode(meta | {"__columns__": written})
+        (folder / "meta.json").write_bytes(b"%08x\n%s" % (zlib.crc32(body), body))
+    except OSError as error:
+        raise failure(folder.parent, error) from error
+
+
+def write_column(path: Path, column: "np.ndarray[Any, Any]") -> Written:
+    np.save(path, column, allow_pickle=False)
+    return Written(path.stat().st_size, checksum(path))
+
+
+def checksum(path: Path) -> int:
+    """Return the CRC-32 of a file, which costs about a third of a second for each gigabyte."""
+    value = 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            value = zlib.crc32(chunk, value)
+    return value
+
+
+def read_meta(folder: Path) -> tuple[dict[str, Any], dict[str, Written]]:
+    """Return the `meta` of an entry and what is known of the files of its columns.
+
+    Raises:
+        DamagedEntry: See `Columns`.
+    """
+    try:
+        check, _, body = (folder / "meta.json").read_bytes().partition(b"\n")
+        if check != b"%08x" % zlib.crc32(body):
+            raise DamagedEntry
+        meta = msgspec.json.decode(body)
+        written = msgspec.convert(meta.pop("__columns__"), dict[str, Written])
+        if any((folder / f"{name}.npy").stat().st_size != size for name, (size, _) in written.items()):
+            raise DamagedEntry
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DamagedEntry from error
+    return meta, written
+
+
+def open_entry(entry: Path, reread: Callable[[], Columns]) -> Columns | None:
+    """Return the columns of an entry and mark it as used; None if there is none, or if it had to be deleted."""
+    try:
+        columns = Columns(entry, reread)
+        os.utime(entry)
+    except DamagedEntry:
+        discard(entry)
+        return None
+    except OSError:
+        # A cache that somebody else filled may be read-only: it serves as well.
+        return columns
+    return columns
+
+
+def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Columns:
+    """Publish what a child wrote, in one step; if another process was faster, its entry is as good.
+
+    Raises:
+        CacheFailure: The entry can be neither written nor replaced.
+    """
+    try:
+        scratch.rename(entry)
+        return Columns(entry, reread)
+    except (OSError, DamagedEntry) as error:
+        if columns := open_entry(entry, reread):
+            return columns
+        raise failure(entry.parent, error) from error
+
+
+def discard(entry: Path) -> None:
+    """Delete an entry, or the file that has its name, as far as possible."""
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry, ignore_errors=True)
+        return
+    try:
+        entry.unlink(missing_ok=True)
+    except OSError:
+        # `publish` finds that it cannot be replaced, and says so.
+        return
+
+
+def make_scratch(folder: Path) -> Path:
+    """Return a new folder for a child to write to, in the cache itself: a rename is one step only on one disk.
+
+    Raises:
+        CacheFailure: The folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=SCRATCH, dir=folder))
+    except OSError as error:
+        raise failure(folder, error) from error
+
+
+def failure(folder: Path, error: Exception) -> CacheFailure:
+    reason = "an entry there cannot be replaced"
+    if isinstance(error, OSError):
+        # NumPy reports only how much it wrote before the disk was full.
+        reason = error.strerror or "No space left on device"
+    return CacheFailure(f"{folder}: {reason}", "free space there, or set WORKBENCH_CACHE to a folder on another disk")
+
+
+# Where the cache is.
+
+
+def cache_folder() -> Path | None:
+    """Return `$WORKBENCH_CACHE`, else `torch-workbench` in the user's cache folder; None for a user without a home."""
+    if folder := os.environ.get("WORKBENCH_CACHE"):
+        return Path(folder)
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder) / "torch-workbench"
+    try:
+        return Path.home() / ".cache" / "torch-workbench"
+    except RuntimeError:
+        return None
+
+
+UNUSABLE: set[Path] = set()
+"""Folders that could not be written in this process."""
+TEMPORARY_ROOTS: tuple[Callable[[], str], ...] = (tempfile.gettempdir, lambda: "/dev/shm", lambda: "/var/tmp")  # noqa: S108
+
+
+def folders() -> Iterator[Path]:
+    """Yield the folder of the cache and then temporary ones, without those that could not be written."""
+    wanted = cache_folder()
+    if wanted and wanted not in UNUSABLE:
+        yield wanted
+    for root in TEMPORARY_ROOTS:
+        folder = temporary_folder(root)
+        if folder and folder not in UNUSABLE:
+            yield folder
+
+
+@functools.cache
+def temporary_folder(root: Callable[[], str]) -> Path | None:
+    """Return a folder that is deleted when the process ends; None if none can be made there."""
+    try:
+        folder = tempfile.mkdtemp(prefix="torch-workbench-", dir=root())
+    except OSError:
+        return None
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def give_up(folder: Path, reason: CacheFailure) -> None:
+    """Use a folder no more in this process, and warn of it once."""
+    if folder not in UNUSABLE:
+        UNUSABLE.add(folder)
+        text = f"the cache cannot be written, so files are read again next time: {reason.message}"
+        warnings.warn(text, CacheWarning, stacklevel=2)
+
+
+# How much it holds.
+
+
+class Entry(NamedTuple):
+    """An entry on the disk: when it was last used (seconds since the epoch), its bytes, and its folder."""
+
+    used: float
+    size: int
+    folder: Path
+
+
+def entries(folder: Path) -> list[Entry]:
+    """Return the entries of a cache, the one used last first; other processes may delete some at the same time."""
+    try:
+        names = [path for path in folder.iterdir() if ENTRY.fullmatch(path.name)]
+    except OSError:
+        return []
+    return sorted((known for path in names if (known := entry_of(path))), reverse=True)
+
+
+def entry_of(path: Path) -> Entry | None:
+    """Return what is known of an entry; None if it was just deleted."""
+    try:
+        files = list(path.iterdir()) if path.is_dir() else [path]
+        return Entry(path.stat().st_mtime, sum(file.stat().st_size for file in files), path)
+    except OSError:
+        return None
+
+
+def prune(folder: Path, limit: int) -> None:
+    """Delete the entries used longest ago until the rest fits into `limit` bytes; the newest one always stays."""
+    total = 0
+    for number, entry in enumerate(entries(folder)):
+        total += entry.size
+        if total > limit and number:
+            discard(entry.folder)
+    remove_scratch(folder, older_than_s=ABANDONED_S)
+
+
+def clear(folder: Path) -> list[Entry]:
+    """Delete all entries of a cache and return them; what another process is writing right now stays."""
+    found = entries(folder)
+    for entry in found:
+        discard(entry.folder)
+    remove_scratch(folder, older_than_s=ABANDONED_S)
+    return found
+
+
+def remove_scratch(folder: Path, older_than_s: float) -> None:
+    """Delete what killed processes left behind."""
+    for path in folder.glob(f"{SCRATCH}*"):
+        try:
+            if time.time() - path.stat().st_mtime > older_than_s:
+                discard(path)
+        except OSError:
+            # Another process was faster.
+            continue
+
+
+def limit_bytes(folder: Path) -> int:
+    """Return the bytes that a cache may hold: what `workbench cache --limit` set, else 10 GiB."""
+    try:
+        return int((folder / LIMIT_FILE).read_text())
+    except (OSError, ValueError):
+        return DEFAULT_LIMIT
+
+
+def set_limit(folder: Path, limit: int) -> None:
+    """Set the bytes that a cache may hold, and delete the entries used longest ago that do not fit.
+
+    Raises:
+        CacheFailure: The folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LIMIT_FILE).write_text(f"{limit}\n")
+    except OSError as error:
+        raise failure(folder, error) from error
+    prune(folder, limit)

@@ -1,0 +1,202 @@
+"""A cache that is damaged, full, read-only, shared or somewhere else: each answer stays whole."""
+
+import os
+import pickle
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analyzers import cache, store
+from analyzers.errors import CacheWarning
+
+READER = "analyzers.hangs.reading.reader"
+SEQUENCE = [3, 4]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The folder of the cache; what one test could not write to is tried again by the next."""
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "UNUSABLE", set())
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def dump(tmp_path):
+    file = tmp_path / "rank_0"
+    entries = [{"collective_seq_id": seq} for seq in SEQUENCE]
+    file.write_bytes(pickle.dumps({"version": "2.10", "pg_config": {}, "entries": entries}))
+    return file
+
+
+def sequence(dump):
+    """What the columns hold, each of which is read."""
+    columns = store.load([dump], READER)
+    assert all(len(columns[name].shape) == 1 for name in columns)
+    return columns["ops.seq"].tolist()
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 0xFF
+    path.write_bytes(content)
+
+
+def make_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE = {
+    "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "emptied": lambda path: path.write_bytes(b""),
+    "flipped": flip,
+    "deleted": lambda path: path.unlink(),
+    "another column": lambda path: np.save(path, np.zeros(7)),
+    "objects": lambda path: np.save(path, np.array([{}], object), allow_pickle=True),
+    "a folder": make_folder,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("what", ["*.npy", "meta.json"])
+def test_a_damaged_entry_is_read_again(dump, folder, damage, what):
+    assert sequence(dump) == SEQUENCE
+    [entry] = cache.entries(folder)
+    for path in entry.folder.glob(what):
+        DAMAGE[damage](path)
+    assert sequence(dump) == SEQUENCE
+    [mended] = cache.entries(folder)
+    assert mended.folder == entry.folder
+    assert (mended.folder / "meta.json").is_file()
+
+
+@pytest.mark.parametrize("text", [b"", b"[1]", b"{}", b"00000000\n{}", b'{"__columns__":["nope"]}'])
+def test_what_another_version_wrote_is_read_again(dump, folder, text):
+    sequence(dump)
+    (cache.entries(folder)[0].folder / "meta.json").write_bytes(text)
+    assert sequence(dump) == SEQUENCE
+
+
+def test_a_column_that_is_damaged_after_opening_is_read_again(dump):
+    """As by a power cut of a shared disk between two questions."""
+    columns = store.load([dump], READER)
+    flip(columns.folder / "ops.seq.npy")
+    assert columns["ops.seq"].tolist() == SEQUENCE
+    assert store.load([dump], READER)["ops.seq"].tolist() == SEQUENCE
+
+
+def test_a_file_with_the_name_of_an_entry_gives_way(dump, folder):
+    sequence(dump)
+    [entry] = cache.entries(folder)
+    shutil.rmtree(entry.folder)
+    entry.folder.write_text("not an entry")
+    assert sequence(dump) == SEQUENCE
+    assert entry.folder.is_dir()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nowhere"])
+def test_without_a_folder_a_temporary_one_serves(dump, tmp_path, monkeypatch, place):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / place))
+    with pytest.warns(CacheWarning, match="files are read again next time"):
+        assert sequence(dump) == SEQUENCE
+    # Within the process it is a cache like any other, and there is no second warning.
+    assert store.load([dump], READER).folder == store.load([dump], READER).folder
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 16 KiB, which the entry of a dump does not fit into."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a file system")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_full_disk_costs_no_part_of_the_answer(dump, small_disk, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(small_disk))
+    with pytest.warns(CacheWarning, match="No space left on device"):
+        assert sequence(dump) == SEQUENCE
+    assert list(small_disk.iterdir()) == []
+
+
+def test_an_entry_of_a_read_only_disk_is_used(dump, small_disk, folder, monkeypatch):
+    subprocess.run(["mount", "-o", "remount,size=10m", small_disk], check=True)
+    monkeypatch.setenv("WORKBENCH_CACHE", str(small_disk))
+    sequence(dump)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    assert store.load([dump], READER).folder.parent == small_disk
+    other = dump.with_name("rank_1")
+    other.write_bytes(dump.read_bytes())
+    with pytest.warns(CacheWarning, match="Read-only file system"):
+        assert sequence(other) == SEQUENCE
+
+
+def test_where_nothing_can_be_written_is_an_error(dump, monkeypatch):
+    """No file may have a byte: neither in the cache nor in any temporary folder."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.warns(CacheWarning), pytest.raises(cache.CacheFailure) as caught:
+            store.load([dump], READER)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "WORKBENCH_CACHE" in caught.value.hint
+
+
+def test_a_temporary_folder_ends_with_the_process(dump):
+    code = "import pathlib, sys; from analyzers.store import load; print(load([pathlib.Path(sys.argv[1])], sys.argv[2]).folder)"
+    command = [sys.executable, "-W", "ignore", "-c", code, str(dump), READER]
+    environment = os.environ | {"WORKBENCH_CACHE": "/proc/nowhere", "PYTHONPATH": str(Path(__file__).parents[2])}
+    used = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    assert "torch-workbench-" in used
+    assert not Path(used).parent.exists()
+
+
+def test_a_user_without_a_home_has_a_temporary_cache(dump, monkeypatch):
+    for name in ("WORKBENCH_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert cache.cache_folder() is None
+    assert sequence(dump) == SEQUENCE
+
+
+def test_clearing_leaves_what_is_not_ours(dump, folder):
+    sequence(dump)
+    (folder / "notes.txt").write_text("mine")
+    (folder / f"{cache.SCRATCH}now").mkdir()
+    old = folder / f"{cache.SCRATCH}old"
+    old.mkdir()
+    os.utime(old, (1, 1))
+    assert len(cache.clear(folder)) == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", f"{cache.SCRATCH}now"]
+
+
+def test_a_limit_holds_from_then_on(dump, folder):
+    sequence(dump)
+    other = dump.with_name("rank_1")
+    other.write_bytes(dump.read_bytes())
+    time.sleep(0.01)
+    sequence(other)
+    assert len(cache.entries(folder)) == 2
+    cache.set_limit(folder, 1)
+    assert len(cache.entries(folder)) == 1
+    sequence(dump)
+    assert len(cache.entries(folder)) == 1
+    (folder / cache.LIMIT_FILE).write_text("much")
+    assert cache.limit_bytes(folder) == cache.DEFAULT_LIMIT

@@ -1,0 +1,49 @@
+"""`workbench cache`: what is kept of the files that were read, how much it may be, and how to delete it."""
+
+import time
+from pathlib import Path
+
+from analyzers import cache
+from analyzers.cache import Entry
+from analyzers.errors import Exit
+from analyzers.words import duration, quantity, size
+from workbench.errors import UsageProblem
+
+
+def manage(limit: int | None, *, clear: bool) -> Exit:
+    """Set the limit, delete the entries, or print what there is.
+
+    Raises:
+        UsageProblem: There is no folder for a cache, or the limit is less than a file needs.
+        CacheFailure: The folder cannot be written.
+    """
+    folder = cache.cache_folder()
+    if folder is None:
+        raise UsageProblem("this user has no home folder, so nothing is kept", "set WORKBENCH_CACHE to a folder")
+    if limit is not None:
+        cache.set_limit(folder, limit)
+    print(cleared(folder) if clear else described(folder, cache.entries(folder)))
+    return Exit.OK
+
+
+def cleared(folder: Path) -> str:
+    """Delete all entries and say how much that was."""
+    deleted = cache.clear(folder)
+    return f"deleted {quantity(len(deleted), 'entry')} ({total(deleted)}) from {folder}"
+
+
+def described(folder: Path, entries: list[Entry]) -> str:
+    """Return the folder, its entries, and the limit, a line each."""
+    kept = f"{quantity(len(entries), 'entry')}, {total(entries)}"
+    if entries:
+        kept += f", used between {age(entries[-1])} and {age(entries[0])} ago"
+    limit = size(cache.limit_bytes(folder))
+    return f"folder  {folder}\nholds   {kept}\nlimit   {limit}; the entries used longest ago are deleted first"
+
+
+def total(entries: list[Entry]) -> str:
+    return size(sum(entry.size for entry in entries))
+
+
+def age(entry: Entry) -> str:
+    return duration(max(0.0, time.time() - entry.used))
