@@ -156,8 +156,10 @@ def test_where_nothing_can_be_written_is_an_error(dump, monkeypatch):
 
 
 def test_a_temporary_folder_ends_with_the_process(dump):
-    code = "import pathlib, sys; from analyzers.store import load; print(load([pathlib.Path(sys.argv[1])], sys.argv[2]).folder)"
-    command = [sys.executable, "-W", "ignore", "-c", code, str(dump), READER]
+    code = (
+        "import pathlib, sys; from analyzers.store import load; print(load([pathlib.Path(sys.argv[1])], READER).folder)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code.replace("READER", repr(READER)), str(dump)]
     environment = os.environ | {"WORKBENCH_CACHE": "/proc/nowhere", "PYTHONPATH": str(Path(__file__).parents[2])}
     used = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
     assert "torch-workbench-" in used
