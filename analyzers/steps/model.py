@@ -63,6 +63,7 @@ class Problem(StrEnum):
     SLOWDOWN = "slowdown"
     LOSS_RISE = "loss_rise"
     LOSS_SPIKE = "loss_spike"
+    LONG_STEP = "long_step"
     RESTART_TIME = "restart_time"
     CHECKPOINT_TIME = "checkpoint_time"
     DATA_TIME = "data_time"
@@ -162,6 +163,21 @@ class GlobalStall(msgspec.Struct, frozen=True, kw_only=True):
     share: float
 
 
+class LongStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A single step that took far longer than those around it, in seconds.
+
+    `ranks` are those that the others waited for, all where that is not known; `phase` is the one that most of the time
+    went to, empty where none explains it. `share` is what was lost, of the time of all steps.
+    """
+
+    step: int
+    duration_s: float
+    usual_s: float
+    ranks: list[int]
+    phase: str
+    share: float
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """A change of the typical step time at `step`, in seconds; `phases` holds by how much each phase changed."""
 
@@ -210,4 +226,5 @@ class StepsData(msgspec.Struct, frozen=True, kw_only=True):
     events: list[Event] = []
     goodput: Goodput | None = None
     first_nonfinite_step: int | None = None
+    long_steps: list[LongStep] | msgspec.UnsetType = msgspec.UNSET
     logs: list[MappedLog] | msgspec.UnsetType = msgspec.UNSET

@@ -5,6 +5,7 @@ import msgspec
 from analyzers import store
 from analyzers.steps.answers.goodput import goodput
 from analyzers.steps.answers.lateness import Lateness
+from analyzers.steps.answers.long_steps import single_stalls
 from analyzers.steps.answers.losses import events, first_nonfinite
 from analyzers.steps.answers.stalls import global_stalls
 from analyzers.steps.answers.step_time_changes import step_time_changes
@@ -33,5 +34,6 @@ def answer_all(steps: Steps, late: Lateness, options: store.Options | None = Non
         events=events(steps),
         goodput=goodput(steps, late),
         first_nonfinite_step=nonfinite.step if nonfinite else None,
+        long_steps=single_stalls(steps, late) or msgspec.UNSET,
         logs=steps.logs or msgspec.UNSET,
     )

@@ -1,5 +1,6 @@
 """What do loss and gradient norm do: NaN, spikes, jumps, a rise that stays, a plateau?"""
 
+import warnings
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -12,9 +13,15 @@ from analyzers.steps.reading.log_lines import BROKEN, FINITE
 from analyzers.steps.robust_statistics import MAD_TO_STD, robust_deviation
 from analyzers.steps.table import Steps
 
+RECENT = 7
+"""Values before one whose median is the level that it is compared with."""
 WINDOW = 20
 BEFORE_AT_LEAST = 8
-"""Values before one that it is compared with, at most and at least."""
+"""Values before one that the noise is taken from, at most and at least."""
+CHUNK = 1 << 16
+"""Values whose windows are in memory at a time."""
+TAIL_SHARE, TAIL_DEVIATIONS = 0.015, 2.2
+"""Of normal noise this share is above so many deviations of the excess; of noise with heavy tails more."""
 SPIKE, SPIKE_SHARE = 8.0, 0.2
 """A spike is so many robust deviations above the values before it, and this share of them."""
 JUMP, JUMP_SHARE = 12.0, 3.0
@@ -77,18 +84,21 @@ def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share
     if len(values) <= BEFORE_AT_LEAST:
         return []
     numbers, index = np.asarray(values, dtype=float), values.index.to_numpy()
-    median, spread = level_before(numbers)
-    high = numbers > np.maximum(median + deviations * spread, median + share * np.abs(median))
+    expected = expected_values(numbers)
+    # Relative to the level, as the noise of a loss shrinks with it; near zero, to a tenth of the usual level.
+    scale = np.maximum(np.abs(expected), 0.1 * np.median(np.abs(numbers))) + 1e-30
+    excess = (numbers - expected) / scale
+    high = excess > np.maximum(deviations * usual_excess(excess), share)
     spiking, over = [], 0
     for at in map(int, np.flatnonzero(high)):
         if at < over:
             continue
         # The level before the spike decides when it is over: values of the spike would raise a moving one.
-        normal = np.flatnonzero(numbers[at:] <= median[at] + deviations * spread[at])
+        normal = np.flatnonzero(numbers[at:] <= expected[at] + share / 2 * scale[at])
         over = at + int(normal[0]) if len(normal) else len(numbers)
         highest = float(numbers[at:over].max())
         until = int(index[over]) if over < len(numbers) else None
-        spiking.append(Event(kind=kind, step=int(index[at]), value=highest, before=float(median[at]), until=until))
+        spiking.append(Event(kind=kind, step=int(index[at]), value=highest, before=float(expected[at]), until=until))
     return sorted(spiking, key=lambda event: -height(event))[:EVENTS_AT_MOST]
 
 
@@ -97,18 +107,40 @@ def height(event: Event) -> float:
     return (event.value or 0.0) - (event.before or 0.0)
 
 
-def level_before(numbers: Floats) -> tuple[Floats, Floats]:
-    """Return median and robust deviation of the WINDOW values before each value; NaN where there are too few."""
-    padded = np.concatenate([np.full(WINDOW, np.nan), numbers[:-1]])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)
-    median, spread = np.full(len(numbers), np.nan), np.full(len(numbers), np.nan)
-    enough = np.arange(len(numbers)) >= BEFORE_AT_LEAST
-    median[enough] = np.nanmedian(windows[enough], axis=1)
-    distances = np.abs(windows[enough] - median[enough, None])
+def expected_values(numbers: Floats) -> Floats:
+    """Return what each value should be near: the median of the RECENT values before it; NaN for the first ones.
+
+    So few, because a loss falls fast at first: the median of many would be so high above it that no spike reaches it.
+    """
+    expected = np.full(len(numbers), np.nan)
+    if len(numbers) > RECENT:
+        windows = np.lib.stride_tricks.sliding_window_view(numbers[:-1], RECENT)
+        expected[RECENT:] = np.median(windows, axis=1)
+    return expected
+
+
+def usual_excess(excess: Floats) -> Floats:
+    """Return the robust deviation of the relative excess around each value, from the WINDOW before it and from all.
+
+    It is taken from differences of neighbours (hence the sqrt(2)), which a falling loss does not raise. The larger one
+    counts: a few values in a row may be close together by chance. Heavy tails raise it: a value of a rank among the
+    highest, such as the 30th of 2000, says how far they reach.
+    """
+    distances = np.abs(np.diff(excess, prepend=np.nan)) / np.sqrt(2)
+    overall = MAD_TO_STD * float(np.nanmedian(distances))
+    share = max(TAIL_SHARE, EVENTS_AT_MOST / len(excess))
+    tail = float(np.nanquantile(excess, 1 - share)) / TAIL_DEVIATIONS if share < 0.5 else 0.0
+    padded = np.concatenate([np.full(WINDOW, np.nan), distances[:-1]])
+    local = np.full(len(excess), np.nan)
+    for begin in range(BEFORE_AT_LEAST, len(excess), CHUNK):
+        end = min(begin + CHUNK, len(excess))
+        windows = np.lib.stride_tricks.sliding_window_view(padded[begin : end + WINDOW - 1], WINDOW)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # the first windows hold nothing yet
+            local[begin:end] = MAD_TO_STD * np.nanmedian(windows, axis=1)
     # A loss that is constant over the window has no deviation: without a floor the next digit would be a spike.
-    floor = 1e-3 * np.abs(median[enough]) + 1e-9
-    spread[enough] = np.maximum(MAD_TO_STD * np.nanmedian(distances, axis=1), floor)
-    return median, spread
+    usual: Floats = np.fmax(local, max(overall, tail, 1e-3))
+    return usual
 
 
 def rise(values: "pd.Series[float]") -> Event | None:

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.steps.answers.overhead import Overhead, Part
 from analyzers.steps.findings.common import CAUSE_NAMES, SAME_MOMENT, confidence
-from analyzers.steps.model import Cause, Change, ChangeKind, GlobalStall, Pattern, Problem, Straggler
+from analyzers.steps.model import Cause, Change, ChangeKind, GlobalStall, LongStep, Pattern, Problem, Straggler
 from analyzers.steps.table import Steps
-from analyzers.words import duration, percent, percent_change
+from analyzers.words import duration, percent, percent_change, rank_names
 
 PHASES_NAMED = 3
+LONG_STEP_COST = 0.01
+"""A single long step is worth a warning from this share of the time on."""
 
 
 def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
@@ -25,6 +27,25 @@ def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
         ranks=steps.ranks,
         step=stall.first_step,
         confidence=confidence(steps),
+    )
+
+
+def long_step_finding(steps: Steps, stall: LongStep) -> Finding:
+    """Return the finding on a single step that took far longer than those around it: a note where it cost little."""
+    times = stall.duration_s / stall.usual_s if stall.usual_s else 0.0
+    waited = f"; the others waited for {rank_names(stall.ranks)}" if len(stall.ranks) < len(steps.ranks) else ""
+    where = f", mostly in {stall.phase}" if stall.phase else "; the logs do not record in what"
+    return Finding(
+        id=Problem.LONG_STEP.finding_id,
+        severity=Severity.WARNING if stall.share >= LONG_STEP_COST else Severity.INFO,
+        title=f"step {stall.step} takes {duration(stall.duration_s)}, {times:.0f} times the usual"
+        f" {duration(stall.usual_s)}{waited}",
+        why=f"no step near it takes so long{where}; this cost {percent(stall.share)} of the time of all steps",
+        next="check what happened then: storage and network of the machine, a checkpoint, other jobs, recompilation,"
+        " garbage collection",
+        ranks=stall.ranks,
+        step=stall.step,
+        confidence=0.8,
     )
 
 

@@ -1,5 +1,7 @@
 """The findings that a verdict may rest on, and those that are only worth knowing."""
 
+from collections.abc import Sequence
+
 from analyzers.report import Finding
 from analyzers.steps.answers.collective_counts import count_mismatches
 from analyzers.steps.answers.losses import first_nonfinite
@@ -8,10 +10,10 @@ from analyzers.steps.answers.overhead import overheads
 from analyzers.steps.findings.late_ranks import straggler_findings
 from analyzers.steps.findings.log_gaps import log_notes
 from analyzers.steps.findings.loss_events import loss_findings, loss_notes, nonfinite_finding
-from analyzers.steps.findings.lost_time import overhead_finding, slowdown_findings, stall_finding
+from analyzers.steps.findings.lost_time import long_step_finding, overhead_finding, slowdown_findings, stall_finding
 from analyzers.steps.findings.mapped_columns import column_notes
 from analyzers.steps.findings.rank_differences import count_finding, growth_finding
-from analyzers.steps.model import StepsData
+from analyzers.steps.model import GlobalStall, LongStep, StepsData
 from analyzers.steps.table import Steps
 
 
@@ -21,6 +23,7 @@ def problems(steps: Steps, data: StepsData) -> list[Finding]:
     return [
         *straggler_findings(steps, data.stragglers),
         *(stall_finding(steps, stall) for stall in data.stalls),
+        *(long_step_finding(steps, stall) for stall in data.long_steps or () if not in_stall(stall, data.stalls)),
         *slowdown_findings(steps, data.changes, data.stragglers),
         *(overhead_finding(steps, overhead) for overhead in overheads(data)),
         *loss_findings(steps, data.events),
@@ -28,6 +31,11 @@ def problems(steps: Steps, data: StepsData) -> list[Finding]:
         *(count_finding(mismatch) for mismatch in count_mismatches(steps)),
         *(growth_finding(growth) for growth in memory_growth(steps)),
     ]
+
+
+def in_stall(step: LongStep, stalls: Sequence[GlobalStall]) -> bool:
+    """Return whether a long step is one of the steps in which all ranks stalled together."""
+    return any(stall.first_step <= step.step <= stall.last_step for stall in stalls)
 
 
 def notes(steps: Steps, data: StepsData) -> list[Finding]:

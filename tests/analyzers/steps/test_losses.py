@@ -66,3 +66,21 @@ def test_after_a_broken_loss(job, bad):
     losses[40:] = bad
     report = told(job, losses)
     assert (report.verdict.kind, report.data.first_nonfinite_step) == ("nonfinite_loss", 41)
+
+
+@pytest.mark.parametrize("at", [13, 20, 40, 150, 298])
+def test_a_spike_on_a_loss_that_falls_fast(job, at):
+    step = np.arange(1, 301)
+    losses = 10.0 * step**-0.5 * (1 + 0.02 * np.random.default_rng(at).normal(size=300))
+    losses[at] *= 1.6
+    spikes = [e.step for e in told(job, losses).data.events if e.kind == "loss_spike"]
+    assert spikes == [at + 1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_walks_heavy_tails_and_drops_are_no_spikes(job, seed):
+    chance = np.random.default_rng(seed)
+    losses = curve(seed, 400, noise=0.0) * (1 + np.cumsum(chance.normal(size=400)) * 0.005)
+    losses += 0.02 * chance.standard_t(5, size=400)
+    losses[250:] *= 0.8
+    assert [e for e in told(job, losses).data.events if e.kind == "loss_spike"] == []

@@ -155,3 +155,18 @@ def test_titans_logs_name_the_late_loader(tmp_path):
         (tmp_path / f"training.global_rank_{rank}.20260504-101010-abc.jsonl").write_text(text)
     report, late = found(run.discover(tmp_path).artefacts)
     assert (report.verdict.ranks, late[1].cause, late[1].lateness_s) == ([1], "data", pytest.approx(0.055))
+
+
+@pytest.mark.parametrize("begin", [2, 7, 21, 40])
+def test_the_begin_is_dated_to_the_step_though_the_lateness_varies(job, begin):
+    chance = random.Random(begin)
+    extra = {step: 60 * (1 + 0.3 * chance.gauss(0, 1)) for step in range(61)}
+    report = steps.analyze(
+        job(ranks=4, steps=60, noise=0.05).run(
+            lambda rank, step: {"data_wait": extra[step]} if rank == 1 and step >= begin else {}
+        )
+    )
+    (straggler,) = report.data.stragglers
+    assert straggler.rank == 1
+    # Nothing before step 2 can be compared: a rank that is late from there on is late from the start.
+    assert straggler.first_step == (1 if begin == 2 else begin)

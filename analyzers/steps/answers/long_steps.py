@@ -1,0 +1,101 @@
+"""Which single steps took far longer than those around them? A stall of storage, network or machine that came once."""
+
+import numpy as np
+import pandas as pd
+
+from analyzers.columns import Floats
+from analyzers.steps.answers.lateness import Lateness
+from analyzers.steps.model import LongStep
+from analyzers.steps.robust_statistics import robust_deviation
+from analyzers.steps.table import Steps
+
+STEPS_AT_LEAST = 20
+WARM_UP = 5
+"""The first steps of each process compile, allocate and fill caches, whether their log says so or not."""
+AROUND = 51
+"""Steps whose median is the usual time."""
+TIMES_USUAL = 4.0
+"""A stalled step takes at least so many times the usual."""
+BEYOND_OTHERS = 2.0
+"""It also takes so many times the longest step that is not stalled: heavy tails have no such gap."""
+DEVIATIONS = 5.0
+SINGLE_AT_MOST, SINGLE_SHARE = 2, 0.003
+"""More stalled steps than these, as a count or a share of all steps, recur: they are no single ones."""
+ALIKE = 0.7
+"""Long steps of which the shortest is at least this share of the longest recur."""
+MAIN_SHARE = 0.6
+"""A phase, or a rank, that explains more than this share of the extra time names it."""
+
+
+def single_stalls(steps: Steps, late: Lateness | None = None) -> list[LongStep]:
+    """Return the single steps that took far longer than usual, in order; none where long steps recur.
+
+    Example: of 1000 steps of 0.6 s one takes 90 s and no other more than 0.9 s: that one is a stall. With a checkpoint
+    of 30 s every 50 steps there is none, as these recur.
+    """
+    plain = plain_times(steps)
+    if len(plain) < STEPS_AT_LEAST:
+        return []
+    seconds = np.asarray(plain, dtype=np.float64)
+    usual = np.asarray(plain.rolling(AROUND, center=True, min_periods=AROUND // 4).median(), dtype=np.float64)
+    stalled = stalled_steps(seconds, usual)
+    total = float(seconds.sum())
+    return [long_step(steps, late, int(plain.index[at]), seconds[at], usual[at], total) for at in stalled]
+
+
+def plain_times(steps: Steps) -> "pd.Series[float]":
+    """Return the seconds of each step that only trained, as the median over ranks, without those of a warm-up."""
+    table = steps.table
+    position = table.groupby(["rank", "session"]).cumcount().to_numpy()
+    usable = steps.plain.to_numpy() & (position >= WARM_UP)
+    return steps.grid(table["dur_s"], usable).median(axis=1).dropna()
+
+
+def stalled_steps(seconds: Floats, usual: Floats) -> list[int]:
+    """Return the indices of steps that are stalled, if these are single ones."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(usual > 0, seconds / usual, 1.0)
+    noise = robust_deviation(np.log(np.maximum(ratio, 1e-9)))
+    order = np.argsort(ratio)[::-1]
+    at_most = max(SINGLE_AT_MOST, int(SINGLE_SHARE * len(seconds)))
+    # The largest gap among the highest ratios separates stalls from what merely varies.
+    highest = ratio[order[: at_most + 1]]
+    gaps = highest[:-1] / np.maximum(highest[1:], 1e-9)
+    count = max((n for n, gap in enumerate(gaps, 1) if gap >= BEYOND_OTHERS), default=0)
+    limit = max(TIMES_USUAL, float(np.exp(DEVIATIONS * noise)))
+    stalled = [int(at) for at in order[:count] if ratio[at] >= limit]
+    # Equally long steps are something that the job does now and then, such as a checkpoint.
+    alike = len(stalled) > 1 and ratio[stalled[-1]] - 1 > ALIKE * (ratio[stalled[0]] - 1)
+    return [] if alike else sorted(stalled)
+
+
+def long_step(steps: Steps, late: Lateness | None, step: int, seconds: float, usual: float, total: float) -> LongStep:
+    """Return a stalled step with the rank and the phase that explain it."""
+    return LongStep(
+        step=step,
+        duration_s=float(seconds),
+        usual_s=float(usual),
+        ranks=late_ranks(steps, late, step, seconds - usual),
+        phase=main_phase(steps, step, seconds - usual),
+        share=float((seconds - usual) / total),
+    )
+
+
+def late_ranks(steps: Steps, late: Lateness | None, step: int, extra_s: float) -> list[int]:
+    """Return the rank that made the others wait in a step; all where none did, or the logs do not show it."""
+    if late is None or not late.is_known or step not in late.excess.index:
+        return steps.ranks
+    excess = late.excess.to_numpy()[int(np.searchsorted(late.excess.index.to_numpy(), step))]
+    behind = [rank for rank, behind_s in zip(steps.ranks, excess, strict=True) if behind_s > MAIN_SHARE * extra_s]
+    return behind or steps.ranks
+
+
+def main_phase(steps: Steps, step: int, extra_s: float) -> str:
+    """Return the phase that most of the extra time of a step went to, on the rank where that is most."""
+    rows = (steps.table["step"] == step).to_numpy()
+    extra = {
+        name: float(steps.phases.at(name, rows).max() - np.median(steps.phases.at(name, slice(None))))
+        for name in steps.phases
+    }
+    longest = max(extra, key=lambda name: extra[name], default="")
+    return longest if longest and extra[longest] > MAIN_SHARE * extra_s else ""
