@@ -49,7 +49,7 @@ LiveRun = Annotated[
 Pids = Annotated[
     list[int] | None,
     typer.Option(
-        help="The same, by the process ID of the launcher or of a rank. May be repeated.",
+        help="The same, by the process ID of the launcher or of a rank; py-spy reads ranks without recorders.",
         rich_help_panel=LIVE,
         show_default=False,
     ),

@@ -8,8 +8,10 @@ from analyzers.errors import InputError
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.classify.culprits import find_causes
+from analyzers.hangs.classify.from_stacks import StackCause, cause_from_stacks, find_places
 from analyzers.hangs.classify.progress import check_progress
 from analyzers.hangs.findings.findings import make_culprit, make_finding, report_unreadable
+from analyzers.hangs.findings.from_stacks import culprits_from_stacks, findings_from_stacks, verdict_from_stacks
 from analyzers.hangs.findings.missing import unreadable
 from analyzers.hangs.findings.next_steps import COLLECT_AGAIN
 from analyzers.hangs.findings.verdict import verdict
@@ -17,7 +19,7 @@ from analyzers.hangs.model import HangData, Wait
 from analyzers.hangs.reading.dump_sets import DumpSet, open_set
 from analyzers.hangs.reading.job import load_job
 from analyzers.report import Report, ranked, tool_version
-from analyzers.run import Run, discover
+from analyzers.run import Kind, Run, discover
 
 SCHEMA = "workbench.hang/1"
 
@@ -48,7 +50,28 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
         raise InputError(f"{run.root}: no readable Flight Recorder dump" + (f": {why}" if why else ""), COLLECT_AGAIN)
     context = HangContext.of(job, side)
     causes = check_progress(find_causes(context), job, dumps, side, options)
+    if not causes and not job.ranks and (cause := cause_from_stacks(find_places(side), job.world_size)):
+        return report_of_stacks(context, run, cause)
     return report_of(context, dumps, causes)
+
+
+def report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Report[HangData]:
+    """Return what stacks alone show as a report."""
+    job = context.job
+    return Report(
+        schema=SCHEMA,
+        version=tool_version(),
+        inputs=[artefact.as_input() for artefact in run.of(Kind.STACKS)],
+        verdict=verdict_from_stacks(cause, job.world_size),
+        findings=findings_from_stacks(cause),
+        data=HangData(
+            world_size=job.world_size,
+            ranks_with_dump=[],
+            groups=job.groups,
+            culprits=culprits_from_stacks(cause),
+            waits=[],
+        ),
+    )
 
 
 def report_of(context: HangContext, dumps: DumpSet, causes: list[Cause]) -> Report[HangData]:

@@ -2,10 +2,12 @@
 
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from analyzers.errors import InputError
+from workbench.commands.live_stacks import stacks_of_job
+from workbench.commands.rank_processes import descendants, environ, read_proc
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.python_path import command, environment
@@ -18,18 +20,34 @@ COMMAND_LENGTH = 80
 
 
 def paths_to_read(paths: Sequence[Path], run: Path | None, pids: Sequence[int]) -> list[Path]:
-    """Return the paths to analyse: those given, and the folders of jobs whose ranks have just written dumps.
+    """Return the paths to analyse: those given, and the folders of jobs whose ranks have just been asked.
+
+    Ranks with recorders write dumps; of ranks without, the stacks are read from outside.
 
     Raises:
-        InputError: No rank of the run lives on this machine, or a process has no recorder to ask.
+        InputError: No rank of the run lives on this machine, or a process is neither a rank nor a launcher.
         UsageProblem: Nothing was given.
     """
-    folders = list(dict.fromkeys([*([run] if run else []), *map(run_folder, pids)]))
-    if not folders and not paths:
+    if run is None and not pids and not paths:
         raise UsageProblem("hang: nothing to read", "give a folder of dumps, --run FOLDER or --pid PID")
+    recorded = {pid: run_folder(pid) for pid in pids}
+    folders = dict.fromkeys([*([run] if run else []), *(folder for folder in recorded.values() if folder)])
     for folder in folders:
         collect_dumps(folder)
-    return [*paths, *folders]
+    seen = [read_stacks(pid) for pid, folder in recorded.items() if folder is None]
+    return [*paths, *folders, *seen]
+
+
+def read_stacks(pid: int) -> Path:
+    """Return a folder with the stacks of the ranks of a job without recorders.
+
+    Raises:
+        InputError: The process is neither a rank nor a launcher of one.
+    """
+    folder = stacks_of_job(pid)
+    if folder is None:
+        raise InputError(f"process {pid} ({command_line(pid)}) has no recorder to ask", without_recorder(pid))
+    return folder
 
 
 def collect_dumps(folder: Path) -> None:
@@ -50,11 +68,11 @@ def collect_dumps(folder: Path) -> None:
     note(f"dumps in {done.stdout.strip()}")
 
 
-def run_folder(pid: int) -> Path:
-    """Return the run folder of a rank, or of the launcher of a rank, that has a recorder.
+def run_folder(pid: int) -> Path | None:
+    """Return the run folder of a rank, or of the launcher of a rank, that has a recorder; None without a recorder.
 
     Raises:
-        InputError: There is no such process, it belongs to another user, or it has no recorder.
+        InputError: There is no such process, or it belongs to another user.
     """
     if not Path("/proc/self/fd").is_dir():
         raise UsageProblem("--pid needs Linux", "give the folder of the job with --run")
@@ -64,17 +82,7 @@ def run_folder(pid: int) -> Path:
         raise InputError(f"no process {pid} on this machine", "run this on the machine of the process") from error
     except PermissionError as error:
         raise InputError(f"process {pid} belongs to another user", "run this as the user of the job") from error
-    folder = next((folder for member in descendants(pid) if (folder := recorder_folder(member))), None)
-    if folder is None:
-        raise InputError(f"process {pid} ({command_line(pid)}) has no recorder to ask", without_recorder(pid))
-    return folder
-
-
-def descendants(pid: int) -> Iterator[int]:
-    """Yield a process and all that it has started, as a launcher its ranks."""
-    yield pid
-    for child in read_proc(pid, f"task/{pid}/children").split():
-        yield from descendants(int(child))
+    return next((folder for member in descendants(pid) if (folder := recorder_folder(member))), None)
 
 
 def recorder_folder(pid: int) -> Path | None:
@@ -95,22 +103,11 @@ def command_line(pid: int) -> str:
 def without_recorder(pid: int) -> str:
     """Return how to get dumps of a process that was started without a recorder."""
     # Its sockets are its own, so none is tried.
-    settings = dict(part.partition(b"=")[::2] for part in read_proc(pid, "environ").split(b"\0"))
-    if pipe := settings.get(DUMP_PIPE.encode()):
-        rank = settings.get(b"RANK", b"").decode()
-        return (
-            f"for its NCCL dumps: echo 1 > {pipe.decode()}{rank}.pipe, the same on every rank, then"
-            " workbench hang FOLDER"
-        )
+    settings = environ(pid)
+    if pipe := settings.get(DUMP_PIPE):
+        rank = settings.get("RANK", "")
+        return f"for its NCCL dumps: echo 1 > {pipe}{rank}.pipe, the same on every rank, then workbench hang FOLDER"
     return (
         f"for its stacks: py-spy dump --pid {pid} > stacks_RANK.txt; for dumps next time, add two lines to the script:"
         " `from workbench import recorders` and, after init_process_group, `recorders.start(FOLDER)`"
     )
-
-
-def read_proc(pid: int, name: str) -> bytes:
-    """Return a file of `/proc/PID`; empty where the process is gone or another user's."""
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""

@@ -26,15 +26,16 @@ def test_a_rank_that_holds_the_gil_answers_with_its_dump_and_to_py_spy():
 
 
 @pytest.mark.parametrize("names", [["stacks.html.gz", "pyspy_dump.html.gz"], ["*.txt.gz"]])
-def test_stacks_alone_show_where_the_ranks_are(tmp_path, names):
+def test_stacks_alone_show_who_is_in_no_collective(tmp_path, names):
     for path in (path for name in names for path in (PAGES / "stuck_gil").glob(name)):
         shutil.copy(path, tmp_path)
     report = analyze(run.discover(tmp_path))
-    assert report.verdict.kind == "unknown"
+    assert (report.verdict.kind, report.verdict.ranks, report.verdict.confidence) == ("host_stuck", [2], 0.52)
     assert report.verdict.sentence == (
-        "2 ranks in all_reduce at job/stuck_job.py:11; rank 3 in all_reduce at job/stuck_job.py:15;"
-        " rank 2 in load_batch at stuck_job.py:8; stacks alone do not show who waits for whom"
+        "rank 2 is stuck in load_batch (stuck_job.py:8) and in no collective;"
+        " ranks 0-1 wait in all_reduce (job/stuck_job.py:11), rank 3 waits in all_reduce (job/stuck_job.py:15)"
     )
+    assert "one sample cannot distinguish" in report.findings[0].why
 
 
 def test_native_frames_of_a_page():

@@ -1,0 +1,156 @@
+"""Who hangs whom, from the stacks of the ranks alone: of a job that recorded nothing.
+
+A stack says in which collective a rank waits and at which line, but not which number that collective has.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from analyzers.frames import Origin, origin_of
+from analyzers.hangs.model import Frame, HangClass, user_frame
+from analyzers.hangs.reading.side_files import SideFiles
+from analyzers.hangs.reading.thread_stacks import read_main_thread
+
+MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+COLLECTIVE_FILE = re.compile(r"torch/distributed/(?:distributed_c10d|_functional_collectives|nn/functional)\.py$")
+START_UP_FILE = re.compile(r"torch/distributed/(?:rendezvous|elastic/.*)\.py$")
+WRAPPERS = re.compile(r"wrapper|<lambda>|^_|<locals>")
+"""Functions of that file that only pass a call on."""
+COMMUNICATION = re.compile(r"\bc10d::|\bgloo::|\bnccl[A-Z_]|\bncclu?\b")
+DEVICE_WAIT = re.compile(r"(?:cu|hip)(?:da)?(?:Stream|Event|Device|Ctx)Synchronize|^synchronize$")
+BACKWARD = re.compile(r"^(?:Tensor\.)?backward$|^_engine_run_backward$")
+
+
+class Activity(StrEnum):
+    """What a rank does, as its stack shows it."""
+
+    START_UP = "start_up"
+    """It waits for the other ranks to meet."""
+    COLLECTIVE = "collective"
+    MESSAGE = "message"
+    """A send or a recv."""
+    BACKWARD = "backward"
+    """It waits in a collective that the backward pass has issued."""
+    DEVICE = "device"
+    """It waits for its device, where a kernel of a collective may wait for other ranks."""
+    OWN_CODE = "own_code"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is: the operation that it waits in, empty in its own code, and the user's line.
+
+    `moved`: it was somewhere else in a later sample; None with one sample.
+    """
+
+    rank: int
+    activity: Activity
+    operation: str
+    line: Frame | None
+    frames: tuple[Frame, ...]
+    moved: bool | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for other ranks, as far as its stack shows."""
+        return self.activity is not Activity.OWN_CODE
+
+
+@dataclass(frozen=True)
+class StackCause:
+    """What stacks alone show: a class, the culprits, the ranks that wait, and all places, those of most ranks first."""
+
+    kind: HangClass
+    ranks: list[int]
+    victims: list[int]
+    places: list[list[Place]]
+
+
+def find_places(side: SideFiles) -> list[Place]:
+    """Return where each rank is, by its first stack; later ones show whether it moved."""
+    return [place for rank in sorted(side.stack_files) if (place := find_place(side.stack_files[rank], rank))]
+
+
+def find_place(path: Path, rank: int) -> Place | None:
+    """Return where a rank is; None without a stack."""
+    frames = read_main_thread(path, rank)
+    if not frames:
+        return None
+    activity, operation = activity_of(frames)
+    later = [stack for file in later_files(path) if (stack := read_main_thread(file, rank))]
+    moved = any(python_frames(stack) != python_frames(frames) for stack in later) if later else None
+    return Place(rank, activity, operation, user_frame(frames), tuple(frames), moved)
+
+
+def later_files(path: Path) -> list[Path]:
+    """Return the stacks of the same rank in the later rounds of its set."""
+    return sorted(path.parent.glob(f"round_*/{path.name}"))
+
+
+def python_frames(frames: Sequence[Frame]) -> list[Frame]:
+    """Return the frames of Python: those of C++ are not in every sample."""
+    return [frame for frame in frames if origin_of(frame.filename) is not Origin.NATIVE]
+
+
+def activity_of(frames: Sequence[Frame]) -> tuple[Activity, str]:
+    """Return what a rank does, and the operation that it waits in."""
+    own = next((index for index, f in enumerate(frames) if origin_of(f.filename) is Origin.USER), len(frames))
+    inner = frames[:own]
+    if any(START_UP_FILE.search(f.filename) or f.name == "init_process_group" for f in inner):
+        return Activity.START_UP, "init_process_group"
+    # The outermost is the one that the user's line has called.
+    called = [f.name for f in inner if COLLECTIVE_FILE.search(f.filename) and not WRAPPERS.search(f.name)]
+    if called:
+        return (Activity.MESSAGE if called[-1] in MESSAGES else Activity.COLLECTIVE), called[-1]
+    communicates = any(COMMUNICATION.search(f.name) for f in inner)
+    if any(BACKWARD.search(f.name) for f in inner):
+        return Activity.BACKWARD, "backward"
+    if communicates:
+        return Activity.COLLECTIVE, "a collective"
+    if any(DEVICE_WAIT.search(f.name) for f in inner):
+        return Activity.DEVICE, "its device"
+    return Activity.OWN_CODE, ""
+
+
+def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | None:
+    """Return the cause that the places of the ranks show; None where they show none.
+
+    Whoever waits for others and does not move is a victim of a rank that does not wait. Where all wait, those in
+    another operation than most have taken another branch.
+    """
+    waiting, working = [p for p in places if p.waits], [p for p in places if not p.waits]
+    sides = same_place(places)
+    if not waiting or len(places) < 2:
+        return None
+    if any(place.moved for place in waiting):
+        return StackCause(HangClass.HEALTHY, [], [], sides)
+    if working:
+        return StackCause(HangClass.HOST_STUCK, ranks_of(working), ranks_of(waiting), sides)
+    if len(sides) == 1:
+        kind = HangClass.ALL_ARRIVED if len(places) >= world_size else HangClass.UNKNOWN
+        return StackCause(kind, ranks_of(places) if kind is HangClass.ALL_ARRIVED else [], [], sides)
+    if any(place.activity is Activity.DEVICE for place in places):
+        return StackCause(HangClass.UNKNOWN, [], [], sides)  # what the device waits for is in no stack
+    is_message = any(place.activity is Activity.MESSAGE for place in places)
+    most = len(sides[0]) > len(sides[1])
+    culprits = [place for side in sides[most:] for place in side]
+    victims = ranks_of(sides[0]) if most else []
+    kind = HangClass.UNMATCHED_P2P if is_message else HangClass.MISMATCH
+    return StackCause(kind, ranks_of(culprits), victims, sides)
+
+
+def ranks_of(places: Sequence[Place]) -> list[int]:
+    """Return the ranks at some places, ascending."""
+    return sorted(place.rank for place in places)
+
+
+def same_place(places: Sequence[Place]) -> list[list[Place]]:
+    """Return the places of ranks that are in the same operation at the same line together, most ranks first."""
+    groups: dict[tuple[object, ...], list[Place]] = {}
+    for place in places:
+        line = (place.line.filename, place.line.line) if place.line else None
+        groups.setdefault((place.activity, place.operation, line), []).append(place)
+    return sorted(groups.values(), key=lambda group: (-len(group), group[0].rank))

@@ -1,0 +1,156 @@
+"""Sentences about a hang of which only stacks are known."""
+
+from analyzers.hangs.classify.from_stacks import Activity, Place, StackCause
+from analyzers.hangs.findings.wording import format_function, format_line
+from analyzers.hangs.model import Culprit, HangClass
+from analyzers.report import Evidence, Finding, Severity, Status, Verdict
+from analyzers.words import agree, rank_names
+
+MOST_SIDES = 4
+CONFIDENCES = {
+    HangClass.HOST_STUCK: 0.75,
+    HangClass.MISMATCH: 0.7,
+    HangClass.UNMATCHED_P2P: 0.5,
+    HangClass.ALL_ARRIVED: 0.5,
+    HangClass.HEALTHY: 0.6,
+    HangClass.UNKNOWN: 0.3,
+}
+OPERATIONS = {"backward": "the backward pass", "its device": "a wait for its device"}
+WHY = {
+    HangClass.HOST_STUCK: "the others wait in operations that need it",
+    HangClass.MISMATCH: "all ranks wait, but not in the same operation: a branch that only some of them took, or a loop"
+    " that ended earlier there",
+    HangClass.UNMATCHED_P2P: "all ranks wait, some of them in a send or recv whose other half none of them issues",
+    HangClass.ALL_ARRIVED: "every rank is in the same operation at the same line, so the network or a device does not"
+    " move; or a rank brought another shape, which stacks do not show",
+}
+UNMOVED = "; none of them moved between the samples of their stacks"
+ONE_SAMPLE = "; one sample cannot distinguish a rank that is stuck from a slow one"
+ONE_SAMPLE_FACTOR = 0.7
+NO_FLIGHT_RECORDER = "Flight Recorder, which would number the collectives: start the job with `workbench launch -- ...`"
+OTHER_MACHINES = "the ranks of the other machines: run the same there"
+
+
+def verdict_from_stacks(cause: StackCause, world_size: int) -> Verdict:
+    """Return the verdict on stacks alone."""
+    seen = sum(map(len, cause.places))
+    statuses = {HangClass.HEALTHY: Status.OK, HangClass.UNKNOWN: Status.UNKNOWN}
+    return Verdict(
+        status=statuses.get(cause.kind, Status.ERROR),
+        kind=cause.kind,
+        ranks=cause.ranks,
+        sentence=sentence(cause),
+        confidence=confidence(cause),
+        missing=[NO_FLIGHT_RECORDER, *([OTHER_MACHINES] if seen < world_size else [])],
+    )
+
+
+def is_one_sample(cause: StackCause) -> bool:
+    """Return whether each rank has one stack only, so that nothing says whether it moves."""
+    return all(place.moved is None for side in cause.places for place in side)
+
+
+def confidence(cause: StackCause) -> float:
+    """Return how certain a cause is."""
+    return round(CONFIDENCES[cause.kind] * (ONE_SAMPLE_FACTOR if is_one_sample(cause) else 1.0), 2)
+
+
+def why(cause: StackCause) -> str:
+    """Return why the culprits stop the others, as far as stacks show it."""
+    return WHY[cause.kind] + (ONE_SAMPLE if is_one_sample(cause) else UNMOVED)
+
+
+def sentence(cause: StackCause) -> str:
+    """Return who is where, with both sides and their lines."""
+    if cause.kind is HangClass.HEALTHY:
+        return f"no rank hangs: ranks moved between the samples of their stacks; {sides(cause)}"
+    return f"{title(cause)}{'; ' + waiting(cause) if cause.kind is HangClass.HOST_STUCK else ''}"
+
+
+def title(cause: StackCause) -> str:
+    """Return `rank 1 is stuck in load (train.py:13) and in no collective`, or both sides of a difference."""
+    if cause.kind is not HangClass.HOST_STUCK:
+        return sides(cause)
+    working = [side for side in cause.places if not side[0].waits]
+    return ", ".join(f"{is_at(side, 'is stuck in', 'are stuck in')} and in no collective" for side in working)
+
+
+def waiting(cause: StackCause) -> str:
+    """Return where the victims wait: `ranks 0, 2-3 wait in the backward pass (train.py:34)`."""
+    groups = [side for side in cause.places if side[0].waits]
+    return ", ".join(is_at(side, "waits in", "wait in") for side in groups[:MOST_SIDES])
+
+
+def sides(cause: StackCause) -> str:
+    """Return `rank 0 is in barrier (train.py:98), ranks 1-3 are in the backward pass (train.py:22)`."""
+    # The smaller side first: it is the one that differs.
+    return ", ".join(is_at(side, "is in", "are in") for side in reversed(cause.places[:MOST_SIDES]))
+
+
+def is_at(side: list[Place], singular: str, plural: str) -> str:
+    """Return which ranks are where."""
+    ranks = sorted(place.rank for place in side)
+    return f"{rank_names(ranks)} {agree(ranks, singular, plural)} {place_name(side[0])}"
+
+
+def place_name(place: Place) -> str:
+    """Return the operation and its line, or the user's function for a rank that runs its own code."""
+    if place.activity is Activity.OWN_CODE:
+        return format_function(list(place.frames)) or "code of libraries"
+    line = format_line(place.line)
+    return OPERATIONS.get(place.operation, place.operation) + (f" ({line})" if line else "")
+
+
+def culprits_from_stacks(cause: StackCause) -> list[Culprit]:
+    """Return the culprits as the document holds them."""
+    if not cause.ranks:
+        return []
+    first = next(place for side in cause.places for place in side if place.rank in cause.ranks)
+    return [
+        Culprit(
+            ranks=cause.ranks,
+            kind=cause.kind,
+            operation=first.operation or None,
+            frames=list(first.frames),
+            victims=cause.victims,
+            title=title(cause),
+            detail=why(cause),
+            confidence=confidence(cause),
+        )
+    ]
+
+
+def findings_from_stacks(cause: StackCause) -> list[Finding]:
+    """Return the finding of the cause, with the place of each rank as evidence."""
+    return [
+        Finding(
+            id=f"hang.{culprit.kind}",
+            severity=Severity.ERROR,
+            title=culprit.title,
+            why=culprit.detail,
+            next=next_step(cause),
+            ranks=culprit.ranks,
+            evidence=[evidence(side) for side in cause.places[:MOST_SIDES]],
+            confidence=culprit.confidence,
+        )
+        for culprit in culprits_from_stacks(cause)
+    ]
+
+
+def evidence(side: list[Place]) -> Evidence:
+    """Return where some ranks are, with the line and its callers."""
+    line = side[0].line
+    return Evidence(text=is_at(side, "is in", "are in"), line=f"{line.filename}:{line.line}" if line else "")
+
+
+def next_step(cause: StackCause) -> str:
+    """Return the next thing to try."""
+    lines = [format_line(side[0].line) for side in cause.places if side[0].line]
+    if cause.kind is HangClass.HOST_STUCK:
+        stuck = next((format_line(side[0].line) for side in cause.places if not side[0].waits and side[0].line), "it")
+        return f"find out why {stuck} does not return: a loop without an end, a lock, or data that do not arrive"
+    if cause.kind is HangClass.MISMATCH and len(lines) > 1:
+        return f"compare {lines[-1]} with {lines[0]}, and make every rank take the same branch"
+    if cause.kind is HangClass.UNMATCHED_P2P:
+        return "give each send a recv on its peer, and issue both in the same order on both ranks"
+    return "check the network and the devices of these ranks; print the shapes that they pass"

@@ -1,0 +1,116 @@
+"""Which processes on this machine are the ranks of a job that has no recorders? From /proc alone."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+Scheme = tuple[str, str, str, str]
+RANK_NAMES: tuple[Scheme, ...] = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+"""The variables of rank, world size, local rank and ranks of this node, by launcher."""
+JOB_NAMES = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE")
+"""Ranks of one job have these in common."""
+TORCH_LIBRARY = b"libtorch"
+
+
+@dataclass(frozen=True)
+class RankProcess:
+    """A rank and its process. `local_size`: how many ranks its node has, 0 where that is unknown."""
+
+    rank: int
+    pid: int
+    world_size: int = 0
+    local_rank: int | None = None
+    local_size: int = 0
+
+
+def find_ranks(pid: int) -> list[RankProcess]:
+    """Return the ranks of the job that a process belongs to, as a rank or as what started it; empty without any.
+
+    All ranks of this machine count, also those that another launcher has started.
+    """
+    members = [member for member in descendants(pid) if uses_torch(member)]
+    # Within a Slurm job torchrun itself has the variables of a task, and its ranks have both.
+    for scheme in RANK_NAMES:
+        if placed := [member for member in members if place_of(member, scheme)]:
+            return ranks_of_job(job_of(placed[0]), scheme)
+    return []
+
+
+def ranks_of_job(job: tuple[str, ...], scheme: Scheme) -> list[RankProcess]:
+    """Return all ranks of a job on this machine."""
+    every = {p: place for p in processes() if job_of(p) == job and uses_torch(p) and (place := place_of(p, scheme))}
+    # Workers of a data loader have the variables of their rank too: the rank itself is the process above them.
+    tops = [p for p, place in every.items() if (above := every.get(parent_of(p))) is None or above.rank != place.rank]
+    ranks = {every[p].rank: every[p] for p in sorted(tops, reverse=True)}
+    return [ranks[number] for number in sorted(ranks)]
+
+
+def torch_processes(pid: int) -> list[int]:
+    """Return the PyTorch processes below and including one, in order of their start."""
+    return [member for member in descendants(pid) if uses_torch(member)]
+
+
+def place_of(pid: int, scheme: Scheme) -> RankProcess | None:
+    """Return which rank a process is by the variables it was started with; None without any."""
+    settings = environ(pid)
+    rank, size, local_rank, local_size = (whole(settings.get(name)) for name in scheme)
+    return None if rank is None else RankProcess(rank, pid, size or 0, local_rank, local_size or 0)
+
+
+def job_of(pid: int) -> tuple[str, ...]:
+    """Return what all ranks of a job have in common."""
+    settings = environ(pid)
+    return tuple(settings.get(name, "") for name in JOB_NAMES)
+
+
+def processes() -> list[int]:
+    """Return all processes of this machine."""
+    return sorted(int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield a process and all that it has started, as a launcher its ranks, in order of their start."""
+    yield pid
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        for child in read_proc(pid, f"task/{task.name}/children").split():
+            yield from descendants(int(child))
+
+
+def uses_torch(pid: int) -> bool:
+    """Return whether a process has loaded PyTorch."""
+    return TORCH_LIBRARY in read_proc(pid, "maps")
+
+
+def parent_of(pid: int) -> int:
+    """Return the process that started this one; 0 where that is unknown."""
+    fields = read_proc(pid, "stat").rpartition(b") ")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def environ(pid: int) -> Mapping[str, str]:
+    """Return the environment that a process was started with; empty where it is gone or another user's."""
+    entries = read_proc(pid, "environ").decode(errors="replace").split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+def read_proc(pid: int, name: str) -> bytes:
+    """Return a file of `/proc/PID`; empty where the process is gone or another user's."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def whole(text: str | None) -> int | None:
+    """Return a number in a variable; None where it holds none."""
+    return int(text) if text and text.isdecimal() else None
