@@ -233,6 +233,8 @@ def step_log_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:
         named_rows = alone and name.endswith((".jsonl", ".ndjson"))
         return Kind.METRICS if named_rows or is_metrics_json(text, name) else None
     if name.endswith((".csv", ".tsv")):
+        if text.startswith((b"\xff\xfe", b"\xfe\xff")):
+            text = text.decode("utf-16", "ignore").encode()
         return Kind.METRICS if is_metrics_table(text, alone=alone) else None
     if name.endswith((".log", ".out", ".err", ".txt")) and (is_console(text) or is_console(tail_of(path))):
         return Kind.LOG

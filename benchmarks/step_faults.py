@@ -162,8 +162,7 @@ def long_steps(_: Any, columns: dict[str, np.ndarray]) -> list[int]:
 
 def date_rows(seed: int) -> Iterator[Row]:
     """Yield whether the begin of a straggler is dated to the step, and to two steps; and healthy runs."""
-    from analyzers import child, store
-    from analyzers import run as runs
+    from analyzers import store
 
     chance = np.random.default_rng(seed)
     job_type = simulated_job()
@@ -182,14 +181,14 @@ def date_rows(seed: int) -> Iterator[Row]:
     def more(rank: int, step: int) -> dict[str, float]:
         return {phase: max(0.0, random_extra[step])} if rank == late and step >= begin else {}
 
-    store.read_in_child, kept = in_process(child), store.read_in_child
+    store.read_in_child, kept = in_process(), store.read_in_child
     try:
         for name, function in (("healthy", lambda *_: {}), ("late", more)):
             with tempfile.TemporaryDirectory() as folder:
                 job = job_type(
                     Path(folder), ranks=ranks, steps=count, noise=noise, seed=seed, device=device, meets=meets
                 )
-                found = room_stragglers(job.run(function), runs)
+                found = room_stragglers(job.run(function))
             if name == "healthy":
                 yield "healthy", not found
                 continue
@@ -204,7 +203,7 @@ def date_rows(seed: int) -> Iterator[Row]:
         store.read_in_child = kept
 
 
-def room_stragglers(artefacts: Any, _: Any) -> list[Any]:
+def room_stragglers(artefacts: Any) -> list[Any]:
     """Return the stragglers that the room reports."""
     from analyzers import steps, store
 
@@ -218,12 +217,14 @@ def simulated_job() -> Any:
     return runpy.run_path(str(Path(__file__).parents[1] / "tests" / "analyzers" / "steps" / "conftest.py"))["Job"]
 
 
-def in_process(child: Any) -> Callable[..., None]:
+def in_process() -> Callable[..., None]:
     """Return a reader that reads in this process, which takes a tenth of the time."""
     import importlib
 
+    from analyzers import cache
+
     def read(paths: Any, reader: str, target: Path, _: int | None) -> None:
-        child.write(target, *importlib.import_module(reader).read(list(paths)))
+        cache.write_entry(target, *importlib.import_module(reader).read(list(paths)))
 
     return read
 

@@ -1,6 +1,5 @@
 """What do loss and gradient norm do: NaN, spikes, jumps, a rise that stays, a plateau?"""
 
-import warnings
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -130,17 +129,23 @@ def usual_excess(excess: Floats) -> Floats:
     overall = MAD_TO_STD * float(np.nanmedian(distances))
     share = max(TAIL_SHARE, EVENTS_AT_MOST / len(excess))
     tail = float(np.nanquantile(excess, 1 - share)) / TAIL_DEVIATIONS if share < 0.5 else 0.0
-    padded = np.concatenate([np.full(WINDOW, np.nan), distances[:-1]])
-    local = np.full(len(excess), np.nan)
-    for begin in range(BEFORE_AT_LEAST, len(excess), CHUNK):
-        end = min(begin + CHUNK, len(excess))
-        windows = np.lib.stride_tricks.sliding_window_view(padded[begin : end + WINDOW - 1], WINDOW)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # the first windows hold nothing yet
-            local[begin:end] = MAD_TO_STD * np.nanmedian(windows, axis=1)
+    local = MAD_TO_STD * medians_before(distances)
     # A loss that is constant over the window has no deviation: without a floor the next digit would be a spike.
     usual: Floats = np.fmax(local, max(overall, tail, 1e-3))
     return usual
+
+
+def medians_before(values: Floats) -> Floats:
+    """Return the median of the WINDOW values before each one; NaN for the first ones, which have too few."""
+    medians = np.full(len(values), np.nan)
+    whole = min(len(values), RECENT + 1 + WINDOW)
+    for at in range(RECENT + BEFORE_AT_LEAST, whole):
+        medians[at] = np.nanmedian(values[max(0, at - WINDOW) : at])
+    for begin in range(whole, len(values), CHUNK):
+        end = min(begin + CHUNK, len(values))
+        windows = np.lib.stride_tricks.sliding_window_view(values[begin - WINDOW : end - 1], WINDOW)
+        medians[begin:end] = np.median(windows, axis=1)
+    return medians
 
 
 def rise(values: "pd.Series[float]") -> Event | None:

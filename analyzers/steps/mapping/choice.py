@@ -24,6 +24,8 @@ MIB_BY_WRITER = frozenset(("data_time", "time", "memory"))
 """mmengine logs `memory` in MiB."""
 GIB_BY_WRITER = frozenset(("tokens_per_second_per_gpu",))
 """torchtune logs `peak_memory_*` in GiB."""
+FEW_ROWS, TIMED_SHARE = 5, 0.02
+"""Of more rows than these, this share has a time if the column is one of step times."""
 COMBINED = (Quantity.STEP,)
 """Quantities whose columns fill in for each other: some lines have the one, some the other."""
 
@@ -76,7 +78,8 @@ class ColumnChoice:
             )
             for name in table.columns
         ]
-        return sorted(rows, key=lambda row: row.quantity is None)
+        order = {quantity: position for position, quantity in enumerate(Quantity)}
+        return sorted(rows, key=lambda row: order[row.quantity] if row.quantity else len(order))
 
 
 def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
@@ -86,7 +89,7 @@ def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
     chosen = set()
     for name, values in table.columns.items():
         meaning = meaning_of(name)
-        if meaning:
+        if meaning and not is_summary(meaning.quantity, count_of(values), len(table)):
             ranked.setdefault(meaning.quantity, []).append((meaning.preference, -count_of(values), name))
             units[name] = meaning.unit
     for text, name in wanted:
@@ -102,6 +105,13 @@ def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
         for name in by_quantity[quantity]:
             units[name] = units[name] or implied_unit(table, quantity, name)
     return ColumnChoice(by_quantity, units, frozenset(chosen))
+
+
+def is_summary(quantity: Quantity, values: int, rows: int) -> bool:
+    """Return whether a column of times is of the whole run: the rate that a trainer prints once, at its end."""
+    return (
+        quantity in (Quantity.STEP_TIME, Quantity.STEP_RATE) and rows > FEW_ROWS and values < max(2, TIMED_SHARE * rows)
+    )
 
 
 def count_of(values: Floats) -> int:

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from analyzers import child, run, store
+from analyzers import cache as entries
+from analyzers import run, store
 
 MS = 1_000_000
 BASE_NS = 1_800_000_000 * 1_000_000_000
@@ -93,7 +94,7 @@ def here(monkeypatch):
     """Reads in this process, which takes a tenth of the time; the child is tested where hostile files are."""
 
     def read(paths, reader, target, _max_memory):
-        child.write(target, *importlib.import_module(reader).read(list(paths)))
+        entries.write_entry(target, *importlib.import_module(reader).read(list(paths)))
 
     monkeypatch.setattr(store, "read_in_child", read)
     yield
