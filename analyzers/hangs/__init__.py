@@ -14,7 +14,7 @@ from analyzers.hangs.model import Culprit, Frame, Group, HangClass, HangData, Wa
 from analyzers.hangs.reading.exits import is_victim
 from analyzers.hangs.reading.side_formats import ExitFile
 from analyzers.hangs.reading.torchrun_workers import read_errors
-from analyzers.hangs.report import analyze
+from analyzers.hangs.report import analyze, has_ended_cleanly
 
 __all__ = [
     "Culprit",
@@ -25,6 +25,7 @@ __all__ = [
     "HangData",
     "Wait",
     "analyze",
+    "has_ended_cleanly",
     "is_victim",
     "read_errors",
 ]

@@ -51,6 +51,10 @@ class Reason(StrEnum):
     OTHER_LAUNCH = "other_launch"
     DIFFERENT_HALVES = "different_halves"
     BOTH_HALVES_ISSUED = "both_halves_issued"
+    # PyTorch itself says what is wrong.
+    ABORTED = "aborted"
+    NAMED_ABSENT = "named_absent"
+    OTHER_MODEL = "other_model"
     # Others.
     ENDED = "ended"
     NO_DUMP = "no_dump"
@@ -59,6 +63,7 @@ class Reason(StrEnum):
     OTHERS_COMPLETED = "others_completed"
     ALL_JOINED = "all_joined"
     MADE_PROGRESS = "made_progress"
+    MOVED_ON = "moved_on"
 
 
 class GroupSource(StrEnum):
@@ -142,6 +147,7 @@ class HangData(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[Group]
     culprits: list[Culprit]
     waits: list[Wait]
+    ended_cleanly: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.classify.culprits import find_causes
 from analyzers.hangs.classify.from_stacks import StackCause, cause_from_stacks, find_places
-from analyzers.hangs.classify.progress import check_progress
+from analyzers.hangs.classify.progress import check_progress, drop_stale
 from analyzers.hangs.findings.findings import make_culprit, make_finding, report_unreadable
 from analyzers.hangs.findings.from_stacks import culprits_from_stacks, findings_from_stacks, verdict_from_stacks
 from analyzers.hangs.findings.missing import unreadable
@@ -45,11 +45,12 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     options = options or store.Options()
     dumps, side = open_set(run)
     job = load_job(dumps.rounds[0], side, options)
-    if not job.ranks and not (side.exits or side.exit_codes or side.collection or side.stack_files):
+    beside = (side.exits, side.exit_codes, side.collection, side.stack_files, side.last_words.beats)
+    if not job.ranks and not any(beside):
         why = "; ".join(unreadable(job)[:3])
         raise InputError(f"{run.root}: no readable Flight Recorder dump" + (f": {why}" if why else ""), COLLECT_AGAIN)
     context = HangContext.of(job, side)
-    causes = check_progress(find_causes(context), job, dumps, side, options)
+    causes = drop_stale(check_progress(find_causes(context), job, dumps, side, options), side)
     if not causes and not job.ranks and (cause := cause_from_stacks(find_places(side), job.world_size)):
         return report_of_stacks(context, run, cause)
     return report_of(context, dumps, causes)
@@ -74,6 +75,12 @@ def report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Repor
     )
 
 
+def has_ended_cleanly(run: Run) -> bool:
+    """Return whether all ranks of a run with side files marked a clean end, whatever dumps show."""
+    side = open_set(run)[1]
+    return side.all_ended_cleanly(max((file.world_size for file in side.groups.values()), default=0))
+
+
 def report_of(context: HangContext, dumps: DumpSet, causes: list[Cause]) -> Report[HangData]:
     """Return the causes as a report."""
     job = context.job
@@ -89,6 +96,7 @@ def report_of(context: HangContext, dumps: DumpSet, causes: list[Cause]) -> Repo
             groups=job.groups,
             culprits=[make_culprit(cause) for cause in causes],
             waits=waits(context),
+            ended_cleanly=context.side.all_ended_cleanly(job.world_size),
         ),
     )
 

@@ -124,12 +124,15 @@ def rooms_behind(rooms: RoomReports, chain: Sequence[Event]) -> list[RoomReport]
 def uneventful(rooms: RoomReports, manifest: Mapping[str, object], missing: list[str]) -> Verdict:
     """Return the verdict on a run with nothing to blame: healthy, unless it failed or did not train."""
     outcome = outcome_of(rooms, manifest)
-    rooms_read: list[RoomReport] = [r for r in (rooms.steps, rooms.memory, rooms.trace, rooms.hang) if r is not None]
-    if rooms.logs and outcome is Outcome.NOT_RECORDED and (not rooms_read or is_open(rooms.logs)):
+    # Whether the job hangs or ended is said before what its steps or memory were like.
+    first = [rooms.hang] if outcome in (Outcome.ENDED_CLEANLY, Outcome.GAVE_UP) else []
+    every = (*first, rooms.steps, rooms.memory, rooms.trace, rooms.hang)
+    rooms_read: list[RoomReport] = [r for r in every if r is not None]
+    if rooms.logs and outcome in (Outcome.NOT_RECORDED, Outcome.GAVE_UP) and (not rooms_read or is_open(rooms.logs)):
         return of_logs(rooms.logs, missing)
     sentence = outcome_sentence(outcome, manifest, rooms_read[0].verdict.sentence if rooms_read else "")
-    if outcome in (Outcome.FAILED, Outcome.INTERRUPTED, Outcome.COMPLETED_WITHOUT_STEP):
-        sentence = outcome_sentence(outcome, manifest)
+    if outcome in (Outcome.FAILED, Outcome.INTERRUPTED, Outcome.COMPLETED_WITHOUT_STEP, Outcome.GAVE_UP):
+        sentence = sentence if outcome is Outcome.GAVE_UP else outcome_sentence(outcome, manifest)
         missing = [*missing, NO_STEP_LOG] if outcome is Outcome.COMPLETED_WITHOUT_STEP else missing
         return Verdict(
             status=Status.UNKNOWN,
@@ -164,7 +167,12 @@ def outcome_of(rooms: RoomReports, manifest: Mapping[str, object]) -> Outcome:
     if is_completed(manifest):
         return Outcome.COMPLETED if has_steps(rooms, manifest) else Outcome.COMPLETED_WITHOUT_STEP
     known = (Outcome.FAILED, Outcome.INTERRUPTED, Outcome.RUNNING)
-    return next((outcome for outcome in known if outcome == status), Outcome.NOT_RECORDED)
+    recorded = next((outcome for outcome in known if outcome == status), Outcome.NOT_RECORDED)
+    if recorded is not Outcome.NOT_RECORDED or rooms.hang is None:
+        return recorded
+    if rooms.hang.verdict.status is Status.UNKNOWN:
+        return Outcome.GAVE_UP
+    return Outcome.ENDED_CLEANLY if rooms.hang.data.ended_cleanly else recorded
 
 
 def has_steps(rooms: RoomReports, manifest: Mapping[str, object]) -> bool:

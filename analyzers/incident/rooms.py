@@ -55,7 +55,7 @@ def ask_rooms(run: Run, options: store.Options) -> RoomReports:
     rooms = RoomReports()
     if snapshots := snapshots_to_read(run):
         rooms.memory = attempt(rooms, lambda: memory.analyze(snapshots, options))
-    if run.of(Kind.FLIGHT, Kind.COLLECTION, Kind.EXIT) or has_failed_rank(run.manifest()):
+    if run.of(Kind.FLIGHT, Kind.COLLECTION, Kind.EXIT) or has_failed_rank(run.manifest()) or is_foreign_end(run):
         rooms.hang = attempt(rooms, lambda: hangs.analyze(run, options))
     if recorded := newest_step(run.of(Kind.TRACE)):
         rooms.trace = attempt(rooms, lambda: traces.analyze(recorded, options))
@@ -87,6 +87,11 @@ def has_failed_rank(manifest: Mapping[str, object]) -> bool:
     """Return whether run.json names a rank with an exit code other than 0."""
     codes = manifest.get("exit_codes")
     return isinstance(codes, dict) and any(codes.values())
+
+
+def is_foreign_end(run: Run) -> bool:
+    """Return whether a run of another trainer than ours, which writes no run.json, marked a clean end on all ranks."""
+    return bool(run.of(Kind.GROUPS)) and not run.manifest() and hangs.has_ended_cleanly(run)
 
 
 def attempt(rooms: RoomReports, question: Callable[[], Report[Data]]) -> Report[Data] | None:

@@ -20,6 +20,9 @@ class Outcome(StrEnum):
     COMPLETED = "completed"
     RUNNING = "running"
     NOT_RECORDED = "not_recorded"
+    ENDED_CLEANLY = "ended_cleanly"
+    GAVE_UP = "gave_up"
+    """Ranks gave up waiting, or dumps were taken, and nothing shows for whom."""
 
 
 OUTCOMES = {
@@ -30,6 +33,8 @@ OUTCOMES = {
     Outcome.COMPLETED: "the run completed",
     Outcome.RUNNING: "the run is in progress",
     Outcome.NOT_RECORDED: "no problem was recorded",
+    Outcome.ENDED_CLEANLY: "",
+    Outcome.GAVE_UP: "",
 }
 NO_STEP_LOG = "a step log, which would show the steps"
 

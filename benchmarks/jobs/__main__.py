@@ -41,26 +41,25 @@ def scripts_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.script")
 
 
-def with_agent(case: Case, folder: Path, *, recorded: bool) -> None:
-    """Run a case under an agent like torchrun, to its end or until it is looked at."""
+def with_agent(case: Case, folder: Path, *, recorded: bool) -> int:
+    """Start a case under an agent like torchrun and return the process of the agent."""
     script = scripts_of(folder) / f"{case.name}.py"
     script.parent.mkdir(parents=True)
     script.write_text(case.text(recorded=recorded))
     os.environ["OUTPUTS"] = str(folder)
-    pid = agent.launch(script, case.ranks, folder, restarts=case.restarts)
-    end_at(pid, case.looked_at_after_s)
+    return agent.launch(script, case.ranks, folder, restarts=case.restarts)
 
 
-def with_recorders(case: Case, folder: Path) -> None:
-    with_agent(case, folder, recorded=True)
+def with_recorders(case: Case, folder: Path) -> int:
+    return with_agent(case, folder, recorded=True)
 
 
-def bare(case: Case, folder: Path) -> None:
-    with_agent(case, folder, recorded=False)
+def bare(case: Case, folder: Path) -> int:
+    return with_agent(case, folder, recorded=False)
 
 
-def under_launch(case: Case, folder: Path) -> None:
-    """Run a case without recorder lines under `workbench launch --`."""
+def under_launch(case: Case, folder: Path) -> int:
+    """Start a case without recorder lines under `workbench launch --`."""
     script = scripts_of(folder) / f"{case.name}.py"
     script.parent.mkdir(parents=True)
     script.write_text(case.text(recorded=False))
@@ -68,25 +67,19 @@ def under_launch(case: Case, folder: Path) -> None:
     command += ["--job.dump_folder", str(folder), "--", str(script)]
     with (folder / "launch.log").open("wb") as log:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OUTPUTS": str(folder)}
-        job = subprocess.Popen(
+        return subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
-        )
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            job.wait(case.looked_at_after_s or LONGEST_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(job.pid, signal.SIGKILL)
+        ).pid
 
 
-FORMS: dict[str, Callable[[Case, Path], None]] = {"recorders": with_recorders, "bare": bare, "launch": under_launch}
+FORMS: dict[str, Callable[[Case, Path], int]] = {"recorders": with_recorders, "bare": bare, "launch": under_launch}
 
 
-def end_at(pid: int, after_s: float | None) -> None:
-    """Wait for the agent, at most for so long, and end what is left of its session."""
-    deadline = time.monotonic() + (after_s or LONGEST_S)
+def wait_for(pid: int, longest_s: float) -> None:
+    """Wait for the process that runs a job, at most for so long."""
+    deadline = time.monotonic() + longest_s
     while time.monotonic() < deadline and not os.waitpid(pid, os.WNOHANG)[0]:
         time.sleep(0.1)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 def await_collector(folder: Path) -> None:
@@ -105,14 +98,20 @@ def command_lines() -> Iterator[bytes]:
                 yield line
 
 
-def make(case: Case, form: str, folder: Path) -> None:
-    """Run a case in an empty folder."""
+def run(case: Case, form: str, folder: Path) -> Answer:
+    """Run a case in an empty folder and return what is said of it: after its end, or while it goes on."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(scripts_of(folder), ignore_errors=True)
     folder.mkdir(parents=True)
-    FORMS[form](case, folder)
-    if case.looked_at_after_s is None:
-        await_collector(folder)
+    pid = FORMS[form](case, folder)
+    try:
+        wait_for(pid, case.looked_at_after_s or LONGEST_S)
+        if case.looked_at_after_s is None:
+            await_collector(folder)
+        return answer(folder, f"{case.name}.py")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 def all_answers(
@@ -141,9 +140,7 @@ def in_child(case: Case, form: str, home: Path, *, again: bool) -> int:
         return pid
     folder = home / f"{case.name}.{form}"
     try:
-        if not again:
-            make(case, form, folder)
-        said = answer(folder, f"{case.name}.py")
+        said = answer(folder, f"{case.name}.py") if again else run(case, form, folder)
     except BaseException as error:  # noqa: BLE001
         said = Answer("unknown", "failed", [], f"{type(error).__name__}: {error}", [])
     path_of(case, form, home).write_bytes(msgspec.json.encode(said))

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -83,6 +84,9 @@ class Attached:
         threading.Thread(target=self._watch, name="workbench-pulse", daemon=True).start()
         self._previous_hook = sys.excepthook
         sys.excepthook = self._uncaught
+        self._exit: SystemExit | None = None
+        self._previous_exit = sys.exit
+        sys.exit = self._exiting
         if multiprocessing.parent_process() is None:
             atexit.register(self.close)
         else:
@@ -93,10 +97,24 @@ class Attached:
 
         It runs by itself when the interpreter exits, but not after an `os._exit`.
         """
-        if not self._ended.is_set():
-            self._ended.set()
-            self._heartbeat.beat(self._position[0], DONE.encode())
-            self.flight.close()
+        if self._ended.is_set():
+            return
+        sys.exit = self._previous_exit
+        if self._exit:
+            self._record(self._exit)
+            return
+        self._ended.set()
+        self._heartbeat.beat(self._position[0], DONE.encode())
+        self.flight.close()
+
+    def _exiting(self, status: str | int | None = None) -> NoReturn:
+        """Remember an exit with a status that means failure, which no hook sees; a script that catches it goes on."""
+        try:
+            self._previous_exit(status)
+        except SystemExit as error:
+            self._exit = error if status else None
+            raise
+        raise AssertionError
 
     def follow(self, steps: StepRecorder) -> None:
         """Take the position of this rank from a step recorder."""

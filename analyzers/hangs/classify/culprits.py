@@ -1,11 +1,14 @@
 """All causes of a hang, each once, the best explanation first."""
 
+from collections.abc import Sequence
+
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.named_ranks import find_absent_by_name, find_other_models
 from analyzers.hangs.classify.root_cause import classify_root
 from analyzers.hangs.graph.wait_graph import find_roots
 from analyzers.hangs.model import Culprit, HangClass, Reason
-from analyzers.hangs.reading.exits import Ending, RankEnd
+from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
 from analyzers.hangs.reading.side_files import SideFiles
 
 MISSING_SHARE = 4
@@ -19,7 +22,11 @@ def find_causes(context: HangContext) -> list[Cause]:
     causes = [cause for root in find_roots(context.graph) if (cause := classify_root(context, root))]
     causes = drop_disconnected(context, excuse_missing_dumps(context, causes))
     named = {rank for cause in causes for rank in cause.ranks}
-    causes += [cause for cause in find_deaths(context) if not named.issuperset(cause.ranks)]
+    deaths = [cause for cause in find_deaths(context) if not named.issuperset(cause.ranks)]
+    # What gloo ends because sizes differ is a victim of the ranks whose operations differ.
+    explained = any(cause.kind is HangClass.MISMATCH for cause in causes)
+    causes += [cause for cause in deaths if not (explained and cause.reason is Reason.ABORTED)]
+    causes = causes or find_absent_by_name(context)
     # Each node of a pair or a ring may lead to the same cause.
     unique = {(c.kind, tuple(c.ranks), c.culprit.group, c.culprit.seq): c for c in causes}
     return sorted(unique.values(), key=lambda c: (BEST_FIRST.index(c.kind), -len(c.victims), c.ranks))
@@ -66,12 +73,35 @@ def find_deaths(context: HangContext) -> list[Cause]:
     """Return the ranks that ended by their own fault, although no rank was seen waiting for them.
 
     An exception is a cause only if it came first, as one rank's exception often leads to those of others; running out
-    of memory comes before any other one.
+    of memory comes before any other one. A rank that ended normally is to blame only where others gave up later.
     """
+    if other_models := find_other_models(context):
+        return other_models
     ends = [end for end in context.ends() if not end.is_victim]
-    by_process = [end for end in ends if end.ending is not Ending.EXCEPTION]
+    by_process = [end for end in ends if end.ending not in (Ending.EXCEPTION, Ending.NO_ERROR)]
+    if is_killed_from_outside(context, by_process):
+        return []
     raised = sorted((end for end in ends if end.exit_file), key=lambda end: (not is_out_of_memory(end), end.time_ns))
-    return [blame_death(context, end) for end in by_process or raised[:1]]
+    return [blame_death(context, end) for end in by_process or raised[:1] or find_early_ends(context)]
+
+
+def is_killed_from_outside(context: HangContext, ends: Sequence[RankEnd]) -> bool:
+    """Return whether all ranks ended without a word: something outside ended the job."""
+    return len(ends) == context.job.world_size > 1 and all(
+        end.ending is Ending.PROCESS_EXITED and not end.signal for end in ends
+    )
+
+
+def find_early_ends(context: HangContext) -> list[RankEnd]:
+    """Return the ranks that had ended normally when the first of the others gave up waiting."""
+    side = context.side
+    gave_up_ns = min((end.time_ns for end in side.exits.values() if is_victim(end)), default=0)
+    beats = side.last_words.beats.items()
+    return [
+        RankEnd(rank, Ending.NO_ERROR, time_ns=beat.time_ns)
+        for rank, beat in beats
+        if side.ended_cleanly(rank) and beat.time_ns < gave_up_ns
+    ]
 
 
 def is_out_of_memory(end: RankEnd) -> bool:
@@ -84,14 +114,15 @@ def blame_death(context: HangContext, end: RankEnd) -> Cause:
     exit_file = end.exit_file
     culprit = Culprit(
         ranks=[end.rank],
-        kind=HangClass.DEAD,
-        frames=exit_file.traceback if exit_file else [],
+        kind=HangClass.MISMATCH if end.is_size_abort else HangClass.DEAD,
+        frames=exit_file.traceback if exit_file else end.stack,
         step=exit_file.step if exit_file else find_last_step(context.side, end.rank),
         error=exit_file.error if exit_file else None,
         out_of_memory=is_out_of_memory(end),
         victims=[rank for rank in range(context.job.world_size) if rank != end.rank],
     )
-    return Cause(culprit, Reason.ENDED, end=end)
+    reason = Reason.ABORTED if end.is_size_abort else Reason.ENDED
+    return Cause(culprit, reason, end=end, elements=end.sizes or (0, 0))
 
 
 def find_last_step(side: SideFiles, rank: int) -> int | None:

@@ -52,6 +52,30 @@ def check_progress(
     return [checked for cause in causes if (checked := check_cause(cause, rounds))]
 
 
+def drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
+    """Return the causes without those that the last word of all ranks involved overrules.
+
+    Ranks that went on after the dumps, or ended cleanly, were slow at most; a rank that died and lives again was
+    restarted.
+    """
+    return [kept for cause in causes if (kept := check_last_word(cause, side))]
+
+
+def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
+    """Return a cause as the last heartbeats leave it; None where nothing of it is left."""
+    if not all(side.has_moved_past(rank) for rank in {*cause.ranks, *cause.victims}):
+        return cause
+    # Asking for its stack by a signal interrupts a rank's system call, so that it may have gone on only because of it.
+    if any(side.was_signalled(rank) for rank in cause.ranks):
+        return cause
+    collection = side.collection
+    if cause.kind in (HangClass.DEAD, HangClass.UNKNOWN):
+        return None
+    if collection and collection.reason != CollectionReason.STALLED:
+        return None
+    return cause.with_class(HangClass.SLOW, Reason.MOVED_ON, SLOW_CONFIDENCE)
+
+
 def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
     """Return a cause after a second look at it: more certain if no rank made progress, slow if all did.
 

@@ -7,7 +7,7 @@ from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.classify.differing_programs import blame_deviation, blame_divergence
 from analyzers.hangs.classify.in_flight import is_in_flight, is_newer_than_skew
 from analyzers.hangs.classify.single_rank import classify_rank
-from analyzers.hangs.graph.divergence import find_divergence
+from analyzers.hangs.graph.divergence import Divergence, find_divergence
 from analyzers.hangs.graph.wait_graph import Node, OpNode, find_victims, has_arrived
 from analyzers.hangs.model import HangClass, Op, Reason
 from analyzers.hangs.reading.p2p import all_in_messages, find_other_half, peer_of
@@ -38,6 +38,8 @@ def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], w
     # Another operation at the same point is a mismatch. The same one in another group is an order of groups: below.
     if deviations := [d for d in deviations if d.kind is not HangClass.MISMATCH or d.issued.group == d.expected.group]:
         return blame_deviation(context, deviations, min(nodes), [*ranks, *waiting])
+    if divergence := find_decided_divergence(context, nodes):
+        return blame_divergence(context, divergence, [*ranks, *waiting])
     if all_in_messages(context.job, ranks):
         return make_cause(context, HangClass.UNMATCHED_P2P, Reason.BOTH_LACK_OTHER_HALF, ranks, min(nodes), waiting)
     messages = [node for node in nodes if node.is_p2p]
@@ -46,6 +48,12 @@ def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], w
         reason = Reason.NEVER_ISSUED_OTHER_HALF
         return make_cause(context, HangClass.UNMATCHED_P2P, reason, absent, min(messages), others)
     return blame_order(context, ranks, nodes, waiting)
+
+
+def find_decided_divergence(context: HangContext, nodes: list[OpNode]) -> Divergence | None:
+    """Return the first collective of a ring in which some members issued another operation than most of them."""
+    found = (find_divergence(context.job, node.group, node.seq) for node in nodes if not node.is_p2p)
+    return next((divergence for divergence in found if divergence and divergence.culprits), None)
 
 
 def blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause:

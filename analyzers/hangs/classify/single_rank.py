@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import msgspec
 
-from analyzers.hangs.classify.cause import Cause, HostState, make_cause
+from analyzers.hangs.classify.cause import Cause, HostState, make_cause, ranks_in_op
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.classify.differing_programs import blame_deviation, blame_divergence
 from analyzers.hangs.classify.in_flight import is_in_flight
 from analyzers.hangs.graph.divergence import find_divergence
 from analyzers.hangs.graph.missed_operation import find_first_missed
 from analyzers.hangs.graph.wait_graph import OpNode
-from analyzers.hangs.model import HangClass, Job, Op, Reason
+from analyzers.hangs.model import HangClass, Job, Op, Reason, user_frame
 from analyzers.hangs.reading.exits import RankEnd, is_victim
 from analyzers.hangs.reading.gloo_messages import in_message
 from analyzers.hangs.reading.side_files import SideFiles
@@ -21,6 +21,7 @@ NO_PHASES = ("", "step", "between")
 """What a heartbeat says where a rank is in no phase of a step."""
 CONFIDENCE_WITHOUT_ANSWER = 0.7
 CONFIDENCE_WITHOUT_DUMP = 0.6
+CONFIDENCE_OF_ABORT = 0.8
 
 
 def classify_rank(context: HangContext, rank: int, victims: list[int]) -> Cause | None:
@@ -31,7 +32,8 @@ def classify_rank(context: HangContext, rank: int, victims: list[int]) -> Cause 
     node = find_missed_operation(context, rank, nodes)
     # The order matters: an end explains a divergence, and a divergence what came after it.
     if end := context.side.end(rank):
-        return blame_dead_rank(context, end, node, victims)
+        blame = blame_aborted_rank if end.is_size_abort and not node.is_p2p else blame_dead_rank
+        return blame(context, end, node, victims)
     if not node.is_p2p and (divergence := find_divergence(context.job, node.group, node.seq)):
         return blame_divergence(context, divergence, [rank, *victims])
     if rank not in context.job.ranks:
@@ -64,8 +66,8 @@ def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: l
     cause = make_cause(context, HangClass.DEAD, Reason.ENDED, [end.rank], node, everyone)
     exit_file = end.exit_file
     if exit_file is None:
-        # A stack from before the end would blame a line that has nothing to do with it.
-        return replace(cause, culprit=msgspec.structs.replace(cause.culprit, frames=[]), end=end)
+        # A stack from before the end would blame a line that has nothing to do with it; one of the signal does not.
+        return replace(cause, culprit=msgspec.structs.replace(cause.culprit, frames=end.stack), end=end)
     culprit = msgspec.structs.replace(
         cause.culprit,
         frames=exit_file.traceback,
@@ -74,6 +76,24 @@ def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: l
         step=exit_file.step or cause.culprit.step,
     )
     return replace(cause, culprit=culprit, end=end)
+
+
+def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
+    """Return the cause of a rank that gloo ended because members brought tensors of different sizes.
+
+    Its death is a consequence: where the dumps of the others differ, one of them is to blame, else the rank itself.
+    """
+    if divergence := find_divergence(context.job, node.group, node.seq):
+        return blame_divergence(context, divergence, [end.rank, *victims])
+    kind, reason = HangClass.MISMATCH, Reason.ABORTED
+    cause = make_cause(context, kind, reason, [end.rank], node, victims, confidence=CONFIDENCE_OF_ABORT)
+    culprit = msgspec.structs.replace(cause.culprit, frames=end.stack)
+    cause = replace(cause, culprit=culprit, end=end, elements=end.sizes or (0, 0))
+    if not context.fronts(node) or not end.stack:
+        return cause
+    expected = ranks_in_op(context, context.graph.arrived(node), context.fronts(node)[0])
+    issued = replace(expected, ranks=[end.rank], shape="", line=user_frame(end.stack))
+    return replace(cause, issued=issued, expected=expected)
 
 
 def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:

@@ -15,14 +15,14 @@ from analyzers.hangs.findings.wording import (
 from analyzers.hangs.model import HangClass, Reason
 from analyzers.hangs.reading.exits import Ending
 from analyzers.hangs.reading.side_formats import ProcessState
-from analyzers.words import rank_names
+from analyzers.words import rank_names, size
 
 MECHANISMS = {
     HangClass.HOST_STUCK: "{name} needs {whom}, and the process of {ranks} is alive but runs other code",
     HangClass.SKIPPED: "{name} needs every member, and {ranks} went on without it",
     HangClass.ORDER_CYCLE: "each of these operations needs ranks that wait in another one, so none can complete",
     HangClass.LAGGING: "others have completed {name}, so the network works; all that follows waits for {ranks}",
-    HangClass.SLOW: "the ranks made progress between two rounds of dumps, so the others only wait longer than usual",
+    HangClass.SLOW: "the ranks went on, so the others only waited longer than usual",
     HangClass.UNMATCHED_P2P: "a send completes only with its recv, and one of the two was not issued",
     HangClass.UNKNOWN: "a rank without a dump may be the cause as well as a victim",
 }
@@ -69,6 +69,10 @@ def end_of_process(cause: Cause) -> str:
 
 def mismatch(cause: Cause) -> str:
     """Return why operations that differ cannot complete together, as far as the difference shows it."""
+    if cause.reason is Reason.OTHER_MODEL:
+        return "DDP gives each parameter of a rank to the same parameter of the others, so all must have the same ones"
+    if cause.reason is Reason.ABORTED:
+        return "gloo ends a rank that receives more than its tensor holds, and all that follows is a consequence"
     if cause.reason is Reason.UNBALANCED:
         return "what all members send must be received, so some of them wait for data that nobody sends"
     if cause.reason is Reason.DIFFERENT_HALVES:
@@ -93,6 +97,7 @@ def further_evidence(cause: Cause) -> str:
         Reason.PARTNER_NEVER_ISSUED,
         Reason.OTHER_LAUNCH,
         Reason.MADE_PROGRESS,
+        Reason.MOVED_ON,
         Reason.ENDED,
     }
     # A skipped operation has one line in its title; which operation came instead is worth saying.
@@ -140,6 +145,12 @@ def elements(cause: Cause) -> str:
     return f"together they send {sent} elements and receive {received}"
 
 
+def received_bytes(cause: Cause) -> str:
+    """Return what gloo says of the sizes; empty where no log of the rank holds it."""
+    received, expected = cause.elements
+    return f"it received {size(received)} where it expected {size(expected)}" if received else ""
+
+
 def no_answer(cause: Cause) -> str:
     """Return what keeps a process from answering, if that is known."""
     return host_state(cause.host) or f"{choose_pronoun(cause.ranks)} did not answer the request for a dump"
@@ -164,6 +175,9 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.OTHER_LAUNCH: "its message is in another batch than its peers expect",
     Reason.DIFFERENT_HALVES: message_halves,
     Reason.BOTH_HALVES_ISSUED: "both halves were issued",
+    Reason.ABORTED: received_bytes,
+    Reason.NAMED_ABSENT: "the error of the ranks that waited names it",
+    Reason.OTHER_MODEL: "DDP's errors name the numbers of parameters",
     Reason.ENDED: lambda cause: format_ending(cause.end) if cause.end else "",
     Reason.NO_DUMP: lambda cause: f"{choose_pronoun(cause.ranks)} left no dump",
     Reason.NO_ANSWER: no_answer,
@@ -171,4 +185,5 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.OTHERS_COMPLETED: members_that_completed,
     Reason.ALL_JOINED: "every member is in it",
     Reason.MADE_PROGRESS: "all of them made progress between the two rounds of dumps",
+    Reason.MOVED_ON: "all of them went on after the dumps were taken",
 }

@@ -24,7 +24,7 @@ def make_finding(context: HangContext, cause: Cause) -> Finding:
     """Return the finding of a cause; its id is `hang.` and its class."""
     return Finding(
         id=f"hang.{cause.kind}",
-        severity=SEVERITIES.get(cause.kind, Severity.ERROR),
+        severity=severity_of(context, cause),
         title=title(cause),
         why=why(cause),
         next=next_step(cause),
@@ -33,6 +33,13 @@ def make_finding(context: HangContext, cause: Cause) -> Finding:
         evidence=evidence(context, cause),
         confidence=cause.culprit.confidence,
     )
+
+
+def severity_of(context: HangContext, cause: Cause) -> Severity:
+    """Return how much a cause matters: a slow rank of a job that ended cleanly is no fault."""
+    if cause.kind is HangClass.SLOW and context.side.all_ended_cleanly(context.job.world_size):
+        return Severity.INFO
+    return SEVERITIES.get(cause.kind, Severity.ERROR)
 
 
 def report_unreadable(job: Job) -> list[Finding]:

@@ -7,9 +7,12 @@ from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.findings.titles import has_other_operation
 from analyzers.hangs.findings.wording import format_line
 from analyzers.hangs.model import HangClass, Reason, user_frame
+from analyzers.hangs.reading.exits import Ending, RankEnd
 from analyzers.hangs.reading.side_formats import ProcessState
 from analyzers.words import rank_names
 
+UNUSED_PARAMETERS = "Expected to have finished reduction in the prior iteration"
+ONLY_WAIT = "the other ranks only wait for it"
 COLLECT_AGAIN = "collect the dumps again, or copy the files again: they may be truncated"
 
 
@@ -35,20 +38,38 @@ def for_stuck(cause: Cause) -> str:
 
 def for_dead(cause: Cause) -> str:
     """Return what to do about a rank that ended."""
-    culprit, only_wait = cause.culprit, "the other ranks only wait for it"
-    line = format_line(user_frame(culprit.frames))
-    if culprit.out_of_memory:
-        return f"run `workbench inspect` on the rank's memory snapshot to see what filled its memory; {only_wait}"
-    if culprit.error:
-        return f"fix the {culprit.error} raised{f' at {line}' if line else ''}; {only_wait}"
+    if cause.culprit.out_of_memory:
+        return f"run `workbench inspect` on the rank's memory snapshot to see what filled its memory; {ONLY_WAIT}"
+    if cause.culprit.error:
+        return for_exception(cause)
     if cause.end is None:
         return "read the log of the rank; if its process is alive, collect its dump too"
+    return for_process(cause.end, rank_names(cause.ranks))
+
+
+def for_process(end: RankEnd, ranks: str) -> str:
+    """Return what to do about a process that ended without an exception."""
+    if end.ending is Ending.NO_ERROR:
+        return f"find out why {ranks} ran fewer steps: count its batches, and look for a return or break of its own"
     # No process can catch SIGKILL, so its own log says nothing.
-    if cause.end.exit_code == -signal.SIGKILL:
-        return f"check `dmesg` on the host for the out-of-memory killer, and the scheduler's log; {only_wait}"
-    if cause.end.exit_code == -signal.SIGSEGV:
-        return f"start the job with PYTHONFAULTHANDLER=1 to get the stack of the crash in the rank's log; {only_wait}"
-    return f"read the log and the exit status of the rank; {only_wait}"
+    if end.exit_code == -signal.SIGKILL:
+        return f"check `dmesg` on the host for the out-of-memory killer, and the scheduler's log; {ONLY_WAIT}"
+    if end.exit_code == -signal.SIGSEGV and not end.stack:
+        return f"start the job with PYTHONFAULTHANDLER=1 to get the stack of the crash in the rank's log; {ONLY_WAIT}"
+    return f"read the log and the exit status of the rank; {ONLY_WAIT}"
+
+
+def for_exception(cause: Cause) -> str:
+    """Return what to do about an uncaught exception."""
+    exit_file = cause.end.exit_file if cause.end else None
+    if exit_file and UNUSED_PARAMETERS in exit_file.message:
+        ranks = rank_names(cause.ranks)
+        return (
+            f"find the branch of the model that {ranks} did not run in the step before: let every parameter take part"
+            " in the loss on every rank, or pass find_unused_parameters=True to DistributedDataParallel"
+        )
+    line = format_line(user_frame(cause.culprit.frames))
+    return f"fix the {cause.culprit.error} raised{f' at {line}' if line else ''}; {ONLY_WAIT}"
 
 
 def for_skipped(cause: Cause) -> str:
@@ -76,6 +97,8 @@ def for_mismatch(cause: Cause) -> str:
     """Return what to do about members that issued different operations."""
     lines = differing_lines(cause)
     where = f" at {lines[0]}" if len(lines) == 1 else ""
+    if cause.reason is Reason.OTHER_MODEL:
+        return "compare the model's configuration, and the versions of the code, on all ranks"
     if cause.reason is Reason.UNBALANCED:
         return f"compare input_split_sizes and output_split_sizes{where}: each rank must receive what is sent to it"
     if cause.reason is Reason.DIFFERENT_HALVES:

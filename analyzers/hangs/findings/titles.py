@@ -53,7 +53,9 @@ def dead(cause: Cause) -> str:
     if cause.end is None:
         return f"{ranks} probably died{when}: {choose_pronoun(cause.ranks)} left no dump"
     if cause.end.ending is Ending.NO_ERROR:
-        return f"{ranks} exited{when} without an error"
+        return f"{ranks} ended normally{when}, while the other ranks went on"
+    if cause.end.signal:
+        return f"{ranks} died{when}: {cause.end.signal}{in_function(cause)}"
     if cause.end.ending is Ending.PROCESS_EXITED:
         return f"{ranks} exited{when} without an error message"
     return f"{ranks} died{when}: {format_ending(cause.end)}"
@@ -64,6 +66,8 @@ def host_stuck(cause: Cause) -> str:
     joined = "issued the other half of" if is_message(cause.culprit) else "joined"
     where = in_function(cause, " outside any collective")
     ranks = cause.ranks
+    if cause.reason is Reason.NAMED_ABSENT:
+        return f"{rank_names(ranks)} never joined the monitored barrier{at_step(cause)}{in_function(cause)}"
     stuck = f"{rank_names(ranks)} {agree(ranks, 'is', 'are')} stuck{at_step(cause)}{where}"
     return f"{stuck} and never {joined} {name_operation(cause.culprit)}"
 
@@ -84,6 +88,11 @@ def mismatch(cause: Cause) -> str:
         return f"{ranks} send {sent} elements and receive {received} in {name_operation(cause.culprit)}{step}"
     if cause.reason is Reason.DIFFERENT_HALVES:
         return f"{ranks} issued two halves that do not fit{step}: {message_halves(cause)}"
+    if cause.reason is Reason.OTHER_MODEL:
+        return f"{ranks} built a model with another number of parameters than the other ranks{step}{in_function(cause)}"
+    if cause.reason is Reason.ABORTED and cause.issued is None:
+        name = name_operation(cause.culprit) or "a collective"
+        return f"{ranks} brought a tensor of another size to {name}{step}{in_function(cause)} than the other ranks"
     if cause.issued is None or cause.expected is None or not cause.expected.ranks:
         return f"{ranks} disagree{step} in {number}: {list_issued(cause.sides)}"
     what = "another operation" if has_other_operation(cause) else "another shape or type"
@@ -149,7 +158,8 @@ def lagging(cause: Cause) -> str:
 def slow(cause: Cause) -> str:
     """Return the title of a rank that made progress between two rounds of dumps."""
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'is', 'are')}"
-    progress = f"{choose_pronoun(cause.ranks)} made progress between two dumps"
+    moved = "went on after the dumps" if cause.reason is Reason.MOVED_ON else "made progress between two dumps"
+    progress = f"{choose_pronoun(cause.ranks)} {moved}"
     return f"{ranks} slow, not stuck{at_step(cause)}{in_function(cause)}: {progress}"
 
 

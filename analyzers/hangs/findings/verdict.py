@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.findings.missing import missing
-from analyzers.hangs.findings.titles import with_victims
+from analyzers.hangs.findings.titles import title, with_victims
 from analyzers.hangs.findings.wording import format_exception, format_location
 from analyzers.hangs.graph.locations import find_locations
 from analyzers.hangs.model import HangClass, Lack
 from analyzers.hangs.reading.exits import is_victim
 from analyzers.report import Status, Verdict
-from analyzers.words import rank_names
+from analyzers.words import quantity, rank_names
 
 MOST_CAUSES, MOST_LOCATIONS = 3, 4
 UNREADABLE_FACTOR = 0.85
 """An unreadable dump may hold the cause."""
-HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE = 0.8, 0.2
+HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE, CLEAN_END_CONFIDENCE = 0.8, 0.2, 0.95
 BLINDING = (Lack.GROUP_NAMES, Lack.FIRST_PENDING_OPERATION)
 """Dumps that lack these can look healthy in a job that hangs."""
 
@@ -25,6 +25,8 @@ def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
     """Return the verdict on a hang: its class is that of the first cause."""
     if not causes:
         return without_cause(context)
+    if all(c.kind is HangClass.SLOW for c in causes) and context.side.all_ended_cleanly(context.job.world_size):
+        return ended_cleanly(context, causes)
     first = causes[0]
     # Ranks without a dump are named only where no culprit is known.
     known = [c for c in causes if c.kind is not HangClass.UNKNOWN]
@@ -40,9 +42,24 @@ def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
     )
 
 
+def ended_cleanly(context: HangContext, slow: Sequence[Cause] = ()) -> Verdict:
+    """Return the verdict on a job whose ranks have all marked a clean end, with those that were slow on the way."""
+    ranks = list(range(context.job.world_size))
+    step = max((beat.step for rank in ranks if (beat := context.side.last_beat(rank))), default=0)
+    end = f"{rank_names(ranks)} ended cleanly" + (f" after {quantity(step, 'step')}" if step else "")
+    return Verdict(
+        status=Status.OK,
+        kind=HangClass.HEALTHY,
+        sentence="; ".join([end, *(title(cause) for cause in slow[:MOST_CAUSES])]),
+        confidence=CLEAN_END_CONFIDENCE,
+    )
+
+
 def without_cause(context: HangContext) -> Verdict:
     """Return healthy if the dumps could have shown a hang and no rank gave up waiting, else unknown."""
     job, side = context.job, context.side
+    if side.all_ended_cleanly(job.world_size):
+        return ended_cleanly(context)
     gave_up = sorted(rank for rank, end in side.exits.items() if is_victim(end))
     is_blind = any(lack in BLINDING for lack in job.lacks)
     has_few_dumps = len(job.ranks) * 2 <= job.world_size

@@ -1,13 +1,16 @@
 """How ranks ended: by an error of their own, by a signal, or because of another rank."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.side_formats import ExitFile
 
 ORDERLY_SIGNALS = (-15, -2)
 """Exit codes of SIGTERM and SIGINT, by which a launcher ends the ranks that are left."""
+ABORTED, BACKWARD = "Aborted", "_engine_run_backward"
+INNERMOST_FRAMES = 4
 COMMUNICATION = re.compile(
     r"\bgloo\b|\bnccl|c10d|rendezvous|monitoredbarrier|processgroup|\bDist\w*Error|\w*store\b.*(?:get|wait)",
     re.IGNORECASE,
@@ -30,7 +33,11 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class RankEnd:
-    """The end of a rank. `is_victim`: it ended because of another rank. `exit_code` is negative for a signal."""
+    """The end of a rank. `is_victim`: it ended because of another rank. `exit_code` is negative for a signal.
+
+    `signal` is a fatal signal by Python's name for it, `stack` the main thread's stack then. `sizes` are the bytes that
+    gloo received and expected where it ended the rank because they differ.
+    """
 
     rank: int
     ending: Ending
@@ -38,6 +45,20 @@ class RankEnd:
     exit_code: int = 0
     time_ns: int = 0
     exit_file: ExitFile | None = None
+    signal: str = ""
+    stack: list[Frame] = field(default_factory=list)
+    sizes: tuple[int, int] | None = None
+
+    @property
+    def is_size_abort(self) -> bool:
+        """Whether gloo ended the rank in a collective, as it does where members bring tensors of different sizes."""
+        return self.sizes is not None or (self.signal == ABORTED and in_collective(self.stack))
+
+
+def in_collective(stack: list[Frame]) -> bool:
+    """Return whether a stack is in a collective, or in a backward pass, which issues those of DDP."""
+    innermost = stack[:INNERMOST_FRAMES]
+    return any("/torch/distributed/" in f.filename or f.name == BACKWARD for f in innermost)
 
 
 def is_victim(end: ExitFile) -> bool:

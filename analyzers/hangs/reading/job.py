@@ -14,6 +14,7 @@ from analyzers.hangs.model import Frame, Job, Lack, Op, Position, RankState, Sig
 from analyzers.hangs.reading.gloo_messages import add_messages
 from analyzers.hangs.reading.process_groups import GroupRegistry, Members
 from analyzers.hangs.reading.side_files import SideFiles
+from analyzers.hangs.reading.unrecorded_calls import add_unrecorded_calls
 
 READER = "analyzers.hangs.reading.reader"
 
@@ -29,6 +30,7 @@ def load_job(artefacts: Sequence[run.Artefact], side: SideFiles, options: store.
     directory.infer()
     # Messages name ranks within a group, so all members must be known first.
     add_messages(job, side)
+    add_unrecorded_calls(job, side)
     job.taken_ns = read_times_taken(job, artefacts)
     return job
 

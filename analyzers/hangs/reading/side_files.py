@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import msgspec
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.debug_server import holds_many, read_stacks, read_unanswered
 from analyzers.hangs.reading.exits import ORDERLY_SIGNALS, Ending, RankEnd, is_victim
+from analyzers.hangs.reading.last_words import DONE_PHASE, LastBeat, LastWords, read_last_words
 from analyzers.hangs.reading.side_formats import (
     Answer,
     AnswerStatus,
@@ -24,14 +25,15 @@ from analyzers.hangs.reading.side_formats import (
     read_side,
 )
 from analyzers.hangs.reading.thread_stacks import read_main_thread
-from analyzers.hangs.reading.torchrun_workers import find_log_files, read_last_errors
+from analyzers.hangs.reading.torchrun_workers import find_log_files, read_gloo_sizes, read_last_errors
 from analyzers.run import Artefact, Kind, Run
 
 COLLECTION_NS = 2_000_000_000
 """How long collecting the dumps of all ranks may take."""
+SIGNAL = "signal"
+AFTER_ROUND_NS = 100_000_000
+"""A rank that is asked while it issues an operation has a beat just after that."""
 ROUND = re.compile(r"round_(\d+)")
-DONE_PHASE = "done"
-"""The heartbeat's phase after a clean end."""
 
 
 @dataclass
@@ -46,6 +48,7 @@ class SideFiles:
     step_logs: dict[int, Path] = field(default_factory=dict)
     collection: Collection | None = None
     exit_codes: dict[int, int] = field(default_factory=dict)
+    last_words: LastWords = field(default_factory=LastWords)
     world_size: int = 0
 
     @property
@@ -72,6 +75,31 @@ class SideFiles:
         answer = self.answer(rank)
         return answer.heartbeat if answer else None
 
+    def last_beat(self, rank: int) -> LastBeat | None:
+        """Return the last sign of life of a rank's present process, which may be newer than any dump."""
+        return self.last_words.beats.get(rank)
+
+    def ended_cleanly(self, rank: int) -> bool:
+        """Return whether a rank marked a clean end, and nothing says that it failed after all."""
+        beat = self.last_beat(rank)
+        return bool(beat and beat.is_done) and rank not in self.exits and not self.exit_codes.get(rank)
+
+    def was_signalled(self, rank: int) -> bool:
+        """Return whether a rank was asked for its stack by a signal."""
+        return any((a := number.ranks.get(rank)) and a.stacks == SIGNAL for number in self.rounds)
+
+    def all_ended_cleanly(self, world_size: int) -> bool:
+        """Return whether all ranks of a job marked a clean end."""
+        return world_size > 0 and all(self.ended_cleanly(rank) for rank in range(world_size))
+
+    def has_moved_past(self, rank: int) -> bool:
+        """Return whether a rank went on after the last round of dumps, or ended cleanly: what these show is stale."""
+        asked = [a.asked_ns for number in self.rounds if (a := number.ranks.get(rank)) and a.asked_ns]
+        beat = self.last_beat(rank)
+        if rank in self.exits or beat is None:
+            return False
+        return bool(asked and beat.time_ns > max(asked) + AFTER_ROUND_NS) or self.ended_cleanly(rank)
+
     def main_stack(self, rank: int) -> list[Frame]:
         """Return the main thread's frames, innermost first."""
         path = self.stack_files.get(rank)
@@ -87,13 +115,22 @@ class SideFiles:
         return self._end_of_process(rank) if answered is None else None
 
     def _end_of_process(self, rank: int) -> RankEnd | None:
-        """Return how a rank's process ended, where the rank itself wrote nothing about it."""
+        """Return how a rank's process ended, where the rank itself raised no exception."""
+        end = self._process_end(rank)
+        if end is None or end.is_victim or end.ending is Ending.NO_ERROR:
+            return end
+        fatal, log = self.last_words.signals.get(rank), self.log_files.get(rank)
+        sizes = read_gloo_sizes(log) if log else None
+        return replace(end, signal=fatal.name if fatal else "", stack=fatal.stack if fatal else [], sizes=sizes)
+
+    def _process_end(self, rank: int) -> RankEnd | None:
+        """Return how a rank's process ended, as the collector or the launcher saw it."""
         answer = self.answer(rank)
         code = answer.exit_code if answer and answer.exit_code is not None else self.exit_codes.get(rank)
         if code:
             return RankEnd(rank, Ending.EXIT_CODE, code in ORDERLY_SIGNALS, code)
         if answer and answer.status == AnswerStatus.EXITED:
-            clean = code == 0 or has_ended_cleanly(answer)
+            clean = code == 0 or has_ended_cleanly(answer) or self.ended_cleanly(rank)
             return RankEnd(rank, Ending.NO_ERROR if clean else Ending.PROCESS_EXITED)
         if answer and answer.status == AnswerStatus.REFUSED:
             return RankEnd(rank, Ending.CONNECTION_REFUSED)
@@ -112,7 +149,8 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
     out.
     """
     manifest = manifest_of(run)
-    groups = {f.rank: f for f in read_all(run, Kind.GROUPS, folders, GroupsFile)}
+    group_files = read_with_paths(run, Kind.GROUPS, folders, GroupsFile)
+    groups = {f.rank: f for _, f in group_files}
     exits = read_last_errors(run) | {f.rank: f for f in read_all(run, Kind.EXIT, folders, ExitFile)}
     world_size = manifest.get("world_size")
     side = SideFiles(
@@ -124,6 +162,7 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
         log_files=find_log_files(run),
         step_logs={a.rank: a.path for a in run.of(Kind.STEPS) if a.rank is not None},
         exit_codes=exit_codes(manifest),
+        last_words=read_last_words(group_files),
         world_size=world_size if isinstance(world_size, int) else 0,
     )
     side.collection = joined([c for f in folders if (c := read_side(f / "collection.json", Collection))])
@@ -196,7 +235,15 @@ def base_of(path: Path) -> tuple[Path, int]:
 
 def read_all(run: Run, kind: Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:
     """Return the readable side files of a kind."""
-    return [content for a in nearest_last(run, kind, folders) if (content := read_side(a.path, struct))]
+    return [content for _, content in read_with_paths(run, kind, folders, struct)]
+
+
+def read_with_paths(
+    run: Run, kind: Kind, folders: Sequence[Path], struct: type[Struct]
+) -> Sequence[tuple[Path, Struct]]:
+    """Return the readable side files of a kind with their paths."""
+    files = ((a.path, read_side(a.path, struct)) for a in nearest_last(run, kind, folders))
+    return [(path, content) for path, content in files if content]
 
 
 def manifest_of(run: Run) -> Mapping[str, object]:

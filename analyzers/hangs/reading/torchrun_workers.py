@@ -17,6 +17,7 @@ from analyzers.run import Kind, Run
 TRACEBACK_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 WORKER = re.compile(r"(?P<launch>.*)/attempt_(?P<attempt>\d+)/(?P<local_rank>\d+)/[^/]+")
 LOG_BYTES, LOG_LINES = 4096, 3
+GLOO_SIZES = re.compile(r"EnforceNotMet'[^$]{0,300}?op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 UNKNOWN_RANK = -1
 
 
@@ -142,10 +143,21 @@ def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
 
 def read_last_lines(log: Path) -> str:
     """Return the last lines of a log as one line; empty where it cannot be read."""
+    lines = read_tail(log).splitlines()
+    return " | ".join([line.strip() for line in lines if line.strip()][-LOG_LINES:])[:500]
+
+
+def read_gloo_sizes(log: Path) -> tuple[int, int] | None:
+    """Return the bytes that gloo received and expected where it ended a rank because these differ."""
+    match = GLOO_SIZES.search(read_tail(log))
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def read_tail(log: Path) -> str:
+    """Return the end of a log; empty where it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LOG_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
+            return file.read().decode(errors="replace")
     except OSError:
         return ""
-    return " | ".join([line.strip() for line in lines if line.strip()][-LOG_LINES:])[:500]

@@ -10,10 +10,12 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from a_tokenizer_that_nobody_installed import Tokenizer  # <- culprit
 
 from workbench import recorders  # recorders
 
 dist.init_process_group("gloo", timeout=timedelta(seconds=10))
 recorders.start(os.environ["OUTPUTS"], timeout_s=10)  # recorders
-dist.all_reduce(torch.ones(1))
+tokens = Tokenizer().encode("a text")
+dist.all_reduce(torch.tensor(tokens))
 dist.destroy_process_group()

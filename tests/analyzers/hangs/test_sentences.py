@@ -60,7 +60,10 @@ def test_both_sides_of_a_mismatch_with_their_lines():
             RankEnd(0, Ending.EXIT_CODE, exit_code=-9),
             "rank 0 died at step 4 before all_reduce #6 of dp: killed by signal 9",
         ),
-        (RankEnd(0, Ending.NO_ERROR), "rank 0 exited at step 4 before all_reduce #6 of dp without an error"),
+        (
+            RankEnd(0, Ending.NO_ERROR),
+            "rank 0 ended normally at step 4 before all_reduce #6 of dp, while the other ranks went on",
+        ),
         (
             RankEnd(0, Ending.PROCESS_EXITED),
             "rank 0 exited at step 4 before all_reduce #6 of dp without an error message",

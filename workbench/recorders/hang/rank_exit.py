@@ -1,12 +1,14 @@
 """How does a rank end: what does its error say, and how long does it stay after SIGTERM?"""
 
 import ctypes
+import faulthandler
 import os
 import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from workbench.recorders.memory.snapshot import Frame
 
@@ -38,6 +40,28 @@ def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> di
         "traceback": error_frames(error),
         "time_ns": time.time_ns(),
     }
+
+
+class FatalSignalFile:
+    """Receives the stacks of all threads when a fatal signal ends this rank, such as SIGSEGV, or SIGABRT from gloo.
+
+    A script that has enabled faulthandler itself keeps its own file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._path.unlink(missing_ok=True)
+        self._enabled = not faulthandler.is_enabled()
+        if self._enabled:
+            self._file = path.open("w")
+            faulthandler.enable(self._file, all_threads=True)
+
+    def close(self) -> None:
+        """Stop receiving, at a clean end."""
+        if self._enabled:
+            faulthandler.disable()
+            self._file.close()
+            self._path.unlink(missing_ok=True)
 
 
 class TerminationDelay:

@@ -1,0 +1,61 @@
+"""Ranks that PyTorch's own error messages name, where ranks gave up before dumps could show who is missing."""
+
+import re
+from collections import Counter
+
+from analyzers.hangs.classify.cause import Cause
+from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.model import Culprit, Frame, HangClass, Reason
+from analyzers.hangs.reading.side_formats import ExitFile
+
+ABSENT = re.compile(r"Ranks? ([\d, ]+?) failed to pass monitoredBarrier")
+PARAMETERS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
+NAMED_CONFIDENCE = 0.8
+
+
+def find_absent_by_name(context: HangContext) -> list[Cause]:
+    """Return the ranks that a monitored barrier names as missing."""
+    exits = context.side.exits
+    named = {int(rank) for end in exits.values() for match in ABSENT.finditer(end.message) for rank in ranks_in(match)}
+    ranks = sorted(named - exits.keys())
+    return [blame(context, HangClass.HOST_STUCK, Reason.NAMED_ABSENT, ranks)] if ranks else []
+
+
+def ranks_in(match: re.Match[str]) -> list[str]:
+    """Return the numbers of a list in a message."""
+    return re.findall(r"\d+", match[1])
+
+
+def find_other_models(context: HangContext) -> list[Cause]:
+    """Return the ranks whose model has another number of parameters than most others, as DDP's errors say.
+
+    Each rank compares itself with the first that differs, so only all messages together show the odd one.
+    """
+    counts: dict[int, int] = {}
+    for end in context.side.exits.values():
+        for match in PARAMETERS.finditer(end.message):
+            counts |= {int(match[1]): int(match[2]), int(match[3]): int(match[4])}
+    usual = Counter(counts.values()).most_common(2)
+    if len(usual) < 2:
+        return []
+    is_tie = usual[0][1] == usual[1][1]
+    ranks = sorted(rank for rank, count in counts.items() if is_tie or count != usual[0][0])
+    return [blame(context, HangClass.MISMATCH, Reason.OTHER_MODEL, ranks)]
+
+
+def blame(context: HangContext, kind: HangClass, reason: Reason, ranks: list[int]) -> Cause:
+    """Return the cause of ranks that messages name; the line is theirs, else that of a rank that named them."""
+    ends = context.side.exits
+    culprit = Culprit(
+        ranks=ranks,
+        kind=kind,
+        frames=frames_of(ends.get(ranks[0])) or context.side.main_stack(ranks[0]),
+        victims=[rank for rank in range(context.job.world_size) if rank not in ranks],
+        confidence=NAMED_CONFIDENCE,
+    )
+    return Cause(culprit, reason)
+
+
+def frames_of(end: ExitFile | None) -> list[Frame]:
+    """Return the traceback of an end, innermost frame first."""
+    return end.traceback if end else []

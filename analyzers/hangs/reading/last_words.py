@@ -1,0 +1,86 @@
+"""What a rank left behind last, after any dump: its final heartbeat, and the stack of a fatal signal.
+
+These lie in the run folder, not beside a set of dumps: `steps/heartbeat_R.bin` and `dumps/crash_R.txt`.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from analyzers.hangs.model import Frame
+from analyzers.hangs.reading.side_formats import GroupsFile
+from analyzers.hangs.reading.thread_stacks import read_main_thread
+
+BEAT = struct.Struct("<qqqq32s")
+"""Time in ns, step, process, count of beats, phase."""
+DONE_PHASE = "done"
+"""The heartbeat's phase after a clean end."""
+FATAL_ERROR = "Fatal Python error: "
+FIRST_LINE_BYTES = 200
+
+
+@dataclass(frozen=True)
+class LastBeat:
+    """The last change of phase of a rank's process, when it happened, and the step (0: none counted)."""
+
+    time_ns: int
+    step: int
+    phase: str
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the rank marked a clean end."""
+        return self.phase == DONE_PHASE
+
+
+@dataclass(frozen=True)
+class FatalSignal:
+    """The signal that ended a rank, as Python names it, such as `Aborted`, and the main thread's stack."""
+
+    name: str
+    stack: list[Frame] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LastWords:
+    """The last heartbeats and fatal signals, by rank."""
+
+    beats: dict[int, LastBeat] = field(default_factory=dict)
+    signals: dict[int, FatalSignal] = field(default_factory=dict)
+
+
+def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
+    """Return what the processes of these side files, given with their paths, left behind."""
+    words = LastWords()
+    for path, side in sides:
+        dumps = path.parent
+        if beat := read_last_beat(dumps.parent / "steps" / f"heartbeat_{side.rank}.bin", side.pid):
+            words.beats[side.rank] = beat
+        if fatal := read_fatal_signal(dumps / f"crash_{side.rank}.txt", side.rank):
+            words.signals[side.rank] = fatal
+    return words
+
+
+def read_last_beat(path: Path, pid: int) -> LastBeat | None:
+    """Return the last beat of a process; None where it has none, or the file is of another attempt's process."""
+    try:
+        with path.open("rb") as file:
+            time_ns, step, beat_pid, beats, phase = BEAT.unpack(file.read(BEAT.size))
+    except (OSError, struct.error):
+        return None
+    if not beats or (pid and beat_pid != pid):
+        return None
+    return LastBeat(time_ns, step, phase.rstrip(b"\0").decode(errors="replace"))
+
+
+def read_fatal_signal(path: Path, rank: int) -> FatalSignal | None:
+    """Return what faulthandler wrote when a fatal signal came; None where none did."""
+    try:
+        with path.open(errors="replace") as file:
+            first = file.readline(FIRST_LINE_BYTES).strip()
+    except OSError:
+        return None
+    if not first.startswith(FATAL_ERROR):
+        return None
+    return FatalSignal(first.removeprefix(FATAL_ERROR), read_main_thread(path, rank))

@@ -1,0 +1,50 @@
+"""Collective calls that Flight Recorder leaves out on gloo: `monitored_barrier`, which a rank's stack shows.
+
+A rank in such a call has no pending operation, so it would look idle. The call is put in front as an operation with the
+next number of the default group: the ranks that have not come to it are those that it waits for.
+"""
+
+import re
+
+from analyzers.hangs.model import Frame, Job, Op, RankState, Signature
+from analyzers.hangs.reading.side_files import SideFiles
+
+CALLS = {"monitored_barrier"}
+LIBRARY = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
+INNERMOST_FRAMES = 4
+
+
+def add_unrecorded_calls(job: Job, side: SideFiles) -> None:
+    """Put the call that a rank's stack is in in front of its operations, where the recorder leaves such calls out."""
+    for rank, state in job.ranks.items():
+        if state.front is None and (name := call_in(stack := side.main_stack(rank))):
+            job.stacks.append(stack)
+            state.pending.append(operation(job, state, name))
+
+
+def call_in(frames: list[Frame]) -> str | None:
+    """Return the name of the unrecorded collective that a stack is in."""
+    innermost = frames[:INNERMOST_FRAMES]
+    return next((f.name for f in innermost if f.name in CALLS and LIBRARY.search(f.filename)), None)
+
+
+def operation(job: Job, state: RankState, name: str) -> Op:
+    """Return a call as the recorder would have recorded it."""
+    # The call's group is not known; nearly all are in the default group, which is the largest one.
+    mine = [i for i, group in enumerate(job.groups) if state.rank in group.ranks]
+    group = max(mine, key=lambda i: len(job.groups[i].ranks))
+    job.signatures.append(Signature("gloo", name, (), (), (), ()))
+    return Op(
+        rank=state.rank,
+        group=group,
+        seq=state.enqueued(group) + 1,
+        p2p_seq=0,
+        signature=len(job.signatures) - 1,
+        stack=len(job.stacks) - 1,
+        started=False,
+        done=False,
+        retired=False,
+        created_ns=state.newest_time_ns(),
+        completed_ns=0,
+        p2p=False,
+    )

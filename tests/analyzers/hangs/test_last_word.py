@@ -1,0 +1,224 @@
+"""What ranks left behind after the dumps overrules these: clean ends, later heartbeats, fatal signals, messages."""
+
+import struct
+
+import pytest
+
+from analyzers import incident, run
+
+GROUP = ("0", "default_pg")
+SECOND = 1_000_000_000
+
+
+def beat(folder, rank, time_ns, phase=b"running", *, step=0, pid=100):
+    path = folder.path.parent / "steps" / f"heartbeat_{rank}.bin"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(struct.pack("<qqqq32s", time_ns, step, pid + rank, 1, phase))
+
+
+def side_files(folder, world, *, pid=100):
+    for rank in range(world):
+        groups = {"0": {"desc": "default_pg", "ranks": list(range(world))}}
+        folder.side(
+            f"groups_{rank}.json",
+            {"schema": "workbench.groups/1", "rank": rank, "world_size": world, "pid": pid + rank, "groups": groups},
+        )
+
+
+def collection(folder, asked_ns, statuses, reason="stalled"):
+    answers = {
+        str(rank): {
+            "status": status,
+            "asked_ns": asked_ns,
+            "answered_ns": asked_ns if status == "ok" else None,
+            "heartbeat": {"step": 0, "phase": "running", "time_ns": asked_ns - 4 * SECOND},
+        }
+        for rank, status in enumerate(statuses)
+    }
+    rounds = [{"round": 1, "asked_ns": asked_ns, "ranks": answers}]
+    content = {"schema": "workbench.collection/1", "reason": reason, "asked_ns": asked_ns, "rounds": rounds}
+    folder.side("collection.json", content | {"stalled_s": 4.0, "timeout_s": 10.0})
+
+
+def one_is_missing(folder, recorder, world=3, missing=0):
+    """Dumps of ranks that wait in all_reduce #2 for one that issued only #1; returns when they were requested."""
+    dumps = {}
+    for rank in range(world):
+        entries = [recorder.entry(GROUP, 1, backend="gloo")]
+        if rank != missing:
+            entries.append(recorder.entry(GROUP, 2, backend="gloo", done=False))
+        dumps[rank] = recorder.dump(entries, {})
+    side_files(folder, world)
+    folder.write(dumps)
+    asked_ns = recorder.start_ns + 10 * SECOND
+    collection(folder, asked_ns, ["ok"] * world)
+    return asked_ns
+
+
+def test_a_stalled_rank_is_to_blame_while_nothing_moves(folder, recorder):
+    asked_ns = one_is_missing(folder, recorder)
+    for rank in range(3):
+        beat(folder, rank, asked_ns - 4 * SECOND)
+    assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("host_stuck", [0])
+
+
+def test_ranks_that_went_on_after_the_dumps_were_slow(folder, recorder):
+    asked_ns = one_is_missing(folder, recorder)
+    for rank in range(3):
+        beat(folder, rank, asked_ns + 3 * SECOND)
+    verdict = folder.report().verdict
+    assert (verdict.kind, verdict.ranks, verdict.status) == ("slow", [0], "warning")
+    assert "went on after the dumps" in verdict.sentence
+
+
+def test_a_job_whose_ranks_ended_cleanly_is_healthy_whatever_dumps_show(folder, recorder):
+    asked_ns = one_is_missing(folder, recorder)
+    for rank in range(3):
+        beat(folder, rank, asked_ns + 3 * SECOND, b"done", step=30)
+    for verdict in (folder.report().verdict, incident.analyze(run.discover(folder.path.parent)).verdict):
+        assert (verdict.kind, verdict.ranks, verdict.status) == ("healthy", [], "ok")
+        assert verdict.sentence.startswith("ranks 0-2 ended cleanly after 30 steps; rank 0 is slow, not stuck")
+    assert [f.severity for f in folder.report().findings] == ["info"]
+
+
+def test_a_clean_end_without_any_dump_is_healthy(folder):
+    side_files(folder, 2)
+    for rank in range(2):
+        beat(folder, rank, SECOND, b"done")
+    assert incident.analyze(run.discover(folder.path.parent)).verdict.sentence == "ranks 0-1 ended cleanly"
+
+
+def test_heartbeats_of_an_earlier_attempt_say_nothing(folder):
+    side_files(folder, 2)
+    for rank in range(2):
+        beat(folder, rank, SECOND, b"done", pid=7)
+    assert incident.analyze(run.discover(folder.path.parent)).verdict.kind == "unknown"
+
+
+def test_a_rank_that_ended_normally_is_no_culprit_while_nobody_needs_it(folder, recorder):
+    side_files(folder, 3)
+    folder.write({0: recorder.dump([recorder.entry(GROUP, 1, backend="gloo")], {})})
+    collection(folder, recorder.start_ns + 9 * SECOND, ["ok", "exited", "exited"])
+    for rank, phase in enumerate((b"running", b"done", b"done")):
+        beat(folder, rank, recorder.start_ns + SECOND, phase)
+    assert folder.report().verdict.ranks == []
+
+
+def gave_up(folder, rank, time_ns, message):
+    frames = [{"name": "main", "filename": "/home/me/train.py", "line": 30}]
+    content = {"rank": rank, "pid": 100 + rank, "error": "RuntimeError", "message": message, "traceback": frames}
+    folder.side(f"exit_{rank}.json", content | {"schema": "workbench.exit/1", "time_ns": time_ns})
+
+
+def test_a_rank_that_ended_normally_is_the_cause_where_the_others_lost_it(folder):
+    side_files(folder, 3)
+    beat(folder, 2, 5 * SECOND, b"done")
+    for rank in (0, 1):
+        beat(folder, rank, 5 * SECOND)
+        gave_up(folder, rank, 6 * SECOND, "[/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1")
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("dead", [2])
+    assert report.verdict.sentence == "rank 2 ended normally, while the other ranks went on; ranks 0-1 wait for it"
+    assert report.findings[0].next.startswith("find out why rank 2 ran fewer steps")
+
+
+def test_ranks_that_all_vanished_at_once_were_ended_from_outside(folder, recorder):
+    side_files(folder, 2)
+    collection(folder, recorder.start_ns, ["exited", "exited"], "died")
+    assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("unknown", [])
+
+
+CRASH = """Fatal Python error: {name}
+
+Thread 0x00007f80ea291b80 (most recent call first):
+  File "/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "/home/me/train.py", line 24 in main
+  File "/home/me/train.py", line 31 in <module>
+
+Current thread 0x00007f80bf3fe6c0 (most recent call first):
+  <no Python frame>
+"""
+
+
+def size_abort(folder, recorder, sizes):
+    """Rank 2 died in all_reduce #2, which the others, of these sizes, wait in."""
+    side_files(folder, 3)
+    folder.write(
+        {
+            rank: recorder.dump(
+                [
+                    recorder.entry(GROUP, 1, backend="gloo"),
+                    recorder.entry(GROUP, 2, backend="gloo", done=False, size=size, line=24),
+                ],
+                {},
+            )
+            for rank, size in enumerate(sizes)
+        }
+    )
+    collection(folder, recorder.start_ns + 9 * SECOND, ["ok", "ok", "exited"], "died")
+    folder.side("crash_2.txt", CRASH.format(name="Aborted"))
+
+
+def test_a_rank_that_gloo_aborted_brought_another_size(folder, recorder):
+    size_abort(folder, recorder, [(10,), (10,)])
+    verdict = folder.report().verdict
+    assert (verdict.kind, verdict.ranks) == ("mismatch", [2])
+    assert verdict.sentence == (
+        "rank 2 issued another shape or type than ranks 0-1 in #2 of default_pg: all_reduce (me/train.py:24) instead of"
+        " all_reduce 10 Float (me/train.py:24); ranks 0-1 wait for it"
+    )
+
+
+def test_a_rank_that_gloo_aborted_is_a_victim_where_the_others_differ(folder, recorder):
+    size_abort(folder, recorder, [(10,), (12,)])
+    verdict = folder.report().verdict
+    assert verdict.kind == "mismatch"
+    assert 2 not in verdict.ranks
+
+
+def test_a_segmentation_fault_is_told_with_its_line(folder, recorder):
+    size_abort(folder, recorder, [(10,), (10,)])
+    folder.side("crash_2.txt", CRASH.format(name="Segmentation fault"))
+    assert folder.report().verdict.sentence == (
+        "rank 2 died before all_reduce #2 of default_pg: Segmentation fault in main (me/train.py:24);"
+        " ranks 0-1 wait for it"
+    )
+
+
+def test_a_monitored_barrier_waits_for_the_rank_that_is_elsewhere(folder, recorder):
+    side_files(folder, 3)
+    folder.write({rank: recorder.dump([recorder.entry(GROUP, 1, backend="gloo")], {}) for rank in range(3)})
+    collection(folder, recorder.start_ns + 9 * SECOND, ["ok"] * 3)
+    barrier = '  File "/site-packages/torch/distributed/distributed_c10d.py", line 5000 in monitored_barrier\n'
+    for rank in range(3):
+        line = '  File "/home/me/train.py", line {} in {}\n  File "/home/me/train.py", line 40 in <module>\n'
+        here = line.format(9, "prepare") if rank == 2 else barrier + line.format(30, "main")
+        folder.side(f"stacks_{rank}.txt", f"Thread 0x1 (most recent call first):\n{here}")
+    verdict = folder.report().verdict
+    assert (verdict.kind, verdict.ranks) == ("host_stuck", [2])
+    assert "in prepare (me/train.py:9) and never joined monitored_barrier #2 of default_pg" in verdict.sentence
+
+
+@pytest.mark.parametrize("named", ["Rank 1 failed", "Ranks 1 failed"])
+def test_the_error_of_a_monitored_barrier_names_who_is_missing(folder, named):
+    side_files(folder, 3)
+    gave_up(folder, 0, SECOND, f"[Rank 0]: {named} to pass monitoredBarrier in 10000 ms")
+    gave_up(folder, 2, SECOND, "Rank 2 successfully reached monitoredBarrier, but received errors from rank 0.")
+    assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("host_stuck", [1])
+
+
+def test_the_odd_model_is_found_from_the_errors_of_all_ranks(folder):
+    side_files(folder, 3)
+    text = (
+        "DDP expects same model across all ranks, but Rank {} has {} params, while rank {} has inconsistent {} params."
+    )
+    for rank, message in enumerate((text.format(0, 8, 1, 6), text.format(1, 6, 0, 8), text.format(2, 8, 1, 6))):
+        gave_up(folder, rank, SECOND + rank, message)
+    assert (folder.report().verdict.kind, folder.report().verdict.ranks) == ("mismatch", [1])
+
+
+def test_ranks_that_gave_up_without_a_known_cause_are_not_healthy(folder):
+    side_files(folder, 2)
+    gave_up(folder, 0, SECOND, "[/gloo/tcp/pair.cc:553] Timed out waiting 10000ms for recv operation to complete")
+    verdict = incident.analyze(run.discover(folder.path.parent)).verdict
+    assert (verdict.status, verdict.kind) == ("unknown", "unknown")
