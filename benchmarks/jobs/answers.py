@@ -15,6 +15,10 @@ from analyzers.report import Finding
 from benchmarks.jobs.cases import Case
 
 
+NO_CULPRIT = {"unknown", "collective_timeout", "network", "terminated"}
+"""Classes that tell of a failure without a culprit."""
+
+
 class Hit(StrEnum):
     """How an answer compares with the expected one."""
 
@@ -40,7 +44,7 @@ class Answer(msgspec.Struct, frozen=True):
             return Hit.WRONG
         if self.kind in case.classes and ranks:
             return Hit.RIGHT
-        if self.kind == "unknown":
+        if not self.ranks and self.kind in NO_CULPRIT:
             return Hit.SILENT
         return Hit.RANKS_ONLY if ranks and case.culprits and self.ranks else Hit.WRONG
 

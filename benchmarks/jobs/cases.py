@@ -13,6 +13,12 @@ RECORDER_LINE = "# recorders"
 UNHARMED = {"healthy", "slow"}
 """Folders of jobs with which nothing is wrong, or which are at most slow."""
 KEPT_BACK_SHARE = 3
+MORE_EXACT = {
+    "crashed": {"signal", "exit_code", "dataloader_worker", "disk_full", "unused_parameters", "nonfinite_loss"},
+    "dead": {"signal", "exit_code", "early_exit"},
+    "startup": {"crashed"},
+}
+"""Classes that say the same as one in a header, or say it more exactly, as logs allow."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +79,19 @@ def case_of(script: Path) -> Case:
     return Case(
         script,
         header["title"],
-        frozenset(fields["class"].split(", ")),
+        classes_of(fields["class"]),
         culprits_of(fields["culprit"]),
         frozenset(n for n, line in enumerate(text.splitlines(), 1) if line.endswith(CULPRIT_LINE)),
         int(fields["ranks"]),
         int(fields.get("restarts", 0)),
         float(after) if after else None,
     )
+
+
+def classes_of(text: str) -> frozenset[str]:
+    """Return the classes of a header with those that are more exact."""
+    named = text.split(", ")
+    return frozenset(named).union(*(MORE_EXACT.get(name, ()) for name in named))
 
 
 def culprits_of(text: str) -> frozenset[tuple[int, ...]] | None:
