@@ -14,7 +14,6 @@ from analyzers.incident import analyze
 from analyzers.report import Finding
 from benchmarks.jobs.cases import Case
 
-
 NO_CULPRIT = {"unknown", "collective_timeout", "network", "terminated"}
 """Classes that tell of a failure without a culprit."""
 
