@@ -1,7 +1,7 @@
 """How far `workbench estimate` is from real ranks of what the trainer cannot train: python -m benchmarks.parallelisms.
 
 Tensor, context and pipeline parallelism: each rank here trains its part of the model, laid out as the estimate takes it
-to be. Attention of a ring is given no positions, which no byte depends on.
+to be.
 
 Gloo copies what it gathers and reduces, and keeps all it works on until its thread lets go: the peak varies from run to
 run, most where little else is held. So each rank is also run alone, with real memory, on a process group that moves
@@ -24,7 +24,6 @@ from trainer.config import load
 from trainer.estimate.mesh import local_problem
 from trainer.estimate.rehearsal import build_parts, build_step
 from trainer.models.decoder import init_weights, model_args
-from trainer.parallel.context_parallel import ring_attention
 from trainer.parallel.mesh import build_world
 from trainer.parallel.pipeline import model_parts
 from workbench.commands.estimate import estimate
@@ -97,7 +96,7 @@ def train(folder: str, *arguments: str) -> None:
     memory = MemoryRecorder(folder, compute.model, compute.optimizer, freq=STEPS)
     training = local.config.training
     for number in range(1, STEPS + 1):
-        with memory.step(number), ring_attention(world.context.get_group() if world.context else None):
+        with memory.step(number):
             with memory.phase("data_wait"):
                 rows = torch.randint(256, (training.local_batch_size, training.seq_len // world.degrees.cp + 1))
             compute.forward_backward((rows[:, :-1], rows[:, 1:]))

@@ -64,7 +64,8 @@ class Trainer:
         The text is the same in each run even without a seed, so that runs can resume.
         """
         training, world = self.config.training, self.world
-        share = Share(training.local_batch_size, world.data_rank, world.degrees.data_parallel)
+        positions = self.model.positions if world.context else None
+        share = Share(training.local_batch_size, world.data_rank, world.degrees.data_parallel, positions)
         return Loader(documents(training, self.config.debug.seed or 0), training.seq_len, share)
 
     def phase(self, name: str) -> AbstractContextManager[None]:

@@ -168,7 +168,7 @@ def test_all_unknown_keys_are_named_at_once_with_what_was_meant(tmp_path: Path) 
 @pytest.mark.parametrize(
     "words",
     [
-        ["--parallelism.context_parallel_degree", "2"],
+        ["--parallelism.context_parallel_load_balancer", "ptrr"],
         ["--experimental.pipeline_parallel_degree=2"],
         ["--model.converters", "float8"],
         ["--memory_estimation.enable"],

@@ -1,4 +1,4 @@
-"""Tensor parallelism: the same losses and gradient norms as on one rank, and checkpoints that load on any mesh."""
+"""Tensor and context parallelism: losses and gradient norms as on one rank, and checkpoints for any mesh."""
 
 import json
 import shutil
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ranks import start
 from trainer.config import ConfigError, JobConfig, validate
 from trainer.config.degrees import Degrees
 from trainer.config.sections import Parallelism
@@ -15,6 +16,7 @@ from trainer.config.sections import Parallelism
 Run = Any
 Train = Callable[..., Run]
 TENSOR = ["--parallelism.tensor_parallel_degree", "2"]
+CONTEXT = ["--parallelism.context_parallel_degree", "2"]
 CHECKPOINTS = ["--checkpoint.enable", "--checkpoint.interval", "3", "--checkpoint.no_last_save_model_only"]
 LENGTH, BATCH = 64, 8
 
@@ -97,6 +99,86 @@ def test_what_tensor_parallel_ranks_saved_loads_on_one(train: Train, sharded_ten
     assert single.losses() == pytest.approx(expected, rel=1e-5), single.output
 
 
+@pytest.fixture(scope="module")
+def context(run_once: Train) -> Run:
+    """Two ranks that share each sequence, and shard the weights."""
+    return run_once("cp2", 2, *CONTEXT, *CHECKPOINTS, "--training.local_batch_size", "8")
+
+
+@pytest.mark.slow
+def test_losses_are_equal_where_ranks_share_a_sequence(context: Run, alone: Run) -> None:
+    assert_same_curve(context, alone)
+    assert_tokens_are_counted_once(context)
+    mesh = context.manifest()["mesh"]
+    assert (mesh["cp"], mesh["dp_shard"]) == (2, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "flags", "named"),
+    [
+        ("fsdp2_cp2", ["--training.local_batch_size", "4"], {"mesh_dp_shard", "mesh_cp"}),
+        ("ddp2_cp2", ["--training.local_batch_size", "4", "--parallelism.data_parallel_replicate_degree", "2"],
+         {"mesh_dp_replicate", "mesh_cp"}),
+        ("cp2_tp2", ["--training.local_batch_size", "8", *TENSOR, "--activation_checkpoint.mode", "full"],
+         {"mesh_cp", "mesh_tp"}),
+    ],
+)  # fmt: skip
+def test_a_shared_sequence_goes_with(run_once: Train, alone: Run, name: str, flags: list[str], named: set[str]) -> None:
+    run = run_once(name, 4, *CONTEXT, *flags)
+    assert_same_curve(run, alone)
+    assert groups(run, rank=2) == {"default_pg", *named}
+
+
+@pytest.mark.slow
+def test_experts_see_the_tokens_of_a_shared_sequence(run_once: Train) -> None:
+    experts = ["--model.name", "llama4", "--training.local_batch_size", "8"]
+    alone = run_once("experts", 1, *experts)
+    assert_same_curve(run_once("cp2_ep2", 2, *experts, *CONTEXT, "--parallelism.expert_parallel_degree", "2"), alone)
+
+
+@pytest.mark.slow
+def test_what_shared_sequences_trained_loads_on_tensor_parallel_ranks(
+    train: Train, context: Run, tmp_path: Path
+) -> None:
+    shutil.copytree(context.folder / "checkpoint", tmp_path / "checkpoint")
+    flags = ["--checkpoint.load_step", "3", "--checkpoint.load_only", "--training.local_batch_size", "8"]
+    run = train(tmp_path, 2, *TENSOR, *CHECKPOINTS, *flags)
+    expected = {step: loss for step, loss in context.losses().items() if step > 3}
+    assert run.losses() == pytest.approx(expected, rel=1e-5), run.output
+
+
+ATTENTION = """
+import torch, torch.distributed as dist
+from torch.nn.functional import scaled_dot_product_attention as usual
+from trainer.parallel.context_parallel import Layout, RingAttention, attend_masked
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(1)
+whole = [torch.randn(2, 3, 8 * size, 4, requires_grad=True) for _ in range(4)]
+expected = usual(*whole[:3], is_causal=True)
+expected.backward(whole[3])
+for balanced in (True, False):
+    layout = Layout(dist.group.WORLD, balanced)
+    positions = layout.positions(8 * size, rank)
+    for attend in (RingAttention.apply, attend_masked):
+        mine = [tensor.detach()[:, :, positions].clone().requires_grad_() for tensor in whole]
+        out = attend(*mine[:3], layout)
+        torch.testing.assert_close(out, expected[:, :, positions])
+        out.backward(mine[3])
+        for one, part in zip(whole[:3], mine[:3]):
+            torch.testing.assert_close(part.grad, one.grad[:, :, positions])
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_ranks_attend_together_like_one(tmp_path: Path) -> None:
+    """Also the gradients are the same, which a wrong forward pass would not give."""
+    (tmp_path / "attention.py").write_text(ATTENTION)
+    start(str(tmp_path / "attention.py"), ranks=3)
+
+
 def job(model: str = "llama3", **parallelism: int) -> JobConfig:
     """A configuration of the small model."""
     config = JobConfig(parallelism=Parallelism(**parallelism))  # type: ignore[arg-type]
@@ -122,6 +204,7 @@ def test_a_mesh_fills_the_world() -> None:
         ),
         (job(tensor_parallel_degree=0), 2, "parallelism.tensor_parallel_degree = 0", "give 1 or more"),
         (job(tensor_parallel_degree=4), 4, "tensor_parallel_degree 4 does not divide 2 key-value heads", "divisor"),
+        (job(context_parallel_degree=3), 3, "seq_len 2048 cannot be cut into 6 equal chunks", "multiple of 6"),
         (job("llama4", tensor_parallel_degree=2), 2, "experts cannot be trained", "expert_parallel_degree"),
         (job("flux"), 1, "there is no model 'flux'", "llama3"),
         (job("models.llama3"), 1, "there is no model 'models.llama3'", "llama3"),

@@ -3,7 +3,7 @@
 import importlib
 from typing import Protocol
 
-from trainer.config.degrees import CONTEXT, KEYS, TENSOR, Degrees, degrees
+from trainer.config.degrees import KEYS, TENSOR, Degrees, degrees
 from trainer.config.registry import exists
 from trainer.config.sections import JobConfig
 from trainer.errors import ConfigError
@@ -61,7 +61,13 @@ def check_divisions(config: JobConfig, mesh: Degrees) -> None:
             f" training.local_batch_size {batch}",
             f"give a divisor of {batch}",
         )
-    divide(config.training.seq_len, mesh, CONTEXT, "the positions of training.seq_len")
+    chunks = mesh.cp * (1 if config.parallelism.context_parallel_load_balancer is None else 2)
+    if mesh.cp > 1 and config.training.seq_len % chunks:
+        raise ConfigError(
+            f"parallelism.context_parallel_degree {mesh.cp}: training.seq_len {config.training.seq_len} cannot be cut"
+            f" into {chunks} equal chunks",
+            f"give a seq_len that is a multiple of {chunks}",
+        )
     for size, what in (
         (shape.n_heads, "attention heads"),
         (shape.n_kv_heads, "key-value heads"),
@@ -97,6 +103,12 @@ def check_combinations(config: JobConfig, mesh: Degrees) -> None:
         raise ConfigError(
             f"parallelism.tensor_parallel_degree {mesh.tp}: experts cannot be trained with tensor parallelism",
             "share the experts with parallelism.expert_parallel_degree instead, or train llama3",
+        )
+    if mesh.cp > 1 and config.compile.enable and "model" in config.compile.components:
+        raise ConfigError(
+            f"compile.enable with parallelism.context_parallel_degree {mesh.cp}: blocks that gather keys and values"
+            " cannot be compiled",
+            'set --compile.no_enable, or compile.components = ["loss"]',
         )
     if mesh.tp > 1 and config.compile.enable:
         raise ConfigError(

@@ -180,7 +180,7 @@ PIPELINE = "there is no pipeline parallelism"
 ASYNC_TENSOR = "tensor parallelism waits for its collectives"
 SPLIT_LOSS = "with tensor parallelism the loss is always computed on logits that are split by the vocabulary"
 EXPERT = "experts exchange tokens, and are recomputed, in one fixed way"
-CONTEXT = "there is no context parallelism"
+CONTEXT = "ranks that share a sequence gather its keys and values at once"
 FLOAT8 = "there is no float8 or mx training"
 FLUX = "it belongs to an image model"
 DUMPS = "Flight Recorder dumps always lie in dumps/rank_R"
@@ -282,7 +282,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "memory_estimation.enable": ((False,), "`workbench estimate` does this"),
     "model.converters": (([],), FLOAT8),
     "optimizer.implementation": (("for-loop", "foreach", "fused"), "there is no such implementation"),
-    "parallelism.context_parallel_degree": ((1,), CONTEXT),
+    "parallelism.context_parallel_load_balancer": (("headtail", None), "sequences cannot be divided so"),
     "parallelism.pipeline_parallel_degree": ((1,), PIPELINE),
 }
 """Keys whose other values cannot be ignored, as they would change the result: (values that are possible, why)."""

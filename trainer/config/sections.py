@@ -163,6 +163,8 @@ class Parallelism:
     """Pipeline weight of the output layer, in transformer layers, when stages are balanced."""
     context_parallel_degree: int = 1
     """Ranks that share one sequence."""
+    context_parallel_load_balancer: str | None = "headtail"
+    """headtail: each of these ranks has a chunk from either end, so that all attend equally long; None: one chunk."""
     expert_parallel_degree: int = 1
     """Ranks among which the experts are divided; a divisor of the ranks that share one copy."""
 

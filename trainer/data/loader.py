@@ -1,7 +1,7 @@
 """Batches of packed tokens. One number says how far the data were read, so that a run can resume on any mesh."""
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,8 @@ class Share:
     batch: int
     rank: int = 0
     ranks: int = 1
+    positions: Sequence[int] | None = None
+    """The positions of each sequence that the rank reads; None: all."""
 
 
 class Loader:
@@ -46,7 +48,9 @@ class Loader:
             first = self.consumed + self.share.rank * self.share.batch
             rows = torch.stack([self.sequence(first + i) for i in range(self.share.batch)])
             self.consumed += self.share.batch * self.share.ranks
-            yield rows[:, :-1], rows[:, 1:]
+            inputs, labels = rows[:, :-1], rows[:, 1:]
+            positions = self.share.positions
+            yield (inputs, labels) if positions is None else (inputs[:, positions], labels[:, positions])
 
     def sequence(self, index: int) -> Tensor:
         """Return sequence number `index` and the token after it: (T + 1) int64."""

@@ -19,7 +19,6 @@ from trainer.estimate.tracker import MemoryTracker, Peak, TrackingHooks
 from trainer.models.decoder import Decoder, build_model
 from trainer.models.llama3.flavors import ModelArgs
 from trainer.optim import build_optimizer
-from trainer.parallel.context_parallel import ring_attention
 from trainer.parallel.mesh import World, build_world
 from trainer.parallel.pipeline import Microbatch, Part, PipelinedStep, build_schedule, keep_part
 from trainer.parallel.plan import parallelize_without_memory
@@ -55,7 +54,6 @@ def rehearse(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[P
     # The weights come from the meta device: FSDP shards there much faster than on fake tensors.
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
-        ring_attention(world.context.get_group() if world.context else None),
         even_routing(routed_tokens(config, args, world.degrees)),
     ):
         for model in models:
@@ -140,11 +138,14 @@ class Rehearsal:
         self.tracker.window("")
 
     def batch(self) -> Batch:
-        """Return a batch as the loader cuts it: inputs and labels are views of one tensor."""
-        training = self.config.training
-        rows = torch.empty(training.local_batch_size, training.seq_len // self.world.degrees.cp + 1, dtype=torch.int64)
-        self.tracker.add_storage(rows.untyped_storage(), INPUTS)
-        return rows[:, :-1], rows[:, 1:]
+        """Return a batch as the loader cuts it: inputs and labels are views of one tensor, or chunks of it."""
+        training, ranks = self.config.training, self.world.degrees.cp
+        rows = torch.empty(training.local_batch_size, training.seq_len // ranks + 1, dtype=torch.int64)
+        inputs, labels = rows[:, :-1], rows[:, 1:]
+        batch = (inputs.clone(), labels.clone()) if ranks > 1 else (inputs, labels)
+        for tensor in batch:
+            self.tracker.add_storage(tensor.untyped_storage(), INPUTS)
+        return batch
 
     def buckets(self) -> list[Tensor]:
         """Return DDP's copies of all gradients; its reducer itself needs real memory."""

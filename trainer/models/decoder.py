@@ -4,6 +4,7 @@ import importlib
 import math
 import zlib
 from abc import abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,12 @@ class Decoder(nn.Module):
     layers: nn.ModuleDict
     args: ModelArgs
     dim: int
+    positions: Sequence[int]
+    """The positions of the tokens in their sequence."""
+
+    @abstractmethod
+    def expect_positions(self, positions: Sequence[int]) -> None:
+        """Take tokens of these positions only from now on; called before memory is allocated."""
 
     @abstractmethod
     def reset_buffers(self) -> None:

@@ -1,59 +1,144 @@
-"""Context parallelism as PyTorch does it: each rank has a part of every sequence, and gathers the keys and values."""
+"""Context parallelism: each rank has some chunks of every sequence, and attends to the keys and values of all ranks."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as collectives
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
+
+from trainer.models.decoder import Decoder
 
 aten = torch.ops.aten
 NO_DROPOUT = 0.0
-# torch 2.13 renamed both; the older names warn there.
+# torch 2.13 renamed them; the older names warn there.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+gather_with_gradient = (
+    getattr(collectives, "all_gather_single_autograd", None) or collectives.all_gather_tensor_autograd
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a sequence is divided among the ranks of a group.
+
+    The work of causal attention to a chunk grows with what lies before it. Balanced, each rank has one chunk from
+    either end. Example with 2 ranks: rank 0 has chunks 0 and 3, rank 1 has 1 and 2; unbalanced they have 0 and 1.
+    """
+
+    group: dist.ProcessGroup
+    balanced: bool = True
+
+    @property
+    def chunks_per_rank(self) -> int:
+        """Number of chunks that each rank has."""
+        return 2 if self.balanced else 1
+
+    def chunks(self, rank: int) -> tuple[int, ...]:
+        """Return the numbers of the chunks that a rank has, in the order of the sequence."""
+        return (rank, 2 * self.group.size() - 1 - rank) if self.balanced else (rank,)
+
+    def owner(self, chunk: int) -> tuple[int, int]:
+        """Return the rank that has a chunk, and which of its chunks that is."""
+        ranks = self.group.size()
+        return (chunk, 0) if chunk < ranks else (2 * ranks - 1 - chunk, 1)
+
+    def positions(self, length: int, rank: int) -> list[int]:
+        """Return the positions in a sequence of `length` tokens that a rank has."""
+        size = length // (self.chunks_per_rank * self.group.size())
+        return [position for chunk in self.chunks(rank) for position in range(chunk * size, (chunk + 1) * size)]
+
+    def visible(self, rank: int) -> Iterator[tuple[int, int, int, bool]]:
+        """Yield (own chunk, rank, its chunk, whether it is the same): what the queries of each own chunk attend to.
+
+        The chunk itself comes first; it is attended to causally, and those before it wholly.
+        """
+        for own, number in enumerate(self.chunks(rank)):
+            for earlier in range(number, -1, -1):
+                yield own, *self.owner(earlier), earlier == number
+
+
+def apply_context_parallel(model: Decoder, mesh: DeviceMesh, length: int, *, balanced: bool) -> None:
+    """Let the model expect this rank's chunks of sequences of `length` tokens, and attend to those of all ranks."""
+    layout = Layout(mesh.get_group(), balanced)
+    model.expect_positions(layout.positions(length, mesh.get_local_rank()))
+    for block in model.layers.values():
+        block.attention.attend = partial(attend, layout=layout)  # type: ignore[union-attr]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """Return causal attention of this rank's queries to all keys and values: (B, N, T, H) each, T of this rank."""
+    if q.device.type == "cpu":
+        out: Tensor = RingAttention.apply(q, k, v, layout)  # type: ignore[no-untyped-call]
+        return out
+    return attend_masked(q, k, v, layout)
+
+
+def attend_masked(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """Attend on any device: gather all keys and values, and mask what comes later."""
+    group, rank = layout.group, dist.get_rank(layout.group)
+    length = q.shape[2] * group.size()
+    k, v = (torch.cat(gather_with_gradient(t.contiguous(), 0, group).chunk(group.size()), dim=2) for t in (k, v))
+    rows = torch.tensor(layout.positions(length, rank), device=q.device)
+    columns = torch.tensor([p for each in range(group.size()) for p in layout.positions(length, each)], device=q.device)
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=columns <= rows[:, None])
 
 
 class RingAttention(torch.autograd.Function):
-    """Causal attention of this rank's queries to the keys and values of all ranks up to it: (B, N, T, H) each.
+    """Causal attention of this rank's queries to the keys and values of all ranks: (B, N, T, H) each, on a CPU.
 
     Only this rank's parts are kept for the backward pass, which gathers the others again.
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
-        """Attend to this rank's part, which is causal, and to all parts before it, which are wholly visible."""
-        rank = dist.get_rank(group)
-        parts = gather_keys_values(k, v, group)
-        out, weight = attention(q, *parts[rank], causal=True)
-        for keys_values in parts[:rank]:
-            part, part_weight = attention(q, *keys_values, causal=False)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        """Attend to each visible chunk, and add what they give, weighted by their sums of exponentials."""
+        ctx.layout = layout
+        outs, weights = [Tensor()] * layout.chunks_per_rank, [Tensor()] * layout.chunks_per_rank
+        queries, parts = in_chunks(q, layout), in_chunks(gather_keys_values(k, v, layout.group), layout)
+        for own, rank, chunk, same in layout.visible(dist.get_rank(layout.group)):
+            part, part_weight = attention(queries[own], *parts[chunk][rank], causal=same)
+            if same:
+                outs[own], weights[own] = part, part_weight
+                continue
             # Each part is normalised by its own sum of exponentials, whose logarithm is its weight.
-            out = out - torch.sigmoid(part_weight - weight).unsqueeze(-1) * (out - part)
-            weight = torch.logaddexp(weight, part_weight)
-        out = out.to(q.dtype)
-        ctx.save_for_backward(q, k, v, out, weight)
-        ctx.group = group
+            share = torch.sigmoid(part_weight - weights[own]).unsqueeze(-1)
+            outs[own] = outs[own] - share * (outs[own] - part)
+            weights[own] = torch.logaddexp(weights[own], part_weight)
+        out = torch.cat(outs, dim=2).to(q.dtype)
+        ctx.save_for_backward(q, k, v, out, torch.cat(weights, dim=2))
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Compute the gradients of this rank's queries, and those of all keys and values, summed over the ranks."""
+        layout: Layout = ctx.layout
         q, k, v, out, weight = ctx.saved_tensors
-        rank, parts = dist.get_rank(ctx.group), gather_keys_values(k, v, ctx.group)
-        to_keys = torch.zeros(len(parts), 2, *k.shape, dtype=torch.float32, device=k.device)
+        queries, outs, weights, grad = (in_chunks(t, layout) for t in (q, out, weight.unsqueeze(-1), grads[0]))
+        parts = in_chunks(gather_keys_values(k, v, layout.group), layout)
+        to_keys = torch.zeros(layout.group.size(), 2, *k.shape, dtype=torch.float32, device=k.device)
         to_query = torch.zeros_like(q, dtype=torch.float32)
-        for number, keys_values in enumerate(parts[: rank + 1]):
+        key_chunks, query_chunks = in_chunks(to_keys, layout), in_chunks(to_query, layout)
+        for own, rank, chunk, same in layout.visible(dist.get_rank(layout.group)):
             dq, *dkv = aten._scaled_dot_product_flash_attention_for_cpu_backward(  # noqa: SLF001
-                grads[0], q, *keys_values, out, weight, NO_DROPOUT, number == rank
+                grad[own], queries[own], *parts[chunk][rank], outs[own], weights[own].squeeze(-1), NO_DROPOUT, same
             )
-            to_query += dq
-            to_keys[number] += torch.stack(dkv)
-        own = torch.empty_like(to_keys[0])
-        reduce_scatter(own, to_keys.flatten(0, 1), group=ctx.group)
-        return to_query.to(q.dtype), own[0].to(k.dtype), own[1].to(v.dtype), None
+            query_chunks[own] += dq
+            key_chunks[chunk][rank] += torch.stack(dkv)
+        own_keys = torch.empty_like(to_keys[0])
+        reduce_scatter(own_keys, to_keys.flatten(0, 1), group=layout.group)
+        return to_query.to(q.dtype), own_keys[0].to(k.dtype), own_keys[1].to(v.dtype), None
+
+
+def in_chunks(tensor: Tensor, layout: Layout) -> list[Tensor]:
+    """Return views of a tensor (..., T, H), one for each chunk of the rank."""
+    return list(tensor.chunk(layout.chunks_per_rank, dim=-2))
 
 
 def gather_keys_values(k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -68,17 +153,3 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor,
     """Return attention to a part (B, N, T, H), and the logarithm of its sum of exponentials (B, N, T); float32."""
     out, weight = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, NO_DROPOUT, causal)  # noqa: SLF001
     return out.float(), weight
-
-
-@contextmanager
-def ring_attention(group: dist.ProcessGroup | None) -> Iterator[None]:
-    """Let attention inside go around a ring of ranks, for sequences that are split over `group`."""
-    if group is None:
-        yield
-        return
-    original = functional.scaled_dot_product_attention
-    functional.scaled_dot_product_attention = lambda q, k, v, **_: RingAttention.apply(q, k, v, group)  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        functional.scaled_dot_product_attention = original

@@ -6,6 +6,7 @@ from trainer.config.sections import Compile
 from trainer.models.decoder import Decoder, init_weights
 from trainer.models.moe import moe_layers
 from trainer.parallel.activation_checkpoint import apply_activation_checkpointing
+from trainer.parallel.context_parallel import apply_context_parallel
 from trainer.parallel.data_parallel import apply_ddp, apply_fsdp
 from trainer.parallel.expert_parallel import apply_expert_parallel
 from trainer.parallel.mesh import World
@@ -23,11 +24,14 @@ def parallelize(model: Decoder, config: JobConfig, world: World, seed: int) -> N
 
 
 def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) -> None:
-    """Apply what can be applied before a model has memory: tensors, experts, recomputation, compilation, sharding."""
+    """Apply what can be applied before a model has memory; what is later in these lines wraps what is earlier."""
     for moe in moe_layers(model):
         moe.router.force_balance = config.debug.moe_force_load_balance
     if world.tensor:
         apply_tensor_parallel(model, world.tensor, shared=world.experts is not None)
+    if world.context:
+        balanced = config.parallelism.context_parallel_load_balancer is not None
+        apply_context_parallel(model, world.context, config.training.seq_len, balanced=balanced)
     if world.experts:
         apply_expert_parallel(model, world.experts[EXPERT])
     apply_activation_checkpointing(model, config.activation_checkpoint)

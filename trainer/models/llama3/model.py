@@ -3,6 +3,8 @@
 Shapes: B sequences, T tokens, D = dim, N heads, H = D / N, K key-value heads, V = vocabulary.
 """
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -11,10 +13,10 @@ from trainer.models.decoder import Decoder
 from trainer.models.llama3.flavors import ModelArgs
 
 
-def rotations(length: int, head_dim: int, theta: float) -> Tensor:
-    """Return cosines and sines of every position's angles: (2, T, H/2), float32."""
+def rotations(positions: Sequence[int], head_dim: int, theta: float) -> Tensor:
+    """Return cosines and sines of the angles of T positions: (2, T, H/2), float32."""
     speeds = theta ** -(torch.arange(0, head_dim, 2).float() / head_dim)
-    angles = torch.outer(torch.arange(length).float(), speeds)
+    angles = torch.outer(torch.tensor(positions).float(), speeds)
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -29,11 +31,17 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
     return turned.flatten(-2).type_as(x)
 
 
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return attention of each position to itself and those before it: (B, N, T, H) each."""
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
 class Attention(nn.Module):
     """Causal attention in which several heads share a key and a value: (B, T, D) -> (B, T, D)."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
+        self.attend: Callable[[Tensor, Tensor, Tensor], Tensor] = causal_attention
         self.head_dim = args.dim // args.n_heads
         self.wq = nn.Linear(args.dim, args.n_heads * self.head_dim, bias=False)
         self.wk = nn.Linear(args.dim, args.n_kv_heads * self.head_dim, bias=False)
@@ -48,7 +56,7 @@ class Attention(nn.Module):
         # As in torchtitan; enable_gqa of scaled_dot_product_attention is experimental.
         k, v = (part.repeat_interleave(repeats, dim=2) for part in (k, v))
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out = self.attend(q, k, v)
         projected: Tensor = self.wo(out.transpose(1, 2).flatten(-2))
         return projected
 
@@ -90,7 +98,7 @@ class Llama3(Decoder):
 
     def __init__(self, args: ModelArgs, max_length: int) -> None:
         super().__init__()
-        self.args, self.max_length, self.dim = args, max_length, args.dim
+        self.args, self.positions, self.dim = args, range(max_length), args.dim
         self.tok_embeddings = nn.Embedding(args.vocab_size, args.dim)
         self.layers = nn.ModuleDict({str(i): self.block(i) for i in range(args.n_layers)})
         self.norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
@@ -102,8 +110,12 @@ class Llama3(Decoder):
         return Block(self.args)
 
     def rotations(self) -> Tensor:
-        """Return the rotations of all positions up to `max_length`."""
-        return rotations(self.max_length, self.args.dim // self.args.n_heads, self.args.rope_theta)
+        """Return the rotations of the positions that this rank has."""
+        return rotations(self.positions, self.args.dim // self.args.n_heads, self.args.rope_theta)
+
+    def expect_positions(self, positions: Sequence[int]) -> None:
+        self.positions = positions
+        self.rope = self.rope.new_empty(2, len(positions), self.rope.shape[-1])
 
     def reset_buffers(self) -> None:
         self.rope = self.rotations().to(self.rope.device)
