@@ -186,18 +186,18 @@ TEXT_SIGNS = re.compile(
     rb"|NVRM: |torch/distributed/elastic|\[rank\d+\]: |Fatal Python error"
 )
 """What stands in a log of PyTorch whatever its file is called."""
+TEXT_SUFFIXES = ("", ".txt", ".gz")
 
 
 def text_kind(path: Path, head: bytes) -> Kind | None:
     """Return whether a file is a log of text: by its name, or by what PyTorch and its launchers print."""
     # A JSON file of another kind and a damaged pickle may have any name.
-    if head.startswith((b"\x80", b'{"', b"PK")) or head.count(b"\0") * 2 > len(head) or not head:
+    if head.startswith((b"\x80", b'{"', b"PK")) or not head:
         return None
-    is_named = TEXT_NAME.fullmatch(path.name)
-    return Kind.TEXT if is_named or (path.suffix in TEXT_SUFFIXES and TEXT_SIGNS.search(head)) else None
-
-
-TEXT_SUFFIXES = ("", ".txt", ".gz")
+    # Named logs may begin with zero bytes, where they were truncated while a job wrote.
+    if TEXT_NAME.fullmatch(path.name):
+        return Kind.TEXT
+    return Kind.TEXT if path.suffix in TEXT_SUFFIXES and TEXT_SIGNS.search(head) else None
 
 
 def rank_of(path: Path) -> int | None:

@@ -84,11 +84,10 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
     ranks = [rank_of_file(artefact, first) for artefact in artefacts]
     before = len(loaded.files)
     for artefact, file in zip(artefacts, columns.meta["files"], strict=True):
-        size, lines = artefact.bytes, file["lines"]
-        about = LogFile(
-            path=str(artefact.path), bytes=size, lines=lines, binary=file["binary"], problem=file["problem"]
+        about = {name: file[name] for name in ("lines", "binary", "problem")}
+        loaded.files.append(
+            LogFile(path=str(artefact.path), bytes=artefact.bytes, skipped_bytes=file["skipped"], **about)
         )
-        loaded.files.append(about)
         loaded.inputs.append(artefact.as_input())
         loaded.left_out += file["left_out"]
         loaded.world_size = max(loaded.world_size or 0, file["world_size"] or 0) or None

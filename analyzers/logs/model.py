@@ -219,6 +219,8 @@ class LogFile(msgspec.Struct, frozen=True, kw_only=True):
     lines: int
     binary: bool = False
     problem: str = ""
+    skipped_bytes: int = 0
+    """Bytes in the middle that were not read, as too many lines before them report errors."""
 
 
 class LogsData(msgspec.Struct, frozen=True, kw_only=True):

@@ -111,6 +111,7 @@ def missing(answer: Answer, logs: Logs) -> list[str]:
     """Return the evidence that would have made the verdict firmer."""
     cause = answer.cause
     lacks = [f"{file.path}: {file.problem}" for file in logs.files if file.problem]
+    lacks += [f"{size(f.skipped_bytes)} in the middle of {f.path}" for f in logs.files if f.skipped_bytes]
     if cause is None:
         return lacks
     if cause.blame and cause.blame.basis in (Basis.ONE_SIDE, Basis.SILENT, Basis.ALL_WAIT):

@@ -5,7 +5,7 @@ import re
 from analyzers.logs.model import EventKind, Facts, Reason
 from analyzers.logs.reading.pattern import Found, number, pattern, plain, size_in_bytes
 
-SIZE = r"(\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB|TiB)"
+SIZE = r"(\d{1,18}(?:\.\d{1,9})?) (bytes|KiB|MiB|GiB|TiB)"
 MOST_BYTES = 1 << 50
 """Containers print 17179869184.00 GiB where a counter ran below zero."""
 PARTS = {

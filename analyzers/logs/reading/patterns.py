@@ -4,6 +4,7 @@ import re
 
 from analyzers.logs.reading import collectives, data, devices, memory, processes, startup
 from analyzers.logs.reading.pattern import Found
+from analyzers.logs.reading.word_filter import WordFilter
 
 PATTERNS = (
     *memory.PATTERNS, *collectives.PATTERNS, *devices.PATTERNS, *data.PATTERNS, *startup.PATTERNS,
@@ -19,7 +20,9 @@ NOISE = re.compile(
     r"|NET/Plugin: Could not find|Exception ignored in|in atexit callback|\b(?:Future|User|Deprecation)Warning\b"
 )
 """Lines that healthy jobs print too."""
-TRIGGERS = re.compile("|".join(re.escape(w) for w in dict.fromkeys([*(p.word for p in PATTERNS), *STRUCTURE])).encode())
+WORDS = tuple(word.encode() for word in dict.fromkeys([*(p.word for p in PATTERNS), *STRUCTURE]))
+TRIGGERS = re.compile(b"|".join(map(re.escape, WORDS)))
+FILTER = WordFilter(WORDS)
 
 
 def recognise(text: str) -> Found | None:

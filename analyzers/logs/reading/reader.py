@@ -32,10 +32,8 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
     for path in paths:
         scanner, problem = read_one(path)
         scanners.append(scanner)
-        files.append({
-            "lines": scanner.lines, "binary": scanner.binary, "problem": problem, "left_out": scanner.left_out,
-            "world_size": scanner.roster.world_size,
-        })  # fmt: skip
+        about = {"lines": scanner.lines, "binary": scanner.binary, "problem": problem, "skipped": scanner.skipped}
+        files.append({**about, "left_out": scanner.left_out, "world_size": scanner.roster.world_size})
     columns = event_columns(scanners) | roster_columns(scanners)
     events = [event for scanner in scanners for event in scanner.events]
     texts = {name: [getattr(event, name) or "" for event in events] for name in TEXTS}

@@ -10,7 +10,7 @@ import msgspec
 from analyzers.frames import Origin, origin_of
 from analyzers.logs.model import EventKind, Facts, LogEvent
 from analyzers.logs.reading.pattern import Found
-from analyzers.logs.reading.patterns import NOISE, TRIGGERS, recognise
+from analyzers.logs.reading.patterns import FILTER, NOISE, TRIGGERS, recognise
 from analyzers.logs.reading.prefixes import (
     NO_PREFIX,
     SRUN_LABEL,
@@ -30,6 +30,10 @@ KNOWN_AT_MOST, KNOWN_BYTES = 50_000, 600
 """Shapes of lines that are remembered as meaningless, and how long one may be."""
 READ_ON = 30
 """Lines that are read after one that matters: blocks go on without words of their own."""
+GZIP_RATIO = 50
+LINES_AT_MOST = 1_000_000
+END_BYTES = 1 << 24
+"""After so many lines that matter only the end of a log is read: a loop that fails prints gigabytes of tracebacks."""
 EVENTS_AT_MOST = 2000
 MESSAGE_LENGTH = 1000
 STEP_BYTES = 1 << 13
@@ -76,6 +80,8 @@ class Scanner:
     roster: Roster = field(default_factory=Roster)
     lines: int = 0
     left_out: int = 0
+    taken: int = 0
+    skipped: int = 0
     binary: bool = False
     labelled: bool = False
     boring: set[bytes] = field(default_factory=set)
@@ -90,10 +96,16 @@ class Scanner:
 
     def read(self, path: Path) -> None:
         """Read a whole log."""
+        # How much a gzipped log holds is unknown until it is read.
+        rest = path.stat().st_size * (GZIP_RATIO if path.suffix == ".gz" else 1)
         for chunk in chunks(path):
             if not self.lines:
                 self.begin(chunk)
-            self.scan(chunk)
+            rest -= len(chunk)
+            if self.taken < LINES_AT_MOST or rest < END_BYTES:
+                self.scan(chunk)
+            else:
+                self.skipped += len(chunk)
             self.roster.look(chunk, TRIGGERS, self.labelled)
             self.lines += chunk.count(b"\n") + (not chunk.endswith(b"\n"))
 
@@ -110,20 +122,33 @@ class Scanner:
         Most lines of a log differ from an earlier one only in their digits, so without these they are looked up.
         """
         start, counted, number = 0, 0, self.lines + 1
+        shapes = chunk.translate(None, DIGITS).split(b"\n")
+        suspects = self.suspects(set(shapes))
         # Equal in number, as digits are no line ends.
-        for raw, shape in zip(chunk.split(b"\n"), chunk.translate(None, DIGITS).split(b"\n"), strict=True):
-            if (self.hot or shape not in self.boring) and self.matters(shape):
+        for raw, shape in zip(chunk.split(b"\n"), shapes, strict=True):
+            if (self.hot or shape in suspects) and self.matters(shape):
                 number += chunk.count(b"\n", counted, start)
                 counted = start
+                self.taken += 1
                 for part in parts_of(raw, TRIGGERS):
                     self.take(clean(part), shape, Position(chunk, start, number))
             start += len(raw) + 1
+
+    def suspects(self, shapes: set[bytes]) -> set[bytes]:
+        """Return the shapes that may contain a word of a pattern, and are not known to mean nothing."""
+        fresh = shapes - self.boring
+        meaningless = FILTER.without_words(fresh)
+        for shape in meaningless:
+            self.forget(shape)
+        return fresh.difference(meaningless)
 
     def matters(self, shape: bytes) -> bool:
         """Return whether a line of this shape is to be read."""
         if self.hot:
             self.hot -= 1
             return True
+        if shape in self.boring:
+            return False
         if TRIGGERS.search(shape):
             return True
         self.forget(shape)
