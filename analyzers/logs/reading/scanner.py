@@ -98,8 +98,9 @@ class Scanner:
         """Read a whole log."""
         # How much a gzipped log holds is unknown until it is read.
         rest = path.stat().st_size * (GZIP_RATIO if path.suffix == ".gz" else 1)
-        for chunk in chunks(path):
-            if not self.lines:
+        chunk = b"\n"
+        for number, chunk in enumerate(chunks(path)):
+            if number == 0:
                 self.begin(chunk)
             rest -= len(chunk)
             if self.taken < LINES_AT_MOST or rest < END_BYTES:
@@ -107,7 +108,8 @@ class Scanner:
             else:
                 self.skipped += len(chunk)
             self.roster.look(chunk, TRIGGERS, self.labelled)
-            self.lines += chunk.count(b"\n") + (not chunk.endswith(b"\n"))
+            self.lines += chunk.count(b"\n")
+        self.lines += not chunk.endswith(b"\n")
 
     def begin(self, chunk: bytes) -> None:
         """Look at the first lines: whether srun labelled them, and whether it is text at all."""

@@ -34,6 +34,7 @@ def test_one_long_line_before_an_error_is_read_in_little_memory(tmp_path, filler
     report = logs.analyze(log, store.Options(max_memory=200 << 20, cache=False))
     assert (report.verdict.kind, report.verdict.ranks) == ("crashed", [1])
     assert "no tokens" in report.data.events[-1].message
+    assert report.data.events[-1].line == 3
     assert all(len(event.excerpt) < 10_000 for event in report.data.events)
 
 
