@@ -45,6 +45,8 @@ class Kind(StrEnum):
     GROUPS = "groups"
     MESSAGES = "messages"
     STACKS = "stacks"
+    FATAL_SIGNAL = "fatal_signal"
+    CHILD_STACKS = "child_stacks"
     COLLECTION = "collection"
     EXIT = "exit"
     STEPS = "steps"
@@ -200,11 +202,14 @@ def text_kind(path: Path, head: bytes) -> Kind | None:
     return Kind.TEXT if path.suffix in TEXT_SUFFIXES and TEXT_SIGNS.search(head) else None
 
 
+SIDE_FILE = re.compile(r"(?:stacks|groups|exit|p2p|crash|children)_(\d+)\.")
+
+
 def rank_of(path: Path) -> int | None:
     """Return the rank in a file's name, else in its folder's."""
     if match := re.search(r"^(\d{6})_step_", path.name):
         return int(match[1])
-    named = re.search(r"rank[_-]?(\d+)", path.name) or re.search(r"(?:stacks|groups|exit|p2p)_(\d+)\.", path.name)
+    named = re.search(r"rank[_-]?(\d+)", path.name) or SIDE_FILE.search(path.name)
     named = named or re.search(r"global_rank_(\d+)", path.name) or re.search(r"rank[_-]?(\d+)", path.parent.name)
     return int(named[1]) if named else None
 
@@ -260,6 +265,8 @@ NAMES = tuple(
         (r"std(?:out|err)\.log", Kind.LOG),
         (r"events\.out\.tfevents.*", Kind.TENSORBOARD),
         (r"stacks_\d+\.txt", Kind.STACKS),
+        (r"crash_\d+\.txt", Kind.FATAL_SIGNAL),
+        (r"children_\d+\.txt", Kind.CHILD_STACKS),
         (r"groups_\d+\.json", Kind.GROUPS),
         (r"p2p_\d+\.bin", Kind.MESSAGES),
         (r"exit_\d+\.json", Kind.EXIT),

@@ -16,6 +16,7 @@ KEPT_BACK_SHARE = 3
 MORE_EXACT = {
     "crashed": {"signal", "exit_code", "dataloader_worker", "disk_full", "unused_parameters", "nonfinite_loss"},
     "dead": {"signal", "exit_code", "early_exit"},
+    "oom": {"host_oom"},
     "startup": {"crashed"},
 }
 """Classes that say the same as one in a header, or say it more exactly, as logs allow."""

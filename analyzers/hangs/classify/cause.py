@@ -9,7 +9,7 @@ from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.graph.wait_graph import OpNode
 from analyzers.hangs.model import Culprit, Frame, Group, HangClass, Op, Reason
 from analyzers.hangs.reading.exits import RankEnd
-from analyzers.hangs.reading.side_formats import ProcessState
+from analyzers.hangs.reading.side_formats import ProcessState, ThreadError
 
 DEFAULT_CONFIDENCE = 0.9
 
@@ -32,12 +32,14 @@ class HostState:
     """What a living rank's process does, as its heartbeat, its answers and the operating system show it.
 
     `step` and `phase` are of its heartbeat, None and empty outside of any; `holds_gil`: it answers no Python request.
+    `thread_error` is an exception that ended one of its threads, for which it may wait.
     """
 
     step: int | None = None
     phase: str = ""
     holds_gil: bool = False
     process: ProcessState | None = None
+    thread_error: ThreadError | None = None
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,9 @@ def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims
 
 def read_host_state(side: SideFiles, rank: int) -> HostState:
     """Return what the heartbeat, the channel of the dump and the operating system say of a rank's process."""
-    answer = side.answer(rank)
+    answer, thread_error = side.answer(rank), side.last_words.thread_errors.get(rank)
     if answer is None:
-        return HostState()
+        return HostState(thread_error=thread_error)
     beat = answer.heartbeat
     in_phase = beat if beat and beat.step and beat.phase not in NO_PHASES else None
     return HostState(
@@ -141,6 +141,7 @@ def read_host_state(side: SideFiles, rank: int) -> HostState:
         phase=in_phase.phase if in_phase else "",
         holds_gil=holds_gil(side, rank),
         process=read_process_state(answer),
+        thread_error=thread_error,
     )
 
 

@@ -8,13 +8,14 @@ from statistics import median
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.model import HangClass, is_library, user_frame
+from analyzers.hangs.reading.child_stacks import Child, read_children
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.step_times import measure_phase, read_step_times
 from analyzers.hangs.reading.torchrun_workers import read_last_lines
 from analyzers.report import Evidence
 from analyzers.words import agree, duration, rank_names
 
-MOST_LOCATIONS, MOST_CALLERS, MOST_PROCESSES = 4, 5, 5
+MOST_LOCATIONS, MOST_CALLERS, MOST_PROCESSES, MOST_CHILDREN = 4, 5, 5, 2
 RECENT_STEPS = 3
 SLOWER = 1.5
 """Recent steps this much longer than earlier ones were slow before the hang."""
@@ -24,8 +25,8 @@ def evidence(context: HangContext, cause: Cause) -> list[Evidence]:
     """Return the facts behind a cause beside those in its sentences."""
     side = context.side
     timing_or_log = log_end(side, cause) if cause.kind is HangClass.DEAD else timing(side, cause.ranks[0])
-    facts = (stack(side, cause), processes(side, cause), timing_or_log, victims_locations(context, cause.victims))
-    return [*chain.from_iterable(facts)]
+    facts = (stack(side, cause), processes(side, cause), child_processes(side, cause), timing_or_log)
+    return [*chain.from_iterable((*facts, victims_locations(context, cause.victims)))]
 
 
 def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
@@ -45,6 +46,24 @@ def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
     verb = "was" if cause.kind is HangClass.DEAD else "is"
     text = ", ".join(f"rank {rank} {verb} process {file.pid} on {file.host}" for rank, file in files)
     return [Evidence(text=text)] if text else []
+
+
+def child_processes(side: SideFiles, cause: Cause) -> list[Evidence]:
+    """Return what the processes that a stuck rank has started are in: it may wait for a data-loader worker."""
+    path = side.child_files.get(cause.ranks[0])
+    if path is None or cause.kind not in (HangClass.HOST_STUCK, HangClass.SLOW):
+        return []
+    # One in the user's own code says more than those that wait for work.
+    children = sorted(read_children(path), key=lambda child: all(map(is_library, child.stack)))
+    return [child_process(child, path) for child in children[:MOST_CHILDREN]]
+
+
+def child_process(child: Child, path: Path) -> Evidence:
+    """Return what one process that a rank has started is in."""
+    line = user_frame(child.stack)
+    does = f"is in {line.name}" if line else f"runs {child.command}"
+    at = f"{line.filename}:{line.line}" if line else ""
+    return Evidence(text=f"its child process {child.pid} {does}", line=at, source=str(path))
 
 
 def timing(side: SideFiles, rank: int) -> list[Evidence]:

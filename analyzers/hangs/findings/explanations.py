@@ -7,6 +7,7 @@ from analyzers.hangs.findings.titles import both_sides, has_other_operation, mes
 from analyzers.hangs.findings.wording import (
     choose_pronoun,
     format_ending,
+    format_exception,
     is_message,
     list_issued,
     list_waiting,
@@ -125,6 +126,9 @@ def host_state(host: HostState) -> str:
         f"its heartbeat is in phase {host.phase} of step {host.step}" if host.phase else "",
         "it answers no Python request, so a C call holds the GIL" if host.holds_gil else "",
         PROCESS_STATES[host.process] if host.process else "",
+        f"its thread {host.thread_error.thread} ended: {format_exception(host.thread_error)}"
+        if host.thread_error
+        else "",
     ]
     return "; ".join(part for part in parts if part)
 

@@ -29,6 +29,9 @@ def for_stuck(cause: Cause) -> str:
         return "continue the process with `kill -CONT PID`, and find out what stopped it"
     if cause.host.process is ProcessState.IN_KERNEL:
         return "check the storage and the drivers of the host: the process waits in a system call"
+    if error := cause.host.thread_error:
+        where = format_line(user_frame(error.traceback))
+        return f"fix the {error.error} raised{f' at {where}' if where else ''}: it ended a thread of the rank"
     if not line:
         return "run `py-spy dump --pid PID` on the host: no stack of the rank was recorded"
     if cause.host.holds_gil:

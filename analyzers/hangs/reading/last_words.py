@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from analyzers.hangs.model import Frame
-from analyzers.hangs.reading.side_formats import GroupsFile
+from analyzers.hangs.reading.side_formats import GroupsFile, ThreadError, read_side
 from analyzers.hangs.reading.thread_stacks import read_main_thread
 
 BEAT = struct.Struct("<qqqq32s")
@@ -44,10 +44,11 @@ class FatalSignal:
 
 @dataclass(frozen=True)
 class LastWords:
-    """The last heartbeats and fatal signals, by rank."""
+    """The last heartbeats, fatal signals, and exceptions that ended threads, by rank."""
 
     beats: dict[int, LastBeat] = field(default_factory=dict)
     signals: dict[int, FatalSignal] = field(default_factory=dict)
+    thread_errors: dict[int, ThreadError] = field(default_factory=dict)
 
 
 def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
@@ -59,6 +60,9 @@ def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
             words.beats[side.rank] = beat
         if fatal := read_fatal_signal(dumps / f"crash_{side.rank}.txt", side.rank):
             words.signals[side.rank] = fatal
+        error = read_side(dumps / f"thread_{side.rank}.json", ThreadError)
+        if error and error.pid in (0, side.pid):
+            words.thread_errors[side.rank] = error
     return words
 
 

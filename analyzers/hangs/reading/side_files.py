@@ -43,6 +43,7 @@ class SideFiles:
     groups: dict[int, GroupsFile] = field(default_factory=dict)
     exits: dict[int, ExitFile] = field(default_factory=dict)
     stack_files: dict[int, Path] = field(default_factory=dict)
+    child_files: dict[int, Path] = field(default_factory=dict)
     message_files: dict[int, Path] = field(default_factory=dict)
     log_files: dict[int, Path] = field(default_factory=dict)
     step_logs: dict[int, Path] = field(default_factory=dict)
@@ -158,6 +159,7 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
         # An exit file of another process than the rank's present one is of an earlier attempt.
         exits={r: f for r, f in exits.items() if r not in groups or f.pid in (0, groups[r].pid)},
         stack_files=stack_pages(run) | by_rank(run, Kind.STACKS, folders, first_round),
+        child_files=by_rank(run, Kind.CHILD_STACKS, folders, first_round),
         message_files=by_rank(run, Kind.MESSAGES, folders, first_round),
         log_files=find_log_files(run),
         step_logs={a.rank: a.path for a in run.of(Kind.STEPS) if a.rank is not None},

@@ -116,6 +116,12 @@ class ExitFile(msgspec.Struct):
     time_ns: int = 0
 
 
+class ThreadError(ExitFile):
+    """`thread_R.json`: the uncaught exception that ended a thread of a rank whose process went on."""
+
+    thread: str = ""
+
+
 def read_side(path: Path, struct: type[Struct]) -> Struct | None:
     """Return a side file; None when it is damaged, as a verdict can do without it."""
     try:

@@ -19,9 +19,14 @@ def read_main_thread(path: Path, rank: int) -> list[Frame]:
     Neither tool marks the main thread reliably. It is the one that began in `<module>`; where none did, the deepest.
     """
     try:
-        threads = split_threads(text_of(path, rank).splitlines())
+        return main_thread_of(text_of(path, rank))
     except OSError:
         return []
+
+
+def main_thread_of(text: str) -> list[Frame]:
+    """Return the stack of the thread that runs the script, of the stacks of one process."""
+    threads = split_threads(text.splitlines())
     scripts = [t for t in threads if any(f.name.strip() == "<module>" for f in t)]
     return max(scripts or threads, key=len, default=[])
 

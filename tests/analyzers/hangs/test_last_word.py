@@ -222,3 +222,23 @@ def test_ranks_that_gave_up_without_a_known_cause_are_not_healthy(folder):
     gave_up(folder, 0, SECOND, "[/gloo/tcp/pair.cc:553] Timed out waiting 10000ms for recv operation to complete")
     verdict = incident.analyze(run.discover(folder.path.parent)).verdict
     assert (verdict.status, verdict.kind) == ("unknown", "unknown")
+
+
+def test_a_stuck_rank_is_told_with_its_child_processes_and_the_thread_that_died(folder, recorder):
+    asked_ns = one_is_missing(folder, recorder)
+    beat(folder, 0, asked_ns - 4 * SECOND)
+    frames = [{"name": "produce", "filename": "/home/me/data.py", "line": 7}]
+    thread = {"rank": 0, "pid": 100, "thread": "Thread-1", "error": "ValueError", "message": "no label"}
+    folder.side("thread_0.json", thread | {"traceback": frames})
+    child = "Process {}: python train.py\nCurrent thread 0x1 (most recent call first):\n{}"
+    inherited = (
+        '  File "/lib/multiprocessing/process.py", line 314 in _bootstrap\n  File "/home/me/train.py", line 3 in main\n'
+    )
+    idle = child.format(7, '  File "/lib/python3.11/multiprocessing/connection.py", line 395 in _recv\n' + inherited)
+    busy = child.format(8, '  File "/home/me/data.py", line 41 in decode\n' + inherited)
+    folder.side("children_0.txt", f"{idle}\n{busy}\nProcess 9: sleep 100\n")
+    finding = folder.report().findings[0]
+    assert "its thread Thread-1 ended: ValueError: no label in produce (me/data.py:7)" in finding.why
+    assert finding.next == "fix the ValueError raised at me/data.py:7: it ended a thread of the rank"
+    told = [(e.text, e.line) for e in finding.evidence if "child process" in e.text]
+    assert told[0] == ("its child process 8 is in decode", "/home/me/data.py:41")

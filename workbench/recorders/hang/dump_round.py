@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.recorders.files import write_bytes
+from workbench.recorders.hang.child_processes import describe_children
 from workbench.recorders.hang.rank_process import RankProcess
 
 PICKLE_TIMEOUT_S = 2.5
@@ -37,7 +38,7 @@ def take_round(
         worker.holds_gil = worker.holds_gil and number > 1
     answers: dict[int, Answer] = {worker.rank: unanswered(worker) for worker in workers}
     questions = [send_recv_counts, flight_recorder_dump, stacks_by_http, stacks_by_py_spy]
-    for question in [*questions, *([stacks_by_signal] if send_signals else [])]:
+    for question in [*questions, *([stacks_by_signal, stacks_of_children] if send_signals else [])]:
         ask_all(question, workers, answers, folder)
     return {"round": number, "asked_ns": asked_ns, "ranks": {str(rank): answers[rank] for rank in sorted(answers)}}
 
@@ -148,3 +149,9 @@ def stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None:
     if body:
         write_bytes(folder / f"stacks_{worker.rank}.txt", body)
         answer["stacks"] = "signal"
+
+
+def stacks_of_children(worker: RankProcess, _answer: Answer, folder: Path) -> None:
+    """Store what the processes are that the rank has started, such as data-loader workers, and their stacks."""
+    if content := describe_children(worker):
+        write_bytes(folder / f"children_{worker.rank}.txt", content)

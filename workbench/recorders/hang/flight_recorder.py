@@ -29,7 +29,7 @@ from torch._C import _distributed_c10d
 
 from workbench.recorders import automatic
 from workbench.recorders.files import RankInfo, write_bytes, write_json
-from workbench.recorders.hang.rank_exit import FatalSignalFile, TerminationDelay, exit_report
+from workbench.recorders.hang.rank_exit import FatalSignalFile, TerminationDelay, ThreadErrorFile, exit_report
 from workbench.recorders.hang.send_recv_counts import SendRecvCounts
 
 COLLECTOR_TIMEOUT_S = 15.0
@@ -102,7 +102,9 @@ class FlightRecorder:
         self._request.unlink(missing_ok=True)
         self._stacks = (self._dumps / f".stacks_{self._rank_info.rank}.txt").open("w")
         faulthandler.register(signal.SIGUSR2, file=self._stacks, all_threads=True)
-        self._fatal_signal = FatalSignalFile(self._dumps / f"crash_{self._rank_info.rank}.txt")
+        rank = self._rank_info.rank
+        self._fatal_signal = FatalSignalFile(self._dumps / f"crash_{rank}.txt")
+        self._thread_error = ThreadErrorFile(self._dumps / f"thread_{rank}.json", rank)
         importlib.import_module("torch._dynamo")  # otherwise the first dump with frames imports it, in seconds
         with contextlib.suppress(RuntimeError):  # registered before, in this process
             c10d._register_handler("workbench_fr_trace", answer_trace)  # noqa: SLF001
@@ -179,6 +181,7 @@ class FlightRecorder:
         faulthandler.unregister(signal.SIGUSR2)
         self._stacks.close()
         self._fatal_signal.close()
+        self._thread_error.close()
 
     def _start_collector(self) -> None:
         info, (init, train) = self._rank_info, self._timeouts

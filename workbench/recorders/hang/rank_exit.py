@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from workbench.recorders.files import write_json
 from workbench.recorders.memory.snapshot import Frame
 
 
@@ -62,6 +63,29 @@ class FatalSignalFile:
             faulthandler.disable()
             self._file.close()
             self._path.unlink(missing_ok=True)
+
+
+class ThreadErrorFile:
+    """Receives the exception that ended a thread of this rank: whoever waits for that thread waits forever."""
+
+    def __init__(self, path: Path, rank: int) -> None:
+        self._path, self._rank = path, rank
+        path.unlink(missing_ok=True)
+        self._previous_hook = threading.excepthook
+        threading.excepthook = self._uncaught
+
+    def close(self) -> None:
+        """Stop receiving."""
+        if threading.excepthook == self._uncaught:
+            threading.excepthook = self._previous_hook
+
+    def _uncaught(self, ended: threading.ExceptHookArgs) -> None:
+        self._previous_hook(ended)
+        # A SystemExit ends a thread on purpose.
+        if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
+            report = exit_report(ended.exc_value, rank=self._rank, step=0, phase="")
+            name = ended.thread.name if ended.thread else ""
+            write_json(self._path, report | {"schema": "workbench.thread/1", "thread": name})
 
 
 class TerminationDelay:

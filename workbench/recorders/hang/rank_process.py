@@ -147,14 +147,15 @@ class RankProcess:
         assert self.side_file is not None
         return post(self.side_file["server"], handler, timeout)
 
-    def signal_stacks(self, timeout: float) -> bytes:
+    def signal_stacks(self, timeout: float, pid: int | None = None) -> bytes:
         """Return the stacks that faulthandler writes at a signal; empty if none came within `timeout` seconds.
 
-        It needs no GIL, but interrupts a rank that sleeps.
+        They are those of the rank, or of `pid`, a process forked from it. It needs no GIL, but interrupts one that
+        sleeps.
         """
         assert self.side_file is not None
         before = self._signal_file.stat().st_size
-        os.kill(self.side_file["pid"], signal.SIGUSR2)
+        os.kill(pid or self.side_file["pid"], signal.SIGUSR2)
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             time.sleep(0.1)

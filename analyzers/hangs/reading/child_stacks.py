@@ -1,0 +1,44 @@
+"""The processes that a rank had started when its stack was taken, such as data-loader workers: `children_R.txt`."""
+
+import re
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from analyzers.hangs.model import Frame
+from analyzers.hangs.reading.thread_stacks import TEXT_BYTES, main_thread_of
+
+START_OF_CHILD = "_bootstrap"
+PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process that a rank started; `stack` is its own part, without what its rank was in when it forked.
+
+    It is empty where the process wrote none.
+    """
+
+    pid: int
+    command: str
+    stack: list[Frame]
+
+
+def read_children(path: Path) -> list[Child]:
+    """Return the child processes in a file; none where it cannot be read."""
+    try:
+        with path.open(errors="replace") as file:
+            text = file.read(TEXT_BYTES)
+    except OSError:
+        return []
+    matches = list(PROCESS.finditer(text))
+    ends = [match.start() for match in matches[1:]] + [len(text)]
+    return [
+        Child(int(match["pid"]), match["command"], own_part(main_thread_of(text[match.end() : end])))
+        for match, end in zip(matches, ends, strict=True)
+    ]
+
+
+def own_part(stack: list[Frame]) -> list[Frame]:
+    """Return the frames of a forked process since `multiprocessing` started it: the outer ones are of its rank."""
+    return list(takewhile(lambda frame: frame.name != START_OF_CHILD, stack))

@@ -1,0 +1,62 @@
+"""The processes that a rank has started, such as data-loader workers: what each one is, and its Python stack.
+
+Standard library only: this runs outside the ranks.
+"""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from workbench.recorders.hang.rank_process import RankProcess
+
+MOST_CHILDREN = 8
+STACKS_TIMEOUT_S = 1.0
+COMMAND_LENGTH = 200
+
+
+def describe_children(worker: RankProcess) -> bytes:
+    """Return each child process of a rank, with the stacks of those that were forked from it; empty without any."""
+    if worker.side_file is None or worker.has_exited:
+        return b""
+    return b"".join(describe(worker, pid) for pid in find_children(worker.side_file["pid"])[:MOST_CHILDREN])
+
+
+def find_children(pid: int) -> list[int]:
+    """Return the child processes of a process, ascending, without this one."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, path.read_text().split())
+    return sorted(child for child in found if child != os.getpid())
+
+
+def describe(worker: RankProcess, pid: int) -> bytes:
+    """Return `Process 123: python train.py`, followed by its stacks where it writes them at a signal."""
+    stacks = b""
+    if catches_stack_signal(pid):
+        with contextlib.suppress(OSError):
+            stacks = worker.signal_stacks(STACKS_TIMEOUT_S, pid)
+    return f"Process {pid}: {command_line(pid)}\n".encode() + stacks + b"\n"
+
+
+def catches_stack_signal(pid: int) -> bool:
+    """Return whether a process has a handler for the signal at which a rank writes its stacks.
+
+    A forked process inherits it; any other one would be killed by the signal.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught & 1 << (signal.SIGUSR2 - 1))
+
+
+def command_line(pid: int) -> str:
+    """Return the command of a process, cut to a length that fits a line; empty where it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return " ".join(word.decode(errors="replace") for word in words if word).replace("\n", " ")[:COMMAND_LENGTH]
