@@ -78,6 +78,8 @@ def log_findings(rooms: RoomReports, chain: Sequence[Event]) -> list[Finding]:
     """
     if rooms.logs is None:
         return []
+    if rooms.ended_cleanly:
+        return [msgspec.structs.replace(finding, severity=Severity.INFO) for finding in rooms.logs.findings]
     leads = any(name.startswith("logs.") for event in chain for name in event.findings)
     told = {rank for event in chain for rank in event.ranks}
     return [
@@ -172,7 +174,7 @@ def outcome_of(rooms: RoomReports, manifest: Mapping[str, object]) -> Outcome:
         return recorded
     if rooms.hang.verdict.status is Status.UNKNOWN:
         return Outcome.GAVE_UP
-    return Outcome.ENDED_CLEANLY if rooms.hang.data.ended_cleanly else recorded
+    return Outcome.ENDED_CLEANLY if rooms.ended_cleanly else recorded
 
 
 def has_steps(rooms: RoomReports, manifest: Mapping[str, object]) -> bool:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from analyzers import hangs, logs, memory, steps, store, traces
 from analyzers.errors import WorkbenchError
 from analyzers.hangs import HangData
-from analyzers.logs import LogsData
+from analyzers.logs import EventKind, LogsData
 from analyzers.memory import MemoryData
 from analyzers.report import Report
 from analyzers.run import TIMED, Artefact, Kind, Run, newest_step
@@ -44,6 +44,12 @@ class RoomReports:
             "logs": self.logs,
         }
         return {name: report for name, report in reports.items() if report is not None}
+
+    @property
+    def ended_cleanly(self) -> bool:
+        """Whether all ranks marked a clean end, and their launcher says nothing else: then nothing printed is fatal."""
+        failed = self.logs and any(event.kind == EventKind.TORCHRUN_ROOT_CAUSE for event in self.logs.data.events)
+        return bool(self.hang and self.hang.data.ended_cleanly) and not failed
 
     def reports(self) -> list[RoomReport]:
         """Return the reports that there are."""

@@ -242,3 +242,49 @@ def test_a_stuck_rank_is_told_with_its_child_processes_and_the_thread_that_died(
     assert finding.next == "fix the ValueError raised at me/data.py:7: it ended a thread of the rank"
     told = [(e.text, e.line) for e in finding.evidence if "child process" in e.text]
     assert told[0] == ("its child process 8 is in decode", "/home/me/data.py:41")
+
+
+LOGGED = """ERROR:root:could not read, trying again
+Traceback (most recent call last):
+  File "/home/me/train.py", line 19, in fetch
+    raise TimeoutError("read of shard 2 timed out")
+TimeoutError: read of shard 2 timed out
+"""
+TABLE = """
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_12:20:42
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 12211)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+
+
+def test_an_error_that_was_logged_and_survived_is_no_failure(folder):
+    side_files(folder, 2)
+    for rank in range(2):
+        beat(folder, rank, SECOND, b"done")
+        log = folder.path.parent / "logs" / "job_x" / "attempt_0" / str(rank) / "stderr.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(LOGGED)
+    report = incident.analyze(run.discover(folder.path.parent))
+    assert (report.verdict.kind, report.verdict.sentence) == ("healthy", "ranks 0-1 ended cleanly")
+    assert {str(finding.severity) for finding in report.findings} <= {"info"}
+
+
+def test_a_launcher_that_reports_a_failure_is_believed_against_clean_heartbeats(folder):
+    side_files(folder, 2)
+    for rank in range(2):
+        beat(folder, rank, SECOND, b"done")
+    (folder.path.parent / "torchrun.log").write_text(TABLE)
+    verdict = incident.analyze(run.discover(folder.path.parent)).verdict
+    assert verdict.status != "ok"
