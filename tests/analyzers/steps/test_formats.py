@@ -29,9 +29,14 @@ def finding(report, name):
     return next(f for f in report.findings if f.id == name)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if not FORMATS["is_kept_back"](name)])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "recorded_lightning_console"])
 def test_each_format_is_read_right(name, tmp_path, here):
     assert FORMATS["wrong"](*CASES[name](tmp_path)) == ""
+
+
+def test_the_last_line_of_a_bar_is_all_that_a_file_has_of_it(here):
+    table = views.series(run.discover(RECORDED / "lightning_console" / "console.log").artefacts)
+    assert table["loss"].tolist() == [0.319]
 
 
 @pytest.mark.parametrize(
