@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from analyzers.words import agree, rank_names
+from analyzers.words import rank_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,7 +149,7 @@ def merge(same: Sequence[Finding]) -> Finding:
     evidence = [fact for finding in [first, *others] for fact in finding.evidence][:EVIDENCE_AT_MOST]
     also = [rank for rank in ranks if rank not in first.ranks]
     # The numbers are those of one rank; the others have the same problem, with numbers of their own.
-    same_problem = f" {rank_names(also).capitalize()} {agree(also, 'has', 'have')} the same problem." if also else ""
+    same_problem = f" The same is true for {rank_names(also)}." if also else ""
     why = first.why + same_problem
     return msgspec.structs.replace(first, ranks=ranks, evidence=evidence, why=why)
 

@@ -92,5 +92,5 @@ DISTINCT_COLOURS = tuple(dict.fromkeys([*CATEGORIES.values()]))
 
 
 def nth_colour(index: int) -> str:
-    """Return the colour of the nth of things that have none of their own, such as streams; colours repeat."""
+    """Return the colour of the nth item where items have no fixed colour, such as streams; colours repeat."""
     return DISTINCT_COLOURS[index % len(DISTINCT_COLOURS)]

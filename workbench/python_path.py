@@ -45,7 +45,7 @@ def given_entries() -> list[str]:
 
 
 def hidden_packages(folder: str | Path, names: Iterable[str] = OUR_PACKAGES) -> list[Path]:
-    """Return the modules and packages in a folder that have a name of ours; empty for the folder that holds ours."""
+    """Return the modules and packages in a folder that would hide ours of the same name; none in our own folder."""
     resolved = Path(folder).resolve()
     if resolved == PACKAGE_ROOT:
         return []

@@ -106,7 +106,7 @@ def grouped(instant: Instant, by: str, options: store.Options | None) -> dict[Gr
 
 
 def changes(a: Mapping[GroupPath, Usage], b: Mapping[GroupPath, Usage], by: str) -> list[GroupChange]:
-    """Return each group of either side, the largest change first."""
+    """Return the change in size of each group that is in the first or the second snapshot, the largest first."""
     link = " " if by == "line" else "."
     rows = [change_of(link.join(path), *usages) for path, usages in aligned(a, b)]
     return sorted(rows, key=lambda change: (-abs(change.bytes), change.what))

@@ -87,7 +87,7 @@ def kernels(report: Report[TraceData]) -> pd.DataFrame:
 
 
 def of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
-    """Return the structs of one list of all accounts as rows, behind the rank and device of the account."""
+    """Return the items of one list field as rows, over all ranks and devices, which are the first two columns."""
     rows = [
         {"rank": account.rank, "device": account.device} | msgspec.to_builtins(struct)
         for account in report.data.ranks

@@ -148,7 +148,7 @@ class Rehearsal:
         return batch
 
     def buckets(self) -> list[Tensor]:
-        """Return DDP's copies of all gradients; its reducer itself needs real memory."""
+        """Return tensors as large as DDP's gradient buckets; its reducer cannot make them, as it needs real memory."""
         if not self.world.data or self.world.degrees.uses_fsdp:
             return []
         return [torch.empty_like(parameter) for parameter in self.compute.model.parameters()]

@@ -17,7 +17,7 @@ def evidence_address(served: ServedRun, finding: Finding) -> str | None:
 
 
 def room_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query with which the page of a room shows the evidence."""
+    """Return the query of the URL that opens a page (memory, hang, ...) at the data behind a finding."""
     queries = {"memory": memory_query, "hang": hang_query, "trace": trace_query, "steps": steps_query}
     ask = {**queries, "logs": logs_query}.get(at.room)
     return ask(served, at) if ask else {}

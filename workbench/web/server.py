@@ -74,7 +74,7 @@ def assembled(served: ServedRun, folder: Path, token: str | None = None) -> Acce
 
 
 def dashboard(run: Run, name: str, options: Options) -> WSGIApplication:
-    """Return the dashboard of one run of a comparison, under an address of its own."""
+    """Return the web application that shows one run of a comparison, served below a path of its own."""
     app: WSGIApplication = make_app(served_run(run, room_for(run), options), f"/open/{name}/").server
     return app
 

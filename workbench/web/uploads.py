@@ -48,7 +48,7 @@ class Uploads:
         self._opened: dict[str, WSGIApplication] = {**(beside or {})}
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request, by the application that its path names."""
+        """Pass a request on to the application that its path selects."""
         path = environ.get("PATH_INFO", "/")
         if match := re.match(r"/open/(\d{1,40}|[ab])(/.*)", path):
             return self._enter(match[1], match[2], environ, start_response)

@@ -47,7 +47,11 @@ Node = int | OpNode
 
 @dataclass
 class WaitGraph:
-    """`waits_in` maps a rank to its operation, `absent` an operation to the ranks that have not arrived in it."""
+    """Which rank waits for which.
+
+    `waits_in` maps each waiting rank to the operation that it waits in, `absent` each such operation to the ranks that
+    have not called it yet.
+    """
 
     waits_in: dict[int, OpNode] = field(default_factory=dict)
     absent: dict[OpNode, list[int]] = field(default_factory=dict)

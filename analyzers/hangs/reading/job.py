@@ -98,7 +98,10 @@ def find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
 
 
 class Loader:
-    """Adds batches to a job. Each batch numbers its signatures, stacks and groups from 0; the job has one list each."""
+    """Adds what children read to a job, in chunks.
+
+    In each chunk the numbers of signatures, stacks and process groups begin at 0; the job numbers each of them once.
+    """
 
     def __init__(self, job: Job, directory: GroupRegistry) -> None:
         self.job, self.directory = job, directory

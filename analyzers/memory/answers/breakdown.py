@@ -141,7 +141,7 @@ def by_category(live: Sequence[LiveTensor]) -> list[CategoryTensors]:
 
 
 def high_water_marks(replay: Replay, guess: Guess) -> list[HighWaterMark]:
-    """Return the peaks of the short-lived categories, each at its own entry."""
+    """Return, for each category of temporary memory, its own peak and the trace entry at which it was reached."""
     lives, length = replay.lifetimes, len(replay.trace)
     marks = []
     for category in SHORT_LIVED:

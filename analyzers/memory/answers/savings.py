@@ -85,7 +85,8 @@ def half_batch(replay: Replay, guess: Guess, entry: int) -> Saving | None:
         remedy=Remedy.HALF_BATCH,
         frees_bytes=growing_bytes // 2,
         of_bytes=growing_bytes,
-        model="activations, inputs and temporary tensors of the passes grow with the batch",
+        model="activations, inputs and temporary tensors of forward and backward grow with the batch size and the"
+        " sequence length",
     )
 
 

@@ -25,8 +25,9 @@ def fragmentation_findings(device: Device) -> Iterator[Finding]:
         id="memory.fragmentation",
         severity=Severity.ERROR if blocked else Severity.WARNING,
         title=f"{size(use.inactive_split_bytes)} of reserved memory is free but fragmented",
-        why=f"{size(free_bytes(use))} of {size(use.reserved_bytes)} reserved memory is free, but the largest free block"
-        f" is {size(use.largest_free_block_bytes)}"
+        why=f"Of {size(use.reserved_bytes)} reserved, {size(free_bytes(use))} are free,"
+        f" {size(use.inactive_split_bytes)} of it in segments that are partly in use and cannot be given back. The"
+        f" largest free block is {size(use.largest_free_block_bytes)}"
         + (f", smaller than the {size(use.request_bytes)} that were requested." if blocked else "."),
         next=defragment(device),
         ranks=ranks_of(device),

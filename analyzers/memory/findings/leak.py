@@ -16,11 +16,11 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
         id="memory.leak",
         severity=Severity.WARNING,
         title=f"Memory grows by {size(worst.bytes_per_step)} per step from step {worst.first_step} on in {where}",
-        why=f"Blocks that {where} allocated and nothing freed grew in {worst.steps} steps in a row,"
-        f" by {size(worst.total_bytes)} in all.",
+        why=f"Memory allocated in {where} and not freed increased in {worst.steps} consecutive steps, by"
+        f" {size(worst.total_bytes)} in total.",
         next="Find what keeps these tensors alive: a list that is appended to, a loss summed up without .item() or"
-        " .detach(), a stored output that keeps its autograd graph. Releasing them frees"
-        f" {size(sum(growth.total_bytes for growth in growing))} so far.",
+        " .detach(), a stored output that keeps its autograd graph. At the end of the trace"
+        f" this would free {size(sum(growth.total_bytes for growth in growing))}.",
         ranks=ranks_of(device),
         step=worst.first_step,
         evidence=[

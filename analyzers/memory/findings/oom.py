@@ -103,8 +103,8 @@ def spike_finding(device: Device, oom: Oom) -> Finding:
         id="memory.oom.spike",
         severity=Severity.WARNING,
         title=f"The failing step needed at least {size(wanted)}, earlier steps {size(oom.usual_peak_bytes)} at most",
-        why=f"{size(oom.requested_bytes)} were requested on top of {size(oom.allocated_bytes)}. Earlier steps"
-        " fitted; this one differs, most often by a larger batch or longer sequences.",
+        why=f"{size(oom.allocated_bytes)} were already allocated when {size(oom.requested_bytes)} more were requested."
+        " Earlier steps fitted; this one differs, most often by a larger batch or longer sequences.",
         next=smaller_request(oom),
         ranks=ranks_of(device),
         step=oom.step,

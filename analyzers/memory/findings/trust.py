@@ -24,10 +24,11 @@ def inconsistent_finding(device: Device) -> Finding:
     return Finding(
         id="memory.inconsistent",
         severity=Severity.WARNING,
-        title="The trace and the blocks of the snapshot disagree",
-        why=f"Replaying the {device.entries} entries ends at {size(device.end_allocated_bytes)} allocated, but the"
-        " blocks of the snapshot add up to another size: entries are missing, or the file was edited.",
-        next="Record again without skip_actions; until then, take the sizes as approximate.",
+        title="The trace and the blocks of the snapshot do not agree",
+        why=f"After all {device.entries} trace entries {size(device.end_allocated_bytes)} should be allocated, but the"
+        " blocks in the snapshot have another total. Some entries are missing, or the file was edited.",
+        next="Record again without the `skip_actions` argument of torch.cuda.memory._record_memory_history. Until then"
+        " take the sizes as approximate.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"device {device.device}: {device.entries} entries")],
@@ -42,7 +43,7 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
         id="memory.uncategorised",
         severity=Severity.INFO,
         title=f"{share(unknown, peak)} of the peak is of unknown category",
-        why="The stacks of these blocks were not recorded, or the blocks are older than the trace.",
+        why="The stacks of these blocks were not recorded, or they were allocated before the recording started.",
         next='Record from the start of the process with torch.cuda.memory._record_memory_history(stacks="all"), or with'
         " workbench.recorders.memory.",
         ranks=ranks_of(device),

@@ -77,8 +77,8 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
         severity=Severity.INFO,
         title=f"{size(unused)} of reserved memory is not in use",
         why=f"The allocator reserved {size(device.reserved_bytes)} of the device, and {size(used)} of it"
-        f" ({share(used, device.reserved_bytes)}) is allocated at the end. Other processes and libraries cannot use"
-        " the rest.",
+        f" ({share(used, device.reserved_bytes)}) is allocated at the end of the recording. Other processes and"
+        " libraries cannot use the rest.",
         next="Do nothing, unless something else needs this memory. Then call torch.cuda.empty_cache() after the peak:"
         f" it gives back {size(returnable)}, the segments that nothing uses. With"
         " PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8 the allocator does so by itself.",

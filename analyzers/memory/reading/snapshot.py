@@ -76,7 +76,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class DeviceTrace:
-    """The entries, segments and blocks of one device; its length is the number of its entries."""
+    """The trace entries (allocator events), segments and blocks of one device; `len` counts its entries."""
 
     snapshot: Snapshot
     number: int

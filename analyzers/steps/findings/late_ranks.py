@@ -27,12 +27,12 @@ def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
     ranks, first = sorted(straggler.rank for straggler in group), group[0]
     begin = min(straggler.first_step for straggler in group)
     causes = " and ".join(sorted({CAUSE_NAMES[straggler.cause] for straggler in group}))
-    lateness = f"late by {duration(first.lateness_s)} in {percent(first.recurrence)} of all steps"
+    lateness = f"late by {duration(first.lateness_s)} (median) in {percent(first.recurrence)} of all steps"
     lost, share = sum(s.lost_s for s in group), sum(s.share for s in group)
     return Finding(
         id=Problem.STRAGGLER.finding_id,
         severity=Severity.WARNING,
-        title=f"{waiting_text(steps, first, ranks)} from step {begin} on: {lateness}, in {causes}",
+        title=f"{waiting_text(steps, first, ranks)} from step {begin} on: {lateness}; time lost in {causes}",
         why="every rank waits for the slowest one in a synchronised step: this costs the job"
         f" {duration(lost)} per step on average, {percent(share)} of all step time",
         next=NEXT_BY_PATTERN.get(first.pattern) or NEXT_BY_CAUSE[first.cause],
@@ -63,8 +63,8 @@ NEXT_BY_PATTERN = {
     Pattern.HOST: "check this machine: other processes, clock speed, temperature, network and storage",
 }
 NEXT_BY_CAUSE = {
-    Cause.COMPUTE: "compare traces of this rank and of another one (`workbench trace`): more kernels mean more work,"
-    " longer kernels a slower device or larger inputs",
+    Cause.COMPUTE: "compare the traces of this rank and of another one (`workbench trace`): if it runs more kernels, it"
+    " has more work; if its kernels take longer, its device is slower or its inputs are larger",
     Cause.DATA: "give this rank's data loader more workers (num_workers, prefetch_factor), or check its storage",
     Cause.GC: "collect garbage in the same step on all ranks: gc.disable(), and gc.collect() every N steps",
     Cause.CHECKPOINT: "save checkpoints asynchronously (checkpoint.async_mode), or check this rank's storage",

@@ -17,7 +17,7 @@ def nonfinite_finding(broken: NonFinite) -> Finding:
         severity=Severity.ERROR,
         title=f"the {broken.quantity} of {rank_names(broken.ranks)} is NaN or infinite from step {broken.step} on",
         why=f"step {broken.step} is the first whose {broken.quantity} is not finite; if the optimizer used it,"
-        " the weights are broken from here on",
+        " the weights are no longer usable from here on",
         next=f"resume from a checkpoint before step {broken.step}, and check the batch, the learning rate and the"
         " gradient norm of that step (torch.autograd.set_detect_anomaly finds the operation)",
         ranks=broken.ranks,

@@ -47,9 +47,9 @@ JUDGING_SHARE = 0.1
 
 
 class Follower:
-    """Follows the job that writes to `folder`; call `look` as often as you like.
+    """Follows the job that writes to `folder`: each call of `look` reads what was written since the last one.
 
-    Files last changed before `since` (Unix seconds) belong to an earlier job.
+    Files last changed before `since` (Unix seconds) are ignored, because they belong to an earlier job.
     """
 
     def __init__(self, folder: Path, since: float = 0.0) -> None:

@@ -106,7 +106,7 @@ def call_totals(trace: Trace, rows: Column) -> list[CallTotal]:
 
 
 def copies(work: Work) -> list[Copy]:
-    """Return copies and memory sets by name, the longest first; those whose size was not recorded count 0 bytes."""
+    """Return memcpy and memset operations by name, most total time first; a size that was not recorded is 0."""
     rows, size = copy_rows(work)
     totals = [Copy(**copy_totals(work, same, size)) for same in grouped_by_name(work, rows)]
     return sorted(totals, key=lambda copy: -copy.total_ns)

@@ -132,7 +132,7 @@ def part_change(part: StepPart, a: float, b: float) -> PartChange:
 
 
 def mean(values: Iterable[int]) -> float:
-    """Return the mean; 0 of nothing."""
+    """Return the mean, or 0 if there are no values."""
     known = list(values)
     return sum(known) / len(known) if known else 0.0
 

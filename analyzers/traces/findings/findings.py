@@ -44,14 +44,15 @@ def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Itera
 def exposed_finding(account: RankTrace) -> Finding:
     exposed, span = account.exposed_communication_ns, account.span_ns
     blocking = (
-        f" For {duration_ns(account.blocking_communication_ns)} of that, other work was ready and waited for it."
+        f" During {duration_ns(account.blocking_communication_ns)} of it, launched kernels waited for the"
+        " communication to end."
         if account.blocking_communication_ns
         else ""
     )
     return account_finding(
         account,
         "trace.exposed_communication",
-        f"Communication runs without compute for {share(exposed, span)} of the time",
+        f"Exposed communication takes {share(exposed, span)} of the recorded time",
         f"{duration_ns(exposed)} of {duration_ns(account.communication_ns)} of communication do not overlap with"
         f" compute.{blocking}",
         "If a rank is late (trace.straggler), fix that first. Otherwise look at the longest collectives: prefetch the"
@@ -67,7 +68,8 @@ def host_bound_finding(account: RankTrace) -> Finding:
         account,
         "trace.host_bound",
         f"For {share(idle, span)} of the time the device waits for the host",
-        f"For {duration_ns(idle)} the device had finished all launched work before the host launched the next kernel.",
+        f"The device was idle for {duration_ns(idle)} of {duration_ns(span)}: it had finished all launched kernels, and"
+        " the host had not launched the next one yet.",
         "Launch fewer and larger kernels (torch.compile, CUDA graphs, a larger batch), remove .item() and other calls"
         " that synchronise, and check the data loader.",
         severity=Severity.WARNING,
@@ -145,8 +147,8 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
         account,
         "trace.driver_allocations",
         f"Memory is allocated from the driver {times(sum(call.count for call in calls))} during the recording",
-        f"cudaMalloc and cudaFree take {duration_ns(total)}, as they wait for the device. The caching allocator calls"
-        " them only while it grows or when memory is short.",
+        f"cudaMalloc and cudaFree take {duration_ns(total)}, because they synchronise with the device. The caching"
+        " allocator calls them only while it grows or when memory is short.",
         "Record a memory snapshot and look for fragmentation and allocation retries. Set"
         " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if memory is fragmented.",
         severity=Severity.WARNING,

@@ -72,10 +72,11 @@ def unused_finding(account: RankTrace, memory: DeviceMemory, reserved: MemoryMom
     return account_finding(
         account,
         "trace.memory_unused",
-        f"{share(unused, reserved.bytes)} of the memory that {device_name(memory)} reserved was never allocated",
-        f"{size(reserved.bytes)} were reserved, but never more than {size(memory.peak.bytes)} allocated at once. The"
-        " rest is left from a peak before the recording, or is fragmented.",
-        "Record a memory snapshot to tell which. Against fragmentation set"
+        f"{share(unused, reserved.bytes)} of the memory reserved on {device_name(memory)} was not used during the"
+        " recording",
+        f"The allocator reserved {size(reserved.bytes)}, but at most {size(memory.peak.bytes)} were allocated at the"
+        " same time. The rest comes from an earlier peak, or from fragmentation.",
+        "Record a memory snapshot to see which of the two it is. Against fragmentation set"
         " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         severity=Severity.WARNING if large else Severity.INFO,
         confidence=0.7,

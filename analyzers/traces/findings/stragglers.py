@@ -86,7 +86,8 @@ def reason(straggler: Straggler) -> str:
     steps = f" in {straggler.late_steps} of {straggler.steps} steps" if straggler.steps > 1 else ""
     number = f" #{straggler.first_sequence}" if straggler.first_sequence is not None else ""
     first = (
-        f" It is first late in {straggler.first_name}{number}, by {duration_ns(straggler.first_late_ns)}."
+        f" The first collective that it enters late is {straggler.first_name}{number}:"
+        f" {duration_ns(straggler.first_late_ns)} after the other ranks."
         if straggler.first_late_ns > 0
         else ""
     )

@@ -80,7 +80,7 @@ def totals(title: str, items: "Iterable[NamedAllocationTotals]") -> Table:
 
 
 def steps(title: str, items: "Iterable[StepMemory]") -> Table:
-    """Return start, peak and end of each step, and by how much it grew."""
+    """Return, for each step, the memory allocated at its start, peak and end, and the growth over the step."""
     rows = (
         (
             step.step,

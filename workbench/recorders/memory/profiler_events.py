@@ -38,7 +38,7 @@ class Allocation(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A named span of the optimizer, which PyTorch marks by itself."""
+    """A time interval of an optimizer call, such as `Optimizer.step`, which PyTorch records without being asked."""
 
     name: str
     begin_ns: int

@@ -238,7 +238,7 @@ def time_bar(rank: RankTrace, width: int) -> Text:
 
 
 def kernels(rank: RankTrace) -> Table:
-    """Return all executions of each kernel, the longest first."""
+    """Return one row for each kernel name: its executions and their total time, the longest first."""
     rows = (
         (duration_ns(k.total_ns), share(k.total_ns, rank.span_ns), k.count, duration_ns(k.mean_ns), k.kind, k.name)
         for k in rank.kernels
