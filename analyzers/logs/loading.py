@@ -96,6 +96,10 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
     loaded.clocks += columns["event.clock_ns"].tolist()
     loaded.files_of += [before + number for number in columns["event.file"].tolist()]
     add_roster(loaded, columns, artefacts, ranks)
+    # A worker of torchrun that printed nothing ran all the same.
+    for artefact, rank in zip(artefacts, ranks, strict=True):
+        if rank is not None and WORKER.fullmatch(str(artefact.path)):
+            loaded.ranks.setdefault(rank, RankLog(rank=rank, path=str(artefact.path)))
 
 
 def events_of(columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]) -> list[LogEvent]:

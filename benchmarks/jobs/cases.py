@@ -16,6 +16,7 @@ KEPT_BACK_SHARE = 3
 MORE_EXACT = {
     "crashed": {"signal", "exit_code", "dataloader_worker", "disk_full", "unused_parameters", "nonfinite_loss"},
     "dead": {"signal", "exit_code", "early_exit"},
+    "host_stuck": {"collective_timeout"},
     "oom": {"host_oom"},
     "startup": {"crashed"},
 }

@@ -11,6 +11,8 @@ from analyzers.logs.model import EventKind, LogEvent, Reason
 WAITING = (EventKind.WATCHDOG_TIMEOUT, EventKind.TIMEOUT, EventKind.HEARTBEAT)
 GAVE_UP = (*WAITING, EventKind.CONNECTION_LOST, EventKind.NCCL_ERROR)
 FIRST_OPERATIONS = 3
+PASSED_EARLY = {"gather", "reduce"}
+MESSAGES = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "wait"}
 RANKS_AT_MOST = 1 << 14
 
 
@@ -22,6 +24,8 @@ class Basis(StrEnum):
     BEHIND = "behind"
     """They enqueued fewer operations."""
     OTHER_OPERATION = "other_operation"
+    OTHER_LINE = "other_line"
+    """They gave up in a collective at another line than most ranks."""
     SILENT = "silent"
     """They printed no timeout, all others did."""
     ALONE = "alone"
@@ -47,10 +51,15 @@ class Blame:
 def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
     """Return who did not come to a collective that timed out."""
     waiting = sorted({e.rank for e in failure.events if e.kind in WAITING and e.rank is not None})
-    for blame in (named(failure, waiting), behind(failure, logs, waiting), other_operation(failure, waiting)):
+    silent = silent_ranks(logs)
+    for blame in (
+        named(failure, waiting),
+        behind(failure, logs, waiting),
+        other_operation(failure, waiting),
+        other_line(failure, waiting, is_complete=not silent),
+    ):
         if blame:
             return blame
-    silent = silent_ranks(logs)
     if silent and len(silent) <= max(1, len(waiting)):
         return Blame(silent, Basis.SILENT, waiting)
     if is_first(failure, logs):
@@ -107,6 +116,28 @@ def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
             odd = odd if counts[0][1] > counts[1][1] else []
             return Blame(odd, Basis.OTHER_OPERATION, waiting, Reason.OPERATIONS)
     return None
+
+
+def other_line(failure: Failure, waiting: list[int], *, is_complete: bool) -> Blame | None:
+    """Return the ranks that gave up at another line than most did, if these are sure to wait for them.
+
+    A send or receive waits at a line of its own by right. Where a rank is silent, the others may wait for it.
+    """
+    gave_up: dict[int, LogEvent] = {}
+    for event in failure.events:
+        if event.kind is EventKind.TIMEOUT and event.rank is not None and event.source:
+            gave_up.setdefault(event.rank, event)
+    counts = Counter(event.source for event in gave_up.values()).most_common(2)
+    if len(counts) < 2 or any(event.facts.operation in MESSAGES for event in gave_up.values()):
+        return None
+    is_majority = counts[0][1] > max(counts[1][1], len(gave_up) / 2)
+    if not is_majority and not is_complete:
+        return None
+    odd = [event for event in gave_up.values() if event.source != counts[0][0]]
+    # The members of a gather go on as soon as they have sent, so the root may wait for one that left it out.
+    is_sure = is_majority and not any(event.facts.operation in PASSED_EARLY for event in odd)
+    ranks = sorted(event.rank for event in odd if event.rank is not None) if is_sure else []
+    return Blame(ranks, Basis.OTHER_LINE, waiting, Reason.OPERATIONS)
 
 
 def silent_ranks(logs: Logs) -> list[int]:

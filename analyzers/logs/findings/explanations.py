@@ -13,6 +13,7 @@ BASES = {
     Basis.NAMED: "the message names the ranks that did not come",
     Basis.BEHIND: "the other ranks enqueued more operations of this group",
     Basis.OTHER_OPERATION: "under one sequence number the ranks wait in different operations",
+    Basis.OTHER_LINE: "all ranks that the logs show gave up in a collective, but not at the same line",
     Basis.SILENT: "all other ranks that the logs show gave up waiting; this one printed no error",
     Basis.ALONE: "only this rank waits, and its log says that the training had ended before",
     Basis.EXTRA_OPERATION: "all other ranks finished the operations before, and stopped there",

@@ -169,6 +169,8 @@ def for_mismatch(cause: Cause) -> str:
             "compare the branch or the batch of this rank at that line: every rank must issue the same operations with"
             " the same shapes"
         )
+    if cause.blame and cause.blame.basis is Basis.OTHER_LINE:
+        return "compare these lines: a branch that only some ranks take, or a loop that ends earlier on one of them"
     return (
         "run once with TORCH_DISTRIBUTED_DEBUG=DETAIL, which names the rank and both shapes before the collective"
         " starts"

@@ -135,6 +135,8 @@ def mismatch(cause: Cause) -> str:
     facts = lead.facts
     if cause.blame and cause.blame.basis is Basis.OTHER_OPERATION:
         return different_timeouts(cause)
+    if cause.blame and cause.blame.basis is Basis.OTHER_LINE:
+        return different_lines(cause)
     if cause.reason is Reason.SIZES:
         return f"ranks brought different sizes to one collective: {sizes_of(cause)}{place(lead)}{at_step(lead)}"
     if cause.reason is Reason.MODELS:
@@ -164,6 +166,16 @@ def different_timeouts(cause: Cause) -> str:
             by_operation.setdefault(operation_name(event), []).append(event.rank)
     sides = ", ".join(f"{rank_names(ranks)} in {name}" for name, ranks in by_operation.items())
     return f"ranks wait for each other in different operations: {sides}"
+
+
+def different_lines(cause: Cause) -> str:
+    """Return the lines at which the ranks waited for each other, with the operation where it is known."""
+    by_line: dict[str, list[int]] = {}
+    for event in cause.failure.events:
+        if event.rank is not None and event.source:
+            by_line.setdefault(f"{event.facts.operation or 'a collective'}{place(event)}", []).append(event.rank)
+    sides = ", ".join(f"{rank_names(ranks)} in {where}" for where, ranks in by_line.items())
+    return f"{who(cause.ranks)} took another branch than the others, or left a loop earlier: {sides}"
 
 
 def unused_parameters(cause: Cause) -> str:
