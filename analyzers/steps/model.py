@@ -19,6 +19,8 @@ class Cause(StrEnum):
     CHECKPOINT = "checkpoint"
     EVALUATION = "eval"
     LOGGING = "logging"
+    UNRECORDED = "unrecorded"
+    """The script's own code, outside of the phases that the log records."""
     MIXED = "mixed"
     """No single cause explains most of the lateness."""
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from analyzers.columns import Floats, Mask
@@ -32,12 +33,17 @@ PHASES_OF: Mapping[Cause, tuple[str, ...]] = {
     Cause.CHECKPOINT: ("ckpt_save",),
     Cause.EVALUATION: ("eval",),
     Cause.LOGGING: ("log",),
+    Cause.UNRECORDED: (),
 }
 """The phases of a step that count for each cause."""
 PHASE_ORDER = (
     "gc", "data_wait", "h2d", "fwd", "bwd", "fwd_bwd", "grad_clip", "optim", "loss_sync", "log", "ckpt_save", "eval",
 )  # fmt: skip
 """Phases in the order in which they follow each other in a step."""
+UNRECORDED_AT_LEAST = 0.25
+"""Time outside of the phases counts where a rank spends this share of a step more on it than the others."""
+STRETCH = (10, 9)
+"""So many steps in a row, of which at least so many must be late."""
 LOCAL_PHASES = ("gc", "data_wait", "h2d", "fwd", "log", "ckpt_save", "eval")
 """Phases that wait for no other rank (a sharded forward does: its all-gathers)."""
 
@@ -76,6 +82,8 @@ def lateness(steps: Steps) -> Lateness:
     # Steps that a rank lacks are left out: there is nobody to compare with.
     step_s = steps.grid(steps.table["dur_s"] - steps.recorder_s, usable).dropna()
     work = processor_work(steps, usable) if by_processor else wall_work(steps, usable)
+    if by_processor:
+        work[Cause.UNRECORDED] = unrecorded_work(steps, usable, work, step_s)
     total = sum_of(work.values(), step_s)
     # Popped, so that a grid of 512 ranks x 10 000 steps is freed as soon as its excess is known.
     by_cause = {cause: excess_over_others(rows_of(work.pop(cause), step_s)) for cause in list(work)}
@@ -86,8 +94,43 @@ def lateness(steps: Steps) -> Lateness:
 
 def processor_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
     """Return local work by cause: computing in processor time, the causes that wait for nobody in wall time."""
-    clocks = {cause: steps.cpu if cause is Cause.COMPUTE else steps.phases for cause in PHASES_OF}
+    clocks = {c: steps.cpu if c is Cause.COMPUTE else steps.phases for c in PHASES_OF if c is not Cause.UNRECORDED}
     return {cause: steps.grid(clock.total(PHASES_OF[cause]), usable) for cause, clock in clocks.items()}
+
+
+def unrecorded_work(
+    steps: Steps, usable: Mask, work: Mapping[Cause, pd.DataFrame], step_s: pd.DataFrame
+) -> pd.DataFrame:
+    """Return the time outside of the phases by which a rank makes the others wait.
+
+    A script may sleep, read or log there; but a rank may also wait there for the others, whose extra work is then in
+    the phases. So only what exceeds the extra work of every other rank counts, and only if it is much of a step.
+    """
+    residual = rows_of(steps.grid(steps.table["residual_ns"] / 1e9, usable), step_s)
+    excess = excess_over_others(residual).to_numpy().clip(min=0)
+    known = excess_over_others(sum_of(work.values(), step_s)).to_numpy().clip(min=0)
+    largest = known.max(axis=1, keepdims=True)
+    # For the rank with the most extra work itself, the second largest is that of the others.
+    second = np.partition(known, -2, axis=1)[:, [-2]] if known.shape[1] > 1 else np.zeros_like(largest)
+    of_others = np.where(known < largest, largest, second)
+    counted = excess - of_others
+    enough = counted > UNRECORDED_AT_LEAST * step_s.median(axis=1).to_numpy()[:, None]
+    return pd.DataFrame(np.where(in_stretches(enough), counted, 0.0), index=step_s.index, columns=step_s.columns)
+
+
+def in_stretches(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return the flags of each column that lie in a stretch of which nearly all are set.
+
+    On a machine with more processes than cores any rank loses a slice of time now and then: that is no straggler.
+    """
+    length, least = STRETCH
+    if len(flags) < length:
+        return np.zeros_like(flags)
+    counts = np.lib.stride_tricks.sliding_window_view(flags, length, axis=0).sum(axis=-1)
+    inside = np.zeros_like(flags)
+    for shift in range(length):
+        inside[shift : shift + len(counts)] |= counts >= least
+    return inside & flags
 
 
 def wall_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:

@@ -17,6 +17,7 @@ CAUSE_NAMES: Mapping[Cause, str] = {
     Cause.CHECKPOINT: "saving checkpoints",
     Cause.EVALUATION: "evaluation",
     Cause.LOGGING: "logging",
+    Cause.UNRECORDED: "the script's own code, outside of the recorded phases",
     Cause.MIXED: "no single cause",
 }
 

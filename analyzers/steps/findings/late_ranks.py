@@ -70,5 +70,7 @@ NEXT_BY_CAUSE = {
     Cause.CHECKPOINT: "save checkpoints asynchronously (checkpoint.async_mode), or check this rank's storage",
     Cause.EVALUATION: "evaluate in the same step on all ranks",
     Cause.LOGGING: "log less often on this rank",
+    Cause.UNRECORDED: "look at what this rank does between the phases, such as reading, logging or sleeping:"
+    " `py-spy dump --pid PID` shows it",
     Cause.MIXED: "check this rank's machine: other processes, clock speed, temperature",
 }

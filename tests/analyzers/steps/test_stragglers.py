@@ -170,3 +170,41 @@ def test_the_begin_is_dated_to_the_step_though_the_lateness_varies(job, begin):
     assert straggler.rank == 1
     # Nothing before step 2 can be compared: a rank that is late from there on is late from the start.
     assert straggler.first_step == (1 if begin == 2 else begin)
+
+
+def in_own_code(rank, extra, begin=1, noise=None):
+    """What a script does between its phases lengthens the residual; the others wait in their backward."""
+
+    def residual(own, step):
+        late = extra if own == rank and step >= begin else 0.0
+        return round((late + (noise.get((own, step), 0.0) if noise else 0.0) + 1.0) * 1_000_000)
+
+    return residual
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_sleeps_in_its_own_code_is_a_straggler(job, ranks):
+    simulated = job(ranks=ranks, steps=50)
+    report = steps.analyze(simulated.run(residual_ns=in_own_code(1, 80.0, begin=21)))
+    (straggler,) = report.data.stragglers
+    assert (straggler.rank, straggler.first_step, straggler.cause) == (1, 21, "unrecorded")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_waits_in_its_own_code_is_none(job, ranks):
+    """In a sharded forward that is not recorded, all others wait for the one that computes longer."""
+    simulated = job(ranks=ranks, steps=50)
+
+    def residual(rank, step):
+        return 1_000_000 if rank == 0 else 81_000_000
+
+    report = steps.analyze(simulated.run(lambda rank, step: {"fwd": 80.0 * (rank == 0)}, residual_ns=residual))
+    assert [(s.rank, s.cause) for s in report.data.stragglers] == [(0, "compute")]
+
+
+def test_slices_lost_now_and_then_are_no_stragglers(job):
+    chance = random.Random(1)
+    noise = {(rank, step): 60.0 * (chance.random() < 0.2) for rank in range(4) for step in range(1, 121)}
+    simulated = job(ranks=4, steps=120)
+    report = steps.analyze(simulated.run(residual_ns=in_own_code(0, 0.0, noise=noise)))
+    assert report.data.stragglers == []
