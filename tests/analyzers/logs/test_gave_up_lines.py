@@ -11,7 +11,7 @@ GAVE_UP = """[rank{rank}]: Traceback (most recent call last):
 [rank{rank}]:     return func(*args, **kwargs)
 [rank{rank}]:   File "/venv/site-packages/torch/distributed/distributed_c10d.py", line 3252, in {operation}
 [rank{rank}]:     work.wait()
-[rank{rank}]: RuntimeError: [/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 10000ms for recv
+[rank{rank}]: RuntimeError: [/gloo/unbound_buffer.cc:78] Timed out waiting 10000ms for recv operation to complete
 """
 
 
