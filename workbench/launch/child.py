@@ -1,16 +1,18 @@
 """Run a command that starts its ranks itself, or none: pass on its output and our signals, and return how it ended."""
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_S = 40.0
@@ -26,16 +28,16 @@ def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
     """
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context((logs / name).open("wb")) for name in ("stdout.log", "stderr.log")]
+        sinks = (sys.stdout.buffer, sys.stderr.buffer)
+        (out, out_end), (err, err_end) = (channel(sink) for sink in sinks)
         # A terminal sends Ctrl-C to its whole foreground group; elsewhere the command gets a group that we can signal.
         group = None if in_foreground() else 0
-        process = subprocess.Popen(words, process_group=group, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        stack.enter_context(process)
-        assert process.stdout
-        assert process.stderr
-        sinks = (sys.stdout.buffer, sys.stderr.buffer)
+        process = stack.enter_context(subprocess.Popen(words, process_group=group, stdout=out_end, stderr=err_end))
+        os.close(out_end)
+        os.close(err_end)
         copies = [
             threading.Thread(target=copy, args=(source, sink, file), daemon=True)
-            for source, sink, file in zip((process.stdout, process.stderr), sinks, files, strict=True)
+            for source, sink, file in zip((out, err), sinks, files, strict=True)
         ]
         for thread in copies:
             thread.start()
@@ -54,10 +56,30 @@ def in_foreground() -> bool:
         return False
 
 
-def copy(source: "IO[bytes]", sink: BinaryIO, file: BinaryIO) -> None:
-    """Copy what a pipe brings to our own output and to a file, at once; a reader that has left ends only its copy."""
+def channel(sink: BinaryIO) -> tuple[int, int]:
+    """Return the two ends of what stands for a stream of ours: a terminal for a terminal, as programs behave so."""
+    if not sink.isatty():
+        return os.pipe()
+    ours, theirs = os.openpty()
+    modes = termios.tcgetattr(theirs)
+    modes[1] &= ~termios.OPOST  # the real terminal turns line ends into its own
+    termios.tcsetattr(theirs, termios.TCSANOW, modes)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, fcntl.ioctl(sink.fileno(), termios.TIOCGWINSZ, bytes(8)))
+    return ours, theirs
+
+
+def read_chunk(source: int) -> bytes:
+    """Return what comes next; empty at the end, which a terminal reports as an error."""
+    try:
+        return os.read(source, 1 << 16)
+    except OSError:
+        return b""
+
+
+def copy(source: int, sink: BinaryIO, file: BinaryIO) -> None:
+    """Copy what a channel brings to our own output and to a file; a reader that has left ends only its own copy."""
     sinks = [sink, file]
-    while chunk := os.read(source.fileno(), 1 << 16):
+    while chunk := read_chunk(source):
         for each in list(sinks):
             try:
                 each.write(chunk)

@@ -159,8 +159,8 @@ def plan_command(request: Request, command: JobCommand) -> Plan:
     folder = Path(config.job.dump_folder)
     starts_ranks = bool(request.nproc) or (request.nnodes > 1 and command.form is not Form.LAUNCHER)
     starts_ranks = starts_ranks or (command.form is Form.PYTHON and command.needs_ranks)
-    settings = rank_threads(request) if starts_ranks else {}
-    settings |= {"PYTHONUNBUFFERED": "1"} if "PYTHONUNBUFFERED" not in os.environ else {}
+    # The ranks of a launcher share one stream: without a buffer they would mix within a line.
+    settings = rank_settings(request) if starts_ranks else {}
     dumps = folder / "dumps" / "watchdog" if request.recorders else folder / "dumps"
     settings |= flight_recorder_settings(dumps, config.comm.trace_buf_size)
     if request.recorders:
@@ -227,19 +227,18 @@ def own_environment(request: Request) -> dict[str, str]:
     return {**rank_environment(request), **search_path(), "PYTHONSAFEPATH": "1"}
 
 
-def rank_threads(request: Request) -> dict[str, str]:
-    """Return the number of threads of each rank, unless the user has set it."""
+def rank_settings(request: Request) -> dict[str, str]:
+    """Return what every rank needs that our agent starts; what the user has set stays."""
     # Each rank would start a thread per core of the whole machine, and they would wait for each other.
     threads = max(1, (os.cpu_count() or 1) // request.processes_per_node)
-    return {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads)}
+    wanted = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    return {name: value for name, value in wanted.items() if name not in os.environ}
 
 
 def rank_environment(request: Request) -> dict[str, str]:
-    """Return what the ranks need beside the launcher's environment; what the user has set stays."""
-    wanted = {**rank_threads(request), "PYTHONUNBUFFERED": "1"}
-    if gpu_count():
-        wanted["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
-    return {name: value for name, value in wanted.items() if name not in os.environ}
+    """Return what the ranks of our trainer need beside the launcher's environment; what the user has set stays."""
+    wanted = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if gpu_count() else {}
+    return rank_settings(request) | {name: value for name, value in wanted.items() if name not in os.environ}
 
 
 def torch_version() -> tuple[int, ...]:

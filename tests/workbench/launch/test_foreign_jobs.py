@@ -107,6 +107,7 @@ def test_a_python_program_becomes_four_ranks(home, words, arguments):
     [
         ("torchrun", "--nproc-per-node", "4", "probe.py", "x"),
         ("python", "-m", "torch.distributed.run", "--nproc-per-node", "4", "probe.py", "x"),
+        ("accelerate", "launch", "--multi_gpu", "--num_processes", "4", "probe.py", "x"),
         ("deepspeed", "--num_gpus", "4", "probe.py", "x"),
     ],
 )

@@ -19,18 +19,17 @@ def memory_room() -> Room:
 
     Both count the whole process, not its tensors alone.
     """
+    soft = {kind: resource.getrlimit(kind)[0] for kind in LIMITS}
+    # Each step asks: most processes have no limit, and need not read how much they hold.
+    limited = [kind for kind in LIMITS if soft[kind] != resource.RLIM_INFINITY]
     try:
-        pages = Path("/proc/self/statm").read_text().split()
+        pages = Path("/proc/self/statm").read_text().split() if limited else []
     except OSError:
         return Room(None, None)
     # Fields of statm in pages: 0 is the address space, 5 is data and stack. See man 5 proc.
-    size, page = {resource.RLIMIT_DATA: int(pages[5]), resource.RLIMIT_AS: int(pages[0])}, resource.getpagesize()
-    limited = [
-        Room(soft, max(0, soft - size[kind] * page))
-        for kind in LIMITS
-        if (soft := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY
-    ]
-    return min(limited, key=lambda room: room.free or 0, default=Room(None, None))
+    field, page = {resource.RLIMIT_DATA: 5, resource.RLIMIT_AS: 0}, resource.getpagesize()
+    rooms = [Room(soft[kind], max(0, soft[kind] - int(pages[field[kind]]) * page)) for kind in limited]
+    return min(rooms, key=lambda room: room.free or 0, default=Room(None, None))
 
 
 def resident_bytes() -> int | None:

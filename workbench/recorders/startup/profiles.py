@@ -44,6 +44,11 @@ class Profiles:
         if on_main_thread and signal.getsignal(SIGNAL) == signal.SIG_DFL:
             signal.signal(SIGNAL, lambda *_: self.request())
 
+    @property
+    def active(self) -> bool:
+        """Whether the profiler runs, or warms up."""
+        return self._recorder is not None
+
     def request(self) -> None:
         """Have a step profiled soon: the same one on all ranks, as the first rank that is asked chooses it."""
         if self._recorder is None:

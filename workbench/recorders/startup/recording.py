@@ -39,7 +39,7 @@ class Recording:
         self._attached: Attached | None = None
         self._step: Any = None
         self._number = 0
-        self._spans: list[Any] = []
+        self._open_phases = 0
         self._step_is_over = False
         self._optimizer: Callable[[], object] = lambda: None
         self._others_steps = 0
@@ -69,7 +69,7 @@ class Recording:
         self._others_steps = 0 if is_first else self._others_steps + 1
         self._step_is_over = self._step_is_over or is_first
         # An optimizer that steps within the backward pass ends the step together with that.
-        if self._step_is_over and not self._spans:
+        if self._step_is_over and not self._open_phases:
             self._end_step()
             self._begin_step()
 
@@ -175,13 +175,13 @@ class Recording:
 
     def _enter(self, name: str) -> None:
         if self._steps and self._step:
-            span = self._steps.phase(name)
-            span.__enter__()
-            self._spans.append(span)
+            self._steps.begin_phase(name)
+            self._open_phases += 1
 
     def _leave(self) -> None:
-        if self._steps and self._spans:
-            self._spans.pop().__exit__(None, None, None)
+        if self._steps and self._open_phases:
+            self._open_phases -= 1
+            self._steps.end_phase()
 
     def _begin_step(self) -> None:
         if self._steps is None or self._profiles is None:
@@ -199,8 +199,9 @@ class Recording:
     def _end_step(self) -> None:
         if self._steps is None or self._profiles is None:
             return
-        with self._steps.phase("profiler"):
-            self._profiles.end()
+        if self._profiles.active:
+            with self._steps.phase("profiler"):
+                self._profiles.end()
         if self._attached:
             self._attached.flight.refresh()
             self._line.seqs = self._attached.flight.sequences()

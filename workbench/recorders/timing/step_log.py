@@ -139,10 +139,18 @@ class StepRecorder:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Charge what happens inside to `name`. The time of an inner phase is not counted in the outer one."""
+        self.begin_phase(name)
+        yield
+        self.end_phase()
+
+    def begin_phase(self, name: str) -> None:
+        """Begin a phase, as `phase` does; `end_phase` must follow."""
         self._enter(name)
         if self._device:
             self._device.begin(name)
-        yield
+
+    def end_phase(self) -> None:
+        """End the phase that began last."""
         if self._device:
             self._device.end()
         self._leave()
