@@ -1,7 +1,7 @@
-"""How far `workbench estimate` is from real ranks of what the trainer cannot train: python -m benchmarks.parallelisms.
+"""How far `workbench estimate` is from ranks that share a model: python -m benchmarks.parallelisms.
 
-Tensor, context and pipeline parallelism: each rank here trains its part of the model, laid out as the estimate takes it
-to be.
+Tensor, context and pipeline parallelism, and experts with each of them: each rank trains its part of the model by the
+plans that trainer and estimate share.
 
 Gloo copies what it gathers and reduces, and keeps all it works on until its thread lets go: the peak varies from run to
 run, most where little else is held. So each rank is also run alone, with real memory, on a process group that moves
@@ -21,11 +21,13 @@ from analyzers.memory import analyze
 from analyzers.run import Kind, discover
 from benchmarks.start_job import Start, start_job
 from trainer.config import load
+from trainer.config.stages import model_parts
 from trainer.estimate.mesh import local_problem
-from trainer.estimate.rehearsal import build_parts, build_step
 from trainer.models.decoder import init_weights, model_args
+from trainer.optim import build_optimizer
 from trainer.parallel.mesh import build_world
-from trainer.parallel.pipeline import model_parts
+from trainer.parallel.pipeline import build_step, join_parts
+from trainer.parallel.plan import build_parts
 from workbench.commands.estimate import estimate
 from workbench.launch.plan import Request
 from workbench.recorders.memory.recorder import MemoryRecorder
@@ -92,7 +94,9 @@ def train(folder: str, *arguments: str) -> None:
     for model in models:
         model.to_empty(device="cpu")
         init_weights(model, 1)
-    compute = build_step(local.config, world, models, parts, lambda name: memory.phase(name))  # noqa: PLW0108 - made below
+    model = join_parts(models)
+    optimizer = build_optimizer(model, local.config.optimizer)
+    compute = build_step(local.config, world, models, model, optimizer, lambda name: memory.phase(name))  # noqa: PLW0108 - made below
     memory = MemoryRecorder(folder, compute.model, compute.optimizer, freq=STEPS)
     training = local.config.training
     for number in range(1, STEPS + 1):

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.linalg import vector_norm
@@ -37,6 +38,11 @@ class OptimizerStep:
     def __post_init__(self) -> None:
         self.accumulation_steps = accumulation_steps(self.config.training, self.world.degrees)
         self.loss_fn = loss_function(self.config.compile)
+
+    @property
+    def knows_loss(self) -> bool:
+        """Whether this rank computes the loss."""
+        return True
 
     def forward_backward(self, batch: Batch) -> Tensor:
         """Add the gradients of one batch, and return its part of the step's loss."""
@@ -71,6 +77,8 @@ class OptimizerStep:
         # A norm of the norms: the meshes' gradients cannot go through one operation.
         norms = [gradient_norm(parameters) for parameters in parameters_by_mesh(self.model)]
         norm: Tensor = vector_norm(torch.stack(norms))
+        if self.world.pipeline:
+            norm = norm_over(norm, self.world.pipeline.get_group())
         for parameters in parameters_by_mesh(self.model):
             clip_grads_with_norm_(parameters, self.config.training.max_norm, norm)
         return norm
@@ -80,6 +88,13 @@ def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
     """Return the norm of the gradients of `parameters`, over all ranks that have parts of them."""
     norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
     return whole(norm)
+
+
+def norm_over(norm: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return the norm of what all ranks of a group have, each of which knows the norm of its part."""
+    squares = norm.square()
+    dist.all_reduce(squares, group=group)
+    return squares.sqrt()
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -21,9 +21,10 @@ from trainer.faults import Faults
 from trainer.metrics import Meter, StepMetrics
 from trainer.models.decoder import build_model
 from trainer.optim import build_optimizer, lr_factor, set_lr
+from trainer.parallel.pipeline import build_step, join_parts
 from trainer.parallel.plan import parallelize
 from trainer.run_file import RunFile, move_earlier_run
-from trainer.step import Batch, OptimizerStep
+from trainer.step import Batch
 from workbench.recorders import RecorderOptions, Recorders
 from workbench.recorders.timing.step_log import StepLine
 
@@ -42,10 +43,11 @@ class Trainer:
         self.seed = seed_everything(config.debug, self.world.device)
         gc.disable()
 
-        self.model = build_model(config)
-        self.parameters = sum(p.numel() for p in self.model.parameters())
-        self.meter = Meter(config, self.world, self.model.flops_per_token(config.training.seq_len))
-        parallelize(self.model, config, self.world, self.seed)
+        whole_model = build_model(config)
+        self.parameters = sum(p.numel() for p in whole_model.parameters())
+        self.meter = Meter(config, self.world, whole_model.flops_per_token(config.training.seq_len))
+        self.parts = parallelize(config, self.world, self.seed)
+        self.model = join_parts(self.parts)
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.loader = self.build_loader()
         self.batches = iter(self.loader)
@@ -53,10 +55,10 @@ class Trainer:
         self.state = TrainState(self.model, self.optimizer, self.loader)
         self.checkpointer = Checkpointer(config, self.state)
         self.loaded = self.checkpointer.load()
-        self.compute = OptimizerStep(config, self.world, self.model, self.optimizer, self.phase)
+        self.compute = build_step(config, self.world, self.parts, self.model, self.optimizer, self.phase)
         self.run_file = RunFile(config, self.world, {"parameters": self.parameters, **self.meter.utilisation_constants})
         self.recorders = Recorders(options, model=self.model, optimizer=self.optimizer)
-        self.faults = Faults(config.faults, model=self.model, timeout_s=config.comm.train_timeout_seconds)
+        self.faults = Faults(config.faults, model=self.parts[-1], timeout_s=config.comm.train_timeout_seconds)
 
     def build_loader(self) -> Loader:
         """Return this rank's share of the data.
@@ -64,7 +66,7 @@ class Trainer:
         The text is the same in each run even without a seed, so that runs can resume.
         """
         training, world = self.config.training, self.world
-        positions = self.model.positions if world.context else None
+        positions = self.parts[0].positions if world.context else None
         share = Share(training.local_batch_size, world.data_rank, world.degrees.data_parallel, positions)
         return Loader(documents(training, self.config.debug.seed or 0), training.seq_len, share)
 
@@ -160,6 +162,8 @@ class Trainer:
         with self.phase("loss_sync"):
             mean, highest = loss.clone(), loss.clone()
             dist.all_reduce(mean, dist.ReduceOp.AVG)
+            # Of each pipeline one rank knows the loss; the others have 0.
+            mean *= self.world.degrees.pp
             dist.all_reduce(highest, dist.ReduceOp.MAX)
             metrics = StepMetrics(
                 step=step,
@@ -169,7 +173,9 @@ class Trainer:
                 lr=lr,
                 tokens_seen=self.loader.consumed * self.config.training.seq_len,
             )
-        line.update(loss=metrics.loss, local_loss=float(loss), grad_norm=metrics.grad_norm)
+        line.update(
+            loss=metrics.loss, local_loss=float(loss) if self.compute.knows_loss else None, grad_norm=metrics.grad_norm
+        )
         with self.phase("log"):
             self.meter.report(metrics)
 

@@ -81,6 +81,18 @@ def test_every_key_of_every_age_is_known() -> None:
         ('[training]\ndataset = "c4_test"', "training.dataset", "synthetic", "translated"),
         ("[profiler]\nprofile_freq = 5", "profiling.profile_freq", 5, "translated"),
         ("[parallelism]\ntensor_parallel_degree = 1", "parallelism.tensor_parallel_degree", 1, "honoured"),
+        (
+            "[parallelism]\nnum_pp_microbatches = 4",
+            "parallelism.pipeline_parallel_microbatch_size",
+            2,
+            "translated",
+        ),
+        (
+            '[experimental]\npipeline_parallel_schedule = "interleaved_1f1b"',
+            "parallelism.pipeline_parallel_schedule",
+            "interleaved_1f1b",
+            "translated",
+        ),
         ("dump_folder = 'here'", "job.dump_folder", "here", "translated"),
     ],
 )
@@ -169,7 +181,6 @@ def test_all_unknown_keys_are_named_at_once_with_what_was_meant(tmp_path: Path) 
     "words",
     [
         ["--parallelism.context_parallel_load_balancer", "ptrr"],
-        ["--experimental.pipeline_parallel_degree=2"],
         ["--model.converters", "float8"],
         ["--memory_estimation.enable"],
         ["--fault_tolerance.enable"],

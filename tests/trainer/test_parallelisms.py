@@ -1,4 +1,4 @@
-"""Tensor and context parallelism: losses and gradient norms as on one rank, and checkpoints for any mesh."""
+"""Tensor, context and pipeline parallelism: losses and gradient norms as on one rank, and checkpoints for any mesh."""
 
 import json
 import shutil
@@ -17,6 +17,8 @@ Run = Any
 Train = Callable[..., Run]
 TENSOR = ["--parallelism.tensor_parallel_degree", "2"]
 CONTEXT = ["--parallelism.context_parallel_degree", "2"]
+PIPELINE = ["--parallelism.pipeline_parallel_degree", "2"]
+LOOPED = ["--parallelism.pipeline_parallel_schedule", "Interleaved1F1B"]
 CHECKPOINTS = ["--checkpoint.enable", "--checkpoint.interval", "3", "--checkpoint.no_last_save_model_only"]
 LENGTH, BATCH = 64, 8
 
@@ -179,6 +181,64 @@ def test_ranks_attend_together_like_one(tmp_path: Path) -> None:
     start(str(tmp_path / "attention.py"), ranks=3)
 
 
+@pytest.fixture(scope="module")
+def pipeline(run_once: Train) -> Run:
+    """Two ranks that have half of the layers each."""
+    return run_once("pp2", 2, *PIPELINE, *CHECKPOINTS, "--training.local_batch_size", "8")
+
+
+@pytest.mark.slow
+def test_losses_are_equal_where_ranks_share_the_layers(pipeline: Run, alone: Run) -> None:
+    """All ranks log the loss, which the last one tells them."""
+    assert_same_curve(pipeline, alone)
+    assert_tokens_are_counted_once(pipeline)
+    assert pipeline.manifest()["mesh"]["pp"] == 2
+    assert pipeline.manifest()["parameters"] == alone.manifest()["parameters"]
+    assert [pipeline.lines(rank)[0]["local_loss"] is None for rank in (0, 1)] == [True, False]
+    assert "fwd_bwd" in pipeline.lines()[0]["phases"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["GPipe", "Interleaved1F1B", "ZBVZeroBubble"])
+def test_every_schedule_trains_the_same(run_once: Train, alone: Run, schedule: str) -> None:
+    flags = ["--parallelism.pipeline_parallel_schedule", schedule, "--training.local_batch_size", "8"]
+    assert_same_curve(run_once(schedule, 2, *PIPELINE, *flags), alone)
+
+
+@pytest.mark.slow
+def test_a_pipeline_adds_up_the_gradients_of_several_batches(run_once: Train, alone: Run) -> None:
+    flags = ["--training.local_batch_size", "4", "--training.global_batch_size", "8"]
+    assert_same_curve(run_once("pp2_accumulated", 2, *PIPELINE, *LOOPED, *flags), alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("fsdp2_pp2", ["--training.local_batch_size", "4", "--activation_checkpoint.mode", "full"]),
+        ("ddp2_pp2", ["--training.local_batch_size", "4", "--parallelism.data_parallel_replicate_degree", "2"]),
+        ("tp2_pp2", ["--training.local_batch_size", "8", *TENSOR]),
+        ("cp2_pp2", ["--training.local_batch_size", "8", *CONTEXT, *LOOPED]),
+    ],
+)
+def test_a_pipeline_goes_with(run_once: Train, alone: Run, name: str, flags: list[str]) -> None:
+    run = run_once(name, 4, *PIPELINE, *flags)
+    assert_same_curve(run, alone)
+    assert "mesh_pp" in groups(run, rank=1)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_a_pipeline_loads_where_layers_are_divided_otherwise(
+    train: Train, pipeline: Run, tmp_path: Path
+) -> None:
+    expected = {step: loss for step, loss in pipeline.losses().items() if step > 3}
+    for name, ranks, flags in (("looped", 2, [*PIPELINE, *LOOPED]), ("single", 1, []), ("fsdp", 2, [])):
+        shutil.copytree(pipeline.folder / "checkpoint" / "step-3", tmp_path / name / "checkpoint" / "step-3")
+        batch = ["--training.local_batch_size", "4" if name == "fsdp" else "8"]
+        run = train(tmp_path / name, ranks, *flags, *CHECKPOINTS, *batch)
+        assert run.losses() == pytest.approx(expected, rel=1e-5), run.output
+
+
 def job(model: str = "llama3", **parallelism: int) -> JobConfig:
     """A configuration of the small model."""
     config = JobConfig(parallelism=Parallelism(**parallelism))  # type: ignore[arg-type]
@@ -205,6 +265,9 @@ def test_a_mesh_fills_the_world() -> None:
         (job(tensor_parallel_degree=0), 2, "parallelism.tensor_parallel_degree = 0", "give 1 or more"),
         (job(tensor_parallel_degree=4), 4, "tensor_parallel_degree 4 does not divide 2 key-value heads", "divisor"),
         (job(context_parallel_degree=3), 3, "seq_len 2048 cannot be cut into 6 equal chunks", "multiple of 6"),
+        (job(pipeline_parallel_degree=3, pipeline_parallel_microbatch_size=3), 3, "microbatch_size 3", "divisor of 8"),
+        (job(pipeline_parallel_degree=4, pipeline_parallel_microbatch_size=4), 4, "but at least 4", "microbatch_size"),
+        (job(pipeline_parallel_degree=16), 16, "4 layers cannot make 16 stages", "layers_per_stage"),
         (job("llama4", tensor_parallel_degree=2), 2, "experts cannot be trained", "expert_parallel_degree"),
         (job("flux"), 1, "there is no model 'flux'", "llama3"),
         (job("models.llama3"), 1, "there is no model 'models.llama3'", "llama3"),
@@ -215,6 +278,15 @@ def test_what_no_run_can_do_is_refused_before_it_starts(config: JobConfig, ranks
         validate(config, ranks)
     assert says in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_an_unknown_schedule_is_refused() -> None:
+    config = job(pipeline_parallel_degree=2)
+    config.parallelism.pipeline_parallel_schedule = "2F"
+    with pytest.raises(ConfigError) as caught:
+        validate(config, 2)
+    assert "pipeline_parallel_schedule = '2F'" in caught.value.message
+    assert "Interleaved1F1B" in caught.value.hint
 
 
 def test_compiled_tensor_parallelism_is_refused() -> None:

@@ -6,6 +6,7 @@ from typing import Protocol
 from trainer.config.degrees import KEYS, TENSOR, Degrees, degrees
 from trainer.config.registry import exists
 from trainer.config.sections import JobConfig
+from trainer.config.stages import check_pipeline
 from trainer.errors import ConfigError
 
 
@@ -54,13 +55,7 @@ def check_divisions(config: JobConfig, mesh: Degrees) -> None:
     """Raise ConfigError if a part of the model or of the data cannot be divided evenly among its ranks."""
     shape = model_shape(config)
     check_experts(config, getattr(shape, "n_experts", 0))
-    microbatch, batch = config.parallelism.pipeline_parallel_microbatch_size, config.training.local_batch_size
-    if mesh.pp > 1 and (microbatch < 1 or batch % microbatch):
-        raise ConfigError(
-            f"parallelism.pipeline_parallel_microbatch_size {microbatch} does not divide"
-            f" training.local_batch_size {batch}",
-            f"give a divisor of {batch}",
-        )
+    check_pipeline(config, shape.n_layers)
     chunks = mesh.cp * (1 if config.parallelism.context_parallel_load_balancer is None else 2)
     if mesh.cp > 1 and config.training.seq_len % chunks:
         raise ConfigError(
@@ -103,6 +98,12 @@ def check_combinations(config: JobConfig, mesh: Degrees) -> None:
         raise ConfigError(
             f"parallelism.tensor_parallel_degree {mesh.tp}: experts cannot be trained with tensor parallelism",
             "share the experts with parallelism.expert_parallel_degree instead, or train llama3",
+        )
+    if mesh.pp > 1 and config.faults.name == "oom":
+        raise ConfigError(
+            f"faults.name oom with parallelism.pipeline_parallel_degree {mesh.pp}: a pipeline takes batches of one"
+            " size, and this incident gives it a larger one",
+            "choose another incident, or set pipeline_parallel_degree to 1",
         )
     if mesh.cp > 1 and config.compile.enable and "model" in config.compile.components:
         raise ConfigError(

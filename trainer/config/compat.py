@@ -40,6 +40,7 @@ RENAMED = {
     "estimate.memory": "memory_estimation.enable",
     "experimental.context_parallel_degree": "parallelism.context_parallel_degree",
     "experimental.pipeline_parallel_degree": "parallelism.pipeline_parallel_degree",
+    "experimental.pipeline_parallel_schedule": "parallelism.pipeline_parallel_schedule",
     "global.dump_folder": "job.dump_folder",
     "hf_assets_path": "model.hf_assets_path",
     "job.print_args": "job.print_config",
@@ -124,6 +125,21 @@ def tokens_to_sequences(key: str) -> Converter:
     return convert
 
 
+def microbatch_size(value: object, written: Values) -> Translation:
+    """Convert a number of microbatches to their size, which is 1 if no number is given.
+
+    Raises:
+        ConfigError: The batch cannot be divided so.
+    """
+    batch_written = written.get("training.local_batch_size") or written.get("training.batch_size") or 8
+    batch, count = number("training.local_batch_size", batch_written), number("num_pp_microbatches", value or 0)
+    if count and batch % count:
+        raise ConfigError(f"{count} microbatches of {batch} sequences", f"give a divisor of {batch}")
+    size = int(batch // count) if count else 1
+    reason = f"{batch} sequences in {count} microbatches" if count else "no number of microbatches is given"
+    return Translation("parallelism.pipeline_parallel_microbatch_size", size, reason)
+
+
 def float8_converter(value: object, _: Values) -> Translation:
     """Convert a switch for float8 to the name of a model converter."""
     return Translation("model.converters", ["float8"] if value else [], "float8 is a converter of the model")
@@ -159,8 +175,11 @@ CONVERTED: dict[str, Converter] = {
     "float8.enable_float8_linear": float8_converter,
     "metrics.enable_color_printing": negate("metrics.disable_color_printing"),
     "metrics.rank_0_only": negate("metrics.save_for_all_ranks"),
+    "experimental.pipeline_parallel_microbatches": microbatch_size,
     "model.converters": split_converters,
     "optimizer.fused": lambda value, _: Translation("optimizer.implementation", "fused" if value else "for-loop"),
+    "parallelism.num_pp_microbatches": microbatch_size,
+    "parallelism.pipeline_parallel_microbatches": microbatch_size,
     "training.data_parallel_degree": data_parallel,
     "training.data_parallel_type": data_parallel_type,
     "training.dataset": synthetic_dataset,
@@ -176,7 +195,7 @@ CONVERTED: dict[str, Converter] = {
 }
 """Keys whose value changes too. A conversion that returns None leaves the value as it is."""
 
-PIPELINE = "there is no pipeline parallelism"
+PIPELINE = "layers are divided evenly, and microbatches follow one of PyTorch's schedules"
 ASYNC_TENSOR = "tensor parallelism waits for its collectives"
 SPLIT_LOSS = "with tensor parallelism the loss is always computed on logits that are split by the vocabulary"
 EXPERT = "experts exchange tokens, and are recomputed, in one fixed way"
@@ -246,7 +265,6 @@ LEFT_OUT = {
     "parallelism.full_dtensor": "there is one way to shard",
     "parallelism.hybridep_*": EXPERT,
     "parallelism.module_fqns_per_model_part": PIPELINE,
-    "parallelism.num_pp_microbatches": PIPELINE,
     "parallelism.pipeline_*": PIPELINE,
     "parallelism.spmd_backend": "there is one way to shard",
     "profiler.*": "the schedule is profile_freq, profiler_warmup and profiler_active",
@@ -283,7 +301,6 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "model.converters": (([],), FLOAT8),
     "optimizer.implementation": (("for-loop", "foreach", "fused"), "there is no such implementation"),
     "parallelism.context_parallel_load_balancer": (("headtail", None), "sequences cannot be divided so"),
-    "parallelism.pipeline_parallel_degree": ((1,), PIPELINE),
 }
 """Keys whose other values cannot be ignored, as they would change the result: (values that are possible, why)."""
 

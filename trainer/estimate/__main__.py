@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from trainer.config import JobConfig, load
+from trainer.config.stages import model_parts
 from trainer.errors import TrainerError
 from trainer.estimate.depth import window_peaks
 from trainer.estimate.mesh import LocalProblem, local_problem
@@ -20,7 +21,7 @@ from trainer.estimate.tracker import Peak
 from trainer.models.decoder import build_model, model_args
 from trainer.models.llama3.flavors import ModelArgs
 from trainer.parallel.data_parallel import EXPERTS_DIM
-from trainer.parallel.pipeline import keep_part, model_parts
+from trainer.parallel.pipeline import keep_part
 
 FORK = multiprocessing.get_context("fork")
 

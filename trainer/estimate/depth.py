@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainer.config import JobConfig
+from trainer.config.stages import Part, model_parts
 from trainer.estimate.rehearsal import ENDS, rehearse
 from trainer.estimate.tracker import Peak
 from trainer.models.llama3.flavors import ModelArgs
 from trainer.parallel.activation_checkpoint import recompute_interval
 from trainer.parallel.mesh import World
-from trainer.parallel.pipeline import Part, model_parts
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,6 @@ def assumptions(config: JobConfig, mesh: Degrees) -> list[str]:
     assumed = {
         "tensor parallelism of experts is estimated as PyTorch does it; the trainer has none, but the estimate was"
         " within 2 % of what such ranks allocated": mesh.tp > 1 and has_experts,
-        "pipeline parallelism is estimated with PyTorch's schedules, and layers divided as in torchtitan; the trainer"
-        " has none, but the estimate was within 3 % of what such ranks allocated": mesh.pp > 1,
         "all experts get equally many tokens; in a run the router decides": has_experts,
         "no compilation; compiled code keeps fewer activations": config.compile.enable,
         f"no converters ({', '.join(config.model.converters)})": bool(config.model.converters),

@@ -13,16 +13,17 @@ from torch.utils.hooks import RemovableHandle
 
 from trainer.config import JobConfig
 from trainer.config.degrees import Degrees
+from trainer.config.stages import Part
 from trainer.estimate.expert_parallel import even_routing
 from trainer.estimate.mesh import LocalProblem
 from trainer.estimate.tracker import MemoryTracker, Peak, TrackingHooks
-from trainer.models.decoder import Decoder, build_model
+from trainer.models.decoder import Decoder
 from trainer.models.llama3.flavors import ModelArgs
 from trainer.optim import build_optimizer
 from trainer.parallel.mesh import World, build_world
-from trainer.parallel.pipeline import Microbatch, Part, PipelinedStep, build_schedule, keep_part
-from trainer.parallel.plan import parallelize_without_memory
-from trainer.step import Batch, OptimizerStep
+from trainer.parallel.pipeline import build_step, join_parts
+from trainer.parallel.plan import build_parts
+from trainer.step import Batch
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, INPUTS
 
 STEPS = 2
@@ -59,7 +60,7 @@ def rehearse(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[P
         for model in models:
             model.to_empty(device=world.device)
             model.reset_buffers()
-        return Rehearsal(config, world, models, parts).peaks()
+        return Rehearsal(config, world, models).peaks()
 
 
 def routed_tokens(config: JobConfig, args: ModelArgs, mesh: Degrees) -> int:
@@ -71,27 +72,6 @@ def routed_tokens(config: JobConfig, args: ModelArgs, mesh: Degrees) -> int:
     return rows * training.seq_len // (mesh.cp * mesh.tp) * getattr(args, "top_k", 0)
 
 
-def build_parts(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[Part]) -> list[Decoder]:
-    """Return the parts of a model on the meta device, each as this rank has it."""
-    models = [keep_part(build_model(config, args), part) for part in parts]
-    for model in models:
-        parallelize_without_memory(model, config, world)
-    return models
-
-
-def build_step(
-    config: JobConfig, world: World, models: Sequence[Decoder], parts: Sequence[Part], phase: Phase
-) -> OptimizerStep:
-    """Return the step that a rank with these parts takes."""
-    if not world.pipeline:
-        [model] = models
-        return OptimizerStep(config, world, model, build_optimizer(model, config.optimizer), phase)
-    all_parts = nn.ModuleList(models)
-    tensors = microbatch(config, models[0], world.degrees)
-    schedule = build_schedule(models, parts, tensors, config, world.pipeline.get_group())
-    return PipelinedStep(config, world, all_parts, build_optimizer(all_parts, config.optimizer), phase, schedule, parts)
-
-
 @dataclass
 class Rehearsal:
     """The steps of one rank's models (several only in a pipeline), tracked. Create and use it inside FakeTensorMode."""
@@ -99,11 +79,12 @@ class Rehearsal:
     config: JobConfig
     world: World
     models: Sequence[Decoder]
-    parts: Sequence[Part]
 
     def __post_init__(self) -> None:
         self.tracker = MemoryTracker()
-        self.compute = build_step(self.config, self.world, self.models, self.parts, self.phase)
+        model = join_parts(self.models)
+        optimizer = build_optimizer(model, self.config.optimizer)
+        self.compute = build_step(self.config, self.world, self.models, model, optimizer, self.phase)
         self.hooks = TrackingHooks(self.compute.model, self.compute.optimizer, self.tracker)
         self.passes: Counter[int] = Counter()
 
@@ -186,16 +167,6 @@ class Rehearsal:
                 output.register_hook(lambda _: self.tracker.window(f"bwd {name}{suffix}"))  # type: ignore[no-untyped-call]
 
         return end
-
-
-def microbatch(config: JobConfig, model: Decoder, mesh: Degrees) -> Microbatch:
-    """Return the tensors that go through a pipeline. FSDP casts what its modules are given, autocast only products."""
-    training, parallelism = config.training, config.parallelism
-    compute_dtype, weight_dtype = getattr(torch, training.mixed_precision_param), getattr(torch, training.dtype)
-    return Microbatch(
-        rows=parallelism.pipeline_parallel_microbatch_size, length=training.seq_len // mesh.cp, split=mesh.tp,
-        args=model.args, hidden=compute_dtype if mesh.uses_fsdp else weight_dtype, logits=compute_dtype,
-    )  # fmt: skip
 
 
 def layer_name(place: int, count: int) -> str:

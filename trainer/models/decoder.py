@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainer.config import JobConfig
 from trainer.config.checks import check_experts, model_shape
+from trainer.config.stages import Part
 from trainer.models.llama3.flavors import ModelArgs
 from workbench.recorders.memory.tensor_hooks import without_wrappers
 
@@ -23,6 +24,8 @@ class Decoder(nn.Module):
     layers: nn.ModuleDict
     args: ModelArgs
     dim: int
+    part: Part
+    """Which part of a pipeline this is."""
     positions: Sequence[int]
     """The positions of the tokens in their sequence."""
 

@@ -1,101 +1,30 @@
 """Pipeline parallelism as PyTorch does it: the model in parts, through which microbatches follow one another."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+from torch.distributed.pipelining.schedules import get_schedule_class
 
-from trainer.config import ConfigError, JobConfig
-from trainer.config.sections import Parallelism
+from trainer.config import JobConfig
+from trainer.config.degrees import Degrees
+from trainer.config.stages import SINGLE, Part, schedule_name
 from trainer.models.decoder import Decoder
 from trainer.models.llama3.flavors import ModelArgs
+from trainer.parallel.mesh import World
 from trainer.parallel.tensor_parallel import split_loss
-from trainer.step import Batch, OptimizerStep, mean_loss
+from trainer.step import Batch, OptimizerStep, whole
 
-V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
-
-
-@dataclass(frozen=True)
-class Part:
-    """One of `count` parts of a model, and the numbers of its layers."""
-
-    number: int
-    count: int
-    layers: range
-
-    @property
-    def first(self) -> bool:
-        """Whether this part has the embedding."""
-        return self.number == 0
-
-    @property
-    def last(self) -> bool:
-        """Whether this part has the output layer."""
-        return self.number == self.count - 1
-
-
-def model_parts(rank: int, layers: int, config: Parallelism) -> list[Part]:
-    """Return the parts that rank `rank` of the pipeline has of a model of `layers`.
-
-    Raises:
-        ConfigError: There is no such schedule, or the layers do not make its parts.
-    """
-    ranks, looped = config.pipeline_parallel_degree, has_several_parts(config.pipeline_parallel_schedule)
-    count = ranks * (2 if looped else 1)
-    ends = config.pipeline_parallel_first_stage_less_layers, config.pipeline_parallel_last_stage_less_layers
-    if config.pipeline_parallel_layers_per_stage:
-        # -(-a // b) rounds up.
-        count = -(-(layers + sum(ends)) // config.pipeline_parallel_layers_per_stage)
-    layer_ranges = divide(layers, count, *ends)
-    if count % ranks or (count > ranks) != looped or any(start > stop for start, stop in layer_ranges):
-        raise ConfigError(
-            f"{layers} layers cannot make {count} stages on {ranks} ranks for {config.pipeline_parallel_schedule}",
-            "change pipeline_parallel_layers_per_stage, the degree or the schedule",
-        )
-    return [Part(number, count, range(*layer_ranges[number])) for number in part_numbers(rank, ranks, count, config)]
-
-
-def divide(layers: int, count: int, first_less: int, last_less: int) -> list[tuple[int, int]]:
-    """Return (first, beyond last) layer of each part: even, with the embedding and the output counted as some layers.
-
-    Excess layers go to the first parts. Example: 10 layers in 4 parts, embedding and output counted as one layer each:
-    12 / 4 = 3, so the parts have 2, 3, 3 and 2 layers.
-    """
-    each, excess = divmod(layers + first_less + last_less, count)
-    sizes = [each + (number < excess) for number in range(count)]
-    # The embedding and the output take time but are no layers.
-    sizes[0] -= first_less
-    sizes[-1] -= last_less
-    ends = [sum(sizes[: number + 1]) for number in range(count)]
-    return list(zip([0, *ends[:-1]], ends, strict=True))
-
-
-def part_numbers(rank: int, ranks: int, count: int, config: Parallelism) -> Sequence[int]:
-    """Return the numbers of a rank's parts."""
-    if config.pipeline_parallel_schedule in V_SHAPED:
-        return rank, count - 1 - rank
-    return range(rank, count, ranks)
-
-
-def has_several_parts(schedule: str) -> bool:
-    """Return whether each rank has several parts.
-
-    Raises:
-        ConfigError: There is no such schedule.
-    """
-    try:
-        return issubclass(get_schedule_class(schedule), PipelineScheduleMulti)
-    except ValueError as error:
-        raise ConfigError(f"pipeline_parallel_schedule = {schedule!r}", str(error)) from error
+Phase = Callable[[str], AbstractContextManager[None]]
 
 
 def keep_part(model: Decoder, part: Part) -> Decoder:
     """Remove from a model what belongs to other parts."""
+    model.part = part
     for number in range(len(model.layers)):
         if number not in part.layers:
             del model.layers[str(number)]
@@ -104,6 +33,23 @@ def keep_part(model: Decoder, part: Part) -> Decoder:
     if not part.last:
         model.norm = model.output = nn.Identity()
     return model
+
+
+def join_parts(models: Sequence[Decoder]) -> nn.Module:
+    """Return one module with all weights of a rank's parts, named as in the whole model."""
+    if len(models) == 1:
+        return models[0]
+    joined = nn.Module()
+    joined.layers = nn.ModuleDict()
+    for model in models:
+        joined.layers.update(dict(model.layers.items()))
+        if model.part.first:
+            joined.tok_embeddings = model.tok_embeddings
+        if model.part.last:
+            joined.norm, joined.output = model.norm, model.output
+        for name, buffer in model.named_buffers(recurse=False):
+            joined.register_buffer(f"{name}_{model.part.number}", buffer, persistent=False)
+    return joined
 
 
 @dataclass(frozen=True)
@@ -119,6 +65,14 @@ class Microbatch:
     args: ModelArgs
     hidden: torch.dtype
     logits: torch.dtype
+
+    @classmethod
+    def of(cls, config: JobConfig, args: ModelArgs, mesh: Degrees) -> "Microbatch":
+        """Return the tensors of a job. FSDP casts what its modules are given, autocast only products."""
+        training, rows = config.training, config.parallelism.pipeline_parallel_microbatch_size
+        compute_dtype, weight_dtype = getattr(torch, training.mixed_precision_param), getattr(torch, training.dtype)
+        hidden = compute_dtype if mesh.uses_fsdp else weight_dtype
+        return cls(rows, training.seq_len // mesh.cp, mesh.tp, args, hidden, compute_dtype)
 
     def input_of(self, part: Part) -> Tensor:
         """Return what a part is given."""
@@ -150,53 +104,73 @@ class Stage(PipelineStage):
         return torch.tensor([1])
 
 
-def build_schedule(
-    models: Sequence[Decoder],
-    parts: Sequence[Part],
-    microbatch: Microbatch,
-    config: JobConfig,
-    group: dist.ProcessGroup,
-) -> Schedule:
-    """Return the schedule of a rank's parts.
-
-    Raises:
-        ConfigError: It cannot take that number of microbatches.
-    """
-    stages = [
-        Stage(
-            model, part.number, part.count, torch.device("cpu"), group=group,
-            input_args=(microbatch.input_of(part),), output_args=(microbatch.output_of(part),),
-        )
-        for model, part in zip(models, parts, strict=True)
-    ]  # fmt: skip
-    name = config.parallelism.pipeline_parallel_schedule
-    microbatches = config.training.local_batch_size // microbatch.rows
-    try:
-        schedule: Schedule = get_schedule_class(name)(
-            stages if has_several_parts(name) else stages[0],
-            n_microbatches=microbatches,
-            loss_fn=mean_loss,
-            scale_grads=True,
-        )
-    except ValueError as error:
-        message = f"{name} cannot take {microbatches} microbatches: {error}"
-        raise ConfigError(message, "change local_batch_size or pipeline_parallel_microbatch_size") from error
-    return schedule
-
-
 @dataclass
 class PipelinedStep(OptimizerStep):
-    """A step whose passes a schedule orders; `model` has the rank's parts."""
+    """A step whose passes a schedule orders; `model` has the weights of the rank's parts, `models` are the parts."""
 
-    schedule: Schedule
-    parts: Sequence[Part]
+    models: Sequence[Decoder]
+    schedule: Schedule = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.microbatches = (
+            self.config.training.local_batch_size // self.config.parallelism.pipeline_parallel_microbatch_size
+        )
+        self.schedule = self.build_schedule()
+
+    @property
+    def knows_loss(self) -> bool:
+        """Whether this rank has the end of the pipeline."""
+        return any(model.part.last for model in self.models)
+
+    def build_schedule(self) -> Schedule:
+        """Return the schedule of the rank's parts."""
+        assert self.world.pipeline
+        tensors = Microbatch.of(self.config, self.models[0].args, self.world.degrees)
+        stages = [
+            Stage(
+                model, model.part.number, model.part.count, self.world.device, group=self.world.pipeline.get_group(),
+                input_args=(tensors.input_of(model.part),), output_args=(tensors.output_of(model.part),),
+            )
+            for model in self.models
+        ]  # fmt: skip
+        name = schedule_name(self.config.parallelism)
+        schedule: Schedule = get_schedule_class(name)(
+            stages[0] if name in SINGLE else stages,
+            n_microbatches=self.microbatches,
+            loss_fn=self.part_of_loss,
+            # It would scale the gradients of earlier batches of the same step again.
+            scale_grads=False,
+        )
+        return schedule
+
+    def part_of_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return what a microbatch adds to the loss of the step."""
+        return self.loss_fn(logits, labels) / (self.microbatches * self.accumulation_steps)
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        """Add the gradients of all microbatches of a batch; only the end of the pipeline knows the loss."""
+        """Add the gradients of all microbatches of a batch; returns their part of the loss where it is known, else 0.
+
+        A schedule runs forward and backward passes in turn, so that they are one phase.
+        """
         inputs, labels = batch
         losses: list[Tensor] = []
-        inputs_of_schedule = (inputs,) if any(part.first for part in self.parts) else ()
-        targets = {"target": labels, "losses": losses} if any(part.last for part in self.parts) else {}
+        inputs_of_schedule = (inputs,) if any(model.part.first for model in self.models) else ()
+        targets = {"target": labels, "losses": losses} if self.knows_loss else {}
         with self.phase("fwd_bwd"), self.autocast(), split_loss(self.world.tensor):
             self.schedule.step(*inputs_of_schedule, **targets)
-        return torch.stack(losses).mean() if losses else torch.zeros(())
+        return whole(torch.stack(losses).sum().detach()) if losses else torch.zeros((), device=self.world.device)
+
+
+def build_step(
+    config: JobConfig,
+    world: World,
+    models: Sequence[Decoder],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    phase: Phase,
+) -> OptimizerStep:
+    """Return the step that a rank with these parts takes; `model` has the weights of all of them."""
+    if world.pipeline:
+        return PipelinedStep(config, world, model, optimizer, phase, models)
+    return OptimizerStep(config, world, model, optimizer, phase)

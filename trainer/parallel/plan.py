@@ -1,26 +1,42 @@
 """Apply all kinds of parallelism to a model, in the order that they need."""
 
+from collections.abc import Sequence
+
 from trainer.config import ConfigError, JobConfig
 from trainer.config.degrees import EXPERT
 from trainer.config.sections import Compile
-from trainer.models.decoder import Decoder, init_weights
+from trainer.config.stages import Part, model_parts
+from trainer.models.decoder import Decoder, build_model, init_weights, model_args
+from trainer.models.llama3.flavors import ModelArgs
 from trainer.models.moe import moe_layers
 from trainer.parallel.activation_checkpoint import apply_activation_checkpointing
 from trainer.parallel.context_parallel import apply_context_parallel
 from trainer.parallel.data_parallel import apply_ddp, apply_fsdp
 from trainer.parallel.expert_parallel import apply_expert_parallel
 from trainer.parallel.mesh import World
+from trainer.parallel.pipeline import keep_part
 from trainer.parallel.tensor_parallel import apply_tensor_parallel
 
 
-def parallelize(model: Decoder, config: JobConfig, world: World, seed: int) -> None:
-    """Turn a model on the meta device into the part of it that this rank trains, with seeded weights."""
-    parallelize_without_memory(model, config, world)
-    model.to_empty(device=world.device)
-    init_weights(model, seed)
-    # DDP broadcasts the weights when it is applied, so they must be there.
-    if world.data and not world.degrees.uses_fsdp:
-        apply_ddp(model, world.data)
+def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
+    """Return the parts of the model that this rank trains (several only in a pipeline), with seeded weights."""
+    args = model_args(config)
+    models = build_parts(config, world, args, model_parts(world.stage, args.n_layers, config.parallelism))
+    for model in models:
+        model.to_empty(device=world.device)
+        init_weights(model, seed)
+        # DDP broadcasts the weights when it is applied, so they must be there.
+        if world.data and not world.degrees.uses_fsdp:
+            apply_ddp(model, world.data)
+    return models
+
+
+def build_parts(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[Part]) -> list[Decoder]:
+    """Return the parts of a model of shape `args` on the meta device, each as this rank has it."""
+    models = [keep_part(build_model(config, args), part) for part in parts]
+    for model in models:
+        parallelize_without_memory(model, config, world)
+    return models
 
 
 def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) -> None:

@@ -1,0 +1,124 @@
+"""Which layers does each rank of a pipeline have, and how many microbatches can its schedule take?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainer.config.sections import JobConfig, Parallelism
+from trainer.errors import ConfigError
+
+SINGLE = ("1F1B", "GPipe")
+"""Schedules with one part of the model on each rank."""
+LOOPED = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")
+"""Schedules with several parts on each rank, dealt out in turn."""
+V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
+"""Schedules with two parts on each rank: the first rank has the first and the last one."""
+BY_NAME = {name.lower(): name for name in (*SINGLE, *LOOPED, *V_SHAPED)}
+IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of `count` parts of a model, and the numbers of its layers."""
+
+    number: int
+    count: int
+    layers: range
+
+    @property
+    def first(self) -> bool:
+        """Whether this part has the embedding."""
+        return self.number == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether this part has the output layer."""
+        return self.number == self.count - 1
+
+
+def model_parts(rank: int, layers: int, config: Parallelism) -> list[Part]:
+    """Return the parts that rank `rank` of the pipeline has of a model of `layers`.
+
+    Raises:
+        ConfigError: There is no such schedule, or the layers do not make its parts.
+    """
+    ranks = config.pipeline_parallel_degree
+    if ranks == 1:
+        return [Part(0, 1, range(layers))]
+    looped = schedule_name(config) not in SINGLE
+    count = ranks * (2 if looped else 1)
+    ends = config.pipeline_parallel_first_stage_less_layers, config.pipeline_parallel_last_stage_less_layers
+    if config.pipeline_parallel_layers_per_stage:
+        # -(-a // b) rounds up.
+        count = -(-(layers + sum(ends)) // config.pipeline_parallel_layers_per_stage)
+    layer_ranges = divide_layers(layers, count, *ends)
+    if count % ranks or (count > ranks) != looped or any(start > stop for start, stop in layer_ranges):
+        raise ConfigError(
+            f"{layers} layers cannot make {count} stages on {ranks} ranks for {config.pipeline_parallel_schedule}",
+            "change parallelism.pipeline_parallel_layers_per_stage, pipeline_parallel_degree or the schedule",
+        )
+    return [Part(number, count, range(*layer_ranges[number])) for number in part_numbers(rank, ranks, count, config)]
+
+
+def divide_layers(layers: int, count: int, first_less: int, last_less: int) -> list[tuple[int, int]]:
+    """Return (first, beyond last) layer of each part: even, with the embedding and the output counted as some layers.
+
+    Excess layers go to the first parts. Example: 10 layers in 4 parts, embedding and output counted as one layer each:
+    12 / 4 = 3, so the parts have 2, 3, 3 and 2 layers.
+    """
+    each, excess = divmod(layers + first_less + last_less, count)
+    sizes = [each + (number < excess) for number in range(count)]
+    # The embedding and the output take time but are no layers.
+    sizes[0] -= first_less
+    sizes[-1] -= last_less
+    ends = [sum(sizes[: number + 1]) for number in range(count)]
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def part_numbers(rank: int, ranks: int, count: int, config: Parallelism) -> Sequence[int]:
+    """Return the numbers of a rank's parts."""
+    if schedule_name(config) in V_SHAPED:
+        return rank, count - 1 - rank
+    return range(rank, count, ranks)
+
+
+def schedule_name(config: Parallelism) -> str:
+    """Return the schedule by the name that PyTorch gives it; older ones had underscores (interleaved_1f1b).
+
+    Raises:
+        ConfigError: There is no such schedule.
+    """
+    written = config.pipeline_parallel_schedule
+    if name := BY_NAME.get(written.lower().replace("_", "")):
+        return name
+    raise ConfigError(
+        f"parallelism.pipeline_parallel_schedule = {written!r} is unknown", f"give one of {', '.join(BY_NAME.values())}"
+    )
+
+
+def check_pipeline(config: JobConfig, layers: int) -> None:
+    """Raise ConfigError if the layers or the batch cannot be divided for the pipeline."""
+    parallelism = config.parallelism
+    ranks = parallelism.pipeline_parallel_degree
+    if ranks == 1:
+        return
+    model_parts(0, layers, parallelism)
+    size, batch = parallelism.pipeline_parallel_microbatch_size, config.training.local_batch_size
+    if size < 1 or batch % size:
+        raise ConfigError(
+            f"parallelism.pipeline_parallel_microbatch_size {size} does not divide training.local_batch_size {batch}",
+            f"give a divisor of {batch}",
+        )
+    check_microbatches(schedule_name(parallelism), batch // size, ranks)
+
+
+def check_microbatches(schedule: str, count: int, ranks: int) -> None:
+    """Raise ConfigError if a schedule cannot take `count` microbatches on `ranks` ranks."""
+    least = {"1F1B": ranks, "DualPipeV": 2 * ranks}.get(schedule, 1)
+    rounds = max(1, count // ranks) if schedule in IN_ROUNDS else 1
+    if count < least or count % rounds:
+        needed = f"a multiple of {rounds}" if count % rounds else f"at least {least}"
+        raise ConfigError(
+            f"parallelism.pipeline_parallel_schedule {schedule} on {ranks} ranks cannot take {count} microbatches, but"
+            f" {needed}",
+            "change training.local_batch_size or parallelism.pipeline_parallel_microbatch_size, whose ratio it is",
+        )
