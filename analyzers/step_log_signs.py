@@ -26,9 +26,10 @@ CONSOLE_LINES = re.compile(
     rb"|\bstep=\d+, skipped=\d+, lr="
     rb"|^\[(?:epoch=\d+\]\[)?batch=\d+(?:/\d+)?\]:?[ \t]*$|^\[metric\]\[batch=\d+\]"
     rb"|\[step=\d+/\d+,epoch=\d+\]"
-    rb"|\bEpoch:? ?\[\d+\]\[\s*\d+/\d+\]|\bTrain Epoch: \d+ \[\d+/\d+|^\s*\[\d+,\s+\d+\] loss: \d"
+    rb"|\bEpoch:? ?\[\d+\]\[\s*\d+/\d+\]|\bTrain Epoch: \d+ \[\d+/\d+"
+    rb"|^[ \t]{0,20}\[\d{1,15},\s{1,20}\d{1,15}\] loss: \d"
     rb"|\(train\)\s*\[\s*\d+(?:\]\[\s*\d+)?/\d+\]"
-    rb"|\d+/\d+ \[[\d:]+<[^\]\n]{0,200}loss|it/s[^\n]{0,80}loss",
+    rb"|(?<!\d)\d{1,15}/\d{1,15} \[[\d:]{1,20}<[^\]\n]{0,200}loss|it/s[^\n]{0,80}loss",
     re.IGNORECASE | re.MULTILINE,
 )  # fmt: skip
 """What the trainers print for a step: Hugging Face, nanoGPT and its like, Megatron-LM, DeepSpeed, Composer, OLMo, the

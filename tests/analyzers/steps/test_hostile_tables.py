@@ -143,3 +143,15 @@ def test_a_large_table_takes_no_more_than_a_few_times_of_pandas(tmp_path):
     artefacts = run.discover(path).artefacts
     ours = min(seconds(lambda: load(artefacts, store.Options(cache=False, jobs=1))) for _ in range(3))
     assert ours < 15 * plain + 1.0
+
+
+@pytest.mark.parametrize(
+    "piece", ["1", "step 1 ", "loss=", "train ", '"step":', '"a/', "[1/", "it/s ", "[ ", "epoch [1] "]
+)
+@pytest.mark.parametrize("suffix", ["log", "json", "csv"])
+def test_recognising_a_hostile_file_takes_no_long(piece, suffix, tmp_path):
+    path = tmp_path / f"evil.{suffix}"
+    path.write_text(piece * (200_000 // len(piece)))
+    began = time.process_time()
+    run.kind_of(path, alone=True)
+    assert time.process_time() - began < 3
