@@ -36,6 +36,8 @@ class Logs:
     files: list[LogFile] = field(default_factory=list)
     inputs: list[Input] = field(default_factory=list)
     left_out: int = 0
+    attempts: set[int] = field(default_factory=lambda: {0})
+    """The attempts of torchrun that printed something."""
 
 
 def load(logs: run.Run, options: store.Options) -> Logs:
@@ -89,6 +91,7 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
             LogFile(path=str(artefact.path), bytes=artefact.bytes, skipped_bytes=file["skipped"], **about)
         )
         loaded.inputs.append(artefact.as_input())
+        loaded.attempts |= {attempt_of(artefact.path)} if artefact.bytes else set()
         loaded.left_out += file["left_out"]
         loaded.world_size = max(loaded.world_size or 0, file["world_size"] or 0) or None
     events = events_of(columns, artefacts, ranks)

@@ -148,6 +148,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     local_rank: int | None = None
     host: str | None = None
     error_name: str | None = None
+    logged: bool = False
+    """Whether a logger printed the exception, as code does that catches it and goes on."""
     # Memory.
     requested_bytes: int | None = None
     total_bytes: int | None = None

@@ -6,7 +6,7 @@ from enum import StrEnum
 from analyzers.logs.answers.failures import Failure, find_failures
 from analyzers.logs.answers.roles import Tier
 from analyzers.logs.answers.votes import odd_ranks
-from analyzers.logs.answers.waits import Blame, blame_for_lost_connection, blame_for_timeout
+from analyzers.logs.answers.waits import Blame, blame_for_lost_connection, blame_for_timeout, places_of_waiting
 from analyzers.logs.loading import Logs
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
@@ -34,6 +34,9 @@ class Cause:
     blame: Blame | None = None
     killed: list[LogEvent] = field(default_factory=list)
     """For a host that ran out of memory: the processes that were killed."""
+
+    waited: list[LogEvent] = field(default_factory=list)
+    """For ranks that took different branches: where each gave up."""
 
     @property
     def lead(self) -> LogEvent:
@@ -84,20 +87,38 @@ def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
             return host_memory_cause(failure, failures)
     kind = failure.role.kind
     ranks = ranks_to_blame(failure, logs)
-    is_vote_open = kind is LogClass.MISMATCH and not ranks
-    return Cause(kind, ranks, failure, Certainty.PROBABLE if is_vote_open else certainty_of(failure))
+    is_guess = kind is LogClass.MISMATCH and (not ranks or failure.role.tier is Tier.SOFT_HARDWARE)
+    return Cause(kind, ranks, failure, Certainty.PROBABLE if is_guess else certainty_of(failure))
 
 
 def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
     """Return the ranks that a failure of their own names."""
     kind = failure.role.kind
     if kind is LogClass.MISMATCH:
-        return odd_ranks(failure.events)
+        return odd_ranks(failure.events) or odd_sizes(failure, logs)
     if kind in NOBODY:
         return []
     if kind is LogClass.NONFINITE_LOSS:
-        return sorted({rank for e in failure.events for rank in e.facts.ranks})
+        named = sorted({rank for e in failure.events for rank in e.facts.ranks})
+        # A loss that all ranks share is not finite on all of them.
+        is_common = set(failure.ranks) >= set(logs.ranks)
+        return named or ([] if is_common else failure.ranks)
     return failure.ranks or unranked(failure, logs)
+
+
+def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
+    """Return the rank with another size than the others, if one rank alone, or all but one, found that sizes differ.
+
+    gloo aborts the rank whose buffer is smaller than what arrives: that with the odd size if its tensor is the smaller.
+    """
+    if not any(e.facts.reason is Reason.SIZES for e in failure.events):
+        return []
+    aborted = [e.rank for e in logs.events if e.kind in TABLE and e.facts.signal == "SIGABRT" and e.rank is not None]
+    found = set(failure.ranks or aborted)
+    others = sorted(set(logs.ranks) - found)
+    if len(found) == 1 and others:
+        return sorted(found)
+    return others if len(others) == 1 and len(found) > 1 else []
 
 
 def unranked(failure: Failure, logs: Logs) -> list[int]:
@@ -129,7 +150,8 @@ def timeout_cause(failure: Failure, logs: Logs) -> Cause:
     """Return a timeout with the ranks that did not come; those that brought another operation are a mismatch."""
     blame = blame_for_timeout(failure, logs)
     kind = LogClass.MISMATCH if blame.reason is Reason.OPERATIONS else LogClass.COLLECTIVE_TIMEOUT
-    return Cause(kind, blame.ranks, failure, Certainty.PROBABLE if blame.ranks else Certainty.SUSPECTED, blame)
+    certainty = Certainty.PROBABLE if blame.ranks else Certainty.SUSPECTED
+    return Cause(kind, blame.ranks, failure, certainty, blame, waited=places_of_waiting(logs.events))
 
 
 def certainty_of(failure: Failure) -> Certainty:

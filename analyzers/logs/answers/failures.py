@@ -55,7 +55,8 @@ def find_failures(logs: Logs) -> list[Failure]:
         for event, clock, file in zip(logs.events, logs.clocks, logs.files_of, strict=True)
         if (role := role_of(event))
     ]
-    found = without_explained(without_stopped(without_survived(found, logs)))
+    found = without_recovered(without_logged(without_survived(found, logs)), logs)
+    found = without_explained(without_stopped(found))
     groups: dict[tuple[object, ...], list[Occurrence]] = {}
     for occurrence in found:
         groups.setdefault(group_key(occurrence), []).append(occurrence)
@@ -98,6 +99,18 @@ def without_survived(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
         if not (o.event.line < ends.get(o.file, 0) or o.event.attempt < last)
         and not (o.file in ends and o.role.tier >= Tier.LOST_CONNECTION)
     ]
+
+
+def without_logged(found: list[Occurrence]) -> list[Occurrence]:
+    """Return the failures without exceptions that a logger printed, unless something else shows that the job failed."""
+    others = [o for o in found if not o.event.facts.logged]
+    return found if others else []
+
+
+def without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
+    """Return the failures without those of attempts before one that printed something and did not fail."""
+    last = max(logs.attempts, default=0)
+    return found if any(o.event.attempt == last for o in found) else [o for o in found if o.event.attempt > last]
 
 
 def without_explained(found: list[Occurrence]) -> list[Occurrence]:

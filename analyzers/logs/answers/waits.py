@@ -1,6 +1,7 @@
 """Who did not come: ranks that a timeout or a lost connection waited for."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -11,6 +12,8 @@ from analyzers.logs.model import EventKind, LogEvent, Reason
 WAITING = (EventKind.WATCHDOG_TIMEOUT, EventKind.TIMEOUT, EventKind.HEARTBEAT)
 GAVE_UP = (*WAITING, EventKind.CONNECTION_LOST, EventKind.NCCL_ERROR)
 FIRST_OPERATIONS = 3
+SAYS_WHERE = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
+"""By these a rank gives up in the collective that it waits in: others close their connections when one does."""
 PASSED_EARLY = {"gather", "reduce"}
 MESSAGES = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "wait"}
 RANKS_AT_MOST = 1 << 14
@@ -56,7 +59,7 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
         named(failure, waiting),
         behind(failure, logs, waiting),
         other_operation(failure, waiting),
-        other_line(failure, waiting, is_complete=not silent),
+        other_line(logs.events, waiting, is_complete=not silent),
     ):
         if blame:
             return blame
@@ -118,15 +121,12 @@ def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
     return None
 
 
-def other_line(failure: Failure, waiting: list[int], *, is_complete: bool) -> Blame | None:
+def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: bool) -> Blame | None:
     """Return the ranks that gave up at another line than most did, if these are sure to wait for them.
 
     A send or receive waits at a line of its own by right. Where a rank is silent, the others may wait for it.
     """
-    gave_up: dict[int, LogEvent] = {}
-    for event in failure.events:
-        if event.kind is EventKind.TIMEOUT and event.rank is not None and event.source:
-            gave_up.setdefault(event.rank, event)
+    gave_up = {event.rank: event for event in places_of_waiting(events)}
     counts = Counter(event.source for event in gave_up.values()).most_common(2)
     if len(counts) < 2 or any(event.facts.operation in MESSAGES for event in gave_up.values()):
         return None
@@ -138,6 +138,15 @@ def other_line(failure: Failure, waiting: list[int], *, is_complete: bool) -> Bl
     is_sure = is_majority and not any(event.facts.operation in PASSED_EARLY for event in odd)
     ranks = sorted(event.rank for event in odd if event.rank is not None) if is_sure else []
     return Blame(ranks, Basis.OTHER_LINE, waiting, Reason.OPERATIONS)
+
+
+def places_of_waiting(events: Sequence[LogEvent]) -> list[LogEvent]:
+    """Return for each rank the first event that says at which line it gave up waiting."""
+    gave_up: dict[int, LogEvent] = {}
+    for event in events:
+        if event.kind in SAYS_WHERE and event.rank is not None and event.source:
+            gave_up.setdefault(event.rank, event)
+    return [gave_up[rank] for rank in sorted(gave_up)]
 
 
 def silent_ranks(logs: Logs) -> list[int]:

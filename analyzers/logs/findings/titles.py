@@ -138,7 +138,8 @@ def mismatch(cause: Cause) -> str:
     if cause.blame and cause.blame.basis is Basis.OTHER_LINE:
         return different_lines(cause)
     if cause.reason is Reason.SIZES:
-        return f"ranks brought different sizes to one collective: {sizes_of(cause)}{place(lead)}{at_step(lead)}"
+        whom = f"{rank_names(cause.ranks)} and the others" if cause.ranks else "ranks"
+        return f"{whom} brought different sizes to one collective: {sizes_of(cause)}{place(lead)}{at_step(lead)}"
     if cause.reason is Reason.MODELS:
         return f"{who(facts.ranks)} have models with different parameters"
     a, b = facts.ranks if len(facts.ranks) == 2 else (None, None)
@@ -171,8 +172,8 @@ def different_timeouts(cause: Cause) -> str:
 def different_lines(cause: Cause) -> str:
     """Return the lines at which the ranks waited for each other, with the operation where it is known."""
     by_line: dict[str, list[int]] = {}
-    for event in cause.failure.events:
-        if event.rank is not None and event.source:
+    for event in cause.waited:
+        if event.rank is not None:
             by_line.setdefault(f"{event.facts.operation or 'a collective'}{place(event)}", []).append(event.rank)
     sides = ", ".join(f"{rank_names(ranks)} in {where}" for where, ranks in by_line.items())
     return f"{who(cause.ranks)} took another branch than the others, or left a loop earlier: {sides}"

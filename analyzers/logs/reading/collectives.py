@@ -146,7 +146,7 @@ PATTERNS = (
     ),
     pattern("op.preamble.length", r"op\.preamble\.length <= op\.nbytes\.? (\d+) vs (\d+)", sizes_differ),
     plain("Message truncated", EventKind.MISMATCH, Reason.SIZES, r"NCCL WARN Message truncated"),
-    pattern("Timed out waiting", r"Timed out waiting (\d+)ms for (send|recv) operation", gloo_timeout),
+    pattern("Timed out waiting", r"Timed out waiting (\d+)ms for (?:send|recv)", gloo_timeout),
     plain("Application timeout caused pair closure", LOST, Reason.PEER_GONE),
     plain("Connection closed by peer", LOST, Reason.PEER_GONE),
     plain("Connection closed by remote peer", LOST, Reason.PEER_GONE),

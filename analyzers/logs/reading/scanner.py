@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from analyzers.frames import Origin, origin_of
-from analyzers.logs.model import EventKind, Facts, LogEvent
+from analyzers.logs.model import EventKind, Facts, LogEvent, Reason
 from analyzers.logs.reading.pattern import Found
 from analyzers.logs.reading.patterns import FILTER, NOISE, TRIGGERS, recognise
 from analyzers.logs.reading.prefixes import (
@@ -23,7 +23,7 @@ from analyzers.logs.reading.prefixes import (
 from analyzers.logs.reading.roster import Roster
 from analyzers.logs.reading.text import chunks, clean, excerpt_of, parts_of
 from analyzers.logs.reading.torchrun_table import TorchrunTable
-from analyzers.logs.reading.tracebacks import FRAME, THREAD, Raised, Tracebacks, user_frame
+from analyzers.logs.reading.tracebacks import FRAME, START, THREAD, Raised, Tracebacks, user_frame
 
 DIGITS = b"0123456789"
 KNOWN_AT_MOST, KNOWN_BYTES = 50_000, 600
@@ -49,6 +49,8 @@ COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
 STACK_LINE = re.compile(r"^#\d{1,3} (\S{1,200}) from (.{1,500}):(\d{1,9})$")
 """A line of the stack that the watchdog prints of a collective that timed out."""
 TIMED_OUT = (EventKind.WATCHDOG_TIMEOUT, EventKind.DESYNC)
+LOGGED = re.compile(r"\b(?:ERROR|WARNING|WARN|CRITICAL)\b")
+"""What a logger prints in the line before the traceback of an exception that was caught."""
 CAUGHT_IN_WORKER = re.compile(r"^Caught \w+ in DataLoader worker process")
 
 
@@ -93,6 +95,7 @@ class Scanner:
     fatal: dict[str, "Fatal"] = field(default_factory=dict)
     caught: dict[str, int] = field(default_factory=dict)
     latest: dict[str, int] = field(default_factory=dict)
+    logged: dict[str, bool] = field(default_factory=dict)
 
     def read(self, path: Path) -> None:
         """Read a whole log."""
@@ -172,6 +175,8 @@ class Scanner:
             return
         if self.follow_fatal(prefix.key, body):
             return
+        if START.search(body):
+            self.logged[prefix.key] = prefix.rank is None and bool(LOGGED.search(line_before(at)))
         raised = self.tracebacks.feed(prefix.key, body)
         if raised:
             self.hot = READ_ON
@@ -228,6 +233,8 @@ class Scanner:
         if name in SKIPPED:
             return
         found = self.meaning_of(raised, name)
+        if self.logged.pop(prefix.key, False):
+            found = found._replace(facts=msgspec.structs.replace(found.facts, logged=True))
         index = self.add(found, raised.text, at, prefix, raised)
         if index is None:
             return
@@ -257,6 +264,8 @@ class Scanner:
                 return with_operation(found, raised)
         if found := recognise(raised.text):
             return with_operation(found, raised)
+        if name == "MemoryError":
+            return Found(EventKind.HOST_OUT_OF_MEMORY, Facts(reason=Reason.HOST_ALLOCATOR, error_name=name))
         return Found(COMMUNICATION.get(name, EventKind.EXCEPTION), Facts(error_name=name))
 
     def add(
@@ -331,6 +340,13 @@ def with_local_rank(facts: Facts, local_rank: int | None) -> Facts:
 def shape_of(message: str) -> str:
     """Return the beginning of a message without its digits: equal for repetitions."""
     return re.sub(r"\d+", "", message[:200])
+
+
+def line_before(at: Position) -> str:
+    """Return the line before a position; empty at the beginning of a chunk."""
+    end = max(0, at.start - 1)
+    begin = at.chunk.rfind(b"\n", max(0, end - MESSAGE_LENGTH), end) + 1
+    return clean(at.chunk[begin:end])
 
 
 def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: bool) -> int | None:

@@ -19,7 +19,7 @@ CLASSES = {
     "collective_timeout": {"collective_timeout"},
     "watchdog_timeout": {"collective_timeout"},
     "heartbeat": {"collective_timeout"},
-    "collective_mismatch": {"mismatch"},
+    "mismatch": {"mismatch"},
     "port_in_use": {"startup"},
     "rendezvous": {"startup"},
     "signal": {"signal", "terminated"},
@@ -113,6 +113,40 @@ def test_a_traceback_beside_healthy_steps_is_no_healthy_run(tmp_path):
     report = incident.analyze(discover(tmp_path))
     assert (report.verdict.status, report.verdict.kind) == ("error", "crashed")
     assert "train.py:9" in report.verdict.sentence
+
+
+def test_an_exception_that_a_logger_printed_is_no_failure_without_another_sign(tmp_path):
+    log = tmp_path / "stderr.log"
+    text = 'ERROR:root:again\nTraceback (most recent call last):\n  File "/home/me/a.py", line 3, in f\nOSError: x\n'
+    log.write_text(text)
+    assert logs.analyze(log).verdict.kind == "unknown"
+    log.write_text(text + "E1122 12:10:12.569000 6723 api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 67) of x\n")
+    assert logs.analyze(log).verdict.kind == "crashed"
+
+
+GAVE_UP = """\
+Traceback (most recent call last):
+  File "/home/me/train.py", line {line}, in {function}
+    call()
+  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252, in {operation}
+    work.wait()
+RuntimeError: [/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete
+"""
+
+
+def worker_logs(tmp_path, *texts):
+    for rank, text in enumerate(texts):
+        folder = tmp_path / "run_x" / "attempt_0" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text(text)
+
+
+def test_a_rank_that_printed_nothing_is_the_one_that_did_not_come(tmp_path):
+    backward = GAVE_UP.format(line=22, function="step", operation="all_reduce")
+    worker_logs(tmp_path, backward, "", backward)
+    verdict = logs.analyze(tmp_path).verdict
+    assert (verdict.kind, verdict.ranks) == ("collective_timeout", [1])
+    assert "all_reduce in step (me/train.py:22)" in verdict.sentence
 
 
 @pytest.mark.real
