@@ -185,7 +185,8 @@ def identify(path: Path, *, alone: bool = False) -> Artefact | None:
 TEXT_NAME = re.compile(r".*\.(?:log|out|err)(?:\.\d{1,3})?(?:\.gz)?|slurm-\d+\S*|(?:stdout|stderr|nohup|dmesg)\S{0,40}")
 TEXT_SIGNS = re.compile(
     rb"Traceback \(most recent call last\)|ProcessGroupNCCL|NCCL (?:WARN|INFO)|ChildFailedError|slurmstepd: error"
-    rb"|NVRM: |Watchdog caught collective|CUDA error: |CANCELLED AT|OVERFLOW! |(?:it/s|s/it)[],]|torch/distributed/elastic|\[rank\d+\]: |Fatal Python error"
+    rb"|NVRM: |Watchdog caught collective|CUDA error: |CANCELLED AT"
+    rb"|OVERFLOW! |(?:it/s|s/it)[],]|torch/distributed/elastic|\[rank\d+\]: |Fatal Python error"
 )
 """What stands in a log of PyTorch whatever its file is called."""
 TEXT_SUFFIXES = ("", ".txt", ".gz")

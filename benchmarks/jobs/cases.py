@@ -19,7 +19,6 @@ MORE_EXACT = {
     "host_stuck": {"collective_timeout"},
     "oom": {"host_oom"},
     "startup": {"crashed"},
-    "oom": {"host_oom"},
 }
 """Classes that say the same as one in a header, or say it more exactly, as logs allow."""
 
