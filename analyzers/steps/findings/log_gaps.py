@@ -10,7 +10,8 @@ from analyzers.words import agree, rank_names
 def log_notes(steps: Steps) -> list[Finding]:
     """Return notes on missing, truncated and unequally long logs."""
     notes = []
-    if missing := sorted(set(range(steps.world_size)) - set(steps.ranks)):
+    # Other trainers print their steps on one rank only.
+    if not steps.logs and (missing := sorted(set(range(steps.world_size)) - set(steps.ranks))):
         title = f"{rank_names(missing)} of {steps.world_size} left no step log"
         notes.append(note("steps.missing_ranks", title, "look for their logs in another folder", ranks=missing))
     if ranks := steps.truncated:

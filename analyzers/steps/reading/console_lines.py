@@ -179,7 +179,7 @@ def short_name(name: str) -> str:
     """Return the end of a name that has a meaning: of `INFO step` it is `step`; the last word where none has one."""
     words = name.split(" ")
     ends = (" ".join(words[begin:]) for begin in range(len(words)))
-    return next((end for end in ends if meaning_of(end)), words[-1] if len(words) > 3 else name)
+    return next((end for end in ends if meaning_of(end)), words[-1] if len(words) > 4 else name)
 
 
 def with_unit(name: str, unit: str | None) -> str:

@@ -157,3 +157,18 @@ def test_a_log_and_a_console_of_the_same_run_and_a_comparison(tmp_path, here):
     report = compare.analyze(run.discover(tmp_path / "a"), run.discover(tmp_path / "b"))
     assert report.verdict.status is not Status.OK
     assert np.isclose(report_on(tmp_path / "b").data.ranks[0].median_step_s, 0.2)
+
+
+def test_the_only_rank_that_prints_is_not_missed_by_the_others(tmp_path, here):
+    path = tmp_path / "main.log"
+    lines = (
+        f"[default7]: iteration {n:8d}/ 1000 | elapsed time per iteration (ms): 2210.4 | lm loss: {9 - n / 10:.6E} |"
+        " number of skipped iterations:   0 | number of nan iterations:   1 |"
+        for n in range(1, 31)
+    )
+    path.write_text("\n".join(lines))
+    report = report_on(path)
+    assert [r.rank for r in report.data.ranks] == [7]
+    assert report.verdict.missing == []
+    names = {column.name for column in report.data.logs[0].columns}
+    assert {"number of skipped iterations", "number of nan iterations"} <= names
