@@ -255,7 +255,7 @@ def test_a_mesh_fills_the_world() -> None:
 @pytest.mark.parametrize(
     ("config", "ranks", "says", "hint"),
     [
-        (job(tensor_parallel_degree=2), 3, "tensor_parallel_degree 2 is not 3 ranks", "start 4 processes"),
+        (job(tensor_parallel_degree=2), 3, "tensor_parallel_degree 2 does not divide 3 ranks", "start 4 processes"),
         (
             job(tensor_parallel_degree=2, data_parallel_shard_degree=3),
             4,

@@ -98,10 +98,12 @@ def degrees(config: Parallelism, world_size: int) -> Degrees:
 
 def wrong_world(asked: dict[str, int], shard: int, others: int, world_size: int) -> ConfigError:
     """Return the error that the degrees do not multiply to the world size, with the nearest mesh that fits."""
-    factors = [f"{KEYS[name]} {degree}" for name, degree in asked.items() if degree != 1 and name != EXPERT]
+    factors = [f"{KEYS[name]} {degree}" for name, degree in asked.items() if degree not in (1, -1) and name != EXPERT]
+    fault = "does not divide" if asked[SHARD] == -1 else "is not"
     nearest = max(round(world_size / others), 1) * others
     fits = others * shard if asked[SHARD] != -1 else nearest
     hint = f"start {fits} processes (--nproc {fits} on one node)"
     if world_size % others == 0:
         hint += f", or set parallelism.{KEYS[SHARD]} to {world_size // others} (-1 takes what remains)"
-    return ConfigError(f"parallelism: {' x '.join(factors)} is not {world_size} ranks", f"{hint}, or change a degree")
+    product = " x ".join(factors) or f"{KEYS[SHARD]} 1"
+    return ConfigError(f"parallelism: {product} {fault} {world_size} ranks", f"{hint}, or change a degree")

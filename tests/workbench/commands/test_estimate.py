@@ -190,7 +190,10 @@ def test_what_is_divided_is_said() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"nproc": 3, "nnodes": 1, "overrides": ("--parallelism.tensor_parallel_degree", "2")}, "is not 3 ranks"),
+        (
+            {"nproc": 3, "nnodes": 1, "overrides": ("--parallelism.tensor_parallel_degree", "2")},
+            "does not divide 3 ranks",
+        ),
         ({"overrides": ("--parallelism.expert_parallel_degree", "2")}, "expert"),
         ({"overrides": ("--parallelism.tensor_parallel_degree", "16")}, "does not divide 8 key-value heads"),
         ({"overrides": ("--model.flavor", "9B")}, "no flavor"),
