@@ -118,7 +118,8 @@ def test_a_script_of_four_ranks_is_recorded_as_it_is(tmp_path):
         assert all(0 < step["local_loss"] < 10 for step in steps)
         assert [step["tags"] for step in steps if step["tags"]] == [["first"], ["profile"]]
         assert (tmp_path / f"outputs/profile_traces/iteration_5/rank{rank}_trace.json").stat().st_size > 1000
-    assert verdict_of(ended, tmp_path)["status"] == "ok"
+    # On a busy machine a rank of so short a job may really be late, which is a warning.
+    assert verdict_of(ended, tmp_path)["status"] in ("ok", "warning")
 
 
 @pytest.mark.slow
