@@ -125,19 +125,19 @@ def tokens_to_sequences(key: str) -> Converter:
     return convert
 
 
-def microbatch_size(value: object, written: Values) -> Translation:
-    """Convert a number of microbatches to their size, which is 1 if no number is given.
+def microbatch_size(key: str) -> Converter:
+    """Return a conversion from a number of microbatches to their size, which is 1 if no number is given."""
 
-    Raises:
-        ConfigError: The batch cannot be divided so.
-    """
-    batch_written = written.get("training.local_batch_size") or written.get("training.batch_size") or 8
-    batch, count = number("training.local_batch_size", batch_written), number("num_pp_microbatches", value or 0)
-    if count and batch % count:
-        raise ConfigError(f"{count} microbatches of {batch} sequences", f"give a divisor of {batch}")
-    size = int(batch // count) if count else 1
-    reason = f"{batch} sequences in {count} microbatches" if count else "no number of microbatches is given"
-    return Translation("parallelism.pipeline_parallel_microbatch_size", size, reason)
+    def convert(value: object, written: Values) -> Translation:
+        batch_written = written.get("training.local_batch_size") or written.get("training.batch_size") or 8
+        batch, count = number("training.local_batch_size", batch_written), number(key, value or 0)
+        if count and batch % count:
+            raise ConfigError(f"{key} {count} does not divide training.local_batch_size {batch}", "give a divisor")
+        size = int(batch // count) if count else 1
+        reason = f"{batch} sequences in {count} microbatches" if count else "no number of microbatches is given"
+        return Translation("parallelism.pipeline_parallel_microbatch_size", size, reason)
+
+    return convert
 
 
 def float8_converter(value: object, _: Values) -> Translation:
@@ -175,11 +175,11 @@ CONVERTED: dict[str, Converter] = {
     "float8.enable_float8_linear": float8_converter,
     "metrics.enable_color_printing": negate("metrics.disable_color_printing"),
     "metrics.rank_0_only": negate("metrics.save_for_all_ranks"),
-    "experimental.pipeline_parallel_microbatches": microbatch_size,
+    "experimental.pipeline_parallel_microbatches": microbatch_size("experimental.pipeline_parallel_microbatches"),
     "model.converters": split_converters,
     "optimizer.fused": lambda value, _: Translation("optimizer.implementation", "fused" if value else "for-loop"),
-    "parallelism.num_pp_microbatches": microbatch_size,
-    "parallelism.pipeline_parallel_microbatches": microbatch_size,
+    "parallelism.num_pp_microbatches": microbatch_size("parallelism.num_pp_microbatches"),
+    "parallelism.pipeline_parallel_microbatches": microbatch_size("parallelism.pipeline_parallel_microbatches"),
     "training.data_parallel_degree": data_parallel,
     "training.data_parallel_type": data_parallel_type,
     "training.dataset": synthetic_dataset,
