@@ -295,7 +295,8 @@ def kind_by_content(head: bytes) -> Kind | None:
     # A JSON log may quote a line of the console.
     if not text.startswith(b"{") and CONSOLE.search(text):
         return Kind.LOG
-    return json_kind(text) if text.startswith((b"{", b"[")) else None
+    # A line such as `[rank0]: ... expandable_segments:True` is no list.
+    return json_kind(text) if re.match(rb"\{|\[\s*[\[{]", text) else None
 
 
 def json_kind(text: bytes) -> Kind | None:

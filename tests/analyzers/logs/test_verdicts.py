@@ -84,6 +84,12 @@ def test_exceptions_of_a_log_folder_are_those_of_its_ranks(log_of):
     assert {e.path.rpartition("/")[2] for e in own} >= {"error.json", "stderr.log"}
 
 
+def test_a_log_that_begins_with_a_rank_and_names_segments_is_no_snapshot(tmp_path):
+    log = tmp_path / "job.log"
+    log.write_text("[rank0]: torch.OutOfMemoryError: CUDA out of memory. Try expandable_segments:True\n")
+    assert logs.analyze(log).verdict.kind == "oom"
+
+
 def test_an_exception_that_the_job_outlived_is_no_cause(tmp_path):
     text = 'Traceback (most recent call last):\n  File "/home/me/sync.py", line 3, in push\nValueError: no\n'
     log = tmp_path / "job.log"
