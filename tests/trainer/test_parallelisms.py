@@ -12,6 +12,8 @@ from ranks import start
 from trainer.config import ConfigError, JobConfig, validate
 from trainer.config.degrees import Degrees
 from trainer.config.sections import Parallelism
+from workbench.errors import UsageProblem
+from workbench.launch.plan import Request, plan
 
 Run = Any
 Train = Callable[..., Run]
@@ -278,6 +280,15 @@ def test_what_no_run_can_do_is_refused_before_it_starts(config: JobConfig, ranks
         validate(config, ranks)
     assert says in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_the_launcher_refuses_a_mesh_before_it_starts_a_process(tmp_path: Path) -> None:
+    overrides = (*TENSOR, "--job.dump_folder", str(tmp_path / "run"))
+    with pytest.raises(UsageProblem) as caught:
+        plan(Request(module="llama3", config="llama3_debugmodel", nproc=3, nnodes=3, overrides=overrides))
+    assert "tensor_parallel_degree 2 does not divide 9 ranks" in caught.value.message
+    assert "start 8 processes" in caught.value.hint
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_unknown_schedule_is_refused() -> None:
