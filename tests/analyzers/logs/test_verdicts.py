@@ -47,7 +47,9 @@ def test_the_joined_answer_is_that_of_the_logs(log_of, case: Case):
     # One log of a folder, or all of it: nothing else is known of these jobs.
     report = incident.analyze(log_of(case))
     assert report.verdict.ranks == case.ranks
-    assert (report.verdict.status == "ok") == (case.kind == "healthy")
+    # Steps that a log shows may be healthy, although it does not show how the job ended.
+    if case.kind != "unknown":
+        assert (report.verdict.status == "ok") == (case.kind == "healthy")
     if case.kind not in ("healthy", "unknown"):
         assert report.verdict.kind == case.kind
 
