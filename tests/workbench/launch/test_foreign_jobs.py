@@ -22,7 +22,8 @@ import json, os, sys, time
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 place = [os.environ.get(name) for name in names]
 ours = [entry for entry in sys.path if "recorders" in entry]
-print("probe", json.dumps([place, sys.argv[1:], ours]), flush=True)
+# In one write: ranks that share a pipe would mix the parts of a line.
+print(f"probe {json.dumps([place, sys.argv[1:], ours])}\\n", end="", flush=True)
 arguments = dict(word.split("=") for word in sys.argv[1:] if "=" in word)
 if "read" in sys.argv:
     print("read", sys.stdin.read())
