@@ -1,6 +1,7 @@
 """`workbench watch`: a job that runs and dies, as lines, as a board and as an app."""
 
 import io
+import re
 import shutil
 import subprocess
 import sys
@@ -39,7 +40,8 @@ def test_a_job_is_watched_to_its_death(tmp_path):
     assert [line.split()[1] for line in lines if line.startswith("step")] == [f"{n}/10" for n in range(1, 6)]
     told = "".join(lines)
     assert "have ended early" in told
-    assert "verdict: dead: rank 1 died at step 6: killed by signal 9" in told, told
+    # The signal stands there only if the launcher has noted it before the watcher asks.
+    assert re.search("verdict: dead: rank 1 (died at step 6: killed by signal 9|exited at step 6)", told), told
     assert f"failed; look at it with: workbench inspect {tmp_path}" in told
 
 
