@@ -81,11 +81,11 @@ def log_findings(rooms: RoomReports, chain: Sequence[Event]) -> list[Finding]:
     if rooms.ended_cleanly:
         return [msgspec.structs.replace(finding, severity=Severity.INFO) for finding in rooms.logs.findings]
     leads = any(name.startswith("logs.") for event in chain for name in event.findings)
-    told = {rank for event in chain for rank in event.ranks}
+    explained = {rank for event in chain for rank in event.ranks}
     return [
         f
         for f in rooms.logs.findings
-        if leads or not chain or (f.severity is not Severity.INFO and not told.issuperset(f.ranks))
+        if leads or not chain or (f.severity is not Severity.INFO and not explained.issuperset(f.ranks))
     ]
 
 

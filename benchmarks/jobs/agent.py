@@ -124,7 +124,7 @@ class Agent:
         return {name: str(value) for name, value in (local | sizes).items()} | texts
 
     def failures(self, attempt: Attempt) -> dict[int, ProcessFailure]:
-        """Return the ranks that failed, as torchrun tells of them."""
+        """Return the ranks that torchrun reports as failed."""
         found = {}
         for rank, code in attempt.failed().items():
             pid = attempt.pids[rank]

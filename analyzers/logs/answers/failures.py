@@ -12,7 +12,7 @@ WORDLESS = (LogClass.OOM, LogClass.HOST_OOM, LogClass.DATALOADER_WORKER, LogClas
 """Classes whose events belong together wherever they were raised."""
 ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABORTED, Tier.VAGUE, Tier.NATIVE_CRASH,
                     Tier.TIMEOUT, Tier.STUCK_WATCHDOG, Tier.NETWORK)  # fmt: skip
-"""What ranks print when they are told to stop."""
+"""What ranks print when the launcher or the scheduler stops them."""
 
 
 @dataclass(frozen=True)

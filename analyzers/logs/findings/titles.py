@@ -218,7 +218,7 @@ def duration_of(cause: Cause) -> str:
     waited = event.facts.waited_ms or first_with(cause, "timeout_ms").facts.timeout_ms
     if not waited:
         return ""
-    # The watchdog's own hang is told in the seconds of its message.
+    # The heartbeat monitor gives the duration of a stuck watchdog in whole seconds.
     return f" for {waited // 1000} s" if event.kind is EventKind.HEARTBEAT else f" after {duration(waited / MS)}"
 
 
@@ -310,7 +310,7 @@ def terminated(cause: Cause) -> str:
     how = {
         Reason.PREEMPTION: "the scheduler preempted the job",
         Reason.CANCELLED: "the job was cancelled from outside",
-    }.get(cause.reason or Reason.LAUNCHER_SIGNAL, "the launcher was told to stop")
+    }.get(cause.reason or Reason.LAUNCHER_SIGNAL, "the launcher received a signal to stop")
     name = cause.lead.facts.signal
     return f"{how}{f' ({name})' if name else ''}{at_step(cause.lead)}"
 
