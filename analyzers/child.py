@@ -56,7 +56,7 @@ def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: 
     """
     file_bytes = sum(path.stat().st_size for path in paths)
     memory = max_memory or (1 << 30) + file_bytes * (48 if any(p.suffix == ".gz" for p in paths) else 8)
-    task = Task(reader, target, paths, memory, seconds=10 + file_bytes // 1_000_000)  # real recordings take far less
+    task = Task(reader, target, paths, memory, seconds=20 + file_bytes // 1_000_000)  # real recordings take far less
     alone = sys.platform == "linux" and threading.active_count() == 1
     ended = run_forked(task) if alone else run_in_new_interpreter(task)
     if ended.status != DONE:

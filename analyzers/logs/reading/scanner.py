@@ -31,12 +31,13 @@ KNOWN_AT_MOST, KNOWN_BYTES = 50_000, 600
 READ_ON = 30
 """Lines that are read after one that matters: blocks go on without words of their own."""
 GZIP_RATIO = 50
-LINES_AT_MOST = 1_000_000
-END_BYTES = 1 << 24
+LINES_AT_MOST = 100_000
+END_BYTES = 1 << 22
 """After so many lines that matter only the end of a log is read: a loop that fails prints gigabytes of tracebacks."""
 EVENTS_AT_MOST = 2000
 MESSAGE_LENGTH = 1000
 STEP_BYTES = 1 << 13
+NAMES_A_STEP = re.compile(rb"[Ss]tep|[Ii]ter")
 AROUND_BYTES, TRACEBACK_BYTES = (300, 900), (1600, 300)
 """How much of a log is kept before and after the line of an event."""
 DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code")
@@ -259,10 +260,12 @@ class Scanner:
 
     def meaning_of(self, raised: Raised, name: str) -> Found:
         """Return what an exception reports: the first of its chain that has a meaning counts."""
+        found = None
         for link in (*raised.chain, raised):
-            if (found := recognise(link.text)) and found.kind is not EventKind.CONNECTION_LOST:
-                return with_operation(found, raised)
-        if found := recognise(raised.text):
+            found = recognise(link.text)
+            if found and found.kind is not EventKind.CONNECTION_LOST:
+                break
+        if found:
             return with_operation(found, raised)
         if name == "MemoryError":
             return Found(EventKind.HOST_OUT_OF_MEMORY, Facts(reason=Reason.HOST_ALLOCATOR, error_name=name))
@@ -358,7 +361,11 @@ def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: b
 def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:
     """Return the last step that the rank, or a line without a rank, printed shortly before a position."""
     text = at.chunk[max(0, at.start - STEP_BYTES) : at.start]
+    if not NAMES_A_STEP.search(text):
+        return None
     for raw in reversed(re.split(rb"[\r\n]", text)):
+        if not NAMES_A_STEP.search(raw):
+            continue
         line = clean(raw[:MESSAGE_LENGTH])
         prefix, body = split_prefix(line, labelled)
         if prefix.rank in (None, rank) and not NOISE.search(line) and (step := step_in(body)) is not None:
