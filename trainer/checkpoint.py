@@ -31,6 +31,8 @@ OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 StateDict = dict[str, Any]
 """What torch saves and loads: tensors and other values, nested by name."""
 STEP_FOLDER = re.compile(r"step-(\d+)")
+SEED = "step-0"
+"""The folder of a seed checkpoint: the initial weights alone."""
 
 
 @dataclass
@@ -86,7 +88,8 @@ class Checkpointer:
         if not self.config.enable:
             return None
         if path := self._path_to_resume():
-            return self._load(path, ("model", "optimizer", "dataloader", "train_state"))
+            is_seed = path.name == SEED
+            return self._load(path, ("model",) if is_seed else ("model", "optimizer", "dataloader", "train_state"))
         if self.config.initial_load_path:
             parts = ("model",) if self.config.initial_load_model_only else ("model", "optimizer", "dataloader")
             return self._load(Path(self.config.initial_load_path), parts)
@@ -107,6 +110,12 @@ class Checkpointer:
             save(self.state.gather(), checkpoint_id=path)
         self._delete_oldest()
         return True
+
+    def save_seed(self) -> Path:
+        """Save the weights as they are as a seed checkpoint, and return its folder."""
+        path = self.folder / SEED
+        save({"model": get_model_state_dict(self.state.model)}, checkpoint_id=path)
+        return path
 
     def wait(self) -> None:
         """Wait for a save that is under way."""
@@ -147,7 +156,7 @@ class Checkpointer:
             return self.folder / f"step-{self.config.load_step}"
         # The newest may be a last save, which has weights only.
         paths = (self.folder / f"step-{step}" for step in reversed(self._complete_steps()))
-        return next((path for path in paths if is_resumable(path)), None)
+        return next((path for path in paths if path.name == SEED or is_resumable(path)), None)
 
     def _complete_steps(self) -> list[int]:
         """Return the steps whose checkpoints were written to the end, oldest first."""

@@ -13,9 +13,9 @@ from torch.linalg import vector_norm
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from trainer.config import ConfigError, JobConfig
-from trainer.config.degrees import Degrees
-from trainer.config.sections import Compile, Training
+from trainer.config import JobConfig
+from trainer.config.checks import accumulation_steps
+from trainer.config.sections import Compile
 from trainer.models.moe import balance_experts
 from trainer.optim import parameters_by_mesh
 from trainer.parallel.mesh import World
@@ -100,22 +100,6 @@ def norm_over(norm: Tensor, group: dist.ProcessGroup) -> Tensor:
 def whole(tensor: Tensor) -> Tensor:
     """Return the value of a tensor that ranks may have parts of."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def accumulation_steps(training: Training, degrees: Degrees) -> int:
-    """Return how many batches each rank takes in one step.
-
-    Raises:
-        ConfigError: global_batch_size is not a multiple of what all ranks take at once.
-    """
-    at_once = training.local_batch_size * degrees.data_parallel
-    global_batch = at_once if training.global_batch_size < 0 else training.global_batch_size
-    if global_batch < at_once or global_batch % at_once:
-        raise ConfigError(
-            f"global_batch_size {global_batch} is not a multiple of {at_once}, the sequences of one pass on all ranks",
-            "change global_batch_size, local_batch_size or the data-parallel degrees",
-        )
-    return global_batch // at_once
 
 
 def loss_function(config: Compile) -> Callable[[Tensor, Tensor], Tensor]:

@@ -54,7 +54,8 @@ class Trainer:
 
         self.state = TrainState(self.model, self.optimizer, self.loader)
         self.checkpointer = Checkpointer(config, self.state)
-        self.loaded = self.checkpointer.load()
+        is_seed = config.checkpoint.create_seed_checkpoint
+        self.loaded = None if is_seed else self.checkpointer.load()
         self.compute = build_step(config, self.world, self.parts, self.model, self.optimizer, self.phase)
         self.run_file = RunFile(config, self.world, {"parameters": self.parameters, **self.meter.utilisation_constants})
         self.recorders = Recorders(options, model=self.model, optimizer=self.optimizer)
@@ -92,8 +93,11 @@ class Trainer:
             logger.info("Loaded %s, going on after step %d", self.loaded, self.state.step)
 
     def train(self) -> None:
-        """Run all steps that remain."""
+        """Run all steps that remain, or save the seed checkpoint that is asked for instead."""
         self.announce()
+        if self.config.checkpoint.create_seed_checkpoint:
+            logger.info("Saved the seed checkpoint %s", self.checkpointer.save_seed())
+            return
         first, last = self.state.step + 1, self.config.training.steps
         for step in range(first, last + 1):
             with self.recorders.step(step) as line:
@@ -183,7 +187,7 @@ class Trainer:
         """End cleanly."""
         self.recorders.close()
         self.meter.close()
-        self.run_file.end(self.config.training.steps)
+        self.run_file.end(0 if self.config.checkpoint.create_seed_checkpoint else self.config.training.steps)
 
 
 def recorder_options(config: JobConfig) -> RecorderOptions:

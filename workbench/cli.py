@@ -387,10 +387,21 @@ def config_show(ctx: typer.Context, as_json: opt.Json = False) -> None:
 
 @config_app.command("explain", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
 def config_explain(ctx: typer.Context, as_json: opt.Json = False) -> None:
-    """Say of each key whether it is honoured, translated from an older name, ignored (and why) or unknown."""
+    """Say of each key whether it is honoured, translated from an older name, ignored or refused (and why), or unknown.
+
+    Ignored are keys that do not change a run's outcome; a run refuses those that would.
+    """
     from workbench.commands.config import explain
 
     print(clean(explain(*file_and_overrides(ctx.args), as_json=as_json)))
+
+
+@config_app.command("diff", context_settings=PASS_ON, options_metavar="A B [--section.key value ...]")
+def config_diff(ctx: typer.Context, a: opt.ConfigSource, b: opt.ConfigSource, as_json: opt.Json = False) -> None:
+    """Show the keys whose resolved values differ between two files, or between the runs of two folders."""
+    from workbench.commands.config import diff
+
+    print(clean(diff(a, b, ctx.args, as_json=as_json)))
 
 
 def main() -> None:

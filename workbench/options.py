@@ -55,6 +55,7 @@ Pids = Annotated[
     ),
 ]
 OnePath = Annotated[Path, typer.Argument(help="The folder of a run, or a file in it.", show_default=False)]
+ConfigSource = Annotated[Path, typer.Argument(help="A TOML file, or the folder of a run.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(help="The folder that the job writes to.", show_default=False)]
 Rank = Annotated[int | None, typer.Option(help="Read only this rank.", rich_help_panel=INPUT, show_default=False)]
 Step = Annotated[int | None, typer.Option(help="Read only this step.", rich_help_panel=INPUT, show_default=False)]

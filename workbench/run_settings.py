@@ -9,6 +9,8 @@ from trainer.config import ConfigError, JobConfig, KeyReport, as_dict, explain
 FILE_FLAG = "job.config_file"
 SIGNS = {"honoured": "✓", "translated": "→", "ignored": "·", "unknown": "?"}
 """The sign of each class of key."""
+REFUSED_SIGN = "✗"
+"""The sign of a key that is ignored in an explanation, but refused by a run."""
 
 
 class Setting(NamedTuple):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from trainer.config import ConfigError, JobConfig
+from trainer.config.checks import recompute_interval
 from trainer.config.degrees import Degrees, degrees
 from trainer.config.sections import ActivationCheckpoint, LRScheduler, Parallelism, Training
 from trainer.data.loader import Loader, Share
@@ -18,7 +19,7 @@ from trainer.errors import DataError
 from trainer.metrics import peak_flops
 from trainer.models.decoder import build_model, init_weights
 from trainer.optim import lr_factor
-from trainer.parallel.activation_checkpoint import apply_activation_checkpointing, recompute_interval
+from trainer.parallel.activation_checkpoint import apply_activation_checkpointing
 from trainer.run_file import move_earlier_run
 
 

@@ -156,3 +156,20 @@ def test_a_gpu_trains(train: Train, tmp_path: Path) -> None:
     assert (run.manifest()["device"], run.manifest()["backend"]) == ("cuda", "nccl")
     assert run.losses()[6] < run.losses()[1]
     assert run.losses()[3] is None, "steps that are not logged do not wait for the device"
+
+
+def test_a_seed_checkpoint_is_saved_instead_of_training(run_once: Train, train: Train, tmp_path: Path) -> None:
+    """Weights of one seed on one rank; two ranks with another seed start from them and give one rank's losses."""
+    saving = ["--checkpoint.enable", "--checkpoint.create_seed_checkpoint"]
+    seed = run_once("seed", 1, *saving, "--debug.seed", "9")
+    assert [path.name for path in (seed.folder / "checkpoint").iterdir()] == ["step-0"]
+    assert seed.lines() == []
+    assert seed.manifest()["last_step"] == 0
+    start = ["--checkpoint.enable", "--checkpoint.load_only", "--training.steps", "2"]
+    shutil.copytree(seed.folder / "checkpoint", tmp_path / "one" / "checkpoint")
+    one = train(tmp_path / "one", 1, *start, "--training.local_batch_size", "8")
+    path = ["--checkpoint.initial_load_path", str(seed.folder / "checkpoint" / "step-0")]
+    two = train(tmp_path / "two", 2, *start, *path, "--training.local_batch_size", "4")
+    assert one.losses() == pytest.approx(two.losses(), rel=1e-5)
+    assert len(one.losses()) == 2
+    assert not (tmp_path / "two" / "checkpoint").exists()

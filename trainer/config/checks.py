@@ -5,7 +5,7 @@ from typing import Protocol
 
 from trainer.config.degrees import KEYS, TENSOR, Degrees, degrees
 from trainer.config.registry import exists
-from trainer.config.sections import JobConfig
+from trainer.config.sections import ActivationCheckpoint, Checkpoint, JobConfig, Profiling, Training
 from trainer.config.stages import check_pipeline
 from trainer.errors import ConfigError
 
@@ -32,6 +32,14 @@ def validate(config: JobConfig, world_size: int) -> Degrees:
     found = degrees(config.parallelism, world_size)
     check_divisions(config, found)
     check_combinations(config, found)
+    accumulation_steps(config.training, found)
+    recompute_interval(config.activation_checkpoint)
+    check_trace_schedule(config.profiling)
+    check_seed_checkpoint(config.checkpoint)
+    if config.faults.rank >= world_size:
+        raise ConfigError(
+            f"faults.rank {config.faults.rank} is none of {world_size} ranks", f"give -1 to {world_size - 1}"
+        )
     return found
 
 
@@ -92,12 +100,79 @@ def check_experts(config: JobConfig, experts: int) -> None:
         )
 
 
+def accumulation_steps(training: Training, degrees: Degrees) -> int:
+    """Return how many batches each rank takes in one step.
+
+    Raises:
+        ConfigError: global_batch_size is not a multiple of what all ranks take at once.
+    """
+    at_once = training.local_batch_size * degrees.data_parallel
+    global_batch = at_once if training.global_batch_size < 0 else training.global_batch_size
+    if global_batch < at_once or global_batch % at_once:
+        raise ConfigError(
+            f"training.global_batch_size {global_batch} is not a multiple of {at_once}, the sequences of one pass on"
+            " all ranks",
+            "change global_batch_size, local_batch_size or the data-parallel degrees",
+        )
+    return global_batch // at_once
+
+
+def recompute_interval(config: ActivationCheckpoint) -> tuple[int, bool]:
+    """Return (interval, keep_costly): every how many blocks one is recomputed, and whether costly operations are kept.
+
+    The interval 0 stands for no recomputation.
+
+    Raises:
+        ConfigError: selective_ac_option is neither a positive number nor "op".
+    """
+    if config.mode != "selective":
+        return int(config.mode == "full"), False
+    option = config.selective_ac_option
+    if option == "op":
+        return 1, True
+    if not option.isdecimal() or int(option) == 0:
+        raise ConfigError(
+            f"activation_checkpoint.selective_ac_option = {option!r} is neither a number from 1 nor op",
+            'give "op", or N to recompute every Nth block',
+        )
+    return int(option), False
+
+
+def check_trace_schedule(profiling: Profiling) -> None:
+    """Raise ConfigError if the steps of a trace do not fit between two traces."""
+    needed = profiling.profiler_warmup + profiling.profiler_active
+    if profiling.enable_profiling and profiling.profile_freq < needed:
+        raise ConfigError(
+            f"profiling.profile_freq {profiling.profile_freq} is less than profiler_warmup {profiling.profiler_warmup}"
+            f" + profiler_active {profiling.profiler_active}",
+            f"set profile_freq to {needed} or more, or lower the others",
+        )
+
+
+def check_seed_checkpoint(checkpoint: Checkpoint) -> None:
+    """Raise ConfigError if a seed checkpoint is asked for that would not be saved."""
+    if checkpoint.create_seed_checkpoint and not checkpoint.enable:
+        raise ConfigError(
+            "checkpoint.create_seed_checkpoint without checkpoint.enable would save nothing", "add --checkpoint.enable"
+        )
+    if checkpoint.create_seed_checkpoint and checkpoint.load_only:
+        raise ConfigError(
+            "checkpoint.create_seed_checkpoint with checkpoint.load_only: one saves what the other forbids to save",
+            "create the seed checkpoint first, then give --checkpoint.load_only to the runs that load it",
+        )
+
+
 def check_combinations(config: JobConfig, mesh: Degrees) -> None:
     """Raise ConfigError if training cannot do two things at once that can be asked for."""
     if mesh.tp > 1 and hasattr(model_shape(config), "n_experts"):
         raise ConfigError(
             f"parallelism.tensor_parallel_degree {mesh.tp}: experts cannot be trained with tensor parallelism",
             "share the experts with parallelism.expert_parallel_degree instead, or train llama3",
+        )
+    if config.compile.enable and "model" in config.compile.components and hasattr(model_shape(config), "n_experts"):
+        raise ConfigError(
+            "compile.enable: blocks with experts cannot be compiled",
+            'set --compile.no_enable, or compile.components = ["loss"]',
         )
     if mesh.pp > 1 and config.faults.name == "oom":
         raise ConfigError(

@@ -1,11 +1,10 @@
-"""Which older and newer names of torchtitan does this trainer understand, and what does it leave out, and why?
+"""Which older and newer names of torchtitan does this trainer understand?
 
-Four tables say it all: `RENAMED` and `CONVERTED` lead to a key of ours, `LEFT_OUT` names keys without effect here, and
-`REFUSED` has values that would change the result if they were ignored in silence.
+`RENAMED` and `CONVERTED` lead to one name of each key; `refusals` says which of these, or which of their values, the
+trainer cannot honour.
 """
 
 from collections.abc import Callable, Mapping
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from trainer.errors import ConfigError
@@ -37,10 +36,17 @@ RENAMED = {
     "debug.print_config": "job.print_config",
     "debug.save_config_file": "job.save_config_file",
     "dump_folder": "job.dump_folder",
+    "compile.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
     "estimate.memory": "memory_estimation.enable",
     "experimental.context_parallel_degree": "parallelism.context_parallel_degree",
+    "experimental.context_parallel_rotate_method": "parallelism.context_parallel_rotate_method",
+    "experimental.custom_args_module": "job.custom_config_module",
+    "experimental.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
+    "experimental.enable_compiled_autograd": "parallelism.enable_compiled_autograd",
     "experimental.pipeline_parallel_degree": "parallelism.pipeline_parallel_degree",
     "experimental.pipeline_parallel_schedule": "parallelism.pipeline_parallel_schedule",
+    "experimental.pipeline_parallel_schedule_csv": "parallelism.pipeline_parallel_schedule_csv",
+    "experimental.pipeline_parallel_split_points": "parallelism.pipeline_parallel_split_points",
     "global.dump_folder": "job.dump_folder",
     "hf_assets_path": "model.hf_assets_path",
     "job.print_args": "job.print_config",
@@ -50,11 +56,17 @@ RENAMED = {
     "model_converters.converters": "model.converters",
     "profiler.enable_memory_snapshot": "profiling.enable_memory_snapshot",
     "profiler.enable_profiling": "profiling.enable_profiling",
+    "profiler.memory_snapshot_freq": "profiling.memory_snapshot_freq",
+    "profiler.memory_snapshot_max_entries": "profiling.memory_snapshot_max_entries",
     "profiler.profile_freq": "profiling.profile_freq",
     "profiler.profiler_active": "profiling.profiler_active",
+    "profiler.profiler_repeat": "profiling.profiler_repeat",
+    "profiler.profiler_skip_first": "profiling.profiler_skip_first",
+    "profiler.profiler_skip_first_wait": "profiling.profiler_skip_first_wait",
     "profiler.profiler_warmup": "profiling.profiler_warmup",
     "profiler.save_memory_snapshot_folder": "profiling.save_memory_snapshot_folder",
     "profiler.save_traces_folder": "profiling.save_traces_folder",
+    "profiler.trace_post_processor": "profiling.trace_post_processor",
     "profiling.profile_every_x_iter": "profiling.profile_freq",
     "profiling.run_profiler": "profiling.enable_profiling",
     "training.batch_size": "training.local_batch_size",
@@ -62,6 +74,7 @@ RENAMED = {
     "training.checkpoint_interval": "checkpoint.interval",
     "training.checkpoint_interval_type": "checkpoint.interval_type",
     "training.compile": "compile.enable",
+    "training.disable_loss_parallel": "parallelism.disable_loss_parallel",
     "training.debug_moe_force_load_balance": "debug.moe_force_load_balance",
     "training.data_parallel_replicate_degree": "parallelism.data_parallel_replicate_degree",
     "training.data_parallel_shard_degree": "parallelism.data_parallel_shard_degree",
@@ -145,13 +158,10 @@ def float8_converter(value: object, _: Values) -> Translation:
     return Translation("model.converters", ["float8"] if value else [], "float8 is a converter of the model")
 
 
-def synthetic_dataset(value: object, written: Values) -> Translation | None:
-    """Replace a data set that is not shipped by synthetic text, unless a path to it is given."""
-    # torchtitan's own data sets: its configurations should run here without a download.
-    if value in ("c4", "c4_mini", "c4_test", "alpaca") and not written.get("training.dataset_path"):
-        return Translation(
-            "training.dataset", "synthetic", f"{value} is not shipped; seeded synthetic text replaces it"
-        )
+def test_dataset(value: object, written: Values) -> Translation | None:
+    """Replace the few documents that torchtitan ships for tests, unless a path is given, by synthetic text."""
+    if value == "c4_test" and not written.get("training.dataset_path"):
+        return Translation("training.dataset", "synthetic", "c4_test is not shipped; seeded synthetic text replaces it")
     return None
 
 
@@ -182,9 +192,10 @@ CONVERTED: dict[str, Converter] = {
     "parallelism.pipeline_parallel_microbatches": microbatch_size("parallelism.pipeline_parallel_microbatches"),
     "training.data_parallel_degree": data_parallel,
     "training.data_parallel_type": data_parallel_type,
-    "training.dataset": synthetic_dataset,
+    "training.dataset": test_dataset,
     "training.enable_float8_linear": float8_converter,
     "training.enable_fp8_linear": float8_converter,
+    "training.enable_loss_parallel": negate("parallelism.disable_loss_parallel"),
     "training.enable_selective_ac": lambda value, _: Translation(
         "activation_checkpoint.mode", "selective" if value else "none"
     ),
@@ -195,129 +206,9 @@ CONVERTED: dict[str, Converter] = {
 }
 """Keys whose value changes too. A conversion that returns None leaves the value as it is."""
 
-PIPELINE = "layers are divided evenly, and microbatches follow one of PyTorch's schedules"
-ASYNC_TENSOR = "tensor parallelism waits for its collectives"
-SPLIT_LOSS = "with tensor parallelism the loss is always computed on logits that are split by the vocabulary"
-EXPERT = "experts exchange tokens, and are recomputed, in one fixed way"
-CONTEXT = "ranks that share a sequence gather its keys and values at once"
-FLOAT8 = "there is no float8 or mx training"
-FLUX = "it belongs to an image model"
-DUMPS = "Flight Recorder dumps always lie in dumps/rank_R"
-
-LEFT_OUT = {
-    "activation_checkpoint.memory_budget": "there is no budget mode of activation checkpointing",
-    "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns": EXPERT,
-    "activation_checkpoint.visualize_memory_budget_pareto": "there is no budget mode of activation checkpointing",
-    "checkpoint.create_seed_checkpoint": "weights are equal on every mesh without one",
-    "checkpoint.enable_ft_dataloader_checkpoints": "there is no torchft",
-    "checkpoint.initial_load_in_hf": "Hugging Face checkpoints are neither read nor written",
-    "checkpoint.initial_load_in_hf_quantized": "Hugging Face checkpoints are neither read nor written",
-    "checkpoint.interval_type": "intervals are counted in steps",
-    "checkpoint.last_save_in_hf": "Hugging Face checkpoints are neither read nor written",
-    "comm.mode": "only real process groups are used",
-    "comm.save_traces_file_prefix": DUMPS,
-    "comm.save_traces_folder": DUMPS,
-    "compile.enable_async_tensor_parallel": ASYNC_TENSOR,
-    "data.*": "it belongs to a vision model",
-    "debug.batch_invariant": "there are no batch-invariant kernels",
-    "debug.enable_structured_logging": "steps/rank_R.jsonl is always written",
-    "debug.spmd_typechecking": "there is no such check",
-    "encoder.*": FLUX,
-    "estimate.mode": "there is one way to estimate memory: `workbench estimate`",
-    "eval.*": FLUX,
-    "experimental.custom_*": "give modules of your own with --module",
-    "experimental.context_*": CONTEXT,
-    "experimental.enable_async_tensor_parallel": ASYNC_TENSOR,
-    "experimental.enable_compiled_autograd": "there is no compiled autograd",
-    "experimental.pipeline_*": PIPELINE,
-    "experimental.torch_spmd": "it was an experiment",
-    "fault_tolerance.*": "there is no torchft",
-    "float8.*": FLOAT8,
-    "hf_transformers.*": "models of the transformers package cannot be trained",
-    "inference.*": FLUX,
-    "job.custom_config_module": "give modules of your own with --module",
-    "job.save_config_folder": "job.save_config_file names the file",
-    "job.use_for_integration_test": "only torchtitan's own tests use it",
-    "memory_estimation.disable_fake_mode": "there is one way to estimate memory: `workbench estimate`",
-    "metrics.disable_logging_from_checkpoint": "loading a checkpoint logs one line",
-    "metrics.enable_wandb": "metrics go to the console, TensorBoard and steps/rank_R.jsonl",
-    "metrics.use_for_integration_test": "only torchtitan's own tests use it",
-    "model.attn_mask_type": "attention is causal",
-    "model.hf_assets_path": "the tokenizer is made of bytes and needs no files",
-    "model.norm_type": "norms are RMSNorm",
-    "model.print_after_conversion": FLOAT8,
-    "model.use_flex_attn": "attention is scaled_dot_product_attention",
-    "model_converters.*": FLOAT8,
-    "model_spec": "--module and --config choose the model",
-    "mx.*": FLOAT8,
-    "optimizer.early_step_in_backward": "the optimizer steps after the backward pass",
-    "optimizer.optimizer_factory_kwargs_by_name*": "all parameters are in one group",
-    "optimizer.param_groups": "all parameters are in one group",
-    "override.*": "nothing is overridden by import",
-    "parallelism.context_*": CONTEXT,
-    "parallelism.disable_loss_parallel": SPLIT_LOSS,
-    "parallelism.enable_async_tensor_parallel": ASYNC_TENSOR,
-    "parallelism.enable_compiled_autograd": "there is no compiled autograd",
-    "parallelism.enable_fsdp_symm_mem": "FSDP uses ordinary memory",
-    "parallelism.enable_sequence_parallel": "with tensor parallelism sequences are always split between the blocks",
-    "parallelism.expert_parallel_comm_backend": EXPERT,
-    "parallelism.expert_tensor_parallel_degree": EXPERT,
-    "parallelism.full_dtensor": "there is one way to shard",
-    "parallelism.hybridep_*": EXPERT,
-    "parallelism.module_fqns_per_model_part": PIPELINE,
-    "parallelism.pipeline_*": PIPELINE,
-    "parallelism.spmd_backend": "there is one way to shard",
-    "profiler.*": "the schedule is profile_freq, profiler_warmup and profiler_active",
-    "profiling.memory_snapshot_*": "a snapshot is taken every profile_freq steps",
-    "profiling.profiler_repeat": "the schedule is profile_freq, profiler_warmup and profiler_active",
-    "profiling.profiler_skip_*": "the schedule is profile_freq, profiler_warmup and profiler_active",
-    "quantize.*": FLOAT8,
-    "training.*_free_guidance_prob": FLUX,
-    "training.dataloader.*": "data are made in the training process",
-    "training.disable_cuda_graphs": "there are no CUDA graphs",
-    "training.disable_loss_parallel": SPLIT_LOSS,
-    "training.enable_cpu_offload": "parameters stay on the device",
-    "training.enable_fsdp_*": FLOAT8,
-    "training.enable_loss_parallel": SPLIT_LOSS,
-    "training.float8_*": FLOAT8,
-    "training.gc_debug": "garbage is collected without debugging",
-    "training.guidance": FLUX,
-    "training.img_size": FLUX,
-    "training.precompute_float8_*": FLOAT8,
-    "validation.*": "there is no validation during training",
-    "validator.*": "there is no validation during training",
-}
-"""Patterns of keys without effect, and why."""
-
-REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
-    "activation_checkpoint.mode": (
-        ("none", "full", "selective"),
-        "there is no budget mode of activation checkpointing",
-    ),
-    "checkpoint.initial_load_in_hf": ((False,), "Hugging Face checkpoints are not read"),
-    "comm.mode": (("default",), "only real process groups are used"),
-    "fault_tolerance.enable": ((False,), "there is no torchft"),
-    "memory_estimation.enable": ((False,), "`workbench estimate` does this"),
-    "model.converters": (([],), FLOAT8),
-    "optimizer.implementation": (("for-loop", "foreach", "fused"), "there is no such implementation"),
-    "parallelism.context_parallel_load_balancer": (("headtail", None), "sequences cannot be divided so"),
-}
-"""Keys whose other values cannot be ignored, as they would change the result: (values that are possible, why)."""
-
 
 def translate(key: str, value: object, written: Values) -> Translation | None:
     """Return what a key of another version means here; None if it is a key of ours, or of no version."""
     if convert := CONVERTED.get(key):
         return convert(value, written)
     return Translation(RENAMED[key], value) if key in RENAMED else None
-
-
-def reason_left_out(key: str) -> str | None:
-    """Return why a known key has no effect, or None."""
-    return LEFT_OUT.get(key) or next((why for pattern, why in LEFT_OUT.items() if fnmatchcase(key, pattern)), None)
-
-
-def reason_refused(key: str, value: object) -> str | None:
-    """Return why no run can have this value, or None."""
-    allowed, why = REFUSED.get(key, ((value,), ""))
-    return None if value in allowed else why

@@ -1,12 +1,14 @@
 """How do a TOML file and flags become a `JobConfig`, and what became of each key?"""
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from trainer.config import compat
+from trainer.config.checks import model_shape
+from trainer.config.refusals import NO_DATA, asks_for_something, reason_without_effect, refusal_of
 from trainer.config.registry import from_registry
 from trainer.config.schema import Option, from_toml, from_words, options
 from trainer.config.sections import JobConfig
@@ -80,12 +82,17 @@ def load_for_training(overrides: Sequence[str]) -> JobConfig:
     """
     config = load(None, overrides)
     if refused := [report for report in explain(None, overrides) if report.refused]:
-        listing = "; ".join(f"{r.source or r.key} = {r.value!r}: {r.reason}" for r in refused)
         raise ConfigError(
-            f"this trainer cannot do what is asked: {listing}",
-            "remove these keys, or train with torchtitan (--trainer torchtitan)",
+            f"this trainer cannot do what is asked: {'; '.join(map(refusal_text, refused))}",
+            "; ".join(unique(f"{r.suggestion}" for r in refused)) + "; torchtitan may do it: --trainer torchtitan",
         )
     return config
+
+
+def refusal_text(report: KeyReport) -> str:
+    """Return a refused key with its line and the reason."""
+    line = f" (line {report.line})" if report.line else ""
+    return f"{report.source or report.key} = {report.value!r}{line}: {report.reason}"
 
 
 def startup_notes(overrides: Sequence[str]) -> list[str]:
@@ -94,8 +101,17 @@ def startup_notes(overrides: Sequence[str]) -> list[str]:
     replaced = [
         f"{r.source} became {r.key} = {r.value!r}: {r.reason}" for r in reports if r.cls == "translated" and r.reason
     ]
-    ignored = [r.source or r.key for r in reports if r.cls == "ignored" and r.value]
-    return replaced + ([f"without effect here: {', '.join(ignored)}"] if ignored else [])
+    ignored = [r for r in reports if r.cls == "ignored" and not r.refused and asks_for_something(r.key, r.value)]
+    names = {
+        reason: [r.source or r.key for r in ignored if r.reason == reason]
+        for reason in unique(r.reason for r in ignored)
+    }
+    return replaced + [f"without effect here: {', '.join(keys)} ({reason})" for reason, keys in names.items()]
+
+
+def unique(texts: Iterable[str | None]) -> list[str]:
+    """Return texts once each, in their order."""
+    return list(dict.fromkeys(filter(None, texts)))
 
 
 def unknown_keys(unknown: list[KeyReport]) -> ConfigError:
@@ -115,7 +131,41 @@ def resolve(path: Path | None, overrides: Sequence[str]) -> Resolved:
         resolved.config.job.config_file = str(file)
         apply(resolved, read_toml(file))
     apply(resolved, [with_value(flag) for flag in line.flags])
+    resolved.reports = [settled(report, resolved.config) for report in resolved.reports]
     return resolved
+
+
+def settled(report: KeyReport, config: JobConfig) -> KeyReport:
+    """Return a report with what only the whole configuration decides: the model, the data, what a key stands beside."""
+    if report.refused and (beside := getattr(refusal_of(report.key), "beside", "")):
+        section, name = beside.split(".")
+        if getattr(getattr(config, section), name) == options()[beside].default:
+            return replace(report, refused=False, suggestion=None, reason=f"without {beside} it changes nothing")
+    if report.cls not in ("honoured", "translated"):
+        return report
+    why, hint = (missing_model(config) if report.key.startswith("model.") else missing_data(report.key, config)) or (
+        "",
+        "",
+    )
+    is_culprit = report.key in ("training.dataset", "model.flavor" if "flavor" in why else "model.name")
+    return replace(report, cls="ignored", refused=True, reason=why, suggestion=hint) if why and is_culprit else report
+
+
+def missing_model(config: JobConfig) -> tuple[str, str] | None:
+    """Return why the model cannot be trained and what can; None if it can."""
+    try:
+        model_shape(config)
+    except ConfigError as error:
+        return error.message, error.hint
+    return None
+
+
+def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
+    """Return why the data of `training.dataset` are missing and what to do; None if they are there."""
+    training = config.training
+    if key != "training.dataset" or training.dataset == "synthetic" or training.dataset_path:
+        return None
+    return f"data set {training.dataset!r} is not shipped", NO_DATA
 
 
 def apply(resolved: Resolved, written_keys: list[WrittenKey]) -> None:
@@ -130,21 +180,43 @@ def apply(resolved: Resolved, written_keys: list[WrittenKey]) -> None:
 
 
 def classify(written: WrittenKey, values: dict[str, object]) -> KeyReport:
-    """Return what becomes of one key."""
+    """Return what becomes of one key.
+
+    Raises:
+        ConfigError: The value is none that the key can have.
+    """
+    try:
+        return classify_value(written, values)
+    except ConfigError as error:
+        if written.line is None:
+            raise
+        raise ConfigError(f"line {written.line}: {error.message}", error.hint) from error
+
+
+def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
+    """Return what becomes of one key; an error does not say its line."""
     key, value, source, reason = written.key, written.value, None, None
     if translation := compat.translate(key, value, values):
         source, key, value, reason = key, *translation
     option = options().get(key)
     if source and source != key and key in values:
         return KeyReport(key, value, "ignored", source, f"{key} is given too", line=written.line)
-    if why := compat.reason_refused(key, value):
-        return KeyReport(key, value, "ignored", source, why, line=written.line, refused=True)
+    refusal = refusal_of(key)
+    if refusal and value not in refusal.possible:
+        hint = refusal.hint or possible_values(key, refusal.possible)
+        return KeyReport(key, value, "ignored", source, refusal.why, hint, written.line, refused=True)
     if option:
-        value = value if value is None else from_toml(option, value)
+        value = from_toml(option, value)
         return KeyReport(key, value, "translated" if source else "honoured", source, reason or None, line=written.line)
-    if why := compat.reason_left_out(key):
+    if why := refusal.why if refusal else reason_without_effect(key):
         return KeyReport(key, value, "ignored", source, why, line=written.line)
     return KeyReport(key, value, "unknown", source, "no such key", suggest(key), written.line)
+
+
+def possible_values(key: str, values: Sequence[object]) -> str:
+    """Return the advice to give a value that is possible, or none."""
+    named = [str(value).lower() if isinstance(value, bool) else repr(value) for value in values if value is not None]
+    return f"set {key} to {' or '.join(named)}" if named else f"remove {key}"
 
 
 def with_value(written: WrittenKey) -> WrittenKey:
@@ -174,7 +246,7 @@ def option_of(key: str) -> Option | None:
 def is_known(key: str) -> bool:
     """Return whether a key exists here or in any version of torchtitan."""
     return any(key in names for names in (options(), compat.RENAMED, compat.CONVERTED)) or bool(
-        compat.reason_left_out(key)
+        refusal_of(key) or reason_without_effect(key)
     )
 
 
@@ -196,6 +268,8 @@ def value_of_words(words: list[str]) -> object:
     """Return a value for a key of unknown type: what TOML would make of the words."""
     if len(words) != 1:
         return words or True
+    if words[0] in ("None", "none"):
+        return None
     # int first: 3 is a number of steps, 3.0 is not.
     for kind in (int, float):
         try:

@@ -2,12 +2,14 @@
 
 import ast
 import inspect
+import tomllib
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from trainer.config import sections
+from trainer.config.bounds import Bounds
 from trainer.config.sections import JobConfig
 from trainer.errors import ConfigError
 
@@ -26,13 +28,28 @@ class Option:
     optional: bool
     default: Any
     help: str
+    bounds: Bounds | None = None
 
     @property
     def metavar(self) -> str:
         """What stands for a value in help and errors."""
         if self.choices:
-            return "|".join(self.choices)
+            return "|".join(self.choices) + (" ..." if self.kind is list else "")
         return "STR ..." if self.kind is list else self.kind.__name__.upper()
+
+    @property
+    def expected(self) -> str:
+        """Which values are possible, in words."""
+        kinds = {
+            bool: "true or false",
+            int: "an integer",
+            float: "a number",
+            str: "a string",
+            list: "a list of strings",
+        }
+        named = f"{'a list of' if self.kind is list else 'one of'} {', '.join(self.choices)}"
+        possible = self.bounds.described(self.kind) if self.bounds else named if self.choices else kinds[self.kind]
+        return f"{possible}, or None" if self.optional else possible
 
 
 @cache
@@ -42,7 +59,7 @@ def options() -> dict[str, Option]:
     options_by_key = {}
     for section in fields(JobConfig):
         part = getattr(defaults, section.name)
-        hints = get_type_hints(type(part))
+        hints = get_type_hints(type(part), include_extras=True)
         for item in fields(part):
             key = f"{section.name}.{item.name}"
             text = documents[type(part).__name__, item.name]
@@ -55,10 +72,14 @@ def option(key: str, hint: object, default: object, text: str) -> Option:
     optional = get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
     if optional:
         hint = next(part for part in get_args(hint) if part is not NoneType)
+    bounds = None
+    if get_origin(hint) is Annotated:
+        hint, bounds = get_args(hint)
     origin = get_origin(hint)
     if origin is Literal:
         return Option(key, str, get_args(hint), optional, default, text)
-    return Option(key, cast("type", origin or hint), (), optional, default, text)
+    choices = get_args(get_args(hint)[0]) if origin is list else ()
+    return Option(key, cast("type", origin or hint), choices, optional, default, text, bounds)
 
 
 def help_texts() -> dict[tuple[str, str], str]:
@@ -74,42 +95,61 @@ def help_texts() -> dict[tuple[str, str], str]:
 
 
 def from_toml(option: Option, value: object) -> object:
-    """Return `value` as the option's type.
+    """Return `value` as the option's type. TOML has no None: "None" stands for it, as on the command line.
 
     Raises:
-        ConfigError: It has another type, or is not one of the choices.
+        ConfigError: It has another type, is not one of the choices, or lies outside the bounds.
     """
+    if option.optional and value in ("None", "none", None):
+        return None
     if option.kind is list:
-        return split_commas(value) if isinstance(value, str) else checked_list(option, value)
+        return checked_list(option, split_commas(value) if isinstance(value, str) else value)
     # TOML distinguishes 1 from 1.0, which people do not.
     if option.kind is float and type(value) is int:
         value = float(value)
     # `selective_ac_option = 2` is meant as "2".
     if option.kind is str and type(value) is int and not option.choices:
         value = str(value)
-    if type(value) is not option.kind:
-        raise wrong_value(option, value)
-    if option.choices and value not in option.choices:
+    is_possible = type(value) is option.kind and (not option.choices or value in option.choices)
+    if not is_possible or (option.bounds and value not in option.bounds):
         raise wrong_value(option, value)
     return value
 
 
 def from_words(option: Option, words: list[str]) -> object:
-    """Return the value that the command line gives; numbers may be written as Python writes them.
+    """Return the value that the command line gives; numbers and lists may also be written as in TOML.
 
     Raises:
-        ConfigError: It has another type, or is not one of the choices.
+        ConfigError: It has another type, is not one of the choices, or lies outside the bounds.
     """
     if option.kind is list:
-        return [part for word in words for part in split_commas(word)]
+        listed = toml_list(words[0]) if len(words) == 1 else None
+        return checked_list(option, [p for word in words for p in split_commas(word)] if listed is None else listed)
     if len(words) != 1:
         raise wrong_value(option, " ".join(words))
-    if option.optional and words[0] in ("None", "none"):
-        return None
     try:
-        return from_toml(option, option.kind(words[0].replace("_", "") if option.kind is int else words[0]))
+        return from_toml(option, number_of_word(option.kind, words[0]))
     except ValueError:
         raise wrong_value(option, words[0]) from None
+
+
+def number_of_word(kind: type, word: str) -> object:
+    """Return a word as a number where one is expected: 1_000 and 0x10 as TOML has them, and 1e-3.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if kind not in (int, float) or word in ("None", "none"):
+        return word
+    return int(word, 0) if kind is int else float(word)
+
+
+def toml_list(word: str) -> object:
+    """Return a list that is written as in TOML; None if it is none."""
+    try:
+        return tomllib.loads(f"list = {word}")["list"] if word.startswith("[") else None
+    except tomllib.TOMLDecodeError:
+        return None
 
 
 def split_commas(text: str) -> list[str]:
@@ -125,12 +165,14 @@ def checked_list(option: Option, value: object) -> list[str]:
     """
     if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
         raise wrong_value(option, value)
+    if option.choices and not set(value) <= set(option.choices):
+        raise wrong_value(option, value)
     return list(value)
 
 
 def wrong_value(option: Option, value: object) -> ConfigError:
     """Return the error that names a key, its value and its type."""
-    return ConfigError(f"{option.key} = {value!r} is not {option.metavar}", f"{option.key}: {option.help}")
+    return ConfigError(f"{option.key} = {value!r} is not {option.expected}", f"{option.key}: {option.help}")
 
 
 def as_dict(config: "DataclassInstance") -> dict[str, Any]:

@@ -1,12 +1,16 @@
 """The configuration: one dataclass a section, named as in torchtitan 0.2. The string below a field is its help."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from trainer.config.bounds import Bounds, Count, Positive, PositiveOrRest, Seed, Share, Size
 
 Incident = Literal[
     "healthy", "oom", "leak", "stuck", "stuck_sleep", "stuck_gil", "skip", "mismatch_shape", "mismatch_type",
     "kill", "deadlock", "straggler", "straggler_data", "straggler_gc", "nan",
 ]  # fmt: skip
+
+StatePart = Literal["model", "optimizer", "lr_scheduler", "dataloader", "train_state"]
 
 
 @dataclass
@@ -33,23 +37,25 @@ class Profiling:
     """Record profiler traces."""
     save_traces_folder: str = "profile_traces"
     """Folder of the traces in the dump folder."""
-    profile_freq: int = 10
-    """Steps from one trace to the next, and from one memory snapshot to the next if they are on."""
-    profiler_active: int = 1
+    profile_freq: Positive = 10
+    """Steps from one trace to the next, and from one memory snapshot to the next."""
+    profiler_active: Positive = 1
     """Steps in one trace."""
-    profiler_warmup: int = 3
+    profiler_warmup: Count = 3
     """Steps that the profiler runs before each trace and throws away."""
     enable_memory_snapshot: bool = False
     """Record memory snapshots, regularly and when memory runs out."""
     save_memory_snapshot_folder: str = "memory_snapshot"
     """Folder of the snapshots in the dump folder."""
+    memory_snapshot_freq: Positive | None = None
+    """Steps from one memory snapshot to the next; None: profile_freq."""
 
 
 @dataclass
 class Metrics:
     """What goes to the console and to TensorBoard."""
 
-    log_freq: int = 10
+    log_freq: Positive = 10
     """Steps from one line on the console to the next."""
     enable_tensorboard: bool = False
     """Write metrics for TensorBoard."""
@@ -79,15 +85,15 @@ class Optimizer:
 
     name: Literal["Adam", "AdamW"] = "AdamW"
     """Optimizer."""
-    lr: float = 8e-4
+    lr: Size = 8e-4
     """Maximum learning rate."""
-    beta1: float = 0.9
+    beta1: Share = 0.9
     """Decay of the first moment."""
-    beta2: float = 0.95
+    beta2: Share = 0.95
     """Decay of the second moment."""
-    eps: float = 1e-8
+    eps: Size = 1e-8
     """Added to the denominator."""
-    weight_decay: float = 0.1
+    weight_decay: Size = 0.1
     """Decoupled weight decay."""
     implementation: Literal["for-loop", "foreach", "fused"] = "fused"
     """Kernels of the optimizer step: a loop over the parameters, grouped (foreach), or fused."""
@@ -97,15 +103,15 @@ class Optimizer:
 class LRScheduler:
     """How the learning rate changes over the steps."""
 
-    warmup_steps: int = 200
+    warmup_steps: Count = 200
     """Steps of linear warmup."""
-    decay_ratio: float | None = None
+    decay_ratio: Share | None = None
     """Share of the steps, at the end, in which the learning rate decays; None: all steps after the warmup."""
     decay_type: Literal["linear", "sqrt", "cosine"] = "linear"
     """Shape of the decay."""
-    min_lr_factor: float = 0.0
+    min_lr_factor: Share = 0.0
     """Share of the maximum learning rate at which the decay ends."""
-    total_steps: int | None = None
+    total_steps: Positive | None = None
     """Length of the schedule; None: training.steps."""
 
 
@@ -117,15 +123,15 @@ class Training:
     """`synthetic` (seeded, generated at the start), or any name together with dataset_path."""
     dataset_path: str | None = None
     """A .txt or .jsonl file (field "text"), or a folder of such files."""
-    local_batch_size: int = 8
+    local_batch_size: Positive = 8
     """Sequences of one forward pass on one data-parallel rank."""
-    global_batch_size: int = -1
+    global_batch_size: PositiveOrRest = -1
     """Sequences of one step over all ranks, in as many passes as it takes (gradient accumulation); -1: one pass."""
-    seq_len: int = 2048
+    seq_len: Positive = 2048
     """Tokens of a sequence."""
-    max_norm: float = 1.0
+    max_norm: Size = 1.0
     """Clip the gradients to this norm."""
-    steps: int = 10000
+    steps: Positive = 10000
     """Train up to and including this step."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the parameters and the optimizer's state."""
@@ -133,7 +139,7 @@ class Training:
     """Type of the computation: of the gathered parameters with FSDP, of autocast otherwise."""
     mixed_precision_reduce: Literal["float32"] = "float32"
     """Type of gradient reduction with FSDP."""
-    gc_freq: int = 50
+    gc_freq: Positive = 50
     """Steps from one garbage collection to the next, in the same steps on all ranks."""
 
 
@@ -141,31 +147,31 @@ class Training:
 class Parallelism:
     """How many ranks each kind of parallelism takes."""
 
-    data_parallel_replicate_degree: int = 1
+    data_parallel_replicate_degree: Positive = 1
     """Copies of the model (DDP, or the outer dimension of HSDP)."""
-    data_parallel_shard_degree: int = -1
+    data_parallel_shard_degree: PositiveOrRest = -1
     """Ranks that share one copy of the model (FSDP2); -1: all that remain."""
     fsdp_reshard_after_forward: Literal["default", "always", "never"] = "default"
     """Whether gathered parameters are freed after the forward pass; default: those of the blocks are."""
-    tensor_parallel_degree: int = 1
+    tensor_parallel_degree: Positive = 1
     """Ranks that share one matrix multiplication."""
-    pipeline_parallel_degree: int = 1
+    pipeline_parallel_degree: Positive = 1
     """Ranks among which the layers are divided."""
     pipeline_parallel_schedule: str = "1F1B"
     """Order of the microbatches on these ranks, by its name in torch.distributed.pipelining."""
-    pipeline_parallel_microbatch_size: int = 1
+    pipeline_parallel_microbatch_size: Positive = 1
     """Sequences of a microbatch."""
-    pipeline_parallel_layers_per_stage: int | None = None
+    pipeline_parallel_layers_per_stage: Positive | None = None
     """Layers of a stage; None: one stage per rank, or two if the schedule has several stages per rank."""
-    pipeline_parallel_first_stage_less_layers: int = 1
+    pipeline_parallel_first_stage_less_layers: Count = 1
     """Pipeline weight of the embedding, in transformer layers, when stages are balanced."""
-    pipeline_parallel_last_stage_less_layers: int = 1
+    pipeline_parallel_last_stage_less_layers: Count = 1
     """Pipeline weight of the output layer, in transformer layers, when stages are balanced."""
-    context_parallel_degree: int = 1
+    context_parallel_degree: Positive = 1
     """Ranks that share one sequence."""
     context_parallel_load_balancer: str | None = "headtail"
     """headtail: each of these ranks has a chunk from either end, so that all attend equally long; None: one chunk."""
-    expert_parallel_degree: int = 1
+    expert_parallel_degree: Positive = 1
     """Ranks among which the experts are divided; a divisor of the ranks that share one copy."""
 
 
@@ -177,7 +183,7 @@ class Checkpoint:
     """Save checkpoints, and resume from the newest."""
     folder: str = "checkpoint"
     """Folder of the checkpoints in the dump folder."""
-    interval: int = 500
+    interval: Positive = 500
     """Steps from one checkpoint to the next."""
     initial_load_path: str | None = None
     """Checkpoint to start from if the folder has none."""
@@ -189,16 +195,18 @@ class Checkpoint:
     """Type of the weights in such a last checkpoint."""
     async_mode: Literal["disabled", "async"] = "disabled"
     """Whether training goes on while a checkpoint is written."""
-    keep_latest_k: int = 10
+    keep_latest_k: Count = 10
     """Number of checkpoints to keep; 0: all."""
-    load_step: int = -1
+    load_step: Annotated[int, Bounds(-1)] = -1
     """Step to resume from; -1: the newest checkpoint."""
-    exclude_from_loading: list[str] = field(default_factory=list)
-    """Parts not to load: model, optimizer, lr_scheduler, dataloader, train_state."""
+    exclude_from_loading: list[StatePart] = field(default_factory=list)
+    """Parts not to load."""
     enable_first_step_checkpoint: bool = False
     """Save after step 1 too."""
     load_only: bool = False
-    """Resume, but save nothing."""
+    """Load checkpoints, but save none."""
+    create_seed_checkpoint: bool = False
+    """Save the initial weights as step-0 and end: runs on other meshes start from them."""
 
 
 @dataclass
@@ -211,7 +219,7 @@ class ActivationCheckpoint:
     """For mode selective: "N" recomputes every Nth block, "op" everything but matrix products and attention."""
     preserve_rng_state: bool = True
     """Restore the random state before recomputing."""
-    determinism_check: str = "default"
+    determinism_check: Literal["default", "none"] = "default"
     """What is compared after recomputing: default (shapes, types and devices) or none."""
     early_stop: bool = False
     """Stop recomputing as soon as nothing more is needed."""
@@ -225,7 +233,7 @@ class Compile:
 
     enable: bool = False
     """Compile with torch.compile."""
-    components: list[str] = field(default_factory=lambda: ["model", "loss"])
+    components: list[Literal["model", "loss"]] = field(default_factory=lambda: ["model", "loss"])
     """What to compile: model (each block), loss."""
     backend: str = "inductor"
     """Backend of torch.compile."""
@@ -235,11 +243,11 @@ class Compile:
 class Comm:
     """Timeouts of collectives, and the size of Flight Recorder."""
 
-    init_timeout_seconds: int = 300
+    init_timeout_seconds: Positive = 300
     """Timeout of collectives until the first step has ended, in seconds."""
-    train_timeout_seconds: int = 100
+    train_timeout_seconds: Positive = 100
     """Timeout of collectives after the first step, in seconds."""
-    trace_buf_size: int = 20000
+    trace_buf_size: Count = 20000
     """Number of collectives that Flight Recorder keeps; 0: off."""
 
 
@@ -247,7 +255,7 @@ class Comm:
 class Debug:
     """Seeds, checks and tables for the console."""
 
-    seed: int | None = None
+    seed: Seed | None = None
     """Seed of weights, synthetic text and random numbers; None: drawn by rank 0, and 0 for the text."""
     deterministic: bool = False
     """Only deterministic kernels, so that two runs are bitwise equal."""
@@ -261,7 +269,7 @@ class Debug:
     """Print what holds the memory of rank 0 after the last step; records memory snapshots."""
     timing_breakdown: bool = False
     """Print after the last step how long each component of rank 0's steps took."""
-    timing_breakdown_freq: int = 0
+    timing_breakdown_freq: Count = 0
     """Steps from one such table to the next; 0: only one, after the last step."""
 
 
@@ -279,11 +287,11 @@ class Faults:
 
     name: Incident = "healthy"
     """Break the run on purpose, in this way."""
-    rank: int = -1
+    rank: Annotated[int, Bounds(-1)] = -1
     """Rank that breaks; -1: the last one."""
-    step: int = 6
+    step: Positive = 6
     """Step in which it breaks."""
-    seconds: float = 0.5
+    seconds: Size = 0.5
     """Seconds by which a straggler is late in each step."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from trainer.config.refusals import NO_DATA
 from trainer.config.sections import Training
 from trainer.errors import DataError
 
@@ -25,10 +26,7 @@ def documents(config: Training, seed: int) -> Iterator[str]:
     elif config.dataset == "synthetic":
         yield from islice(synthetic_documents(seed), SYNTHETIC_DOCUMENTS)
     else:
-        raise DataError(
-            f"data set {config.dataset!r} is not shipped",
-            "give --training.dataset_path with .txt or .jsonl files, or --training.dataset synthetic",
-        )
+        raise DataError(f"data set {config.dataset!r} is not shipped", NO_DATA)
 
 
 def synthetic_documents(seed: int) -> Iterator[str]:

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from trainer.config import ConfigError
+from trainer.config.checks import recompute_interval
 from trainer.config.sections import ActivationCheckpoint
 from trainer.models.decoder import Decoder
 
@@ -39,24 +39,6 @@ def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint)
     for number, (name, block) in enumerate(model.layers.items(), start=1):
         if interval and number % interval == 0:
             model.layers[name] = wrap(block, config, keep_costly=keep_costly)
-
-
-def recompute_interval(config: ActivationCheckpoint) -> tuple[int, bool]:
-    """Return (interval, keep_costly): every how many blocks one is recomputed, and whether costly operations are kept.
-
-    The interval 0 stands for no recomputation.
-
-    Raises:
-        ConfigError: selective_ac_option is neither a positive number nor "op".
-    """
-    if config.mode != "selective":
-        return int(config.mode == "full"), False
-    option = config.selective_ac_option
-    if option == "op":
-        return 1, True
-    if not option.isdigit() or int(option) == 0:
-        raise ConfigError(f"selective_ac_option = {option!r}", 'give "op", or N to recompute every Nth block')
-    return int(option), False
 
 
 def wrap(block: nn.Module, config: ActivationCheckpoint, *, keep_costly: bool) -> nn.Module:

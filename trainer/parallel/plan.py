@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trainer.config import ConfigError, JobConfig
+from trainer.config import JobConfig
 from trainer.config.degrees import EXPERT
 from trainer.config.sections import Compile
 from trainer.config.stages import Part, model_parts
@@ -58,12 +58,6 @@ def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) 
 
 
 def compile_blocks(model: Decoder, config: Compile) -> None:
-    """Compile one block at a time: they have the same shape, so the compiler works once.
-
-    Raises:
-        ConfigError: The model has experts.
-    """
-    if any(moe_layers(model)):
-        raise ConfigError("blocks with experts cannot be compiled", 'give compile.components = ["loss"]')
+    """Compile one block at a time: they have the same shape, so the compiler works once."""
     for block in model.layers.values():
         block.compile(backend=config.backend, fullgraph=True)

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import msgspec
 
+from analyzers.compare import settings
 from analyzers.report import Finding, Report, Severity, Verdict, ranked, status_of, tool_version
+from analyzers.run import discover
 from trainer import config as trainer_config
 from trainer.config.show import toml
 from workbench.errors import UsageProblem
-from workbench.run_settings import SIGNS
+from workbench.run_settings import FILE_FLAG, REFUSED_SIGN, SIGNS
 
 
 class ConfigData(msgspec.Struct, frozen=True):
@@ -43,16 +45,61 @@ def explain(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> st
         reports = trainer_config.explain(file, overrides)
     if as_json:
         return document(reports).json().decode()
-    return "\n".join(key_line(report) for report in reports) or "no key is set: every value is the default"
+    return "\n".join(map(key_line, reports)) or "no key is set: every value is the default"
+
+
+def diff(a: Path, b: Path, overrides: Sequence[str], *, as_json: bool) -> str:
+    """Return the keys whose resolved values differ between two files or runs, as a table or as JSON."""
+    with trainer_errors_as_ours():
+        before, after = (dict(settings({"config": resolved(source, overrides)})) for source in (a, b))
+    keys = [key for key in before | after if key != FILE_FLAG and before.get(key) != after.get(key)]
+    rows = [(key, before.get(key), after.get(key)) for key in keys]
+    if as_json:
+        differences = [{"key": key, "a": x, "b": y} for key, x, y in rows]
+        return msgspec.json.format(msgspec.json.encode({"differences": differences}), indent=2).decode()
+    if not rows:
+        return "both have the same configuration"
+    widths = [max(len(str(row[i])) for row in rows) for i in (0, 1)]
+    return "\n".join(f"{key:<{widths[0]}}   {x!s:<{widths[1]}} → {y}" for key, x, y in rows)
+
+
+def resolved(source: Path, overrides: Sequence[str]) -> dict[str, object]:
+    """Return the resolved configuration of a file, or of the run in a folder."""
+    if source.is_dir():
+        return run_config(source)
+    return trainer_config.as_dict(trainer_config.load(source, overrides))
+
+
+def run_config(folder: Path) -> dict[str, object]:
+    """Return the configuration of the run that a folder holds.
+
+    Raises:
+        UsageProblem: The folder holds no run of our trainer.
+    """
+    config = discover(folder).manifest().get("config")
+    if not isinstance(config, dict):
+        raise UsageProblem(
+            f"{folder} holds no run.json with a configuration", "give a TOML file or the folder of a run"
+        )
+    return config
 
 
 def key_line(report: trainer_config.KeyReport) -> str:
     """Return one key as `✓ honoured    training.steps = 10   (line 3)`."""
     source = f" (from {report.source})" if report.source and report.source != report.key else ""
     line = f"   (line {report.line})" if report.line else ""
-    suggestion = f" Did you mean {report.suggestion}?" if report.suggestion else ""
+    meant = "Instead: {}." if report.refused else "Did you mean {}?"
+    suggestion = f" {meant.format(report.suggestion)}" if report.suggestion else ""
     why = f"\n    {report.reason}.{suggestion}" if report.reason else ""
-    return f"{SIGNS[report.cls]} {report.cls:<11} {report.key} = {report.value!r}{source}{line}{why}"
+    sign, cls = (REFUSED_SIGN, "refused") if report.refused else (SIGNS[report.cls], report.cls)
+    return f"{sign} {cls:<11} {report.key} = {report.value!r}{source}{line}{why}"
+
+
+def next_step(report: trainer_config.KeyReport) -> str:
+    """Return what to do about a key that is refused or unknown."""
+    if report.refused:
+        return report.suggestion or "remove the key"
+    return f"write {report.suggestion}" if report.suggestion else "remove the key"
 
 
 def document(reports: Sequence[trainer_config.KeyReport]) -> Report[ConfigData]:
@@ -66,7 +113,7 @@ def document(reports: Sequence[trainer_config.KeyReport]) -> Report[ConfigData]:
             severity=Severity.ERROR,
             title=f"the trainer cannot honour {report.source or report.key}",
             why=f"{report.reason}",
-            next=f"write {report.suggestion}" if report.suggestion else "remove the key",
+            next=next_step(report),
             confidence=1.0,
         )
         for report in reports

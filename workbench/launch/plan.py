@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from analyzers.errors import MissingExtra
-from trainer.config import ConfigError, JobConfig, load_for_training, validate
+from trainer.config import ConfigError, JobConfig, load_for_training, startup_notes, validate
 from workbench.errors import UsageProblem
 from workbench.launch.job_command import Form, JobCommand, job_command
 from workbench.launch.recording import recorder_settings, recording, recording_config
@@ -75,6 +75,8 @@ class Plan:
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
     starts_ranks: bool = True
+    notes: tuple[str, ...] = ()
+    """What each rank would print about the configuration."""
 
     @property
     def nproc(self) -> int:
@@ -142,7 +144,12 @@ def plan_own_trainer(request: Request) -> Plan:
     arguments = trainer_arguments(request)
     folder = Path(training_config(arguments, request.processes_per_node * request.nnodes).job.dump_folder)
     return Plan(
-        request=request, command=arguments, module="trainer", folder=folder, environment=own_environment(request)
+        request=request,
+        command=arguments,
+        module="trainer",
+        folder=folder,
+        environment=own_environment(request),
+        notes=tuple(startup_notes(arguments)),
     )
 
 

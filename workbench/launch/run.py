@@ -26,6 +26,8 @@ from workbench.watch.follow import LiveDisplay
 def run(request: Request) -> Exit:
     """Launch the job and return the exit status of the command."""
     job = plan(request)
+    for text in job.notes:
+        note(text)
     if request.scheduler != Scheduler.LOCAL:
         return give_to_scheduler(job)
     if request.dry_run:

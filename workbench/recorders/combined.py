@@ -47,7 +47,8 @@ class Recorders:
             shared = self.traces.plan if self.traces and device == "cpu" else None
             self.traces = None if shared else self.traces
             folder = Path(options.folder) / options.save_memory_snapshot_folder
-            self.memory = MemoryRecorder(folder, model, optimizer, freq=options.profile_freq, traces=shared)
+            freq = options.memory_snapshot_freq or options.profile_freq
+            self.memory = MemoryRecorder(folder, model, optimizer, freq=freq, traces=shared)
         self._profiled = False
 
     @staticmethod

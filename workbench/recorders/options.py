@@ -18,6 +18,7 @@ class RecorderOptions:
     profiler_warmup: int = 3
     enable_memory_snapshot: bool = False
     save_memory_snapshot_folder: str = "memory_snapshot"
+    memory_snapshot_freq: int | None = None
     trace_buf_size: int = 20000
     init_timeout_s: float = 300.0
     train_timeout_s: float = 100.0

@@ -130,6 +130,36 @@ def test_config_explain_classes_every_key(tmp_path):
     assert [key["line"] for key in document["data"]["keys"]] == [2, 3, 5]
 
 
+def test_config_explain_marks_what_a_run_refuses(tmp_path):
+    toml = tmp_path / "image.toml"
+    toml.write_text("[model]\nname = 'flux'\n[float8]\nemulate = true\n")
+    shown = run("config", "explain", toml)
+    assert "✗ refused     model.name = 'flux'   (line 2)\n    there is no model 'flux'. Instead: " in shown.stdout
+    assert "· ignored     float8.emulate = True" in shown.stdout
+
+
+def test_config_diff_shows_the_keys_that_differ(tmp_path):
+    for name, text in (("a", "training.batch_size = 4\ntraining.steps = 3"), ("b", "training.local_batch_size = 2")):
+        (tmp_path / f"{name}.toml").write_text(text)
+    shown = run("config", "diff", tmp_path / "a.toml", tmp_path / "b.toml")
+    assert [line.split() for line in shown.stdout.splitlines()] == [
+        ["training.local_batch_size", "4", "→", "2"],
+        ["training.steps", "3", "→", "10000"],
+    ]
+    of_runs = run("config", "diff", FIXTURES / "healthy_2ranks", FIXTURES / "oom_2ranks", "--json")
+    keys = {row["key"] for row in json.loads(of_runs.stdout)["differences"]}
+    assert "faults.name" in keys
+    assert run("config", "diff", tmp_path / "a.toml", tmp_path).returncode == 3
+
+
+def test_launch_prints_what_each_rank_would_say_of_the_configuration(tmp_path):
+    toml = tmp_path / "x.toml"
+    toml.write_text("[training]\ndataset = 'c4_test'\n[model]\ntokenizer_path = 'files'\n")
+    launched = run("launch", "--config", toml, "--dry-run")
+    assert "c4_test is not shipped; seeded synthetic text replaces it" in launched.stderr
+    assert "without effect here: model.tokenizer_path (a tokenizer of bytes" in launched.stderr
+
+
 @pytest.mark.parametrize("name", ["memory", "hang", "trace", "steps", "incident", "compare"])
 def test_each_document_has_a_schema(name):
     schema = json.loads(run("schema", name).stdout)

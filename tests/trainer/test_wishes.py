@@ -1,0 +1,287 @@
+"""No setting that changes the outcome is ignored: the trainer does what it says, or refuses it with a hint."""
+
+import ast
+import json
+import tomllib
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from ranks import ROOT
+from trainer.config import ConfigError, JobConfig, explain, load_for_training, options
+from trainer.config.compat import RENAMED
+from trainer.config.degrees import KEYS as DEGREES
+from trainer.config.refusals import REFUSED, WITHOUT_EFFECT, refusal_of
+from trainer.config.written_keys import flatten
+from workbench.recorders import RecorderOptions
+
+WISHES = """
+[activation_checkpoint]
+mode = "memory_budget"
+per_op_sac_force_recompute_mm_shapes_by_fqns = ["attention.wq"]
+
+[checkpoint]
+async_mode = "async_with_pinned_mem"
+create_seed_checkpoint = true
+initial_load_in_hf = true
+initial_load_in_hf_quantized = true
+interval_type = "seconds"
+last_save_in_hf = true
+
+[comm]
+mode = "local_tensor"
+
+[compile]
+enable_async_tensor_parallel = true
+
+[debug]
+batch_invariant = true
+deterministic = true
+deterministic_warn_only = true
+moe_force_load_balance = true
+seed = 3
+
+[experimental]
+custom_args_module = "mine"
+custom_import = "mine"
+custom_model_path = "mine"
+context_parallel_rotate_method = "alltoall"
+enable_async_tensor_parallel = true
+enable_compiled_autograd = true
+pipeline_parallel_schedule_csv = "a.csv"
+pipeline_parallel_split_mode = "tracer"
+pipeline_parallel_split_points = ["layers.2"]
+
+[fault_tolerance]
+enable = true
+
+[float8]
+enable_float8_linear = true
+
+[job]
+custom_config_module = "mine"
+
+[memory_estimation]
+enable = true
+
+[metrics]
+enable_wandb = true
+
+[model]
+attn_mask_type = "block_causal"
+converters = ["float8"]
+flavor = "1B"
+norm_type = "layernorm"
+use_flex_attn = true
+
+[model_converters]
+converters = ["mx"]
+
+[optimizer]
+early_step_in_backward = true
+implementation = "fused_opt_states_bf16"
+name = "SGD"
+optimizer_factory_kwargs_by_name.AdamW.lr = 1e-4
+param_groups = ["norm"]
+
+[override]
+imports = ["mine"]
+
+[parallelism]
+context_parallel_load_balancer = "ptrr"
+context_parallel_rotate_method = "alltoall"
+context_parallel_ptrr_mask_key = "mask"
+disable_loss_parallel = true
+enable_async_tensor_parallel = true
+enable_compiled_autograd = true
+enable_fsdp_symm_mem = true
+enable_sequence_parallel = false
+expert_parallel_comm_backend = "deepep"
+expert_tensor_parallel_degree = 2
+hybridep_non_blocking_expert_capacity_factor = 1.5
+module_fqns_per_model_part = [["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]]
+pipeline_parallel_schedule_csv = "a.csv"
+pipeline_parallel_split_points = ["layers.2"]
+
+[profiler]
+memory_snapshot_freq = 3
+memory_snapshot_max_entries = 1000
+profiler_repeat = 1
+profiler_skip_first = 3
+profiler_skip_first_wait = 2
+trace_post_processor = "mine"
+
+[training]
+dataset = "c4"
+enable_cpu_offload = true
+enable_float8_linear = true
+enable_fp8_linear = true
+enable_loss_parallel = false
+fp8_linear = "dynamic"
+mixed_precision_reduce = "bfloat16"
+
+[validation]
+enable = true
+
+[validator]
+enable = true
+"""
+"""Each line changes what is computed, what is written, where it runs or what it costs; written before the tables."""
+
+BESIDE = [(f"parallelism.{name}_parallel_degree", 2) for name in ("context", "expert", "pipeline", "tensor")]
+"""Some wishes mean nothing without these."""
+
+
+def everything() -> list[tuple[str, object]]:
+    """Each key and value of `WISHES`, of which `BESIDE` makes some count."""
+    return [*flatten(tomllib.loads(WISHES))]
+
+
+def toml_of(keys: Iterable[tuple[str, object]]) -> str:
+    """The keys as a TOML file, each with a line of its own."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys)
+
+
+def outcome(path: Path) -> str:
+    """What becomes of the first key of a file: honoured, translated, ignored or refused."""
+    report = explain(path)[0]
+    if not report.refused:
+        return report.cls
+    with pytest.raises(ConfigError) as caught:
+        load_for_training(["--config", str(path)])
+    assert f"{report.source or report.key} = {report.value!r} (line 1): {report.reason}" in caught.value.message
+    assert report.suggestion
+    assert report.suggestion in caught.value.hint
+    return "refused"
+
+
+def is_possible(path: Path) -> bool:
+    """Whether the values of a file have the types and ranges of their keys."""
+    try:
+        explain(path)
+    except ConfigError as error:
+        return not error.hint
+    return True
+
+
+@pytest.mark.parametrize(("key", "value"), everything(), ids=lambda part: str(part)[:60])
+def test_a_wish_is_honoured_or_refused(tmp_path: Path, key: str, value: object) -> None:
+    path = tmp_path / "wish.toml"
+    others = [(name, degree) for name, degree in BESIDE if name != key]
+    path.write_text(toml_of([(key, value), *others]))
+    assert not is_possible(path) or outcome(path) in ("honoured", "translated", "refused")
+
+
+def names(patterns: Iterable[str]) -> list[str]:
+    """A key for each pattern."""
+    return [pattern.replace("*", "x") for pattern in patterns]
+
+
+@pytest.mark.parametrize("key", names(WITHOUT_EFFECT))
+def test_a_key_without_effect_leaves_the_configuration_as_it_is(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "x.toml"
+    for value in (True, 3, "text"):
+        path.write_text(toml_of([(key, value)]))
+        (report,) = explain(path)
+        assert (report.cls, report.refused) == ("ignored", False)
+        assert report.reason
+        expected = JobConfig()
+        expected.job.config_file = str(path)
+        assert load_for_training(["--config", str(path)]) == expected
+
+
+@pytest.mark.parametrize("key", names(REFUSED))
+def test_a_refused_key_names_the_values_that_are_possible(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(toml_of([(key, "nonsense"), *BESIDE]))
+    assert outcome(path) == "refused"
+    for value in refusal_of(key).possible:
+        if value is not None:
+            path.write_text(toml_of([(key, value)]))
+            assert outcome(path) in ("honoured", "ignored")
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_older_name_does_what_the_newer_one_does(tmp_path: Path, old: str, new: str) -> None:
+    path = tmp_path / "x.toml"
+    option = options().get(new)
+    value = {bool: True, int: 7, float: 0.5, list: ["model"]}.get(option.kind, "text") if option else "text"
+    value = option.choices[-1] if option and option.choices and option.kind is str else value
+    reports = []
+    for key in (old, new):
+        path.write_text(toml_of([(key, value)]))
+        (report,) = explain(path)
+        reports.append((report.key, report.value, report.refused))
+    assert reports[0] == reports[1]
+
+
+def attributes_read() -> set[str]:
+    """The names of all attributes that the trainer, or its launcher, reads anywhere but in its schema."""
+    files = [*(ROOT / "trainer").rglob("*.py"), *(ROOT / "workbench" / "launch").glob("*.py")]
+    schema = {"sections.py", "schema.py", "compat.py", "refusals.py", "config_registry.py"}
+    trees = [ast.parse(file.read_text()) for file in files if file.name not in schema]
+    return {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+def test_every_key_that_is_honoured_is_read_somewhere() -> None:
+    recorded = {field.name for field in fields(RecorderOptions)}
+    read = attributes_read() | recorded | set(DEGREES.values())
+    assert [key for key in options() if key.rpartition(".")[2] not in read and key not in REFUSED] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "range_"),
+    [
+        ('training.seq_len = "long"', "an integer from 1"),
+        ("training.seq_len = 0", "an integer from 1"),
+        ("training.steps = 1.5", "an integer from 1"),
+        ("training.global_batch_size = -2", "-1 or an integer from 1"),
+        ("optimizer.lr = nan", "a number from 0 to 1.7e+308"),
+        ("optimizer.beta2 = 1.5", "a number from 0 to 1"),
+        ("lr_scheduler.decay_ratio = 2", "a number from 0 to 1, or None"),
+        ("compile.enable = 1", "true or false"),
+        ('compile.components = ["all"]', "a list of model, loss"),
+        ("compile.components = 3", "a list of model, loss"),
+        ('optimizer.name = "SGD"', "one of Adam, AdamW"),
+        ("job.dump_folder = []", "a string"),
+        ("debug.seed = 1e3", "an integer from -9.22337e+18 to 9.22337e+18, or None"),
+    ],
+)
+def test_a_value_of_another_type_or_range_is_named_with_its_line(tmp_path: Path, line: str, range_: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(f"\n{line}\n")
+    key, _, value = line.partition(" = ")
+    with pytest.raises(ConfigError) as caught:
+        explain(path)
+    assert caught.value.message.startswith(f"line 2: {key} = ")
+    assert caught.value.message.endswith(f" is not {range_}")
+    if key not in ("compile.enable", "job.dump_folder"):
+        with pytest.raises(ConfigError) as typed:
+            explain(None, [f"--{key}", value.strip('"')])
+        assert typed.value.message.endswith(f" is not {range_}")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("training.steps", "1_000", 1000),
+        ("training.steps", "0x10", 16),
+        ("optimizer.lr", "1e-3", 1e-3),
+        ("optimizer.lr", "1", 1.0),
+        ("lr_scheduler.decay_ratio", "None", None),
+        ("compile.components", '["loss"]', ["loss"]),
+        ("compile.components", "[]", []),
+        ("compile.components", "model,loss", ["model", "loss"]),
+        ("activation_checkpoint.selective_ac_option", "2", "2"),
+        ("job.description", "a b", "a b"),
+        ("job.save_config_file", "None", None),
+    ],
+)
+def test_the_command_line_and_a_file_take_the_same_values(tmp_path: Path, key: str, text: str, value: object) -> None:
+    path = tmp_path / "x.toml"
+    is_bare = text[0] in "[0123456789"
+    path.write_text(f"{key} = {text if is_bare else json.dumps(text)}\n")
+    reports = [*explain(path), *explain(None, [f"--{key}", text])]
+    assert [report.value for report in reports] == [value, value]

@@ -1,0 +1,178 @@
+"""What can this trainer not do, and what has no effect on a run?
+
+A run's outcome is what it computes, what it writes, where it runs and what it costs. `REFUSED` has the keys that change
+it and the values that are possible; `WITHOUT_EFFECT` has the keys that do not.
+"""
+
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+
+class Refusal(NamedTuple):
+    """The values that a key can have, why not others, and what to do instead.
+
+    `beside` is a key of ours; while that has its default, the refused key changes nothing.
+    """
+
+    possible: tuple[object, ...]
+    why: str
+    hint: str = ""
+    beside: str = ""
+
+
+OFF: tuple[object, ...] = (False, None)
+NOTHING: tuple[object, ...] = (None, "", [], False)
+UNSET: tuple[object, ...] = ()
+TENSOR, CONTEXT = "parallelism.tensor_parallel_degree", "parallelism.context_parallel_degree"
+PIPELINE, EXPERT = "parallelism.pipeline_parallel_degree", "parallelism.expert_parallel_degree"
+
+ASYNC_TENSOR = "tensor parallelism waits for its collectives"
+HUGGING_FACE = "Hugging Face checkpoints are neither read nor written"
+DIVISION = "layers are divided evenly, and microbatches follow one of PyTorch's schedules"
+LAYERS = "divide the layers with parallelism.pipeline_parallel_layers_per_stage"
+FLOAT8 = "there is no float8 or mx training"
+OWN_MODULE = "give a module with a config_registry of your own: --module MODULE --config FUNCTION"
+TRACES = "the schedule of traces is profile_freq, profiler_warmup and profiler_active"
+ONE_GROUP = "all parameters are in one group"
+
+NO_DATA = "give --training.dataset_path with .txt or .jsonl files, or --training.dataset synthetic"
+
+REFUSED: dict[str, Refusal] = {
+    "activation_checkpoint.mode": Refusal(
+        ("none", "full", "selective"), "there is no budget mode of activation checkpointing"
+    ),
+    "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns": Refusal(
+        ([], ["moe.router.gate"]), "which products are recomputed is fixed"
+    ),
+    "checkpoint.initial_load_in_hf": Refusal(OFF, HUGGING_FACE, "convert the weights to a checkpoint of PyTorch first"),
+    "checkpoint.initial_load_in_hf_quantized": Refusal(OFF, HUGGING_FACE),
+    "checkpoint.interval_type": Refusal(
+        ("steps",), "intervals are counted in steps", "give checkpoint.interval in steps"
+    ),
+    "checkpoint.last_save_in_hf": Refusal(OFF, HUGGING_FACE, "save a checkpoint of PyTorch, and convert it"),
+    "comm.mode": Refusal(("default",), "only real process groups are used"),
+    "debug.batch_invariant": Refusal(
+        OFF, "there are no batch-invariant kernels", "set debug.deterministic: equal batches give equal results"
+    ),
+    "experimental.custom_import": Refusal(NOTHING, "no module is imported by name", OWN_MODULE),
+    "experimental.custom_model_path": Refusal(NOTHING, "no model is imported from a path", OWN_MODULE),
+    "experimental.pipeline_parallel_split_mode": Refusal(("manual",), "parts are not found by tracing", LAYERS),
+    "fault_tolerance.enable": Refusal(OFF, "there is no torchft", "restart failed jobs with --max-restarts N"),
+    "job.custom_config_module": Refusal(NOTHING, "a configuration cannot be extended so", OWN_MODULE),
+    "memory_estimation.enable": Refusal(OFF, "training does not estimate", "run workbench estimate --config FILE"),
+    "metrics.enable_wandb": Refusal(
+        OFF, "nothing is sent to wandb", "set metrics.enable_tensorboard, which writes the same values"
+    ),
+    "model.attn_mask_type": Refusal(("causal",), "attention is causal"),
+    "model.converters": Refusal(([],), FLOAT8),
+    "model.norm_type": Refusal(("rmsnorm", "fused_rmsnorm", "compiled_rmsnorm"), "norms are RMSNorm"),
+    "model.use_flex_attn": Refusal(OFF, "attention is scaled_dot_product_attention"),
+    "model_spec": Refusal(UNSET, "it is an object of torchtitan", "choose the model with --module and --config"),
+    "optimizer.early_step_in_backward": Refusal(OFF, "the optimizer steps after the backward pass"),
+    "optimizer.implementation": Refusal(("for-loop", "foreach", "fused"), "there is no such implementation"),
+    "optimizer.optimizer_factory_kwargs_by_name*": Refusal(UNSET, ONE_GROUP),
+    "optimizer.param_groups": Refusal(([],), ONE_GROUP),
+    "override.imports": Refusal(([],), "nothing is overridden by import", OWN_MODULE),
+    "parallelism.context_parallel_load_balancer": Refusal(("headtail", None), "sequences cannot be divided so"),
+    "parallelism.context_parallel_ptrr_mask_key": Refusal((None,), "sequences cannot be divided so"),
+    "parallelism.context_parallel_rotate_method": Refusal(
+        ("allgather",), "ranks that share a sequence gather its keys and values at once", beside=CONTEXT
+    ),
+    "parallelism.disable_loss_parallel": Refusal(
+        OFF, "with tensor parallelism the loss is computed on logits that are split by the vocabulary", beside=TENSOR
+    ),
+    "parallelism.enable_async_tensor_parallel": Refusal(OFF, ASYNC_TENSOR, beside=TENSOR),
+    "parallelism.enable_compiled_autograd": Refusal(OFF, "there is no compiled autograd"),
+    "parallelism.enable_fsdp_symm_mem": Refusal(OFF, "FSDP uses ordinary memory"),
+    "parallelism.enable_sequence_parallel": Refusal(
+        (True,), "with tensor parallelism sequences are always split between the blocks", beside=TENSOR
+    ),
+    "parallelism.expert_parallel_comm_backend": Refusal(
+        ("standard",), "experts exchange tokens by all_to_all", beside=EXPERT
+    ),
+    "parallelism.expert_tensor_parallel_degree": Refusal((1,), "experts are shared whole", beside=TENSOR),
+    "parallelism.hybridep_*": Refusal((None,), "experts exchange tokens by all_to_all", beside=EXPERT),
+    "parallelism.module_fqns_per_model_part": Refusal((None,), DIVISION, LAYERS, beside=PIPELINE),
+    "parallelism.pipeline_parallel_schedule_csv": Refusal(NOTHING, DIVISION, beside=PIPELINE),
+    "parallelism.pipeline_parallel_split_points": Refusal(([],), DIVISION, LAYERS, beside=PIPELINE),
+    "profiling.memory_snapshot_max_entries": Refusal((1000000,), "the length of a snapshot's history is fixed"),
+    "profiling.profiler_repeat": Refusal((None, 0), TRACES),
+    "profiling.profiler_skip_*": Refusal((None, 0), TRACES),
+    "profiling.trace_post_processor*": Refusal((None,), "traces are written as they are"),
+    "training.enable_cpu_offload": Refusal(OFF, "parameters stay on the device", "shard them over more ranks"),
+    "validation.enable": Refusal(OFF, "there is no validation during training"),
+}
+"""Key, or pattern of keys -> what is possible."""
+
+TOKENIZER = "a tokenizer of bytes, which needs no files, replaces it"
+SHARDING = "there is one way to shard"
+NO_FLOAT8 = "it belongs to float8 or mx training, which model.converters turns on"
+NO_VALIDATION = "there is no validation during training"
+FLUX = "it belongs to an image model"
+DUMPS = "Flight Recorder dumps always lie in dumps/rank_R"
+ESTIMATE = "there is one way to estimate memory: workbench estimate"
+OWN_TESTS = "only torchtitan's own tests use it"
+BUDGET = "it belongs to the budget mode of activation checkpointing"
+
+WITHOUT_EFFECT = {
+    "activation_checkpoint.memory_budget": BUDGET,
+    "activation_checkpoint.visualize_memory_budget_pareto": BUDGET,
+    "checkpoint.enable_ft_dataloader_checkpoints": "it belongs to torchft",
+    "comm.save_traces_file_prefix": DUMPS,
+    "comm.save_traces_folder": DUMPS,
+    "data.*": "it belongs to a vision model",
+    "debug.enable_structured_logging": "steps/rank_R.jsonl is always written",
+    "debug.spmd_typechecking": "there is no such check",
+    "encoder.*": FLUX,
+    "estimate.mode": ESTIMATE,
+    "eval.*": FLUX,
+    "experimental.torch_spmd": SHARDING,
+    "fault_tolerance.*": "it belongs to torchft",
+    "float8.*": NO_FLOAT8,
+    "hf_transformers.*": "it belongs to models of the transformers package",
+    "inference.*": FLUX,
+    "job.save_config_folder": "job.save_config_file names the file",
+    "job.use_for_integration_test": OWN_TESTS,
+    "memory_estimation.disable_fake_mode": ESTIMATE,
+    "metrics.disable_logging_from_checkpoint": "loading a checkpoint logs one line",
+    "metrics.use_for_integration_test": OWN_TESTS,
+    "model.hf_assets_path": TOKENIZER,
+    "model.print_after_conversion": NO_FLOAT8,
+    "model_converters.*": NO_FLOAT8,
+    "mx.*": NO_FLOAT8,
+    "parallelism.full_dtensor": SHARDING,
+    "parallelism.pipeline_parallel_expert_parallel_overlap": "experts exchange tokens in one fixed way",
+    "parallelism.spmd_backend": SHARDING,
+    "quantize.*": NO_FLOAT8,
+    "training.*_free_guidance_prob": FLUX,
+    "training.dataloader.*": "data are made in the training process",
+    "training.disable_cuda_graphs": "there are no CUDA graphs",
+    "training.enable_fsdp_*": NO_FLOAT8,
+    "training.float8_*": NO_FLOAT8,
+    "training.gc_debug": "garbage is collected without debugging",
+    "training.guidance": FLUX,
+    "training.img_size": FLUX,
+    "training.precompute_float8_*": NO_FLOAT8,
+    "validation.*": NO_VALIDATION,
+    "validator.*": NO_VALIDATION,
+}
+"""Pattern of keys that change no outcome -> why."""
+ON_BY_DEFAULT = ("debug.enable_structured_logging", "checkpoint.enable_ft_dataloader_checkpoints")
+"""Keys without effect that ask for something where they are false."""
+
+
+def reason_without_effect(key: str) -> str | None:
+    """Return why a known key has no effect, or None."""
+    return WITHOUT_EFFECT.get(key) or next(
+        (why for name, why in WITHOUT_EFFECT.items() if fnmatchcase(key, name)), None
+    )
+
+
+def refusal_of(key: str) -> Refusal | None:
+    """Return which values of a key are possible; None if there is nothing to refuse."""
+    return REFUSED.get(key) or next((refusal for name, refusal in REFUSED.items() if fnmatchcase(key, name)), None)
+
+
+def asks_for_something(key: str, value: object) -> bool:
+    """Return whether a value of a key without effect differs from doing without it."""
+    return not value if key in ON_BY_DEFAULT else bool(value)
