@@ -2,7 +2,9 @@
 """Sets up a virtual environment of its own beside this file and runs something in it.
 
     python3 dev.py demo [INCIDENT]    a 2-rank CPU run that breaks, and why it broke
-    python3 dev.py test [ARGS...]     the tests
+    python3 dev.py test               the tests, but for those that start training jobs of several processes
+    python3 dev.py test --slow        those
+    python3 dev.py test ARGS...       pytest with these arguments
     python3 dev.py run COMMAND...     any command of the environment, such as `run workbench --help`
 
 Needs only Python 3.11 or newer; what it installs goes into .venv.
@@ -46,10 +48,16 @@ def command(words: list[str]) -> list[str]:
     if words[:1] == ["demo"]:
         return ["workbench", "demo", *words[1:]]
     if words[:1] == ["test"]:
-        return ["pytest", *(words[1:] or ["-n", "3", "--dist", "loadfile"])]
+        return ["pytest", *chosen_tests(words[1:])]
     if words[:1] == ["run"] and words[1:]:
         return words[1:]
     sys.exit(str(__doc__))
+
+
+def chosen_tests(words: list[str]) -> list[str]:
+    if words not in ([], ["--slow"]):
+        return words
+    return ["-n", "3", "--dist", "loadfile", "-m", "slow" if words else "not slow"]
 
 
 def main() -> None:

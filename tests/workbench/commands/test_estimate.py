@@ -85,6 +85,7 @@ def test_layers_are_dealt_out(schedule: str, layers: int, rank: int, expected: l
     assert sorted(every) == list(range(layers))
 
 
+@pytest.mark.slow
 def test_a_pipeline_keeps_what_its_schedule_has_under_way() -> None:
     """Under 1F1B stage i has (stages - i) microbatches under way, under GPipe all of them."""
     flags = ("--parallelism.pipeline_parallel_degree", "3", "--training.local_batch_size", "4")
@@ -125,6 +126,7 @@ print(json.dumps([{{name: peak.total for name, peak in part.items() if "middle" 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "layers"), [("full", 8), ("selective", 9)])
 def test_deep_models_follow_from_shallow_ones(mode: str, layers: int, tmp_path: Path) -> None:
     foreseen, whole = printed(DEPTHS.format(mode=mode, layers=layers, ranks=4), tmp_path)
@@ -149,6 +151,7 @@ def test_shards_make_the_states_smaller() -> None:
     assert data.ranks[0].categories["optimizer_state"] == pytest.approx(2 * 4 * data.parameters / 64, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_uneven_shards_are_told() -> None:
     data = estimate(replace(LARGE, nproc=6, nnodes=1, overrides=("--training.seq_len", "512")), None).data
     assert [rank.first_rank for rank in data.ranks] == [0, 5]
@@ -175,6 +178,7 @@ def test_a_way_out_is_rehearsed(small: EstimateData) -> None:
     assert tight.data.options[0].peak_bytes < small.peak_bytes // 2
 
 
+@pytest.mark.slow
 def test_what_is_divided_is_said() -> None:
     flags = [f"--parallelism.{kind}_parallel_degree 2" for kind in ("tensor", "pipeline", "context")]
     sizes = ["--model.flavor debugmodel_large", "--training.local_batch_size 2", "--training.seq_len 512"]
