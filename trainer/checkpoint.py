@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
+from trainer import resume
 from trainer.config import JobConfig
 from trainer.data.loader import Loader
 from trainer.distributed import CHECKPOINT_GROUP
@@ -69,8 +70,11 @@ class TrainState:
 class Checkpointer:
     """Saves and loads `state` as the configuration says."""
 
-    def __init__(self, config: JobConfig, state: TrainState) -> None:
-        self.config, self.state = config.checkpoint, state
+    def __init__(self, config: JobConfig, state: TrainState, made: resume.Made) -> None:
+        self.config, self.state, self.made = config.checkpoint, state, made
+        self.takes_seed = config.debug.seed is None
+        self.audit: resume.Audit | None = None
+        """What does not match the run that a checkpoint was resumed from."""
         self.folder = Path(config.job.dump_folder, config.checkpoint.folder)
         self.last_step = config.training.steps
         self._saving: Future[Any] | None = None
@@ -88,8 +92,7 @@ class Checkpointer:
         if not self.config.enable:
             return None
         if path := self._path_to_resume():
-            is_seed = path.name == SEED
-            return self._load(path, ("model",) if is_seed else ("model", "optimizer", "dataloader", "train_state"))
+            return self._load(path, ("model",)) if path.name == SEED else self._resume(path)
         if self.config.initial_load_path:
             parts = ("model",) if self.config.initial_load_model_only else ("model", "optimizer", "dataloader")
             return self._load(Path(self.config.initial_load_path), parts)
@@ -101,7 +104,7 @@ class Checkpointer:
         if not self._is_due(step):
             return False
         self.wait()
-        path = self.folder / f"step-{step}"
+        path = self._new_folder(step)
         if step == self.last_step and self.config.last_save_model_only:
             save(self._weights_to_export(), checkpoint_id=path)
         elif self._group:
@@ -113,7 +116,7 @@ class Checkpointer:
 
     def save_seed(self) -> Path:
         """Save the weights as they are as a seed checkpoint, and return its folder."""
-        path = self.folder / SEED
+        path = self._new_folder(0)
         save({"model": get_model_state_dict(self.state.model)}, checkpoint_id=path)
         return path
 
@@ -122,6 +125,21 @@ class Checkpointer:
         if self._saving:
             self._saving.result()
             self._saving = None
+
+    def _new_folder(self, step: int) -> Path:
+        path = self.folder / f"step-{step}"
+        if dist.get_rank() == 0:
+            resume.write(path, self.made)
+        return path
+
+    def _resume(self, path: Path) -> Path:
+        """Load everything, and compare what the checkpoint was made with to this run."""
+        self._load(path, ("model", "optimizer", "dataloader", "train_state"))
+        before = resume.read(path)
+        if before and self.takes_seed:
+            self.made = {**self.made, "seed": before.get("seed")}
+        self.audit = resume.audit(before, self.made, self.state.step, self.config.exclude_from_loading)
+        return path
 
     def _is_due(self, step: int) -> bool:
         config = self.config
@@ -136,10 +154,16 @@ class Checkpointer:
         return {"model": {name: value.to(dtype) for name, value in weights.items() if isinstance(value, Tensor)}}
 
     def _load(self, path: Path, parts: tuple[str, ...]) -> Path:
-        if not (path / ".metadata").exists():
+        if not (path / ".metadata").is_file():
             raise CheckpointError(
                 f"{path} is not a complete checkpoint",
                 f"complete checkpoints there: {self._complete_steps() or 'none'}",
+            )
+        made = resume.read(path) or {}
+        if made.get("model", self.made["model"]) != self.made["model"]:
+            raise CheckpointError(
+                f"{path} holds the weights of {made['model']}, and this run trains {self.made['model']}",
+                "choose that model, or another checkpoint",
             )
         target = {
             part: value
@@ -167,7 +191,7 @@ class Checkpointer:
         keep = self.config.keep_latest_k
         # All ranks share the folder: only one may delete, and only checkpoints that are complete.
         if dist.get_rank() == 0 and keep > 0:
-            for step in self._complete_steps()[:-keep]:
+            for step in [step for step in self._complete_steps() if step][:-keep]:
                 shutil.rmtree(self.folder / f"step-{step}")
 
 

@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+import zlib
 from datetime import timedelta
 from typing import NoReturn
 
@@ -69,6 +70,15 @@ def seed_everything(config: Debug, device: torch.device) -> int:
     random.seed(seed)
     torch.manual_seed(seed)
     return seed
+
+
+def seed_step(seed: int, stage: int, step: int) -> None:
+    """Seed the generators for one step: the stages of a pipeline differ, all other ranks have the same numbers.
+
+    A step's random numbers depend on these three alone, so that a run that resumes on any mesh has them again.
+    """
+    text = f"{seed}/{stage}/{step}".encode()
+    torch.manual_seed(zlib.crc32(text))
 
 
 def leave() -> NoReturn:

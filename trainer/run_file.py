@@ -25,10 +25,10 @@ ARTEFACTS = ("dumps", "steps", "tb", "logs")
 class RunFile:
     """Written by rank 0 at the start and at a clean end; the launcher corrects it after any other end."""
 
-    def __init__(self, config: JobConfig, world: World, size: dict[str, float | None]) -> None:
+    def __init__(self, config: JobConfig, world: World, facts: dict[str, object]) -> None:
         self.path = Path(config.job.dump_folder) / "run.json"
         self.writes = world.rank == 0
-        self.content = initial_content(config, world) | size
+        self.content = initial_content(config, world) | facts
         self._write()
 
     def end(self, step: int) -> None:

@@ -16,13 +16,14 @@ from trainer.checkpoint import Checkpointer, TrainState
 from trainer.config import JobConfig, as_dict
 from trainer.data.loader import Loader, Share
 from trainer.data.text import documents
-from trainer.distributed import join, seed_everything, set_timeouts
+from trainer.distributed import join, seed_everything, seed_step, set_timeouts
 from trainer.faults import Faults
 from trainer.metrics import Meter, StepMetrics
 from trainer.models.decoder import build_model
 from trainer.optim import build_optimizer, lr_factor, set_lr
 from trainer.parallel.pipeline import build_step, join_parts
 from trainer.parallel.plan import parallelize
+from trainer.resume import Agreement, made_with
 from trainer.run_file import RunFile, move_earlier_run
 from trainer.step import Batch
 from workbench.recorders import RecorderOptions, Recorders
@@ -53,13 +54,26 @@ class Trainer:
         self.batches = iter(self.loader)
 
         self.state = TrainState(self.model, self.optimizer, self.loader)
-        self.checkpointer = Checkpointer(config, self.state)
+        made = made_with(config, self.world.degrees, self.loader, self.seed, torch.__version__)
+        self.checkpointer = Checkpointer(config, self.state, made)
         is_seed = config.checkpoint.create_seed_checkpoint
         self.loaded = None if is_seed else self.checkpointer.load()
+        self.seed = self.checkpointer.made["seed"]
         self.compute = build_step(config, self.world, self.parts, self.model, self.optimizer, self.phase)
-        self.run_file = RunFile(config, self.world, {"parameters": self.parameters, **self.meter.utilisation_constants})
+        self.run_file = RunFile(config, self.world, self.facts())
         self.recorders = Recorders(options, model=self.model, optimizer=self.optimizer)
         self.faults = Faults(config.faults, model=self.parts[-1], timeout_s=config.comm.train_timeout_seconds)
+
+    def facts(self) -> dict[str, object]:
+        """Return what run.json says of this run beside its configuration."""
+        audit = self.checkpointer.audit
+        resumed = {"path": str(self.loaded), "step": self.state.step, **(audit.as_json() if audit else {})}
+        return {
+            "parameters": self.parameters,
+            **self.meter.utilisation_constants,
+            "seed": self.seed,
+            "resumed": resumed if self.loaded else None,
+        }
 
     def build_loader(self) -> Loader:
         """Return this rank's share of the data.
@@ -89,7 +103,10 @@ class Trainer:
             "Model %s: %s parameters, on %s, mesh %s", name, f"{self.parameters:,}", device.type, degrees.described()
         )
         logger.info("Data: %s; seed %d", config.training.dataset_path or config.training.dataset, self.seed)
-        if self.loaded:
+        if audit := self.checkpointer.audit:
+            level = logging.INFO if audit.agreement is not Agreement.DIFFERENT else logging.WARNING
+            logger.log(level, audit.text(Path(str(self.loaded)), self.state.step))
+        elif self.loaded:
             logger.info("Loaded %s, going on after step %d", self.loaded, self.state.step)
 
     def train(self) -> None:
@@ -122,6 +139,7 @@ class Trainer:
     def train_step(self, step: int, line: StepLine) -> None:
         """Run one step of the optimizer over `accumulation_steps` batches."""
         self.faults.before_step(step)
+        seed_step(self.seed, self.world.stage, step)
         self.collect_garbage(step, line)
         lr = self.config.optimizer.lr * lr_factor(step, self.config.training.steps, self.config.lr_scheduler)
         set_lr(self.optimizer, lr)

@@ -36,6 +36,10 @@ def validate(config: JobConfig, world_size: int) -> Degrees:
     recompute_interval(config.activation_checkpoint)
     check_trace_schedule(config.profiling)
     check_seed_checkpoint(config.checkpoint)
+    if config.debug.deterministic_warn_only and not config.debug.deterministic:
+        raise ConfigError(
+            "debug.deterministic_warn_only without debug.deterministic: nothing would warn", "add --debug.deterministic"
+        )
     if config.faults.rank >= world_size:
         raise ConfigError(
             f"faults.rank {config.faults.rank} is none of {world_size} ranks", f"give -1 to {world_size - 1}"

@@ -67,6 +67,7 @@ RENAMED = {
     "profiler.save_memory_snapshot_folder": "profiling.save_memory_snapshot_folder",
     "profiler.save_traces_folder": "profiling.save_traces_folder",
     "profiler.trace_post_processor": "profiling.trace_post_processor",
+    "profiler.trace_post_processor.fn": "profiling.trace_post_processor",
     "profiling.profile_every_x_iter": "profiling.profile_freq",
     "profiling.run_profiler": "profiling.enable_profiling",
     "training.batch_size": "training.local_batch_size",

@@ -1,0 +1,181 @@
+"""Does a resumed run go on as the run before would have? What a checkpoint was made with, against what resumes it."""
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from trainer.config import JobConfig, as_dict
+from trainer.config.checks import accumulation_steps
+from trainer.config.degrees import Degrees
+from trainer.config.sections import LRScheduler
+from trainer.data.loader import Loader
+from trainer.optim import lr_factor
+
+FILE = "made_with.json"
+"""The file in a checkpoint that says what it was made with."""
+Made = Mapping[str, Any]
+SAMPLED_STEPS = 1000
+"""Steps whose learning rates are compared."""
+SETTINGS = {
+    "model": "another model",
+    "optimizer.name": "other updates",
+    "optimizer.beta1": "other updates",
+    "optimizer.beta2": "other updates",
+    "optimizer.eps": "other updates",
+    "optimizer.weight_decay": "other updates",
+    "training.seq_len": "the data go on at another position",
+    "training.max_norm": "gradients are clipped otherwise",
+    "training.dtype": "another precision",
+    "training.mixed_precision_param": "another precision",
+    "debug.moe_force_load_balance": "tokens go to other experts",
+}
+"""Setting -> what a change of it means for the steps that follow."""
+REBUILT = ("torch", "mesh")
+"""What changes the order of sums, and with it the last digits alone."""
+
+
+class Agreement(Enum):
+    """How far a resumed run agrees with the run that was interrupted."""
+
+    EXACT = "exact"
+    ROUNDING = "equal but for rounding"
+    DIFFERENT = "different"
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One thing that a checkpoint was made with and that its run has not: `meaning` is its consequence."""
+
+    what: str
+    before: object
+    now: object
+    meaning: str
+    agreement: Agreement = Agreement.DIFFERENT
+
+    def __str__(self) -> str:
+        return f"{self.what} was {self.before}, is {self.now}: {self.meaning}"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What does not match between a checkpoint and the run that goes on from it."""
+
+    mismatches: tuple[Mismatch, ...]
+
+    @property
+    def agreement(self) -> Agreement:
+        """How far the runs agree."""
+        grades = [mismatch.agreement for mismatch in self.mismatches]
+        if Agreement.DIFFERENT in grades:
+            return Agreement.DIFFERENT
+        return Agreement.ROUNDING if grades else Agreement.EXACT
+
+    def text(self, path: Path, step: int) -> str:
+        """Return what a run says before its first step."""
+        differences = "".join(f"\n  - {mismatch}" for mismatch in self.mismatches)
+        verdict = {
+            Agreement.EXACT: "the run goes on exactly: weights, optimizer, data order, random numbers and schedule",
+            Agreement.ROUNDING: f"the run goes on, equal but for rounding:{differences}",
+            Agreement.DIFFERENT: f"the run does NOT go on as it would have:{differences}",
+        }[self.agreement]
+        return f"Resumed {path} after step {step}: {verdict}"
+
+    def as_json(self) -> dict[str, object]:
+        """Return the audit as run.json has it."""
+        return {"agreement": self.agreement.value, "mismatches": list(map(str, self.mismatches))}
+
+
+def made_with(config: JobConfig, degrees: Degrees, loader: Loader, seed: int, torch_version: str) -> Made:
+    """Return all that decides the steps after a checkpoint and is not in it."""
+    values = as_dict(config)
+    shown = {key: values[section][name] for key in SETTINGS if "." in key for section, name in [key.split(".")]}
+    return {
+        "model": f"{config.model.name} {config.model.flavor}",
+        "settings": shown,
+        "sequences_per_step": accumulation_steps(config.training, degrees)
+        * config.training.local_batch_size
+        * degrees.data_parallel,
+        "schedule": {**values["lr_scheduler"], "steps": config.training.steps, "lr": config.optimizer.lr},
+        "data": {"tokens": len(loader.tokens), "checksum": zlib.crc32(loader.tokens.numpy().tobytes())},
+        "seed": seed,
+        "mesh": degrees.described(),
+        "torch": torch_version,
+    }
+
+
+def write(path: Path, made: Made) -> None:
+    """Write what a checkpoint was made with into its folder."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / FILE).write_text(json.dumps(made, indent=1), encoding="utf-8")
+
+
+def read(path: Path) -> Made | None:
+    """Return what a checkpoint was made with; None where that is not known."""
+    try:
+        made = json.loads((path / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return made if isinstance(made, dict) else None
+
+
+def audit(before: Made | None, now: Made, step: int, excluded: Sequence[str] = ()) -> Audit:
+    """Return what does not match between what a checkpoint of `step` was made with and a run that goes on from it."""
+    left_out = tuple(Mismatch(part, "saved", "not loaded", "it starts anew") for part in excluded)
+    try:
+        return Audit((*left_out, *mismatches(before or {}, now, step)))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        missing = Mismatch(FILE, "not readable", "needed", "what the checkpoint was made with is unknown")
+        return Audit((*left_out, missing))
+
+
+def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
+    """Yield each difference that changes what follows after `step`."""
+    if before["model"] != now["model"]:
+        yield Mismatch("model", before["model"], now["model"], SETTINGS["model"])
+    for key, value in now["settings"].items():
+        if before["settings"].get(key) != value:
+            yield Mismatch(key, before["settings"].get(key), value, SETTINGS[key])
+    if before["sequences_per_step"] != now["sequences_per_step"]:
+        meaning = "each step takes other data"
+        yield Mismatch("sequences of a step", before["sequences_per_step"], now["sequences_per_step"], meaning)
+    if before["data"] != now["data"]:
+        yield Mismatch("training data", data_text(before["data"]), data_text(now["data"]), "other text")
+    yield from islice(schedule_mismatches(before["schedule"], now["schedule"], step), 1)
+    if before["seed"] != now["seed"]:
+        yield Mismatch("seed", before["seed"], now["seed"], "other random numbers")
+    for name in REBUILT:
+        if before[name] != now[name]:
+            meaning = "sums are rounded in another order"
+            yield Mismatch(name, shown(before[name]), shown(now[name]), meaning, Agreement.ROUNDING)
+
+
+def schedule_mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
+    """Yield each step after `step`, up to the end of the shorter run, whose learning rate differs."""
+    last = min(before["steps"], now["steps"])
+    for number in range(step + 1, min(last, step + SAMPLED_STEPS) + 1):
+        was, becomes = rate(before, number), rate(now, number)
+        if was != becomes:
+            yield Mismatch(f"learning rate of step {number}", f"{was:.4g}", f"{becomes:.4g}", "another schedule")
+
+
+def rate(schedule: Made, step: int) -> float:
+    """Return the learning rate of a step."""
+    config = LRScheduler(**{key: value for key, value in schedule.items() if key not in ("steps", "lr")})
+    return float(schedule["lr"]) * lr_factor(step, int(schedule["steps"]), config)
+
+
+def data_text(data: Made) -> str:
+    """Return tokens and checksum of a text."""
+    return f"{data['tokens']:,} tokens (checksum {data['checksum']:08x})"
+
+
+def shown(value: object) -> object:
+    """Return a mesh as the dimensions that it has; anything else as it is."""
+    if not isinstance(value, dict):
+        return value
+    return " x ".join(f"{name} {degree}" for name, degree in value.items() if degree > 1) or "one rank"
