@@ -7,14 +7,15 @@ import typer
 from typer.core import TyperCommand
 
 from workbench import options as opt
-from workbench.console import clean, guarded
+from workbench.config_commands import PASS_ON, config_app
+from workbench.console import guarded
+from workbench.launch_options import ForeignOptions, ProcessOptions
 from workbench.option_groups import spread_groups
 
 EPILOG = (
     "Exit status: 0 analysed; 1 a finding reaches --fail-on, or the launched job failed; 2 wrong usage; "
     "3 input missing, unreadable, malicious or of unknown kind; 130 interrupted."
 )
-FOREIGN = "A command after --"
 ANALYSE, RUN, HELP = "Find out why", "Run and watch jobs", "Help and settings"
 
 app = typer.Typer(
@@ -25,10 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-config_app = typer.Typer(help="Show and explain the configuration of the trainer.", no_args_is_help=True)
 app.add_typer(config_app, name="config", rich_help_panel=HELP)
-
-PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 class LaunchCommand(TyperCommand):
@@ -178,39 +176,15 @@ def serve(
     context_settings=PASS_ON,
     options_metavar="[OPTIONS] [--section.key value ...] [-- COMMAND ...]",
 )
+@spread_groups
 def launch(
     ctx: typer.Context,
-    config: opt.Config = None,
-    module: opt.Module = None,
+    model: opt.ModelOptions,
+    processes: ProcessOptions,
+    foreign: ForeignOptions,
     incident: Annotated[
         str | None, typer.Option(help="Break the run on purpose; `workbench demo --help` names the incidents.")
     ] = None,
-    nproc: Annotated[
-        int | None, typer.Option(help="Number of processes on this node.", show_default="devices, else 2")
-    ] = None,
-    nnodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
-    rdzv_endpoint: Annotated[
-        str, typer.Option(help="host:port of the rendezvous, the same on every node.")
-    ] = "localhost:0",
-    max_restarts: Annotated[int, typer.Option(help="How many times to restart the job when it fails.")] = 0,
-    trainer: Annotated[str, typer.Option(help="`workbench`, or the Python module of another trainer.")] = "workbench",
-    scheduler: Annotated[opt.Scheduler, typer.Option(help="What starts the processes.")] = opt.Scheduler.LOCAL,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds until a collective gives up, if the script sets no timeout; dumps come after 0.4 of it.",
-            rich_help_panel=FOREIGN,
-            show_default="the script's",
-            min=1.0,
-        ),
-    ] = None,
-    profile_step: Annotated[
-        int | None,
-        typer.Option(help="Profile this step on every rank.", rich_help_panel=FOREIGN, show_default=False, min=1),
-    ] = None,
-    recorders: Annotated[
-        bool, typer.Option("--recorders/--no-recorders", help="Attach the recorders.", rich_help_panel=FOREIGN)
-    ] = True,
     show_news: Annotated[
         bool, typer.Option("--watch/--no-watch", help="Say what happens to the job while it runs.")
     ] = True,
@@ -232,20 +206,12 @@ def launch(
     from workbench.launch.run import run
 
     request = Request(
-        config=config,
-        module=module,
+        **vars(model),
+        **vars(processes),
+        **vars(foreign),
         incident=incident,
-        nproc=nproc,
-        nnodes=nnodes,
-        rdzv_endpoint=rdzv_endpoint,
-        max_restarts=max_restarts,
-        trainer=trainer,
-        scheduler=scheduler,
         overrides=tuple(ctx.args),
         command=ctx.obj,
-        timeout_s=timeout,
-        profile_step=profile_step,
-        recorders=recorders,
         watch=show_news,
         dry_run=dry_run,
     )
@@ -368,40 +334,6 @@ def schema(
     from workbench.commands.schema import describe
 
     print(describe(name))
-
-
-def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
-    """Split `[FILE] [--section.key value ...]`: Click would take the first value of an unknown option for the file."""
-    if words and not words[0].startswith("--"):
-        return Path(words[0]), words[1:]
-    return None, words
-
-
-@config_app.command("show", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
-def config_show(ctx: typer.Context, as_json: opt.Json = False) -> None:
-    """Print the resolved configuration: defaults, then FILE, then --section.key value."""
-    from workbench.commands.config import show
-
-    print(clean(show(*file_and_overrides(ctx.args), as_json=as_json)))
-
-
-@config_app.command("explain", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
-def config_explain(ctx: typer.Context, as_json: opt.Json = False) -> None:
-    """Say of each key whether it is honoured, translated from an older name, ignored or refused (and why), or unknown.
-
-    Ignored are keys that do not change a run's outcome; a run refuses those that would.
-    """
-    from workbench.commands.config import explain
-
-    print(clean(explain(*file_and_overrides(ctx.args), as_json=as_json)))
-
-
-@config_app.command("diff", context_settings=PASS_ON, options_metavar="A B [--section.key value ...]")
-def config_diff(ctx: typer.Context, a: opt.ConfigSource, b: opt.ConfigSource, as_json: opt.Json = False) -> None:
-    """Show the keys whose resolved values differ between two files, or between the runs of two folders."""
-    from workbench.commands.config import diff
-
-    print(clean(diff(a, b, ctx.args, as_json=as_json)))
 
 
 def main() -> None:

@@ -50,7 +50,8 @@ class Request:
     overrides: tuple[str, ...] = ()
     command: tuple[str, ...] | None = None
     """The words after `--`; None where there is no `--`."""
-    timeout_s: float | None = None
+    timeout: float | None = None
+    """Seconds until a collective gives up; None leaves it to the script."""
     profile_step: int | None = None
     recorders: bool = True
     watch: bool = True
@@ -133,7 +134,7 @@ def refuse_options_of_commands(request: Request) -> None:
             f"give it as --config {word}" if word.endswith(".toml") else "put a command behind --: -- python train.py"
         )
         raise UsageProblem(f"launch: {word!r} is not an option", hint)
-    given = {"--timeout": request.timeout_s, "--profile-step": request.profile_step}
+    given = {"--timeout": request.timeout, "--profile-step": request.profile_step}
     for name, value in given.items():
         if value is not None:
             raise UsageProblem(f"{name} has no effect without a command after --", KEYS_INSTEAD[name])

@@ -51,7 +51,7 @@ def recording(request: "Request", config: JobConfig) -> dict[str, object]:
     """Return what the ranks of a foreign job record, as their start-up hook reads it."""
     profiling = config.profiling
     timeout_key = any("train_timeout" in word for word in request.overrides)
-    timeout_s = request.timeout_s or (config.comm.train_timeout_seconds if timeout_key else None)
+    timeout_s = request.timeout or (config.comm.train_timeout_seconds if timeout_key else None)
     return {
         "folder": str(Path(config.job.dump_folder).resolve()),
         "timeout_s": timeout_s,

@@ -72,7 +72,7 @@ def launcher(request: Request) -> list[str]:
         "--nnodes": request.nnodes,
         "--max-restarts": request.max_restarts,
         "--trainer": request.trainer,
-        "--timeout": request.timeout_s,
+        "--timeout": request.timeout,
         "--profile-step": request.profile_step,
     }
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]

@@ -16,7 +16,7 @@ import numpy as np
 from analyzers.columns import Column, Integers, Mask
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.categories.stack_signs import phase_of_entries, stack_signs
-from analyzers.memory.model import Job
+from analyzers.memory.job import Job
 from analyzers.memory.reading.schema import CATEGORIES, Category
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 from analyzers.memory.replay.phases import EntryWindows, Phase, PhaseTimeline, annotated_windows

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from analyzers.memory.model import Job
+from analyzers.memory.job import Job
 
 FOLDERS_UP = 3
 """A snapshot lies in `RUN/memory_snapshot/iteration_N/`, so run.json is at most three folders up."""

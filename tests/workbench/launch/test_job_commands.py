@@ -100,7 +100,7 @@ def test_who_starts_the_ranks(request_, ranks):
         ({"config": "x.toml", "command": ("python", "ddp.py")}, "--config has no effect"),
         ({"overrides": ("--training.steps", "3"), "command": ("python", "ddp.py")}, "--training.steps has no effect"),
         ({"overrides": ("--job.dmp_folder", "x"), "command": ("python", "ddp.py")}, "unknown key"),
-        ({"timeout_s": 3.0}, "--timeout has no effect without a command"),
+        ({"timeout": 3.0}, "--timeout has no effect without a command"),
         ({"overrides": ("python", "ddp.py")}, "'python' is not an option"),
     ],
 )

@@ -1,0 +1,47 @@
+"""The commands of `workbench config`."""
+
+from pathlib import Path
+
+import typer
+
+from workbench import options as opt
+from workbench.console import clean
+
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""For commands that hand on `--section.key value` to the trainer."""
+
+config_app = typer.Typer(help="Show and explain the configuration of the trainer.", no_args_is_help=True)
+
+
+def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
+    """Split `[FILE] [--section.key value ...]`: Click would take the first value of an unknown option for the file."""
+    if words and not words[0].startswith("--"):
+        return Path(words[0]), words[1:]
+    return None, words
+
+
+@config_app.command("show", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
+def config_show(ctx: typer.Context, as_json: opt.Json = False) -> None:
+    """Print the resolved configuration: defaults, then FILE, then --section.key value."""
+    from workbench.commands.config import show
+
+    print(clean(show(*file_and_overrides(ctx.args), as_json=as_json)))
+
+
+@config_app.command("explain", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
+def config_explain(ctx: typer.Context, as_json: opt.Json = False) -> None:
+    """Say of each key whether it is honoured, translated from an older name, ignored or refused (and why), or unknown.
+
+    Ignored are keys that do not change a run's outcome; a run refuses those that would.
+    """
+    from workbench.commands.config import explain
+
+    print(clean(explain(*file_and_overrides(ctx.args), as_json=as_json)))
+
+
+@config_app.command("diff", context_settings=PASS_ON, options_metavar="A B [--section.key value ...]")
+def config_diff(ctx: typer.Context, a: opt.ConfigSource, b: opt.ConfigSource, as_json: opt.Json = False) -> None:
+    """Show the keys whose resolved values differ between two files, or between the runs of two folders."""
+    from workbench.commands.config import diff
+
+    print(clean(diff(a, b, ctx.args, as_json=as_json)))

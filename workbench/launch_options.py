@@ -1,0 +1,48 @@
+"""The options of `workbench launch`, grouped by what they are about."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from workbench.options import Scheduler
+
+FOREIGN = "A command after --"
+
+
+@dataclass(frozen=True)
+class ProcessOptions:
+    """How many processes there are, and what starts them."""
+
+    nproc: Annotated[
+        int | None, typer.Option(help="Number of processes on this node.", show_default="devices, else 2")
+    ] = None
+    nnodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1
+    rdzv_endpoint: Annotated[str, typer.Option(help="host:port of the rendezvous, the same on every node.")] = (
+        "localhost:0"
+    )
+    max_restarts: Annotated[int, typer.Option(help="How many times to restart the job when it fails.")] = 0
+    trainer: Annotated[str, typer.Option(help="`workbench`, or the Python module of another trainer.")] = "workbench"
+    scheduler: Annotated[Scheduler, typer.Option(help="What starts the processes.")] = Scheduler.LOCAL
+
+
+@dataclass(frozen=True)
+class ForeignOptions:
+    """What is recorded of a command after `--`."""
+
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds until a collective gives up, if the script sets no timeout; dumps come after 0.4 of it.",
+            rich_help_panel=FOREIGN,
+            show_default="the script's",
+            min=1.0,
+        ),
+    ] = None
+    profile_step: Annotated[
+        int | None,
+        typer.Option(help="Profile this step on every rank.", rich_help_panel=FOREIGN, show_default=False, min=1),
+    ] = None
+    recorders: Annotated[
+        bool, typer.Option("--recorders/--no-recorders", help="Attach the recorders.", rich_help_panel=FOREIGN)
+    ] = True
