@@ -16,7 +16,7 @@ from analyzers.steps.mapping.choice import parsed_map
 from analyzers.steps.model import NumberedBy
 
 ROOT = Path(__file__).parents[3]
-FORMATS = runpy.run_path(str(ROOT / "benchmarks" / "step_formats.py"))
+FORMATS = runpy.run_path(str(ROOT / "benchmarks" / "step_logs" / "formats.py"))
 CASES = FORMATS["CASES"]
 RECORDED = ROOT / "tests" / "fixtures" / "other_trainers"
 

@@ -1,7 +1,7 @@
 """How often are loss spikes, single stalls and the begin of a straggler found in simulated step logs, and how often is
 one reported where there is none?
 
-    python -m benchmarks.step_faults [spikes|stalls|dates ...] [--seeds 300] [--part tuned|kept|all]
+    python -m benchmarks.step_logs.faults [spikes|stalls|dates ...] [--seeds 300] [--part tuned|kept|all]
 
 Every run is random: shape and noise of the curve, length, place and height of the fault. Healthy runs include random
 walks, heavy tails, warm-up, drops of the learning rate and periodic checkpoints. A third of the seeds is kept aside

@@ -1,6 +1,6 @@
 """What the start-up hook of `workbench launch -- COMMAND` costs: a process without torch, a rank's start, a step.
 
-    python benchmarks/launch_hook.py [--pairs 40] [--blocks 40]
+    python benchmarks/overhead/launch_hook.py [--pairs 40] [--blocks 40]
 
 Interpreters start with and without the hook in turn; one rank trains with and without it in turn, in the same process.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from workbench.launch.recording import START_UP, VARIABLE
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BLOCK_STEPS = 20
 TRAIN = """
 import json, statistics, sys, time

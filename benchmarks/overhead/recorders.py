@@ -1,6 +1,6 @@
 """What the always-on recorders cost: step log, heartbeat and Flight Recorder, per step.
 
-    python benchmarks/recorders.py [--step-ms 50] [--steps 200]
+    python benchmarks/overhead/recorders.py [--step-ms 50] [--steps 200]
 
 Runs one loop of six phases with and without them, in turn and in the same process, and compares processor time.
 """

@@ -1,6 +1,6 @@
 """How many step logs of other trainers are read right: steps, losses, gradient norms, step times, tokens and memory?
 
-    python -m benchmarks.step_formats [--part tuned|kept|all] [NAME ...]
+    python -m benchmarks.step_logs.formats [--part tuned|kept|all] [NAME ...]
 
 Each case writes one file as a trainer writes it, from numbers that are known, and compares what `analyzers.steps` reads
 from it. The formats follow the trainers' published sources; files that real packages wrote lie in
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests" / "fixtures" / "other_trainers"
 GIB = 1 << 30
 Series = dict[str, list[float]]
