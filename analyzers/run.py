@@ -43,6 +43,7 @@ class Kind(StrEnum):
     TRACE = "trace"
     FLIGHT = "flight_record"
     GROUPS = "groups"
+    NEW_GROUPS = "new_groups"
     MESSAGES = "messages"
     STACKS = "stacks"
     FATAL_SIGNAL = "fatal_signal"
@@ -269,6 +270,7 @@ NAMES = tuple(
         (r"crash_\d+\.txt", Kind.FATAL_SIGNAL),
         (r"children_\d+\.txt", Kind.CHILD_STACKS),
         (r"groups_\d+\.json", Kind.GROUPS),
+        (r"new_groups_\d+\.jsonl", Kind.NEW_GROUPS),
         (r"p2p_\d+\.bin", Kind.MESSAGES),
         (r"exit_\d+\.json", Kind.EXIT),
         (r".*global_rank_\d+\..*\.jsonl", Kind.STRUCTURED_LOG),

@@ -50,11 +50,14 @@ class Reason(StrEnum):
     PARTNER_NEVER_ISSUED = "partner_never_issued"
     OTHER_LAUNCH = "other_launch"
     DIFFERENT_HALVES = "different_halves"
+    DIFFERENT_TAGS = "different_tags"
     BOTH_HALVES_ISSUED = "both_halves_issued"
     # PyTorch itself says what is wrong.
     ABORTED = "aborted"
     NAMED_ABSENT = "named_absent"
     OTHER_MODEL = "other_model"
+    # The numbers of the process groups that ranks made differ.
+    OTHER_GROUPS = "other_groups"
     # Others.
     ENDED = "ended"
     NO_DUMP = "no_dump"
@@ -160,6 +163,8 @@ class Signature:
     input_dtypes: tuple[str, ...]
     output_sizes: tuple[tuple[int, ...], ...]
     output_dtypes: tuple[str, ...]
+    tag: int | None = None
+    """The tag of a send or recv, where it was recorded."""
 
     @property
     def shape(self) -> str:

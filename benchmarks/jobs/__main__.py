@@ -2,14 +2,15 @@
 
     python -m benchmarks.jobs                          every case, with recorders and without
     python -m benchmarks.jobs --only killed plain      some cases
-    python -m benchmarks.jobs --part tuned             without the third that is kept back
+    python -m benchmarks.jobs --part tuned second      without the cases that are or were kept back
     python -m benchmarks.jobs --keep /tmp/zoo          leaves the run folders there
     python -m benchmarks.jobs --again --keep /tmp/zoo  asks once more about the folders that were left
 
 The scripts take nothing of ours but the two lines of the recorders. In the form `recorders` a script runs as it is, in
 the form `bare` without these lines, so that only torchrun's logs are left. `launch` is the form of a script without
-them under `workbench launch --`. Which cases are kept back is decided by the hash of their names: rules must never be
-tuned on them. The processes of a case are real ranks under gloo.
+them under `workbench launch --`. The scripts are two collections, a third of each kept back by the hash of the names:
+rules must never be tuned on the part `kept`; the third of the first collection is the part `known`, since its answers
+were looked at. The processes of a case are real ranks under gloo.
 """
 
 import argparse
@@ -29,10 +30,12 @@ import msgspec
 
 from benchmarks.jobs import agent
 from benchmarks.jobs.answers import Answer, Hit, answer
-from benchmarks.jobs.cases import Case, cases
+from benchmarks.jobs.cases import Case, Part, cases
 
 ROOT = Path(__file__).parents[2]
-LONGEST_S = 90.0
+LONGEST_S = {"launch": 240.0}
+"""Here each rank imports torch, on a machine that may be busy."""
+LONGEST_OTHERWISE_S = 90.0
 COLLECTOR_S = 15.0
 
 
@@ -64,9 +67,13 @@ def under_launch(case: Case, folder: Path) -> int:
     script.parent.mkdir(parents=True)
     script.write_text(case.text(recorded=False))
     command = [sys.executable, "-m", "workbench", "launch", "--nproc", str(case.ranks)]
-    command += ["--job.dump_folder", str(folder), "--", str(script)]
-    with (folder / "launch.log").open("wb") as log:
+    command += ["--max-restarts", str(case.restarts), "--job.dump_folder", str(folder)]
+    command += ["--", "python", str(script)]
+    # What the launcher says must not be read as what the job says.
+    with script.with_name("launch.log").open("wb") as log:
+        search = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OUTPUTS": str(folder)}
+        environment["PATH"] = search
         return subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
         ).pid
@@ -105,7 +112,7 @@ def run(case: Case, form: str, folder: Path) -> Answer:
     folder.mkdir(parents=True)
     pid = FORMS[form](case, folder)
     try:
-        wait_for(pid, case.looked_at_after_s or LONGEST_S)
+        wait_for(pid, case.looked_at_after_s or LONGEST_S.get(form, LONGEST_OTHERWISE_S))
         if case.looked_at_after_s is None:
             await_collector(folder)
         return answer(folder, f"{case.name}.py")
@@ -152,8 +159,8 @@ def table(rows: Sequence[tuple[Case, str, Answer]]) -> str:
     lines = ["| form | part | cases | class and ranks | ranks only | silent | wrong | false alarms | line named |"]
     lines.append("|---|---|--:|--:|--:|--:|--:|--:|--:|")
     for form in FORMS:
-        for part, kept_back in (("tuned", False), ("kept back", True)):
-            some = [(case, said) for case, where, said in rows if where == form and case.is_kept_back == kept_back]
+        for part in Part:
+            some = [(case, said) for case, where, said in rows if where == form and case.part is part]
             if some:
                 lines.append(score(form, part, some))
     return "\n".join(lines)
@@ -173,7 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="names of cases or folders")
     parser.add_argument("--form", nargs="*", choices=FORMS, default=["recorders", "bare"])
-    parser.add_argument("--part", choices=("tuned", "kept"), help="by default both")
+    parser.add_argument("--part", nargs="*", choices=Part, type=Part, default=list(Part), help="by default all")
     parser.add_argument("--jobs", type=int, default=4, help="cases at a time; most of them only wait")
     parser.add_argument("--keep", type=Path, help="folder for the runs, which is left")
     parser.add_argument("--again", action="store_true", help="run nothing: ask about the folders in --keep")
@@ -186,8 +193,7 @@ def main() -> None:
         (case, form)
         for case in cases()
         for form in asked.form
-        if (not asked.only or {case.name, case.script.parent.name} & set(asked.only))
-        and (not asked.part or case.is_kept_back == (asked.part == "kept"))
+        if (not asked.only or {case.name, case.script.parent.name} & set(asked.only)) and case.part in asked.part
     ]
     rows = []
     for case, form, said in all_answers(chosen, home.absolute(), asked.jobs, again=asked.again):
@@ -201,7 +207,7 @@ def main() -> None:
 def show(case: Case, form: str, said: Answer) -> None:
     """Print how a case was answered; nothing more of those that are kept back."""
     hit, line = said.hit(case), said.names_line(case)
-    detail = "" if case.is_kept_back else f"{said.kind} {said.ranks}: {said.sentence[:200]}"
+    detail = "" if case.part is Part.KEPT else f"{said.kind} {said.ranks}: {said.sentence[:200]}"
     where = {None: "", True: "line named", False: "line not named"}[line]
     print(f"{hit:10} {form:9} {case.script.parent.name}/{case.name} {where}  {detail}", flush=True)
 

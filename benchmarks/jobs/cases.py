@@ -4,6 +4,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -23,6 +24,17 @@ MORE_EXACT = {
 """Classes that say the same as one in a header, or say it more exactly, as logs allow."""
 
 
+class Part(StrEnum):
+    """What rules may learn from a case."""
+
+    TUNED = "tuned"
+    KNOWN = "known"
+    """It was kept back until rules were tuned on the second collection."""
+    SECOND = "second"
+    KEPT = "kept"
+    """No rule was tuned on it, and how it fails is not looked at."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A script and its expected answer.
@@ -37,6 +49,7 @@ class Case:
     culprits: frozenset[tuple[int, ...]] | None
     lines: frozenset[int]
     ranks: int
+    part: Part
     restarts: int = 0
     looked_at_after_s: float | None = None
 
@@ -48,11 +61,6 @@ class Case:
     def is_healthy(self) -> bool:
         """Whether nothing is wrong with the job, so that any blame is a false alarm."""
         return self.script.parent.name in UNHARMED
-
-    @property
-    def is_kept_back(self) -> bool:
-        """Whether the case belongs to the third that no rule may be tuned on."""
-        return zlib.crc32(self.name.encode()) % KEPT_BACK_SHARE == 0
 
     def text(self, *, recorded: bool) -> str:
         """Return the script; without recorders their two lines are empty, so that line numbers stay."""
@@ -85,9 +93,17 @@ def case_of(script: Path) -> Case:
         culprits_of(fields["culprit"]),
         frozenset(n for n, line in enumerate(text.splitlines(), 1) if line.endswith(CULPRIT_LINE)),
         int(fields["ranks"]),
+        part_of(script, fields.get("collection", "first")),
         int(fields.get("restarts", 0)),
         float(after) if after else None,
     )
+
+
+def part_of(script: Path, collection: str) -> Part:
+    """Return the part of a case: a third of each collection, chosen by hashes of names, was kept back."""
+    if collection == "first":
+        return Part.TUNED if zlib.crc32(script.stem.encode()) % KEPT_BACK_SHARE else Part.KNOWN
+    return Part.KEPT if collection == "second, kept back" else Part.SECOND
 
 
 def classes_of(text: str) -> frozenset[str]:

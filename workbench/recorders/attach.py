@@ -79,6 +79,7 @@ class Attached:
         self._beat()
         self.flight = FlightRecorder(folder, init_timeout_s=timeout_s, train_timeout_s=timeout_s)
         self.flight.start()
+        self._beat()  # starting takes seconds on a busy host, in which this rank does not stall
         self._check_interval_s = min(LONGEST_CHECK_INTERVAL_S, timeout_s / CHECKS_PER_TIMEOUT)
         self._ended = threading.Event()
         threading.Thread(target=self._watch, name="workbench-pulse", daemon=True).start()

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from analyzers.hangs.classify.cause import Cause
+from analyzers.hangs.classify.cause import Cause, RanksInOp
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.classify.named_ranks import find_absent_by_name, find_other_models
 from analyzers.hangs.classify.root_cause import classify_root
+from analyzers.hangs.classify.skipped_groups import find_skipped_groups
 from analyzers.hangs.graph.wait_graph import find_roots
-from analyzers.hangs.model import Culprit, HangClass, Reason
+from analyzers.hangs.model import Culprit, HangClass, Reason, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
 from analyzers.hangs.reading.side_files import SideFiles
 
@@ -26,7 +27,7 @@ def find_causes(context: HangContext) -> list[Cause]:
     # What gloo ends because sizes differ is a victim of the ranks whose operations differ.
     explained = any(cause.kind is HangClass.MISMATCH for cause in causes)
     causes += [cause for cause in deaths if not (explained and cause.reason is Reason.ABORTED)]
-    causes = causes or find_absent_by_name(context)
+    causes = find_skipped_groups(context) or causes or find_absent_by_name(context) or find_late_aborts(context)
     # Each node of a pair or a ring may lead to the same cause.
     unique = {(c.kind, tuple(c.ranks), c.culprit.group, c.culprit.seq): c for c in causes}
     return sorted(unique.values(), key=lambda c: (BEST_FIRST.index(c.kind), -len(c.victims), c.ranks))
@@ -82,7 +83,29 @@ def find_deaths(context: HangContext) -> list[Cause]:
     if is_killed_from_outside(context, by_process):
         return []
     raised = sorted((end for end in ends if end.exit_file), key=lambda end: (not is_out_of_memory(end), end.time_ns))
-    return [blame_death(context, end) for end in by_process or raised[:1] or find_early_ends(context)]
+    groups = equal_ends(by_process) or equal_ends(raised)[:1] or equal_ends(find_early_ends(context))
+    return [blame_deaths(context, group) for group in groups]
+
+
+def equal_ends(ends: Sequence[RankEnd]) -> list[list[RankEnd]]:
+    """Return the ends in groups of equal ones: such ranks did not wait for each other."""
+    groups: dict[tuple[object, ...], list[RankEnd]] = {}
+    for end in ends:
+        groups.setdefault(what_ended(end), []).append(end)
+    return list(groups.values())
+
+
+def what_ended(end: RankEnd) -> tuple[object, ...]:
+    """Return what equal ends of ranks share: the exit code, or the exception and its line."""
+    error = end.exit_file
+    line = user_frame(error.traceback) if error else user_frame(end.stack)
+    return (end.ending, end.exit_code, end.signal, error.error if error else "", line)
+
+
+def find_late_aborts(context: HangContext) -> list[Cause]:
+    """Return the ranks that gloo ended, because sizes differ, after dumps that show nothing wrong yet."""
+    aborts = [end for rank in range(context.job.world_size) if (end := context.side.late_abort(rank))]
+    return [blame_deaths(context, group) for group in equal_ends([end for end in aborts if end.is_size_abort])]
 
 
 def is_killed_from_outside(context: HangContext, ends: Sequence[RankEnd]) -> bool:
@@ -109,20 +132,29 @@ def is_out_of_memory(end: RankEnd) -> bool:
     return bool(end.exit_file and end.exit_file.out_of_memory)
 
 
-def blame_death(context: HangContext, end: RankEnd) -> Cause:
-    """Return the cause that the end of a rank is; all others are its victims."""
+def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
+    """Return the cause that equal ends of ranks are; all others are their victims."""
+    end, ranks = ends[0], sorted(end.rank for end in ends)
     exit_file = end.exit_file
     culprit = Culprit(
-        ranks=[end.rank],
+        ranks=ranks,
         kind=HangClass.MISMATCH if end.is_size_abort else HangClass.DEAD,
         frames=exit_file.traceback if exit_file else end.stack,
         step=exit_file.step if exit_file else find_last_step(context.side, end.rank),
         error=exit_file.error if exit_file else None,
         out_of_memory=is_out_of_memory(end),
-        victims=[rank for rank in range(context.job.world_size) if rank != end.rank],
+        victims=[rank for rank in range(context.job.world_size) if rank not in ranks],
     )
     reason = Reason.ABORTED if end.is_size_abort else Reason.ENDED
-    return Cause(culprit, reason, end=end, elements=end.sizes or (0, 0))
+    expected = find_place_of_victims(context.side) if end.ending is Ending.NO_ERROR else None
+    return Cause(culprit, reason, end=end, elements=end.sizes or (0, 0), expected=expected)
+
+
+def find_place_of_victims(side: SideFiles) -> RanksInOp | None:
+    """Return where the first of the ranks gave up that waited for another one, as its error says."""
+    gave_up = [end for end in side.exits.values() if is_victim(end) and end.traceback]
+    first = min(gave_up, key=lambda end: end.time_ns, default=None)
+    return RanksInOp([first.rank], "", "", user_frame(first.traceback), "", 0, p2p=False) if first else None
 
 
 def find_last_step(side: SideFiles, rank: int) -> int | None:

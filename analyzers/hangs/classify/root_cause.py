@@ -108,6 +108,8 @@ def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cau
     other = find_other_half(context.job, front, peer)
     if other and have_other_shapes(context, front, other):
         return blame_halves(context, front, other, node, waiting)
+    if other and have_other_tags(context, front, other):
+        return blame_tags(context, front, other, node, waiting)
     pair, reason = [node.sender, peer.rank], Reason.BOTH_HALVES_ISSUED
     return make_cause(context, HangClass.ALL_ARRIVED, reason, pair, node, waiting)
 
@@ -116,6 +118,20 @@ def have_other_shapes(context: HangContext, front: Op, other: Op) -> bool:
     """Return whether the halves of a message differ in size or type; gloo records neither."""
     shapes = [context.job.signature(op).shape for op in (front, other)]
     return shapes[0] != shapes[1] and all(shapes)
+
+
+def have_other_tags(context: HangContext, front: Op, other: Op) -> bool:
+    """Return whether the halves of a message have different tags, under which they never meet."""
+    tags = [context.job.signature(op).tag for op in (front, other)]
+    return tags[0] != tags[1] and None not in tags
+
+
+def blame_tags(context: HangContext, front: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
+    """Return the cause of a send and a recv with different tags; the shapes of its sides hold the tags."""
+    pair = [front.rank, other.rank]
+    cause = make_cause(context, HangClass.UNMATCHED_P2P, Reason.DIFFERENT_TAGS, pair, node, waiting)
+    sides = ((op, ranks_in_op(context, [op.rank], op)) for op in (front, other))
+    return replace(cause, sides=tuple(replace(s, shape=f"tag {context.job.signature(op).tag}") for op, s in sides))
 
 
 def blame_halves(context: HangContext, front: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:

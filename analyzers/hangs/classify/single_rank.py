@@ -12,7 +12,7 @@ from analyzers.hangs.graph.divergence import find_divergence
 from analyzers.hangs.graph.missed_operation import find_first_missed
 from analyzers.hangs.graph.wait_graph import OpNode
 from analyzers.hangs.model import HangClass, Job, Op, Reason, user_frame
-from analyzers.hangs.reading.exits import RankEnd, is_victim
+from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
 from analyzers.hangs.reading.gloo_messages import in_message
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import Answer, AnswerStatus, ProcessState
@@ -67,7 +67,11 @@ def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: l
     exit_file = end.exit_file
     if exit_file is None:
         # A stack from before the end would blame a line that has nothing to do with it; one of the signal does not.
-        return replace(cause, culprit=msgspec.structs.replace(cause.culprit, frames=end.stack), end=end)
+        cause = replace(cause, culprit=msgspec.structs.replace(cause.culprit, frames=end.stack), end=end)
+        fronts = context.fronts(node) if end.ending is Ending.NO_ERROR else []
+        return (
+            replace(cause, expected=ranks_in_op(context, context.graph.arrived(node), fronts[0])) if fronts else cause
+        )
     culprit = msgspec.structs.replace(
         cause.culprit,
         frames=exit_file.traceback,

@@ -17,6 +17,7 @@ from analyzers.words import agree, duration, rank_names
 
 MOST_LOCATIONS, MOST_CALLERS, MOST_PROCESSES, MOST_CHILDREN = 4, 5, 5, 2
 RECENT_STEPS = 3
+NAMES = {"stdout.log": "output"}
 SLOWER = 1.5
 """Recent steps this much longer than earlier ones were slow before the hang."""
 
@@ -24,8 +25,9 @@ SLOWER = 1.5
 def evidence(context: HangContext, cause: Cause) -> list[Evidence]:
     """Return the facts behind a cause beside those in its sentences."""
     side = context.side
-    timing_or_log = log_end(side, cause) if cause.kind is HangClass.DEAD else timing(side, cause.ranks[0])
-    facts = (stack(side, cause), processes(side, cause), child_processes(side, cause), timing_or_log)
+    times = [] if cause.kind is HangClass.DEAD else timing(side, cause.ranks[0])
+    log = log_end(side, cause) if cause.kind in (HangClass.DEAD, HangClass.HOST_STUCK) else []
+    facts = (stack(side, cause), processes(side, cause), child_processes(side, cause), times, log)
     return [*chain.from_iterable((*facts, victims_locations(context, cause.victims)))]
 
 
@@ -85,10 +87,11 @@ def earlier_steps(steps: list[float]) -> str:
 
 
 def log_end(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return how the log of a dead rank ends."""
-    log: Path | None = side.log_files.get(cause.ranks[0])
-    lines = read_last_lines(log) if log else ""
-    return [Evidence(text=f"its log ends with: {lines}", source=str(log))] if lines else []
+    """Return how the logs of a rank that died or is stuck end: what it printed, and its errors."""
+    errors: Path | None = side.log_files.get(cause.ranks[0])
+    logs = [errors.with_name("stdout.log"), errors] if errors else []
+    ends = [(log, NAMES.get(log.name, "log"), lines) for log in logs if (lines := read_last_lines(log))]
+    return [Evidence(text=f"its {name} ends with: {lines}", source=str(log)) for log, name, lines in ends]
 
 
 def victims_locations(context: HangContext, victims: Sequence[int]) -> list[Evidence]:

@@ -27,6 +27,10 @@ MECHANISMS = {
     HangClass.UNMATCHED_P2P: "a send completes only with its recv, and one of the two was not issued",
     HangClass.UNKNOWN: "a rank without a dump may be the cause as well as a victim",
 }
+OTHER_GROUPS = (
+    "every rank must make every process group, also those that it is no member of: PyTorch numbers them as they are"
+    " made, and members meet by that number"
+)
 PROCESS_STATES = {
     ProcessState.STOPPED: "its process is stopped",
     ProcessState.IN_KERNEL: "its process waits in the kernel, as it does for storage that hangs",
@@ -42,6 +46,10 @@ def why(cause: Cause) -> str:
 
 def mechanism(cause: Cause) -> str:
     """Return how the culprit stops the others."""
+    if cause.reason is Reason.OTHER_GROUPS:
+        return OTHER_GROUPS
+    if cause.reason is Reason.DIFFERENT_TAGS:
+        return "a recv only takes a message with its own tag"
     name = name_operation(cause.culprit)
     whom = "its other half" if is_message(cause.culprit) else "every member"
     if cause.kind is HangClass.DEAD:
@@ -88,6 +96,7 @@ def further_evidence(cause: Cause) -> str:
     in_title = {
         Reason.UNBALANCED,
         Reason.DIFFERENT_HALVES,
+        Reason.DIFFERENT_TAGS,
         Reason.OTHER_ORDER,
         Reason.NO_DUMP,
         Reason.OTHERS_COMPLETED,
@@ -178,6 +187,7 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.PARTNER_NEVER_ISSUED: "its partner never issued the other half",
     Reason.OTHER_LAUNCH: "its message is in another batch than its peers expect",
     Reason.DIFFERENT_HALVES: message_halves,
+    Reason.DIFFERENT_TAGS: message_halves,
     Reason.BOTH_HALVES_ISSUED: "both halves were issued",
     Reason.ABORTED: received_bytes,
     Reason.NAMED_ABSENT: "the error of the ranks that waited names it",

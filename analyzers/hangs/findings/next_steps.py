@@ -18,6 +18,10 @@ COLLECT_AGAIN = "collect the dumps again, or copy the files again: they may be t
 
 def next_step(cause: Cause) -> str:
     """Return the next thing to try."""
+    if cause.reason is Reason.OTHER_GROUPS:
+        return for_other_groups(cause)
+    if cause.reason is Reason.DIFFERENT_TAGS:
+        return f"pass the same tag to {' and '.join(differing_lines(cause))}, or none"
     step = NEXT[cause.kind]
     return step if isinstance(step, str) else step(cause)
 
@@ -37,6 +41,13 @@ def for_stuck(cause: Cause) -> str:
     if cause.host.holds_gil:
         return f"find out why the C call at {line} does not return: it holds the GIL"
     return f"find out why {line} does not return: a loop without an end, a lock, or data that do not arrive"
+
+
+def for_other_groups(cause: Cause) -> str:
+    """Return what to do about ranks that made other process groups than the rest."""
+    line = format_line(cause.expected.line) if cause.expected else ""
+    where = f" at {line}" if line else ""
+    return f"call new_group{where} on all ranks in the same order, or pass use_local_synchronization=True"
 
 
 def for_dead(cause: Cause) -> str:

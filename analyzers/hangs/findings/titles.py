@@ -27,6 +27,8 @@ def title(cause: Cause) -> str:
     """
     if cause.culprit.out_of_memory:
         return f"{rank_names(cause.ranks)} ran out of memory{at_step(cause)}{in_function(cause)}"
+    if cause.reason is Reason.OTHER_GROUPS:
+        return other_groups(cause)
     return TITLES[cause.kind](cause)
 
 
@@ -53,12 +55,31 @@ def dead(cause: Cause) -> str:
     if cause.end is None:
         return f"{ranks} probably died{when}: {choose_pronoun(cause.ranks)} left no dump"
     if cause.end.ending is Ending.NO_ERROR:
-        return f"{ranks} ended normally{when}, while the other ranks went on"
+        return f"{ranks} ended normally{when}, while the other ranks went on{in_other_line(cause)}"
     if cause.end.signal:
         return f"{ranks} died{when}: {cause.end.signal}{in_function(cause)}"
     if cause.end.ending is Ending.PROCESS_EXITED:
         return f"{ranks} exited{when} without an error message"
     return f"{ranks} died{when}: {format_ending(cause.end)}"
+
+
+def in_other_line(cause: Cause) -> str:
+    """Return where the others gave up, as ` in step (train.py:12)`; empty where no error of theirs says so."""
+    line = cause.expected.line if cause.expected else None
+    return f" in {line.name} ({format_line(line)})" if line else ""
+
+
+def other_groups(cause: Cause) -> str:
+    """Return the title of ranks that made other process groups than the rest, or did not come to make one."""
+    assert cause.expected
+    expected = f"{format_operation(cause.expected)}, which {rank_names(cause.expected.ranks)} made"
+    ranks, step = rank_names(cause.ranks), at_step(cause)
+    if cause.issued is None:
+        verb = "skipped" if cause.kind is HangClass.SKIPPED else "never came to"
+        return f"{ranks} {verb} {expected}{step}{in_function(cause)}"
+    if cause.kind is HangClass.SKIPPED:
+        return f"{ranks} skipped {expected}{step}, and went on to {format_operation(cause.issued)}"
+    return f"{ranks} made {format_operation(cause.issued)}{step} instead of {expected}"
 
 
 def host_stuck(cause: Cause) -> str:
@@ -173,6 +194,8 @@ def unmatched_p2p(cause: Cause) -> str:
             return f"{names} wait for each other in sends and receives of {cause.culprit.group_desc}{step}: {each}"
         case Reason.NEVER_ISSUED_OTHER_HALF:
             return f"{names} never issued the other half of {name}{step}{in_function(cause)}"
+        case Reason.DIFFERENT_TAGS:
+            return f"{names} wait for each other under different tags{step}: {message_halves(cause)}"
         case Reason.OTHER_LAUNCH:
             return f"{names} issued {name}{step} in another batch than {agree(ranks, 'its', 'their')} peers expect"
         case Reason.DEVIATION:

@@ -91,6 +91,7 @@ def build_graph(job: Job, side: SideFiles) -> WaitGraph:
             fronts[node].append(front)
     # A victim that ended without a dump had waited too; of a rank dumped early nothing later is known.
     unknown = {rank for rank in ends if rank not in dead and rank not in job.ranks} | find_ranks_dumped_early(job)
+    unknown |= {rank for rank in range(job.world_size) if side.registered_later(rank)}
     for node, ops in fronts.items():
         absent = find_absent_peers(job, ops[0]) if node.is_p2p else find_absent_members(job, node, dead)
         began_ns = min(op.created_ns for op in ops)

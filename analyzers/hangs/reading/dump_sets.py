@@ -32,10 +32,13 @@ class DumpSet:
 
 
 def open_set(run: Run) -> tuple[DumpSet, SideFiles]:
-    """Return the set of dumps that shows the hang and its side files, without rounds from before the hang began."""
+    """Return the set of dumps that shows the hang and its side files, without rounds from before the hang began.
+
+    Nor with rounds from before all ranks had started.
+    """
     dumps = newest_set(run)
     side = read_side_files(run, dumps.folders)
-    skipped = rounds_before_hang(side)
+    skipped = max(rounds_before_hang(side), rounds_before_start(side))
     if not skipped:
         return dumps, side
     later = DumpSet(dumps.folders, dumps.rounds[skipped:] or dumps.rounds[-1:])
@@ -51,6 +54,12 @@ def rounds_before_hang(side: SideFiles) -> int:
     beats = [answer.heartbeat if (answer := number.ranks.get(first.rank)) else None for number in side.rounds]
     same = (i for i, beat in enumerate(beats) if beat and (beat.step, beat.phase) == (first.step, first.phase))
     return next(same, 0)
+
+
+def rounds_before_start(side: SideFiles) -> int:
+    """Return how many rounds came before a rank had registered that registered later: they show nothing of it."""
+    late = [AnswerStatus.UNREGISTERED in {answer.status for answer in number.ranks.values()} for number in side.rounds]
+    return late.index(False) if False in late else 0
 
 
 def newest_set(run: Run) -> DumpSet:

@@ -1,7 +1,8 @@
 """Sends and receives on gloo, which its recorder leaves out: our recorders count them in `p2p_R.bin`.
 
-Each row of that file is the number of calls, the time of the last one, and the names of the message and its group.
-A rank whose stack is in a send or recv, and whose peer has issued fewer of the other half, waits for that peer.
+Each row of that file is the number of calls, the time and the tag of the last one, and the names of the message and its
+group. A rank whose stack is in a send or recv, and whose peer has issued fewer of the other half, waits for that peer.
+Where both have issued as many, and both wait, the last halves do not meet if their tags differ.
 """
 
 import re
@@ -14,7 +15,7 @@ from analyzers.hangs.model import Frame, Job, Op, RankState, Signature
 from analyzers.hangs.reading.p2p import NAME, other_half_name
 from analyzers.hangs.reading.side_files import SideFiles
 
-ROW = struct.Struct("<qq48s64s")
+ROW = struct.Struct("<qq40sq64s")
 FILE_BYTES = 1 << 20
 CALLS = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "_wait_batch_p2p"}
 LIBRARY = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
@@ -30,10 +31,14 @@ class MessageName(NamedTuple):
 
 
 class MessageCount(NamedTuple):
-    """How often a rank issued one kind of message, and when last."""
+    """How often a rank issued one kind of message, when last, and with which tag then.
+
+    Files of recorders before there were tags have zeros in their place.
+    """
 
     calls: int
     time_ns: int
+    tag: int
 
 
 MessageCounts = Mapping[MessageName, MessageCount]
@@ -51,8 +56,8 @@ def read_message_counts(path: Path) -> MessageCounts:
     content += b"\0" * (-len(content) % ROW.size)
     rows = ROW.iter_unpack(content)
     return {
-        MessageName(decoded(group), decoded(name)): MessageCount(calls, time_ns)
-        for calls, time_ns, name, group in rows
+        MessageName(decoded(group), decoded(name)): MessageCount(calls, time_ns, tag)
+        for calls, time_ns, name, tag, group in rows
         if calls > 0
     }
 
@@ -70,23 +75,56 @@ def in_message(frames: list[Frame]) -> bool:
 def add_messages(job: Job, side: SideFiles) -> None:
     """Put the messages without their other half in front of the operations of each rank whose stack is in one."""
     known = {rank: read_message_counts(path) for rank, path in side.message_files.items()}
+    stacks = {rank: side.main_stack(rank) for rank in job.ranks if known.get(rank)}
+    waiting = {rank: known[rank] for rank, stack in stacks.items() if in_message(stack)}
     for rank, state in job.ranks.items():
-        if known.get(rank) and in_message(stack := side.main_stack(rank)):
-            unmet = {m: issued for m, issued in known[rank].items() if is_unmet(job, rank, m, issued, known)}
+        if rank in waiting:
+            stack = stacks[rank]
+            unmet = find_unmet(job, rank, known) or find_other_tag(job, rank, waiting)
             launch = max((issued.calls for issued in unmet.values()), default=0)
             job.stacks.append(stack)
             # In front of the others: a rank that waits in a message has not come to a later collective.
             state.pending[:0] = [op for m, issued in unmet.items() if (op := operation(job, state, m, issued, launch))]
 
 
+def find_unmet(job: Job, rank: int, known: AllCounts) -> MessageCounts:
+    """Return the messages of a rank whose other half the peer issued fewer times."""
+    return {message: issued for message, issued in known[rank].items() if is_unmet(job, rank, message, issued, known)}
+
+
 def is_unmet(job: Job, rank: int, message: MessageName, issued: MessageCount, known: AllCounts) -> bool:
     """Return whether the peer issued the other half fewer times than the rank issued this one."""
+    half = find_half(job, rank, message)
+    if half is None:
+        return False
+    other = known.get(half.peer, {}).get(half.message)
+    return other is None or other.calls < issued.calls
+
+
+class OtherHalf(NamedTuple):
+    """The global rank at the other side of a message, and what the message is called there."""
+
+    peer: int
+    message: MessageName
+
+
+def find_half(job: Job, rank: int, message: MessageName) -> OtherHalf | None:
+    """Return the other half of a rank's message; None where its group or its peer is not known."""
     match, number = NAME.fullmatch(message.name), group_number(job, rank, message.group)
     if not match or number is None or int(match["peer"]) >= len(job.groups[number].ranks):
-        return False
-    peer = job.groups[number].ranks[int(match["peer"])]
-    other = known.get(peer, {}).get(MessageName(message.group, other_half_name(match)))
-    return other is None or other.calls < issued.calls
+        return None
+    return OtherHalf(job.groups[number].ranks[int(match["peer"])], MessageName(message.group, other_half_name(match)))
+
+
+def find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
+    """Return the message that a rank issued last, where its peer waits in the other half under another tag."""
+    message, issued = max(waiting[rank].items(), key=lambda item: item[1].time_ns)
+    half = find_half(job, rank, message)
+    theirs = waiting.get(half.peer) if half else None
+    if half is None or not theirs or max(theirs, key=lambda m: theirs[m].time_ns) != half.message:
+        return {}
+    other = theirs[half.message]
+    return {message: issued} if other.calls == issued.calls and other.tag != issued.tag else {}
 
 
 def operation(job: Job, state: RankState, message: MessageName, issued: MessageCount, launch: int) -> Op | None:
@@ -94,7 +132,7 @@ def operation(job: Job, state: RankState, message: MessageName, issued: MessageC
     number = group_number(job, state.rank, message.group)
     if number is None:
         return None
-    job.signatures.append(Signature("gloo", message.name, (), (), (), ()))
+    job.signatures.append(Signature("gloo", message.name, (), (), (), (), issued.tag))
     return Op(
         rank=state.rank,
         group=number,

@@ -33,6 +33,7 @@ COLLECTION_NS = 2_000_000_000
 SIGNAL = "signal"
 AFTER_ROUND_NS = 100_000_000
 """A rank that is asked while it issues an operation has a beat just after that."""
+NOT_SERVING = {AnswerStatus.EXITED: Ending.PROCESS_EXITED, AnswerStatus.REFUSED: Ending.CONNECTION_REFUSED}
 ROUND = re.compile(r"round_(\d+)")
 
 
@@ -45,6 +46,7 @@ class SideFiles:
     stack_files: dict[int, Path] = field(default_factory=dict)
     child_files: dict[int, Path] = field(default_factory=dict)
     message_files: dict[int, Path] = field(default_factory=dict)
+    new_group_files: dict[int, Path] = field(default_factory=dict)
     log_files: dict[int, Path] = field(default_factory=dict)
     step_logs: dict[int, Path] = field(default_factory=dict)
     collection: Collection | None = None
@@ -79,6 +81,11 @@ class SideFiles:
     def last_beat(self, rank: int) -> LastBeat | None:
         """Return the last sign of life of a rank's present process, which may be newer than any dump."""
         return self.last_words.beats.get(rank)
+
+    def registered_later(self, rank: int) -> bool:
+        """Return whether a rank registered only after it was asked for its dump: that it gave none says nothing."""
+        answer = self.answer(rank)
+        return bool(answer and answer.status == AnswerStatus.UNREGISTERED) and rank in self.groups
 
     def ended_cleanly(self, rank: int) -> bool:
         """Return whether a rank marked a clean end, and nothing says that it failed after all."""
@@ -115,11 +122,22 @@ class SideFiles:
             return RankEnd(rank, Ending.EXCEPTION, is_victim(exit_file), 0, exit_file.time_ns, exit_file)
         return self._end_of_process(rank) if answered is None else None
 
+    def late_abort(self, rank: int) -> RankEnd | None:
+        """Return the fatal signal that ended a rank after its dump was taken, which the dump cannot show."""
+        if rank not in self.last_words.signals or self.end(rank):
+            return None
+        return self._with_last_words(RankEnd(rank, Ending.PROCESS_EXITED))
+
     def _end_of_process(self, rank: int) -> RankEnd | None:
         """Return how a rank's process ended, where the rank itself raised no exception."""
         end = self._process_end(rank)
         if end is None or end.is_victim or end.ending is Ending.NO_ERROR:
             return end
+        return self._with_last_words(end)
+
+    def _with_last_words(self, end: RankEnd) -> RankEnd:
+        """Return an end with the signal, the stack and the sizes that the rank left behind."""
+        rank = end.rank
         fatal, log = self.last_words.signals.get(rank), self.log_files.get(rank)
         sizes = read_gloo_sizes(log) if log else None
         return replace(end, signal=fatal.name if fatal else "", stack=fatal.stack if fatal else [], sizes=sizes)
@@ -130,12 +148,11 @@ class SideFiles:
         code = answer.exit_code if answer and answer.exit_code is not None else self.exit_codes.get(rank)
         if code:
             return RankEnd(rank, Ending.EXIT_CODE, code in ORDERLY_SIGNALS, code)
-        if answer and answer.status == AnswerStatus.EXITED:
-            clean = code == 0 or has_ended_cleanly(answer) or self.ended_cleanly(rank)
-            return RankEnd(rank, Ending.NO_ERROR if clean else Ending.PROCESS_EXITED)
-        if answer and answer.status == AnswerStatus.REFUSED:
-            return RankEnd(rank, Ending.CONNECTION_REFUSED)
-        return None
+        if answer is None or answer.status not in NOT_SERVING:
+            return None
+        # A process that ends well stops serving some time before it is gone.
+        clean = code == 0 or has_ended_cleanly(answer) or self.ended_cleanly(rank)
+        return RankEnd(rank, Ending.NO_ERROR if clean else NOT_SERVING[AnswerStatus(answer.status)])
 
 
 def has_ended_cleanly(answer: Answer) -> bool:
@@ -161,6 +178,7 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
         stack_files=stack_pages(run) | by_rank(run, Kind.STACKS, folders, first_round),
         child_files=by_rank(run, Kind.CHILD_STACKS, folders, first_round),
         message_files=by_rank(run, Kind.MESSAGES, folders, first_round),
+        new_group_files={a.rank: a.path for a in run.of(Kind.NEW_GROUPS) if a.rank is not None},
         log_files=find_log_files(run),
         step_logs={a.rank: a.path for a in run.of(Kind.STEPS) if a.rank is not None},
         exit_codes=exit_codes(manifest),

@@ -17,6 +17,8 @@ from analyzers.run import Kind, Run
 TRACEBACK_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 WORKER = re.compile(r"(?P<launch>.*)/attempt_(?P<attempt>\d+)/(?P<local_rank>\d+)/[^/]+")
 LOG_BYTES, LOG_LINES = 4096, 3
+NOTICE = re.compile(r"(?:\[rank\d+\]:)?\[[IW]\d{3,4} ")
+"""Lines in which PyTorch's own servers say that they begin or end."""
 GLOO_SIZES = re.compile(r"EnforceNotMet'[^$]{0,300}?op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 UNKNOWN_RANK = -1
 
@@ -143,8 +145,8 @@ def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
 
 def read_last_lines(log: Path) -> str:
     """Return the last lines of a log as one line; empty where it cannot be read."""
-    lines = read_tail(log).splitlines()
-    return " | ".join([line.strip() for line in lines if line.strip()][-LOG_LINES:])[:500]
+    lines = (line.strip() for line in read_tail(log).splitlines())
+    return " | ".join([line for line in lines if line and not NOTICE.match(line)][-LOG_LINES:])[:500]
 
 
 def read_gloo_sizes(log: Path) -> tuple[int, int] | None:

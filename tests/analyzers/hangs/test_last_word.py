@@ -118,7 +118,9 @@ def test_a_rank_that_ended_normally_is_the_cause_where_the_others_lost_it(folder
         gave_up(folder, rank, 6 * SECOND, "[/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1")
     report = folder.report()
     assert (report.verdict.kind, report.verdict.ranks) == ("dead", [2])
-    assert report.verdict.sentence == "rank 2 ended normally, while the other ranks went on; ranks 0-1 wait for it"
+    assert report.verdict.sentence == (
+        "rank 2 ended normally, while the other ranks went on in main (me/train.py:30); ranks 0-1 wait for it"
+    )
     assert report.findings[0].next.startswith("find out why rank 2 ran fewer steps")
 
 
@@ -174,6 +176,56 @@ def test_a_rank_that_gloo_aborted_is_a_victim_where_the_others_differ(folder, re
     verdict = folder.report().verdict
     assert verdict.kind == "mismatch"
     assert 2 not in verdict.ranks
+
+
+def test_an_abort_after_dumps_that_show_nothing_wrong_is_told_with_its_line(folder, recorder):
+    size_abort(folder, recorder, [(10,), (10,)])
+    dump = recorder.dump([recorder.entry(GROUP, number, backend="gloo") for number in (1, 2)], {})
+    folder.write(dict.fromkeys(range(3), dump))
+    collection(folder, recorder.start_ns + 9 * SECOND, ["ok"] * 3)
+    verdict = folder.report().verdict
+    assert (verdict.kind, verdict.ranks) == ("mismatch", [2])
+    assert "in main (me/train.py:24)" in verdict.sentence
+
+
+def test_a_rank_that_had_not_started_when_dumps_were_taken_is_not_dead(folder, recorder):
+    asked_ns = one_is_missing(folder, recorder)
+    (folder.path / "rank_0").unlink()
+    collection(folder, asked_ns, ["unregistered", "ok", "ok"])
+    assert folder.report().verdict.ranks == []
+
+
+def test_ranks_that_ended_alike_did_not_wait_for_each_other(folder):
+    side_files(folder, 3)
+    collection(folder, SECOND, ["exited"] * 3, "died")
+    (folder.path.parent / "run.json").write_text('{"world_size": 3, "exit_codes": {"0": 2, "1": 2, "2": 2}}')
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("dead", [0, 1, 2])
+    assert "wait" not in report.verdict.sentence
+    assert len(report.findings) == 1
+
+
+def counts(folder, rank, name, tag, calls=1):
+    row = struct.pack("<qq40sq64s", calls, SECOND, name.encode(), tag, b"0")
+    (folder.path / f"p2p_{rank}.bin").write_bytes(row)
+
+
+@pytest.mark.parametrize(("tags", "kind"), [((0, 1), "unmatched_p2p"), ((1, 1), "healthy")])
+def test_a_send_and_a_recv_under_different_tags(folder, recorder, tags, kind):
+    side_files(folder, 2)
+    folder.write({rank: recorder.dump([recorder.entry(GROUP, 1, backend="gloo")], {}) for rank in range(2)})
+    collection(folder, recorder.start_ns + 9 * SECOND, ["ok"] * 2)
+    for rank, (verb, name) in enumerate([("send", "send 0->1"), ("recv", "recv 1<-0")]):
+        counts(folder, rank, name, tags[rank])
+        stack = f'  File "/site-packages/torch/distributed/distributed_c10d.py", line 2753 in {verb}\n'
+        line = '  File "/home/me/train.py", line {} in {}\n'
+        mine = line.format(rank + 20, "exchange") + line.format(9, "<module>")
+        folder.side(f"stacks_{rank}.txt", f"Thread 0x1 (most recent call first):\n{stack}{mine}")
+    verdict = folder.report().verdict
+    assert verdict.kind == kind
+    if kind == "unmatched_p2p":
+        assert verdict.ranks == [0, 1]
+        assert "send tag 0 (me/train.py:20), rank 1 issued recv tag 1 (me/train.py:21)" in verdict.sentence
 
 
 def test_a_segmentation_fault_is_told_with_its_line(folder, recorder):

@@ -62,7 +62,10 @@ def test_both_sides_of_a_mismatch_with_their_lines():
         ),
         (
             RankEnd(0, Ending.NO_ERROR),
-            "rank 0 ended normally at step 4 before all_reduce #6 of dp, while the other ranks went on",
+            (
+                "rank 0 ended normally at step 4 before all_reduce #6 of dp, while the other ranks went on in step"
+                " (job/train.py:22)"
+            ),
         ),
         (
             RankEnd(0, Ending.PROCESS_EXITED),

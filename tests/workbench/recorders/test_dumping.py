@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
+from analyzers.hangs.reading.new_groups import read_new_groups
 from workbench.recorders.hang.collector import once
+from workbench.recorders.hang.new_groups import NewGroups
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
@@ -95,3 +98,16 @@ def test_every_timeout_has_a_set_of_its_own(stalled: Callable[[str, int], Path])
         assert [pending(path / "rank_0") for path in (home, home / "round_2")] == [[f"try_{number}"]] * 2
         first = first or {path: text for path, text in contents(home).items() if "set_" not in str(path)}
     assert first.items() <= contents(folder / "dumps").items()
+
+
+def test_each_process_group_is_written_down_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist.distributed_c10d._world, "group_count", 3)
+    calls = NewGroups(tmp_path / "new_groups_0.jsonl")
+    calls.install()
+    assert dist.distributed_c10d._process_group_name([0, 2], use_hashed_name=False) == "3"
+    dist.distributed_c10d._process_group_name([0, 1], use_hashed_name=True)
+    calls.remove()
+    dist.distributed_c10d._process_group_name([1], use_hashed_name=False)
+    (made,) = read_new_groups(tmp_path / "new_groups_0.jsonl").values()
+    assert (made.number, made.members) == (3, (0, 2))
+    assert made.frames[0].filename == __file__

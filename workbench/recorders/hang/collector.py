@@ -23,6 +23,7 @@ from workbench.recorders.hang.rank_process import RankProcess, is_running
 POLL_S = 0.2
 STALLED_AFTER = 0.4  # of the timeout in force: both rounds end before the collectives give up
 STALLED_AFTER_SLOW = 0.6  # after a stall that ended by itself, so that slow steps do not use up the sets
+STALLED_AFTER_START = 0.8  # while a rank has not registered: it may only start more slowly than the others
 SECOND_ROUND_AFTER = 0.2  # of the timeout, but no longer than
 SECOND_ROUND_AT_MOST_S = 10.0
 SECOND_ROUND_BY_HAND_S = 3.0  # a person waits for the answer
@@ -142,14 +143,16 @@ class Collector:
         return Cause(asked[0]["reason"], asked[0]["detail"]) if asked else None
 
     def _stalled_rank(self) -> Cause | None:
-        now = time.time_ns()
+        now, share = time.time_ns(), self._stall_share
+        if any(worker.side_file is None for worker in self.workers):
+            share = max(share, STALLED_AFTER_START)
         for worker in self.workers:
             beat = worker.heartbeat
             if beat is None or worker.ended_cleanly or worker.has_exited:
                 continue
             timeout = self.plan.train_timeout_s if worker.has_finished_a_step else self.plan.init_timeout_s
             stalled = (now - beat.time_ns) / 1e9
-            if stalled > self._stall_share * timeout and beat.time_ns > self._last_dump_ns:
+            if stalled > share * timeout and beat.time_ns > self._last_dump_ns:
                 return Cause("stalled", f"rank {worker.rank} is in {beat.phase} of step {beat.step}", stalled, timeout)
         return None
 

@@ -29,6 +29,7 @@ from torch._C import _distributed_c10d
 
 from workbench.recorders import automatic
 from workbench.recorders.files import RankInfo, write_bytes, write_json
+from workbench.recorders.hang.new_groups import NewGroups
 from workbench.recorders.hang.rank_exit import FatalSignalFile, TerminationDelay, ThreadErrorFile, exit_report
 from workbench.recorders.hang.send_recv_counts import SendRecvCounts
 
@@ -114,6 +115,8 @@ class FlightRecorder:
         self._messages = SendRecvCounts(self._dumps / f".p2p_{self._rank_info.rank}.bin")
         if "gloo" in dist.get_backend():  # NCCL records them itself
             self._messages.install()
+        self._new_groups = NewGroups(self._dumps / f"new_groups_{self._rank_info.rank}.jsonl")
+        self._new_groups.install()
         if self._rank_info.local_rank == 0:
             self._start_collector()
 
@@ -177,6 +180,7 @@ class FlightRecorder:
         """Stop serving, at a clean end, before the process group is destroyed."""
         self._termination_delay.remove()
         self._messages.remove()
+        self._new_groups.remove()
         self._server.shutdown()
         faulthandler.unregister(signal.SIGUSR2)
         self._stacks.close()

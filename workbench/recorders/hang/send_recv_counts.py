@@ -1,4 +1,4 @@
-"""How often did this rank send to and receive from each peer?
+"""How often did this rank send to and receive from each peer, and with which tag last?
 
 Flight Recorder does not record these calls on gloo: without the counts a rank that waits for a message looks like one
 that waits for nobody. A small memory-mapped file has one row for each group, direction and peer; each call rewrites its
@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from torch._C import _distributed_c10d
 
-ROW = struct.Struct("<qq48s64s")
-"""Calls, wall-clock nanoseconds of the last one, `send 0->1` with ranks in the group, name of the group."""
+ROW = struct.Struct("<qq40sq64s")
+"""Calls, wall-clock nanoseconds of the last one, `send 0->1` with ranks in the group, its tag, name of the group."""
 MAX_ROWS = 512
 process_group: Any = _distributed_c10d.ProcessGroup  # its type stubs lag behind
 
@@ -57,15 +57,14 @@ class SendRecvCounts:
         original = self._originals[verb]
 
         def call(group: Group, tensors: object, peer: int, tag: int) -> object:
-            self._note(group.group_name, f"{verb} {group.rank()}{arrow}{peer}")
+            self._note(group.group_name, f"{verb} {group.rank()}{arrow}{peer}", tag)
             return original(group, tensors, peer, tag)
 
         return call
 
-    def _note(self, group: str, name: str) -> None:
+    def _note(self, group: str, name: str, tag: int) -> None:
         row = self._rows.setdefault((group, name), [len(self._rows), 0])
         row[1] += 1
         if row[0] < MAX_ROWS:
-            ROW.pack_into(
-                self._memory, row[0] * ROW.size, row[1], time.time_ns(), name.encode()[:48], group.encode()[:64]
-            )
+            fields = (row[1], time.time_ns(), name.encode()[:40], tag, group.encode()[:64])
+            ROW.pack_into(self._memory, row[0] * ROW.size, *fields)

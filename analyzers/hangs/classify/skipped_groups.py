@@ -1,0 +1,152 @@
+"""Ranks that left out a process group, so that the numbers of their later groups differ from those of the others.
+
+PyTorch numbers the groups of a rank as they are made, and members meet by that number. With ranks 0 to 2 and a group
+{0, 1} that rank 2 does not make:
+
+    ranks 0, 1:  #1 = {0, 1}   #2 = {1, 2}
+    rank 2:      #1 = {1, 2}
+
+Rank 2 waits for rank 1 in #1, rank 1 waits for rank 2 in #2, and rank 0 may even meet rank 2 in place of rank 1.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from analyzers.hangs.classify.cause import Cause, RanksInOp
+from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.model import Culprit, HangClass, Reason
+from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
+from analyzers.hangs.reading.new_groups import NewGroup, NewGroups, is_making_group, read_new_groups
+
+CONFIDENCE = 0.9
+TIE_CONFIDENCE = 0.6
+
+
+@dataclass(frozen=True)
+class Departure:
+    """The first group in which ranks differ: those that are to blame, what they made instead, and what was expected."""
+
+    ranks: list[int]
+    expected: NewGroup
+    others: list[int]
+    issued: NewGroup | None
+    is_skipped: bool
+    is_tie: bool = False
+
+
+def find_skipped_groups(context: HangContext) -> list[Cause]:
+    """Return the ranks that made other groups than the rest, or that others wait for in the making of a group.
+
+    None where a rank failed by itself, or where no rank waits or gave up: then other groups did no harm.
+    """
+    side, world = context.side, range(context.job.world_size)
+    if any(has_failed(end) for end in context.ends()):
+        return []
+    if not context.graph.waits_in and not any(is_waiting(context, rank) for rank in world):
+        return []
+    if side.all_ended_cleanly(context.job.world_size):
+        return []
+    made = {rank: read_new_groups(path) for rank, path in side.new_group_files.items()}
+    departure = find_departure(made) or find_unmade(context, made)
+    return [blame(context, departure)] if departure else []
+
+
+def has_failed(end: RankEnd) -> bool:
+    """Return whether a rank failed by itself; gloo ends one that meets ranks of another group under its number."""
+    return not end.is_victim and end.ending is not Ending.NO_ERROR and not end.is_size_abort
+
+
+def find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
+    """Return the first number under which ranks made different groups."""
+    numbers = sorted({number for groups in made.values() for number in groups})
+    for number in numbers:
+        present = {rank: groups[number] for rank, groups in made.items() if number in groups}
+        votes = Counter(group.members for group in present.values())
+        if len(votes) > 1:
+            return departure_at(made, present, votes)
+    return None
+
+
+def departure_at(
+    made: Mapping[int, NewGroups], present: Mapping[int, NewGroup], votes: Counter[tuple[int, ...]]
+) -> Departure:
+    """Return who is to blame for different groups under one number.
+
+    The majority is right. Of two equal sides the one is wrong whose group the others made later: it left one out.
+    """
+    (usual, count), (rarer, rarer_count) = votes.most_common(2)
+    is_tie = count == rarer_count
+    if is_tie and comes_later(made, present, mine=usual, other=rarer):
+        usual, rarer, is_tie = rarer, usual, False
+    elif is_tie and comes_later(made, present, mine=rarer, other=usual):
+        is_tie = False
+    culprits = sorted(rank for rank, group in present.items() if group.members != usual)
+    others = sorted(rank for rank, group in present.items() if group.members == usual)
+    is_skipped = comes_later(made, present, mine=present[culprits[0]].members, other=usual)
+    return Departure(
+        sorted(present) if is_tie else culprits,
+        present[others[0]],
+        others,
+        present[culprits[0]],
+        is_skipped=is_skipped,
+        is_tie=is_tie,
+    )
+
+
+def comes_later(
+    made: Mapping[int, NewGroups], present: Mapping[int, NewGroup], mine: tuple[int, ...], other: tuple[int, ...]
+) -> bool:
+    """Return whether ranks that made `other` under this number made `mine` under a later one."""
+    ranks = [rank for rank, group in present.items() if group.members == other]
+    return any(
+        later.members == mine and later.number > present[rank].number for rank in ranks for later in made[rank].values()
+    )
+
+
+def find_unmade(context: HangContext, made: Mapping[int, NewGroups]) -> Departure | None:
+    """Return the members that have not begun to make a group in which others wait for them."""
+    waiting = [rank for rank in made if is_waiting(context, rank)]
+    newest = [(max(made[rank]), rank) for rank in waiting if made[rank]]
+    if not newest:
+        return None
+    number, rank = min(newest)
+    group = made[rank][number]
+    absent = [m for m in group.members if m in made and number not in made[m] and m not in waiting]
+    # A rank that ended is a cause of its own.
+    absent = [m for m in absent if m not in context.side.exits and context.side.end(m) is None]
+    in_later = [m for m in absent if m in context.job.ranks and context.job.ranks[m].front]
+    others = sorted(r for r in waiting if number in made[r])
+    return Departure(absent, group, others, None, is_skipped=bool(in_later)) if absent else None
+
+
+def is_waiting(context: HangContext, rank: int) -> bool:
+    """Return whether a rank waits in the making of a group, or has given up there."""
+    if is_making_group(context.side.main_stack(rank)):
+        return True
+    end = context.side.exits.get(rank)
+    return bool(end and is_victim(end) and is_making_group(end.traceback))
+
+
+def blame(context: HangContext, found: Departure) -> Cause:
+    """Return the cause; all other ranks are its victims, as the numbers of all later groups are wrong."""
+    kind = HangClass.SKIPPED if found.is_skipped else HangClass.MISMATCH if found.issued else HangClass.HOST_STUCK
+    frames = list(found.issued.frames) if found.issued else context.side.main_stack(found.ranks[0])
+    culprit = Culprit(
+        ranks=found.ranks,
+        kind=kind,
+        group=str(found.expected.number),
+        group_desc=f"group {found.expected.number}",
+        operation="new_group",
+        frames=frames,
+        victims=[rank for rank in range(context.job.world_size) if rank not in found.ranks],
+        confidence=TIE_CONFIDENCE if found.is_tie else CONFIDENCE,
+    )
+    cause = Cause(culprit, Reason.OTHER_GROUPS, expected=as_side(found.others, found.expected))
+    return replace(cause, issued=as_side(found.ranks, found.issued)) if found.issued else cause
+
+
+def as_side(ranks: list[int], group: NewGroup) -> RanksInOp:
+    """Return ranks that made a group as sentences show them; the shape holds the members."""
+    members = ", ".join(map(str, group.members))
+    return RanksInOp(ranks, "new_group", f"[{members}]", group.line, f"group {group.number}", group.number, p2p=False)

@@ -1,0 +1,59 @@
+"""The process groups that each rank made, in order, from `new_groups_R.jsonl`: a line for each call, before it ran."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from analyzers.hangs.model import Frame, user_frame
+
+MOST_CALLS = 4096
+LINE_BYTES = 1 << 20
+FUNCTIONS = {"new_group", "_new_group_with_tag", "_new_process_group_helper", "split_group"}
+"""Functions of PyTorch that a rank is in while it makes a group."""
+
+
+class GroupCall(msgspec.Struct):
+    """A group that a rank began to make: its number as PyTorch counts them, its members, and the stack."""
+
+    name: str
+    ranks: Annotated[list[int], msgspec.Meta(min_length=1)]
+    frames: list[Frame] = []
+
+
+@dataclass(frozen=True)
+class NewGroup:
+    """A group that a rank began to make; `line` is the user's line."""
+
+    number: int
+    members: tuple[int, ...]
+    line: Frame | None
+    frames: tuple[Frame, ...] = ()
+
+
+NewGroups = Mapping[int, NewGroup]
+"""The groups that a rank made, by number."""
+
+
+def read_new_groups(path: Path) -> NewGroups:
+    """Return the groups of a rank; those before a damaged line, and none where the file cannot be read."""
+    return {group.number: group for group in calls_of(path)}
+
+
+def calls_of(path: Path) -> Iterator[NewGroup]:
+    """Return the groups that a file names, in order, as far as it can be read."""
+    try:
+        with path.open("rb") as file:
+            for _ in range(MOST_CALLS):
+                call = msgspec.json.decode(file.readline(LINE_BYTES), type=GroupCall)
+                members = tuple(sorted(call.ranks))
+                yield NewGroup(int(call.name), members, user_frame(call.frames), tuple(call.frames))
+    except (OSError, ValueError, msgspec.DecodeError):
+        return
+
+
+def is_making_group(frames: list[Frame]) -> bool:
+    """Return whether a stack is in PyTorch's making of a group."""
+    return any(frame.name in FUNCTIONS and "torch" in frame.filename for frame in frames)

@@ -1,0 +1,71 @@
+"""Which process groups did this rank make, in which order, and at which lines?
+
+PyTorch numbers the groups of a rank as it makes them, and members find each other by that number: a rank that leaves
+out one `new_group`, even of a group that it does not belong to, meets the wrong ranks in all later ones. A group that
+is never completed stands in no dump, so that each call is written down before it is made.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+import torch.distributed as dist
+
+from workbench.recorders.memory.snapshot import Frame
+
+NAMING = "_process_group_name"
+"""The function that numbers a group; `new_group`, `new_subgroups` and device meshes call it once for each group."""
+MAX_CALLS = 4096
+MAX_FRAMES = 24
+
+Name = Callable[[Sequence[int], bool], str]
+
+
+class NewGroups:
+    """Writes a line for each process group that this process makes from `install` on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.unlink(missing_ok=True)
+        self._calls = 0
+        self._original: Name | None = None
+
+    def install(self) -> None:
+        """Write down what passes through PyTorch's naming of groups, where this version has that function."""
+        self._original = getattr(dist.distributed_c10d, NAMING, None)
+        if self._original:
+            setattr(dist.distributed_c10d, NAMING, self._naming(self._original))
+
+    def remove(self) -> None:
+        """Restore the original function."""
+        if self._original:
+            setattr(dist.distributed_c10d, NAMING, self._original)
+
+    def _naming(self, original: Name) -> Name:
+        def name_group(ranks: Sequence[int], use_hashed_name: bool) -> str:
+            name = original(ranks, use_hashed_name)
+            # Groups with hashed names are made by their members alone.
+            if not use_hashed_name and self._calls < MAX_CALLS:
+                self._calls += 1
+                self._write(name, ranks)
+            return name
+
+        return name_group
+
+    def _write(self, name: str, ranks: Sequence[int]) -> None:
+        line = {"name": name, "ranks": list(ranks), "time_ns": time.time_ns(), "frames": frames_above(sys._getframe(2))}  # noqa: SLF001
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def frames_above(frame: FrameType | None) -> list[Frame]:
+    """Return a frame and its callers, innermost first."""
+    frames: list[Frame] = []
+    while frame and len(frames) < MAX_FRAMES:
+        code = frame.f_code
+        frames.append({"name": code.co_name, "filename": code.co_filename, "line": frame.f_lineno})
+        frame = frame.f_back
+    return frames
