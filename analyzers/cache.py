@@ -35,6 +35,8 @@ SCRATCH = "reading-"
 ABANDONED_S = 86_400.0
 """Age of a scratch folder whose process must have been killed: no artefact takes a day to read."""
 CHUNK = 1 << 20
+SMALL = 1 << 18
+"""Bytes of a column up to which it is read into memory instead of being mapped."""
 
 
 class CacheFailure(WorkbenchError):
@@ -77,8 +79,11 @@ class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
         path = self.folder / f"{name}.npy"
         if checksum(path) != self._written[name].checksum:
             raise DamagedEntry
-        mapped: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return mapped
+        # What is mapped keeps a file open: a thousand ranks with some thirty columns each are more than a process may.
+        small = self._written[name].size <= SMALL
+        column: np.ndarray[Any, Any] = np.load(path, mmap_mode=None if small else "r", allow_pickle=False)
+        column.setflags(write=False)
+        return column
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._written)

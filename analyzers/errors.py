@@ -17,6 +17,8 @@ class Exit(IntEnum):
     FINDINGS = 1
     USAGE = 2
     INPUT = 3
+    BUG = 70
+    """A bug of ours: EX_SOFTWARE of sysexits.h."""
     INTERRUPTED = 130
 
 

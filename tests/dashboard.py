@@ -1,5 +1,10 @@
 """A page of the dashboard as a test drives it: by its charts, and waited for."""
 
+import http.cookiejar
+import urllib.request
+
+TOKEN = "s3cret"
+"""Of every dashboard of the tests."""
 PATIENCE_MS = 120_000
 """What a page may take on a busy machine."""
 ZOOM = "([name, span]) => Plotly.relayout(document.querySelector(`#${name} .js-plotly-plot`), {'xaxis.range': span})"
@@ -24,3 +29,10 @@ def zoom(page, chart, span):
 def shows(page, chart, low, high):
     """Wait until the axis of a chart reaches from `low` to `high`."""
     page.wait_for_function(f"([name, span]) => String(({SHOWN})(name)) === String(span)", arg=[chart, [low, high]])
+
+
+def visitor(site):
+    """What opens addresses of a dashboard with the cookie of its token, by `open` of urllib."""
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
+    opener.open(f"{site}/report.json?token={TOKEN}", timeout=PATIENCE_MS / 1000).close()
+    return opener

@@ -30,7 +30,7 @@ def test_a_trace_as_text_waits_for_no_tables():
     code = (
         "import contextlib, sys\n"
         f"sys.argv = ['workbench', 'trace', {str(recorded)!r}, '--no-tui']\n"
-        "from workbench.cli import main\n"
+        "from workbench.__main__ import main\n"
         "with contextlib.suppress(SystemExit): main()\n"
         "print(*(f'loaded:{name}' for name in sys.modules))"
     )

@@ -6,9 +6,12 @@ from workbench.python_path import put_own_packages_first
 def main() -> None:
     """Run the command line, with our packages before modules of the same names in the user's folder."""
     put_own_packages_first()
-    from workbench.cli import main as run_command_line
+    from workbench.console import guarded
 
-    run_command_line()
+    with guarded():
+        from workbench.cli import app
+
+        app()
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ from typer.core import TyperCommand
 
 from workbench import options as opt
 from workbench.config_commands import PASS_ON, config_app
-from workbench.console import guarded
 from workbench.launch_options import ForeignOptions, ProcessOptions
 from workbench.option_groups import spread_groups
 
 EPILOG = (
     "Exit status: 0 analysed; 1 a finding reaches --fail-on, or the launched job failed; 2 wrong usage; "
-    "3 input missing, unreadable, malicious or of unknown kind; 130 interrupted."
+    "3 input missing, unreadable, malicious or of unknown kind; 70 a bug of workbench; 130 interrupted."
 )
 ANALYSE, RUN, HELP = "Find out why", "Run and watch jobs", "Help and settings"
 
@@ -159,11 +158,11 @@ def serve(
     path: opt.OnePath,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free port.")] = 8050,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; any but loopback asks visitors for a token.")
+        str, typer.Option(help="Address to listen on; beyond loopback the connection is not encrypted.")
     ] = "127.0.0.1",
     browse: Annotated[bool, typer.Option("--open", help="Open the dashboard in a browser.")] = False,
 ) -> None:
-    """Serve the web dashboard of a run, by default only to this machine."""
+    """Serve the web dashboard of a run to those who have the printed address, by default only on this machine."""
     from workbench.web.server import Place
     from workbench.web.server import serve as serve_run
 
@@ -334,13 +333,3 @@ def schema(
     from workbench.commands.schema import describe
 
     print(describe(name))
-
-
-def main() -> None:
-    """Entry point of the `workbench` script."""
-    with guarded():
-        app()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,15 @@
 """The only module that writes to stderr, and the only one that ends the process."""
 
+import errno
 import os
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from analyzers.errors import CacheWarning, Exit, WorkbenchError
+from workbench.streams import flush_stdout, prepare_streams, settle_stdout
 
 INVISIBLE = "\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
 """Characters without width that make a text read as another, such as right-to-left marks: shown by their number."""
@@ -24,7 +26,9 @@ def clean(text: object) -> str:
 
 def note(text: str) -> None:
     """Print what is going on to stderr, so that stdout holds nothing but the answer."""
-    print(clean(text), file=sys.stderr)
+    # The answer counts, even where nobody can be told what else goes on.
+    with suppress(OSError, ValueError):
+        print(clean(text), file=sys.stderr, flush=True)
 
 
 def complain(message: str, hint: str) -> None:
@@ -43,19 +47,60 @@ def wants_traceback() -> bool:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Turn an error into two lines on stderr, `error:` and `hint:`, and into the exit status of the command."""
+    """Turn an error into two lines on stderr, `error:` and `hint:`, and into the exit status of the command.
+
+    That holds for bugs of ours as well: their status is 70, so that a script can tell them from a finding.
+    """
+    prepare_streams()
     warnings.showwarning = lambda message, category, *_: show_warning(message, category)
     try:
-        yield
-    except WorkbenchError as error:
-        if wants_traceback():
-            traceback.print_exc()
-        complain(error.message, error.hint)
-        sys.exit(error.exit_code)
+        try:
+            yield
+        except SystemExit as ended:
+            # Typer ends the process itself where the reader of stdout has gone.
+            if isinstance(ended.__context__, BrokenPipeError):
+                raise ended.__context__ from None
+            flush_stdout()
+            raise
+        flush_stdout()
+    except BrokenPipeError:
+        # `head` has read enough.
+        settle_stdout()
+        sys.exit(Exit.OK)
     except KeyboardInterrupt:
         note("interrupted")
         sys.exit(Exit.INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output has closed it, as `head` does. Python would complain when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(Exit.OK)
+    except Exception as error:  # noqa: BLE001  # the last resort
+        settle_stdout()
+        sys.exit(explain(error))
+
+
+def explain(error: Exception) -> int:
+    """Print what went wrong and what to do about it, and return the exit status."""
+    if wants_traceback():
+        with suppress(OSError, ValueError):
+            traceback.print_exc()
+    if isinstance(error, WorkbenchError):
+        complain(error.message, error.hint)
+        return error.exit_code
+    if isinstance(error, MemoryError):
+        complain("out of memory", "end other programs, raise `ulimit -v`, or read less with --rank and --step")
+        return Exit.INPUT
+    if isinstance(error, OSError):
+        complain(str(error), HINTS.get(error.errno or 0, "check the path, its permissions, and the free space"))
+        return Exit.INPUT
+    message = f"{type(error).__name__}: {error}"
+    complain(f"internal error: {' '.join(message.split())[:LONGEST]}", "report it with the output of --debug")
+    return Exit.BUG
+
+
+LONGEST = 300
+"""Characters of an internal error that are shown."""
+HINTS = {
+    errno.ENOSPC: "free space on the disk",
+    errno.EDQUOT: "free space: your quota is used up",
+    errno.EMFILE: "raise the limit on open files: ulimit -n 4096",
+    errno.EAGAIN: "raise the limit on processes (ulimit -u), or end some",
+    errno.ENOMEM: "end other programs, or raise ulimit -v",
+    errno.EROFS: "the disk can only be read: write elsewhere",
+}

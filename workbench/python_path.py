@@ -46,7 +46,7 @@ def given_entries() -> list[str]:
 
 def hidden_packages(folder: str | Path, names: Iterable[str] = OUR_PACKAGES) -> list[Path]:
     """Return the modules and packages in a folder that would hide ours of the same name; none in our own folder."""
-    resolved = Path(folder).resolve()
+    resolved = real_path(folder)
     if resolved == PACKAGE_ROOT:
         return []
     # A folder without __init__.py hides nothing: Python prefers a regular package anywhere in its search path.
@@ -55,15 +55,32 @@ def hidden_packages(folder: str | Path, names: Iterable[str] = OUR_PACKAGES) -> 
     return [path.parent if path.name == "__init__.py" else path for path in modules]
 
 
+def real_path(entry: str | Path) -> Path:
+    """Return where an entry of a search path leads; a relative one stays as it is if the working folder was deleted."""
+    try:
+        return Path(entry).resolve()
+    except OSError:
+        return Path(entry)
+
+
+def working_folder() -> Path | None:
+    """Return the working folder; None where it was deleted."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
+
+
 def put_own_packages_first() -> None:
     """Move folders of the user that precede our packages to the end of this process's search path.
 
     These are the working folder, which `python -m workbench` puts first, and entries of PYTHONPATH that hide a package
     of ours. They stay in the path, as a configuration may name a module of the user's.
     """
-    entries = [Path(entry).resolve() for entry in sys.path]
+    entries = [real_path(entry) for entry in sys.path]
     position = entries.index(PACKAGE_ROOT) if PACKAGE_ROOT in entries else len(entries)
     ahead = sys.path[:position]
-    later = [entry for entry in ahead if Path(entry).resolve() == Path.cwd() or hidden_packages(entry)]
+    here = working_folder()
+    later = [entry for entry in ahead if real_path(entry) == here or hidden_packages(entry)]
     own = [] if position < len(entries) else [str(PACKAGE_ROOT)]
     sys.path[:] = [entry for entry in sys.path if entry not in later] + own + later

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from workbench.python_path import PACKAGE_ROOT
+from workbench.python_path import PACKAGE_ROOT, working_folder
 
 SOURCE_LINE = re.compile(r"([^\s:()\"']+\.(?:py|pyx|cpp|cc|cu|cuh|h|hpp))(?::(\d+)|\((\d+)\))")
 """`path.py:41`, as stacks write it, or `path.py(41)`, as traces do."""
@@ -35,10 +35,11 @@ def candidate_paths(named: Path) -> Iterator[Path]:
     if named.is_absolute():
         yield named
     parts = named.parts[1:] if named.is_absolute() else named.parts
-    for root in (Path.cwd(), PACKAGE_ROOT):
+    roots = [root for root in (working_folder(), PACKAGE_ROOT) if root]
+    for root in roots:
         for cut in range(max(1, len(parts) - 1)):
             yield root.joinpath(*parts[cut:])
-    matches = files_ending_with(Path.cwd(), parts) or files_ending_with(PACKAGE_ROOT, parts)
+    matches = next(filter(None, (files_ending_with(root, parts) for root in roots)), [])
     if len(matches) == 1:
         yield matches[0]
 

@@ -45,13 +45,21 @@ def reader(tmp_path, monkeypatch):
 def test_columns_are_mapped_and_cached(dump, cache):
     first = store.load([dump], READER)
     assert first["ops.seq"].tolist() == [3]
-    assert isinstance(first["ops.seq"], np.memmap)
+    assert not first["ops.seq"].flags.writeable
     assert "ops.seq" in list(first)
     assert len(first) == len(list(first))
     with pytest.raises(KeyError):
         first["absent"]
     assert store.load([dump], READER).folder == first.folder
     assert [p for p in cache.iterdir() if p.name.startswith(cache_module.SCRATCH)] == []
+
+
+def test_only_long_columns_are_mapped(dump, reader):
+    """Each that is mapped keeps a file open."""
+    lengths = f"long=np.zeros({cache_module.SMALL // 8 + 1}), short=np.zeros(9)"
+    columns = store.load([dump], reader(f"return dict({lengths}), {{}}", "lengths"))
+    assert isinstance(columns["long"], np.memmap)
+    assert not isinstance(columns["short"], np.memmap)
 
 
 def test_a_changed_file_is_read_again(dump):

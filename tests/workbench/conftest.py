@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from dashboard import PATIENCE_MS
+from dashboard import PATIENCE_MS, TOKEN
 
 from analyzers.run import Run, discover
 from analyzers.store import Options
@@ -57,21 +57,20 @@ def serving():
 
 
 @contextmanager
-def served(run, folder: Path, token: str | None = None) -> Iterator[str]:
+def served(run, folder: Path) -> Iterator[str]:
     """A dashboard as `workbench serve` puts it together, of a run or of a view."""
-    from werkzeug.serving import make_server
-
+    from workbench.web.access import Door
+    from workbench.web.http_server import listening
     from workbench.web.served_run import ServedRun, served_run
     from workbench.web.server import assembled
 
     view = run if isinstance(run, ServedRun) else served_run(run, room_for(run), Options())
-    server = make_server("127.0.0.1", 0, assembled(view, folder, token), threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    server = listening("127.0.0.1", 0, assembled(view, folder, Door(TOKEN)))
+    thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.port}"
-    server.shutdown()
+    server.stop()
     thread.join()
-    server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +99,7 @@ def page_of(browser):
 
     def open_one(address, viewport=None):
         page = browser.new_page(viewport=viewport or {"width": 1280, "height": 720})
+        page.request.get(f"{address}/?token={TOKEN}")
         page.set_default_timeout(PATIENCE_MS)
         page.on("request", lambda request: asked.append((address, request.url)))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from analyzers.errors import InputError, MissingExtra
 from analyzers.words import quantity, rank_names
+from analyzers.writing import write_whole
 from workbench.commands.rank_processes import RankProcess, find_ranks, torch_processes
 from workbench.console import note
 
@@ -79,7 +80,7 @@ def take_stacks(tool: str, ranks: Sequence[RankProcess], folder: Path, *, native
         texts = list(pool.map(lambda rank: stack_of(tool, rank.pid, native=native), ranks))
     for rank, text in zip(ranks, texts, strict=True):
         if not text.startswith(ERROR):
-            (folder / f"stacks_{rank.rank}.txt").write_text(text)
+            write_whole(folder / f"stacks_{rank.rank}.txt", text)
     if all(text.startswith(ERROR) for text in texts):
         raise InputError(f"py-spy could not read process {ranks[0].pid}: {texts[0].removeprefix(ERROR)}", PERMISSION)
 
@@ -132,7 +133,7 @@ def write_side_files(dumps: Path, ranks: Sequence[RankProcess]) -> None:
             "pid": rank.pid,
             "groups": {},
         }
-        (dumps / f"groups_{rank.rank}.json").write_text(json.dumps(side))
+        write_whole(dumps / f"groups_{rank.rank}.json", json.dumps(side))
     gone = missing_ranks(ranks, world_size)
     if gone:
         note(f"{rank_names(gone)} of this machine {'has' if len(gone) == 1 else 'have'} no process")
@@ -145,7 +146,7 @@ def write_side_files(dumps: Path, ranks: Sequence[RankProcess]) -> None:
             {"round": 1, "asked_ns": time.time_ns(), "ranks": {str(rank): {"status": "exited"} for rank in gone}}
         ],
     }
-    (dumps / "collection.json").write_text(json.dumps(collection))
+    write_whole(dumps / "collection.json", json.dumps(collection))
 
 
 def missing_ranks(ranks: Sequence[RankProcess], world_size: int) -> list[int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from analyzers.errors import Exit, InputError
 from analyzers.report import Report, Severity
 from analyzers.run import Run
+from analyzers.writing import write_whole
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.options import DocumentOptions, FailOn, Format
@@ -21,7 +22,7 @@ def deliver(report: Report[object], document: DocumentOptions, run: Run, fail_on
     text = render(report, output_format(document), run)
     if document.output:
         with refusing_to_overwrite(document.output, force=document.force):
-            document.output.write_text(text)
+            write_whole(document.output, text)
         note(f"wrote {document.output}")
     else:
         sys.stdout.write(text)
@@ -51,12 +52,13 @@ def refusing_to_overwrite(path: Path, *, force: bool) -> Iterator[None]:
         UsageProblem: The file exists and may not be overwritten.
         InputError: It cannot be written.
     """
-    if path.exists() and not force:
-        raise UsageProblem(f"{path} exists", "choose another name, or add --force")
     try:
+        if path.exists() and not force:
+            raise UsageProblem(f"{path} exists", "choose another name, or add --force")
         yield
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}", "choose a folder that exists and can be written to") from error
+        why = f"{path} was not written: {error.strerror or error}"
+        raise InputError(why, "choose a folder that exists, can be written to, and has space") from error
 
 
 def exit_status(report: Report[object], fail_on: FailOn | None) -> Exit:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from analyzers.writing import replacing
 from workbench.launch.cause import Cause, earliest, first_error, first_rank_here
 
 if TYPE_CHECKING:
@@ -91,9 +92,8 @@ def write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write `run.json`; readers never see half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_suffix(".json.tmp")
-    scratch.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
-    scratch.rename(path)
+    with replacing(path) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
 
 
 def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPart) -> Manifest:

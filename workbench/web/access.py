@@ -1,57 +1,88 @@
-"""Who may open the dashboard: requests that name this host and, where others can reach it, carry the token."""
+"""Who may open the dashboard: requests that carry its token, and on loopback only those that name this machine."""
 
+import hashlib
 import hmac
+import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
-from http.cookies import SimpleCookie
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-COOKIE = "workbench_token"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+TOKEN_BYTES = 18
+HEADERS = [("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), ("X-Content-Type-Options", "nosniff")]
+"""Of answers that have to do with the token: none of them may be kept, or tell another page where it was."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """The token of a dashboard, also on loopback, as every user of this machine can connect there."""
+
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie: browsers keep one jar for all ports of a host, which may serve several dashboards."""
+        return f"workbench_{hashlib.sha256(self.token.encode()).hexdigest()[:8]}"
+
+    def fits(self, offered: str) -> bool:
+        """Return whether this is the token."""
+        # A plain comparison takes longer the more characters are right, which tells an attacker the token bit by bit.
+        return hmac.compare_digest(offered.encode(errors="surrogateescape"), self.token.encode())
+
+    def admits(self, cookies: str) -> bool:
+        """Return whether a `Cookie` header holds the token."""
+        try:
+            morsel = SimpleCookie(cookies).get(self.cookie)
+        except CookieError:
+            return False
+        return morsel is not None and self.fits(morsel.value)
 
 
 @dataclass(frozen=True)
 class AccessControl:
-    """A WSGI application in front of another.
+    """A WSGI application in front of another: `?token=` is answered by a cookie and the address without it.
 
-    Without a token only requests to a name of the loopback interface pass: a foreign page that points its own name
-    here (DNS rebinding) sends that name. With a token, `?token=` is answered by a cookie and the address without it.
+    `private`: only names of the loopback interface pass. A foreign page that points its own name here (DNS rebinding)
+    sends that name.
     """
 
     inside: WSGIApplication
-    token: str | None = None
+    door: Door
+    private: bool = True
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Pass a request on, or refuse it."""
-        if self.token is None:
-            # An IPv6 host holds colons itself, so only what follows the last one is the port.
-            host = environ.get("HTTP_HOST", "").rpartition(":")[0] or environ.get("HTTP_HOST", "")
-            return self.inside(environ, start_response) if host in LOOPBACK else refuse(start_response, "unknown host")
-        query = dict(parse_qsl(environ.get("QUERY_STRING", "")))
+        if self.private and host_name(environ) not in LOOPBACK:
+            return refuse(start_response, "unknown host")
+        query = dict(parse_qsl(environ.get("QUERY_STRING", ""), errors="surrogateescape"))
         # The redirect removes the token from the address, so that a copied link or a screenshot does not give it away.
-        if self._fits(query.pop("token", "")):
+        if self.door.fits(query.pop("token", "")):
             return self._set_cookie(environ, query, start_response)
-        cookie = SimpleCookie(environ.get("HTTP_COOKIE", "")).get(COOKIE)
-        if cookie is not None and self._fits(cookie.value):
+        if self.door.admits(environ.get("HTTP_COOKIE", "")):
             return self.inside(environ, start_response)
         return refuse(start_response, "open the address that `workbench serve` printed: it contains the access token")
-
-    def _fits(self, offered: str) -> bool:
-        # A plain comparison takes longer the more characters are right, which tells an attacker the token bit by bit.
-        return self.token is not None and hmac.compare_digest(offered.encode(), self.token.encode())
 
     def _set_cookie(
         self, environ: WSGIEnvironment, query: dict[str, str], start_response: StartResponse
     ) -> Iterable[bytes]:
-        path = "/" + environ.get("PATH_INFO", "/").lstrip("/")  # two slashes would name another host
-        location = path + (f"?{urlencode(query)}" if query else "")
-        cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
-        start_response("303 See Other", [("Location", location), ("Set-Cookie", cookie)])
+        path = "/" + environ.get("PATH_INFO", "/").lstrip("/\\")  # two slashes would name another host
+        location = path + (f"?{urlencode(query, errors='surrogateescape')}" if query else "")
+        # Not `Strict`: a link in a mail or chat, and the file that opens the browser, would come without the cookie.
+        cookie = f"{self.door.cookie}={self.door.token}; HttpOnly; SameSite=Lax; Path=/"
+        start_response("303 See Other", [("Location", location), ("Set-Cookie", cookie), *HEADERS])
         return [b""]
+
+
+def host_name(environ: WSGIEnvironment) -> str:
+    """Return the host that a request names, without the port."""
+    host: str = environ.get("HTTP_HOST", "")
+    # An IPv6 host holds colons itself, so only what follows the last one is the port.
+    return host.rpartition(":")[0] or host
 
 
 def refuse(start_response: StartResponse, why: str) -> Iterable[bytes]:
     """Answer 403 with the reason."""
-    start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+    start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8"), *HEADERS])
     return [f"{why}\n".encode()]

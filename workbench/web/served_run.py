@@ -15,7 +15,7 @@ class ServedRun:
     """Made once when the server starts; pages only read it.
 
     `other` is the second of two runs that are compared, `run` the first. `trusted`: whether the page may show source
-    files that the run names; a run that a stranger uploads could name any file of this machine.
+    files that the run names: only of a run opened on the command line, as a dropped file could name any of them.
     """
 
     run: Run

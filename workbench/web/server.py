@@ -1,32 +1,31 @@
-"""The server of the dashboard: on loopback, or for others who have the token."""
+"""Serve the dashboard to those who have its token: on loopback, or with `--host` on another address."""
 
 import getpass
-import logging
+import html
 import platform
-import secrets
+import signal
 import tempfile
 import webbrowser
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from types import FrameType
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
-
-from werkzeug.serving import BaseWSGIServer, make_server
 
 from analyzers.run import Run
 from analyzers.store import Options
 from workbench.ask import JOINED, find_run, room_for
 from workbench.console import note
-from workbench.errors import UsageProblem
-from workbench.web.access import AccessControl
+from workbench.web.access import AccessControl, Door
 from workbench.web.app import make_app
+from workbench.web.http_server import listening
 from workbench.web.served_run import ServedRun, served_run
 from workbench.web.uploads import Uploads
 
 LOOPBACK = "127.0.0.1"
-TOKEN_BYTES = 18
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,12 @@ class Place:
         """Whether only this machine can connect."""
         return self.host in (LOOPBACK, "localhost", "::1")
 
+    def address(self, port: int) -> str:
+        """Return the address that a browser needs."""
+        everywhere = {"0.0.0.0", "::", ""}  # noqa: S104  # only to recognise it
+        host = platform.node() if self.host in everywhere else self.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
 
 def serve(path: Path, place: Place) -> None:
     """Serve whatever lies at `path` until interrupted."""
@@ -56,21 +61,44 @@ def serve_report(run: Run, room: str, options: Options, place: Place | None = No
 
 def serve_view(served: ServedRun, page: str = "", place: Place | None = None) -> None:
     """Serve a run, and what is dropped onto its page."""
-    place = place or Place()
-    token = None if place.is_private else secrets.token_urlsafe(TOKEN_BYTES)
-    # A line for every request would bury what the user runs in the same terminal.
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory(prefix="workbench-") as folder:
-        server = listening(place, assembled(served, Path(folder), token))
-        announce(served.run, page, server, place, token)
-        server.serve_forever()
+    place, door = place or Place(), Door()
+    with ended_by_signals(), tempfile.TemporaryDirectory(prefix="workbench-", ignore_cleanup_errors=True) as folder:
+        sets = Path(folder) / "dropped"
+        sets.mkdir()
+        server = listening(place.host, place.port, assembled(served, sets, door, private=place.is_private))
+        url = f"{place.address(server.port)}/{page}?token={door.token}"
+        announce(served.run, url, server.port, place)
+        if place.browse:
+            open_browser(url, Path(folder) / "open.html")
+        server.run()
+        # It swallows what ended it.
+        raise KeyboardInterrupt
 
 
-def assembled(served: ServedRun, folder: Path, token: str | None = None) -> AccessControl:
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let a terminal that closes, or a job that is ended, interrupt as Ctrl+C does: what was dropped is removed."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    numbers = [signal.SIGTERM, signal.SIGHUP]
+    # `nohup` ignores a signal on purpose.
+    before = {
+        number: signal.signal(number, interrupt) for number in numbers if signal.getsignal(number) == signal.SIG_DFL
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def assembled(served: ServedRun, folder: Path, door: Door, *, private: bool = True) -> AccessControl:
     """Return all that is served: the dashboard of `served`, those of dropped files, and access control before both."""
     runs = zip("ab", (served.run, served.other), strict=True) if served.other else ()
     beside = {name: Later(partial(dashboard, run, name, served.options)) for name, run in runs if run}
-    return AccessControl(Uploads(make_app(served).server, folder, served.options, beside, trusted=token is None), token)
+    return AccessControl(Uploads(make_app(served).server, folder, served.options, beside), door, private)
 
 
 def dashboard(run: Run, name: str, options: Options) -> WSGIApplication:
@@ -95,29 +123,22 @@ class Later:
         return self._made(environ, start_response)
 
 
-def listening(place: Place, app: AccessControl) -> BaseWSGIServer:
-    """Return a server that listens.
-
-    Raises:
-        UsageProblem: The port is taken, or the host is not of this machine.
-    """
-    try:
-        return make_server(place.host, place.port, app, threaded=True)
-    # Werkzeug itself exits when a port is taken, with a message of its own.
-    except (OSError, SystemExit) as error:
-        why = f"cannot listen on {place.host}, port {place.port}"
-        raise UsageProblem(why, "choose another with --port, or 0 for a free one") from error
-
-
-def announce(run: Run, page: str, server: BaseWSGIServer, place: Place, token: str | None) -> None:
-    """Print where the page is."""
-    query = f"?token={token}" if token else ""
-    url = f"http://{place.host}:{server.port}/{page}{query}"
+def announce(run: Run, url: str, port: int, place: Place) -> None:
+    """Print where the page is, and how to reach it from elsewhere."""
     note(f"serving {run.root} at {url}  (Ctrl+C stops it)")
+    note("whoever has this address can read the run; it holds the access token, so do not pass it on")
+    tunnel = f"ssh -L {port}:{LOOPBACK}:{port} {getpass.getuser()}@{platform.node()}"
     if place.is_private:
-        name = f"{getpass.getuser()}@{platform.node()}"
-        note(f"from another machine: ssh -L {server.port}:{LOOPBACK}:{server.port} {name}")
+        note(f"from another machine: {tunnel}")
     else:
-        note("anybody who has this address can read the run; the connection is not encrypted")
-    if place.browse:
-        webbrowser.open(url)
+        note(
+            "warning: plain HTTP, the connection is not encrypted: others on the network can read the token and the run"
+        )
+        note(f"safer: leave --host away, and on the other machine: {tunnel}")
+
+
+def open_browser(url: str, page: Path) -> None:
+    """Open the address in a browser by way of a file: other users see the arguments of every process."""
+    page.touch(mode=0o600)
+    page.write_text(f'<meta http-equiv="refresh" content="0; url={html.escape(url)}">', encoding="utf-8")
+    webbrowser.open(page.as_uri())

@@ -8,8 +8,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from threading import Lock
+from typing import IO
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from werkzeug.exceptions import HTTPException
 from werkzeug.wsgi import get_input_stream
 
 from analyzers.errors import InputError, WorkbenchError
@@ -31,8 +34,8 @@ HEADER = ("HTTP_X_WORKBENCH", "drop")
 class Uploads:
     """A WSGI application: `main`, and beside it a dashboard for each set of files dropped onto it, kept in `folder`.
 
-    `beside` are applications that are open from the start, under names that no dropped set can have. `trusted`: whoever
-    can reach the page may read the files of this machine anyway.
+    `beside` are applications that are open from the start, under names that no dropped set can have. Dropped files show
+    no source file of this machine, as an artefact could name any.
     """
 
     def __init__(
@@ -41,11 +44,10 @@ class Uploads:
         folder: Path,
         options: Options,
         beside: Mapping[str, WSGIApplication] | None = None,
-        *,
-        trusted: bool = True,
     ) -> None:
-        self._main, self._folder, self._options, self._trusted = main, folder, options, trusted
+        self._main, self._folder, self._options = main, folder, options
         self._opened: dict[str, WSGIApplication] = {**(beside or {})}
+        self._writing = Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Pass a request on to the application that its path selects."""
@@ -70,6 +72,8 @@ class Uploads:
         # A form on a foreign page could send files here, but not this header.
         if environ.get(HEADER[0]) != HEADER[1]:
             return refuse(start_response, "not sent by the page")
+        if not re.fullmatch("[0-9]{0,18}", environ.get("CONTENT_LENGTH", "")):
+            return answer(start_response, {"error": "a wrong length", "hint": "send it again"}, "400 Bad Request")
         try:
             return answer(start_response, self._take(name, file, environ))
         except WorkbenchError as error:
@@ -82,10 +86,12 @@ class Uploads:
             WorkbenchError: It is too large, or of no known kind.
         """
         if file is not None:
-            self._keep(name, file, environ)
+            # Several at once could pass the limit together. No client is waited for: the body is here already.
+            with self._writing:
+                self._keep(name, file, environ)
             return {"kept": file}
         run = discover(self._folder / name)
-        served = served_run(run, room_for(run), self._options, trusted=self._trusted)
+        served = served_run(run, room_for(run), self._options, trusted=False)
         self._opened[name] = make_app(served, f"/open/{name}/").server
         return {"at": f"/open/{name}/"}
 
@@ -94,16 +100,37 @@ class Uploads:
         home = self._folder / name
         if not home.exists() and len(list(self._folder.iterdir())) >= MOST_SETS:
             raise InputError(f"{MOST_SETS} sets of files are open already", "start the server again")
-        # Counted anew each time: the folder is the only record, and files are few.
-        taken = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
-        if int(environ.get("CONTENT_LENGTH") or 0) > MOST_BYTES - taken:
-            raise InputError(f"{file} is too large to drop", "open it by its path: workbench serve PATH")
+        if int(environ.get("CONTENT_LENGTH") or 0) > MOST_BYTES:
+            raise InputError(f"{file}: too large to drop", "open it by its path: workbench serve PATH")
         home.mkdir(exist_ok=True)
-        # Werkzeug ends the stream at the announced length, so that a longer body cannot pass the limit.
-        body = get_input_stream(environ)
-        with (home / safe(file)).open("wb") as target:
-            while chunk := body.read(CHUNK):
-                target.write(chunk)
+        target = home / safe(file)
+        target.unlink(missing_ok=True)
+        # Counted anew each time: the folder is the only record, and files are few.
+        free = MOST_BYTES - sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
+        try:
+            with target.open("wb") as kept:
+                copy_at_most(free, environ, kept)
+        except (OSError, HTTPException, NoRoom) as error:
+            target.unlink(missing_ok=True)
+            raise InputError(f"{file}: {error}", "open it by its path: workbench serve PATH") from error
+
+
+class NoRoom(Exception):
+    """The limit of all dropped files together is reached."""
+
+
+def copy_at_most(limit: int, environ: WSGIEnvironment, target: IO[bytes]) -> None:
+    """Copy the body of a request, and count its bytes: what a request announces is not what it sends.
+
+    Raises:
+        NoRoom: There are more than `limit`.
+    """
+    body = get_input_stream(environ)
+    while chunk := body.read(CHUNK):
+        limit -= len(chunk)
+        if limit < 0:
+            raise NoRoom("too large to drop")
+        target.write(chunk)
 
 
 def safe(name: str) -> str:

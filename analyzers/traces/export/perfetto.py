@@ -10,9 +10,10 @@ one goes to a further track of the same name.
 
 import gzip
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -26,6 +27,7 @@ from analyzers.traces.critical.path import critical_path
 from analyzers.traces.export.memory_counters import memory_counters
 from analyzers.traces.reading.trace import DEVICE_LANE, HOST_LANE, Trace
 from analyzers.words import rank_names
+from analyzers.writing import replacing
 
 EVENTS_AT_MOST = 1_000_000
 """Over all ranks: as many as Perfetto still opens in a browser. The longest events of each rank stay."""
@@ -64,7 +66,7 @@ def export(
 
     Args:
         artefacts: The trace files, of one step of the run.
-        target: The file to write; one that exists is overwritten.
+        target: The file to write; one that exists is replaced when the new one is whole.
         options: Limits of the readers.
         window: (start, end) in ns of the common clock; None exports everything.
         limit: Events of ranks to write at most; the shortest ones are left out.
@@ -74,13 +76,18 @@ def export(
     """
     aligned = load_aligned(tuple(artefacts), options or store.Options())
     written = 0
-    with gzip.open(target, "wb", 6) if target.suffix == ".gz" else target.open("wb") as file:
-        file.write(b'{"displayTimeUnit": "ms", "traceEvents": [\n')
+    with replacing(target) as file, compressed(file) if target.suffix == ".gz" else nullcontext(file) as content:
+        content.write(b'{"displayTimeUnit": "ms", "traceEvents": [\n')
         for number, event in enumerate(all_events(aligned, window, limit)):
-            file.write((b",\n" if number else b"") + ENCODER.encode(event))
+            content.write((b",\n" if number else b"") + ENCODER.encode(event))
             written = number + 1
-        file.write(b"\n]}\n")
+        content.write(b"\n]}\n")
     return written
+
+
+def compressed(file: IO[bytes]) -> IO[bytes]:
+    """Return a gzip file that is written into `file`, without a name in its header."""
+    return cast("IO[bytes]", gzip.GzipFile("", "wb", 6, file))
 
 
 def all_events(aligned: AlignedRecordings, window: Window | None, limit: int) -> Iterator[Event]:

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from dashboard import LISTENS, zoom
+from dashboard import LISTENS, visitor, zoom
 
 from analyzers.run import discover
 
@@ -311,7 +311,7 @@ def test_nothing_outside_is_served(site):
     """No path out of the assets leads to a file of the machine; at most the page itself answers."""
     for path in ("/assets/../app.py", "/assets/%2e%2e/%2e%2e/pyproject.toml", "/assets//etc/passwd"):
         try:
-            with urllib.request.urlopen(site + path, timeout=120) as response:
+            with visitor(site).open(site + path, timeout=120) as response:
                 assert b"react-entry-point" in response.read()
         except urllib.error.HTTPError as error:
             assert error.code == 404  # noqa: PT017  # an answer is allowed as well
@@ -327,7 +327,7 @@ def test_no_chart_offers_to_leave_this_machine(site, page):
 
 
 def test_pages_carry_a_strict_policy(site):
-    with urllib.request.urlopen(site, timeout=120) as response:
+    with visitor(site).open(site, timeout=120) as response:
         policy = response.headers["Content-Security-Policy"]
     assert "default-src 'self'" in policy
     assert "unsafe-eval" not in policy
@@ -346,7 +346,7 @@ def test_a_made_up_path_is_no_way_to_a_file(site):
         f"{site}/_dash-update-component", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     with pytest.raises(urllib.error.HTTPError):
-        urllib.request.urlopen(request, timeout=120)
+        visitor(site).open(request, timeout=120)
 
 
 def test_what_the_allocator_did_is_told_entry_by_entry(site, page):

@@ -5,6 +5,7 @@ import json
 import pickle
 import re
 from base64 import b64encode
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from werkzeug.test import Client
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
-from workbench.web import server
-from workbench.web.access import AccessControl
+from workbench.web import uploads
+from workbench.web.access import AccessControl, Door
 from workbench.web.app import make_app
 from workbench.web.pages import source
 from workbench.web.served_run import served_run
@@ -37,29 +38,57 @@ def drops(tmp_path):
     return Client(Uploads(inside, tmp_path / "kept", Options()))
 
 
+DOOR = Door("s3cret")
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1:8050", "localhost:1", "localhost", "[::1]:8050"])
 def test_names_of_this_machine_pass(host):
-    assert Client(AccessControl(inside)).get("/memory", headers={"Host": host}).text == "/memory"
+    cookie = f"{DOOR.cookie}=s3cret"
+    client = Client(AccessControl(inside, DOOR), use_cookies=False)
+    assert client.get("/memory", headers={"Host": host, "Cookie": cookie}).text == "/memory"
+    assert client.get("/memory", headers={"Host": host}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8050", "127.0.0.1.evil.example:8050", ""])
 def test_a_name_that_was_made_to_point_here_does_not(host):
-    assert Client(AccessControl(inside)).get("/memory", headers={"Host": host}).status_code == 403
+    """Not even with the token; beyond loopback there are other names."""
+    for private, status in ((True, 403), (False, 303)):
+        client = Client(AccessControl(inside, DOOR, private))
+        assert client.get("/memory?token=s3cret", headers={"Host": host}).status_code == status
 
 
 def test_a_token_becomes_a_cookie_and_leaves_the_address():
-    client = Client(AccessControl(inside, "s3cret"))
+    client = Client(AccessControl(inside, DOOR))
     assert client.get("/memory").status_code == 403
-    assert client.get("/memory?token=guess").status_code == 403
     welcomed = client.get("/memory?token=s3cret&rank=1")
     assert (welcomed.status_code, welcomed.headers["Location"]) == (303, "/memory?rank=1")
+    assert {"HttpOnly", "SameSite=Lax"} <= set(welcomed.headers["Set-Cookie"].split("; "))
     assert client.get("/memory").text == "/memory"
 
 
-def test_the_welcome_leads_nowhere_else():
+@pytest.mark.parametrize("token", ["", "guess", "S3CRET", "s3cret%00", "%C3%A9", "%FF", "None", "s" * 5000])
+def test_any_other_token_is_refused(token):
+    client = Client(AccessControl(inside, DOOR), use_cookies=False)
+    assert client.get(f"/memory?token={token}").status_code == 403
+    assert client.get("/memory", headers={"Cookie": f"{DOOR.cookie}={token}"}).status_code == 403
+
+
+@pytest.mark.parametrize("cookie", ['k="\\777"', "=;;=", '"', "a" * 60_000, "workbench_token", "a\xff=b"])
+def test_a_malformed_cookie_is_refused(cookie):
+    client = Client(AccessControl(inside, DOOR), use_cookies=False)
+    assert client.get("/", headers={"Cookie": cookie}).status_code == 403
+
+
+def test_two_dashboards_of_a_host_keep_their_cookies():
+    """A browser has one jar for all ports."""
+    assert Door().cookie != Door().cookie
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example/", "///evil.example"])
+def test_the_welcome_leads_nowhere_else(path):
     """A path of two slashes would be another host."""
-    welcomed = Client(AccessControl(inside, "s3cret")).get("http://localhost//evil.example/?token=s3cret")
-    assert not welcomed.headers["Location"].startswith("//")
+    welcomed = Client(AccessControl(inside, DOOR)).get(f"http://localhost{path}?token=s3cret")
+    assert re.match(r"/[^/\\]", welcomed.headers["Location"])
 
 
 def drop(client, name, files):
@@ -105,6 +134,24 @@ def test_what_is_too_large_is_refused_before_it_is_read(drops, tmp_path):
     assert not list((tmp_path / "kept").iterdir())
 
 
+def test_bytes_are_counted_while_they_are_written(drops, tmp_path, monkeypatch):
+    """With chunked encoding nothing is announced; what did not fit leaves room for others, and so does a second try."""
+    monkeypatch.setattr(uploads, "MOST_BYTES", 1000)
+    drops = Client(Uploads(inside, tmp_path / "kept", Options()))
+    chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+    sent = [("a", 600, 200), ("b", 600, 422), ("b", 400, 200), ("c", 1, 422), ("a", 500, 200), ("c", 100, 200)]
+    for name, size, status in sent:
+        body = {"input_stream": BytesIO(bytes(size)), "environ_overrides": chunked}
+        assert drops.put(f"/drop/1/{name}", headers=SENT, **body).status_code == status, name
+    assert sum(path.stat().st_size for path in (tmp_path / "kept" / "1").iterdir()) == 1000
+
+
+@pytest.mark.parametrize("length", ["abc", "-1", "1e3", "\xb2", "0x10", "1 2"])
+def test_a_length_that_is_no_number_is_a_bad_request(drops, length):
+    environ = {"CONTENT_LENGTH": length}
+    assert drops.put("/drop/1/a", headers=SENT, environ_overrides=environ).status_code == 400
+
+
 def test_sets_are_counted(drops):
     answers = [drops.put(f"/drop/{i}/a", data=b"x", headers=SENT).status_code for i in range(17)]
     assert answers == [200] * 16 + [422]
@@ -142,35 +189,29 @@ def secret(tmp_path):
     return path
 
 
-def sources(name, at, trusted):
+def sources(name, at):
     """What the page of sources says of a line, in a run of the fixtures."""
     run = discover(FIXTURES / name)
-    view = served_run(run, room_for(run), Options(), trusted=trusted)
-    return str(source.layout(view, {"at": at}))
+    return str(source.layout(served_run(run, room_for(run), Options()), {"at": at}))
 
 
 def test_lines_that_only_stacks_name_have_their_source():
     """Not only what the report repeats: any frame of a dump or snapshot."""
-    assert "def main" in sources("stuck_2ranks", "trainer/__main__.py:28", trusted=True)
-    assert "is not on this machine" in sources("stuck_2ranks", "trainer/__main__.py:28", trusted=False)
-    assert "is not on this machine" in sources("stuck_2ranks", "trainer/config/load.py:1", trusted=True)
+    assert "def main" in sources("stuck_2ranks", "trainer/__main__.py:28")
+    assert "is not on this machine" in sources("stuck_2ranks", "trainer/config/load.py:1")
 
 
-def test_what_strangers_drop_is_no_way_to_a_source(secret, tmp_path):
-    """A snapshot may name any file as the place of an allocation. Beyond loopback nobody is shown it."""
+def test_what_is_dropped_is_no_way_to_a_source(drops, secret):
+    """A snapshot may name any file as the place of an allocation."""
     recorded = FIXTURES / "oom_2ranks" / "memory_snapshot" / "iteration_5" / "rank0_memory_snapshot.pickle.gz"
     snapshot = pickle.loads(gzip.decompress(recorded.read_bytes()))
     for entry in snapshot["device_traces"][0]:
         for frame in entry.get("frames", []):
             frame["filename"] = str(secret)
-    shown = {}
-    for trusted in (True, False):
-        (tmp_path / str(trusted)).mkdir()
-        client = Client(Uploads(inside, tmp_path / str(trusted), Options(), trusted=trusted))
-        drop(client, "1", {"rank0_memory_snapshot.pickle": pickle.dumps(snapshot)})
-        shown[trusted] = asked(client, "/open/1/", "source", f"?at={secret}:1")
-    assert "hunter2" in shown[True]
-    assert "hunter2" not in shown[False]
+    drop(drops, "1", {"rank0_memory_snapshot.pickle": pickle.dumps(snapshot)})
+    shown = asked(drops, "/open/1/", "source", f"?at={secret}:1")
+    assert "Dropped files show no source" in shown
+    assert "hunter2" not in shown
 
 
 def asked(client, prefix, page, search):
@@ -188,7 +229,7 @@ def asked(client, prefix, page, search):
 
 def test_a_token_guards_every_door(oom, tmp_path):
     """Pages, callbacks, documents, assets, drops and what was opened: nothing answers without it."""
-    client = Client(assembled(served_run(oom, room_for(oom), Options()), tmp_path, "s3cret"))
+    client = Client(assembled(served_run(oom, room_for(oom), Options()), tmp_path, DOOR))
     for path in (
         "/",
         "/report.json",
@@ -203,29 +244,6 @@ def test_a_token_guards_every_door(oom, tmp_path):
     assert client.put("/drop/1/a", data=b"x", headers=SENT).status_code == 403
     assert client.get("/?token=s3cret").status_code == 303
     assert client.get("/report.json").status_code == 200
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.0.7", "node17"])
-def test_beyond_loopback_there_is_always_a_token(host, oom, tmp_path, monkeypatch, capsys):
-    """Whoever serves to others gets an address with one, and is told that it is not encrypted."""
-    seen = []
-    monkeypatch.setattr(server, "listening", lambda _place, app: seen.append(app) or FakeServer())
-    server.serve_view(served_run(oom, room_for(oom), Options()), "", server.Place(host=host))
-    assert len(seen[0].token) >= 24
-    told = capsys.readouterr().err
-    assert f"?token={seen[0].token}" in told
-    assert "not encrypted" in told
-    server.serve_view(served_run(oom, room_for(oom), Options()), "", server.Place())
-    assert seen[1].token is None
-
-
-class FakeServer:
-    """Listens to nobody."""
-
-    port = 1
-
-    def serve_forever(self):
-        pass
 
 
 def test_the_policy_allows_no_code_but_our_own(oom):

@@ -137,7 +137,7 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
 
   async function answered(request) {
     const answer = await request;
-    const told = await answer.json();
+    const told = await answer.json().catch(() => ({ error: `the server answered ${answer.status}`, hint: "Reload the page" }));
     if (!answer.ok) throw new Error(`${told.error}. ${told.hint}`);
     return told;
   }

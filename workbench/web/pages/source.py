@@ -22,7 +22,9 @@ AROUND = 25
 def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page. Only files that the run itself names are shown: the address is no way to any other file."""
     at = query.get("at", "")
-    place = find_source(at) if served.trusted and is_named(served, at) else None
+    if not served.trusted:
+        return html.Div("Dropped files show no source. Open them by path: workbench serve PATH")
+    place = find_source(at) if is_named(served, at) else None
     if place is None:
         return html.Div(f"{clean(at) or 'This file'} is not on this machine, or this run does not mention it.")
     path, line = place

@@ -1,0 +1,86 @@
+"""What a user asked to be written is whole, or the old file is still there."""
+
+import os
+import resource
+from contextlib import contextmanager
+
+import pytest
+
+from analyzers.writing import replacing, write_whole
+
+ROOM = 1 << 20
+
+
+@contextmanager
+def full_disk():
+    """No file may grow beyond a megabyte."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def report(tmp_path):
+    path = tmp_path / "report.md"
+    path.write_text("old")
+    path.chmod(0o640)
+    return path
+
+
+def test_a_full_disk_leaves_the_old_file(report):
+    with full_disk(), pytest.raises(OSError, match="large"):
+        write_whole(report, "x" * (2 * ROOM))
+    assert report.read_text() == "old"
+    assert list(report.parent.iterdir()) == [report]
+
+
+def test_so_does_an_error_on_the_way(report):
+    def half() -> None:
+        with replacing(report) as file:
+            file.write(b"half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half()
+    assert report.read_text() == "old"
+    assert list(report.parent.iterdir()) == [report]
+
+
+def test_permissions_stay_and_a_new_file_obeys_the_umask(report):
+    write_whole(report, "new")
+    assert (report.read_text(), report.stat().st_mode & 0o777) == ("new", 0o640)
+    before = os.umask(0o027)
+    try:
+        write_whole(report.with_name("b.md"), "new")
+    finally:
+        os.umask(before)
+    assert report.with_name("b.md").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_stays_a_link(report):
+    link = report.with_name("latest.md")
+    link.symlink_to(report)
+    write_whole(link, "new")
+    assert link.is_symlink()
+    assert report.read_text() == "new"
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as read:
+        write_whole(tmp_path.__class__(f"/dev/fd/{writing}"), "new")
+        os.close(writing)
+        assert read.read() == b"new"
+
+
+def test_a_name_of_the_longest_length_can_be_written(tmp_path):
+    write_whole(tmp_path / ("n" * 255), "new")
+    assert (tmp_path / ("n" * 255)).read_text() == "new"
+
+
+def test_text_is_utf8_whatever_it_holds(report):
+    write_whole(report, "✗ 😀 \udcff")
+    assert report.read_bytes().decode() == "✗ 😀 \\udcff"

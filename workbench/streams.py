@@ -1,0 +1,77 @@
+"""stdin, stdout and stderr in any surroundings: closed, on a full disk, or with an encoding that lacks characters."""
+
+import codecs
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Mapping
+
+SIGNS: Mapping[str, str] = {
+    **dict(zip("✗✓▲●·→←↑↓\u00d7≥≤±µ—━─│█▌•", "xv!o-><^vx><~u---|##-", strict=True)),
+    "…": "...",
+}
+"""What stands for a character that an encoding lacks; no quotation marks, which would end a text in JSON."""
+HANDLER = "workbench.signs"
+
+
+def substitute(error: UnicodeError) -> tuple[str, int]:
+    """Return what is printed in place of characters that an encoding lacks: a sign, or an escape as JSON has it."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(SIGNS.get(character) or escape(character) for character in text), error.end
+
+
+def escape(character: str) -> str:
+    """Return a character as JSON writes it in ASCII: beyond 16 bits as two surrogates."""
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def prepare_streams() -> None:
+    """Let every text be printed, and keep the numbers of closed streams from being given to files of ours."""
+    codecs.register_error(HANDLER, substitute)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if not is_open(number):
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            stream = open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+    for printed in (sys.stdout, sys.stderr):
+        if isinstance(printed, io.TextIOWrapper):
+            printed.reconfigure(errors=HANDLER)
+
+
+def is_open(number: int) -> bool:
+    """Return whether a file descriptor is in use."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def flush_stdout() -> None:
+    """Write out what was printed.
+
+    Raises:
+        OSError: The disk is full, or the reader has gone.
+    """
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def settle_stdout() -> None:
+    """Write out what was printed, as far as possible; what cannot be written is given up.
+
+    Python itself would complain of it at the exit.
+    """
+    try:
+        flush_stdout()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+            flush_stdout()

@@ -1,0 +1,114 @@
+"""The HTTP server in front of the dashboard: limits on connections, headers, bodies and time."""
+
+import copy
+import logging
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser
+from waitress.server import BaseWSGIServer, MultiSocketServer, create_server
+from waitress.wasyncore import close_all
+
+from workbench.errors import UsageProblem
+from workbench.web.access import AccessControl
+from workbench.web.uploads import MOST_BYTES
+
+THREADS = 8
+MOST_CONNECTIONS = 512
+"""A browser holds six; the rest is room for clients that connect and say nothing."""
+SILENCE_S = 30
+"""After so long without a byte a connection is closed. A request that is being answered may take longer."""
+HEADER_BYTES = 64 << 10
+STRANGER_BYTES = 4 << 10
+"""The longest body of a request without the token: nobody else may fill the disk of this machine."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that listens, and `sockets`, all that it waits for: its listeners and its connections."""
+
+    inner: BaseWSGIServer | MultiSocketServer
+    sockets: dict[int, Any]
+
+    @property
+    def listeners(self) -> list[BaseWSGIServer]:
+        """A name such as localhost may stand for two addresses, and so for two listeners."""
+        return [one for one in self.sockets.values() if isinstance(one, BaseWSGIServer)]
+
+    @property
+    def port(self) -> int:
+        """The port of the first listener."""
+        listening_socket = self.listeners[0].socket
+        assert listening_socket is not None
+        return int(listening_socket.getsockname()[1])
+
+    def run(self) -> None:
+        """Answer until SystemExit or KeyboardInterrupt, which it swallows, or until another thread calls `stop`."""
+        self.inner.run()
+
+    def stop(self) -> None:
+        """End a server that runs in another thread."""
+        for listener in self.listeners:
+            listener.task_dispatcher.shutdown()
+        for channel in list(self.sockets.values()):
+            if isinstance(channel, HTTPChannel):
+                channel.handle_close()
+        close_all(self.sockets)
+
+
+def listening(host: str, port: int, app: AccessControl) -> Server:
+    """Return a server that listens.
+
+    Raises:
+        UsageProblem: The port is taken, or the host is not of this machine.
+    """
+    # Its warnings would go to the terminal, in the middle of what the user runs there.
+    logging.getLogger("waitress").setLevel(logging.CRITICAL)
+    waited_for: dict[int, Any] = {}
+    try:
+        inner = create_server(
+            app,
+            map=waited_for,
+            host=host,
+            port=port,
+            threads=THREADS,
+            connection_limit=most_connections(),
+            channel_timeout=SILENCE_S,
+            max_request_header_size=HEADER_BYTES,
+            max_request_body_size=MOST_BYTES,
+            asyncore_use_poll=True,
+            clear_untrusted_proxy_headers=True,
+            ident=None,
+        )
+    except (OSError, ValueError, OverflowError) as error:
+        why = f"cannot listen on {host}, port {port}"
+        raise UsageProblem(why, "choose another with --port, or 0 for a free one") from error
+    server = Server(inner, waited_for)
+    for listener in server.listeners:
+        listener.channel_class = channel_for(app.door.admits)
+    return server
+
+
+def most_connections() -> int:
+    """Return how many connections may be open: at most half of the files that the process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))
+
+
+def channel_for(admits: Callable[[str], bool]) -> type[HTTPChannel]:
+    """Return the class of connections that take long bodies only after a header that `admits` accepts."""
+
+    class Parser(HTTPRequestParser):
+        def parse_header(self, header_plus: bytes) -> None:
+            super().parse_header(header_plus)
+            if not admits(self.headers.get("COOKIE", "")):
+                self.adj = copy.copy(self.adj)
+                self.adj.max_request_body_size = STRANGER_BYTES
+
+    class Channel(HTTPChannel):
+        parser_class = Parser
+
+    return Channel
