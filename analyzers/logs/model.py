@@ -59,6 +59,7 @@ class LogClass(StrEnum):
     NETWORK = "network"
     MISMATCH = "mismatch"
     UNUSED_PARAMETERS = "unused_parameters"
+    UNMATCHED_P2P = "unmatched_p2p"
     COLLECTIVE_TIMEOUT = "collective_timeout"
     EARLY_EXIT = "early_exit"
     NONFINITE_LOSS = "nonfinite_loss"
@@ -115,6 +116,7 @@ class Reason(StrEnum):
     SIZES = "sizes"
     MODELS = "models"
     OPERATIONS = "operations"
+    MESSAGES = "messages"
     REFUSED = "refused"
     INFINIBAND = "infiniband"
     PEER_GONE = "peer_gone"
@@ -165,6 +167,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     xid: int | None = None
     pci: str | None = None
     peer: str | None = None
+    """An address; of a send or recv the rank that its line names, or the distance to it (`+1`)."""
     status: int | None = None
     port: int | None = None
     name: str | None = None

@@ -37,13 +37,16 @@ class Answer(msgspec.Struct, frozen=True):
     lines: list[int]
 
     def hit(self, case: Case) -> Hit:
-        """Return how the answer compares: silent where it blames nobody although somebody is to blame."""
+        """Return how the answer compares.
+
+        It is silent where it blames nobody although somebody is to blame, even if its class is right.
+        """
         ranks = case.culprits is None or tuple(self.ranks) in case.culprits
         if case.is_healthy and self.status == "error":
             return Hit.WRONG
         if self.kind in case.classes and ranks:
             return Hit.RIGHT
-        if not self.ranks and self.kind in NO_CULPRIT:
+        if not self.ranks and self.kind in NO_CULPRIT | case.classes:
             return Hit.SILENT
         return Hit.RANKS_ONLY if ranks and case.culprits and self.ranks else Hit.WRONG
 

@@ -12,6 +12,8 @@ from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
 NOBODY = (LogClass.TIME_LIMIT, LogClass.TERMINATED, LogClass.STARTUP, LogClass.NETWORK)
 """Classes that blame no rank."""
+OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UNMATCHED_P2P}
+"""The class of a timeout whose ranks waited in different places."""
 TABLE = (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
 
 
@@ -149,7 +151,7 @@ def host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
 def timeout_cause(failure: Failure, logs: Logs) -> Cause:
     """Return a timeout with the ranks that did not come; those that brought another operation are a mismatch."""
     blame = blame_for_timeout(failure, logs)
-    kind = LogClass.MISMATCH if blame.reason is Reason.OPERATIONS else LogClass.COLLECTIVE_TIMEOUT
+    kind = OF_REASON.get(blame.reason, LogClass.COLLECTIVE_TIMEOUT) if blame.reason else LogClass.COLLECTIVE_TIMEOUT
     certainty = Certainty.PROBABLE if blame.ranks else Certainty.SUSPECTED
     return Cause(kind, blame.ranks, failure, certainty, blame, waited=places_of_waiting(logs.events))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from analyzers.logs.answers.failures import Failure
+from analyzers.logs.answers.messages import MESSAGES, find_unmatched, in_messages
 from analyzers.logs.loading import Logs
 from analyzers.logs.model import EventKind, LogEvent, Reason
 
@@ -15,7 +16,7 @@ FIRST_OPERATIONS = 3
 SAYS_WHERE = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 """By these a rank gives up in the collective that it waits in: others close their connections when one does."""
 PASSED_EARLY = {"gather", "reduce"}
-MESSAGES = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "wait"}
+NEW_GROUP = "new_group"
 RANKS_AT_MOST = 1 << 14
 
 
@@ -29,6 +30,8 @@ class Basis(StrEnum):
     OTHER_OPERATION = "other_operation"
     OTHER_LINE = "other_line"
     """They gave up in a collective at another line than most ranks."""
+    MESSAGES = "messages"
+    """Ranks gave up in a send or recv whose other half was not issued."""
     SILENT = "silent"
     """They printed no timeout, all others did."""
     ALONE = "alone"
@@ -37,6 +40,8 @@ class Basis(StrEnum):
     """All others finished the same operations and stopped there."""
     FIRST_OPERATION = "first_operation"
     ALL_WAIT = "all_wait"
+    MOST_SILENT = "most_silent"
+    """Most ranks printed no timeout: they did not come, or were ended before they gave up elsewhere."""
     ONE_SIDE = "one_side"
     """Only some ranks' logs are here."""
 
@@ -59,6 +64,7 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
         named(failure, waiting),
         behind(failure, logs, waiting),
         other_operation(failure, waiting),
+        None if silent else unmatched(logs, waiting),
         other_line(logs.events, waiting, is_complete=not silent),
     ):
         if blame:
@@ -69,7 +75,9 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
         return Blame([], Basis.FIRST_OPERATION, waiting)
     if len(waiting) == 1 and any(e.kind is EventKind.COMPLETED for e in logs.events):
         return Blame(waiting, Basis.ALONE, waiting)
-    return Blame([], Basis.ALL_WAIT if len(waiting) > 1 and not silent else Basis.ONE_SIDE, waiting)
+    if silent:
+        return Blame([], Basis.MOST_SILENT, waiting)
+    return Blame([], Basis.ALL_WAIT if len(waiting) > 1 else Basis.ONE_SIDE, waiting)
 
 
 def named(failure: Failure, waiting: list[int]) -> Blame | None:
@@ -121,12 +129,21 @@ def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
     return None
 
 
+def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
+    """Return who did not issue the other half of a message; None where no rank gave up in one."""
+    places = {event.rank: event for event in places_of_waiting(logs.events) if event.rank is not None}
+    if len(places) < 2 or not in_messages(places):
+        return None
+    return Blame(find_unmatched(places, logs), Basis.MESSAGES, waiting, Reason.MESSAGES)
+
+
 def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: bool) -> Blame | None:
     """Return the ranks that gave up at another line than most did, if these are sure to wait for them.
 
     A send or receive waits at a line of its own by right. Where a rank is silent, the others may wait for it.
     """
-    gave_up = {event.rank: event for event in places_of_waiting(events)}
+    places = places_of_waiting(events)
+    gave_up = {event.rank: event for event in places}
     counts = Counter(event.source for event in gave_up.values()).most_common(2)
     if len(counts) < 2 or any(event.facts.operation in MESSAGES for event in gave_up.values()):
         return None
@@ -136,7 +153,11 @@ def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: b
     odd = [event for event in gave_up.values() if event.source != counts[0][0]]
     # The members of a gather go on as soon as they have sent, so the root may wait for one that left it out.
     is_sure = is_majority and not any(event.facts.operation in PASSED_EARLY for event in odd)
+    # In the making of a group a rank waits for those that left it out.
+    is_sure = is_sure and not any(event.facts.operation == NEW_GROUP for event in odd)
     ranks = sorted(event.rank for event in odd if event.rank is not None) if is_sure else []
+    # Of two ranks that disagree either may be wrong.
+    ranks = [event.rank for event in places if event.rank is not None] if len(places) == 2 and is_complete else ranks
     return Blame(ranks, Basis.OTHER_LINE, waiting, Reason.OPERATIONS)
 
 

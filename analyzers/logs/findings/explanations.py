@@ -14,11 +14,13 @@ BASES = {
     Basis.BEHIND: "the other ranks enqueued more operations of this group",
     Basis.OTHER_OPERATION: "under one sequence number the ranks wait in different operations",
     Basis.OTHER_LINE: "all ranks that the logs show gave up in a collective, but not at the same line",
+    Basis.MESSAGES: "a send completes only with its recv, and all ranks that the logs show gave up waiting",
     Basis.SILENT: "all other ranks that the logs show gave up waiting; this one printed no error",
     Basis.ALONE: "only this rank waits, and its log says that the training had ended before",
     Basis.EXTRA_OPERATION: "all other ranks finished the operations before, and stopped there",
     Basis.FIRST_OPERATION: "no operation of the group had completed before, so that no rank is to blame",
     Basis.ALL_WAIT: "all ranks that the logs show wait in it, so that none is to blame",
+    Basis.MOST_SILENT: "the others did not come, or were ended before they gave up elsewhere: logs cannot tell",
     Basis.ONE_SIDE: "a rank that waits shows only that another one did not come",
 }
 SHOWN = "it is a failure of its own; the other messages follow from it"
@@ -115,7 +117,7 @@ def missing(answer: Answer, logs: Logs) -> list[str]:
     lacks += [f"{size(f.skipped_bytes)} in the middle of {f.path}" for f in logs.files if f.skipped_bytes]
     if cause is None:
         return lacks
-    if cause.blame and cause.blame.basis in (Basis.ONE_SIDE, Basis.SILENT, Basis.ALL_WAIT):
+    if cause.blame and cause.blame.basis in (Basis.ONE_SIDE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT):
         lacks.append("Flight Recorder dumps, which show what each rank waits in")
     if cause.kind is LogClass.EXIT_CODE or cause.reason is Reason.MISSING_RANKS:
         lacks.append("the stderr of the ranks that failed")

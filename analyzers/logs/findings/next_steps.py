@@ -21,6 +21,8 @@ STEPS = {
     " of Slurm)",
     LogClass.UNUSED_PARAMETERS: "give every parameter a gradient on each rank (also in branches), or pass"
     " `find_unused_parameters=True` to DistributedDataParallel",
+    LogClass.UNMATCHED_P2P: "give each send a recv on its peer with the same tag, and issue both in the same order on"
+    " both ranks",
     LogClass.EARLY_EXIT: "find why that rank's loop ends earlier: uneven data (`drop_last=True`, DistributedSampler),"
     " an early `return`, `sys.exit()`",
     LogClass.TIME_LIMIT: "ask for more time, or save checkpoints more often and resume; Slurm's `--signal=USR1@120`"

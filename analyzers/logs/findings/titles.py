@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from analyzers.logs.answers.cause import Cause
+from analyzers.logs.answers.messages import MESSAGES
 from analyzers.logs.answers.waits import Basis
 from analyzers.logs.findings.wording import at_step, first_with, operation_name, place, quoted, who
 from analyzers.logs.model import EventKind, LogClass, Reason
@@ -170,13 +171,29 @@ def different_timeouts(cause: Cause) -> str:
 
 
 def different_lines(cause: Cause) -> str:
+    """Return that ranks waited at different lines, where each did."""
+    if len(cause.ranks) == len(cause.waited):
+        return f"{who(cause.ranks)} took different branches, or one left a loop earlier: {waiting_places(cause)}"
+    return f"{who(cause.ranks)} took another branch than the others, or left a loop earlier: {waiting_places(cause)}"
+
+
+def waiting_places(cause: Cause) -> str:
     """Return the lines at which the ranks waited for each other, with the operation where it is known."""
     by_line: dict[str, list[int]] = {}
     for event in cause.waited:
         if event.rank is not None:
             by_line.setdefault(f"{event.facts.operation or 'a collective'}{place(event)}", []).append(event.rank)
-    sides = ", ".join(f"{rank_names(ranks)} in {where}" for where, ranks in by_line.items())
-    return f"{who(cause.ranks)} took another branch than the others, or left a loop earlier: {sides}"
+    return ", ".join(f"{rank_names(ranks)} in {where}" for where, ranks in by_line.items())
+
+
+def unmatched_p2p(cause: Cause) -> str:
+    """Return the title of sends and receives that did not meet: who did not issue one, and where each rank waits."""
+    sides, waiting = waiting_places(cause), {e.rank for e in cause.waited if e.facts.operation in MESSAGES}
+    if not cause.ranks:
+        return f"sends and receives do not match: {sides}"
+    if waiting.issuperset(cause.ranks):
+        return f"{rank_names(cause.ranks)} wait for each other in sends and receives: {sides}"
+    return f"{rank_names(cause.ranks)} never issued the other half of a message: {sides}"
 
 
 def unused_parameters(cause: Cause) -> str:
@@ -200,6 +217,7 @@ def collective_timeout(cause: Cause) -> str:
         Basis.NAMED: f"{waiting} timed out in {name}{where}, which the other rank never joined",
         Basis.FIRST_OPERATION: f"the first collective, {name}, never finished{after}: {waiting} cannot communicate",
         Basis.ALL_WAIT: f"{waiting} all wait in {name}{where}{after}, and it does not complete",
+        Basis.MOST_SILENT: f"{waiting} timed out in {name}{where}{after}; the other ranks printed no error",
         Basis.ONE_SIDE: f"{waiting} timed out in {name}{where}{after}; the logs of the ranks that did not come are"
         " missing",
     }
@@ -334,6 +352,7 @@ TITLES: dict[LogClass, Callable[[Cause], str]] = {
     LogClass.NETWORK: network,
     LogClass.MISMATCH: mismatch,
     LogClass.UNUSED_PARAMETERS: unused_parameters,
+    LogClass.UNMATCHED_P2P: unmatched_p2p,
     LogClass.COLLECTIVE_TIMEOUT: collective_timeout,
     LogClass.EARLY_EXIT: early_exit,
     LogClass.NONFINITE_LOSS: nonfinite_loss,

@@ -46,6 +46,12 @@ SKIPPED = {"ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExite
 COMMUNICATION = {"DistBackendError": EventKind.NCCL_ERROR, "DistNetworkError": EventKind.CONNECTION_LOST,
                  "DistStoreError": EventKind.TIMEOUT, "DistError": EventKind.NCCL_ERROR,
                  "RendezvousClosedError": EventKind.CONNECTION_LOST}  # fmt: skip
+MESSAGES = {"send", "recv", "isend", "irecv"}
+PEER = re.compile(
+    r"\b(?:src|dst) ?= ?(?:(?P<number>\d{1,5})|[\w.]*rank(?:\(\))? ?(?P<sign>[+-]) ?(?P<offset>\d{1,5}))(?= ?[,)])"
+    r"|\bi?(?:send|recv)\([^()]{1,80}, ?(?P<positional>\d{1,5})\)"
+)
+"""How a line names the peer of a message: `src=0`, `dst=rank + 1`, or as the second argument."""
 COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
 STACK_LINE = re.compile(r"^#\d{1,3} (\S{1,200}) from (.{1,500}):(\d{1,9})$")
 """A line of the stack that the watchdog prints of a collective that timed out."""
@@ -234,7 +240,9 @@ class Scanner:
         if name in SKIPPED:
             return
         found = self.meaning_of(raised, name)
-        if self.logged.pop(prefix.key, False):
+        # The program of a `python -c`: a child process printed it, which may fail without any harm.
+        of_child = prefix.rank is None and raised.frames and raised.frames[0][0] == "<string>"
+        if self.logged.pop(prefix.key, False) or of_child:
             found = found._replace(facts=msgspec.structs.replace(found.facts, logged=True))
         index = self.add(found, raised.text, at, prefix, raised)
         if index is None:
@@ -269,7 +277,7 @@ class Scanner:
             return with_operation(found, raised)
         if name == "MemoryError":
             return Found(EventKind.HOST_OUT_OF_MEMORY, Facts(reason=Reason.HOST_ALLOCATOR, error_name=name))
-        return Found(COMMUNICATION.get(name, EventKind.EXCEPTION), Facts(error_name=name))
+        return with_operation(Found(COMMUNICATION.get(name, EventKind.EXCEPTION), Facts(error_name=name)), raised)
 
     def add(
         self, found: Found, text: str, at: Position, prefix: Prefix = NO_PREFIX, raised: Raised | None = None
@@ -332,7 +340,18 @@ def with_operation(found: Found, raised: Raised) -> Found:
     operation = next(names, None) if found.facts.operation is None else None
     if operation is None or found.kind not in (EventKind.TIMEOUT, EventKind.CONNECTION_LOST, EventKind.MISMATCH):
         return found
-    return found._replace(facts=msgspec.structs.replace(found.facts, operation=operation))
+    frame = user_frame(raised.frames)
+    code = raised.code.get(frame[:2], "") if frame else ""
+    peer = peer_in(code) if operation in MESSAGES else None
+    return found._replace(facts=msgspec.structs.replace(found.facts, operation=operation, peer=peer))
+
+
+def peer_in(code: str) -> str | None:
+    """Return the peer that a source line names: `0` of `src=0`, `+1` of `dst=rank + 1`; None where it is computed."""
+    match = PEER.search(code)
+    if not match:
+        return None
+    return match["number"] or match["positional"] or f"{match['sign']}{match['offset']}"
 
 
 def with_local_rank(facts: Facts, local_rank: int | None) -> Facts:

@@ -23,6 +23,7 @@ NAMED_EXCEPTION = re.compile(
 THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*most recent call first")
 MISSES = 40
 FRAMES_AT_MOST = 200
+CODE_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Raised:
     message: str
     frames: list[tuple[str, int, str]]
     chain: list["Raised"]
+    code: dict[tuple[str, int], str] = field(default_factory=dict)
+    """The source text of frames, by file and line."""
 
     @property
     def text(self) -> str:
@@ -46,7 +49,13 @@ class OpenTraceback:
 
     indent: int = 0
     frames: list[tuple[str, int, str]] = field(default_factory=list)
+    code: dict[tuple[str, int], str] = field(default_factory=dict)
     misses: int = 0
+
+    def add_code(self, body: str) -> None:
+        """Add the first line of source text below a frame."""
+        if self.frames:
+            self.code.setdefault(self.frames[-1][:2], body.strip()[:CODE_LENGTH])
 
 
 @dataclass
@@ -84,6 +93,7 @@ class Tracebacks:
             match = NAMED_EXCEPTION.search(body)
             return self.finish(key, match, OpenTraceback()) if match else None
         if not body.strip() or MARKERS.match(body) or len(body) - len(body.lstrip()) > trace.indent:
+            trace.add_code(body)
             return None
         match = EXCEPTION.match(body)
         if match and trace.frames and is_exception_name(match[1]):
@@ -98,7 +108,7 @@ class Tracebacks:
         """Return an exception with what led to it."""
         before = self.chained.pop(key, None)
         chain = [*before.chain, before][-8:] if before else []
-        raised = Raised(match[1], (match[2] or "").strip(), trace.frames, chain)
+        raised = Raised(match[1], (match[2] or "").strip(), trace.frames, chain, trace.code)
         self.last[key] = raised
         return raised
 

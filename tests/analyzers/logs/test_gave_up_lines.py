@@ -25,9 +25,9 @@ def said(tmp_path):
             folder.mkdir(parents=True)
             text = ""
             if place:
-                function, line, operation = place
+                function, line, operation, *code = place
                 names = {"rank": rank, "function": function, "line": line, "operation": operation}
-                text = GAVE_UP.format(code=f"dist.{operation}(x)", **names)
+                text = GAVE_UP.format(code=code[0] if code else f"dist.{operation}(x)", **names)
             (folder / "stderr.log").write_text(text)
             (folder / "stdout.log").write_text("")
         return logs.analyze(run.discover(tmp_path)).verdict
@@ -62,3 +62,42 @@ def test_a_rank_in_a_message_waits_at_a_line_of_its_own(said):
 def test_a_worker_that_printed_nothing_is_the_one_that_did_not_come(said):
     verdict = said(STEP, None, STEP)
     assert (verdict.kind, verdict.ranks) == ("collective_timeout", [1])
+
+
+def test_of_two_ranks_that_disagree_both_are_named(said):
+    verdict = said(SAVE, STEP)
+    assert (verdict.kind, verdict.ranks) == ("mismatch", [0, 1])
+
+
+def test_most_ranks_that_printed_nothing_are_not_blamed(said):
+    verdict = said(STEP, None, None)
+    assert (verdict.kind, verdict.ranks) == ("collective_timeout", [])
+    assert "the other ranks printed no error" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("places", "ranks"),
+    [
+        ([STEP, STEP, ("work", 25, "recv", "dist.recv(command, src=0)")], [0]),
+        ([STEP, STEP, ("work", 25, "recv", "dist.recv(command, src=rank - 1)")], [1]),
+        ([STEP, ("work", 25, "recv", "dist.recv(command, 0)"), STEP], [0]),
+        ([STEP, STEP, ("work", 25, "recv", "dist.recv(command, src=(rank + 1) % world)")], []),
+        ([("a", 9, "send", "dist.send(x, dst=1)"), ("b", 10, "send", "dist.send(x, dst=0)")], [0, 1]),
+        ([("a", 9, "send", "dist.send(x, peer)"), ("b", 10, "send", "dist.send(x, peer)")], [0, 1]),
+        ([("a", 9, "recv", "dist.recv(x, src=rank + 1)")] * 2 + [("b", 10, "send", "dist.send(x, dst=1)")], [1, 2]),
+    ],
+)
+def test_messages_that_do_not_meet_lead_to_who_did_not_issue_the_other_half(said, places, ranks):
+    verdict = said(*places)
+    assert (verdict.kind, verdict.ranks) == ("unmatched_p2p", ranks)
+    assert all(f"me/train.py:{line}" in verdict.sentence for _, line, *_ in places)
+
+
+def test_a_command_that_failed_is_no_failure_of_the_rank(tmp_path):
+    log = tmp_path / "logs" / "job_x1" / "attempt_0" / "0" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    trace = 'Traceback (most recent call last):\n  File "{}", line 1, in <module>\nRuntimeError: no git repository\n'
+    log.write_text(trace.format("<string>"))
+    assert logs.analyze(run.discover(tmp_path)).verdict.status == "unknown"
+    log.write_text(trace.format("/home/me/train.py"))
+    assert logs.analyze(run.discover(tmp_path)).verdict.kind == "crashed"

@@ -1,0 +1,52 @@
+"""Who did not issue the other half of a send or recv, where the ranks that gave up say at which lines they waited.
+
+Logs do not record the peer of a message; the source line often names it, as `dist.recv(tensor, src=0)` does.
+"""
+
+from collections.abc import Mapping
+
+from analyzers.logs.loading import Logs
+from analyzers.logs.model import LogEvent
+
+MESSAGES = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "wait"}
+
+
+def in_messages(places: Mapping[int, LogEvent]) -> list[int]:
+    """Return the ranks that waited in a send or recv."""
+    return [rank for rank, event in places.items() if event.facts.operation in MESSAGES]
+
+
+def find_unmatched(places: Mapping[int, LogEvent], logs: Logs) -> list[int]:
+    """Return the ranks to blame for messages that did not meet; empty where the lines do not name the peers.
+
+    From each rank that waits in a message the peers are followed: to one that waits elsewhere, which never issued the
+    other half, or around a ring of ranks that wait for each other.
+    """
+    waiting = in_messages(places)
+    culprits = {rank for start in waiting for rank in follow(start, places)}
+    everyone = set(places) == set(logs.ranks)
+    if not culprits and everyone and len(waiting) == len(places) == 2:
+        return sorted(waiting)
+    return sorted(culprits)
+
+
+def follow(start: int, places: Mapping[int, LogEvent]) -> list[int]:
+    """Return the rank, or the ring of ranks, at which the peers end that are followed from one rank."""
+    path = [start]
+    while True:
+        peer = peer_of(path[-1], places[path[-1]])
+        if peer is None or peer not in places:
+            return []
+        if places[peer].facts.operation not in MESSAGES:
+            return [peer]
+        if peer in path:
+            return path[path.index(peer) :]
+        path.append(peer)
+
+
+def peer_of(rank: int, event: LogEvent) -> int | None:
+    """Return the rank that a message is sent to or awaited from: `0`, or `+1` from the rank's own."""
+    text = event.facts.peer
+    if not text:
+        return None
+    return rank + int(text) if text[0] in "+-" else int(text)
