@@ -59,6 +59,8 @@ class Kind(StrEnum):
     """What a job, its launcher or its scheduler printed, without lines of steps that a reader knows."""
     TENSORBOARD = "tensorboard"
     METRICS = "metrics"
+    VALUES = "values"
+    """Sums of tensors, by which runs on several meshes are compared."""
 
 
 DEBUG_PAGES = (
@@ -307,6 +309,8 @@ def json_kind(text: bytes) -> Kind | None:
         return Kind.STRUCTURED_LOG
     if b'"workbench.step' in text:
         return Kind.STEPS
+    if b'"workbench.values/' in text[:200]:
+        return Kind.VALUES
     if b'"traceEvents"' in text or re.match(rb'\[\s*\{[^{}]*"ph"\s*:', text) or b'"schemaVersion"' in text:
         return Kind.TRACE
     return pickled_kind(text)

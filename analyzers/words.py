@@ -100,6 +100,13 @@ def percent(part: float | None) -> str:
     return f"{sign}{text.removesuffix('.0')} %"
 
 
+def relative(difference: float) -> str:
+    """Return a relative difference: `1.6 %` from a thousandth on, else its power of ten: `8e-08`; `0` for none."""
+    if not difference:
+        return "0"
+    return percent(difference) if 1e-3 <= difference < float("inf") else f"{difference:.0e}"
+
+
 def share(part: float, whole: float) -> str:
     """Return a part of a whole in per cent, as `percent` does; a whole of nothing has no parts: `0 %`."""
     return percent(part / whole if whole else 0.0)

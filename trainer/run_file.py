@@ -19,7 +19,7 @@ from trainer.models.decoder import model_args
 from trainer.parallel.mesh import World
 from workbench.recorders.files import RankInfo, write_json
 
-ARTEFACTS = ("dumps", "steps", "tb", "logs")
+ARTEFACTS = ("dumps", "steps", "tb", "logs", "values")
 
 
 class RunFile:

@@ -4,7 +4,7 @@ import gc
 import json
 import logging
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trainer.checkpoint import Checkpointer, TrainState
 from trainer.config import JobConfig, as_dict
+from trainer.config.stages import SPLIT_BACKWARD, schedule_name
 from trainer.data.loader import Loader, Share
 from trainer.data.text import documents
 from trainer.distributed import join, seed_everything, seed_step, set_timeouts
@@ -28,6 +29,7 @@ from trainer.run_file import RunFile, move_earlier_run
 from trainer.step import Batch
 from workbench.recorders import RecorderOptions, Recorders
 from workbench.recorders.timing.step_log import StepLine
+from workbench.recorders.values.recorder import Place, ValueRecorder
 
 logger = logging.getLogger("root")
 
@@ -62,7 +64,17 @@ class Trainer:
         self.compute = build_step(config, self.world, self.parts, self.model, self.optimizer, self.phase)
         self.run_file = RunFile(config, self.world, self.facts())
         self.recorders = Recorders(options, model=self.model, optimizer=self.optimizer)
+        self.values = self.value_recorder() if config.debug.record_values else None
         self.faults = Faults(config.faults, model=self.parts[-1], timeout_s=config.comm.train_timeout_seconds)
+
+    def value_recorder(self) -> ValueRecorder:
+        """Return the recorder of tensors' values, which knows this rank's position in the mesh."""
+        degrees, is_last = self.world.degrees, any(part.part.last for part in self.parts) or not self.world.pipeline
+        # Schedules that divide the backward pass run its hooks twice.
+        is_split = self.world.pipeline and schedule_name(self.config.parallelism) in SPLIT_BACKWARD
+        share = None if is_split else 1 / (degrees.data_parallel * degrees.cp)
+        place = Place(self.world.size // degrees.pp, share, is_last)
+        return ValueRecorder(self.config.job.dump_folder, self.parts, place)
 
     def facts(self) -> dict[str, object]:
         """Return what run.json says of this run beside its configuration."""
@@ -120,7 +132,8 @@ class Trainer:
             with self.recorders.step(step) as line:
                 if step == first:
                     line.tag("first")
-                self.train_step(step, line)
+                with self.values.step(step) if self.values else nullcontext():
+                    self.train_step(step, line)
             if step == first:
                 # The first step may compile and connect for minutes; after it a stall is worth an alarm.
                 set_timeouts(self.config.comm.train_timeout_seconds)
@@ -146,6 +159,8 @@ class Trainer:
         loss = torch.zeros((), device=self.world.device)
         for _ in range(self.compute.accumulation_steps):
             loss += self.compute.forward_backward(self.next_batch(step))
+        if self.values:
+            self.values.gradients()
         grad_norm = self.compute.update()
         self.meter.add_step(self.tokens_per_step)
         line.update(tokens=round(self.tokens_per_step))
@@ -174,6 +189,8 @@ class Trainer:
         started = time.perf_counter()
         with self.phase("data_wait"):
             inputs, labels = self.faults.on_batch(step, next(self.batches))
+            if self.values:
+                self.values.data(inputs, labels, self.world.degrees.tp * self.world.degrees.pp)
         self.meter.add_data_wait(time.perf_counter() - started)
         with self.phase("h2d"):
             device = self.world.device
@@ -204,6 +221,8 @@ class Trainer:
     def close(self) -> None:
         """End cleanly."""
         self.recorders.close()
+        if self.values:
+            self.values.close()
         self.meter.close()
         self.run_file.end(0 if self.config.checkpoint.create_seed_checkpoint else self.config.training.steps)
 

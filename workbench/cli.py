@@ -255,6 +255,48 @@ def estimate(
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
 @spread_groups
+def parity(
+    ctx: typer.Context,
+    model: opt.ModelOptions,
+    document: opt.DocumentOptions,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A mesh: dp_replicate=2,dp_shard=2,tp=2; other keys as section.key=value.", show_default=False
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of each run.", show_default="those of the config, at most 5", min=1)
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Relative difference that is allowed.", show_default="1e-5; bfloat16: 0.02", min=0.0),
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="The folder that all runs write to.")] = Path("outputs/parity"),
+    values: Annotated[
+        bool, typer.Option("--values/--no-values", help="Record tensors, to name the first one that differs.")
+    ] = True,
+    fail_on: opt.FailOnOption = None,
+) -> None:
+    """Run the same training on several meshes from one seed checkpoint, and say whether they compute the same.
+
+    workbench parity --config x.toml --run dp_shard=4 --run dp_replicate=2,dp_shard=2,tp=2 --run dp_shard=2,cp=2,pp=2
+
+    Where curves differ, the first step, module and tensor are named. Further options go to all runs.
+    """
+    from analyzers.errors import Exit
+    from workbench.commands.output import deliver
+    from workbench.commands.parity import Comparison, compare_meshes, subject, variant
+    from workbench.launch.plan import Request
+
+    request = Request(config=model.config, module=model.module, overrides=tuple(ctx.args))
+    comparison = Comparison(request, [variant(text) for text in run or []], folder, steps, values)
+    report = compare_meshes(comparison, tolerance=tolerance)
+    raise typer.Exit(deliver(report, document, subject(comparison), fail_on) if report else Exit.FINDINGS)
+
+
+@app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+@spread_groups
 def tokens(
     ctx: typer.Context,
     model: opt.ModelOptions,

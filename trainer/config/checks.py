@@ -178,6 +178,11 @@ def check_combinations(config: JobConfig, mesh: Degrees) -> None:
             "compile.enable: blocks with experts cannot be compiled",
             'set --compile.no_enable, or compile.components = ["loss"]',
         )
+    if config.debug.record_values and config.compile.enable and "model" in config.compile.components:
+        raise ConfigError(
+            "debug.record_values with compile.enable: the values inside of compiled blocks cannot be recorded",
+            'set --compile.no_enable, or compile.components = ["loss"]',
+        )
     if mesh.pp > 1 and config.faults.name == "oom":
         raise ConfigError(
             f"faults.name oom with parallelism.pipeline_parallel_degree {mesh.pp}: a pipeline takes batches of one"

@@ -265,6 +265,8 @@ class Debug:
     """Fail at the operation whose gradient is not finite; slow."""
     moe_force_load_balance: bool = False
     """Send tokens to the experts in turn, whatever the router says."""
+    record_values: bool = False
+    """Write sums of each step's parameters, activations and gradients to values/rank_R.jsonl; slow."""
     memory_breakdown: bool = False
     """Print what holds the memory of rank 0 after the last step; records memory snapshots."""
     timing_breakdown: bool = False

@@ -12,6 +12,8 @@ LOOPED = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")
 """Schedules with several parts on each rank, dealt out in turn."""
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
 """Schedules with two parts on each rank: the first rank has the first and the last one."""
+SPLIT_BACKWARD = ("InterleavedZeroBubble", *V_SHAPED)
+"""Schedules that compute the gradients of weights after those of activations."""
 BY_NAME = {name.lower(): name for name in (*SINGLE, *LOOPED, *V_SHAPED)}
 IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from analyzers import compare, hangs, incident, logs, memory, steps, traces
+from analyzers import compare, hangs, incident, logs, memory, parity, steps, traces
 from analyzers.report import Report, json_schema
 from workbench.commands.capabilities import CapabilitiesData
 from workbench.commands.doctor import DoctorData
@@ -17,6 +17,7 @@ DOCUMENTS: dict[str, type[Report[object]]] = {
     "logs": Report[logs.LogsData],
     "incident": Report[incident.IncidentData],
     "compare": Report[compare.CompareData],
+    "parity": Report[parity.ParityData],
     "estimate": Report[EstimateData],
     "tokens": Report[TokensData],
     "doctor": Report[DoctorData],

@@ -88,6 +88,14 @@ def tokens(data: object) -> Tables:
     return token_tables(data) if isinstance(data, TokensData) else []
 
 
+def parity(data: object) -> Tables:
+    """Return the tables of the same training on several meshes."""
+    from analyzers.parity import ParityData
+    from workbench.present.tables.parity import parity_tables
+
+    return parity_tables(data) if isinstance(data, ParityData) else []
+
+
 TABLES: Mapping[str, Callable[[object], Tables]] = {
     "memory": memory,
     "hang": hang,
@@ -98,4 +106,5 @@ TABLES: Mapping[str, Callable[[object], Tables]] = {
     "compare": compare,
     "estimate": estimate,
     "tokens": tokens,
+    "parity": parity,
 }

@@ -1,0 +1,99 @@
+"""By how much do the curves of two runs differ, and which tensor is the first that does?"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from analyzers.columns import Floats
+from analyzers.parity.model import Curve, CurveDifference, ValueDifference, ValueKind
+from analyzers.parity.reading import KINDS
+from analyzers.store import Columns
+
+BACKWARD = (KINDS.index(ValueKind.ACTIVATION_GRADIENT), KINDS.index(ValueKind.GRADIENT))
+LISTED = KINDS.index(ValueKind.GRADIENT)
+"""Gradients of parameters are listed as the model lists them; a backward pass makes the last ones first."""
+KEY = ["step", "kind", "name"]
+
+
+def curve_difference(
+    curve: Curve, before: Mapping[int, float], after: Mapping[int, float], tolerance: float
+) -> CurveDifference | None:
+    """Return how a curve differs from another; None without a common step."""
+    steps = sorted(before.keys() & after.keys())
+    if not steps:
+        return None
+    differences = {step: relative_difference(before[step], after[step]) for step in steps}
+    first = next((step for step in steps if differences[step] > tolerance), None)
+    ends = (None, None) if first is None else (before[first], after[first])
+    return CurveDifference(
+        curve=curve, steps=len(steps), largest=max(differences.values()), step=first, a=ends[0], b=ends[1]
+    )
+
+
+def relative_difference(a: float, b: float) -> float:
+    """Return the difference as a share of the larger one; infinite where only one is a number."""
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return 0.0 if repr(a) == repr(b) else math.inf
+    return abs(a - b) / max(abs(a), abs(b)) if a != b else 0.0
+
+
+def value_table(columns: Columns) -> pd.DataFrame:
+    """Return one row per tensor and step: its key, its place in the order of a step, and its sums."""
+    names = np.array(columns.meta["names"], dtype=object)
+    table = pd.DataFrame({name: np.asarray(columns[name]) for name in columns})
+    table["name"] = names[table["name"].to_numpy()] if len(names) else table["name"].astype(object)
+    backward, listed = table["kind"].isin(BACKWARD), table["kind"] == LISTED
+    # Ranks are numbered along the pipeline: forward passes go up, backward passes down.
+    table["file"] = table["file"].where(~backward, -table["file"])
+    table["row"] = table["row"].where(~listed, -table["row"])
+    return table
+
+
+def common_values(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+    """Return the tensors that both runs recorded, in the order of the run on fewer stages, with their difference."""
+    ordered = a if a["file"].abs().max() <= b["file"].abs().max() else b
+    both = a[[*KEY, "sum", "absolute", "square"]].merge(b, on=KEY, suffixes=("_a", "_b"))
+    both = both.drop(columns=["file", "row"]).merge(ordered[[*KEY, "file", "row"]], on=KEY)
+    both = both.sort_values(["step", "kind", "file", "row"], kind="stable", ignore_index=True)
+    both["difference"] = differences(both)
+    return both
+
+
+def differences(both: pd.DataFrame) -> Floats:
+    """Return the largest relative difference of each tensor's sums: of its norm, its absolute values and its mean.
+
+    The sum is compared with that of the absolute values: it may be close to nothing, where digits cancel.
+    """
+    norms = [np.sqrt(both[f"square_{side}"].to_numpy(np.float64)) for side in "ab"]
+    sizes = [both[f"absolute_{side}"].to_numpy(np.float64) for side in "ab"]
+    totals = [both[f"sum_{side}"].to_numpy(np.float64) for side in "ab"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = [
+            np.abs(pair[0] - pair[1]) / np.maximum(*scale)
+            for pair, scale in ((norms, norms), (sizes, sizes), (totals, sizes))
+        ]
+    known = [np.isfinite(norm) for norm in norms]
+    largest = np.nan_to_num(np.maximum.reduce(parts), nan=0.0, posinf=np.inf)
+    result: Floats = np.where(known[0] & known[1], largest, np.where(known[0] == known[1], 0.0, np.inf))
+    return result
+
+
+def first_difference(both: pd.DataFrame, tolerance: float) -> ValueDifference | None:
+    """Return the first tensor of the first step that is beyond the tolerance."""
+    beyond = np.flatnonzero(both["difference"].to_numpy() > tolerance)
+    if not len(beyond):
+        return None
+    first = int(beyond[0])
+    row = both.iloc[first]
+    return ValueDifference(
+        step=int(row["step"]),
+        kind=KINDS[int(row["kind"])],
+        name=str(row["name"]),
+        a=float(np.sqrt(row["square_a"])),
+        b=float(np.sqrt(row["square_b"])),
+        difference=float(row["difference"]),
+        agreed=first,
+        agreed_to=float(both["difference"].to_numpy()[:first].max(initial=0.0)),
+    )

@@ -1,0 +1,154 @@
+"""Which runs are not the same training, and where to look: all in sentences."""
+
+import math
+from collections.abc import Sequence
+
+from analyzers.parity.model import Curve, CurveDifference, ParityData, RunParity, ValueDifference, ValueKind
+from analyzers.report import Evidence, Finding, Severity, Status, Verdict
+from analyzers.words import figures, quantity, relative
+
+CURVE_NAMES = {Curve.LOSS: "loss", Curve.GRAD_NORM: "gradient norm"}
+KIND_NAMES = {
+    ValueKind.DATA: "the batch ({name})",
+    ValueKind.PARAMETER: "the parameter {name}",
+    ValueKind.ACTIVATION: "the activation of {name}",
+    ValueKind.ACTIVATION_GRADIENT: "the gradient of the activation of {name}",
+    ValueKind.GRADIENT: "the gradient of {name}",
+}
+NEXT_STEPS = {
+    ValueKind.DATA: "Give all runs the same sequences in each step: the same text, seed, length and batch size times"
+    " data-parallel degree.",
+    ValueKind.ACTIVATION: "Look at the forward pass of {name} on this mesh: all that comes before it agrees.",
+    ValueKind.ACTIVATION_GRADIENT: "Look at the backward pass of what takes the output of {name} on this mesh: the"
+    " whole forward pass agrees.",
+    ValueKind.GRADIENT: "Look at how the gradient of {name} is computed and summed over ranks on this mesh: all"
+    " activations and their gradients agree.",
+}
+FIRST_PARAMETER = "Start all runs from the same weights: one seed checkpoint, or one seed."
+LATER_PARAMETER = (
+    "Look at the optimizer's step on this mesh: the gradients of the step before agree, so clipping, the learning rate"
+    " or the optimizer's state differ."
+)
+NO_VALUES = "tensors of both runs (debug.record_values), to name the first one that differs"
+
+
+def findings_of(data: ParityData) -> list[Finding]:
+    """Return a finding for each run that is not the training of the first."""
+    first, *others = data.runs
+    return [finding for run in others if (finding := difference_finding(first, run, data.tolerance))]
+
+
+def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Finding | None:
+    """Return how a run differs from the first one; None if it does not."""
+    curve = min(
+        (curve for curve in run.curves if curve.step is not None), key=lambda curve: curve.step or 0, default=None
+    )
+    if curve is None and run.first is None:
+        return None
+    step = curve.step if curve else run.first.step if run.first else None
+    return Finding(
+        id="parity.difference" if curve else "parity.value",
+        severity=Severity.ERROR if curve else Severity.WARNING,
+        title=curve_title(first, run, curve) if curve else value_title(first, run),
+        why=why(run.first, tolerance) if run.first else "Their tensors were not recorded, or agree.",
+        next=next_step(run.first),
+        step=step,
+        evidence=[Evidence(text=curve_text(curve)) for curve in run.curves],
+        confidence=0.95 if run.first else 0.8,
+    )
+
+
+def curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> str:
+    """Return where a curve leaves that of the first run."""
+    before, after = (math.nan if value is None else value for value in (curve.a, curve.b))
+    digits = 6 if f"{before:.6g}" != f"{after:.6g}" else 10
+    return (
+        f"{run.name} differs from {first.name} from step {curve.step} on: {CURVE_NAMES[curve.curve]}"
+        f" {after:.{digits}g} instead of {before:.{digits}g}"
+    )
+
+
+def value_title(first: RunParity, run: RunParity) -> str:
+    """Return that a tensor differs though the curves agree."""
+    assert run.first
+    return f"{run.name} has the curves of {first.name}, but {value_name(run.first)} differs in step {run.first.step}"
+
+
+def value_name(value: ValueDifference) -> str:
+    """Return what a tensor is."""
+    return KIND_NAMES[value.kind].format(name=value.name)
+
+
+def why(value: ValueDifference, tolerance: float) -> str:
+    """Return the first tensor that differs, and how far all before it agree."""
+    before = f"All {quantity(value.agreed, 'tensor')} before it agree to {relative(value.agreed_to)}."
+    agreed = before if value.agreed else "It is the first of all."
+    same_norm = math.isclose(value.a, value.b, rel_tol=tolerance)
+    norms = "the norms agree" if same_norm else f"norm {figures(value.b)} instead of {figures(value.a)}"
+    return (
+        f"The first tensor that differs is {value_name(value)} in step {value.step}: {norms}, its sums differ by"
+        f" {relative(value.difference)}. {agreed}"
+    )
+
+
+def next_step(value: ValueDifference | None) -> str:
+    """Return where to look."""
+    if value is None:
+        return "Run it again with --debug.record_values to find the first tensor that differs."
+    if value.kind is ValueKind.PARAMETER:
+        return LATER_PARAMETER if value.agreed else FIRST_PARAMETER
+    return NEXT_STEPS[value.kind].format(name=value.name)
+
+
+def curve_text(curve: CurveDifference) -> str:
+    """Return the largest difference of a curve."""
+    steps = quantity(curve.steps, "step")
+    return f"{CURVE_NAMES[curve.curve]}: differs by {relative(curve.largest)} at most, over {steps}"
+
+
+def verdict(data: ParityData, findings: Sequence[Finding]) -> Verdict:
+    """Return whether all runs are the same training; unknown where a run logged no step."""
+    first, *others = data.runs
+    missing = [NO_VALUES] if any(not run.compared_values for run in others) else []
+    empty = [run.name for run in data.runs if not run.losses] + [run.name for run in others if not run.curves]
+    if findings:
+        severity = Severity.ERROR if any(f.severity is Severity.ERROR for f in findings) else Severity.WARNING
+        return Verdict(
+            status=Status(severity),
+            kind="different",
+            sentence="; ".join(finding.title for finding in findings),
+            confidence=findings[0].confidence,
+            missing=missing,
+        )
+    if empty or not others:
+        names = ", ".join(dict.fromkeys(empty)) or "a second run"
+        return Verdict(
+            status=Status.UNKNOWN,
+            kind="unknown",
+            sentence=f"no step to compare with {first.name}: {names}",
+            confidence=0.0,
+            missing=[f"steps of {names}", *missing],
+        )
+    return Verdict(
+        status=Status.OK,
+        kind="equal",
+        sentence=equal_sentence(data),
+        confidence=0.9 if missing else 0.97,
+        missing=missing,
+    )
+
+
+def equal_sentence(data: ParityData) -> str:
+    """Return how far all runs agree."""
+    largest = {
+        name: max((c.largest for run in data.runs for c in run.curves if c.curve is curve), default=0.0)
+        for curve, name in ((Curve.LOSS, "losses"), (Curve.GRAD_NORM, "gradient norms"))
+    }
+    steps = min(curve.steps for run in data.runs for curve in run.curves)
+    agreements = ", ".join(f"{name} to {relative(value)}" for name, value in largest.items())
+    values = max((run.largest_value_difference or 0.0 for run in data.runs), default=0.0)
+    compared = min(run.compared_values for run in data.runs[1:])
+    tensors = f", {quantity(compared, 'recorded tensor')} of each to {relative(values)}" if compared else ""
+    return (
+        f"{quantity(len(data.runs), 'run')} are the same training over {quantity(steps, 'step')}: {agreements}{tensors}"
+    )

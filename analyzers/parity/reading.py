@@ -1,0 +1,98 @@
+"""`values/rank_R.jsonl` of all ranks of a run -> one row per tensor and step: sums over the whole tensor.
+
+A line has sums over a rank's part of a tensor, and how many ranks have the same part, which count once.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from analyzers.columns import Column
+from analyzers.parity.model import ValueKind
+
+VERSION = 1
+KINDS = tuple(ValueKind)
+NAME_AT_MOST = 400
+ROWS_AT_MOST = 5_000_000
+STEP_AT_MOST = 1 << 40
+COPIES_AT_MOST = 1 << 24
+
+
+class Line(msgspec.Struct):
+    """One line of a file: null where a sum is not finite."""
+
+    step: int
+    kind: ValueKind
+    name: str
+    sum: float | None
+    absolute: float | None
+    square: float | None
+    copies: int = 1
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the numbers can be those of a recorder."""
+        return len(self.name) <= NAME_AT_MOST and 0 <= self.step < STEP_AT_MOST and 0 < self.copies <= COPIES_AT_MOST
+
+
+class Merged:
+    """Sums over all ranks by (step, kind, name), in the order in which they were met."""
+
+    def __init__(self) -> None:
+        self.sums: dict[tuple[int, ValueKind, str], list[float]] = {}
+        self.places: list[tuple[int, int]] = []
+        self.damaged = 0
+
+    def add(self, number: int, row: int, line: Line) -> None:
+        """Add line `row` of file `number`."""
+        key = line.step, line.kind, line.name
+        parts = [math.nan if v is None else v / line.copies for v in (line.sum, line.absolute, line.square)]
+        if known := self.sums.get(key):
+            self.sums[key] = [a + b for a, b in zip(known, parts, strict=True)]
+        elif len(self.sums) < ROWS_AT_MOST:
+            self.sums[key] = parts
+            self.places.append((number, row))
+
+
+def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
+    """Return the columns of a run's files, which are given in the order of the ranks."""
+    merged, decoder = Merged(), msgspec.json.Decoder(Line)
+    for number, path in enumerate(paths):
+        with path.open("rb") as file:
+            next(file, None)  # the first line says what the file is
+            for row, text in enumerate(file):
+                try:
+                    line = decoder.decode(text)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    merged.damaged += 1
+                    continue
+                if line.is_possible:
+                    merged.add(number, row, line)
+                else:
+                    merged.damaged += 1
+    return columns_of(merged), {"names": names_of(merged), "damaged": merged.damaged}
+
+
+def names_of(merged: Merged) -> list[str]:
+    """Return each name once."""
+    return list(dict.fromkeys(name for _, _, name in merged.sums))
+
+
+def columns_of(merged: Merged) -> dict[str, Column]:
+    """Return the merged rows as columns; `name` is an index into the names, `kind` into `KINDS`."""
+    numbers = {name: number for number, name in enumerate(names_of(merged))}
+    sums = np.array(list(merged.sums.values()), dtype=np.float64).reshape(-1, 3)
+    places = np.array(merged.places, dtype=np.int64).reshape(-1, 2)
+    return {
+        "step": np.array([step for step, _, _ in merged.sums], dtype=np.int64),
+        "kind": np.array([KINDS.index(kind) for _, kind, _ in merged.sums], dtype=np.int8),
+        "name": np.array([numbers[name] for _, _, name in merged.sums], dtype=np.int32),
+        "file": places[:, 0],
+        "row": places[:, 1],
+        "sum": sums[:, 0],
+        "absolute": sums[:, 1],
+        "square": sums[:, 2],
+    }

@@ -1,0 +1,128 @@
+"""Are several runs the same training? The door: runs in, a report out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pandas as pd
+
+from analyzers import run, store
+from analyzers.errors import InputError, WorkbenchError
+from analyzers.parity.answers import common_values, curve_difference, first_difference, value_table
+from analyzers.parity.findings import findings_of, verdict
+from analyzers.parity.model import Curve, NamedRun, ParityData, RunParity
+from analyzers.report import Input, Report, ranked, tool_version
+from analyzers.run import Kind, Run
+from analyzers.steps.answers.losses import mean_by_step
+from analyzers.steps.loading import load
+from analyzers.steps.table import Steps
+
+SCHEMA = "workbench.parity/1"
+READER = "analyzers.parity.reading"
+TOLERANCE = 1e-5
+"""Two meshes that compute the same in float32 differ by about 1e-7, which grows slowly over steps."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a run has recorded: its curves, and sums of its tensors, if there are any."""
+
+    parity: RunParity
+    sums: pd.DataFrame | None
+    inputs: list[Input]
+
+
+def analyze(
+    runs: Sequence[NamedRun], options: store.Options | None = None, tolerance: float = TOLERANCE
+) -> Report[ParityData]:
+    """Return whether all runs are the same training as the first one: losses, gradient norms and tensors.
+
+    Raises:
+        InputError: There are fewer than two runs, or one of the folders holds no run.
+    """
+    if len(runs) < 2:
+        raise InputError("parity needs two runs at least", "give another run")
+    options = options or store.Options()
+    first, *others = [recorded(named, options) for named in runs]
+    compared = [first.parity, *(compared_run(first, other, tolerance) for other in others)]
+    data = ParityData(tolerance=tolerance, runs=compared)
+    findings = ranked(findings_of(data))
+    return Report(
+        schema=SCHEMA,
+        version=tool_version(),
+        inputs=[item for each in (first, *others) for item in each.inputs],
+        verdict=verdict(data, findings),
+        findings=findings,
+        data=data,
+    )
+
+
+def recorded(named: NamedRun, options: store.Options) -> Recorded:
+    """Return what a run has recorded."""
+    source = run.as_run(named.folder)
+    manifest, logs = source.manifest(), source.of(Kind.STEPS)
+    curves: dict[Curve, dict[int, float]] = {curve: {} for curve in Curve}
+    inputs: list[Input] = []
+    if logs:
+        try:
+            steps = load(logs, options)
+            inputs = steps.inputs
+            curves = {curve: by_step(steps, curve) for curve in Curve}
+        except InputError:
+            pass  # a run that ended before its first step has none, which the verdict says
+    parity = RunParity(
+        name=named.name,
+        folder=str(named.folder),
+        world_size=whole_number(manifest.get("world_size")),
+        mesh=mesh_of(manifest.get("mesh")),
+        losses=curves[Curve.LOSS],
+        grad_norms=curves[Curve.GRAD_NORM],
+    )
+    return Recorded(parity, recorded_values(source, options), inputs)
+
+
+def by_step(steps: Steps, curve: Curve) -> dict[int, float]:
+    """Return a curve by step."""
+    values = mean_by_step(steps, curve.value)
+    return dict(zip(values.index.to_numpy().tolist(), values.to_numpy().tolist(), strict=True))
+
+
+def recorded_values(source: Run, options: store.Options) -> pd.DataFrame | None:
+    """Return the sums of a run's tensors; None if it recorded none that can be read."""
+    files = source.of(Kind.VALUES)
+    try:
+        return value_table(store.load([file.path for file in files], READER, options)) if files else None
+    except WorkbenchError:
+        return None
+
+
+def compared_run(first: Recorded, other: Recorded, tolerance: float) -> RunParity:
+    """Return a run with its differences from the first one."""
+    a, b = first.parity, other.parity
+    pairs = ((Curve.LOSS, a.losses, b.losses), (Curve.GRAD_NORM, a.grad_norms, b.grad_norms))
+    found = [curve_difference(curve, before, after, tolerance) for curve, before, after in pairs]
+    result = msgspec.structs.replace(b, curves=[curve for curve in found if curve])
+    if first.sums is None or other.sums is None:
+        return result
+    both = common_values(first.sums, other.sums)
+    if both.empty:
+        return result
+    return msgspec.structs.replace(
+        result,
+        compared_values=len(both),
+        missing_values=max(len(first.sums), len(other.sums)) - len(both),
+        largest_value_difference=float(both["difference"].max()),
+        first=first_difference(both, tolerance),
+    )
+
+
+def whole_number(value: Any) -> int | None:
+    """Return a number of a manifest, which may hold anything."""
+    return value if isinstance(value, int) else None
+
+
+def mesh_of(value: Any) -> dict[str, int]:
+    """Return the mesh of a manifest, which may hold anything."""
+    pairs = value.items() if isinstance(value, dict) else ()
+    return {str(name): degree for name, degree in pairs if isinstance(degree, int)}

@@ -1,0 +1,198 @@
+"""`workbench parity`: the same training on several meshes, from one seed checkpoint; which tensor differs first?"""
+
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from analyzers import parity
+from analyzers.parity.model import NamedRun, ParityData
+from analyzers.report import Report
+from analyzers.run import Run
+from analyzers.store import Options
+from analyzers.words import quantity
+from trainer.config import ConfigError, JobConfig, load
+from trainer.config.degrees import EXPERT, KEYS, REPLICATE, SHARD
+from workbench.console import note
+from workbench.errors import UsageProblem
+from workbench.launch.plan import Plan, Request, plan, trainer_arguments
+from workbench.launch.run import diagnose, launch
+
+Start = Callable[[Plan], str]
+"""Runs a job to its end and returns how it ended: completed, failed or interrupted."""
+SEED = 42
+STEPS = 5
+SEED_FOLDER = "seed"
+ALIKE = (
+    *("--debug.deterministic", "--metrics.log_freq", "1"),
+    *("--profiling.no_enable_profiling", "--profiling.no_enable_memory_snapshot"),
+)
+"""What all runs share, so that only the mesh differs."""
+BATCH = "training.local_batch_size"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One run as asked for: the degrees of its mesh, and other keys that it alone has."""
+
+    text: str
+    degrees: dict[str, int]
+    flags: tuple[str, ...]
+
+    @property
+    def ranks(self) -> int:
+        """Number of processes: experts are shared by ranks that are there already."""
+        return math.prod(degree for name, degree in self.degrees.items() if name != EXPERT)
+
+    @property
+    def data_parallel(self) -> int:
+        """Number of shares that a batch of all ranks has."""
+        return self.degrees[REPLICATE] * self.degrees[SHARD]
+
+    def sets(self, key: str) -> bool:
+        """Return whether this run has a value of its own for a key."""
+        return f"--{key}" in self.flags
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that `workbench parity` was asked for."""
+
+    request: Request
+    variants: Sequence[Variant]
+    folder: Path
+    steps: int | None = None
+    values: bool = True
+
+
+def variant(text: str) -> Variant:
+    """Return the run that `dp_replicate=2,dp_shard=2,tp=2` asks for; other keys are written whole: `debug.seed=3`.
+
+    Raises:
+        UsageProblem: A part is no key with a value, or a degree is no number from 1.
+    """
+    degrees, flags = dict.fromkeys(KEYS, 1), list[str]()
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (side.strip() for side in part.partition("="))
+        if key in KEYS and value.isdecimal() and int(value) > 0:
+            degrees[key] = int(value)
+        elif "." in key and equals and key not in KEYS:
+            flags += flag(key, value)
+        else:
+            hint = f"write {', '.join(f'{name}=N' for name in KEYS)} or section.key=value, separated by commas"
+            raise UsageProblem(f"--run {text!r}: {part!r} is no setting of a run", hint)
+    return Variant(text or f"{SHARD}=1", degrees, tuple(flags))
+
+
+def flag(key: str, value: str) -> tuple[str, ...]:
+    """Return a key as a flag of the trainer; true and false are switches."""
+    section, _, name = key.rpartition(".")
+    switches = {"true": (f"--{key}",), "false": (f"--{section}.no_{name}",)}
+    return switches.get(value.lower(), (f"--{key}", value))
+
+
+def compare_meshes(
+    comparison: Comparison, start: Start | None = None, tolerance: float | None = None
+) -> Report[ParityData] | None:
+    """Run the training on all meshes and return how they compare; None if a run did not end well.
+
+    Raises:
+        WorkbenchError: The configuration does not fit a mesh, which is found before any process starts.
+    """
+    base = configuration(comparison.request)
+    folders = [comparison.folder / f"run_{number}" for number in range(1, len(comparison.variants) + 1)]
+    jobs = [seed_job(comparison)] + [
+        plan(request_of(comparison, base, one, folder))
+        for one, folder in zip(comparison.variants, folders, strict=True)
+    ]
+    shutil.rmtree(comparison.folder / SEED_FOLDER / "checkpoint", ignore_errors=True)
+    for job, what in zip(jobs, ("the seed checkpoint", *(one.text for one in comparison.variants)), strict=True):
+        note(f"{what} on {quantity(job.nproc, 'rank')}; output in {job.folder}")
+        if (start or start_job)(job) != "completed":
+            diagnose(job)
+            return None
+    runs = [NamedRun(one.text, folder) for one, folder in zip(comparison.variants, folders, strict=True)]
+    return parity.analyze(runs, Options(cache=False), tolerance or tolerance_of(base))
+
+
+def start_job(job: Plan) -> str:
+    """Run a job under our agent."""
+    return launch(job).status
+
+
+def tolerance_of(config: JobConfig) -> float:
+    """Return the relative difference that rounding explains: bfloat16 has eight bits, float32 twenty-four."""
+    training = config.training
+    return parity.TOLERANCE if "bfloat16" not in (training.mixed_precision_param, training.dtype) else 2e-2
+
+
+def configuration(request: Request) -> JobConfig:
+    """Return the configuration that all runs start from.
+
+    Raises:
+        UsageProblem: A key or a value is wrong.
+    """
+    try:
+        return load(None, trainer_arguments(request))
+    except ConfigError as error:
+        raise UsageProblem(error.message, error.hint) from error
+
+
+def seed_job(comparison: Comparison) -> Plan:
+    """Return the job that saves the weights that all runs start from: one rank, whatever the configuration's mesh."""
+    ones = (part for name in KEYS for part in (f"--parallelism.{KEYS[name]}", "1"))
+    saving = ("--checkpoint.enable", "--checkpoint.create_seed_checkpoint", "--checkpoint.folder", "checkpoint")
+    folder = ("--job.dump_folder", str(comparison.folder / SEED_FOLDER))
+    return plan(with_overrides(comparison.request, 1, (*seed(comparison), *ones, *saving, *folder)))
+
+
+def request_of(comparison: Comparison, base: JobConfig, one: Variant, folder: Path) -> Request:
+    """Return the launch of one run."""
+    mesh = (part for name, degree in one.degrees.items() for part in (f"--parallelism.{KEYS[name]}", str(degree)))
+    start = comparison.folder / SEED_FOLDER / "checkpoint" / "step-0"
+    loading = ("--checkpoint.enable", "--checkpoint.load_only", "--checkpoint.initial_load_path", str(start))
+    steps = comparison.steps or min(base.training.steps, STEPS)
+    values = ("--debug.record_values",) if comparison.values else ()
+    batch = () if one.sets(BATCH) else (f"--{BATCH}", str(local_batch(comparison, base, one)))
+    own = (*seed(comparison), *ALIKE, *values, "--training.steps", str(steps), *mesh, *batch, *loading)
+    return with_overrides(comparison.request, one.ranks, (*own, "--job.dump_folder", str(folder), *one.flags))
+
+
+def seed(comparison: Comparison) -> tuple[str, ...]:
+    """Return the flag that gives all runs one seed, unless they have one."""
+    return () if configuration(comparison.request).debug.seed is not None else ("--debug.seed", str(SEED))
+
+
+def local_batch(comparison: Comparison, base: JobConfig, one: Variant) -> int:
+    """Return the sequences of a rank's batch, with which each step has those of the first run.
+
+    Raises:
+        UsageProblem: They cannot be divided evenly.
+    """
+    training, first = base.training, comparison.variants[0].data_parallel
+    if training.global_batch_size > 0 or one.data_parallel == first:
+        return training.local_batch_size
+    sequences = training.local_batch_size * first
+    if sequences % one.data_parallel:
+        raise UsageProblem(
+            f"--run {one.text!r}: {sequences} sequences of a step cannot be divided among {one.data_parallel} ranks",
+            f"give a {BATCH} of which {one.data_parallel} is a divisor, or keep dp_replicate x dp_shard at {first}",
+        )
+    return sequences // one.data_parallel
+
+
+def with_overrides(request: Request, ranks: int, overrides: tuple[str, ...]) -> Request:
+    """Return a launch of the same configuration, changed by flags, on so many ranks."""
+    return Request(
+        config=request.config,
+        module=request.module,
+        nproc=ranks,
+        overrides=(*request.overrides, *overrides),
+        watch=False,
+    )
+
+
+def subject(comparison: Comparison) -> Run:
+    """Return what the report is about, for its heading."""
+    return Run(comparison.folder, ())

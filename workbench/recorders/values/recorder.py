@@ -1,0 +1,152 @@
+"""Writes in each step what two runs of one training can be compared by: `values/rank_R.jsonl`.
+
+    values = ValueRecorder("outputs", model)
+    with values.step(n):
+        loss(model(batch)).backward()
+        values.gradients()
+        optimizer.step()
+
+A line has three sums of one tensor over this rank's part of it: of a parameter before the step, of what a module
+returns, of the gradient of that, and of a parameter's gradient.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import torch
+from torch import Tensor, nn
+
+from workbench.recorders.files import RankInfo
+from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
+from workbench.recorders.values.tensor_sums import Sums, sums_of
+
+SCHEMA = "workbench.values/1"
+DATA, PARAMETER, ACTIVATION = "data", "parameter", "activation"
+ACTIVATION_GRADIENT, GRADIENT = "activation_gradient", "gradient"
+SUMS = ("sum", "absolute", "square")
+WHOLE = "model"
+"""What the outermost module is called."""
+OUTSIDE_BACKWARD = -1
+"""The graph task of code that no backward pass runs."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the recorder must know of a rank's position in the mesh.
+
+    `copies` ranks have each parameter that is no DTensor. A gradient of an activation is that of the mean loss over
+    all ranks if it is multiplied by `loss_share`; None: such gradients are not recorded.
+    """
+
+    copies: int = 1
+    loss_share: float | None = 1.0
+    is_last_stage: bool = True
+
+
+class ValueRecorder:
+    """Hooks on the parts of a model that a rank has; they record between the start and the end of a step."""
+
+    def __init__(self, folder: str | Path, models: Sequence[nn.Module], place: Place | None = None) -> None:
+        self._models, self._place = models, place or Place()
+        self._rows: dict[tuple[str, str], Sums] = {}
+        self._recording = False
+        self._file = open_log(Path(folder))
+        self._handles: list[Removable] = [handle for model in models for handle in self._hook(model)]
+
+    @contextmanager
+    def step(self, step: int) -> Iterator[None]:
+        """Record one step, and write its lines at the end, also if it fails."""
+        self._rows.clear()
+        self._recording = True
+        for name, parameter in self._parameters():
+            self._add(PARAMETER, name, sums_of(parameter, copies=self._place.copies))
+        try:
+            yield
+        finally:
+            self._recording = False
+            self._write(step)
+
+    def data(self, inputs: Tensor, labels: Tensor, copies: int) -> None:
+        """Record a batch (B, T), which so many ranks have: the tokens, and each token beside its label."""
+        if self._recording:
+            self._add(DATA, "inputs", sums_of(inputs, copies=copies))
+            self._add(DATA, "labels", sums_of(inputs * 1000 + labels, copies=copies))
+
+    def gradients(self) -> None:
+        """Record the gradients of all parameters, which must be complete and not clipped."""
+        for name, parameter in self._parameters():
+            if parameter.grad is not None:
+                self._add(GRADIENT, name, sums_of(parameter.grad, copies=self._place.copies))
+
+    def close(self) -> None:
+        """Remove all hooks and close the file."""
+        for handle in self._handles:
+            handle.remove()
+        self._file.close()
+
+    def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        for model in self._models:
+            for name, parameter in model.named_parameters():
+                yield without_wrappers(name), parameter
+
+    def _hook(self, model: nn.Module) -> Iterator[Removable]:
+        for name, module in model.named_modules():
+            is_wrapper = hasattr(module, "_checkpoint_wrapped_module")
+            is_whole = bool(name) or self._place.is_last_stage
+            # In a pipeline the parts that a rank lacks are identities.
+            if is_whole and not is_wrapper and not isinstance(module, nn.Identity | nn.ModuleDict):
+                yield module.register_forward_hook(self._after_forward(without_wrappers(name) or WHOLE))
+
+    def _after_forward(self, name: str) -> Callable[[nn.Module, object, object], None]:
+        def record(_: nn.Module, __: object, output: object) -> None:
+            # Recomputation in the backward pass is no second forward pass.
+            if not self._recording or torch._C._current_graph_task_id() != OUTSIDE_BACKWARD:  # noqa: SLF001
+                return
+            outputs = output if isinstance(output, tuple) else (output,)
+            for number, tensor in enumerate(outputs):
+                if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                    self._record_output(f"{name}[{number}]" if len(outputs) > 1 else name, tensor)
+
+        return record
+
+    def _record_output(self, name: str, output: Tensor) -> None:
+        self._add(ACTIVATION, name, sums_of(output))
+        share = self._place.loss_share
+        if share is not None and output.requires_grad:
+
+            def add_gradient(gradient: Tensor) -> None:
+                self._add(ACTIVATION_GRADIENT, name, sums_of(gradient, factor=share))
+
+            output.register_hook(add_gradient)  # type: ignore[no-untyped-call]
+
+    def _add(self, kind: str, name: str, sums: Sums) -> None:
+        """Add the sums to those of earlier microbatches of the step."""
+        before = self._rows.get((kind, name))
+        self._rows[kind, name] = Sums(before.values + sums.values, sums.copies) if before else sums
+
+    def _write(self, step: int) -> None:
+        if not self._rows:
+            return
+        # One copy from the device for all.
+        values = torch.stack([sums.values for sums in self._rows.values()]).tolist()
+        for ((kind, name), sums), row in zip(self._rows.items(), values, strict=True):
+            line = {"step": step, "kind": kind, "name": name, "copies": sums.copies}
+            # JSON has no NaN.
+            finite = [value if math.isfinite(value) else None for value in row]
+            self._file.write(json.dumps(line | dict(zip(SUMS, finite, strict=True))) + "\n")
+        self._file.flush()
+
+
+def open_log(folder: Path) -> IO[str]:
+    """Return this rank's file, with its first line written."""
+    info = RankInfo.here()
+    path = folder / "values" / f"rank_{info.rank}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("w", encoding="utf-8")
+    file.write(json.dumps({"schema": SCHEMA, "rank": info.rank, "world_size": info.world_size}) + "\n")
+    return file

@@ -1,0 +1,38 @@
+"""Sums over a tensor that ranks have parts or copies of: added up over all ranks, they do not depend on the mesh."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate
+
+
+class Sums(NamedTuple):
+    """Three sums over this rank's part of a tensor, on its device, and how many ranks have the same part."""
+
+    values: Tensor
+    """The sum, that of the absolute values, and that of the squares: (3,) float64."""
+    copies: int = 1
+
+
+@torch.no_grad()
+def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1) -> Sums:
+    """Return the sums over `factor` times a tensor; `copies` ranks have the same if it is no DTensor."""
+    if isinstance(tensor, DTensor):
+        tensor, copies = own_part(tensor)
+    values = tensor.detach().double() * factor
+    return Sums(torch.stack((values.sum(), values.abs().sum(), values.square().sum())), copies)
+
+
+def own_part(tensor: DTensor) -> tuple[Tensor, int]:
+    """Return this rank's part of a tensor, and how many ranks of its mesh have the same part.
+
+    Sums that are still to be added up over ranks are, which is a collective.
+    """
+    if any(placement.is_partial() for placement in tensor.placements):
+        placements = [Replicate() if placement.is_partial() else placement for placement in tensor.placements]
+        tensor = tensor.redistribute(placements=placements)
+    copies = 1
+    for dimension, placement in enumerate(tensor.placements):
+        copies *= tensor.device_mesh.size(dimension) if placement.is_replicate() else 1
+    return tensor.to_local(), copies
