@@ -131,11 +131,17 @@ def steps(paths: opt.Paths, read: opt.LogReadOptions, show: opt.ShowOptions, fai
 
 @app.command(rich_help_panel=ANALYSE)
 @spread_groups
-def compare(a: opt.OnePath, b: opt.OnePath, show: opt.ShowOptions, fail_on: opt.FailOnMeasures = None) -> None:
+def compare(
+    a: opt.OnePath,
+    b: opt.OnePath,
+    show: opt.ShowOptions,
+    fail_on: opt.FailOnMeasures = None,
+    column_map: opt.ColumnMap = None,
+) -> None:
     """Compare the configuration, step time, loss and memory of two runs, or two files of one kind."""
     from workbench.commands import analyse
 
-    raise typer.Exit(analyse.compare_runs(a, b, show, fail_on))
+    raise typer.Exit(analyse.compare_runs(a, b, show, fail_on, column_map))
 
 
 @app.command(rich_help_panel=ANALYSE)

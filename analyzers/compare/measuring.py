@@ -1,7 +1,7 @@
 """The numbers of one run, and the files they come from."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TypeVar
 
@@ -11,13 +11,14 @@ from analyzers import memory, run, store
 from analyzers.compare.model import Measures
 from analyzers.errors import WorkbenchError
 from analyzers.report import Input
-from analyzers.run import Kind, Run
+from analyzers.run import Artefact, Kind, Run
 from analyzers.steps import RankSteps
 from analyzers.steps.answers.lateness import lateness
 from analyzers.steps.answers.stragglers import stragglers
 from analyzers.steps.answers.summary import summary
 from analyzers.steps.diff.measures import Measure, MeasureChange, measure_changes
 from analyzers.steps.loading import load
+from analyzers.steps.mapping.other_logs import UnknownColumn
 from analyzers.steps.model import Straggler
 from analyzers.steps.table import Steps
 
@@ -43,20 +44,37 @@ class MeasuredRun:
 def measured_pair(a: Run, b: Run, options: store.Options) -> tuple[MeasuredRun, MeasuredRun]:
     """Return both runs, measured alike: memory comes from the snapshots of both, or from the step logs of both.
 
-    On a CPU the step log has the resident set of the process, which is far more than its tensors.
+    On a CPU the step log has the resident set of the process, which is far more than its tensors. A column that the
+    user named may be in one of them only, as each trainer has names of its own.
+
+    Raises:
+        UnknownColumn: It is in neither.
     """
-    first, second = measured(a, options), measured(b, options)
+    unknown: list[UnknownColumn] = []
+    first, second = (measured(source, options, unknown) for source in (a, b))
+    if missing := next((one for one in unknown if [other.name for other in unknown].count(one.name) > 1), None):
+        raise missing
     if first.snapshot_bytes and second.snapshot_bytes:
         for side in (first, second):
             side.measures = msgspec.structs.replace(side.measures, memory_bytes=side.snapshot_bytes)
     return first, second
 
 
-def measured(source: Run, options: store.Options) -> MeasuredRun:
+def steps_of(logs: Sequence[Artefact], options: store.Options, unknown: list[UnknownColumn]) -> Steps:
+    """Return the steps of logs; columns that the user named and that they lack are added to `unknown`."""
+    while True:
+        try:
+            return load(logs, options)
+        except UnknownColumn as error:
+            unknown.append(error)
+            options = replace(options, columns=tuple(pair for pair in options.columns if pair[1] != error.name))
+
+
+def measured(source: Run, options: store.Options, unknown: list[UnknownColumn]) -> MeasuredRun:
     """Return the numbers of one run."""
     result = MeasuredRun(Measures(), [])
     if logs := source.of(*run.TIMED):
-        result.steps = answer_or_none(lambda: load(logs, options))
+        result.steps = answer_or_none(lambda: steps_of(logs, options, unknown))
     if result.steps:
         result.measures, result.inputs = medians_over(summary(result.steps)), result.steps.inputs
     # The newest: earlier ones may be of the warm-up.

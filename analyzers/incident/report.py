@@ -167,7 +167,9 @@ def outcome_of(rooms: RoomReports, manifest: Mapping[str, object]) -> Outcome:
     """Return how a run went by the status in run.json, which only a run that trained completes."""
     status = manifest.get("status")
     if is_completed(manifest):
-        return Outcome.COMPLETED if has_steps(rooms, manifest) else Outcome.COMPLETED_WITHOUT_STEP
+        # A job without an optimizer has no steps, but its ranks met in a process group and marked their ends.
+        trained = has_steps(rooms, manifest) or rooms.ended_cleanly
+        return Outcome.COMPLETED if trained else Outcome.COMPLETED_WITHOUT_STEP
     known = (Outcome.FAILED, Outcome.INTERRUPTED, Outcome.RUNNING)
     recorded = next((outcome for outcome in known if outcome == status), Outcome.NOT_RECORDED)
     if recorded is not Outcome.NOT_RECORDED or rooms.hang is None:

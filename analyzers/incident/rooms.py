@@ -96,8 +96,13 @@ def has_failed_rank(manifest: Mapping[str, object]) -> bool:
 
 
 def is_foreign_end(run: Run) -> bool:
-    """Return whether a run of another trainer than ours, which writes no run.json, marked a clean end on all ranks."""
-    return bool(run.of(Kind.GROUPS)) and not run.manifest() and hangs.has_ended_cleanly(run)
+    """Return whether a run of another trainer than ours marked a clean end on all ranks.
+
+    Such a trainer writes no run.json; where our launcher started it, that file holds its command.
+    """
+    manifest = run.manifest()
+    is_foreign = not manifest or "command" in manifest
+    return bool(run.of(Kind.GROUPS)) and is_foreign and hangs.has_ended_cleanly(run)
 
 
 def attempt(rooms: RoomReports, question: Callable[[], Report[Data]]) -> Report[Data] | None:

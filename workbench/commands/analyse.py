@@ -149,25 +149,27 @@ def export_traces(paths: Sequence[Path], read: ReadOptions, target: Path, *, for
     return Exit.OK
 
 
-def compare_runs(a: Path, b: Path, show: ShowOptions, fail_on: str | None) -> Exit:
+def compare_runs(
+    a: Path, b: Path, show: ShowOptions, fail_on: str | None, column_map: Sequence[str] | None = None
+) -> Exit:
     """Show two runs side by side; the exit status says whether the second fails the gate of `--fail-on`."""
     from analyzers import compare
     from workbench.commands.failure_gate import parse_gate
 
-    gate = parse_gate(fail_on)
+    gate, options = parse_gate(fail_on), Options(columns=parsed_columns(column_map))
     runs = discover(a), discover(b)
     if show.interactive and not fail_on:
         from workbench.tui.app import open_app
         from workbench.tui.subject import ComparisonSubject
 
-        open_app(ComparisonSubject(*runs, Options()))
+        open_app(ComparisonSubject(*runs, options))
         return Exit.OK
-    report = compare.analyze(*runs, Options(), gate.limits)
+    report = compare.analyze(*runs, options, gate.limits)
     if show.web:
         from workbench.web.served_run import ServedRun
         from workbench.web.server import serve_view
 
-        serve_view(ServedRun(runs[0], Options(), report, runs[1]), "compare")
+        serve_view(ServedRun(runs[0], options, report, runs[1]), "compare")
         return Exit.OK
     delivered = deliver(report, show, runs[0])
     return Exit.FINDINGS if gate.fails(report) else delivered

@@ -105,7 +105,7 @@ class Attached:
             self._record(self._exit)
             return
         self._ended.set()
-        self._heartbeat.beat(self._position[0], DONE.encode())
+        self._heartbeat.beat(self._steps.finished_step if self._steps else 0, DONE.encode())
         self.flight.close()
 
     def _exiting(self, status: str | int | None = None) -> NoReturn:

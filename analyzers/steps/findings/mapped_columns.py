@@ -29,6 +29,11 @@ QUANTITY_NAMES = {
 }
 
 
+SIZES = (Quantity.MEMORY, Quantity.RESERVED)
+DECIMAL = ("kb", "mb", "gb", "tb")
+"""Units that training code writes behind numbers that it has divided by 1024."""
+
+
 def column_notes(steps: Steps) -> list[Finding]:
     """Return a note on the columns of each log, and one where its steps are numbered by line or epoch."""
     notes = []
@@ -62,9 +67,14 @@ def replaced(finding: Finding, why: str, evidence: list[Evidence]) -> Finding:
 
 
 def unit_text(column: MappedColumn) -> str:
-    """Return ` (in ms)`; nothing for what has no unit."""
+    """Return ` (in ms)`; nothing for what has no unit.
+
+    Of a size in GB it says that the number counts GiB, which its writer means but does not say.
+    """
     if column.unit == UNKNOWN_UNIT:
         return " (unit unknown)"
+    if column.quantity in SIZES and column.unit in DECIMAL:
+        return f" (in {column.unit.upper()}, taken as {column.unit[0].upper()}iB)"
     return f" (in {column.unit})" if column.unit else ""
 
 

@@ -64,6 +64,14 @@ def counting_logs(logs: Sequence[OtherLog]) -> tuple[list[OtherLog], list[str]]:
     ] if left_out else []
 
 
+class UnknownColumn(InputError):
+    """The user named a column that no log has; `name` is that column."""
+
+    def __init__(self, name: str, known: str) -> None:
+        super().__init__(f"--map: no column {name} in these logs", f"columns: {known}")
+        self.name = name
+
+
 def check_map(wanted: ColumnMap, logs: Sequence[MappedLog]) -> None:
     """Raise InputError if the user named a column that none of the logs has."""
     names = {column.name for log in logs for column in log.columns}
@@ -73,7 +81,7 @@ def check_map(wanted: ColumnMap, logs: Sequence[MappedLog]) -> None:
             raise InputError(f"--map: the column {name} has no numbers", "choose a column of numbers")
         if name not in names:
             known = ", ".join(sorted(names)[:COLUMNS_NAMED]) or "none: these logs are of our own or torchtitan's format"
-            raise InputError(f"--map: no column {name} in these logs", f"columns: {known}")
+            raise UnknownColumn(name, known)
 
 
 def has_rank_column(log: OtherLog) -> bool:

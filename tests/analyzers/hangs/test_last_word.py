@@ -340,3 +340,16 @@ def test_a_launcher_that_reports_a_failure_is_believed_against_clean_heartbeats(
     (folder.path.parent / "torchrun.log").write_text(TABLE)
     verdict = incident.analyze(run.discover(folder.path.parent)).verdict
     assert verdict.status != "ok"
+
+
+def test_a_job_without_steps_is_healthy_where_all_its_ranks_marked_their_ends(folder):
+    side_files(folder, 2)
+    run_json = '{"command": ["python", "train.py"], "status": "completed", "world_size": 2, "exit_codes": {}}'
+    (folder.path.parent / "run.json").write_text(run_json)
+    for rank in range(2):
+        beat(folder, rank, 5 * SECOND, b"done")
+    verdict = incident.analyze(run.discover(folder.path.parent)).verdict
+    assert (verdict.status, verdict.sentence) == ("ok", "the run completed; ranks 0-1 ended cleanly")
+    beat(folder, 1, 5 * SECOND)
+    verdict = incident.analyze(run.discover(folder.path.parent)).verdict
+    assert verdict.status == "unknown"

@@ -122,6 +122,11 @@ class StepRecorder:
         """The innermost open phase."""
         return self._clock.open[-1] if self._clock.open else BETWEEN
 
+    @property
+    def finished_step(self) -> int:
+        """The last step that has ended, which is the current one between two steps."""
+        return self.current_step - bool(self._clock.open)
+
     @contextmanager
     def step(self, step: int) -> Iterator[StepLine]:
         """Time one step. A step that an exception ends leaves no line, but its heartbeat says where it was."""
