@@ -184,3 +184,16 @@ def source_line(filename: str, line: int) -> str:
 def exit_reason(exit_code: int) -> str:
     """Return `killed by signal 9` for -9 and `exit code 1` for 1."""
     return f"killed by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+
+
+DTYPES = {
+    "double": "float64", "float": "float32", "half": "float16", "long": "int64", "long int": "int64", "int": "int32",
+    "short": "int16", "char": "int8", "byte": "uint8", "complexfloat": "complex64", "complexdouble": "complex128",
+}  # fmt: skip
+"""The types whose names in recordings are those of C++."""
+
+
+def dtype_name(recorded: str) -> str:
+    """Return the type of a tensor as PyTorch names it in Python: `bfloat16` for the `c10::BFloat16` of a recording."""
+    name = recorded.removeprefix("c10::").lower()
+    return DTYPES.get(name, name)

@@ -8,6 +8,7 @@ import msgspec
 
 from analyzers import frames
 from analyzers.columns import Column
+from analyzers.words import dtype_name
 
 
 class HangClass(StrEnum):
@@ -168,10 +169,18 @@ class Signature:
 
     @property
     def shape(self) -> str:
-        """The input's sizes and types as text: `4x4 Float`."""
+        """The input's sizes and types as text: `4x4 float32`."""
         # A tensor without dimensions has an empty shape.
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in self.input_sizes)
-        return f"{sizes} {'/'.join(sorted(set(self.input_dtypes)))}".strip()
+        return f"{sizes} {'/'.join(dtype_name(dtype) for dtype in sorted(set(self.input_dtypes)))}".strip()
+
+    def __str__(self) -> str:
+        return operation_text(self.operation, self.shape)
+
+
+def operation_text(operation: str, shape: str) -> str:
+    """Return an operation with what it is given: `all_reduce of 4x4 float32`."""
+    return f"{operation} of {shape}" if shape else operation
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class CellState(StrEnum):
 
 
 class IssuedAt(NamedTuple):
-    """An operation such as `all_reduce 4x4 Float`, and the user's line that issued it; empty where unknown."""
+    """An operation such as `all_reduce of 4x4 float32`, and the user's line that issued it; empty where unknown."""
 
     operation: str
     line: str
@@ -206,4 +206,4 @@ def issued_at(job: Job, op: Op | None) -> IssuedAt:
         return NOT_ISSUED
     signature, line = job.signature(op), job.line(op)
     where = source_line(line.filename, line.line) if line else ""
-    return IssuedAt(f"{signature.operation} {signature.shape}", where)
+    return IssuedAt(str(signature), where)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.findings.wording import (
+    append_line,
     at_step,
     choose_pronoun,
     format_ending,
@@ -15,7 +16,7 @@ from analyzers.hangs.findings.wording import (
     list_waiting,
     name_operation,
 )
-from analyzers.hangs.model import HangClass, Reason, user_frame
+from analyzers.hangs.model import HangClass, Reason, operation_text, user_frame
 from analyzers.hangs.reading.exits import Ending
 from analyzers.words import agree, rank_names
 
@@ -123,7 +124,7 @@ def mismatch(cause: Cause) -> str:
 
 
 def both_sides(cause: Cause) -> str:
-    """Return `all_gather 1024 Float (train.py:12) instead of all_reduce 1024 Float (train.py:10)`."""
+    """Return `all_gather of 8 float32 (train.py:12) instead of all_reduce of 8 float32 (train.py:10)`."""
     assert cause.issued
     assert cause.expected
     return f"{format_operation(cause.issued)} instead of {format_operation(cause.expected)}"
@@ -135,10 +136,10 @@ def has_other_operation(cause: Cause) -> bool:
 
 
 def message_halves(cause: Cause) -> str:
-    """Return `rank 2 issued send 4x4 Float (train.py:1), rank 5 issued recv 5x4 Float (train.py:9)`."""
+    """Return `rank 2 issued send of 4x4 float32 (train.py:1), rank 5 issued recv of 5x4 float32 (train.py:9)`."""
     halves = ((side, side.operation.partition(" ")[0]) for side in cause.sides)
     return ", ".join(
-        f"{rank_names(side.ranks)} issued {half} {side.shape}" + (f" ({format_line(side.line)})" if side.line else "")
+        f"{rank_names(side.ranks)} issued {append_line(operation_text(half, side.shape), side.line)}"
         for side, half in halves
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from analyzers.hangs.classify.cause import Cause, RanksInOp
 from analyzers.hangs.graph.locations import Location
-from analyzers.hangs.model import Culprit, Frame, user_frame
+from analyzers.hangs.model import Culprit, Frame, operation_text, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd
 from analyzers.hangs.reading.side_formats import ExitFile
 from analyzers.words import agree, exit_reason, rank_names, source_line
@@ -43,9 +43,9 @@ def is_message(culprit: Culprit) -> bool:
 
 
 def format_operation(side: RanksInOp, *, with_group: bool = False) -> str:
-    """Return what ranks issued: `all_reduce 4x4 Float (train.py:12)`."""
-    name = f"{side.operation} of {side.group}" if with_group else side.operation
-    return append_line(f"{name} {side.shape}".strip() if not with_group else name, side.line)
+    """Return what ranks issued: `all_reduce of 4x4 float32 (train.py:12)`."""
+    given = side.group if with_group else side.shape
+    return append_line(operation_text(side.operation, given), side.line)
 
 
 def append_line(text: str, line: Frame | None) -> str:
@@ -54,7 +54,7 @@ def append_line(text: str, line: Frame | None) -> str:
 
 
 def list_issued(sides: Sequence[RanksInOp]) -> str:
-    """Return what each side issued: `rank 0 issued all_reduce 4x4 Float, ranks 1-3 issued barrier`."""
+    """Return what each side issued: `rank 0 issued all_reduce of 4x4 float32, ranks 1-3 issued barrier`."""
     return ", ".join(f"{rank_names(side.ranks)} issued {format_operation(side)}" for side in sides)
 
 

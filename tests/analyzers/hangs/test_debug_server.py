@@ -49,7 +49,7 @@ def test_native_frames_of_a_page():
 def test_tables_hold_what_each_rank_issued(name):
     report = analyze(run.discover(PAGES / "tables" / name))
     assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [3])
-    assert "_all_gather_base 6x1024 instead of _all_gather_base 4x1024" in report.verdict.sentence
+    assert "_all_gather_base of 6x1024 instead of _all_gather_base of 4x1024" in report.verdict.sentence
     assert {(g.desc, tuple(g.ranks)) for g in report.data.groups} == {
         *(("mesh_tp", ranks) for ranks in ((0, 1), (2, 3))),
         *(("mesh_dp", ranks) for ranks in ((0, 2), (1, 3))),

@@ -167,7 +167,7 @@ def test_a_rank_that_gloo_aborted_brought_another_size(folder, recorder):
     assert (verdict.kind, verdict.ranks) == ("mismatch", [2])
     assert verdict.sentence == (
         "rank 2 issued another shape or type than ranks 0-1 in #2 of default_pg: all_reduce (me/train.py:24) instead of"
-        " all_reduce 10 Float (me/train.py:24); ranks 0-1 wait for it"
+        " all_reduce of 10 float32 (me/train.py:24); ranks 0-1 wait for it"
     )
 
 
@@ -225,7 +225,7 @@ def test_a_send_and_a_recv_under_different_tags(folder, recorder, tags, kind):
     assert verdict.kind == kind
     if kind == "unmatched_p2p":
         assert verdict.ranks == [0, 1]
-        assert "send tag 0 (me/train.py:20), rank 1 issued recv tag 1 (me/train.py:21)" in verdict.sentence
+        assert "send of tag 0 (me/train.py:20), rank 1 issued recv of tag 1 (me/train.py:21)" in verdict.sentence
 
 
 def test_a_segmentation_fault_is_told_with_its_line(folder, recorder):

@@ -69,8 +69,8 @@ def test_sizes_of_a_send_and_its_recv(folder, recorder):
     recv = recorder.p2p(("9", "pair"), 1, "recv 1<-0", 0) | {"output_sizes": OTHER, "input_sizes": OTHER}
     report = folder.write({2: sends, 5: recorder.dump([recv], groups)}).report()
     assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [2, 5])
-    assert "send 4x4" in report.verdict.sentence
-    assert "recv 5x4" in report.verdict.sentence
+    assert "send of 4x4" in report.verdict.sentence
+    assert "recv of 5x4" in report.verdict.sentence
 
 
 @pytest.mark.parametrize("backend", ["nccl", "ncclx", "xccl"])

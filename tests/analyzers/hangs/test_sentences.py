@@ -27,7 +27,7 @@ def cause_of(kind, reason, *, frames=(BARRIER,), **facts):
         ranks=[0], kind=kind, group="1", group_desc="dp", seq=6, operation="all_reduce", frames=list(frames),
         victims=[1, 2, 3], step=4,
     )  # fmt: skip
-    odd, usual = ranks_in([0], "barrier", "", BARRIER), ranks_in([1, 2, 3], "all_reduce", "8x8 Float", BACKWARD)
+    odd, usual = ranks_in([0], "barrier", "", BARRIER), ranks_in([1, 2, 3], "all_reduce", "8x8 float32", BACKWARD)
     return Cause(culprit, reason, **{"sides": (usual, odd), "issued": odd, "expected": usual, "members": 4, **facts})
 
 
@@ -46,7 +46,7 @@ def test_both_sides_of_a_mismatch_with_their_lines():
     cause = cause_of(HangClass.MISMATCH, Reason.MAJORITY)
     assert title(cause) == (
         "rank 0 issued another operation than ranks 1-3 at step 4 in #6 of dp:"
-        " barrier (job/train.py:98) instead of all_reduce 8x8 Float (job/train.py:22)"
+        " barrier (job/train.py:98) instead of all_reduce of 8x8 float32 (job/train.py:22)"
     )
     assert why(cause).startswith("the ranks ran different code: one branch ran only on some of them")
     assert why(cause).endswith("(3 of 4 members issued the same)")

@@ -12,7 +12,7 @@ EVIDENCE = {
     "stuck_4ranks": ("hang", ["✗", "stacks of all ranks", "loop_in_python"]),
     "stuck_gil_4ranks": ("hang", ["stacks of all ranks", "hold_gil"]),
     "kill_4ranks": ("hang", ["dead"]),
-    "mismatch_shape_4ranks": ("hang", ["≠", "operations of the ranks side by side", "all_reduce 0 Float"]),
+    "mismatch_shape_4ranks": ("hang", ["≠", "operations of the ranks side by side", "all_reduce of 0 float32"]),
     "skip_4ranks": ("hang", ["operations of the ranks side by side"]),
     "straggler_4ranks": ("steps", ["rank 3", "late by", "compute"]),
     "straggler_data_4ranks": ("steps", ["rank 3", "late by", "data_wait"]),

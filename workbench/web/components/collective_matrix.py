@@ -4,7 +4,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.colours import COLLECTIVE_SIGNS, COLLECTIVE_STATES
-from workbench.web.components.figure import ABOVE, PLAIN, legend_entry
+from workbench.web.components.figure import ABOVE, COLLECTIVES_ACROSS, PLAIN, legend_entry
 
 FEW = 30
 """So many collectives side by side leave room for a larger sign in each cell."""
@@ -37,6 +37,5 @@ def collective_matrix(frame: pd.DataFrame) -> go.Figure:
     for state in (name for name in states if name and (frame == name).to_numpy().any()):
         figure.add_trace(legend_entry(f"{COLLECTIVE_SIGNS[state]}  {state}", COLLECTIVE_STATES[state]))
     figure.update_layout(showlegend=True, legend=ABOVE)
-    # Plotly would take #3 for a number.
-    figure.update_layout(xaxis={"type": "category", "title": "collective"}, yaxis={"autorange": "reversed"})
-    return figure.update_layout(height=140 + 26 * len(frame))
+    figure.update_layout(xaxis=COLLECTIVES_ACROSS, yaxis={"autorange": "reversed"})
+    return figure.update_layout(height=170 + 26 * len(frame))

@@ -35,6 +35,12 @@ PLAIN: FigurePart = {
 }
 ABOVE: FigurePart = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
 """A legend above the chart, where it takes none of the width."""
+COLLECTIVES_ACROSS: FigurePart = {
+    "type": "category",
+    "title": {"text": "collective", "standoff": 12},
+    "automargin": True,
+}
+"""The axis of a chart with a column for each collective; Plotly would take #3 for a number."""
 LONGEST = 400
 KEYS = "Arrow keys move it, plus and minus zoom, 0 shows everything."
 BAR: dcc.Graph.Config = {

@@ -11,7 +11,15 @@ from analyzers.traces.model import RankTrace
 from analyzers.words import duration_ns, percent, share, size
 from workbench.colours import EVENT_KINDS, HEAT
 from workbench.present.tables.trace import step_numbers
-from workbench.web.components.figure import ABOVE, PLAIN, byte_ticks, duration_ticks, legend_entry, plain
+from workbench.web.components.figure import (
+    ABOVE,
+    COLLECTIVES_ACROSS,
+    PLAIN,
+    byte_ticks,
+    duration_ticks,
+    legend_entry,
+    plain,
+)
 
 PARTS = {
     "compute": ("compute", "compute_ns"),
@@ -22,6 +30,8 @@ PARTS = {
 """What a rank's time divides into: title, kind (for its colour), and column of `traces.views.ranks_timeline`."""
 READABLE, FINE = 16, 80
 """Columns of a heat map that leave room for a number in each cell, and for a line around it."""
+NOTHING = "rgba(128,128,128,0.15)"
+"""The colour of zero in a heat map, on a light and on a dark page."""
 SHORTEST_NS = 1000.0
 TALLEST_ROWS = 40
 
@@ -123,7 +133,7 @@ def lateness(frame: pd.DataFrame) -> go.Figure:
                 for row in wide.to_numpy()
             ],
             hovertemplate="%{y}, %{x} %{customdata}<extra></extra>",
-            colorscale=[(0, "#f2f2f2"), (1, EVENT_KINDS["communication"])],
+            colorscale=[(0, NOTHING), (1, EVENT_KINDS["communication"])],
             zmin=0,
             zmax=latest,
             colorbar={"title": "late by", **duration_ticks(0, latest)},
@@ -132,8 +142,7 @@ def lateness(frame: pd.DataFrame) -> go.Figure:
         ),
         layout=PLAIN,
     )  # fmt: skip
-    # Plotly would take #3 for a number.
-    return rows_down(figure, len(wide)).update_layout(xaxis={"type": "category", "title": "collective"})
+    return rows_down(figure, len(wide)).update_layout(xaxis=COLLECTIVES_ACROSS)
 
 
 def bytes_sent(frame: pd.DataFrame) -> go.Figure:
