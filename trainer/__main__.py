@@ -2,11 +2,13 @@
 
 import sys
 
+import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.config.load import load_for_training, startup_notes
 from trainer.config.show import help_text
 from trainer.distributed import leave
+from trainer.dry_run import dry_run
 from trainer.errors import TrainerError
 from trainer.metrics import logger, start_logging
 from trainer.train import Trainer
@@ -20,6 +22,9 @@ def main() -> None:
         config = load_for_training(sys.argv[1:])
         for note in startup_notes(sys.argv[1:]):
             logger.warning(note)
+        if config.comm.mode == "fake_backend":
+            dry_run(config)
+            return
         trainer = Trainer(config)
     except TrainerError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -37,4 +42,5 @@ if __name__ == "__main__":
         print(help_text("torchrun -m trainer"))
         sys.exit()
     main()
-    leave()
+    if dist.is_initialized():
+        leave()

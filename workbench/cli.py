@@ -28,6 +28,10 @@ app = typer.Typer(
 app.add_typer(config_app, name="config", rich_help_panel=HELP)
 
 
+FAKE_DRY_RUN = {"--dry-run=fake": ("--comm.mode", "fake_backend")}
+"""A dry run that does a step without values; Click has no options whose value may be left out."""
+
+
 class LaunchCommand(TyperCommand):
     """A command that keeps what follows `--` apart: Click would mix it with the options that it does not know."""
 
@@ -36,7 +40,7 @@ class LaunchCommand(TyperCommand):
         if "--" in args:
             ctx.obj = tuple(args[args.index("--") + 1 :])
             args = args[: args.index("--")]
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, [word for given in args for word in FAKE_DRY_RUN.get(given, (given,))])
 
 
 def print_version(wanted: bool) -> None:
@@ -194,13 +198,19 @@ def launch(
         bool, typer.Option("--watch/--no-watch", help="Say what happens to the job while it runs.")
     ] = True,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the command or the batch script, and start nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the command or the batch script, and start nothing; --dry-run=fake does one step without"
+            " values in one process, in place of any number of ranks.",
+        ),
     ] = False,
     _debug: opt.Debug = False,
 ) -> None:
     """Run a training job with the recorders on; if it fails, say why.
 
-    Without a command, our trainer trains; further options go to it as --section.key value.
+    Without a command, our trainer trains; further options go to it as --section.key value. NGPU, CONFIG_FILE, MODULE
+    with CONFIG, and COMM_MODE in the environment count where the command line says nothing.
 
     After --, any job runs unchanged. With --nproc N, or where the script itself calls init_process_group, a Python
     program runs once for each rank, with RANK, WORLD_SIZE and the other variables of torchrun: -- python train.py,

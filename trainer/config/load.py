@@ -99,7 +99,9 @@ def startup_notes(overrides: Sequence[str]) -> list[str]:
     """Return what the user should know before this run: values that were replaced, and keys without effect."""
     reports = explain(None, overrides)
     replaced = [
-        f"{r.source} became {r.key} = {r.value!r}: {r.reason}" for r in reports if r.cls == "translated" and r.reason
+        f"{r.source} became {r.key} = {r.value!r}: {r.reason}"
+        for r in reports
+        if r.cls == "translated" and r.reason and r.value
     ]
     ignored = [r for r in reports if r.cls == "ignored" and not r.refused and asks_for_something(r.key, r.value)]
     names = {
@@ -163,7 +165,9 @@ def missing_model(config: JobConfig) -> tuple[str, str] | None:
 def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
     """Return why the data of `training.dataset` are missing and what to do; None if they are there."""
     training = config.training
-    if key != "training.dataset" or training.dataset == "synthetic" or training.dataset_path:
+    # A dry run reads no data.
+    is_read = key == "training.dataset" and config.comm.mode == "default"
+    if not is_read or training.dataset == "synthetic" or training.dataset_path:
         return None
     return f"data set {training.dataset!r} is not shipped", NO_DATA
 
@@ -235,6 +239,8 @@ def with_value(written: WrittenKey) -> WrittenKey:
         return WrittenKey(written.key, value_of_words(written.value), flag=True)
     if option.kind is bool:
         return WrittenKey(written.key, value=switch_value(written.key, written, state=True), flag=True)
+    if (refusal := refusal_of(option.key)) and value_of_words(written.value) not in refusal.possible:
+        return WrittenKey(written.key, value_of_words(written.value), flag=True)
     return WrittenKey(written.key, from_words(option, written.value), flag=True)
 
 

@@ -50,7 +50,11 @@ REFUSED: dict[str, Refusal] = {
         ("steps",), "intervals are counted in steps", "give checkpoint.interval in steps"
     ),
     "checkpoint.last_save_in_hf": Refusal(OFF, HUGGING_FACE, "save a checkpoint of PyTorch, and convert it"),
-    "comm.mode": Refusal(("default",), "only real process groups are used"),
+    "comm.mode": Refusal(
+        ("default", "fake_backend"),
+        "FSDP and pipelines do not run on local tensors, and there are no other groups",
+        "set comm.mode to fake_backend, or train on processes of a CPU: --nproc N",
+    ),
     "debug.batch_invariant": Refusal(
         OFF, "there are no batch-invariant kernels", "set debug.deterministic: equal batches give equal results"
     ),
@@ -175,4 +179,7 @@ def refusal_of(key: str) -> Refusal | None:
 
 def asks_for_something(key: str, value: object) -> bool:
     """Return whether a value of a key without effect differs from doing without it."""
+    refusal = refusal_of(key)
+    if refusal and value in refusal.possible:
+        return False
     return not value if key in ON_BY_DEFAULT else bool(value)

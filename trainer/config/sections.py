@@ -249,6 +249,8 @@ class Comm:
     """Timeout of collectives after the first step, in seconds."""
     trace_buf_size: Count = 20000
     """Number of collectives that Flight Recorder keeps; 0: off."""
+    mode: Literal["default", "fake_backend"] = "default"
+    """fake_backend: one step without values in one process, in place of NGPU ranks."""
 
 
 @dataclass

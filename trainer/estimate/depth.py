@@ -51,16 +51,20 @@ def window_peaks(config: JobConfig, world: World, args: ModelArgs) -> dict[str, 
     What a layer in the middle holds lies between what the layers at the ends hold, so the ends suffice.
     """
     parts = model_parts(world.stage, args.n_layers, config.parallelism)
-    interval, _ = recompute_interval(config.activation_checkpoint)
-    period = math.lcm(max(interval, 1), getattr(args, "moe_every", 1))
-    shallow = Shallow.for_model(min(len(part.layers) for part in parts), period)
-    if shallow:
+    if shallow := shallow_model(config, args, parts):
         few = rehearse(config, world, args, shortened(parts, shallow, shallow.few))
         more = rehearse(config, world, args, shortened(parts, shallow, shallow.more))
         peaks = {name: shallow.peak(peak, more[name]) for name, peak in few.items()}
         if all(peaks.values()):
             return {name: peak for name, peak in peaks.items() if peak}
     return rehearse(config, world, args, parts)
+
+
+def shallow_model(config: JobConfig, args: ModelArgs, parts: Sequence[Part]) -> Shallow | None:
+    """Return how few layers stand for all those of the parts; None if these are few already."""
+    interval, _ = recompute_interval(config.activation_checkpoint)
+    period = math.lcm(max(interval, 1), getattr(args, "moe_every", 1))
+    return Shallow.for_model(min(len(part.layers) for part in parts), period)
 
 
 def shortened(parts: Sequence[Part], shallow: Shallow, layers: int) -> list[Part]:

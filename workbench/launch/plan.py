@@ -18,6 +18,8 @@ from workbench.options import Scheduler
 from workbench.python_path import search_path, search_path_last
 
 OWN_TRAINER = "workbench"
+FAKE = "fake_backend"
+"""The mode of communication in which one process stands for all ranks."""
 MODULES = {"torchtitan": "torchtitan.train"}
 """What to start where `--trainer` names a package and not a module."""
 PROCESSES_WITHOUT_GPU = 2
@@ -78,6 +80,8 @@ class Plan:
     starts_ranks: bool = True
     notes: tuple[str, ...] = ()
     """What each rank would print about the configuration."""
+    is_dry_run: bool = False
+    """Whether one process stands for all ranks, and prints what it finds."""
 
     @property
     def nproc(self) -> int:
@@ -143,14 +147,23 @@ def refuse_options_of_commands(request: Request) -> None:
 def plan_own_trainer(request: Request) -> Plan:
     """Return the plan of a run of our trainer, whose configuration names the folder."""
     arguments = trainer_arguments(request)
-    folder = Path(training_config(arguments, request.processes_per_node * request.nnodes).job.dump_folder)
+    world_size = request.processes_per_node * request.nnodes
+    config = training_config(arguments, world_size)
+    folder, notes = Path(config.job.dump_folder), tuple(startup_notes(arguments))
+    environment = own_environment(request)
+    if config.comm.mode == FAKE:
+        return Plan(
+            request=request,
+            command=(sys.executable, "-u", "-m", "trainer", *arguments),
+            module=None,
+            folder=folder,
+            environment=environment | {"NGPU": str(world_size)},
+            starts_ranks=False,
+            notes=notes,
+            is_dry_run=True,
+        )
     return Plan(
-        request=request,
-        command=arguments,
-        module="trainer",
-        folder=folder,
-        environment=own_environment(request),
-        notes=tuple(startup_notes(arguments)),
+        request=request, command=arguments, module="trainer", folder=folder, environment=environment, notes=notes
     )
 
 

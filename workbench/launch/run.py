@@ -1,5 +1,7 @@
 """`workbench launch`: plan the job, run it, show its progress, and when it fails say why."""
 
+import os
+import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -16,6 +18,7 @@ from workbench.console import complain, note
 from workbench.launch import scheduler
 from workbench.launch.agent import Outcome, start
 from workbench.launch.earlier_run import set_aside_earlier_run
+from workbench.launch.environment import from_environment
 from workbench.launch.plan import Plan, Request, plan
 from workbench.launch.run_manifest import record_outcome, record_start
 from workbench.options import Format, Scheduler
@@ -25,14 +28,17 @@ from workbench.watch.follow import LiveDisplay
 
 def run(request: Request) -> Exit:
     """Launch the job and return the exit status of the command."""
+    request, notes = from_environment(request)
     job = plan(request)
-    for text in job.notes:
+    for text in (*notes, *job.notes):
         note(text)
     if request.scheduler != Scheduler.LOCAL:
         return give_to_scheduler(job)
     if request.dry_run:
         print(job.shell())
         return Exit.OK
+    if job.is_dry_run:
+        return dry_run(job)
     warn_of_clashes()
     outcome = launch(job)
     if outcome.status == "interrupted":
@@ -43,6 +49,13 @@ def run(request: Request) -> Exit:
         return Exit.FINDINGS
     note(f"completed; look at it with: workbench inspect {job.folder}")
     return Exit.OK
+
+
+def dry_run(job: Plan) -> Exit:
+    """Run one process in place of all ranks, and print what it logs; nothing is recorded."""
+    note(f"one step without values, in place of {quantity(int(job.environment['NGPU']), 'rank')}")
+    ended = subprocess.run(job.words, env=os.environ | job.environment, check=False)
+    return Exit.FINDINGS if ended.returncode else Exit.OK
 
 
 def warn_of_clashes() -> None:

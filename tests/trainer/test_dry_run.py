@@ -1,0 +1,120 @@
+"""One step without values in place of any number of ranks, before their devices are there."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ranks import run_job
+from trainer.config import ConfigError, JobConfig, load_for_training, validate
+from trainer.dry_run import world_size
+from wild import DATA
+
+TOMLS = sorted((DATA / "titan_toml").glob("**/*.toml"))
+FAKE = ["--comm.mode", "fake_backend"]
+NOT_HERE = (
+    *("there is no model", "float8", "expert_tensor_parallel_degree = 8", "experts cannot be trained with tensor"),
+    *("cannot take 1 microbatches", "fault_tolerance.enable"),
+)
+"""Why files of torchtitan are refused: models, types of numbers, and divisions that the trainer does not have."""
+
+
+def dry_run(folder: Path, ranks: int, *flags: str) -> Any:
+    """Run the trainer in one process that stands for so many ranks."""
+    return run_job("trainer", [*flags, *FAKE], folder, NGPU=str(ranks))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ranks", "model", "mesh", "described"),
+    [
+        (32, "llama3", {"tensor": 2, "context": 2, "pipeline": 2}, "dp_shard 4 x cp 2 x tp 2 x pp 2"),
+        (64, "llama4", {"expert": 8}, "dp_shard 64 x ep 8"),
+        (16, "llama3", {"data_parallel_replicate": 16}, "dp_replicate 16"),
+    ],
+)
+def test_a_step_of_any_mesh_runs_in_one_process(
+    tmp_path: Path, ranks: int, model: str, mesh: dict[str, int], described: str
+) -> None:
+    names = {"data_parallel_replicate": "data_parallel_replicate_degree"}
+    degrees = [
+        word
+        for name, degree in mesh.items()
+        for word in (f"--parallelism.{names.get(name, f'{name}_parallel_degree')}", str(degree))
+    ]
+    ended = dry_run(tmp_path, ranks, "--model.name", model, "--training.seq_len", "64", *degrees)
+    assert ended.returncode == 0, ended.output
+    assert f"Dry run of {ranks} ranks in this process: {model} debugmodel, mesh " in ended.output
+    assert set(ended.output.partition(", mesh ")[2].splitlines()[0].split(" x ")) == set(described.split(" x "))
+    assert f"the configuration can be trained on {ranks} ranks" in ended.output
+
+
+@pytest.mark.slow
+def test_a_large_model_runs_a_few_of_its_equal_layers(tmp_path: Path) -> None:
+    flags = ["--module", "llama3", "--config", "llama3_70b", "--parallelism.tensor_parallel_degree", "8"]
+    ended = dry_run(tmp_path, 256, *flags)
+    assert ended.returncode == 0, ended.output
+    assert "Model: 70,553,706,496 parameters" in ended.output
+    assert "a step of its 80 layers (4 of them; the others are alike)" in ended.output
+
+
+def test_a_dry_run_reads_no_data_and_so_needs_none() -> None:
+    flags = ["--training.dataset", "c4"]
+    assert load_for_training([*flags, *FAKE]).training.dataset == "c4"
+    with pytest.raises(ConfigError, match="'c4' is not shipped"):
+        load_for_training(flags)
+
+
+@pytest.mark.parametrize(("variables", "expected"), [({"NGPU": "12"}, 12), ({"WORLD_SIZE": "3"}, 3), ({}, 1)])
+def test_the_number_of_ranks_is_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: int
+) -> None:
+    for name in ("NGPU", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert world_size() == expected
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
+def test_a_wrong_number_of_ranks_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("NGPU", value)
+    with pytest.raises(ConfigError, match="NGPU"):
+        world_size()
+
+
+def smallest_world(config: JobConfig) -> int:
+    """The number of ranks that a configuration names, with eight shards where it leaves them open."""
+    mesh = config.parallelism
+    shards = 8 if mesh.data_parallel_shard_degree == -1 else mesh.data_parallel_shard_degree
+    degrees = (
+        mesh.data_parallel_replicate_degree, mesh.tensor_parallel_degree, mesh.pipeline_parallel_degree,
+        mesh.context_parallel_degree, shards,
+    )  # fmt: skip
+    return math.prod(degrees)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.skipif(not TOMLS, reason="torchtitan's files are not here")
+@pytest.mark.parametrize("path", TOMLS, ids=lambda p: str(p.relative_to(DATA / "titan_toml")))
+def test_a_real_file_starts_or_is_refused_by_name(path: Path, tmp_path: Path) -> None:
+    flags = ["--job.config_file", str(path)]
+    if reason := reason_refused([*flags, *FAKE]):
+        assert any(known in reason for known in NOT_HERE), reason
+        return
+    ranks = smallest_world(load_for_training([*flags, *FAKE]))
+    ended = dry_run(tmp_path, ranks, *flags)
+    assert ended.returncode == 0, ended.output
+    assert f"can be trained on {ranks} ranks" in ended.output
+
+
+def reason_refused(flags: list[str]) -> str:
+    """Why a configuration is refused; nothing if it is not."""
+    try:
+        config = load_for_training(flags)
+        validate(config, smallest_world(config))
+    except ConfigError as error:
+        return f"{error.message} {error.hint}"
+    return ""

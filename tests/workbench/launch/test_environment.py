@@ -1,0 +1,62 @@
+"""The variables of torchtitan's scripts: they count where the command line says nothing; none is ignored in silence."""
+
+import pytest
+
+from workbench.errors import UsageProblem
+from workbench.launch.environment import from_environment
+from workbench.launch.plan import Request, plan
+
+
+def test_variables_say_what_the_command_line_leaves_open() -> None:
+    variables = {"NGPU": "8", "CONFIG_FILE": "x.toml", "COMM_MODE": "fake_backend", "HOME": "/root"}
+    request, notes = from_environment(Request(), variables)
+    assert (request.nproc, request.config, request.overrides) == (8, "x.toml", ("--comm.mode", "fake_backend"))
+    assert sorted(notes) == sorted(f"{name}={variables[name]} from the environment" for name in list(variables)[:3])
+
+
+def test_a_module_needs_its_configuration() -> None:
+    request, notes = from_environment(Request(), {"MODULE": "llama3", "CONFIG": "llama3_debugmodel"})
+    assert (request.module, request.config) == ("llama3", "llama3_debugmodel")
+    assert len(notes) == 2
+    assert from_environment(Request(), {"CONFIG": "something else"}) == (Request(), [])
+    with pytest.raises(UsageProblem, match="without CONFIG"):
+        from_environment(Request(), {"MODULE": "llama3"})
+    with pytest.raises(UsageProblem, match="both set"):
+        from_environment(Request(), {"MODULE": "llama3", "CONFIG": "c", "CONFIG_FILE": "x.toml"})
+
+
+def test_the_command_line_wins_and_says_so() -> None:
+    asked = Request(config="mine.toml", nproc=2, overrides=("--comm.mode=default",))
+    variables = {"NGPU": "8", "CONFIG_FILE": "x.toml", "COMM_MODE": "fake_backend"}
+    request, notes = from_environment(asked, variables)
+    assert request == asked
+    assert len(notes) == 3
+    assert all(note.endswith("from the environment: the command line wins") for note in notes)
+
+
+def test_variables_without_effect_are_named() -> None:
+    _, notes = from_environment(Request(), {"LOG_RANK": "0,1", "TRAIN_FILE": "mine.train"})
+    assert [note.split()[0] for note in notes] == ["LOG_RANK", "TRAIN_FILE"]
+    assert "--trainer MODULE" in notes[1]
+
+
+def test_a_command_after_dashes_keeps_its_own_variables() -> None:
+    asked = Request(command=("python", "train.py"))
+    assert from_environment(asked, {"NGPU": "8"}) == (asked, [])
+
+
+@pytest.mark.parametrize("value", ["0", "all", "-2"])
+def test_a_wrong_number_of_ranks_is_refused(value: str) -> None:
+    with pytest.raises(UsageProblem, match="NGPU"):
+        from_environment(Request(), {"NGPU": value})
+
+
+def test_a_dry_run_is_one_process_that_stands_for_all_ranks() -> None:
+    overrides = ("--comm.mode", "fake_backend", "--parallelism.tensor_parallel_degree", "2")
+    job = plan(Request(module="llama3", config="llama3_debugmodel", nproc=64, overrides=overrides))
+    assert job.is_dry_run
+    assert not job.starts_ranks
+    assert job.environment["NGPU"] == "64"
+    assert "NGPU=64" in job.shell()
+    with pytest.raises(UsageProblem, match="does not divide 3 ranks"):
+        plan(Request(module="llama3", config="llama3_debugmodel", nproc=3, overrides=overrides))

@@ -1,0 +1,106 @@
+"""One step of any job in one process: every rank's group exists in name only, and tensors have a shape but no values.
+
+It shows that a configuration can be trained before its devices are there: keys, mesh, model, parallelism, optimizer,
+and each operation of a step on one rank. What depends on values, such as a loss, it cannot show.
+"""
+
+import logging
+import multiprocessing
+import os
+import time
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from trainer.config import JobConfig
+from trainer.config.checks import validate
+from trainer.config.stages import model_parts
+from trainer.errors import ConfigError, TrainerError
+from trainer.estimate.depth import shallow_model, shortened
+from trainer.estimate.expert_parallel import even_routing
+from trainer.estimate.mesh import LocalProblem, local_problem
+from trainer.estimate.rehearsal import Rehearsal, join_fake, routed_tokens
+from trainer.models.decoder import build_model, model_args
+from trainer.optim import lr_factor
+from trainer.parallel.mesh import World
+from trainer.parallel.plan import build_parts
+
+logger = logging.getLogger("root")
+FORK = multiprocessing.get_context("fork")
+WORLD_SIZE = "NGPU"
+"""The environment variable with the number of ranks to stand for, as in torchtitan's scripts."""
+
+
+def dry_run(config: JobConfig) -> None:
+    """Run one step as rank 0 of each stage of the pipeline, and log what it was.
+
+    Raises:
+        ConfigError: No job of this size can have this configuration.
+    """
+    size = world_size()
+    degrees = validate(config, size)
+    local = local_problem(config, size)
+    mesh = " x ".join(f"{name} {degree}" for name, degree in degrees.described().items() if degree > 1) or "one rank"
+    parameters = sum(parameter.numel() for parameter in build_model(config).parameters())
+    name = f"{config.model.name} {config.model.flavor}"
+    logger.info("Dry run of %s ranks in this process: %s, mesh %s", f"{size:,}", name, mesh)
+    logger.info("Model: %s parameters", f"{parameters:,}")
+    for stage in range(degrees.pp):
+        in_process(local, stage)
+    training = config.training
+    rate = config.optimizer.lr * lr_factor(1, training.steps, config.lr_scheduler)
+    logger.info("step:  1  loss: none (no values)  learning rate: %.4g", rate)
+    logger.info("Dry run completed: the configuration can be trained on %s ranks", f"{size:,}")
+
+
+def world_size() -> int:
+    """Return the number of ranks to stand for: NGPU, else that of the launcher.
+
+    Raises:
+        ConfigError: It is no number from 1.
+    """
+    text = os.environ.get(WORLD_SIZE) or os.environ.get("WORLD_SIZE", "1")
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(
+            f"{WORLD_SIZE} = {text!r} is not an integer from 1", f"set {WORLD_SIZE} to the number of ranks"
+        )
+    return int(text)
+
+
+def in_process(local: LocalProblem, stage: int) -> None:
+    """Rehearse a stage in a process of its own: DTensor caches facts about a group that was destroyed.
+
+    Raises:
+        TrainerError: It failed, and printed why.
+    """
+    process = FORK.Process(target=rehearse_stage, args=(local, stage))
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise TrainerError(f"the step of stage {stage} failed", "its error message is printed above")
+
+
+def rehearse_stage(local: LocalProblem, stage: int) -> None:
+    """Build the parts of a stage as its first rank has them, and run one step."""
+    torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork
+    started = time.perf_counter()
+    world = join_fake(local, 0, stage)
+    layers, rehearsed = step_without_values(local.config, world)
+    seconds = time.perf_counter() - started
+    alike = "" if layers == rehearsed else f" ({rehearsed} of them; the others are alike)"
+    logger.info("Rank %d: a step of its %d layers%s in %.1f s", world.rank, layers, alike, seconds)
+
+
+def step_without_values(config: JobConfig, world: World) -> tuple[int, int]:
+    """Run one step on tensors without values; returns how many layers the rank has, and how many of them ran."""
+    args = model_args(config)
+    parts = model_parts(world.stage, args.n_layers, config.parallelism)
+    shallow = shallow_model(config, args, parts)
+    shown = shortened(parts, shallow, shallow.few) if shallow else parts
+    models = build_parts(config, world, args, shown)
+    with FakeTensorMode(allow_non_fake_inputs=True), even_routing(routed_tokens(config, args, world.degrees)):
+        for model in models:
+            model.to_empty(device=world.device)
+            model.reset_buffers()
+        Rehearsal(config, world, models).step()
+    return sum(len(part.layers) for part in parts), sum(len(part.layers) for part in shown)

@@ -1,0 +1,70 @@
+"""Which variables of torchtitan's scripts say how to launch? `NGPU=8 CONFIG_FILE=x.toml COMM_MODE=fake_backend`."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from workbench.errors import UsageProblem
+from workbench.launch.plan import Request
+
+WITHOUT_EFFECT = {
+    "LOG_RANK": "the output of every rank is in the folder of logs",
+    "TRAIN_FILE": "give the module of another trainer as --trainer MODULE",
+    "TORCHFT_LIGHTHOUSE": "there is no torchft",
+}
+"""Variables of these scripts that change nothing here, and what to know instead."""
+
+
+def from_environment(request: Request, variables: Mapping[str, str] | None = None) -> tuple[Request, list[str]]:
+    """Return a launch with what the variables say where the command line says nothing, and a note on each variable.
+
+    They count for our trainer alone: what follows `--` has its own.
+
+    Raises:
+        UsageProblem: A variable has no usable value, or two contradict each other.
+    """
+    given = {name: value for name, value in (os.environ if variables is None else variables).items() if value}
+    if request.command is not None:
+        return request, []
+    notes = [f"{name} has no effect: {why}" for name, why in WITHOUT_EFFECT.items() if name in given]
+    found = with_config(request, given)
+    if "NGPU" in given and request.nproc is None:
+        found = replace(found, nproc=rank_count(given["NGPU"]))
+    if "COMM_MODE" in given and not any(word.startswith(("--comm.mode", "--comm-mode")) for word in request.overrides):
+        found = replace(found, overrides=(*found.overrides, "--comm.mode", given["COMM_MODE"]))
+    taken = {"NGPU": found.nproc != request.nproc, "COMM_MODE": found.overrides != request.overrides}
+    taken |= dict.fromkeys(("MODULE", "CONFIG"), found.module != request.module)
+    taken |= {"CONFIG_FILE": found.config != request.config and found.module == request.module}
+    for name, is_taken in taken.items():
+        if name in given and (name != "CONFIG" or "MODULE" in given):
+            notes.append(f"{name}={given[name]} from the environment" + ("" if is_taken else ": the command line wins"))
+    return found, notes
+
+
+def with_config(request: Request, given: Mapping[str, str]) -> Request:
+    """Return a launch with the configuration that the variables name, if the command line names none.
+
+    Raises:
+        UsageProblem: They name two, or a module without one.
+    """
+    if request.config or request.module:
+        return request
+    if "MODULE" in given and "CONFIG_FILE" in given:
+        raise UsageProblem("MODULE and CONFIG_FILE are both set, and each names a configuration", "unset one of them")
+    if "MODULE" in given and "CONFIG" not in given:
+        hint = f"set CONFIG to a function of its registry, such as {given['MODULE']}_debugmodel"
+        raise UsageProblem(f"MODULE={given['MODULE']} without CONFIG", hint)
+    if "MODULE" in given:
+        return replace(request, module=given["MODULE"], config=given["CONFIG"])
+    return replace(request, config=given["CONFIG_FILE"]) if "CONFIG_FILE" in given else request
+
+
+def rank_count(text: str) -> int:
+    """Return NGPU as a number.
+
+    Raises:
+        UsageProblem: It is no number from 1.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageProblem(f"NGPU={text} is not an integer from 1", "set NGPU to the number of ranks")
+    return int(text)
