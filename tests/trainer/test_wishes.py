@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import fields
@@ -172,6 +173,17 @@ def test_a_wish_is_honoured_or_refused(tmp_path: Path, key: str, value: object) 
     others = [(name, degree) for name, degree in BESIDE if name != key]
     path.write_text(toml_of([(key, value), *others]))
     assert not is_possible(path) or outcome(path) in ("honoured", "translated", "refused")
+
+
+STATE = re.compile(r"^\| `([\w.]+ = [^`]+)` \| (honoured|translated|ignored|refused) \|$", re.MULTILINE)
+
+
+@pytest.mark.parametrize(("line", "state"), STATE.findall((ROOT / "docs" / "compatibility.md").read_text()))
+def test_the_documentation_says_what_becomes_of_a_setting(tmp_path: Path, line: str, state: str) -> None:
+    path = tmp_path / "x.toml"
+    # Beside one rank of tensor parallelism its settings change nothing.
+    path.write_text(f"{line}\n" + toml_of(pair for pair in BESIDE if pair[0] not in line and "degree" not in line))
+    assert outcome(path) == state
 
 
 def names(patterns: Iterable[str]) -> list[str]:

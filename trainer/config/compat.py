@@ -33,6 +33,8 @@ RENAMED = {
     "comm.timeout_seconds": "comm.train_timeout_seconds",
     "dataloader.dataset": "training.dataset",
     "dataloader.dataset_path": "training.dataset_path",
+    "debug_memory_breakdown": "debug.memory_breakdown",
+    "debug_timing_breakdown": "debug.timing_breakdown",
     "debug.print_config": "job.print_config",
     "debug.save_config_file": "job.save_config_file",
     "dump_folder": "job.dump_folder",
