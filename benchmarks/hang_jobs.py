@@ -280,18 +280,17 @@ def keys(name: str, launch: Launch, number: int, numbers: dict[object, int]) -> 
 def with_fault(launches: list[Launch], fault: Fault) -> list[Launch]:
     """Return a program with one launch changed, left out or moved behind the next."""
     before, here, after = launches[: fault.place], launches[fault.place], launches[fault.place + 1 :]
-    match fault.kind:
-        case "shape":
-            return [*before, replace(here, inputs=(6, *here.inputs[1:]), outputs=(6, *here.outputs[1:])), *after]
-        case "dtype":
-            return [*before, replace(here, dtype="Half"), *after]
-        case "type":
-            return [*before, replace(here, ops=("broadcast" if here.ops[0] != "broadcast" else "reduce",)), *after]
-        case "skipped" | "unmatched_p2p":
-            return before + after
-        case "order_cycle":
-            return [*before, after[0], here, *after[1:]]
-    return launches
+    changed = {
+        "shape": [replace(here, inputs=(6, *here.inputs[1:]), outputs=(6, *here.outputs[1:])), *after],
+        "dtype": [replace(here, dtype="Half"), *after],
+        "type": [replace(here, ops=("broadcast" if here.ops[0] != "broadcast" else "reduce",)), *after],
+        "skipped": after,
+        "unmatched_p2p": after,
+        "order_cycle": [*after[:1], here, *after[1:]],
+        "swapped": [*after[:1], here, *after[1:]],
+        "extra": [replace(here, ops=("_all_gather_base",), inputs=(1,), outputs=(8,), line=81), here, *after],
+    }
+    return before + changed[fault.kind] if fault.kind in changed else launches
 
 
 def entries(simulation: Simulation, rank: int, now: int) -> list[dict[str, Any]]:

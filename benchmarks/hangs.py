@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from hang_jobs import TIMEOUT_NS, Fault, Mesh, Simulation, Style, dump, places, program, with_past, write
+from hang_jobs import TIMEOUT_NS, Fault, Launch, Mesh, Simulation, Style, dump, places, program, with_past, write
 
 from analyzers import run, store
 from analyzers.hangs import analyze
@@ -40,12 +40,17 @@ PLACES = {
     "lagging": ("tp", "dp", "default"),
     "unmatched_p2p": ("pp",),
     "order_cycle": ("order",),
+    "swapped": ("same",),
 }
 """Where a fault may strike; elsewhere in collectives of tp and dp."""
-CLASS = {"gpu_hang": "all_arrived", "shape": "mismatch", "type": "mismatch", "dtype": "mismatch"}
+CLASS = {
+    "gpu_hang": "all_arrived", "shape": "mismatch", "type": "mismatch", "dtype": "mismatch", "swapped": "mismatch",
+    "extra": "mismatch",
+}  # fmt: skip
 SCENARIOS = (
     "healthy", "healthy_exchange", "healthy_skew", "host_stuck", "dead", "gpu_hang", "lagging", "shape", "type",
-    "dtype", "skipped", "order_cycle", "unmatched_p2p", "lost_dumps", "wrapped", "only_active", "two_faults",
+    "dtype", "skipped", "order_cycle", "unmatched_p2p", "extra", "swapped", "lost_dumps", "wrapped", "only_active",
+    "two_faults",
 )  # fmt: skip
 
 Truth = set[tuple[str, tuple[int, ...]]]
@@ -74,7 +79,7 @@ def style_of(scenario: str, dice: random.Random) -> Style:
     match scenario:
         case "healthy_skew":
             return replace(style, skew_ns=dice.choice((2, 20, 200)) * 1_000_000)
-        case "order_cycle":  # without run-ahead it leaves the same dumps as a skipped operation
+        case "order_cycle" | "swapped":  # without run-ahead it leaves the same dumps as a skipped operation
             return replace(style, depth=1 << 30, streams=False)
         case "wrapped":
             return replace(style, ring=dice.choice((20, 40)))
@@ -101,9 +106,16 @@ def fault_of(kind: str, mesh: Mesh, style: Style, dice: random.Random) -> Fault:
     wanted = PLACES.get(kind, COLLECTIVES)
     if wanted == ("order",):  # only groups that share a second rank can deadlock
         found = [i for i in places(launches, style.steps, ("tp", "pp", "dp")) if launches[i + 1].kind == "default"]
+    elif wanted == ("same",):  # two operations of one group, which a thread beside the loop may issue in another order
+        found = [i for i in places(launches, style.steps, COLLECTIVES) if differ_in_one_group(*launches[i : i + 2])]
     else:
         found = list(places(launches, style.steps, wanted))
     return Fault(kind, rank, dice.choice(found or list(places(launches, style.steps, COLLECTIVES))))
+
+
+def differ_in_one_group(first: Launch, second: Launch) -> bool:
+    """Return whether two launches are different operations of the same group."""
+    return first.kind == second.kind and (first.ops, first.inputs) != (second.ops, second.inputs)
 
 
 def make(scenario: str, seed: int, folder: Path, meshes: Sequence[Mesh] = MESHES) -> Case | None:

@@ -8,9 +8,10 @@
 
 The scripts take nothing of ours but the two lines of the recorders. In the form `recorders` a script runs as it is, in
 the form `bare` without these lines, so that only torchrun's logs are left. `launch` is the form of a script without
-them under `workbench launch --`. The scripts are two collections, a third of each kept back by the hash of the names:
-rules must never be tuned on the part `kept`; the third of the first collection is the part `known`, since its answers
-were looked at. The processes of a case are real ranks under gloo.
+them under `workbench launch --`, and in `stacks` nothing is recorded: `workbench hang --pid` looks at the processes,
+which only makes sense for jobs that hang. The scripts are two collections, a third of each kept back by the hash of the
+names: rules must never be tuned on the part `kept`; the third of the first collection is the part `known`, since its
+answers were looked at. The processes of a case are real ranks under gloo.
 """
 
 import argparse
@@ -31,6 +32,7 @@ import msgspec
 from benchmarks.jobs import agent
 from benchmarks.jobs.answers import Answer, Hit, answer
 from benchmarks.jobs.cases import Case, Part, cases
+from benchmarks.jobs.live import answer_by_stacks
 
 ROOT = Path(__file__).parents[2]
 LONGEST_S = {"launch": 240.0}
@@ -82,6 +84,10 @@ def under_launch(case: Case, folder: Path) -> int:
 FORMS: dict[str, Callable[[Case, Path], int]] = {"recorders": with_recorders, "bare": bare, "launch": under_launch}
 
 
+STACKS = "stacks"
+"""The form that is not started by a function of `FORMS`."""
+
+
 def wait_for(pid: int, longest_s: float) -> None:
     """Wait for the process that runs a job, at most for so long."""
     deadline = time.monotonic() + longest_s
@@ -110,6 +116,8 @@ def run(case: Case, form: str, folder: Path) -> Answer:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(scripts_of(folder), ignore_errors=True)
     folder.mkdir(parents=True)
+    if form == STACKS:
+        return answer_by_stacks(case, scripts_of(folder) / f"{case.name}.py")
     pid = FORMS[form](case, folder)
     try:
         wait_for(pid, case.looked_at_after_s or LONGEST_S.get(form, LONGEST_OTHERWISE_S))
@@ -158,7 +166,7 @@ def table(rows: Sequence[tuple[Case, str, Answer]]) -> str:
     """Return the score of each form and part as Markdown."""
     lines = ["| form | part | cases | class and ranks | ranks only | silent | wrong | false alarms | line named |"]
     lines.append("|---|---|--:|--:|--:|--:|--:|--:|--:|")
-    for form in FORMS:
+    for form in (*FORMS, STACKS):
         for part in Part:
             some = [(case, said) for case, where, said in rows if where == form and case.part is part]
             if some:
@@ -179,7 +187,7 @@ def score(form: str, part: str, some: Sequence[tuple[Case, Answer]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="names of cases or folders")
-    parser.add_argument("--form", nargs="*", choices=FORMS, default=["recorders", "bare"])
+    parser.add_argument("--form", nargs="*", choices=(*FORMS, STACKS), default=["recorders", "bare"])
     parser.add_argument("--part", nargs="*", choices=Part, type=Part, default=list(Part), help="by default all")
     parser.add_argument("--jobs", type=int, default=4, help="cases at a time; most of them only wait")
     parser.add_argument("--keep", type=Path, help="folder for the runs, which is left")

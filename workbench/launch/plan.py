@@ -253,6 +253,9 @@ def rank_settings(request: Request) -> dict[str, str]:
     # Each rank would start a thread per core of the whole machine, and they would wait for each other.
     threads = max(1, (os.cpu_count() or 1) // request.processes_per_node)
     wanted = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    if request.max_restarts:
+        # The agent's store keeps the addresses of the attempt before, which ranks of the next one would connect to.
+        wanted["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     return {name: value for name, value in wanted.items() if name not in os.environ}
 
 

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.flight_recorder import FlightRecorder
 from workbench.recorders.hang.heartbeat import DONE, Heartbeat
+from workbench.recorders.hang.rank_exit import remember_stack
 from workbench.recorders.timing.step_log import StepRecorder
 
 CHECKS_PER_TIMEOUT = 40
@@ -114,6 +115,8 @@ class Attached:
             self._previous_exit(status)
         except SystemExit as error:
             self._exit = error if status else None
+            if status:
+                remember_stack(error)
             raise
         raise AssertionError
 

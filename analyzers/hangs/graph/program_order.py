@@ -116,8 +116,11 @@ class Programs:
         if usual == [mine[first.mine]] or (usual != [expected] and len(same) * 2 <= max(2, len(compared))):
             return None
         kind = classify_deviation(mine[first.mine :], theirs[first.theirs :] + predict(theirs, PREDICTED))
-        ranks = self.job.ranks
-        return Deviation(rank, kind, ranks[rank].ops[first.mine], ranks[first.sister].ops[first.theirs])
+        issued, planned = self.job.ranks[rank].ops[first.mine], self.job.ranks[first.sister].ops[first.theirs]
+        if kind is HangClass.ORDER_CYCLE and issued.group == planned.group:
+            # Within one group the two meet under one number, as operations that differ.
+            kind = HangClass.MISMATCH
+        return Deviation(rank, kind, issued, planned)
 
     def _comparisons(self, rank: int) -> list[Comparison]:
         """Return the comparisons with sisters that run the same program: with others nearly nothing agrees."""

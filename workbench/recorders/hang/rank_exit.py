@@ -14,6 +14,9 @@ from workbench.recorders.files import write_json
 from workbench.recorders.memory.snapshot import Frame
 
 
+EXIT_FRAMES = "workbench_frames"
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that an allocation failed: on CUDA, in the CPU allocator, or in Python itself."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
@@ -21,8 +24,20 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
+def remember_stack(error: BaseException) -> None:
+    """Note on an exit where it was asked for: the interpreter completes the traceback only of what it prints.
+
+    The frames themselves would keep all local variables of a script that catches the exit and goes on.
+    """
+    calls = reversed(traceback.extract_stack()[:-2])  # without this function and the one that wraps `sys.exit`
+    frames = [{"name": call.name, "filename": call.filename, "line": call.lineno or 0} for call in calls]
+    setattr(error, EXIT_FRAMES, frames)
+
+
 def error_frames(error: BaseException) -> list[Frame]:
     """Return the frames {name, filename, line} of the error's traceback, innermost first."""
+    if noted := getattr(error, EXIT_FRAMES, None):
+        return list(noted)
     frames = traceback.extract_tb(error.__traceback__)
     return [{"name": frame.name, "filename": frame.filename, "line": frame.lineno or 0} for frame in reversed(frames)]
 

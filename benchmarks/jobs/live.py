@@ -1,0 +1,80 @@
+"""Asks about a job that hangs and has no recorders: `workbench hang --pid`, which reads the stacks of its ranks.
+
+The ranks are started by torchrun itself, as the variables by which they are found must be those of their start.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.jobs.answers import Answer, lines_in
+from benchmarks.jobs.cases import Case
+
+TIMEOUT = re.compile(r"seconds=\d+")
+LONGEST_START_S, QUIET_S, QUIET_CPU_S, ASKING_S = 90.0, 5.0, 0.3, 180.0
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def answer_by_stacks(case: Case, script: Path) -> Answer:
+    """Start a case under torchrun, with timeouts that do not pass, and return what is said once it stands still."""
+    script.parent.mkdir(parents=True)
+    script.write_text(TIMEOUT.sub("seconds=900", case.text(recorded=False)))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OUTPUTS": str(script.parent)}
+    with script.with_name("torchrun.log").open("wb") as log:
+        job = subprocess.Popen(
+            [*command, str(script)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        wait_until_quiet(job.pid)
+        return ask(job.pid, script.name)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+
+
+def wait_until_quiet(session: int) -> None:
+    """Wait until the processes of a job hardly compute any more; one that loops for ever is asked after a while."""
+    deadline, before = time.monotonic() + LONGEST_START_S, -1.0
+    while time.monotonic() < deadline:
+        time.sleep(QUIET_S)
+        now = cpu_seconds(session)
+        if now - before < QUIET_CPU_S:
+            return
+        before = now
+
+
+def cpu_seconds(session: int) -> float:
+    """Return the processor time of all processes of a session."""
+    total = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(") ")[2].split()
+            if int(fields[3]) == session:
+                total += int(fields[11]) + int(fields[12])
+    return total / TICKS
+
+
+def ask(pid: int, script: str) -> Answer:
+    """Return what `workbench hang --pid` says."""
+    command = [sys.executable, "-m", "workbench", "hang", "--pid", str(pid), "--json"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=ASKING_S)
+    if not done.stdout:
+        return Answer("unknown", "unknown", [], done.stderr.strip()[-300:], [])
+    report: dict[str, Any] = json.loads(done.stdout)
+    said = report["verdict"]
+    texts = [said["sentence"], json.dumps(report["findings"])]
+    return Answer(said["status"], said["class"], said["ranks"], said["sentence"], lines_in(texts, script))
