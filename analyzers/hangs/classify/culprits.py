@@ -140,7 +140,7 @@ def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
         ranks=ranks,
         kind=HangClass.MISMATCH if end.is_size_abort else HangClass.DEAD,
         frames=exit_file.traceback if exit_file else end.stack,
-        step=exit_file.step if exit_file else find_last_step(context.side, end.rank),
+        step=(exit_file.step or None) if exit_file else find_last_step(context.side, end.rank),  # 0: not in any step
         error=exit_file.error if exit_file else None,
         out_of_memory=is_out_of_memory(end),
         victims=[rank for rank in range(context.job.world_size) if rank not in ranks],

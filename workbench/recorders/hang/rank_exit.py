@@ -13,7 +13,6 @@ from pathlib import Path
 from workbench.recorders.files import write_json
 from workbench.recorders.memory.snapshot import Frame
 
-
 EXIT_FRAMES = "workbench_frames"
 
 
