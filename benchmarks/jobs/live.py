@@ -19,6 +19,8 @@ from benchmarks.jobs.cases import Case
 
 TIMEOUT = re.compile(r"seconds=\d+")
 LONGEST_START_S, QUIET_S, QUIET_CPU_S, ASKING_S = 90.0, 5.0, 0.3, 180.0
+START_CPU_S, QUIET_TIMES = 6.0, 2
+"""Importing torch takes more on each rank; a busy machine may pause all of them for a while."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -48,12 +50,11 @@ def answer_by_stacks(case: Case, script: Path) -> Answer:
 
 def wait_until_quiet(session: int) -> None:
     """Wait until the processes of a job hardly compute any more; one that loops for ever is asked after a while."""
-    deadline, before = time.monotonic() + LONGEST_START_S, -1.0
-    while time.monotonic() < deadline:
+    deadline, before, quiet = time.monotonic() + LONGEST_START_S, -1.0, 0
+    while time.monotonic() < deadline and quiet < QUIET_TIMES:
         time.sleep(QUIET_S)
         now = cpu_seconds(session)
-        if now - before < QUIET_CPU_S:
-            return
+        quiet = quiet + 1 if before > START_CPU_S and now - before < QUIET_CPU_S else 0
         before = now
 
 

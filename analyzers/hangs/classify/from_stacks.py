@@ -15,6 +15,7 @@ from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.thread_stacks import read_main_thread
 
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+NEW_GROUP = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 COLLECTIVE_FILE = re.compile(r"torch/distributed/(?:distributed_c10d|_functional_collectives|nn/functional)\.py$")
 START_UP_FILE = re.compile(r"torch/distributed/(?:rendezvous|elastic/.*)\.py$")
 WRAPPERS = re.compile(r"wrapper|<lambda>|^_|<locals>")
@@ -118,8 +119,7 @@ def activity_of(frames: Sequence[Frame]) -> tuple[Activity, str]:
 def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | None:
     """Return the cause that the places of the ranks show; None where they show none.
 
-    Whoever waits for others and does not move is a victim of a rank that does not wait. Where all wait, those in
-    another operation than most have taken another branch.
+    Whoever waits for others and does not move is a victim of a rank that does not wait.
     """
     waiting, working = [p for p in places if p.waits], [p for p in places if not p.waits]
     sides = same_place(places)
@@ -129,17 +129,37 @@ def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | 
         return StackCause(HangClass.HEALTHY, [], [], sides)
     if working:
         return StackCause(HangClass.HOST_STUCK, ranks_of(working), ranks_of(waiting), sides)
+    return cause_of_waiting(places, sides, world_size)
+
+
+def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_size: int) -> StackCause:
+    """Return the cause where all ranks wait: those in another operation than most have taken another branch."""
     if len(sides) == 1:
         kind = HangClass.ALL_ARRIVED if len(places) >= world_size else HangClass.UNKNOWN
         return StackCause(kind, ranks_of(places) if kind is HangClass.ALL_ARRIVED else [], [], sides)
     if any(place.activity is Activity.DEVICE for place in places):
         return StackCause(HangClass.UNKNOWN, [], [], sides)  # what the device waits for is in no stack
-    is_message = any(place.activity is Activity.MESSAGE for place in places)
+    in_message = [place for place in places if place.activity is Activity.MESSAGE]
+    if in_message:
+        return StackCause(HangClass.UNMATCHED_P2P, *blame_messages(places, in_message), sides)
+    if making_group := [place for place in places if place.operation in NEW_GROUP]:
+        # It waits for ranks that do not make the group, and these may be any of the others.
+        return StackCause(HangClass.MISMATCH, [], ranks_of(making_group), sides)
     most = len(sides[0]) > len(sides[1])
     culprits = [place for side in sides[most:] for place in side]
-    victims = ranks_of(sides[0]) if most else []
-    kind = HangClass.UNMATCHED_P2P if is_message else HangClass.MISMATCH
-    return StackCause(kind, ranks_of(culprits), victims, sides)
+    return StackCause(HangClass.MISMATCH, ranks_of(culprits), ranks_of(sides[0]) if most else [], sides)
+
+
+def blame_messages(places: Sequence[Place], in_message: Sequence[Place]) -> tuple[list[int], list[int]]:
+    """Return the culprits and the victims where ranks wait in sends and receives.
+
+    One that waits in a collective has gone past its own messages, so that others wait for it; of several of these
+    stacks do not show which. Ranks that are all in messages wait for each other.
+    """
+    past = [place for place in places if place not in in_message]
+    if not past:
+        return ranks_of(in_message), []
+    return (ranks_of(past) if len(past) == 1 else []), ranks_of(in_message)
 
 
 def ranks_of(places: Sequence[Place]) -> list[int]:

@@ -152,8 +152,11 @@ def timeout_cause(failure: Failure, logs: Logs) -> Cause:
     """Return a timeout with the ranks that did not come; those that brought another operation are a mismatch."""
     blame = blame_for_timeout(failure, logs)
     kind = OF_REASON.get(blame.reason, LogClass.COLLECTIVE_TIMEOUT) if blame.reason else LogClass.COLLECTIVE_TIMEOUT
-    certainty = Certainty.PROBABLE if blame.ranks else Certainty.SUSPECTED
-    return Cause(kind, blame.ranks, failure, certainty, blame, waited=places_of_waiting(logs.events))
+    waited = places_of_waiting(logs.events)
+    # Of ranks that blame each other not all are to blame.
+    is_tie = set(blame.ranks) >= {event.rank for event in waited} and kind is not LogClass.COLLECTIVE_TIMEOUT
+    certainty = Certainty.PROBABLE if blame.ranks and not is_tie else Certainty.SUSPECTED
+    return Cause(kind, blame.ranks, failure, certainty, blame, waited=waited)
 
 
 def certainty_of(failure: Failure) -> Certainty:
