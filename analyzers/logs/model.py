@@ -150,6 +150,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     local_rank: int | None = None
     host: str | None = None
     error_name: str | None = None
+    caught: bool = False
+    """Whether the program printed an error of CUDA in words of its own, so that no exception ended it there."""
     logged: bool = False
     """Whether a logger printed the exception, as code does that catches it and goes on."""
     # Memory.

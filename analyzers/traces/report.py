@@ -86,7 +86,8 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     # A finding that several accounts share is worded for the first, and the verdict continues with the longest one.
     longest_first = sorted(recordings, key=lambda recording: -recording.account.span_ns)
     findings += [finding for recording in longest_first for finding in account_findings(recording)]
-    findings = ranked(merged(findings + list(straggler_findings(stragglers, waits))))
+    sources = {account.rank: account.path for account in accounts if account.rank is not None}
+    findings = ranked(merged(findings + list(straggler_findings(stragglers, waits, sources))))
     clocks = comparisons[-1].clocks if comparisons else []
     return Report(
         schema=SCHEMA,

@@ -72,7 +72,8 @@ def timing(side: SideFiles, rank: int) -> list[Evidence]:
     """Return how long a living rank has been where it is, and how long its steps took before."""
     log = side.step_logs.get(rank)
     stay, steps = measure_phase(side, rank), read_step_times(log)
-    parts = [f"in the same phase for {duration(stay)}"] if stay else []
+    phase = f"its phase '{beat.phase}'" if (beat := side.last_beat(rank)) and beat.phase else "the same phase"
+    parts = [f"in {phase} for {duration(stay)}"] if stay else []
     parts += [earlier_steps(steps)] if steps else []
     return [Evidence(text=f"rank {rank}: {'; '.join(parts)}", source=str(log or ""))] if parts else []
 

@@ -19,17 +19,17 @@ from analyzers.hangs.reading.side_formats import ProcessState
 from analyzers.words import rank_names, size
 
 MECHANISMS = {
-    HangClass.HOST_STUCK: "{name} needs {whom}, and the process of {ranks} is alive but runs other code",
+    HangClass.HOST_STUCK: "{name} needs {whom}; the process of {ranks} is alive but runs different code",
     HangClass.SKIPPED: "{name} needs every member, and {ranks} went on without it",
-    HangClass.ORDER_CYCLE: "each of these operations needs ranks that wait in another one, so none can complete",
-    HangClass.LAGGING: "others have completed {name}, so the network works; all that follows waits for {ranks}",
+    HangClass.ORDER_CYCLE: "each of these operations needs ranks that wait in a different one, so none can complete",
+    HangClass.LAGGING: "other ranks have completed {name}, so the network works; all later operations wait for {ranks}",
     HangClass.SLOW: "the ranks went on, so the others only waited longer than usual",
     HangClass.UNMATCHED_P2P: "a send completes only with its recv, and one of the two was not issued",
     HangClass.UNKNOWN: "a rank without a dump may be the cause as well as a victim",
 }
 OTHER_GROUPS = (
-    "every rank must make every process group, also those that it is no member of: PyTorch numbers them as they are"
-    " made, and members meet by that number"
+    "every rank must create every process group, also those that it is not a member of: PyTorch numbers groups in the"
+    " order of creation, and members find each other by that number"
 )
 PROCESS_STATES = {
     ProcessState.STOPPED: "its process is stopped",
@@ -51,7 +51,7 @@ def mechanism(cause: Cause) -> str:
     if cause.reason is Reason.DIFFERENT_TAGS:
         return "a recv only takes a message with its own tag"
     name = name_operation(cause.culprit)
-    whom = "its other half" if is_message(cause.culprit) else "every member"
+    whom = "the matching send or recv" if is_message(cause.culprit) else "every member"
     if cause.kind is HangClass.DEAD:
         needs = f"{name} needs {whom}: it can never complete" if name else "the others need it in their collectives"
         return f"{end_of_process(cause)}, and {needs}"
@@ -59,7 +59,7 @@ def mechanism(cause: Cause) -> str:
         return mismatch(cause)
     if cause.kind is HangClass.ALL_ARRIVED:
         who = "both ranks have" if cause.reason is Reason.BOTH_HALVES_ISSUED else "every member has"
-        return f"{who} issued {name}, so the network or a device does not move, not a line of the program"
+        return f"{who} issued {name}, so the network or a device is stuck, and no line of the program is to blame"
     return MECHANISMS[cause.kind].format(ranks=rank_names(cause.ranks), name=name, whom=whom)
 
 
@@ -81,9 +81,9 @@ def mismatch(cause: Cause) -> str:
     if cause.reason is Reason.OTHER_MODEL:
         return "DDP gives each parameter of a rank to the same parameter of the others, so all must have the same ones"
     if cause.reason is Reason.ABORTED:
-        return "gloo ends a rank that receives more than its tensor holds, and all that follows is a consequence"
+        return "gloo ends a rank that receives more bytes than its tensor holds; the other errors are consequences"
     if cause.reason is Reason.UNBALANCED:
-        return "what all members send must be received, so some of them wait for data that nobody sends"
+        return "members must receive in total what they send in total, so some of them wait for data that no rank sends"
     if cause.reason is Reason.DIFFERENT_HALVES:
         return "a send and its recv must have the same shape and type"
     if has_other_operation(cause):
@@ -173,22 +173,23 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.MAJORITY: members_that_agree,
     Reason.SIZE_RULE: "its input and output sizes break the rule of its own operation",
     Reason.EMPTY_TENSOR: lambda cause: f"the tensor of {rank_names(cause.ranks)} is empty",
-    Reason.EARLIER_STEPS: "in earlier steps it issued what the others do",
-    Reason.SISTER_GROUPS: "other groups of this kind issued what the others do",
-    Reason.SAME_LINE: "in other groups this line issued what the others do",
-    Reason.SHIFTED: "from here on its operations are those of the others, one number later",
+    Reason.EARLIER_STEPS: "in earlier steps it issued the same operations as the others",
+    Reason.SISTER_GROUPS: "other process groups of this kind issued the operation of the other ranks",
+    Reason.SAME_LINE: "in other process groups this line issued the operation of the other ranks",
+    Reason.SHIFTED: "from here on it issues the same operations as the others, each with a sequence number that is"
+    " larger by one",
     Reason.TIE: "both sides have equally many ranks, so either may be wrong",
     Reason.UNBALANCED: elements,
     Reason.DEVIATION: both_sides,
     Reason.ISSUED_LATER_OPERATIONS: "it issued later operations without this one",
     Reason.OTHER_ORDER: lambda cause: list_waiting(cause.sides),
-    Reason.BOTH_LACK_OTHER_HALF: "each waits for a half that another one has not issued",
-    Reason.NEVER_ISSUED_OTHER_HALF: "it never issued the other half",
-    Reason.PARTNER_NEVER_ISSUED: "its partner never issued the other half",
-    Reason.OTHER_LAUNCH: "its message is in another batch than its peers expect",
+    Reason.BOTH_LACK_OTHER_HALF: "each waits for a send or recv that its peer has not issued",
+    Reason.NEVER_ISSUED_OTHER_HALF: "it never issued the matching send or recv",
+    Reason.PARTNER_NEVER_ISSUED: "its peer never issued the matching send or recv",
+    Reason.OTHER_LAUNCH: "its message is in a different batch than its peers expect",
     Reason.DIFFERENT_HALVES: message_halves,
     Reason.DIFFERENT_TAGS: message_halves,
-    Reason.BOTH_HALVES_ISSUED: "both halves were issued",
+    Reason.BOTH_HALVES_ISSUED: "both the send and the recv were issued",
     Reason.ABORTED: received_bytes,
     Reason.NAMED_ABSENT: "the error of the ranks that waited names it",
     Reason.OTHER_MODEL: "DDP's errors name the numbers of parameters",
@@ -197,7 +198,7 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.NO_ANSWER: no_answer,
     Reason.RUNS_OWN_CODE: lambda cause: host_state(cause.host),
     Reason.OTHERS_COMPLETED: members_that_completed,
-    Reason.ALL_JOINED: "every member is in it",
+    Reason.ALL_JOINED: "every member has joined it",
     Reason.MADE_PROGRESS: "all of them made progress between the two rounds of dumps",
     Reason.MOVED_ON: "all of them went on after the dumps were taken",
 }

@@ -17,18 +17,19 @@ CONFIDENCES = {
 }
 OPERATIONS = {"backward": "the backward pass", "its device": "a wait for its device"}
 WHY = {
-    HangClass.HOST_STUCK: "the others wait in operations that need it",
+    HangClass.HOST_STUCK: "the other ranks wait in operations that need it",
     HangClass.MISMATCH: "all ranks wait, but not in the same operation: a branch that only some of them took, or a loop"
     " that ended earlier there",
-    HangClass.UNMATCHED_P2P: "all ranks wait, some of them in a send or recv whose other half none of them issues",
-    HangClass.ALL_ARRIVED: "every rank is in the same operation at the same line, so the network or a device does not"
-    " move; or a rank brought another shape, which stacks do not show",
+    HangClass.UNMATCHED_P2P: "all ranks wait, some of them in a send or recv whose matching recv or send no rank"
+    " issues",
+    HangClass.ALL_ARRIVED: "every rank is in the same operation at the same line, so the network or a device is"
+    " stuck; or a rank passed a different shape, which stacks do not show",
 }
-UNMOVED = "; none of them moved between the samples of their stacks"
-ONE_SAMPLE = "; one sample cannot distinguish a rank that is stuck from a slow one"
+UNMOVED = "; no rank moved between the samples of its stack"
+ONE_SAMPLE = "; one sample of the stacks cannot distinguish a stuck rank from a slow one"
 ONE_SAMPLE_FACTOR = 0.7
 NO_FLIGHT_RECORDER = "Flight Recorder, which would number the collectives: start the job with `workbench launch -- ...`"
-OTHER_MACHINES = "the ranks of the other machines: run the same there"
+OTHER_MACHINES = "the ranks of the other machines: run the same command there"
 
 
 def verdict_from_stacks(cause: StackCause, world_size: int) -> Verdict:
@@ -148,7 +149,7 @@ def next_step(cause: StackCause) -> str:
     lines = [format_line(side[0].line) for side in cause.places if side[0].line]
     if cause.kind is HangClass.HOST_STUCK:
         stuck = next((format_line(side[0].line) for side in cause.places if not side[0].waits and side[0].line), "it")
-        return f"find out why {stuck} does not return: a loop without an end, a lock, or data that do not arrive"
+        return f"find out why {stuck} does not return: an endless loop, a lock, or data that never arrives"
     if cause.kind is HangClass.MISMATCH and len(lines) > 1:
         return f"compare {lines[-1]} with {lines[0]}, and make every rank take the same branch"
     if cause.kind is HangClass.UNMATCHED_P2P:

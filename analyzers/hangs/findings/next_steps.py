@@ -40,7 +40,7 @@ def for_stuck(cause: Cause) -> str:
         return "run `py-spy dump --pid PID` on the host: no stack of the rank was recorded"
     if cause.host.holds_gil:
         return f"find out why the C call at {line} does not return: it holds the GIL"
-    return f"find out why {line} does not return: a loop without an end, a lock, or data that do not arrive"
+    return f"find out why {line} does not return: an endless loop, a lock, or data that never arrives"
 
 
 def for_other_groups(cause: Cause) -> str:
@@ -57,14 +57,17 @@ def for_dead(cause: Cause) -> str:
     if cause.culprit.error:
         return for_exception(cause)
     if cause.end is None:
-        return "read the log of the rank; if its process is alive, collect its dump too"
+        return "read the log of the rank; if its process is alive, collect its dump as well"
     return for_process(cause.end, rank_names(cause.ranks))
 
 
 def for_process(end: RankEnd, ranks: str) -> str:
     """Return what to do about a process that ended without an exception."""
     if end.ending is Ending.NO_ERROR:
-        return f"find out why {ranks} ran fewer steps: count its batches, and look for a return or break of its own"
+        return (
+            f"find out why {ranks} ran fewer steps: count its batches, and look for a return or break that only it"
+            " reaches"
+        )
     # No process can catch SIGKILL, so its own log says nothing.
     if end.exit_code == -signal.SIGKILL:
         return f"check `dmesg` on the host for the out-of-memory killer, and the scheduler's log; {ONLY_WAIT}"

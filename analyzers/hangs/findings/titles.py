@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from analyzers.hangs.classify.cause import Cause
+from analyzers.hangs.classify.cause import Cause, RanksInOp
 from analyzers.hangs.findings.wording import (
     append_line,
     at_step,
@@ -71,12 +71,12 @@ def in_other_line(cause: Cause) -> str:
 
 
 def other_groups(cause: Cause) -> str:
-    """Return the title of ranks that made other process groups than the rest, or did not come to make one."""
+    """Return the title of ranks that made other process groups than the rest, or did not join in making one."""
     assert cause.expected
     expected = f"{format_operation(cause.expected)}, which {rank_names(cause.expected.ranks)} made"
     ranks, step = rank_names(cause.ranks), at_step(cause)
     if cause.issued is None:
-        verb = "skipped" if cause.kind is HangClass.SKIPPED else "never came to"
+        verb = "skipped" if cause.kind is HangClass.SKIPPED else "never joined"
         return f"{ranks} {verb} {expected}{step}{in_function(cause)}"
     if cause.kind is HangClass.SKIPPED:
         return f"{ranks} skipped {expected}{step}, and went on to {format_operation(cause.issued)}"
@@ -104,23 +104,40 @@ def skipped(cause: Cause) -> str:
 def mismatch(cause: Cause) -> str:
     """Return the title of members that issued different operations: both sides, each with its line."""
     ranks, step = rank_names(cause.ranks), at_step(cause)
-    number = f"#{cause.culprit.seq} of {cause.culprit.group_desc}"
+    number = f"collective #{cause.culprit.seq} of process group {cause.culprit.group_desc}"
     if cause.reason is Reason.UNBALANCED:
         sent, received = cause.elements
         return f"{ranks} send {sent} elements and receive {received} in {name_operation(cause.culprit)}{step}"
     if cause.reason is Reason.DIFFERENT_HALVES:
-        return f"{ranks} issued two halves that do not fit{step}: {message_halves(cause)}"
+        return f"{ranks} issued a send and a recv that do not match{step}: {message_halves(cause)}"
     if cause.reason is Reason.OTHER_MODEL:
-        return f"{ranks} built a model with another number of parameters than the other ranks{step}{in_function(cause)}"
+        return (
+            f"{ranks} built a model with a different number of parameters than the other"
+            f" ranks{step}{in_function(cause)}"
+        )
     if cause.reason is Reason.ABORTED and cause.issued is None:
         name = name_operation(cause.culprit) or "a collective"
-        return f"{ranks} brought a tensor of another size to {name}{step}{in_function(cause)} than the other ranks"
+        return f"{ranks} passed a tensor of a different size than the other ranks to {name}{step}{in_function(cause)}"
     if cause.issued is None or cause.expected is None or not cause.expected.ranks:
         return f"{ranks} disagree{step} in {number}: {list_issued(cause.sides)}"
-    what = "another operation" if has_other_operation(cause) else "another shape or type"
-    # Both sides with their lines: where they differ, the cause is between these two lines.
-    others = rank_names(cause.expected.ranks)
-    return f"{ranks} issued {what} than {others}{step} in {number}: {both_sides(cause)}"
+    return f"{called(cause.issued, cause)}{step} in {number}, while {called(cause.expected, cause)}"
+
+
+def called(side: RanksInOp, cause: Cause) -> str:
+    """Return what one side of a mismatch called, with its line: the cause is between the lines of the two sides.
+
+    `rank 3 called all_gather of 8 float32 (train.py:12)`; where both called all_gather, `rank 3 passed a tensor of 8
+    float32 to all_gather (train.py:12)`.
+    """
+    ranks = rank_names(side.ranks)
+    if has_other_operation(cause):
+        return f"{ranks} called {format_operation(side)}"
+    what = (
+        f"a tensor of {side.shape} to {side.operation}"
+        if side.shape
+        else f"a different shape or type to {side.operation}"
+    )
+    return f"{ranks} passed {append_line(what, side.line)}"
 
 
 def both_sides(cause: Cause) -> str:
@@ -159,14 +176,15 @@ def order_cycle(cause: Cause) -> str:
     if cause.sides and all_in_ring:
         return f"{ranks} wait for each other in a cycle{step}: {sides}"
     return (
-        f"{ranks} used {agree(cause.ranks, 'its', 'their')} groups in another order than the other ranks{step}: {sides}"
+        f"{ranks} used {agree(cause.ranks, 'its', 'their')} process groups in a different order than the other"
+        f" ranks{step}: {sides}"
     )
 
 
 def all_arrived(cause: Cause) -> str:
-    """Return the title of an operation that everybody joined and that does not complete."""
+    """Return the title of an operation that all ranks joined and that does not complete."""
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'has', 'have')}"
-    joined = "issued both halves of" if cause.reason is Reason.BOTH_HALVES_ISSUED else "all joined"
+    joined = "issued both the send and the recv of" if cause.reason is Reason.BOTH_HALVES_ISSUED else "all joined"
     return f"{ranks} {joined} {name_operation(cause.culprit)}{at_step(cause)}, and it does not complete"
 
 
@@ -191,14 +209,14 @@ def unmatched_p2p(cause: Cause) -> str:
     names = rank_names(ranks)
     match cause.reason:
         case Reason.BOTH_LACK_OTHER_HALF:
-            each = f"each needs a half that another one has not issued{in_function(cause)}"
+            each = f"each waits for a send or recv that its peer has not issued{in_function(cause)}"
             return f"{names} wait for each other in sends and receives of {cause.culprit.group_desc}{step}: {each}"
         case Reason.NEVER_ISSUED_OTHER_HALF:
             return f"{names} never issued the other half of {name}{step}{in_function(cause)}"
         case Reason.DIFFERENT_TAGS:
             return f"{names} wait for each other under different tags{step}: {message_halves(cause)}"
         case Reason.OTHER_LAUNCH:
-            return f"{names} issued {name}{step} in another batch than {agree(ranks, 'its', 'their')} peers expect"
+            return f"{names} issued {name}{step} in a different batch than {agree(ranks, 'its', 'their')} peers expect"
         case Reason.DEVIATION:
             return f"{names} skipped {name}{step}: {both_sides(cause)}"
     waits = agree(ranks, "waits", "wait")

@@ -64,7 +64,7 @@ def without_cause(context: HangContext) -> Verdict:
     is_blind = any(lack in BLINDING for lack in job.lacks)
     has_few_dumps = len(job.ranks) * 2 <= job.world_size
     is_unknown = bool(gave_up) or is_blind or has_few_dumps or not any(state.ops for state in job.ranks.values())
-    sentence = "the dumps do not show who waits for whom" if is_unknown else "no rank waits for another one"
+    sentence = "the dumps do not show who waits for whom" if is_unknown else "no rank waits for a different rank"
     if gave_up:
         why = format_exception(side.exits[gave_up[0]])
         sentence = f"{rank_names(gave_up)} gave up waiting ({why}), and the dumps do not show for whom"

@@ -10,9 +10,9 @@ from analyzers.words import agree, quantity, rank_names, size
 
 EVIDENCE_AT_MOST = 6
 BASES = {
-    Basis.NAMED: "the message names the ranks that did not come",
+    Basis.NAMED: "the message names the ranks that did not join",
     Basis.BEHIND: "the other ranks enqueued more operations of this group",
-    Basis.OTHER_OPERATION: "under one sequence number the ranks wait in different operations",
+    Basis.OTHER_OPERATION: "the ranks wait in different operations that have the same sequence number",
     Basis.OTHER_LINE: "all ranks that the logs show gave up in a collective, but not at the same line",
     Basis.MESSAGES: "a send completes only with its recv, and all ranks that the logs show gave up waiting",
     Basis.SILENT: "all other ranks that the logs show gave up waiting; this one printed no error",
@@ -20,8 +20,8 @@ BASES = {
     Basis.EXTRA_OPERATION: "all other ranks finished the operations before, and stopped there",
     Basis.FIRST_OPERATION: "no operation of the group had completed before, so that no rank is to blame",
     Basis.ALL_WAIT: "all ranks that the logs show wait in it, so that none is to blame",
-    Basis.MOST_SILENT: "the others did not come, or were ended before they gave up elsewhere: logs cannot tell",
-    Basis.ONE_SIDE: "a rank that waits shows only that another one did not come",
+    Basis.MOST_SILENT: "the others did not join, or were ended before they gave up elsewhere: logs cannot tell",
+    Basis.ONE_SIDE: "a rank that waits shows only that some other rank did not join",
 }
 SHOWN = "it is a failure of its own; the other messages follow from it"
 
@@ -34,6 +34,7 @@ def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
         chain_of(cause),
         consequences_of(answer),
         root_cause_of(cause, logs),
+        doubt_of_rank(cause, logs),
     ]
     return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts if part)
 
@@ -96,9 +97,19 @@ def root_cause_of(cause: Cause, logs: Logs) -> str:
     return f'torchrun\'s "Root Cause" names {rank_names(roots)}, which only ended first'
 
 
+def doubt_of_rank(cause: Cause, logs: Logs) -> str:
+    """Return that a rank is known by its local rank alone, if so: on a second node it would be a different rank."""
+    tables = (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
+    local = cause.lead.facts.local_rank
+    if cause.lead.kind is not EventKind.EXIT or local is None or any(e.kind in tables for e in logs.events):
+        return ""
+    return f"the log gives only the local rank: {rank_names(cause.ranks)} is right if the job has one node"
+
+
 def evidence(cause: Cause) -> list[Evidence]:
-    """Return the lines of the logs that show the cause, one for each rank first."""
-    chosen: list[LogEvent] = [cause.lead]
+    """Return the lines of the logs that show the cause, one for each rank, the rank to blame for a mismatch first."""
+    own = [event for event in cause.failure.events if event.rank in cause.ranks]
+    chosen: list[LogEvent] = own[:1] if cause.kind is LogClass.MISMATCH and own else [cause.lead]
     for event in (*cause.failure.events, *cause.killed):
         if event not in chosen and event.rank not in {e.rank for e in chosen}:
             chosen.append(event)

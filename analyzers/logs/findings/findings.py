@@ -9,7 +9,7 @@ from analyzers.logs.findings.wording import quoted, who
 from analyzers.logs.loading import Logs
 from analyzers.logs.model import EventKind, LogClass, LogFile
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict
-from analyzers.words import quantity, rank_names
+from analyzers.words import quantity, rank_names, source_line
 
 CONFIDENCES = {Certainty.SHOWN: 0.9, Certainty.PROBABLE: 0.7, Certainty.SUSPECTED: 0.4}
 HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE = 0.7, 0.2
@@ -23,16 +23,15 @@ HARMLESS = (LogClass.TIME_LIMIT, LogClass.TERMINATED)
 def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
     """Return the cause, its consequences, and what could not be read."""
     found = [cause_finding(answer.cause, answer, logs)] if answer.cause else []
-    found += [consequence(failure) for failure in answer.others[:CONSEQUENCES_AT_MOST]]
+    found += [consequence(failure, answer.cause) for failure in answer.others[:CONSEQUENCES_AT_MOST]]
     found += overflow_finding(logs) if not answer.cause else []
     return found + [unreadable(file) for file in logs.files if file.problem]
 
 
 def cause_finding(cause: Cause, answer: Answer, logs: Logs) -> Finding:
-    """Return the finding on the cause; its id ends with the reason where a start-up failed."""
-    detail = f".{cause.reason}" if cause.kind is LogClass.STARTUP and cause.reason else ""
+    """Return the finding on the cause."""
     return Finding(
-        id=f"logs.{cause.kind}{detail}",
+        id=finding_id(cause),
         severity=Severity.WARNING if is_mild(cause) else Severity.ERROR,
         title=title(cause),
         why=explain(cause, answer, logs),
@@ -49,21 +48,38 @@ def is_mild(cause: Cause) -> bool:
     return cause.kind in HARMLESS
 
 
-def consequence(failure: Failure) -> Finding:
+def consequence(failure: Failure, cause: Cause | None) -> Finding:
     """Return a finding on a failure that follows from the cause, or stands beside it."""
     lead = failure.lead
+    # torchrun's own exception when it gets a signal: no rank raised it.
+    reporter = "the launcher" if failure.role.kind is LogClass.TERMINATED else "a process of the job"
     times = sum(event.count for event in failure.events)
     return Finding(
         id="logs.consequence",
         severity=Severity.INFO,
-        title=f"{who(failure.ranks)} reported: {quoted(lead)}",
+        title=f"{who(failure.ranks, reporter)} reported: {quoted(lead)}",
         why=f"It was printed {quantity(times, 'time')}, and the first failure explains it.",
-        next="nothing: mend the first failure",
+        next=f"no action here; fix the first failure{first_failure(cause)}",
         ranks=failure.ranks,
         step=lead.step,
         evidence=[evidence_of(lead)],
         confidence=0.6,
     )
+
+
+def first_failure(cause: Cause | None) -> str:
+    """Return `: logs.oom, train.py:41`, the finding of the cause and its line, as far as they are known."""
+    if cause is None:
+        return ""
+    file, _, line = cause.lead.source.rpartition(":")
+    where = f", {source_line(file, int(line))}" if file else ""
+    return f": {finding_id(cause)}{where}"
+
+
+def finding_id(cause: Cause) -> str:
+    """Return the id of the finding on a cause; it ends with the reason where a start-up failed."""
+    detail = f".{cause.reason}" if cause.kind is LogClass.STARTUP and cause.reason else ""
+    return f"logs.{cause.kind}{detail}"
 
 
 def overflow_finding(logs: Logs) -> list[Finding]:

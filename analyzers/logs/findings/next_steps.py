@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from analyzers.logs.answers.cause import Cause
 from analyzers.logs.answers.waits import Basis
-from analyzers.logs.findings.wording import first_with
+from analyzers.logs.findings.wording import first_with, who
 from analyzers.logs.model import EventKind, LogClass, Reason
 from analyzers.words import rank_names, size
 
@@ -15,10 +15,10 @@ STEPS = {
     " `python -X faulthandler` for the Python line",
     LogClass.EXIT_CODE: "read that rank's own stderr; start torchrun with `--log-dir logs --tee 3`, and wrap main() in"
     " `torch.distributed.elastic.multiprocessing.errors.record`",
-    LogClass.DISK_FULL: "free space or a quota where the file was to go (`df -h`, `quota -s`), and check the last"
-    " checkpoint: it may be cut",
-    LogClass.NETWORK: "check that node: `ping`, `ibstat`, `ethtool`; leave it out of the next run (`--exclude=NODE`"
-    " of Slurm)",
+    LogClass.DISK_FULL: "free space or raise the quota where the file is written (`df -h`, `quota -s`), and check the"
+    " last checkpoint: it may be truncated",
+    LogClass.NETWORK: "check the network of that node and of the one that printed the error (`ping`, `ibstat`,"
+    " `ethtool`), and exclude a faulty one from the next run (`--exclude=NODE` of Slurm)",
     LogClass.UNUSED_PARAMETERS: "give every parameter a gradient on each rank (also in branches), or pass"
     " `find_unused_parameters=True` to DistributedDataParallel",
     LogClass.UNMATCHED_P2P: "give each send a recv on its peer with the same tag, and issue both in the same order on"
@@ -27,19 +27,19 @@ STEPS = {
     " an early `return`, `sys.exit()`",
     LogClass.TIME_LIMIT: "ask for more time, or save checkpoints more often and resume; Slurm's `--signal=USR1@120`"
     " warns before",
-    LogClass.TERMINATED: "ask who ended it: `sacct -j JOB`, the scheduler's log, a timeout of the shell; the ranks did"
-    " nothing wrong",
+    LogClass.TERMINATED: "find out who sent it: `sacct -j JOB`, the scheduler's log, a `timeout` command, a closed"
+    " terminal; the log shows no failure of a rank before it",
     LogClass.UNKNOWN: "read the logs of the ranks that are missing here; start torchrun with `--log-dir logs --tee 3`",
 }
 STARTUP = {
-    Reason.PORT_IN_USE: "end the process that has the port (`ss -ltnp`), often an earlier run; or take another"
-    " `--master-port`, or `--standalone` on one node",
-    Reason.RENDEZVOUS_TIMEOUT: "check on each node: the same `--rdzv-endpoint` and `--rdzv-id`, `--nnodes`, a firewall"
-    " on that port, and that the job started there at all",
+    Reason.PORT_IN_USE: "end the process that uses the port (`ss -ltnp` names it; often it is an earlier run), or"
+    " choose a different `--master-port`, or use `--standalone` on one node",
+    Reason.RENDEZVOUS_TIMEOUT: "check on each node that the job started at all, that `--rdzv-endpoint`, `--rdzv-id` and"
+    " `--nnodes` are the same, and that no firewall blocks the port",
     Reason.UNREACHABLE_MASTER: "check MASTER_ADDR and MASTER_PORT: the address must be that of the node of rank 0"
     " (`getent hosts`, `nc -zv HOST PORT` from this node), and rank 0 must have started",
-    Reason.MISSING_RANKS: "look at the ranks that did not come: they often died while importing or loading; check"
-    " WORLD_SIZE and that each RANK is given once",
+    Reason.MISSING_RANKS: "read the logs of the ranks that did not join: they often died while importing or loading;"
+    " check WORLD_SIZE, and that no two processes have the same RANK",
     Reason.NCCL_VERSIONS: "use one environment on all nodes: compare `python -c 'import torch;"
     " print(torch.__version__, torch.cuda.nccl.version())'`",
     Reason.NO_INTERFACE: "set NCCL_SOCKET_IFNAME (and GLOO_SOCKET_IFNAME) to an interface that each node has:"
@@ -51,7 +51,7 @@ STARTUP = {
     " `nvidia-smi`",
     Reason.NO_GPU: "check `nvidia-smi` and CUDA_VISIBLE_DEVICES on that node, and that PyTorch was built for its GPU",
     Reason.BAD_ARGUMENTS: "correct the command line; the script's own arguments come after its name",
-    Reason.NO_SCRIPT: "correct the path; torchrun takes the script, not `python script`",
+    Reason.NO_SCRIPT: "correct the path; write `torchrun script.py`, not `torchrun python script.py`",
 }
 WORKERS = {
     Reason.SHARED_MEMORY: "give the container more shared memory (`--shm-size=16g`, or mount /dev/shm), or use fewer"
@@ -61,16 +61,16 @@ WORKERS = {
     Reason.WORKER_EXIT: "set `num_workers=0` for one run: the exception then appears in the rank itself",
 }
 HARDWARE = {
-    Reason.NODE_FAILURE: "leave this node out of the next run, and report it",
+    Reason.NODE_FAILURE: "exclude this node from the next run, and report it",
     Reason.XID_SOFTWARE: "run with CUDA_LAUNCH_BLOCKING=1 and compute-sanitizer; if it stays on one node, treat it as"
     " broken",
-    Reason.LINK: "check cables and ports of that node (`ibstat`, `ibdiagnet`), and leave it out of the next run",
+    Reason.LINK: "check cables and ports of that node (`ibstat`, `ibdiagnet`), and exclude it from the next run",
 }
 BROKEN_GPU = "drain this node and reset or replace the GPU (`nvidia-smi -q -d ECC,ROW_REMAPPER`, `dcgmi diag -r 3`)"
 DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=2000"
 TIMEOUTS = {
-    Basis.FIRST_OPERATION: "check the connection between the GPUs: NCCL_DEBUG=INFO, NCCL_P2P_DISABLE=1,"
-    " NCCL_IB_DISABLE=1, NCCL_SOCKET_IFNAME",
+    Basis.FIRST_OPERATION: "run once with NCCL_DEBUG=INFO and read which transport and interface NCCL chose; then try"
+    " NCCL_P2P_DISABLE=1 and NCCL_IB_DISABLE=1, one at a time, and set NCCL_SOCKET_IFNAME if the interface is wrong",
     Basis.ALONE: "look for a collective that only this rank reaches: in `if rank == 0:`, in saving, logging or metrics",
     Basis.EXTRA_OPERATION: "look for a collective that only this rank reaches: in `if rank == 0:`, in a branch",
     Basis.ALL_WAIT: f"check devices and network of these ranks; record with {DUMPS}",
@@ -91,9 +91,14 @@ def for_startup(cause: Cause) -> str:
 def for_crash(cause: Cause) -> str:
     """Return where to look after an exception; errors of CUDA are raised in a line that has nothing to do with them."""
     if cause.lead.kind is EventKind.CUDA_ERROR:
+        suspects = (
+            "check indices and labels against the sizes that they index"
+            if cause.reason is Reason.DEVICE_ASSERT
+            else "suspect custom kernels first, then indices out of range"
+        )
         return (
-            "run once with CUDA_LAUNCH_BLOCKING=1: the line is then the right one; check indices and labels against"
-            " sizes"
+            "run once with CUDA_LAUNCH_BLOCKING=1, so that the traceback points to the failing kernel, or under"
+            f" compute-sanitizer; {suspects}"
         )
     return STEPS[LogClass.CRASHED]
 
@@ -113,8 +118,8 @@ def for_memory(cause: Cause) -> str:
     facts = first_with(cause, "requested_bytes").facts
     if cause.reason in (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY):
         return (
-            "look with `nvidia-smi` for other processes on the device; if it is empty, the device may be broken: leave"
-            " the node out"
+            "check with `nvidia-smi` whether another process holds the GPU; if none is listed but memory is still in"
+            " use or the error stays, the GPU may be faulty: exclude that node"
         )
     if cause.reason is Reason.NCCL_BUFFERS:
         return (
@@ -168,8 +173,10 @@ def for_mismatch(cause: Cause) -> str:
     """Return how to find the branch that differs."""
     if cause.reason is Reason.FINGERPRINTS:
         return (
-            "compare the branch or the batch of this rank at that line: every rank must issue the same operations with"
-            " the same shapes"
+            f"compare the code that leads {who(cause.ranks, 'each rank')} to its call with that of the others: a"
+            " branch, a loop that ends earlier, or a batch of a different shape; every rank must issue the same"
+            " operations"
+            " with the same shapes"
         )
     if cause.blame and cause.blame.basis is Basis.OTHER_LINE:
         return "compare these lines: a branch that only some ranks take, or a loop that ends earlier on one of them"
@@ -180,7 +187,7 @@ def for_mismatch(cause: Cause) -> str:
 
 
 def for_timeout(cause: Cause) -> str:
-    """Return where to look for the rank that did not come."""
+    """Return where to look for the rank that did not join."""
     if cause.lead.kind is EventKind.HEARTBEAT:
         return f"look at the host's stacks (`py-spy dump --native --pid PID`), the driver's log for Xid, and {DUMPS}"
     if cause.blame and cause.blame.basis in TIMEOUTS:
@@ -198,8 +205,8 @@ def for_numbers(cause: Cause) -> str:
     if cause.ranks:
         return "look at this rank's batch and device: NaN appeared before the ranks exchanged gradients"
     return (
-        "find the first module with NaN: `torch.autograd.set_detect_anomaly(True)`; lower the learning rate, clip"
-        " gradients, skip the batch"
+        "find the first module whose output is NaN (`torch.autograd.set_detect_anomaly(True)` finds only operations"
+        " whose backward returns NaN); lower the learning rate, clip gradients, or skip the batch"
     )
 
 

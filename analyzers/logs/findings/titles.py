@@ -6,10 +6,20 @@ from analyzers.logs.answers.cause import Cause
 from analyzers.logs.answers.messages import MESSAGES
 from analyzers.logs.answers.waits import Basis
 from analyzers.logs.findings.wording import at_step, first_with, operation_name, place, quoted, who
-from analyzers.logs.model import EventKind, LogClass, Reason
+from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 from analyzers.words import agree, duration, exit_reason, quantity, rank_names, size
 
 MS = 1000.0
+IB_STATUS = {
+    4: "local protection error",
+    5: "work request flushed",
+    9: "remote invalid request",
+    10: "remote access error",
+    11: "remote operation error",
+    12: "transport retry counter exceeded",
+    13: "receiver-not-ready retry counter exceeded",
+}
+"""What the codes of `ibv_wc_status` in libibverbs mean."""
 
 
 def title(cause: Cause) -> str:
@@ -33,7 +43,16 @@ def cuda_error(cause: Cause) -> str:
         "",
     )
     what = f"a CUDA kernel's assertion failed: {condition}" if condition else f"CUDA error: {lead.facts.name}"
+    if is_caught(cause):
+        whose = f" on {rank_names(cause.ranks)}" if cause.ranks else ""
+        return f"{what}{whose}{at_step(lead)}; the program caught it, but the CUDA context is unusable afterwards"
     return f"{who(cause.ranks)} failed: {what}{place(lead)}{at_step(lead)}"
+
+
+def is_caught(cause: Cause) -> bool:
+    """Return whether the program went on after each error of CUDA that it printed."""
+    errors = [event for event in cause.failure.events if event.kind is EventKind.CUDA_ERROR]
+    return bool(errors) and all(event.facts.caught and not event.source for event in errors)
 
 
 def oom(cause: Cause) -> str:
@@ -45,10 +64,13 @@ def oom(cause: Cause) -> str:
         device = f"device {facts.device}" if facts.device is not None else "a device"
         return f"{device} has no memory left for NCCL's buffers{wanted}{at_step(lead)}"
     if cause.reason in (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY):
-        return f"{who(cause.ranks)} got no device memory outside PyTorch's allocator: {quoted(lead)}{place(lead)}"
+        return (
+            f"a CUDA call outside PyTorch's caching allocator ran out of device memory on {who(cause.ranks)}"
+            f"{place(lead)}: {quoted(lead)}"
+        )
     wanted = f": tried to allocate {size(facts.requested_bytes)}" if facts.requested_bytes is not None else ""
     free = f", {size(facts.free_bytes)} free of {size(facts.total_bytes)}" if facts.free_bytes is not None else ""
-    return f"{who(cause.ranks)} ran out of device memory{at_step(lead)}{wanted}{free}{place(lead)}"
+    return f"{who(cause.ranks)} ran out of device memory{at_step(lead)}{place(lead)}{wanted}{free}"
 
 
 def host_oom(cause: Cause) -> str:
@@ -87,8 +109,17 @@ def dataloader_worker(cause: Cause) -> str:
         return f"the data loader of {who(cause.ranks)} timed out{at_step(lead)}"
     if cause.reason is Reason.SHARED_MEMORY and not lead.facts.signal:
         return f"the data loader of {who(cause.ranks)} ran out of shared memory{at_step(lead)}"
-    how = f"was killed by signal: {lead.facts.signal}" if lead.facts.signal else "exited unexpectedly"
+    how = f"was killed by {signal_text(lead.facts.signal)}" if lead.facts.signal else "exited unexpectedly"
     return f"a data-loader worker of {who(cause.ranks)} {how}{at_step(lead)}"
+
+
+def signal_text(described: str) -> str:
+    """Return `SIGKILL` for the `Killed` of PyTorch's message; other descriptions with their article."""
+    return {
+        "Killed": "SIGKILL",
+        "Segmentation fault": "SIGSEGV (segmentation fault)",
+        "Bus error": "SIGBUS (bus error)",
+    }.get(described.strip("."), f"signal {described}")
 
 
 def disk_full(cause: Cause) -> str:
@@ -125,8 +156,10 @@ def network(cause: Cause) -> str:
     if cause.reason is Reason.REFUSED:
         return f"a connection to {peer} failed: {(lead.facts.name or '').strip()}"
     if cause.reason is Reason.INFINIBAND:
-        status = f" (status {lead.facts.status})" if lead.facts.status is not None else ""
-        return f"InfiniBand lost the connection to {peer or 'a peer'}{status}"
+        code = lead.facts.status
+        status = "" if code is None else f" (status {code}{f', {IB_STATUS[code]}' if code in IB_STATUS else ''})"
+        local = f"{lead.facts.host} lost its InfiniBand" if lead.facts.host else "InfiniBand lost the"
+        return f"{local} connection to {peer or 'a peer'}{status}"
     return f"NCCL failed: {lead.facts.name or quoted(lead)}{at_step(lead)}"
 
 
@@ -143,13 +176,26 @@ def mismatch(cause: Cause) -> str:
         return f"{whom} brought different sizes to one collective: {sizes_of(cause)}{place(lead)}{at_step(lead)}"
     if cause.reason is Reason.MODELS:
         return f"{who(facts.ranks)} have models with different parameters"
-    a, b = facts.ranks if len(facts.ranks) == 2 else (None, None)
-    if cause.ranks == [b]:
-        sides = f"{facts.other_operation} instead of {facts.operation}, as rank {a}"
-    else:
-        sides = f"{facts.operation} where rank {b} issued {facts.other_operation}"
-    subject = who(cause.ranks, f"rank {a}")
-    return f"{subject} issued another operation{place(lead)}{at_step(lead)}: {sides}"
+    return f"{' while '.join(fingerprint_sides(cause))}{at_step(lead)}"
+
+
+def fingerprint_sides(cause: Cause) -> list[str]:
+    """Return what each rank called, those to blame first: `rank 1 called REDUCE [20, 10] in main (app/a.py:4)`.
+
+    Each rank's own error names its operation and line; a rank whose error the logs lack is named by the others'.
+    """
+    calls = {e.facts.ranks[0]: (e.facts.operation, place(e)) for e in fingerprints(cause)}
+    for event in fingerprints(cause):
+        calls.setdefault(event.facts.ranks[1], (event.facts.other_operation, ""))
+    by_call: dict[tuple[str | None, str], list[int]] = {}
+    for rank in sorted(calls, key=lambda rank: (rank not in cause.ranks, rank)):
+        by_call.setdefault(calls[rank], []).append(rank)
+    return [f"{rank_names(ranks)} called {operation}{where}" for (operation, where), ranks in by_call.items()]
+
+
+def fingerprints(cause: Cause) -> list[LogEvent]:
+    """Return the errors that compare one rank's operation with another's."""
+    return [e for e in cause.failure.events if len(e.facts.ranks) == 2 and e.facts.operation]
 
 
 def sizes_of(cause: Cause) -> str:
@@ -215,11 +261,12 @@ def collective_timeout(cause: Cause) -> str:
     where, ranks = place(cause.lead), who(cause.ranks)
     without_culprit = {
         Basis.NAMED: f"{waiting} timed out in {name}{where}, which the other rank never joined",
-        Basis.FIRST_OPERATION: f"the first collective, {name}, never finished{after}: {waiting} cannot communicate",
+        Basis.FIRST_OPERATION: f"the first collective, {name}, did not finish{after.replace(' after ', ' within ')}:"
+        f" {waiting} may be unable to communicate",
         Basis.ALL_WAIT: f"{waiting} all wait in {name}{where}{after}, and it does not complete",
         Basis.MOST_SILENT: f"{waiting} timed out in {name}{where}{after}; the other ranks printed no error",
-        Basis.ONE_SIDE: f"{waiting} timed out in {name}{where}{after}; the logs of the ranks that did not come are"
-        " missing",
+        Basis.ONE_SIDE: f"{waiting} timed out in {name}{where}{after}; without the other ranks' logs the rank that did"
+        " not join cannot be named",
     }
     alone = {
         Basis.ALONE: f"{ranks} alone issued {name} after the training had ended, and waited in vain{after}{where}",

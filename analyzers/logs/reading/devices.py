@@ -36,6 +36,14 @@ def lost_device(match: "re.Match[str]") -> Found:
     return Found(EventKind.HARDWARE, Facts(reason=Reason.FALLEN_OFF_BUS, pci=pci[1] if pci else None))
 
 
+RAISED = re.compile(
+    r"(?:\w(?:Error|Exception)|what\(\)|exception):?$|^\[(?:rank ?\d|default\d|PG |[EWIF]\d{3}|\d)|NCCL|"
+    r"^\w+\.(?:cpp|cu|h)\b",
+    re.IGNORECASE,
+)
+"""What Python, C++ and NCCL put before an error that nobody caught; other words are those of the program."""
+
+
 def cuda_error(match: "re.Match[str]") -> Found:
     """Return an error of CUDA, which is reported asynchronously: its line says little."""
     text = match[1].strip()
@@ -44,7 +52,10 @@ def cuda_error(match: "re.Match[str]") -> Found:
     if any(word in text for word in NO_GPU):
         return Found(EventKind.STARTUP, Facts(reason=Reason.DRIVER if "driver" in text else Reason.NO_GPU, name=text))
     asserts = Reason.DEVICE_ASSERT if "device-side assert" in text else None
-    return Found(EventKind.CUDA_ERROR, Facts(reason=asserts, name=text))
+    before = match.string[: match.start()].rpartition("\n")[2].strip()
+    return Found(
+        EventKind.CUDA_ERROR, Facts(reason=asserts, name=text, caught=bool(before and not RAISED.search(before)))
+    )
 
 
 def device_assert(match: "re.Match[str]") -> Found:
@@ -71,8 +82,10 @@ def infiniband(match: "re.Match[str]") -> Found | None:
     status = re.search(r"(?:status=|with error |\()(\d{1,3})", match.string[match.start() :])
     code = number(status[1]) if status else None
     peer = re.search(r"peer (\d+\.\d+\.\d+\.\d+|[0-9a-fA-F:]+|[\w.-]+)<(\d+)>", match.string)
+    host = re.match(r"([\w.-]+):\d+:\d+ \[\d+\]", match.string)
     facts = Facts(
         reason=Reason.INFINIBAND,
+        host=host[1] if host else None,
         status=code,
         peer=peer[1] if peer else None,
         port=number(peer[2]) if peer else None,

@@ -22,8 +22,8 @@ def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:
         Finding(
             id=f"compare.memory.{verb}",
             severity=Severity.WARNING if grew else Severity.INFO,
-            title=f"The peak {verb} by {size(abs(diff.bytes))}, mostly {category}",
-            why=f"The peak went from {size(diff.a_bytes)} to {size(diff.b_bytes)}"
+            title=f"Peak allocated memory {verb} by {size(abs(diff.bytes))}, mostly {category}",
+            why=f"It went from {size(diff.a_bytes)} to {size(diff.b_bytes)}"
             f" ({percent_change(diff.a_bytes, diff.b_bytes)}), {category} from {size(most.a_bytes)} to"
             f" {size(most.b_bytes)}.",
             next=(f"{ADVICE[most.what]}. " if grew else "") + "Check the lines that changed most.",

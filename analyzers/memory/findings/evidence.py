@@ -12,7 +12,7 @@ CATEGORY_WORDS = {
     "temporary": "temporary tensors",
     "communication": "communication buffers",
     "workspace": "library workspaces",
-    "unknown": "tensors of unknown category",
+    "unknown": "memory that could not be classified",
 }
 
 

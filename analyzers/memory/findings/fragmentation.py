@@ -10,6 +10,7 @@ from analyzers.words import quantity, size
 
 SPLIT_SHARE_AT_LEAST, SPLIT_BYTES_AT_LEAST = 0.2, 64 << 20
 PLACES_SHOWN = 3
+HARM = "A large request may fail although this memory is free. "
 
 
 def fragmentation_findings(device: Device) -> Iterator[Finding]:
@@ -29,7 +30,7 @@ def fragmentation_findings(device: Device) -> Iterator[Finding]:
         f" {size(use.inactive_split_bytes)} of it in segments that are partly in use and cannot be given back. The"
         f" largest free block is {size(use.largest_free_block_bytes)}"
         + (f", smaller than the {size(use.request_bytes)} that were requested." if blocked else "."),
-        next=defragment(device),
+        next=f"{HARM if not blocked else ''}{defragment(device)}",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[

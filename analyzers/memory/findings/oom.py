@@ -13,6 +13,10 @@ LARGE_REQUEST_SHARE = 0.25
 """A request of at least so much of what is allocated is a finding of its own."""
 LARGER_INPUTS_RATIO = 1.5
 MODULES_SHOWN = POOLS_SHOWN = 3
+CHECK_BATCH = (
+    "First check why this batch is so large: how samples are collated or packed, and whether long ones are truncated;"
+    " cap the sequence length. If the size is intended:"
+)
 
 
 def oom_findings(device: Device) -> Iterator[Finding]:
@@ -30,20 +34,34 @@ def oom_findings(device: Device) -> Iterator[Finding]:
 def oom_finding(device: Device, oom: Oom) -> Finding:
     """Return the failure: what was requested, what was free, and what filled the memory."""
     category, total = largest(oom.categories)
-    where = innermost(oom.frames)
+    where = f" in {innermost(oom.frames)}" if oom.frames else ""
+    title = f"Out of memory: a request for {size(oom.requested_bytes)} failed{where}"
     return Finding(
         id="memory.oom",
         severity=Severity.ERROR,
-        title=f"Out of memory: a request for {size(oom.requested_bytes)} failed" + (f" in {where}" if where else ""),
+        title=f"{title}; the inputs were {abnormal} times as large as in earlier steps"
+        if (abnormal := abnormal_batch(oom))
+        else title,
         why=f"{size(oom.requested_bytes)} were requested with {size(oom.device_free_bytes)} free on the device."
         f" {size(oom.allocated_bytes)} were allocated already; the largest part is {in_words(category)},"
         f" {size(total)} ({share(total, oom.allocated_bytes)}).",
-        next=remedy(device, oom.categories),
+        next=f"{CHECK_BATCH} {remedy(device, oom.categories)}" if abnormal else remedy(device, oom.categories),
         ranks=ranks_of(device),
         step=oom.step,
         evidence=list(oom_evidence(device, oom)),
         confidence=1.0,
     )
+
+
+def abnormal_batch(oom: Oom) -> str:
+    """Return how many times larger the inputs of a failing step are, if that step alone needed so much; else empty."""
+    return figures(input_growth(oom)) if oom.pattern is OomPattern.SPIKE and input_growth(oom) else ""
+
+
+def input_growth(oom: Oom) -> float:
+    """Return the inputs of the failing step in multiples of earlier ones; 0 where they are not clearly larger."""
+    now, usual = oom.categories["inputs"], oom.usual_inputs_bytes
+    return now / usual if usual and now >= LARGER_INPUTS_RATIO * usual else 0.0
 
 
 def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
@@ -79,12 +97,11 @@ def step_history(oom: Oom) -> str:
 
 def larger_inputs(oom: Oom) -> str:
     """Return by how much the inputs of the failing step are larger; empty where they are not."""
-    now, usual = oom.categories["inputs"], oom.usual_inputs_bytes
-    if not usual or now < LARGER_INPUTS_RATIO * usual:
+    growth = input_growth(oom)
+    if not growth:
         return ""
-    return (
-        f"the inputs are {figures(now / usual)} times as large as in earlier steps ({size(now)}, before {size(usual)})"
-    )
+    now, usual = size(oom.categories["inputs"]), size(oom.usual_inputs_bytes)
+    return f"the inputs are {figures(growth)} times as large as in earlier steps ({now}, before {usual})"
 
 
 def free_in_pool(free: FreeBlocks, oom: Oom) -> str:
@@ -154,12 +171,12 @@ def near_limit_findings(device: Device) -> Iterator[Finding]:
     yield Finding(
         id="memory.near_limit",
         severity=Severity.WARNING,
-        title=f"The peak is {share(peak, limit)} of the memory limit",
+        title=f"Peak allocated memory is {share(peak, limit)} of the memory limit",
         why=f"{size(peak)} of {size(limit)} were allocated at the peak; the largest part is {in_words(category)},"
         f" {size(total)}. A slightly larger batch or sequence will fail.",
         next=remedy(device, device.categories),
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[fact(device, f"peak {size(peak)} at entry {device.peak_index}")],
+        evidence=[fact(device, f"peak {size(peak)} at allocation-history entry {device.peak_index}")],
         confidence=0.9,
     )

@@ -36,14 +36,14 @@ def activation_finding(device: Device, saving: Saving) -> Finding:
     return Finding(
         id="memory.activation_peak",
         severity=Severity.INFO,
-        title=f"Activations are {share(activations, peak)} of the peak",
+        title=f"Activations are {share(activations, peak)} of peak allocated memory{on_rank(device)}",
         why=f"{size(activations)} of {size(peak)} are kept for the backward pass.",
         next="If you need this memory, turn on activation checkpointing (activation_checkpoint.mode, or"
         f" torch.utils.checkpoint): about {size(saving.frees_bytes)} of {size(saving.of_bytes)} would be freed"
         f" ({saving.model}).",
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[fact(device, f"activations: {size(activations)} at entry {device.peak_index}")],
+        evidence=[fact(device, f"activations: {size(activations)} at allocation-history entry {device.peak_index}")],
         confidence=0.8,
     )
 
@@ -56,7 +56,8 @@ def late_state_finding(device: Device, use: UnusualUse) -> Finding:
         title=f"The first optimizer step allocated {size(use.bytes)} of optimizer state",
         why="Optimizer state does not exist before the first optimizer step. So a first forward and backward pass that"
         " fits in memory does not prove that later steps fit.",
-        next=f"Plan for {size(use.bytes)} more than the first pass needs. To need less, shard the state over more ranks"
+        next=f"Plan for {size(use.bytes)} more than the first forward and backward pass needs. To need less, shard"
+        " the state over more ranks"
         f" ({SHARD}), or use an optimizer with less state.",
         ranks=ranks_of(device),
         step=use.step,
@@ -70,7 +71,8 @@ def loss_finding(device: Device, use: UnusualUse) -> Finding:
     return Finding(
         id="memory.loss",
         severity=Severity.INFO,
-        title=f"The loss takes {share(use.bytes, device.peak_allocated_bytes)} of the peak",
+        title=f"The loss takes {share(use.bytes, device.peak_allocated_bytes)} of peak allocated"
+        f" memory{on_rank(device)}",
         why=f"{size(use.bytes)} are copies of the logits that the loss allocated{in_line(use)}. Their size is batch x"
         " sequence x vocabulary.",
         next="Compute the loss in pieces of the sequence, and recompute each piece in its backward pass: with"
@@ -80,7 +82,7 @@ def loss_finding(device: Device, use: UnusualUse) -> Finding:
         evidence=[
             fact(
                 device,
-                f"allocated by the loss: {size(use.bytes)} at entry {device.peak_index}",
+                f"allocated by the loss: {size(use.bytes)} at allocation-history entry {device.peak_index}",
                 innermost(use.frames),
             )
         ],
@@ -103,6 +105,11 @@ def kept_finding(device: Device, use: UnusualUse) -> Finding:
         evidence=[fact(device, f"kept over several steps: {size(use.bytes)}", innermost(use.frames))],
         confidence=0.7,
     )
+
+
+def on_rank(device: Device) -> str:
+    """Return ` on rank 3`; empty where the rank is not known."""
+    return "" if device.rank is None else f" on rank {device.rank}"
 
 
 def in_line(use: UnusualUse) -> str:

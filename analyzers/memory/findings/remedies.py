@@ -22,7 +22,7 @@ ADVICE = {
     "temporary": f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}), or compute the largest operation in pieces",
     "communication": "Gather fewer layers ahead (set_modules_to_forward_prefetch in FSDP2, limit_all_gathers in FSDP1)",
     "workspace": "Set CUBLAS_WORKSPACE_CONFIG to a smaller workspace, such as :16:8",
-    "unknown": "Look at the stacks that allocated most of the peak (top_stacks)",
+    "unknown": "Look at the stacks that allocated most of the memory at its peak (top_stacks)",
 }
 ADVICE_WHEN_RECOMPUTING = {
     "selective": 'Recompute all activations (activation_checkpoint.mode = "full"), or use a smaller batch'

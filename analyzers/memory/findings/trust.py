@@ -42,14 +42,16 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
     return Finding(
         id="memory.uncategorised",
         severity=Severity.INFO,
-        title=f"{share(unknown, peak)} of the peak is of unknown category",
-        why="The stacks of these blocks were not recorded, or they were allocated before the recording started.",
-        next='Record from the start of the process with torch.cuda.memory._record_memory_history(stacks="all"), or with'
-        " workbench.recorders.memory.",
+        title=f"{share(unknown, peak)} of peak allocated memory ({size(unknown)} of {size(peak)}) could not be"
+        " classified",
+        why="Blocks are classified as parameters, gradients, optimizer state or activations by the stacks that"
+        " allocated"
+        " them. These blocks have none: they are older than the recording, or stacks were not recorded.",
+        next="Call torch.cuda.memory._record_memory_history() before the model is created, so that every allocation"
+        " has a"
+        " stack, or record with workbench.recorders.memory.",
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[
-            fact(device, f"unknown category: {size(unknown)} of {size(device.peak_allocated_bytes)} at the peak")
-        ],
+        evidence=[fact(device, f"not classified: {size(unknown)} of {size(device.peak_allocated_bytes)}")],
         confidence=1.0,
     )

@@ -41,7 +41,7 @@ def retries_finding(device: Device) -> Finding:
         ranks=ranks_of(device),
         step=device.step,
         evidence=[
-            fact(device, f"{size(retry.freed_bytes)} given back before entry {retry.index}")
+            fact(device, f"{size(retry.freed_bytes)} given back before allocation-history entry {retry.index}")
             for retry in device.retries[:EVIDENCE_SHOWN]
         ],
         confidence=0.8,
@@ -79,11 +79,16 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
         why=f"The allocator reserved {size(device.reserved_bytes)} of the device, and {size(used)} of it"
         f" ({share(used, device.reserved_bytes)}) is allocated at the end of the recording. Other processes and"
         " libraries cannot use the rest.",
-        next="Do nothing, unless something else needs this memory. Then call torch.cuda.empty_cache() after the peak:"
-        f" it gives back {size(returnable)}, the segments that nothing uses. With"
-        " PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8 the allocator does so by itself.",
+        next="Do nothing, unless a different process or library needs this memory. Then call torch.cuda.empty_cache()"
+        f" after the step that peaks: it gives back the fully unused segments, {size(returnable)}{kept_back(device)}.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"highest reserved size: {size(device.peak_reserved_bytes)}")],
         confidence=0.8,
     )
+
+
+def kept_back(device: Device) -> str:
+    """Return `; the other 165.9 MiB is in partly used segments and cannot be released`; empty where all is."""
+    kept = device.fragmentation.inactive_split_bytes
+    return f"; the other {size(kept)} is in partly used segments and cannot be released" if kept else ""

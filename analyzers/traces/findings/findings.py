@@ -11,7 +11,17 @@ from analyzers.words import duration_ns, quantity, rank_ranges, share
 
 # Parts of the time (of the events for `UNLINKED`) from which on something is a finding, or a warning.
 HOST_BOUND, DRIVER_CALLS, GRAPH_BREAKS, UNLINKED = 0.2, 0.01, 0.01, 0.1
-FACTS_AT_MOST = 5
+FACTS_AT_MOST, COLLECTIVES_AT_MOST = 5, 3
+# Part of the time of the driver's calls from which on that of the frees alone explains them.
+START_UP_SHARE = 0.8
+SHORT_OF_MEMORY = (
+    "Record a memory snapshot and look for fragmentation and allocation retries. Set"
+    " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if memory is fragmented."
+)
+START_UP = (
+    "If one free takes nearly all of it, that is the start of CUDA: begin the recording after a few warm-up steps."
+    f" Otherwise the allocator gives cached memory back. {SHORT_OF_MEMORY}"
+)
 DRIVER_MEMORY = re.compile(r"^(cuda|hip)(Malloc|Free)")
 # Part of the time. On a CPU processes take turns on the same cores, so much of the waiting is for a core.
 EXPOSED = {"device": 0.1, "cpu": 0.5}
@@ -44,22 +54,43 @@ def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Itera
 def exposed_finding(account: RankTrace) -> Finding:
     exposed, span = account.exposed_communication_ns, account.span_ns
     blocking = (
-        f" During {duration_ns(account.blocking_communication_ns)} of it, launched kernels waited for the"
-        " communication to end."
+        f" During {duration_ns(account.blocking_communication_ns)} of it,"
+        f" {'the program' if account.source == 'cpu' else 'launched kernels'} waited for the communication to end."
         if account.blocking_communication_ns
         else ""
     )
     return account_finding(
         account,
         "trace.exposed_communication",
-        f"Exposed communication takes {share(exposed, span)} of the recorded time",
+        f"Exposed communication takes {share(exposed, span)} of the {recorded_time(account)}",
         f"{duration_ns(exposed)} of {duration_ns(account.communication_ns)} of communication do not overlap with"
         f" compute.{blocking}",
-        "If a rank is late (trace.straggler), fix that first. Otherwise look at the longest collectives: prefetch the"
-        " next layer (FSDP2: set_modules_to_forward_prefetch), or use fewer and larger buckets (DDP: bucket_cap_mb).",
+        "If a rank is late (trace.straggler), fix that first. Otherwise look at the longest collectives: with FSDP2"
+        " prefetch the next layer (set_modules_to_forward_prefetch), with DDP use fewer and larger buckets"
+        " (bucket_cap_mb).",
         severity=Severity.WARNING,
         confidence=0.9,
+        facts=[
+            f"communication {duration_ns(account.communication_ns)}, exposed {duration_ns(exposed)}",
+            *longest_collectives(account),
+        ],
     )
+
+
+def recorded_time(account: RankTrace) -> str:
+    """Return which time of which rank a share is of: `recorded time of rank 3 (host-side time)`."""
+    whose = "" if account.rank is None else f" of rank {account.rank}"
+    return f"recorded time{whose}{' (host-side time)' if account.source == 'cpu' else ''}"
+
+
+def longest_collectives(account: RankTrace) -> list[str]:
+    """Return the collectives that took longest in total: `all_gather of mesh_fsdp: 12 calls, 81.0 ms`."""
+    longest = sorted(account.collectives, key=lambda collective: -collective.total_ns)[:COLLECTIVES_AT_MOST]
+    return [
+        f"{collective.name}{f' of {label}' if (label := collective.group_desc or collective.group) else ''}:"
+        f" {quantity(collective.count, 'call')}, {duration_ns(collective.total_ns)}"
+        for collective in longest
+    ]
 
 
 def host_bound_finding(account: RankTrace) -> Finding:
@@ -67,14 +98,17 @@ def host_bound_finding(account: RankTrace) -> Finding:
     return account_finding(
         account,
         "trace.host_bound",
-        f"For {share(idle, span)} of the time the device waits for the host",
+        f"The device waits for the host during {share(idle, span)} of the {recorded_time(account)}",
         f"The device was idle for {duration_ns(idle)} of {duration_ns(span)}: it had finished all launched kernels, and"
         " the host had not launched the next one yet.",
         "Launch fewer and larger kernels (torch.compile, CUDA graphs, a larger batch), remove .item() and other calls"
         " that synchronise, and check the data loader.",
         severity=Severity.WARNING,
         confidence=0.8,
-        facts=busiest_on_host(account),
+        facts=[
+            f"idle {duration_ns(account.idle_ns)}, waiting for the host {duration_ns(idle)}",
+            *busiest_on_host(account),
+        ],
     )
 
 
@@ -142,27 +176,35 @@ def times(count: int) -> str:
 
 
 def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) -> Finding:
-    total = sum(call.total_ns for call in calls)
+    total, count = sum(call.total_ns for call in calls), sum(call.count for call in calls)
+    names, longest = " and ".join(call.name for call in calls), max(calls, key=lambda call: call.total_ns)
+    split = f" ({' + '.join(str(call.count) for call in calls)})" if len(calls) > 1 else ""
+    most = f", {duration_ns(longest.total_ns)} of it in {longest.name}" if len(calls) > 1 else ""
     return account_finding(
         account,
         "trace.driver_allocations",
-        f"Memory is allocated from the driver {times(sum(call.count for call in calls))} during the recording",
-        f"cudaMalloc and cudaFree take {duration_ns(total)}, because they synchronise with the device. The caching"
-        " allocator calls them only while it grows or when memory is short.",
-        "Record a memory snapshot and look for fragmentation and allocation retries. Set"
-        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if memory is fragmented.",
+        f"{names} {'was' if len(calls) == 1 else 'were'} called {times(count)}{split} during the recording and took"
+        f" {duration_ns(total)}{most}",
+        "These calls of the driver wait for the device. The caching allocator makes them only while it grows or when"
+        " memory is short; CUDA itself makes one when it starts.",
+        START_UP if is_start_up(longest, total) else SHORT_OF_MEMORY,
         severity=Severity.WARNING,
         confidence=0.7,
         facts=[f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)}" for call in calls],
     )
 
 
+def is_start_up(longest: CallTotal, total_ns: int) -> bool:
+    """Return whether one name of frees takes most of the driver's time: CUDA starts in the first cudaFree(0)."""
+    return "Free" in longest.name and longest.total_ns > START_UP_SHARE * total_ns
+
+
 def cpu_finding(account: RankTrace) -> Finding:
     return account_finding(
         account,
         "trace.cpu_only",
-        "The trace contains no GPU work",
-        "No kernels were recorded, so CPU operators count as compute, and the collectives of the host (gloo) as"
+        "The trace contains no accelerator work that this tool recognises",
+        "No device kernels were recorded, so CPU operators count as compute, and the collectives of the host (gloo) as"
         " communication.",
         "If the job uses a GPU, add ProfilerActivity.CUDA to the profiler's activities. For a CPU job there is nothing"
         " to do.",

@@ -1,6 +1,6 @@
 """The finding about a rank that the others wait for, worded from the numbers of `across.stragglers`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -14,6 +14,21 @@ EVIDENCE_AT_MOST = 8
 NAME_AT_MOST = 60
 # Excess, as part of the recorded time, from which on its size takes nothing from the confidence.
 CERTAIN_EXCESS_SHARE = 0.1
+# The part of a rank's work that each cause stands for, as a noun; a mix has none.
+PART_NAMES = {
+    Cause.COMPUTE: "compute",
+    Cause.COPIES: "memory copies",
+    Cause.HOST: "host code that no operator or annotation covers",
+    Cause.ZERO_GRAD: "resetting gradients",
+    Cause.DATA: "data loading",
+    Cause.H2D: "copying batches to the device",
+    Cause.LOSS_SYNC: "reading metrics back from the device",
+    Cause.GC: "garbage collection",
+    Cause.CHECKPOINT: "writing checkpoints",
+    Cause.EVAL: "evaluation",
+    Cause.LOG: "logging",
+    Cause.PROFILER: "the profiler or the memory recorder",
+}
 # What each cause but compute means; compute has numbers of its own (`computing`).
 REASONS = {
     Cause.COPIES: "Its memory copies take longer.",
@@ -64,21 +79,45 @@ def computing(growth: ComputeGrowth) -> str:
     return f"Its device is slower or its inputs are larger: {slower}; {most}."
 
 
-def straggler_findings(stragglers: Sequence[Straggler], waits: Sequence[RankWaits]) -> Iterator[Finding]:
-    """Yield a finding for each straggler; `waits` are those of all ranks, for the evidence."""
+def straggler_findings(
+    stragglers: Sequence[Straggler], waits: Sequence[RankWaits], sources: Mapping[int, str]
+) -> Iterator[Finding]:
+    """Yield a finding for each straggler.
+
+    The evidence comes from `waits`, one for each rank, and `sources`, rank -> path of its trace.
+    """
     for straggler in stragglers:
         yield Finding(
             id="trace.straggler",
             severity=Severity.WARNING,
-            title=f"The other ranks wait for rank {straggler.rank}, which spends"
-            f" {duration_ns(straggler.excess_ns)} more between collectives",
+            title=f"Rank {straggler.rank} is the straggler: it spends {duration_ns(straggler.excess_ns)} more between"
+            f" collectives than the median rank (total over the profile){mostly(straggler)}",
             why=reason(straggler),
             next=ADVICE.get(straggler.cause, ADVICE[Cause.MIXED]).format(rank=straggler.rank),
             ranks=[straggler.rank],
             step=straggler.first_step,
-            evidence=[Evidence(text=waiting(row)) for row in waits[:EVIDENCE_AT_MOST]],
+            evidence=evidence(straggler, waits, sources),
             confidence=confidence(straggler),
         )
+
+
+def mostly(straggler: Straggler) -> str:
+    """Return `, 498 ms of it in data loading`; empty where no single part of the work explains the excess."""
+    part, excess = straggler.causes_ns.get(straggler.cause, 0), straggler.excess_ns
+    if straggler.cause not in PART_NAMES or not part:
+        return ""
+    return f", {duration_ns(min(part, excess))} of it in {PART_NAMES[straggler.cause]}"
+
+
+def evidence(straggler: Straggler, waits: Sequence[RankWaits], sources: Mapping[int, str]) -> list[Evidence]:
+    """Return what the straggler spent its excess on, then the waiting of each rank, the straggler first."""
+    parts = sorted(straggler.causes_ns.items(), key=lambda part: -part[1])
+    named = [f"{PART_NAMES[Cause(name)]} +{duration_ns(ns)}" for name, ns in parts if Cause(name) in PART_NAMES]
+    source = sources.get(straggler.rank, "")
+    facts = [Evidence(text=f"rank {straggler.rank}, more than the median rank: {', '.join(named)}", source=source)]
+    rows = sorted(waits, key=lambda row: row.rank != straggler.rank)
+    facts = facts if named else []
+    return [*facts, *(Evidence(text=waiting(row), source=sources.get(row.rank, "")) for row in rows)][:EVIDENCE_AT_MOST]
 
 
 def reason(straggler: Straggler) -> str:
@@ -92,15 +131,16 @@ def reason(straggler: Straggler) -> str:
         else ""
     )
     return (
-        f"Between collectives rank {straggler.rank} spends {duration_ns(straggler.excess_ns)} more than the other"
-        f" ranks{steps}. {straggler.detail}{first} Without this delay the recorded time would be"
+        f"Between collectives rank {straggler.rank} spends {duration_ns(straggler.excess_ns)} more than the median"
+        f" rank{steps}. {straggler.detail}{first} Without this delay the recorded time would be"
         f" {percent(straggler.saved_share)} shorter."
     )
 
 
 def waiting(row: RankWaits) -> str:
     """Return one rank's line of evidence."""
-    work = f"spends {duration_ns(abs(row.excess_ns))} {'more' if row.excess_ns >= 0 else 'less'} between them"
+    amount = f"{duration_ns(abs(row.excess_ns))} {'more' if row.excess_ns >= 0 else 'less'}"
+    work = f"spends {amount} than the median rank between them"
     return (
         f"rank {row.rank}: waits {duration_ns(row.wait_ns)}, arrives last in {row.last_arrivals} of {row.collectives}"
         f" collectives, {work}"

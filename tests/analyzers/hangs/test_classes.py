@@ -133,7 +133,8 @@ def test_a_tie_names_both_sides_and_says_so(folder, recorder):
     assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [0, 1])
     assert report.verdict.confidence <= 0.6
     assert report.verdict.sentence == (
-        "ranks 0-1 disagree in #1 of default_pg: rank 0 issued all_reduce of 4x4 float32 (me/train.py:1),"
+        "ranks 0-1 disagree in collective #1 of process group default_pg: rank 0 issued all_reduce of 4x4 float32"
+        " (me/train.py:1),"
         " rank 1 issued all_reduce of 8x4 float32 (me/train.py:1)"
     )
     assert "equally many ranks" in report.findings[0].why

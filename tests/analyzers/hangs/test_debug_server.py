@@ -35,7 +35,7 @@ def test_stacks_alone_show_who_is_in_no_collective(tmp_path, names):
         "rank 2 is stuck in load_batch (stuck_job.py:8) and in no collective;"
         " ranks 0-1 wait in all_reduce (job/stuck_job.py:11), rank 3 waits in all_reduce (job/stuck_job.py:15)"
     )
-    assert "one sample cannot distinguish" in report.findings[0].why
+    assert "one sample of the stacks cannot distinguish" in report.findings[0].why
 
 
 def test_native_frames_of_a_page():
@@ -49,7 +49,8 @@ def test_native_frames_of_a_page():
 def test_tables_hold_what_each_rank_issued(name):
     report = analyze(run.discover(PAGES / "tables" / name))
     assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [3])
-    assert "_all_gather_base of 6x1024 instead of _all_gather_base of 4x1024" in report.verdict.sentence
+    assert "rank 3 passed a tensor of 6x1024 to _all_gather_base" in report.verdict.sentence
+    assert "passed a tensor of 4x1024 to _all_gather_base" in report.verdict.sentence
     assert {(g.desc, tuple(g.ranks)) for g in report.data.groups} == {
         *(("mesh_tp", ranks) for ranks in ((0, 1), (2, 3))),
         *(("mesh_dp", ranks) for ranks in ((0, 2), (1, 3))),

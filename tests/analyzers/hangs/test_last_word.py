@@ -166,8 +166,9 @@ def test_a_rank_that_gloo_aborted_brought_another_size(folder, recorder):
     verdict = folder.report().verdict
     assert (verdict.kind, verdict.ranks) == ("mismatch", [2])
     assert verdict.sentence == (
-        "rank 2 issued another shape or type than ranks 0-1 in #2 of default_pg: all_reduce (me/train.py:24) instead of"
-        " all_reduce of 10 float32 (me/train.py:24); ranks 0-1 wait for it"
+        "rank 2 passed a different shape or type to all_reduce (me/train.py:24) in collective #2 of process group"
+        " default_pg, while ranks 0-1 passed a tensor of 10 float32 to all_reduce (me/train.py:24); ranks 0-1 wait"
+        " for it"
     )
 
 

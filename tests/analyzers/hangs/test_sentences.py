@@ -45,12 +45,25 @@ def test_every_class_and_reason_has_sentences(kind, reason):
 def test_both_sides_of_a_mismatch_with_their_lines():
     cause = cause_of(HangClass.MISMATCH, Reason.MAJORITY)
     assert title(cause) == (
-        "rank 0 issued another operation than ranks 1-3 at step 4 in #6 of dp:"
-        " barrier (job/train.py:98) instead of all_reduce of 8x8 float32 (job/train.py:22)"
+        "rank 0 called barrier (job/train.py:98) at step 4 in collective #6 of process group dp,"
+        " while ranks 1-3 called all_reduce of 8x8 float32 (job/train.py:22)"
     )
     assert why(cause).startswith("the ranks ran different code: one branch ran only on some of them")
     assert why(cause).endswith("(3 of 4 members issued the same)")
     assert next_step(cause) == "compare job/train.py:22 with job/train.py:98, and make every rank take the same branch"
+
+
+def test_a_mismatch_of_shapes_names_both_shapes():
+    sides = (
+        ranks_in([1, 2, 3], "all_reduce", "1024 float32", BACKWARD),
+        ranks_in([0], "all_reduce", "0 float32", BACKWARD),
+    )
+    cause = cause_of(HangClass.MISMATCH, Reason.MAJORITY, sides=sides, issued=sides[1], expected=sides[0])
+    assert title(cause) == (
+        "rank 0 passed a tensor of 0 float32 to all_reduce (job/train.py:22) at step 4 in collective #6 of process"
+        " group"
+        " dp, while ranks 1-3 passed a tensor of 1024 float32 to all_reduce (job/train.py:22)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -170,3 +170,58 @@ def test_excerpts_of_public_logs_have_the_labelled_conclusion(tmp_path):
         if verdict.kind not in CLASSES[label["kind"]] or verdict.ranks not in (ranks, []):
             wrong.append(f"{name}: {verdict.kind} {verdict.ranks} {verdict.sentence}")
     assert len(wrong) <= 0.1 * len(labels), wrong
+
+
+FINGERPRINT = """\
+[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "/home/user/app/mismatch.py", line {line}, in main
+[rank{rank}]:     dist.collective(x)
+[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. \
+Rank {rank} is running collective: CollectiveFingerPrint(SequenceNumber=0, OpType={own}, TensorShape=[20, 10]), \
+but Rank {other} is running collective: CollectiveFingerPrint(SequenceNumber=0, OpType={theirs}, TensorShape=[20, 10]).
+"""
+
+
+def test_each_side_of_different_operations_has_its_own_line(log_of):
+    usual = [FINGERPRINT.format(rank=r, other=1, line=6, own="ALLREDUCE", theirs="REDUCE") for r in (0, 2, 3)]
+    odd = FINGERPRINT.format(rank=1, other=0, line=4, own="REDUCE", theirs="ALLREDUCE")
+    report = logs.analyze(log_of(Case("fingerprints", "", [], text="".join([*usual, odd]))))
+    assert report.verdict.ranks == [1]
+    assert report.verdict.sentence == (
+        "rank 1 called REDUCE [20, 10] in main (app/mismatch.py:4) while ranks 0, 2-3 called ALLREDUCE [20, 10] in main"
+        " (app/mismatch.py:6)"
+    )
+    assert report.findings[0].evidence[0].line == "/home/user/app/mismatch.py:4"
+
+
+@pytest.mark.parametrize(
+    ("line", "caught"),
+    [
+        ("[MODEL] forward failed, using the fallback: CUDA error: an illegal memory access was encountered", True),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", False),
+        ("  what():  CUDA error: an illegal memory access was encountered", False),
+        ("[rank1]:[E1003 ProcessGroupNCCL.cpp:607] [Rank 1] terminated with exception: CUDA error: unspecified", False),
+    ],
+)
+def test_an_error_of_cuda_that_the_program_prints_itself_was_caught(log_of, line, caught):
+    [finding] = logs.analyze(log_of(Case("cuda", "", [], text=f"step 3 loss 1.0\n{line}\n"))).findings[:1]
+    assert ("the program caught it" in finding.title) is caught
+    assert "so that the traceback points to the failing kernel" in finding.next
+
+
+def test_a_consequence_names_its_reporter_and_the_finding_to_fix(log_of):
+    report = logs.analyze(log_of(Case("terminated", "", [])))
+    titles = [f.title for f in report.findings if f.id == "logs.consequence"]
+    assert all(title.startswith("the launcher reported: ") for title in titles if "SignalException" in title)
+    case = next(case for case in COMPOSED if case.name == "cuda_oom_one_rank")
+    steps = {f.next for f in logs.analyze(log_of(case)).findings if f.id == "logs.consequence"}
+    assert steps <= {"no action here; fix the first failure: logs.oom, llm/model.py:88"}
+
+
+def test_a_local_rank_is_a_rank_only_on_one_node(log_of):
+    line = (
+        "torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: -9) local_rank: 2 (pid: 11) of"
+        " binary: python"
+    )
+    [finding] = logs.analyze(log_of(Case("local", "", [], text=line + "\n"))).findings
+    assert "The log gives only the local rank: rank 2 is right if the job has one node." in finding.why

@@ -95,7 +95,7 @@ def test_a_diff_tells_what_appeared_grew_shrank_and_went(maker):
     told, [finding] = memory.compare([first], [second])
     assert told == found
     assert compare.analyze(run.discover(first.path), run.discover(second.path)).data.memory == found
-    assert finding.title == "The peak grew by 11.0 MiB, mostly activations"
+    assert finding.title == "Peak allocated memory grew by 11.0 MiB, mostly activations"
     assert memory.compare([first], [first])[1] == []
     back, [shrank] = memory.compare([second], [first])
     assert shrank.id == "compare.memory.shrank"

@@ -1,5 +1,7 @@
 """What the report says of failures whose cause is known."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -9,6 +11,7 @@ from analyzers.memory import views
 from analyzers.report import Status
 
 MIB = 1 << 20
+RECORDED = Path(__file__).parents[2] / "fixtures"
 OURS = {
     "schema": "workbench.snapshot/1",
     "rank": 1,
@@ -236,3 +239,12 @@ def test_the_door_takes_a_folder_a_file_or_several_of_either(maker, failed):
     (maker.folder / "empty").mkdir()
     with pytest.raises(InputError):
         memory.analyze(maker.folder / "empty")
+
+
+def test_a_batch_far_larger_than_before_is_checked_first():
+    [snapshot] = [
+        one for one in run.discover(RECORDED / "oom_4ranks").of(run.Kind.SNAPSHOT) if (one.rank, one.step) == (3, 5)
+    ]
+    [finding] = [finding for finding in memory.analyze([snapshot]).findings if finding.id == "memory.oom"]
+    assert finding.title.endswith("; the inputs were 128 times as large as in earlier steps")
+    assert finding.next.startswith("First check why this batch is so large")

@@ -39,7 +39,7 @@ def test_a_healthy_training_has_no_such_finding(maker):
     ("planted", "name", "title"),
     [
         ({"late": True}, "memory.late_state", "The first optimizer step allocated 16.0 MiB of optimizer state"),
-        ({"logits": 20 * MIB}, "memory.loss", "The loss takes 31 % of the peak"),
+        ({"logits": 20 * MIB}, "memory.loss", "The loss takes 31 % of peak allocated memory on rank 0"),
         ({"keep": 3 * MIB}, "memory.kept", "6.0 MiB of activations outlive their step"),
     ],
 )
@@ -76,7 +76,10 @@ def test_activations_that_are_most_of_the_peak(maker):
         made.note(f"step#{number}", "END")
     report = memory.analyze([maker.save(made.snapshot())])
     [finding] = report.findings
-    assert (finding.id, finding.title) == ("memory.activation_peak", "Activations are 83 % of the peak")
+    assert (finding.id, finding.title) == (
+        "memory.activation_peak",
+        "Activations are 83 % of peak allocated memory on rank 0",
+    )
     # Every layer's input stays, 8 MiB, and one layer at a time has its other 8.
     assert "about 24.0 MiB of 40.0 MiB would be freed" in finding.next
 

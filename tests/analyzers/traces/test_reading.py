@@ -152,6 +152,8 @@ def test_the_device_waiting_for_the_host_is_told(maker):
         made.kernel("gemm", i * 1000 + 900, 100, launch=(i * 1000 + 800, 50))
     report = traces.analyze([maker.save(made.text())])
     assert report.verdict.kind == "host_bound"
+    [finding] = [finding for finding in report.findings if finding.id == "trace.host_bound"]
+    assert any(fact.text.startswith("idle ") and ", waiting for the host " in fact.text for fact in finding.evidence)
 
 
 def test_compiling_and_asking_the_driver_for_memory_are_told(maker):
@@ -162,6 +164,21 @@ def test_compiling_and_asking_the_driver_for_memory_are_told(maker):
     found = {finding.id: finding for finding in traces.analyze([maker.save(made.text())]).findings}
     assert {"trace.compiled_meanwhile", "trace.driver_allocations"} <= set(found)
     assert any("cudaMalloc: 1 call," in fact.text for fact in found["trace.driver_allocations"].evidence)
+
+
+def test_frees_of_the_driver_are_not_counted_as_allocations(maker):
+    made = maker.Tracing()
+    made.kernel("gemm", 100, 9_000, launch=(50, 10))
+    made.event("cudaFree", "cuda_runtime", 60, 5_000, correlation=900)
+    made.event("cudaMalloc", "cuda_runtime", 6_000, 500, correlation=901)
+    made.event("cudaMalloc", "cuda_runtime", 7_000, 500, correlation=902)
+    found = {finding.id: finding for finding in traces.analyze([maker.save(made.text())]).findings}
+    finding = found["trace.driver_allocations"]
+    assert finding.title == (
+        "cudaFree and cudaMalloc were called 3 times (1 + 2) during the recording and took 6.00 µs, 5.00 µs of it in"
+        " cudaFree"
+    )
+    assert finding.next.startswith("If one free takes nearly all of it, that is the start of CUDA")
 
 
 def test_spans_nest_and_keep_the_longest(maker):

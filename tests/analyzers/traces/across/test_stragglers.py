@@ -48,6 +48,8 @@ def test_the_late_rank_is_named(maker, backend, sequence):
     assert [(row.wait_ns, row.last_arrivals) for row in report.data.waits] == [(80 * MS, 0), (80 * MS, 0), (0, 4)]
     [finding] = [f for f in report.findings if f.id == "trace.straggler"]
     assert "rank 2 spends 80.0 ms more" in finding.why
+    assert finding.title.endswith("than the median rank (total over the profile), 80.0 ms of it in compute")
+    assert [Path(fact.source).name for fact in finding.evidence] == [f"rank{rank}_trace.json" for rank in (2, 2, 0, 1)]
     [slow] = report.data.stragglers
     assert (slow.cause, slow.excess_ns, slow.saved_ns) == ("compute", 80 * MS, 80 * MS)
     assert report.verdict.confidence >= 0.9
@@ -146,6 +148,10 @@ def test_recordings_of_two_moments_are_told_apart(maker):
     report = traces.analyze(files)
     [finding] = [one for one in report.findings if one.id == "trace.exposed_communication"]
     assert "30.0 ms of 30.0 ms" in finding.why
-    assert finding.evidence[0].text.startswith("rank 0, device 0, step 10: span 40.0 ms")
+    assert finding.title.endswith("of the recorded time of rank 0")
+    assert [fact.text for fact in finding.evidence[:2]] == [
+        "rank 0, device 0, step 10: span 40.0 ms, busy 40.0 ms",
+        "communication 30.0 ms, exposed 30.0 ms",
+    ]
     assert [row[2] for row in time_by_rank(report.data.ranks).rows] == ["5", "10"]
     assert bar_names(report.data.ranks) == ["rank 0, step 5", "rank 0, step 10"]
