@@ -75,5 +75,7 @@ def step_line(step: FinishedStep, now: JobState) -> str:
     total = f"/{now.steps}" if now.steps else ""
     loss = "unknown" if step.loss is None else f"{step.loss:.4f}"
     rate = "" if step.tokens_per_s is None else f"  {step.tokens_per_s:,.0f} tok/s"
-    memory, took = size(step.memory_bytes), duration(step.dur_s)
-    return f"step {step.step}{total}  loss {loss}{rate}  memory {memory}  took {took}"
+    # Logs of other trainers may have neither.
+    memory = f"  memory {size(step.memory_bytes)}" if step.memory_bytes else ""
+    took = f"  took {duration(step.dur_s)}" if step.dur_s else ""
+    return f"step {step.step}{total}  loss {loss}{rate}{memory}{took}"

@@ -1,4 +1,7 @@
-"""How does a job stand now? From the files that it writes: ours, or torchtitan's. Each look reads only what is new."""
+"""How does a job stand now? From the files that it writes: ours, torchtitan's, or what another trainer logs.
+
+Each look reads only what is new, but for logs of other trainers.
+"""
 
 import contextlib
 import re
@@ -15,6 +18,7 @@ from analyzers.steps.answers.memory_growth import memory_growth
 from analyzers.steps.findings.problems import problems
 from analyzers.steps.live.heartbeat import launcher_is_lost
 from analyzers.steps.live.job_state import ENDED, SPEED_STEPS, FinishedStep, JobState
+from analyzers.steps.live.other_logs import Logged, OtherLogs
 from analyzers.steps.live.rank_log import EventFile, RankLog, StepLog
 from analyzers.steps.live.rank_status import (
     ended_ranks,
@@ -58,6 +62,7 @@ class Follower:
         self._logs: dict[Path, StepLog] = {}
         self._event_files: dict[Path, EventFile] = {}
         self._judgement = Judgement()
+        self._others = OtherLogs(folder, since)
 
     def look(self) -> JobState:
         """Return the job as it is now."""
@@ -67,14 +72,17 @@ class Follower:
         self._judgement.renew(logs)
         # An older run.json belongs to the job before this one.
         manifest = manifest_of(self.folder, logs) if self._files("run.json") else {}
-        recent = recent_steps(logs)
+        # Logs of other trainers say less than ours.
+        others = Logged() if logs else self._others.look()
+        recent = recent_steps(logs) or others.recent
         step_s = typical_step_s(recent)
         ranks = [rank_state(self.folder, log, self._judgement.growth.get(log.rank), step_s) for log in logs]
+        ranks = ranks or others.ranks
         ranks = ended_ranks(ranks) if manifest.get("status") in ENDED else ranks
         stalled = stalled_ranks(ranks, manifest)
         return JobState(
             status=job_status(ranks, manifest, stalled),
-            world_size=max([int_or_zero(manifest.get("world_size")), *(log.rank + 1 for log in logs)], default=0),
+            world_size=max([int_or_zero(manifest.get("world_size")), *(rank.rank + 1 for rank in ranks)], default=0),
             steps=int_setting(manifest, "training", "steps"),
             recent=recent,
             ranks=ranks,
@@ -83,7 +91,7 @@ class Follower:
             findings=self._judgement.findings,
             stall=stalled,
             launcher_lost=launcher_is_lost(manifest),
-            evidence=tuple((str(path), int(changed * 1e9)) for path, changed in self._files(*EVIDENCE)),
+            evidence=others.evidence + tuple((str(p), int(changed * 1e9)) for p, changed in self._files(*EVIDENCE)),
         )
 
     def _discover(self) -> None:

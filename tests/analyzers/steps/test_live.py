@@ -6,6 +6,7 @@ import socket
 import struct
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -262,3 +263,18 @@ def test_an_event_file_that_grows(tmp_path):
         (10, pytest.approx(0.1), 0), (20, pytest.approx(0.05), 1), (30, pytest.approx(1 / 30), 1),
     ]  # fmt: skip
     assert now.tokens_per_s == 700
+
+
+def test_the_log_of_another_trainer_is_followed_and_its_failure_is_evidence(tmp_path):
+    log = tmp_path / "train.jsonl"
+    log.write_text("".join(f'{{"step": {n}, "loss": {3 / n:.3f}, "step_time_s": 0.2}}\n' for n in range(1, 12)))
+    now = Follower(tmp_path).look()
+    assert (now.status, now.step, now.world_size) == ("running", 11, 1)
+    assert now.recent[-1].loss == pytest.approx(3 / 11, abs=1e-3)
+    assert now.step_s == pytest.approx(0.2)
+    assert now.evidence == ()
+    (tmp_path / "stderr.log").write_text('Traceback (most recent call last):\n  File "a.py", line 1\nValueError: x\n')
+    assert [Path(path).name for path, _ in Follower(tmp_path).look().evidence] == ["stderr.log"]
+    os.utime(log, (1, 1))
+    os.utime(tmp_path / "stderr.log", (1, 1))
+    assert Follower(tmp_path).look().status == "unknown"

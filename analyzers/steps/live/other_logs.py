@@ -1,0 +1,142 @@
+"""What a job of another trainer has logged so far, where it has none of our recorders: its own step logs and outputs.
+
+Such logs have no form that could be read from where the last look ended, so each look reads them again, and looks take
+a small part of the time only.
+"""
+
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from analyzers import run, store
+from analyzers.errors import WorkbenchError
+from analyzers.run import Kind
+from analyzers.steps.live.job_state import FinishedStep, RankState, RankStatus
+from analyzers.steps.loading import load
+
+LOOK_S, LOOKING_SHARE = 2.0, 0.1
+RECENT_STEPS = 200
+QUIET_S = 60.0
+"""A job that has printed nothing for so long may have ended."""
+PRINTED = (Kind.LOG, Kind.TEXT, Kind.ERROR)
+TAIL_BYTES = 1 << 16
+FAILURE = re.compile(
+    rb"Traceback \(most recent call last\)|ChildFailedError|Root Cause \(first|Watchdog caught|Fatal Python error"
+    rb"|out of memory|exitcode *:|terminate called"
+)
+"""What the end of a log says where it is worth asking why the job failed."""
+
+
+@dataclass(frozen=True)
+class Logged:
+    """The last steps, the state of each rank, and the logs that tell of a failure, each with its change in ns."""
+
+    recent: list[FinishedStep] = field(default_factory=list)
+    ranks: list[RankState] = field(default_factory=list)
+    evidence: tuple[tuple[str, int], ...] = ()
+
+
+class OtherLogs:
+    """Follows the logs of a job of another trainer; files last changed before `since` belong to an earlier job."""
+
+    def __init__(self, folder: Path, since: float = 0.0) -> None:
+        self.folder, self._since = folder, since
+        self._next_s = 0.0
+        self._seen: tuple[tuple[Path, float], ...] = ()
+        self._table = pd.DataFrame()
+        self._evidence: tuple[tuple[str, int], ...] = ()
+
+    def look(self) -> Logged:
+        """Return what is known now; the logs are read again if they have grown and it is time for it."""
+        began = time.monotonic()
+        if began >= self._next_s:
+            self._read()
+            self._next_s = began + max(LOOK_S, (time.monotonic() - began) / LOOKING_SHARE)
+        changed = max((changed for _, changed in self._seen), default=0.0)
+        return Logged(recent_of(self._table), ranks_of(self._table, changed), self._evidence)
+
+    def _read(self) -> None:
+        try:
+            artefacts = run.discover(self.folder).of(*run.TIMED, *PRINTED)
+            changes = [(a, a.path.stat().st_mtime) for a in artefacts]
+        except (WorkbenchError, OSError):
+            return
+        logs = [(a, changed) for a, changed in changes if changed >= self._since]
+        seen = tuple((a.path, changed) for a, changed in logs)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        self._evidence = tuple(
+            (str(a.path), int(changed * 1e9)) for a, changed in logs if a.kind in PRINTED and tells_failure(a.path)
+        )
+        try:
+            self._table = load([a for a, _ in logs if a.kind in run.TIMED], store.Options(cache=False)).table
+        except WorkbenchError:  # no step yet
+            self._table = pd.DataFrame()
+
+
+def tells_failure(path: Path) -> bool:
+    """Return whether the end of a log speaks of a failure."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return FAILURE.search(file.read(TAIL_BYTES)) is not None
+    except OSError:
+        return False
+
+
+def recent_of(table: pd.DataFrame) -> list[FinishedStep]:
+    """Return the last steps that any rank has finished, in order."""
+    if table.empty:
+        return []
+    last = [int(step) for step in sorted(table["step"].unique())[-RECENT_STEPS:]]
+    table = table[table["step"].isin(last)]
+    return [finished(step, table[table["step"] == step]) for step in last]
+
+
+def finished(step: int, rows: pd.DataFrame) -> FinishedStep:
+    """Return one step from the rows of all ranks that have logged it."""
+    losses, seconds = rows["loss"].dropna(), rows["dur_s"].max()
+    tokens = rows["tokens"].max()
+    is_timed = bool(seconds > 0)
+    return FinishedStep(
+        step=step,
+        start_ns=max(0, int(rows["start_ns"].min())),
+        dur_s=float(seconds) if is_timed else 0.0,
+        loss=float(losses.iloc[0]) if len(losses) else None,
+        tokens_per_s=float(tokens / seconds) if is_timed and tokens > 0 else None,
+        memory_bytes=max(0, int(rows["memory_bytes"].max())),
+    )
+
+
+def ranks_of(table: pd.DataFrame, changed: float) -> list[RankState]:
+    """Return where each rank is; `changed` is when any of the logs last was (Unix seconds)."""
+    quiet_s = max(0.0, time.time() - changed)
+    state = RankStatus.RUNNING if quiet_s < QUIET_S else RankStatus.UNKNOWN
+    if table.empty:
+        return [rank_at(0, state, quiet_s, 0, 0)] if changed else []
+    last = table.groupby("rank").last()
+    return [
+        rank_at(int(rank), state, quiet_s, int(step), int(memory))
+        for rank, step, memory in zip(last.index, last["step"], last["memory_bytes"], strict=True)
+    ]
+
+
+def rank_at(rank: int, state: RankStatus, quiet_s: float, step: int, memory: int) -> RankState:
+    """Return a rank of which only a log is known."""
+    return RankState(
+        rank=rank,
+        host="",
+        attempt=0,
+        state=state,
+        step=step,
+        phase="",
+        quiet_s=quiet_s,
+        memory_bytes=max(0, memory),
+        limit_bytes=None,
+        growth_bytes=None,
+        oom_step=None,
+    )
