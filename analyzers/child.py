@@ -5,25 +5,34 @@ interpreter costs more than reading a small file. Where it has, a new one is sta
 that of the logging module, that the forked child would wait for in vain.
 """
 
+import contextlib
+import functools
 import importlib
 import os
 import resource
+import select
 import signal
 import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import IO, NamedTuple, NoReturn
 
 import msgspec
 
 from analyzers.cache import CacheFailure, write_entry
 from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
-from analyzers.words import size
+from analyzers.words import duration, size
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
-DONE, CRASHED, FAILED = 0, 1, 3
+SPARSE_AT_LEAST = 1 << 20
+"""Small files may be kept in the inode, or compressed by the file system, with no blocks of their own."""
+LEAST_MEMORY = 256 << 20
+CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+WALL_S, WALL_FACTOR = 300, 10
+"""A child gets so many seconds, and so many times its processor time: a disk may hang, a machine be busy."""
+DONE, CRASHED, FAILED, TIMED_OUT = 0, 1, 3, 124
 """Exit statuses of a child. FAILED: something is wrong with the input. CRASHED: something is wrong with the reader."""
 
 
@@ -36,6 +45,11 @@ class Task:
     paths: Sequence[Path]
     memory: int
     seconds: int
+
+    @property
+    def wall_s(self) -> int:
+        """After so many seconds the child is killed, whatever it waits for."""
+        return WALL_S + WALL_FACTOR * self.seconds
 
 
 class ChildExit(NamedTuple):
@@ -54,13 +68,30 @@ def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: 
     Raises:
         InputError: The file is missing, damaged, hostile, or needs more than the limits allow.
     """
-    file_bytes = sum(path.stat().st_size for path in paths)
-    memory = max_memory or (1 << 30) + file_bytes * (48 if any(p.suffix == ".gz" for p in paths) else 8)
+    file_bytes = sum(bytes_on_disk(path) for path in paths)
+    wanted = (1 << 30) + file_bytes * (48 if any(p.suffix == ".gz" for p in paths) else 8)
+    memory = min(max_memory or wanted, memory_of_machine())
     task = Task(reader, target, paths, memory, seconds=20 + file_bytes // 1_000_000)  # real recordings take far less
     alone = sys.platform == "linux" and threading.active_count() == 1
     ended = run_forked(task) if alone else run_in_new_interpreter(task)
     if ended.status != DONE:
         raise explain(ended, task)
+
+
+def bytes_on_disk(path: Path) -> int:
+    """Return the bytes that a file really has: one of terabytes may be a hole with a few bytes at its end."""
+    status = path.stat()
+    return min(status.st_size, max(status.st_blocks * 512, SPARSE_AT_LEAST))
+
+
+@functools.cache
+def memory_of_machine() -> int:
+    """Return the bytes that a child may have at most: three quarters of the machine's, or of the container's."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int(path.read_text()))
+    return max(LEAST_MEMORY, min(limits) // 4 * 3)
 
 
 def run_in_new_interpreter(task: Task) -> ChildExit:
@@ -70,13 +101,17 @@ def run_in_new_interpreter(task: Task) -> ChildExit:
     # An empty entry of PYTHONPATH is the working folder, whose modules could hide those of the standard library.
     search = [str(PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     limits = str(task.memory), str(task.seconds)
-    child = subprocess.run(  # noqa: PLW1510  # the caller looks at the status
-        # -P: a module in the working folder must not be imported in place of ours.
-        [sys.executable, "-P", "-m", "analyzers.child", task.reader, str(task.target), *limits],
-        input=b"\0".join(os.fsencode(path) for path in task.paths),
-        capture_output=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(search), "OPENBLAS_NUM_THREADS": "1"},
-    )
+    try:
+        child = subprocess.run(  # noqa: PLW1510  # the caller looks at the status
+            # -P: a module in the working folder must not be imported in place of ours.
+            [sys.executable, "-P", "-m", "analyzers.child", task.reader, str(task.target), *limits],
+            input=b"\0".join(os.fsencode(path) for path in task.paths),
+            capture_output=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(search), "OPENBLAS_NUM_THREADS": "1"},
+            timeout=task.wall_s,
+        )
+    except subprocess.TimeoutExpired:
+        return ChildExit(TIMED_OUT, b"")
     return ChildExit(child.returncode, child.stdout or child.stderr)
 
 
@@ -92,13 +127,24 @@ def run_forked(task: Task) -> ChildExit:
     os.close(writing)
     try:
         with os.fdopen(reading, "rb") as pipe:
-            message = pipe.read()
+            # The child writes only at its end, and closes the pipe with it.
+            in_time = is_readable(pipe, task.wall_s)
+            message = pipe.read() if in_time else b""
+        if not in_time:
+            os.kill(process, signal.SIGKILL)
         _, status = os.waitpid(process, 0)
     except BaseException:  # Ctrl-C too: no child may go on reading unseen
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         raise
-    return ChildExit(os.waitstatus_to_exitcode(status), message)
+    return ChildExit(os.waitstatus_to_exitcode(status) if in_time else TIMED_OUT, message)
+
+
+def is_readable(pipe: IO[bytes], seconds: int) -> bool:
+    """Wait until a pipe has something to read, or is closed; return whether that happened in time."""
+    waiting = select.poll()  # `select` fails for numbers beyond 1023
+    waiting.register(pipe, select.POLLIN)
+    return bool(waiting.poll(seconds * 1000))
 
 
 def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
@@ -133,6 +179,10 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
             return CacheFailure(error["message"], error["hint"])
         kinds = {kind.__name__: kind for kind in (HostileInput, LimitExceeded)}
         return kinds.get(error["kind"], InputError)(f"{name}: {error['message']}", error["hint"])
+    if ended.status == TIMED_OUT:
+        return LimitExceeded(
+            f"{name}: reading took more than {duration(task.wall_s)}", "check the disk: it may hang, or be very slow"
+        )
     if ended.status in (-signal.SIGXCPU, -signal.SIGKILL):
         return LimitExceeded(
             f"{name}: reading took more than {task.seconds} s of processor time",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from analyzers.errors import InputError
 from analyzers.report import Report
-from analyzers.run import ANALYSED, TIMED, Artefact, Kind, Run, discover
+from analyzers.run import ANALYSED, TIMED, Artefact, Kind, Run, discover, with_unreadable
 from analyzers.store import Options
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def find_run(paths: Sequence[Path]) -> Run:
     if len(paths) == 1:
         return discover(paths[0])
     runs = [discover(path) for path in paths]
-    return Run(paths[0].parent, tuple(artefact for run in runs for artefact in run.artefacts))
+    artefacts = tuple(artefact for run in runs for artefact in run.artefacts)
+    return Run(paths[0].parent, artefacts, tuple(lost for run in runs for lost in run.unreadable))
 
 
 def room_for(run: Run) -> str:
@@ -55,7 +56,7 @@ def ask(room: str, run: Run, options: Options) -> Report[object]:
     Raises:
         InputError: The run holds nothing that this room can read.
     """
-    return ANALYZERS[room](run, options)
+    return with_unreadable(ANALYZERS[room](run, options), run)
 
 
 def memory_report(run: Run, options: Options) -> "Report[MemoryData]":

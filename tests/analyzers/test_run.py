@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from analyzers import run
+from analyzers import kinds, run
 from analyzers.errors import InputError
 from analyzers.run import Kind
 
@@ -104,13 +104,13 @@ def test_files_that_vanish_meanwhile_are_passed_by(tmp_path, monkeypatch):
     """A job that still writes renames its drafts."""
     (tmp_path / "rank_0").write_bytes(FLIGHT)
     (tmp_path / "rank_1").write_bytes(FLIGHT)
-    head_of = run.head_of
+    head_of = kinds.head_of
 
     def renamed(path):
         (tmp_path / "rank_0").unlink(missing_ok=True)
         return head_of(path)
 
-    monkeypatch.setattr(run, "head_of", renamed)
+    monkeypatch.setattr(kinds, "head_of", renamed)
     assert [a.rank for a in run.discover(tmp_path).artefacts] == [1]
 
 

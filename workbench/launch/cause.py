@@ -11,6 +11,8 @@ from typing import TypedDict
 
 import msgspec
 
+from analyzers.files import read_json
+
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
@@ -69,8 +71,8 @@ def read_error(path: Path, since: float) -> Cause | None:
     if changed_s < since:
         return None
     try:
-        body = msgspec.json.decode(path.read_bytes(), type=ErrorFile).message
-    except msgspec.DecodeError:
+        body = msgspec.convert(read_json(path), ErrorFile).message
+    except (OSError, ValueError, msgspec.ValidationError):
         return None
     written = ErrorMessage(message=body) if isinstance(body, str) else body
     extra = written.extra or ExtraInfo()
@@ -113,8 +115,8 @@ def first_rank_here(dumps: Path, logs: Path) -> int | None:
     """Return the global rank of local rank 0 of the launch that logs to `logs`, by the files of its ranks."""
     for path in dumps.glob("groups_*.json"):
         try:
-            worker = msgspec.json.decode(path.read_bytes(), type=GroupsFile)
-        except (msgspec.DecodeError, OSError):
+            worker = msgspec.convert(read_json(path), GroupsFile)
+        except (OSError, ValueError, msgspec.ValidationError):
             continue
         if logs.name in Path(worker.error_file).parts:
             return worker.rank - worker.local_rank

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from analyzers.files import read_json
 from analyzers.writing import replacing
 from workbench.launch.cause import Cause, earliest, first_error, first_rank_here
 
@@ -119,6 +120,6 @@ def launcher_part(manifest: Manifest) -> LauncherPart:
 def read_manifest(path: Path) -> Manifest:
     """Return the manifest; empty where there is none, or where it is broken."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except (OSError, msgspec.DecodeError):
+        return msgspec.convert(read_json(path), Manifest)
+    except (OSError, ValueError, msgspec.ValidationError):
         return {}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from analyzers.files import read_json
 from analyzers.report import Data_co, Report
 from analyzers.run import Kind, Run
 
@@ -58,8 +59,8 @@ def hosts(run: Run) -> set[str]:
     named = set(listed.values()) if isinstance(listed, dict) else set()
     for artefact in run.of(Kind.GROUPS):
         try:
-            named.add(msgspec.json.decode(artefact.path.read_bytes())["host"])
-        except (OSError, msgspec.DecodeError, KeyError, TypeError):
+            named.add(read_json(artefact.path)["host"])
+        except (OSError, ValueError, KeyError, TypeError):
             # A damaged file names no host that could leak.
             continue
     return {name for name in named if isinstance(name, str) and name}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from analyzers.hangs.classify.cause import Cause, RanksInOp
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.classify.named_ranks import find_absent_by_name, find_other_models
-from analyzers.hangs.classify.root_cause import classify_root
+from analyzers.hangs.classify.silent_ranks import classify_roots
 from analyzers.hangs.classify.skipped_groups import find_skipped_groups
 from analyzers.hangs.graph.wait_graph import find_roots
 from analyzers.hangs.model import Culprit, HangClass, Reason, user_frame
@@ -20,7 +20,7 @@ BEST_FIRST = tuple(HangClass)
 
 def find_causes(context: HangContext) -> list[Cause]:
     """Return the causes: those of the wait-for graph, and deaths of ranks that no other was seen waiting for."""
-    causes = [cause for root in find_roots(context.graph) if (cause := classify_root(context, root))]
+    causes = classify_roots(context, find_roots(context.graph))
     causes = drop_disconnected(context, excuse_missing_dumps(context, causes))
     named = {rank for cause in causes for rank in cause.ranks}
     deaths = [cause for cause in find_deaths(context) if not named.issuperset(cause.ranks)]
@@ -40,22 +40,22 @@ def excuse_missing_dumps(context: HangContext, causes: list[Cause]) -> list[Caus
     for no known reason, they are one unknown cause.
     """
     silent = [c for c in causes if c.reason is Reason.NO_DUMP]
-    known = [c for c in causes if c not in silent and c.kind is not HangClass.DEAD]
-    victims = [c for c in silent if any(waits_for(context, c.ranks[0], other) for other in known)]
-    causes = [c for c in causes if c not in victims]
-    silent = [c for c in silent if c not in victims]
+    others = [c for c in causes if c.reason is not Reason.NO_DUMP]
+    known = [c for c in others if c.kind is not HangClass.DEAD]
+    waiting_too = set().union(*(ranks_near(context, other) for other in known))
+    silent = [c for c in silent if c.ranks[0] not in waiting_too]
     if len(silent) <= max(1, context.job.world_size // MISSING_SHARE):
-        return causes
+        return [c for c in causes if c.reason is not Reason.NO_DUMP or c.ranks[0] not in waiting_too]
     ranks = sorted(rank for c in silent for rank in c.ranks)
     waiting = sorted({rank for c in silent for rank in c.victims}.difference(ranks))
     unknown = Culprit(ranks=ranks, kind=HangClass.UNKNOWN, victims=waiting, confidence=UNKNOWN_CONFIDENCE)
-    return [*(c for c in causes if c not in silent), Cause(unknown, Reason.NO_DUMP)]
+    return [*others, Cause(unknown, Reason.NO_DUMP)]
 
 
-def waits_for(context: HangContext, rank: int, cause: Cause) -> bool:
-    """Return whether a rank without a dump shares a group with ranks that a culprit keeps waiting: it waits too."""
+def ranks_near(context: HangContext, cause: Cause) -> set[int]:
+    """Return the ranks that share a group with a culprit or its victims: without a dump, such a rank waits too."""
     involved = {*cause.ranks, *cause.victims}
-    return any(rank in g.ranks and involved.intersection(g.ranks) for g in context.job.groups)
+    return {rank for g in context.job.groups if involved.intersection(g.ranks) for rank in g.ranks}
 
 
 def drop_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from analyzers.files import open_regular
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.thread_stacks import TEXT_BYTES, main_thread_of
 
@@ -27,8 +28,8 @@ class Child:
 def read_children(path: Path) -> list[Child]:
     """Return the child processes in a file; none where it cannot be read."""
     try:
-        with path.open(errors="replace") as file:
-            text = file.read(TEXT_BYTES)
+        with open_regular(path) as file:
+            text = file.read(TEXT_BYTES).decode(errors="replace")
     except OSError:
         return []
     matches = list(PROCESS.finditer(text))

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from analyzers.files import open_regular, rank_in
 from analyzers.hangs.reading.side_formats import AnswerStatus
 
 SUFFIXES = (".html", ".htm", ".txt")
@@ -66,11 +67,12 @@ def holds_many(path: Path) -> bool:
 
 def content_of(path: Path, limit: int = PAGE_BYTES) -> bytes:
     """Return the first bytes of a page, decompressed if it is gzipped; empty where it is damaged."""
-    with path.open("rb") as file:
-        if file.peek(2)[:2] != b"\x1f\x8b":
-            return file.read(limit)
+    with open_regular(path) as file:
+        head = file.read(max(limit, GZIP_TABLES_BYTES))
+        if not head.startswith(b"\x1f\x8b"):
+            return head[:limit]
         try:
-            return zlib.decompressobj(wbits=31).decompress(file.read(max(limit, GZIP_TABLES_BYTES)), limit)
+            return zlib.decompressobj(wbits=31).decompress(head, limit)
         except zlib.error:
             return b""
 
@@ -102,7 +104,8 @@ def read_stacks(path: Path) -> dict[int, str]:
 def dumps_of_tables(content: bytes) -> dict[int, dict[str, Any]]:
     """Return the tables as one dump for each rank, with the operations that it issued in their order."""
     tables = tables_of(content.decode(errors="replace"))
-    ranks = {int(row["global_rank"]) for row in tables["NCCL Calls"] if row["global_rank"].isdigit()}
+    named = (rank_in(row.get("global_rank", "")) for row in tables["NCCL Calls"])
+    ranks = {rank for rank in named if rank is not None}
     entries: dict[int, list[dict[str, Any]]] = {rank: [] for rank in sorted(ranks)}
     groups: dict[str, dict[str, Any]] = {}
     # Rows are grouped by operation; their records restore the order of issue.
@@ -198,7 +201,7 @@ def numbers(text: str) -> list[int]:
 
 def number(text: str) -> int:
     """Return a cell as a number; 0 where it holds none."""
-    return int(text) if text.isdigit() else 0
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else 0
 
 
 def shapes(text: str) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from analyzers.files import open_regular
 from analyzers.hangs.model import Frame, Job, Op, RankState, Signature
 from analyzers.hangs.reading.p2p import NAME, other_half_name
 from analyzers.hangs.reading.side_files import SideFiles
@@ -49,7 +50,8 @@ AllCounts = Mapping[int, MessageCounts]
 def read_message_counts(path: Path) -> MessageCounts:
     """Return the rows of a `p2p_R.bin`; none where it cannot be read."""
     try:
-        content = path.read_bytes()[:FILE_BYTES]
+        with open_regular(path) as file:
+            content = file.read(FILE_BYTES)
     except OSError:
         return {}
     # A rank that was killed while it wrote leaves a partial row.

@@ -10,6 +10,7 @@ import numpy as np
 from analyzers import run, store
 from analyzers.columns import Column
 from analyzers.errors import WorkbenchError
+from analyzers.files import RANKS_AT_MOST
 from analyzers.hangs.model import Frame, Job, Lack, Op, Position, RankState, Signature, ops_of
 from analyzers.hangs.reading.gloo_messages import add_messages
 from analyzers.hangs.reading.process_groups import GroupRegistry, Members
@@ -88,13 +89,14 @@ def read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, 
 
 def find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
     """Return the number of ranks: as recorded, else one more than the highest rank that anything names."""
-    recorded = max([side.world_size, *(f.world_size for f in side.groups.values())])
-    if recorded:
-        return recorded
+    recorded = [side.world_size, *(f.world_size for f in side.groups.values())]
+    if believable := [size for size in recorded if 0 < size <= RANKS_AT_MOST]:
+        return max(believable)
     dumped = [rank for batch in batches for _, rank, _ in batch.readable()]
     members = [max(ranks, default=-1) for batch in batches for ranks in batch.meta["members"]]
     asked = [rank for number in side.rounds for rank in number.ranks]
-    return max([*dumped, *members, *asked, *side.exit_codes, *side.exits, *side.stack_files], default=-1) + 1
+    named = [*dumped, *members, *asked, *side.exit_codes, *side.exits, *side.stack_files]
+    return max((rank for rank in named if rank < RANKS_AT_MOST), default=-1) + 1
 
 
 class Loader:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from analyzers.files import open_regular
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.side_formats import GroupsFile, ThreadError, read_side
 from analyzers.hangs.reading.thread_stacks import read_main_thread
@@ -69,7 +70,7 @@ def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
 def read_last_beat(path: Path, pid: int) -> LastBeat | None:
     """Return the last beat of a process; None where it has none, or the file is of another attempt's process."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             time_ns, step, beat_pid, beats, phase = BEAT.unpack(file.read(BEAT.size))
     except (OSError, struct.error):
         return None
@@ -81,8 +82,8 @@ def read_last_beat(path: Path, pid: int) -> LastBeat | None:
 def read_fatal_signal(path: Path, rank: int) -> FatalSignal | None:
     """Return what faulthandler wrote when a fatal signal came; None where none did."""
     try:
-        with path.open(errors="replace") as file:
-            first = file.readline(FIRST_LINE_BYTES).strip()
+        with open_regular(path) as file:
+            first = file.readline(FIRST_LINE_BYTES).decode(errors="replace").strip()
     except OSError:
         return None
     if not first.startswith(FATAL_ERROR):

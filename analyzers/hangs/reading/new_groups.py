@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from analyzers.files import open_regular
 from analyzers.hangs.model import Frame, user_frame
 
 MOST_CALLS = 4096
@@ -45,7 +46,7 @@ def read_new_groups(path: Path) -> NewGroups:
 def calls_of(path: Path) -> Iterator[NewGroup]:
     """Return the groups that a file names, in order, as far as it can be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for _ in range(MOST_CALLS):
                 call = msgspec.json.decode(file.readline(LINE_BYTES), type=GroupCall)
                 members = tuple(sorted(call.ranks))

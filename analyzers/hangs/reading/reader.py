@@ -20,6 +20,7 @@ import numpy as np
 from analyzers import unpickle
 from analyzers.columns import Column
 from analyzers.errors import InputError
+from analyzers.files import open_regular
 from analyzers.hangs.reading import debug_server
 from analyzers.hangs.reading.dump_entry import (
     Entry,
@@ -102,7 +103,7 @@ def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
 
 def parse(path: Path) -> Any:
     """Return the content of a dump, pickle or JSON, gzipped or not."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         # 1f 8b begins a gzip stream, 80 a pickle of protocol 2 or later.
         zipped = file.peek(2)[:2] == b"\x1f\x8b"
         # The unpickler is three times faster over a stream with `peek`, which a GzipFile lacks.

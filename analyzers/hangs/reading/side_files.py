@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from analyzers.files import RANKS_AT_MOST, rank_in
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.debug_server import holds_many, read_stacks, read_unanswered
 from analyzers.hangs.reading.exits import ORDERLY_SIGNALS, Ending, RankEnd, is_victim
@@ -183,7 +184,7 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
         step_logs={a.rank: a.path for a in run.of(Kind.STEPS) if a.rank is not None},
         exit_codes=exit_codes(manifest),
         last_words=read_last_words(group_files),
-        world_size=world_size if isinstance(world_size, int) else 0,
+        world_size=world_size if isinstance(world_size, int) and 0 < world_size <= RANKS_AT_MOST else 0,
     )
     side.collection = joined([c for f in folders if (c := read_side(f / "collection.json", Collection))])
     side.collection = side.collection or collection_of_pages(run)
@@ -281,4 +282,5 @@ def exit_codes(manifest: Mapping[str, object]) -> dict[int, int]:
     codes = manifest.get("exit_codes")
     if not isinstance(codes, dict):
         return {}
-    return {int(rank): code for rank, code in codes.items() if str(rank).isdigit() and isinstance(code, int)}
+    named = ((rank_in(rank), code) for rank, code in codes.items())
+    return {rank: code for rank, code in named if rank is not None and isinstance(code, int)}

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from analyzers.files import read_json
 from analyzers.hangs.model import Frame
 
 SIDE_BYTES = 64 << 20
@@ -125,8 +126,6 @@ class ThreadError(ExitFile):
 def read_side(path: Path, struct: type[Struct]) -> Struct | None:
     """Return a side file; None when it is damaged, as a verdict can do without it."""
     try:
-        if path.stat().st_size > SIDE_BYTES:
-            return None
-        return msgspec.convert(msgspec.json.decode(path.read_bytes()), struct, strict=False)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.convert(read_json(path), struct, strict=False)
+    except (OSError, ValueError, msgspec.ValidationError):
         return None

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from analyzers.files import open_regular
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import AnswerStatus
 
@@ -28,7 +29,7 @@ def read_step_times(log: Path | None) -> list[float]:
     if log is None:
         return []
     try:
-        with log.open("rb") as file:
+        with open_regular(log) as file:
             file.seek(max(0, log.stat().st_size - TAIL_BYTES))
             lines = file.read().splitlines()
     except OSError:
@@ -41,7 +42,7 @@ def duration_s(line: bytes) -> float | None:
     """Return the duration in a line of a step log; None for a line that holds no step."""
     try:
         content = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     nanoseconds = content.get("dur_ns") if isinstance(content, dict) else None
     return nanoseconds / 1e9 if isinstance(nanoseconds, int) else None

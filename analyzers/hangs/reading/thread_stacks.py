@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from analyzers.files import open_regular
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.debug_server import holds_many, read_stacks
 
@@ -35,8 +36,8 @@ def text_of(path: Path, rank: int) -> str:
     """Return what a file says of a rank's stacks."""
     if holds_many(path):
         return read_stacks(path).get(rank, "")
-    with path.open(errors="replace") as file:
-        return file.read(TEXT_BYTES)
+    with open_regular(path) as file:
+        return file.read(TEXT_BYTES).decode(errors="replace")
 
 
 def split_threads(lines: list[str]) -> list[list[Frame]]:

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
+from analyzers.files import open_regular, read_json
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.side_formats import ExitFile, GroupsFile, read_side
 from analyzers.run import Kind, Run
@@ -113,8 +112,8 @@ def of_last_attempt(run: Run, kind: Kind, name: str | None = None) -> dict[int, 
 def read_error(path: Path, rank: int) -> ExitFile | None:
     """Return an `error.json`: {message: text} or {message: {message, extraInfo: {py_callstack, timestamp}}}."""
     try:
-        content = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        content = read_json(path)
+    except (OSError, ValueError):
         return None
     error = content.get("message") if isinstance(content, dict) else None
     error = {"message": error} if isinstance(error, str) else error
@@ -139,7 +138,7 @@ def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
         message=message[:300],
         out_of_memory="OutOfMemoryError" in name or name == "MemoryError",
         traceback=[Frame(f["name"], f["file"], int(f["line"])) for f in frames][::-1],
-        time_ns=(int(stamp) + 1) * 1_000_000_000 if stamp.isdigit() else 0,
+        time_ns=(int(stamp) + 1) * 1_000_000_000 if re.fullmatch(r"[0-9]{1,10}", stamp) else 0,
     )
 
 
@@ -158,7 +157,7 @@ def read_gloo_sizes(log: Path) -> tuple[int, int] | None:
 def read_tail(log: Path) -> str:
     """Return the end of a log; empty where it cannot be read."""
     try:
-        with log.open("rb") as file:
+        with open_regular(log) as file:
             file.seek(max(0, log.stat().st_size - LOG_BYTES))
             return file.read().decode(errors="replace")
     except OSError:

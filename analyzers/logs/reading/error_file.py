@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from analyzers.errors import InputError
+from analyzers.files import read_json
 from analyzers.logs.model import EventKind, LogEvent
 from analyzers.logs.reading.pattern import Found
 from analyzers.logs.reading.prefixes import NO_PREFIX
@@ -23,8 +24,8 @@ def read_error_file(path: Path) -> Scanner:
     """
     scanner = Scanner(year=1970, lines=1)
     try:
-        content = msgspec.json.decode(path.read_bytes()[:MOST_BYTES])
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        content = read_json(path)
+    except ValueError as problem:
         raise InputError(f"{path.name}: {problem}", "check that the file was copied whole") from problem
     error = content.get("message") if isinstance(content, dict) else None
     error = {"message": error} if isinstance(error, str) else error

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from analyzers.files import open_regular
+
 CHUNK_BYTES = 1 << 22
 LONGEST_LINE = 1 << 16
 """Bytes of one line that are looked at as a whole; of a longer one only the parts around what matters."""
@@ -26,7 +28,7 @@ class RawLine(NamedTuple):
 
 def open_log(path: Path) -> IO[bytes]:
     """Open a log, which may be gzipped."""
-    file = path.open("rb")
+    file = open_regular(path)
     magic = file.read(2)
     file.seek(0)
     # GzipFile inflates as it is read: a bomb costs time, which the child's limit ends, not memory.

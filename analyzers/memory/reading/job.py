@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from analyzers.files import read_json
 from analyzers.memory.job import Job
 
 FOLDERS_UP = 3
@@ -18,8 +19,8 @@ def job_of(snapshot: Path) -> Job | None:
     """Return the job whose run folder a snapshot lies in; None where no complete run.json is near."""
     for folder in list(snapshot.resolve().parents)[:FOLDERS_UP]:
         try:
-            return job_in_manifest(msgspec.json.decode((folder / "run.json").read_bytes()))
-        except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError):
+            return job_in_manifest(read_json(folder / "run.json"))
+        except (OSError, KeyError, TypeError, ValueError, msgspec.ValidationError):
             continue
     return None
 

@@ -19,6 +19,7 @@ from isal.igzip_lib import IsalError
 from analyzers import unpickle
 from analyzers.columns import Column
 from analyzers.errors import HostileInput, InputError
+from analyzers.files import open_regular
 from analyzers.memory.reading.incremental import IncrementalReader, RawTrace
 from analyzers.memory.reading.interning import NO_FRAMES, ArenaTable, InternTables, RawFrames, StackTable, TextTable
 from analyzers.memory.reading.schema import ACTION_OF, CATEGORY_OF, STATE_OF, UNTAGGED, Action, BlockState, Category
@@ -65,7 +66,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     tables = InternTables()
     entries = IncrementalReader(as_input_errors()(lambda trace: trace_columns(trace, tables)))
     with as_input_errors(), unpickle.gc_paused():
-        with paths[0].open("rb") as file:
+        with open_regular(paths[0]) as file:
             snapshot = parse(file, entries)
         return columns(snapshot, tables, entries)
 

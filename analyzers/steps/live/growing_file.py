@@ -3,7 +3,9 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
+
+from analyzers.files import open_regular
 
 LOOK_BYTES = 1 << 24
 """One look reads at most this much; the rest waits for the next."""
@@ -28,7 +30,7 @@ class GrowingFile:
     def fresh(self) -> bytes:
         """Return the whole records since the last look; empty where the file has disappeared."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 head = self._restart_if_replaced(file)
                 file.seek(self._offset)
                 content = file.read(LOOK_BYTES)
@@ -39,7 +41,7 @@ class GrowingFile:
         self._offset += len(content) if not whole and len(content) == LOOK_BYTES else whole
         return head + content[:whole]
 
-    def _restart_if_replaced(self, file: BinaryIO) -> bytes:
+    def _restart_if_replaced(self, file: IO[bytes]) -> bytes:
         """Start anew where the name has another file, or it was truncated; return its first line if much is skipped."""
         stat = os.fstat(file.fileno())
         if stat.st_ino == self._inode and stat.st_size >= self._offset:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from analyzers.files import read_whole
+
 BEAT = struct.Struct("<qqqq32s")
 """Time in ns, step, process, count of beats, phase; as `workbench.recorders` write it."""
 DONE = "done"
@@ -26,7 +28,7 @@ class Heartbeat(NamedTuple):
 def read_heartbeat(path: Path) -> Heartbeat | None:
     """Return the heartbeat in a file; None before the first beat."""
     try:
-        time_ns, step, _, beats, phase = BEAT.unpack(path.read_bytes())
+        time_ns, step, _, beats, phase = BEAT.unpack(read_whole(path))
     except (OSError, struct.error):
         return None
     return Heartbeat(time_ns, step, phase.rstrip(b"\0").decode(errors="replace")) if beats else None

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
+from analyzers import files
 from analyzers.steps.live.heartbeat import DONE
 from analyzers.steps.live.job_state import ENDED, JobStatus, RankState, RankStatus, StalledRanks
 from analyzers.steps.live.rank_log import RankLog
@@ -118,8 +117,8 @@ def int_setting(manifest: Mapping[str, object], section: str, key: str) -> int |
 def read_json(path: Path) -> dict[str, object]:
     """Return the object in a file; empty where there is none."""
     try:
-        content = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        content = files.read_json(path)
+    except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from analyzers.files import open_regular
 from analyzers.steps.reading.log_lines import Header, Line, Log, is_whole, line_of, number
 from analyzers.steps.reading.uniform_jsonl import content_of as uniform_content
 
@@ -34,9 +35,9 @@ Row = dict[str, Any]
 
 def content_of(path: Path) -> bytes:
     """Return a file's bytes, inflated if gzipped."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         zipped = file.read(2) == b"\x1f\x8b"
-    with gzip.open(path) if zipped else path.open("rb") as stream:
+    with gzip.open(path) if zipped else open_regular(path) as stream:
         return stream.read()
 
 

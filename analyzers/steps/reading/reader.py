@@ -8,7 +8,7 @@ import gc
 from pathlib import Path
 from typing import Any
 
-from analyzers import run
+from analyzers import kinds
 from analyzers.errors import InputError
 from analyzers.steps.reading import console, console_table, csv_table, json_table, jsonl, torchtitan_metrics
 from analyzers.steps.reading.log_lines import Arrays, Log, Table, content_of
@@ -25,14 +25,14 @@ def read_console(path: Path) -> Log:
 
 def read_metrics(path: Path) -> Log:
     """Return the rows of a table of metrics, in JSON or with separators."""
-    is_json = run.head_of(path).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
+    is_json = kinds.head_of(path).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
     return Log([], [], raw=(json_table if is_json else csv_table).read(path))
 
 
 READERS = {
-    run.Kind.TENSORBOARD: torchtitan_metrics.read,
-    run.Kind.LOG: read_console,
-    run.Kind.METRICS: read_metrics,
+    kinds.Kind.TENSORBOARD: torchtitan_metrics.read,
+    kinds.Kind.LOG: read_console,
+    kinds.Kind.METRICS: read_metrics,
 }
 """All other kinds are JSONL; its reader recognises both formats itself."""
 
@@ -68,5 +68,5 @@ def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
 
 def read_one(path: Path) -> Log:
     """Return the steps of one log."""
-    kind = run.kind_of(path, alone=True)
+    kind = kinds.kind_of(path, alone=True)
     return READERS.get(kind, jsonl.read)(path) if kind else jsonl.read(path)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from analyzers.columns import Column
+from analyzers.files import open_regular
 from analyzers.traces.reading.event_table import EventTable, decoded_texts
 from analyzers.traces.reading.stream import CounterEvent, ReadState, read_events
 from analyzers.traces.reading.templated_events import TemplateReader
@@ -32,7 +33,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     bytes(KEPT_BYTES)
     table = EventTable()
     state = ReadState(table.add, TemplateReader(table).read_block)
-    with paths[0].open("rb") as file:
+    with open_regular(paths[0]) as file:
         read_events(file, state)
     meta = {
         "names": list(table.texts),

@@ -1,0 +1,65 @@
+"""Open the files of a run: whatever lies at a path, no read waits for ever, none takes more than a limit."""
+
+import errno
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+SIDE_BYTES = 64 << 20
+"""The longest file that is read whole outside of a child: side files of recorders have kilobytes."""
+RANKS_AT_MOST = 1 << 18
+"""Ranks that a job may have. The largest has some hundred thousand GPUs; a number beyond is no rank."""
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading.
+
+    Raises:
+        OSError: It is absent, unreadable, or no regular file: a pipe, for example, would keep its reader waiting.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(number, "rb")
+
+
+def read_whole(path: Path, most: int = SIDE_BYTES) -> bytes:
+    """Return the content of a small file.
+
+    Raises:
+        OSError: As for `open_regular`, or it is longer than `most` bytes.
+    """
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, "too long for what its name says", str(path))
+    return content
+
+
+def read_json(path: Path) -> Any:
+    """Return what a small JSON file holds.
+
+    Raises:
+        OSError: As for `read_whole`.
+        ValueError: It is not valid JSON, or nested more deeply than any recorder writes.
+    """
+    try:
+        return msgspec.json.decode(read_whole(path))
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def rank_in(text: object) -> int | None:
+    """Return the rank that a text of digits names; None for anything else, and for a number that no rank has."""
+    digits = str(text)
+    # `isdigit` alone accepts "²", which `int` does not.
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
+        return None
+    return int(digits) if int(digits) < RANKS_AT_MOST else None

@@ -1,0 +1,65 @@
+"""Ranks of which nothing is known but who waits for them: equal ones have equal causes, which are found once.
+
+A job of thousands of ranks may have left two dumps. To classify each of the others on its own takes a time that grows
+with the square of their number.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import msgspec
+
+from analyzers.hangs.classify.cause import Cause
+from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.root_cause import classify_root
+from analyzers.hangs.graph.wait_graph import Node
+from analyzers.hangs.reading.side_files import SideFiles
+
+Place = tuple[tuple[object, ...], tuple[int, ...]]
+"""The operations that wait for a rank, and the groups that it belongs to."""
+
+
+def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Cause]:
+    """Return the causes that the roots of the wait-for graph are."""
+    places, known = places_of(context), ranks_with_files(context.side) | set(context.job.ranks)
+    representatives: dict[Place, Cause | None] = {}
+    causes: list[Cause | None] = []
+    for root in roots:
+        rank = root[0] if len(root) == 1 and isinstance(root[0], int) else None
+        if rank is None or rank in known or rank not in places:
+            causes.append(classify_root(context, root))
+            continue
+        place = places[rank]
+        if place not in representatives:
+            representatives[place] = classify_root(context, root)
+        causes.append(of_rank(representatives[place], rank))
+    return [cause for cause in causes if cause]
+
+
+def places_of(context: HangContext) -> Mapping[int, Place]:
+    """Return the place of each rank that some operation waits for."""
+    waiting: dict[int, list[object]] = defaultdict(list)
+    for node, ranks in context.graph.absent.items():
+        for rank in ranks:
+            waiting[rank].append(node)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for number, group in enumerate(context.job.groups):
+        for rank in group.ranks:
+            groups[rank].append(number)
+    return {rank: (tuple(nodes), tuple(groups[rank])) for rank, nodes in waiting.items()}
+
+
+def ranks_with_files(side: SideFiles) -> set[int]:
+    """Return the ranks of which any file beside the dumps says something."""
+    words = side.last_words
+    named = [*side.groups, *side.exits, *side.stack_files, *side.exit_codes, *side.log_files]
+    answered = [rank for number in side.rounds for rank in number.ranks]
+    return {*named, *answered, *words.beats, *words.signals, *words.thread_errors}
+
+
+def of_rank(cause: Cause | None, rank: int) -> Cause | None:
+    """Return the cause of an equal rank as that of another one."""
+    if cause is None or cause.ranks == [rank]:
+        return cause
+    return replace(cause, culprit=msgspec.structs.replace(cause.culprit, ranks=[rank]))

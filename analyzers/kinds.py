@@ -1,0 +1,185 @@
+"""What is a file? Names are hints, contents decide: the keys near the beginning of a pickle or JSON file say it."""
+
+import os
+import re
+import zlib
+from enum import StrEnum
+from pathlib import Path
+
+from analyzers.files import open_regular
+from analyzers.step_log_signs import is_console, is_metrics_json, is_metrics_table
+
+HEAD_BYTES = 1 << 16
+"""How much of a file is read to recognise its kind."""
+SNAPSHOT_SEGMENTS = re.compile(rb"segments|device_traces|segment_pool_id|segment_type")
+CONSOLE = re.compile(rb"^[^{\n]{0,40}\[(?:titan|trainer)\] \d{4}-\d\d-\d\d |step:\s+\d+[^\n]{1,40}loss:", re.MULTILINE)
+"""Lines that torchtitan or our trainer print on the console."""
+FLIGHT_KEYS = re.compile(rb"pg_config|record_id|pg_status|nccl_comm_state")
+DEBUG_SERVER = re.compile(rb"Torch Distributed Debug Server|^=== Rank \d+: http|Exception: KeyError\(\('")
+"""Any page of PyTorch's debug server, the texts that it writes to files, and the page of a table that failed."""
+
+
+class Kind(StrEnum):
+    """What a file is."""
+
+    SNAPSHOT = "memory_snapshot"
+    TRACE = "trace"
+    FLIGHT = "flight_record"
+    GROUPS = "groups"
+    NEW_GROUPS = "new_groups"
+    MESSAGES = "messages"
+    STACKS = "stacks"
+    FATAL_SIGNAL = "fatal_signal"
+    CHILD_STACKS = "child_stacks"
+    COLLECTION = "collection"
+    EXIT = "exit"
+    STEPS = "steps"
+    STRUCTURED_LOG = "structured_log"
+    MANIFEST = "run"
+    ERROR = "error"
+    LOG = "log"
+    TEXT = "text_log"
+    """What a job, its launcher or its scheduler printed, without lines of steps that a reader knows."""
+    TENSORBOARD = "tensorboard"
+    METRICS = "metrics"
+    VALUES = "values"
+    """Sums of tensors, by which runs on several meshes are compared."""
+
+
+DEBUG_PAGES = (
+    (re.compile(rb"/handler/(?:dump_traceback|pyspy_dump)\b"), Kind.STACKS),
+    (re.compile(rb"<h2>Groups</h2>|^=== FR Trace", re.MULTILINE), Kind.FLIGHT),
+    (re.compile(rb"/handler/\w*trace_json\b.*(?:pg_config|record_id|pg_status)", re.DOTALL), Kind.FLIGHT),
+)
+"""The pages of the debug server that have something of each rank."""
+
+
+def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
+    """Return the kind of a file: by a name that only one writer uses, else by its content."""
+    head = head_of(path)
+    if kind := kind_by_name(path):
+        return kind
+    return kind_by_content(head) or step_log_kind(path, head, alone=alone) or text_kind(path, head)
+
+
+def step_log_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:
+    """Return whether a file is a step log of another trainer: a table of metrics, or what it printed."""
+    text, name = head.removeprefix(b"\xef\xbb\xbf").lstrip(), path.name.removesuffix(".gz")
+    if text.startswith((b'{"', b"{\n", b"{ ", b"{\r", b"[")) and name.endswith((".json", ".jsonl", ".ndjson")):
+        named_rows = alone and name.endswith((".jsonl", ".ndjson"))
+        return Kind.METRICS if named_rows or is_metrics_json(text, name) else None
+    if name.endswith((".csv", ".tsv")):
+        if text.startswith((b"\xff\xfe", b"\xfe\xff")):
+            text = text.decode("utf-16", "ignore").encode()
+        return Kind.METRICS if is_metrics_table(text, alone=alone) else None
+    if name.endswith((".log", ".out", ".err", ".txt")) and (is_console(text) or is_console(tail_of(path))):
+        return Kind.LOG
+    return None
+
+
+TEXT_NAME = re.compile(r".*\.(?:log|out|err)(?:\.\d{1,3})?(?:\.gz)?|slurm-\d+\S*|(?:stdout|stderr|nohup|dmesg)\S{0,40}")
+TEXT_SIGNS = re.compile(
+    rb"Traceback \(most recent call last\)|ProcessGroupNCCL|NCCL (?:WARN|INFO)|ChildFailedError|slurmstepd: error"
+    rb"|NVRM: |Watchdog caught collective|CUDA error: |CANCELLED AT"
+    rb"|OVERFLOW! |(?:it/s|s/it)[],]|torch/distributed/elastic|\[rank\d+\]: |Fatal Python error"
+)
+"""What stands in a log of PyTorch whatever its file is called."""
+TEXT_SUFFIXES = ("", ".txt", ".gz")
+
+
+def text_kind(path: Path, head: bytes) -> Kind | None:
+    """Return whether a file is a log of text: by its name, or by what PyTorch and its launchers print."""
+    # A JSON file of another kind and a damaged pickle may have any name.
+    if head.startswith((b"\x80", b'{"', b"PK")) or not head:
+        return None
+    # Named logs may begin with zero bytes, where they were truncated while a job wrote.
+    if TEXT_NAME.fullmatch(path.name):
+        return Kind.TEXT
+    return Kind.TEXT if path.suffix in TEXT_SUFFIXES and TEXT_SIGNS.search(head) else None
+
+
+def tail_of(path: Path) -> bytes:
+    """Return the last bytes of a file; empty where the first ones are all of it, or it is gzipped."""
+    with open_regular(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size <= HEAD_BYTES or path.suffix == ".gz":
+            return b""
+        file.seek(size - HEAD_BYTES)
+        return file.read(HEAD_BYTES)
+
+
+NAMES = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"run\.json", Kind.MANIFEST),
+        (r"error\.json", Kind.ERROR),
+        (r"collection\.json", Kind.COLLECTION),
+        (r"std(?:out|err)\.log", Kind.LOG),
+        (r"events\.out\.tfevents.*", Kind.TENSORBOARD),
+        (r"stacks_\d+\.txt", Kind.STACKS),
+        (r"crash_\d+\.txt", Kind.FATAL_SIGNAL),
+        (r"children_\d+\.txt", Kind.CHILD_STACKS),
+        (r"groups_\d+\.json", Kind.GROUPS),
+        (r"new_groups_\d+\.jsonl", Kind.NEW_GROUPS),
+        (r"p2p_\d+\.bin", Kind.MESSAGES),
+        (r"exit_\d+\.json", Kind.EXIT),
+        (r".*global_rank_\d+\..*\.jsonl", Kind.STRUCTURED_LOG),
+    )
+)
+"""File names that only one writer uses."""
+
+
+def kind_by_name(path: Path) -> Kind | None:
+    """Return the kind that a file's name alone says."""
+    if path.parent.name == "steps" and path.suffix == ".jsonl":
+        return Kind.STEPS
+    return next((kind for pattern, kind in NAMES if pattern.fullmatch(path.name)), None)
+
+
+def kind_by_content(head: bytes) -> Kind | None:
+    """Return the kind of a file by its first bytes."""
+    # Pickles of protocol 2 and later begin with this byte.
+    if head.startswith(b"\x80"):
+        return pickled_kind(head)
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text.startswith((b"<", b"=== ", b"PARTIAL DATA")):
+        return next((kind for pattern, kind in DEBUG_PAGES if pattern.search(text)), None)
+    # A JSON log may quote a line of the console.
+    if not text.startswith(b"{") and CONSOLE.search(text):
+        return Kind.LOG
+    # A line such as `[rank0]: ... expandable_segments:True` is no list.
+    return json_kind(text) if re.match(rb"\{|\[\s*[\[{]", text) else None
+
+
+def json_kind(text: bytes) -> Kind | None:
+    """Return the kind of a JSON text by the keys near its beginning."""
+    if b'"log_type"' in text and b'"log_type_name"' in text:
+        return Kind.STRUCTURED_LOG
+    if b'"workbench.step' in text:
+        return Kind.STEPS
+    if b'"workbench.values/' in text[:200]:
+        return Kind.VALUES
+    if b'"traceEvents"' in text or re.match(rb'\[\s*\{[^{}]*"ph"\s*:', text) or b'"schemaVersion"' in text:
+        return Kind.TRACE
+    return pickled_kind(text)
+
+
+def pickled_kind(head: bytes) -> Kind | None:
+    """Return whether a pickle is a snapshot or a Flight Recorder dump, by whose keys come first (also in JSON)."""
+    flight = FLIGHT_KEYS.search(head)
+    if SNAPSHOT_SEGMENTS.search(head, 0, flight.start() if flight else len(head)):
+        return Kind.SNAPSHOT
+    return Kind.FLIGHT if flight else None
+
+
+def head_of(path: Path) -> bytes:
+    """Return the first bytes of a file, inflated if gzipped; empty when the gzip is damaged."""
+    with open_regular(path) as file:
+        head = file.read(HEAD_BYTES)
+    if not head.startswith(b"\x1f\x8b"):
+        return head
+    try:
+        # Only the first bytes are inflated: a bomb of a few kilobytes becomes no terabyte here.
+        return zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
+    except zlib.error:
+        return b""

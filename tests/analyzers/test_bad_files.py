@@ -1,0 +1,181 @@
+"""One bad file among good ones: it is named, the rest is answered, and nothing waits or grows without end."""
+
+import gzip
+import json
+import os
+import pickle
+import resource
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from analyzers import child
+from analyzers.child import Task, memory_of_machine, read_in_child, run_forked
+from analyzers.errors import InputError
+from analyzers.files import RANKS_AT_MOST, rank_in, read_json
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import ask, room_for
+
+STUCK = Path(__file__).parents[1] / "fixtures" / "stuck_2ranks"
+ODD_MANIFEST = {
+    "exit_codes": {"²": 1, "": None},
+    "world_size": "2",
+    "launches": 3,
+    "hosts": [],
+    "config": 3,
+    "status": {},
+}
+
+
+def bind(path):
+    here = Path.cwd()
+    os.chdir(path.parent)  # the name of a socket is short
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path.name)
+    os.chdir(here)
+
+
+BAD = {
+    "looping link": lambda path: path.symlink_to(path.name),
+    "pipe": os.mkfifo,
+    "socket": bind,
+    "endless device": lambda path: path.symlink_to("/dev/zero"),
+    "folder": lambda path: path.mkdir(),
+}
+"""What cannot be read at all."""
+ODD = {
+    "empty": b"",
+    "brackets": b"[" * 100_000,
+    "braces": b'{"a":' * 100_000,
+    "a number": b"7",
+    "cut gzip": gzip.compress(b'{"a": 1}' * 5000)[:40],
+    "odd keys": json.dumps(ODD_MANIFEST).encode(),
+    "utf-16": '{"a": 1}'.encode("utf-16"),
+}
+PLACES = ("run.json", "dumps/exit_0.json", "dumps/rank_7", "dumps/p2p_1.bin", "steps/rank_5.jsonl", "logs/stderr.log")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    return Path(shutil.copytree(STUCK, tmp_path / "run"))
+
+
+def answer(folder):
+    run = discover(folder)
+    return ask(room_for(run), run, Options(jobs=1))
+
+
+def place(folder, name):
+    path = folder / name
+    path.unlink(missing_ok=True)
+    return path
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("kind", BAD)
+def test_what_cannot_be_read_is_named_and_the_rest_answered(folder, kind, name):
+    path = place(folder, name)
+    BAD[kind](path)
+    report = answer(folder)
+    assert report.verdict.kind == "host_stuck"
+    if kind != "folder" or name == "run.json":
+        assert any(str(path) in missing for missing in report.verdict.missing)
+        assert "run.unreadable" in [finding.id for finding in report.findings]
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("kind", ODD)
+def test_what_holds_nonsense_costs_only_itself(folder, kind, name):
+    place(folder, name).write_bytes(ODD[kind])
+    assert answer(folder).verdict.kind == "host_stuck"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_named(folder):
+    (folder / "run.json").chmod(0)
+    assert answer(folder).findings[-1].id == "run.unreadable"
+
+
+@pytest.mark.parametrize("kind", ["looping link", "pipe", "endless device"])
+def test_alone_it_is_an_error(tmp_path, kind):
+    BAD[kind](tmp_path / "rank_0")
+    with pytest.raises(InputError):
+        discover(tmp_path / "rank_0")
+
+
+def dump(**parts):
+    entry = {"process_group": ("0", "default_pg"), "collective_seq_id": 1, "profiling_name": "nccl:all_reduce"}
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    return pickle.dumps({"version": "2.10", "pg_config": config, "entries": [entry | {"state": "scheduled"}]} | parts)
+
+
+def group_of(ranks):
+    return {"0": {"name": "0", "desc": "default_pg", "ranks": str(ranks)}}
+
+
+@pytest.mark.parametrize(
+    ("names", "parts", "side"),
+    [
+        (("rank_0", "rank_2000000000"), {}, {}),
+        (("rank_0", "rank_" + "9" * 30), {}, {}),
+        (("rank_0", "rank_1"), {"pg_config": group_of([0, 2_000_000_000])}, {}),
+        (("rank_0", "rank_1"), {"pg_config": group_of(list(range(20_000)))}, {}),
+        (("rank_0", "rank_1"), {}, {"world_size": 2_000_000_000}),
+        (("rank_0", "rank_1"), {}, {"world_size": 10**30}),
+        (("rank_0", "rank_1"), {}, {"world_size": 2, "rank": 2_000_000_000}),
+    ],
+)
+def test_a_rank_that_no_job_has_costs_nothing(tmp_path, monkeypatch, names, parts, side):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    dumps = tmp_path / "run" / "dumps"
+    dumps.mkdir(parents=True)
+    for name in names:
+        (dumps / name).write_bytes(dump(**parts))
+    if side:
+        (dumps / "groups_0.json").write_text(
+            json.dumps({"schema": "workbench.groups/1", "rank": 0, "groups": {}} | side)
+        )
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    report = answer(dumps.parent)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    assert report.data.world_size <= RANKS_AT_MOST
+    assert after.ru_utime - before.ru_utime < 20
+    assert after.ru_maxrss - before.ru_maxrss < 500_000
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"), [("7", 7), ("²", None), ("-1", None), ("2000000000", None), ("", None), (3, 3)]
+)
+def test_only_digits_of_a_believable_size_are_a_rank(text, rank):
+    assert rank_in(text) == rank
+
+
+def test_a_long_side_file_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_bytes(b"{}")
+    os.truncate(path, 1 << 40)
+    with pytest.raises(OSError, match="too long"):
+        read_json(path)
+
+
+def test_a_sparse_file_raises_no_limit(tmp_path):
+    path = tmp_path / "rank_0"
+    path.write_bytes(b"\x80\x04")
+    os.truncate(path, 1 << 43)
+    assert child.bytes_on_disk(path) <= 1 << 20
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InputError):
+        read_in_child([path], "analyzers.memory.reading.reader", tmp_path / "out", None)
+    assert 256 << 20 <= memory_of_machine() < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def test_a_reader_that_waits_for_ever_is_killed(tmp_path, monkeypatch):
+    (tmp_path / "waits.py").write_text("import time\ndef read(paths):\n    time.sleep(3600)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(child, "WALL_S", 1)
+    task = Task("waits", tmp_path, [tmp_path / "rank_0"], memory=1 << 30, seconds=0)
+    assert "took more than 1" in child.explain(run_forked(task), task).message
