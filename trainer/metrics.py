@@ -109,6 +109,12 @@ class Meter:
                 self.tensorboard.add_scalar(tag, value, metrics.step)
         self._restart()
 
+    def report_validation(self, step: int, loss: float) -> None:
+        """Log the loss on the validation data."""
+        logger.info("validate step: %2d  loss: %7.4f", step, loss)
+        if self.tensorboard:
+            self.tensorboard.add_scalar("validation_metrics/global_avg_loss", loss, step)
+
     def line(self, metrics: StepMetrics, rates: dict[str, float], mfu: float | None) -> str:
         """Return one line in torchtitan's words. Without a known peak the model-flops utilisation is N/A."""
         usage = self.usage

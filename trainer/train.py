@@ -27,6 +27,7 @@ from trainer.parallel.plan import parallelize
 from trainer.resume import Agreement, made_with
 from trainer.run_file import RunFile, move_earlier_run
 from trainer.step import Batch
+from trainer.validation import Validator
 from workbench.recorders import RecorderOptions, Recorders
 from workbench.recorders.timing.step_log import StepLine
 from workbench.recorders.values.recorder import Place, ValueRecorder
@@ -62,10 +63,17 @@ class Trainer:
         self.loaded = None if is_seed else self.checkpointer.load()
         self.seed = self.checkpointer.made["seed"]
         self.compute = build_step(config, self.world, self.parts, self.model, self.optimizer, self.phase)
+        self.validator = (
+            Validator(config, self.world, self.parts[0], self.compute) if config.validation.enable else None
+        )
         self.run_file = RunFile(config, self.world, self.facts())
         self.recorders = Recorders(options, model=self.model, optimizer=self.optimizer)
         self.values = self.value_recorder() if config.debug.record_values else None
         self.faults = Faults(config.faults, model=self.parts[-1], timeout_s=config.comm.train_timeout_seconds)
+
+    def build_validator(self) -> Validator:
+        """Return what computes the loss on other text; there is one part of the model, as there is no pipeline."""
+        return Validator(self.config, self.world, self.parts[0], self.compute)
 
     def value_recorder(self) -> ValueRecorder:
         """Return the recorder of tensors' values, which knows this rank's position in the mesh."""
@@ -134,6 +142,7 @@ class Trainer:
                     line.tag("first")
                 with self.values.step(step) if self.values else nullcontext():
                     self.train_step(step, line)
+                self.validate(step, line)
             if step == first:
                 # The first step may compile and connect for minutes; after it a stall is worth an alarm.
                 set_timeouts(self.config.comm.train_timeout_seconds)
@@ -142,6 +151,14 @@ class Trainer:
         logger.info("Training completed")
         if self.config.debug.memory_breakdown and self.world.rank == 0 and self.recorders.memory:
             logger.info(self.recorders.memory.breakdown())
+
+    def validate(self, step: int, line: StepLine) -> None:
+        """Report the loss on the validation data, if it is due."""
+        if self.validator and self.validator.is_due(step):
+            line.tag("eval")
+            with self.phase("eval"):
+                loss = self.validator.loss()
+            self.meter.report_validation(step, loss)
 
     def print_timing_table(self, step: int, last: int) -> None:
         """Log where the time went, if the configuration asks for it and it is due."""

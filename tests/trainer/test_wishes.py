@@ -289,6 +289,9 @@ def test_a_value_of_another_type_or_range_is_named_with_its_line(tmp_path: Path,
         ("activation_checkpoint.selective_ac_option", "2", "2"),
         ("job.description", "a b", "a b"),
         ("job.save_config_file", "None", None),
+        ("activation_checkpoint.mode", "none", "none"),
+        ("activation_checkpoint.mode", "memory_budget", "memory_budget"),
+        ("comm.mode", "local_tensor", "local_tensor"),
     ],
 )
 def test_the_command_line_and_a_file_take_the_same_values(tmp_path: Path, key: str, text: str, value: object) -> None:

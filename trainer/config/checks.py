@@ -36,6 +36,7 @@ def validate(config: JobConfig, world_size: int) -> Degrees:
     recompute_interval(config.activation_checkpoint)
     check_trace_schedule(config.profiling)
     check_seed_checkpoint(config.checkpoint)
+    check_validation(config, found)
     if config.debug.deterministic_warn_only and not config.debug.deterministic:
         raise ConfigError(
             "debug.deterministic_warn_only without debug.deterministic: nothing would warn", "add --debug.deterministic"
@@ -163,6 +164,23 @@ def check_seed_checkpoint(checkpoint: Checkpoint) -> None:
         raise ConfigError(
             "checkpoint.create_seed_checkpoint with checkpoint.load_only: one saves what the other forbids to save",
             "create the seed checkpoint first, then give --checkpoint.load_only to the runs that load it",
+        )
+
+
+def check_validation(config: JobConfig, mesh: Degrees) -> None:
+    """Raise ConfigError if the validation that is asked for does not fit the mesh or the model."""
+    length, longest = config.validation.seq_len or config.training.seq_len, config.training.seq_len
+    if not config.validation.enable:
+        return
+    if mesh.pp > 1:
+        raise ConfigError(
+            f"validation.enable with parallelism.pipeline_parallel_degree {mesh.pp}: a pipeline only trains",
+            "set --validation.no_enable, or pipeline_parallel_degree to 1",
+        )
+    if length > longest or (mesh.cp * mesh.tp > 1 and length != longest):
+        raise ConfigError(
+            f"validation.seq_len {length} does not fit training.seq_len {longest}",
+            "leave out validation.seq_len: the model is made for sequences of training.seq_len",
         )
 
 

@@ -90,7 +90,11 @@ RENAMED = {
     "training.tensor_parallel_degree": "parallelism.tensor_parallel_degree",
     "training.warmup_steps": "lr_scheduler.warmup_steps",
     "validation.enabled": "validation.enable",
+    "validator.dataloader.dataset": "validation.dataset",
+    "validator.dataloader.dataset_path": "validation.dataset_path",
     "validator.enable": "validation.enable",
+    "validator.freq": "validation.freq",
+    "validator.steps": "validation.steps",
 }  # fmt: skip
 
 

@@ -11,10 +11,11 @@ from trainer.config.checks import model_shape
 from trainer.config.refusals import NO_DATA, asks_for_something, reason_without_effect, refusal_of
 from trainer.config.registry import from_registry
 from trainer.config.schema import Option, from_toml, from_words, options
-from trainer.config.sections import JobConfig
+from trainer.config.sections import JobConfig, Training, Validation
 from trainer.config.written_keys import WrittenKey, read_flags, read_toml
 from trainer.errors import ConfigError
 
+DATA_SETS = ("training.dataset", "validation.dataset")
 Class = Literal["honoured", "translated", "ignored", "unknown"]
 
 
@@ -149,7 +150,7 @@ def settled(report: KeyReport, config: JobConfig) -> KeyReport:
         "",
         "",
     )
-    is_culprit = report.key in ("training.dataset", "model.flavor" if "flavor" in why else "model.name")
+    is_culprit = report.key in (*DATA_SETS, "model.flavor" if "flavor" in why else "model.name")
     return replace(report, cls="ignored", refused=True, reason=why, suggestion=hint) if why and is_culprit else report
 
 
@@ -163,13 +164,13 @@ def missing_model(config: JobConfig) -> tuple[str, str] | None:
 
 
 def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
-    """Return why the data of `training.dataset` are missing and what to do; None if they are there."""
-    training = config.training
-    # A dry run reads no data.
-    is_read = key == "training.dataset" and config.comm.mode == "default"
-    if not is_read or training.dataset == "synthetic" or training.dataset_path:
+    """Return why the data of `training.dataset` or `validation.dataset` are missing; None if they are there."""
+    # A dry run reads no data, and without validation there is nothing to validate on.
+    is_read = config.comm.mode == "default" and (key == "training.dataset" or config.validation.enable)
+    source: Training | Validation = config.validation if key == "validation.dataset" else config.training
+    if key not in DATA_SETS or not is_read or source.dataset == "synthetic" or source.dataset_path:
         return None
-    return f"data set {training.dataset!r} is not shipped", NO_DATA
+    return f"data set {source.dataset!r} is not shipped", NO_DATA.format(section=key.partition(".")[0])
 
 
 def apply(resolved: Resolved, written_keys: list[WrittenKey]) -> None:
@@ -239,9 +240,14 @@ def with_value(written: WrittenKey) -> WrittenKey:
         return WrittenKey(written.key, value_of_words(written.value), flag=True)
     if option.kind is bool:
         return WrittenKey(written.key, value=switch_value(written.key, written, state=True), flag=True)
-    if (refusal := refusal_of(option.key)) and value_of_words(written.value) not in refusal.possible:
-        return WrittenKey(written.key, value_of_words(written.value), flag=True)
-    return WrittenKey(written.key, from_words(option, written.value), flag=True)
+    try:
+        value = from_words(option, written.value)
+    except ConfigError:
+        # Like a value in a file it is refused with the reason.
+        if not refusal_of(option.key):
+            raise
+        value = value_of_words(written.value)
+    return WrittenKey(written.key, value, flag=True)
 
 
 def option_of(key: str) -> Option | None:

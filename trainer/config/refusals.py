@@ -35,7 +35,7 @@ OWN_MODULE = "give a module with a config_registry of your own: --module MODULE 
 TRACES = "the schedule of traces is profile_freq, profiler_warmup and profiler_active"
 ONE_GROUP = "all parameters are in one group"
 
-NO_DATA = "give --training.dataset_path with .txt or .jsonl files, or --training.dataset synthetic"
+NO_DATA = "give --{section}.dataset_path with .txt or .jsonl files, or --{section}.dataset synthetic"
 
 REFUSED: dict[str, Refusal] = {
     "activation_checkpoint.mode": Refusal(
@@ -104,17 +104,16 @@ REFUSED: dict[str, Refusal] = {
     "profiling.profiler_skip_*": Refusal((None, 0), TRACES),
     "profiling.trace_post_processor*": Refusal((None,), "traces are written as they are"),
     "training.enable_cpu_offload": Refusal(OFF, "parameters stay on the device", "shard them over more ranks"),
-    "validation.enable": Refusal(OFF, "there is no validation during training"),
 }
 """Key, or pattern of keys -> what is possible."""
 
 TOKENIZER = "a tokenizer of bytes, which needs no files, replaces it"
 SHARDING = "there is one way to shard"
 NO_FLOAT8 = "it belongs to float8 or mx training, which model.converters turns on"
-NO_VALIDATION = "there is no validation during training"
 FLUX = "it belongs to an image model"
 DUMPS = "Flight Recorder dumps always lie in dumps/rank_R"
 ESTIMATE = "there is one way to estimate memory: workbench estimate"
+IN_PROCESS = "data are made in the training process"
 OWN_TESTS = "only torchtitan's own tests use it"
 BUDGET = "it belongs to the budget mode of activation checkpointing"
 
@@ -149,7 +148,7 @@ WITHOUT_EFFECT = {
     "parallelism.spmd_backend": SHARDING,
     "quantize.*": NO_FLOAT8,
     "training.*_free_guidance_prob": FLUX,
-    "training.dataloader.*": "data are made in the training process",
+    "training.dataloader.*": IN_PROCESS,
     "training.disable_cuda_graphs": "there are no CUDA graphs",
     "training.enable_fsdp_*": NO_FLOAT8,
     "training.float8_*": NO_FLOAT8,
@@ -157,8 +156,8 @@ WITHOUT_EFFECT = {
     "training.guidance": FLUX,
     "training.img_size": FLUX,
     "training.precompute_float8_*": NO_FLOAT8,
-    "validation.*": NO_VALIDATION,
-    "validator.*": NO_VALIDATION,
+    "validation.*": FLUX,
+    "validation.dataloader.*": IN_PROCESS,
 }
 """Pattern of keys that change no outcome -> why."""
 ON_BY_DEFAULT = ("debug.enable_structured_logging", "checkpoint.enable_ft_dataloader_checkpoints")

@@ -210,6 +210,26 @@ class Checkpoint:
 
 
 @dataclass
+class Validation:
+    """The loss on text that is not trained on."""
+
+    enable: bool = False
+    """Compute it after the first step and then every `freq` steps."""
+    dataset: str = "synthetic"
+    """`synthetic` (documents that follow those to train on), or any name together with dataset_path."""
+    dataset_path: str | None = None
+    """A .txt or .jsonl file (field "text"), or a folder of such files."""
+    local_batch_size: Positive = 8
+    """Sequences of one forward pass on one data-parallel rank."""
+    seq_len: Positive | None = None
+    """Tokens of a sequence; None: training.seq_len."""
+    freq: Positive = 10
+    """Steps from one validation to the next."""
+    steps: PositiveOrRest = -1
+    """Batches of one validation on each rank; -1: the whole text."""
+
+
+@dataclass
 class ActivationCheckpoint:
     """Which activations are recomputed in the backward pass instead of kept."""
 
@@ -312,6 +332,7 @@ class JobConfig:
     training: Training = field(default_factory=Training)
     parallelism: Parallelism = field(default_factory=Parallelism)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    validation: Validation = field(default_factory=Validation)
     activation_checkpoint: ActivationCheckpoint = field(default_factory=ActivationCheckpoint)
     compile: Compile = field(default_factory=Compile)
     comm: Comm = field(default_factory=Comm)

@@ -13,6 +13,7 @@ from trainer.errors import DataError
 SUFFIXES = (".txt", ".jsonl", ".json")
 SYLLABLES = [head + tail for head in "bcdfglmnprstv" for tail in "aeiou"]
 SYNTHETIC_DOCUMENTS = 2000
+HELD_OUT_DOCUMENTS = 100
 
 
 def documents(config: Training, seed: int) -> Iterator[str]:
@@ -26,7 +27,12 @@ def documents(config: Training, seed: int) -> Iterator[str]:
     elif config.dataset == "synthetic":
         yield from islice(synthetic_documents(seed), SYNTHETIC_DOCUMENTS)
     else:
-        raise DataError(f"data set {config.dataset!r} is not shipped", NO_DATA)
+        raise DataError(f"data set {config.dataset!r} is not shipped", NO_DATA.format(section="training"))
+
+
+def held_out_documents(seed: int) -> Iterator[str]:
+    """Yield the synthetic documents that follow those to train on, of the same words."""
+    return islice(synthetic_documents(seed), SYNTHETIC_DOCUMENTS, SYNTHETIC_DOCUMENTS + HELD_OUT_DOCUMENTS)
 
 
 def synthetic_documents(seed: int) -> Iterator[str]:
