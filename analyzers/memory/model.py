@@ -104,11 +104,33 @@ class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):
     largest_bytes: int
 
 
+class Moment(StrEnum):
+    """When fragmentation is judged: at the last request that failed, else at the peak of the allocated memory."""
+
+    FAILED_REQUEST = "failed_request"
+    PEAK = "peak"
+
+
+class FreeMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What was reserved and free after an entry, in bytes; of a failed request only what its stream and pool may use.
+
+    `split_bytes` lie in segments that other blocks use, so that they cannot be given back to the device.
+    """
+
+    moment: Moment
+    entry: int
+    reserved_bytes: int
+    split_bytes: int
+    largest_bytes: int
+    device_free_bytes: int | None
+
+
 class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
     """How the segments are used at the end; `segments` are those in use with the most free bytes.
 
     Where segments are made up (recordings on a CPU, which has no caching allocator) only `allocated_bytes` means
-    something. `request_bytes` is the request that failed, if one did.
+    something. `request_bytes` is the request that failed, if one did. `decisive` is what was free when it mattered;
+    None without a history of the segments.
     """
 
     reserved_bytes: int
@@ -120,6 +142,7 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
     made_up_segments: bool
     pools: list[FreeBlocks]
     segments: list[FreeBlocks]
+    decisive: FreeMemory | None = None
 
 
 class TopStack(msgspec.Struct, frozen=True, kw_only=True):

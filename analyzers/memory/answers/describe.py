@@ -61,7 +61,7 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
 def missing_evidence(replay: Replay, guess: Guess) -> Iterator[MissingEvidence]:
     """Yield what the file does not record about this device."""
     trace, overflowed = replay.trace, replay.trace.snapshot.columns.meta["overflowed"]
-    if not len(trace):
+    if not trace.has_history:
         yield MissingEvidence.HISTORY
         return
     if not trace.entry("stack").any():

@@ -1,14 +1,22 @@
-"""Reserved memory that is free: how much, in how many blocks, where, and how large the largest one is."""
+"""Reserved memory that is free: how much, in how many blocks, where, and how large the largest one is.
+
+At the end this describes the snapshot. Whether fragmentation did harm shows when a request failed, or at the peak.
+"""
 
 import numpy as np
 
-from analyzers.columns import Mask
-from analyzers.memory.model import Fragmentation, FreeBlocks, Oom
+from analyzers.columns import Column, Mask
+from analyzers.memory.answers.allocator_state import free_at
+from analyzers.memory.model import Fragmentation, FreeBlocks, FreeMemory, Moment, Oom
+from analyzers.memory.reading.interning import ArenaTable
 from analyzers.memory.reading.schema import BlockState
 from analyzers.memory.reading.snapshot import DeviceTrace
-from analyzers.memory.replay.arenas import BlockArenas, pool_name
+from analyzers.memory.replay.arenas import BlockArenas, enclosing_segments, pool_name
+from analyzers.memory.replay.lifetimes import Replay
 
 SEGMENTS_AT_MOST = 8
+SMALL_REQUEST, SMALL_SEGMENT = 1 << 20, 2 << 20
+"""Requests of at most 1 MiB have segments of 2 MiB for themselves (kSmallSize, kSmallBuffer of the CUDA allocator)."""
 
 
 def fragmentation(arenas: BlockArenas, oom: Oom | None) -> Fragmentation:
@@ -27,7 +35,45 @@ def fragmentation(arenas: BlockArenas, oom: Oom | None) -> Fragmentation:
         made_up_segments=not real,
         pools=free_by_pool(arenas, split) if real else [],
         segments=free_by_segment(arenas, split) if real else [],
+        decisive=decisive_moment(arenas.replay, oom) if real else None,
     )
+
+
+def decisive_moment(replay: Replay, oom: Oom | None) -> FreeMemory | None:
+    """Return what was free when the last request failed, else at the peak; None where the history does not tell."""
+    index = oom.index if oom else replay.peak[1]
+    reserved = int(replay.reserved[index]) if index >= 0 else replay.trace.reserved_bytes
+    live = int(replay.live_bytes[index]) if index >= 0 else replay.start
+    # Less reserved than allocated: the segments of that time are not all known.
+    if not replay.trace.has_history or reserved < live:
+        return None
+    free = free_at(replay, index)
+    size, usable = free["bytes"].to_numpy(), np.ones(len(free), bool)
+    if oom:
+        usable = may_serve(replay, oom, free["address"].to_numpy(), free["segment_bytes"].to_numpy())
+    return FreeMemory(
+        moment=Moment.FAILED_REQUEST if oom else Moment.PEAK,
+        entry=index,
+        reserved_bytes=reserved,
+        split_bytes=int(size[usable & free["split"].to_numpy()].sum()),
+        largest_bytes=int(size[usable].max(initial=0)),
+        device_free_bytes=oom.device_free_bytes if oom else None,
+    )
+
+
+def may_serve(replay: Replay, oom: Oom, addresses: Column, segment_bytes: Column) -> Mask:
+    """Return whether each free block may serve the failed request: same stream, same pool, and large enough segments.
+
+    Blocks whose segment is gone at the end may: their stream and pool are not known.
+    """
+    trace, c = replay.trace, replay.trace.snapshot.columns
+    row = enclosing_segments(trace, addresses)
+    own, of_block = int(trace.entry("arena")[oom.index]), c["segment_arena"][row]
+    same: Mask = c["arena_stream"][of_block] == c["arena_stream"][own]
+    if tuple(c["arena_pool"][own]) != ArenaTable.UNKNOWN_POOL:
+        same &= (c["arena_pool"][of_block] == c["arena_pool"][own]).all(axis=1)
+    small: Mask = (segment_bytes <= SMALL_SEGMENT) & (oom.requested_bytes > SMALL_REQUEST)
+    return (same | (row < 0)) & ~small
 
 
 def is_inactive_split(trace: DeviceTrace) -> Mask:

@@ -36,6 +36,7 @@ def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUs
     state = guess.category == Category.OPTIMIZER_STATE
     new = np.flatnonzero(state & (lives.born != BEFORE) & (lives.died == len(replay.trace)))
     older_bytes, new_bytes = int(lives.size[state & (lives.born == BEFORE)].sum()), int(lives.size[new].sum())
+    new_bytes -= replaced_bytes(replay, new)
     # State that is mostly older than the trace existed before: then the new one is a detail.
     if not len(new) or older_bytes >= new_bytes:
         return None
@@ -46,6 +47,23 @@ def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUs
         step=step_of_entry(steps, int(lives.born[new].min())),
         frames=largest_stack(replay, new),
     )
+
+
+def replaced_bytes(replay: Replay, new: Integers) -> int:
+    """Return how many bytes of the new blocks took the place of blocks that are older than the trace.
+
+    An optimizer that writes `state["m"] = beta * state["m"] + ...` allocates its state in each step and frees the old
+    one. The old one of before the trace has the same sizes, and goes after the first new one came.
+    """
+    lives = replay.lifetimes
+    if not len(new):
+        return 0
+    # Of steps between, the state is gone as well: all of it comes from the same lines.
+    alike = np.isin(lives.stack, lives.stack[new]) & (lives.born != BEFORE)
+    gone = (lives.born == BEFORE) & (lives.died < len(replay.trace)) & (lives.died > lives.born[alike].min())
+    sizes, counts = np.unique(lives.size[new], return_counts=True)
+    before = np.array([np.count_nonzero(lives.size[gone] == size) for size in sizes])
+    return int((sizes * np.minimum(counts, before)).sum())
 
 
 def step_of_entry(steps: list[StepSpan], entry: int) -> int | None:

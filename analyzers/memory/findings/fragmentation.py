@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from analyzers.memory.findings.evidence import fact, ranks_of
 from analyzers.memory.findings.remedies import saving_by
-from analyzers.memory.model import Device, Fragmentation, FreeBlocks, Remedy
-from analyzers.report import Finding, Severity
-from analyzers.words import quantity, size
+from analyzers.memory.model import Device, FreeBlocks, FreeMemory, Moment, Remedy
+from analyzers.report import Evidence, Finding, Severity
+from analyzers.words import quantity, share, size
 
 SPLIT_SHARE_AT_LEAST, SPLIT_BYTES_AT_LEAST = 0.2, 64 << 20
 PLACES_SHOWN = 3
@@ -14,42 +14,65 @@ HARM = "A large request may fail although this memory is free. "
 
 
 def fragmentation_findings(device: Device) -> Iterator[Finding]:
-    """Yield a finding if much is free in segments in use, or if no free block was large enough for a request."""
-    use = device.fragmentation
-    if use.made_up_segments:
+    """Yield a finding if free pieces would have served the failed request, or if much lay in pieces at the peak."""
+    free = device.fragmentation.decisive
+    if free is None:
         return
-    blocked = is_blocked(use)
-    much_split = use.inactive_split_bytes >= max(SPLIT_BYTES_AT_LEAST, SPLIT_SHARE_AT_LEAST * use.reserved_bytes)
-    if not blocked and not much_split:
-        return
-    yield Finding(
+    match free.moment:
+        case Moment.FAILED_REQUEST if device.oom and would_have_served(free, device.oom.requested_bytes):
+            yield blocked_finding(device, free, device.oom.requested_bytes)
+        case Moment.PEAK if free.split_bytes >= max(SPLIT_BYTES_AT_LEAST, SPLIT_SHARE_AT_LEAST * free.reserved_bytes):
+            yield split_finding(device, free)
+
+
+def would_have_served(free: FreeMemory, request: int) -> bool:
+    """Return whether a request fits into all that was free together, and into none of it alone.
+
+    What segments hold free beside blocks in use counts with what the device had left: expandable segments join both.
+    """
+    return free.largest_bytes < request <= free.split_bytes + (free.device_free_bytes or 0)
+
+
+def blocked_finding(device: Device, free: FreeMemory, request: int) -> Finding:
+    """Return that a request failed only because free memory lay in pieces."""
+    return Finding(
         id="memory.fragmentation",
-        severity=Severity.ERROR if blocked else Severity.WARNING,
-        title=f"{size(use.inactive_split_bytes)} of reserved memory is free but fragmented",
-        why=f"Of {size(use.reserved_bytes)} reserved, {size(free_bytes(use))} are free,"
-        f" {size(use.inactive_split_bytes)} of it in segments that are partly in use and cannot be given back. The"
-        f" largest free block is {size(use.largest_free_block_bytes)}"
-        + (f", smaller than the {size(use.request_bytes)} that were requested." if blocked else "."),
-        next=f"{HARM if not blocked else ''}{defragment(device)}",
+        severity=Severity.ERROR,
+        title=f"{size(free.split_bytes)} was free in pieces of at most {size(free.largest_bytes)} when a request for"
+        f" {size(request)} failed",
+        why=f"At the failure {size(free.reserved_bytes)} was reserved; {size(free.split_bytes)} of it was free in"
+        " segments that other blocks use, so that it could not be given back to the device. No piece was large enough.",
+        next=defragment(device),
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[
-            fact(device, f"free in segments in use: {size(use.inactive_split_bytes)} of {size(use.reserved_bytes)}"),
-            *(fact(device, free_place(free)) for free in [*use.pools[:PLACES_SHOWN], *use.segments[:PLACES_SHOWN]]),
-        ],
-        confidence=0.9 if blocked else 0.7,
+        evidence=list(evidence_of(device, free)),
+        confidence=0.9,
     )
 
 
-def free_bytes(use: Fragmentation) -> int:
-    """Return what is reserved and not allocated."""
-    return use.reserved_bytes - use.allocated_bytes
+def split_finding(device: Device, free: FreeMemory) -> Finding:
+    """Return that a good part of the reserved memory was of no use at the peak."""
+    return Finding(
+        id="memory.fragmentation",
+        severity=Severity.WARNING,
+        title=f"{size(free.split_bytes)} of the memory reserved at the peak was free in pieces",
+        why=f"At the peak {size(free.reserved_bytes)} was reserved; {size(free.split_bytes)} of it"
+        f" ({share(free.split_bytes, free.reserved_bytes)}) was free in segments that other blocks use, so that it"
+        f" could not be given back to the device. The largest piece had {size(free.largest_bytes)}.",
+        next=f"{HARM}{defragment(device)}",
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=list(evidence_of(device, free)),
+        confidence=0.7,
+    )
 
 
-def is_blocked(use: Fragmentation) -> bool:
-    """Return whether a request failed although enough was free in all: no free block was large enough."""
-    request = use.request_bytes
-    return request is not None and use.largest_free_block_bytes < request <= free_bytes(use)
+def evidence_of(device: Device, free: FreeMemory) -> Iterator[Evidence]:
+    """Yield what was free at the decisive moment, and where pieces still are at the end."""
+    yield fact(device, f"free in pieces after entry {free.entry}: {size(free.split_bytes)}")
+    use = device.fragmentation
+    for place in [*use.pools[:PLACES_SHOWN], *use.segments[:PLACES_SHOWN]]:
+        yield fact(device, f"at the end, {free_place(place)}")
 
 
 def defragment(device: Device) -> str:

@@ -5,7 +5,7 @@ from pathlib import PurePath
 
 from analyzers.memory.findings.evidence import in_words, innermost, largest, rank_subject, ranks_of
 from analyzers.memory.model import Device, MemoryClass, MissingEvidence, Oom
-from analyzers.report import Finding, Verdict, status_of
+from analyzers.report import Finding, Status, Verdict, status_of
 from analyzers.words import share, size
 
 CLASSES = (MemoryClass.OOM, MemoryClass.LEAK, MemoryClass.FRAGMENTATION, MemoryClass.NEAR_LIMIT)
@@ -50,16 +50,39 @@ def finding_id(kind: str) -> str:
 
 
 def quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict where nothing failed: healthy, or unknown for an empty snapshot."""
+    """Return the verdict where nothing failed: healthy, or unknown where no history was recorded."""
     missing = missing_evidence(devices)
-    recorded = any(device.entries or device.reserved_bytes for device in devices)
-    confidence = max(CONFIDENCE_AT_LEAST, CONFIDENCE_IF_HEALTHY - CONFIDENCE_PER_MISSING * len(missing))
+    if not any(has_history(device) for device in devices):
+        held = any(device.reserved_bytes for device in devices)
+        empty = "the snapshot is empty: memory history was not being recorded"
+        return Verdict(
+            status=Status.UNKNOWN,
+            kind=MemoryClass.UNKNOWN,
+            sentence=state_sentence(devices) if held else empty,
+            confidence=CONFIDENCE_AT_LEAST if held else 0.0,
+            missing=missing,
+        )
     return Verdict(
         status=status_of(findings),
-        kind=MemoryClass.HEALTHY if recorded else MemoryClass.UNKNOWN,
-        sentence=peak_sentence(devices) if recorded else "the snapshot is empty: memory history was not being recorded",
-        confidence=confidence if recorded else 0.0,
+        kind=MemoryClass.HEALTHY,
+        sentence=peak_sentence(devices),
+        confidence=max(CONFIDENCE_AT_LEAST, CONFIDENCE_IF_HEALTHY - CONFIDENCE_PER_MISSING * len(missing)),
         missing=missing,
+    )
+
+
+def has_history(device: Device) -> bool:
+    """Return whether any allocation or free of a device was recorded."""
+    return MissingEvidence.HISTORY not in device.missing
+
+
+def state_sentence(devices: Sequence[Device]) -> str:
+    """Return what the fullest device holds where only its state is known, which says nothing of failures or leaks."""
+    fullest = max(devices, key=lambda device: device.end_allocated_bytes)
+    subject = subject_of(devices, ranks_of(fullest), fullest.path)
+    return (
+        f"{subject} holds {size(fullest.end_allocated_bytes)} allocated of {size(fullest.reserved_bytes)} reserved;"
+        " without a history of allocations it is unknown whether memory ran out, leaked or peaked higher"
     )
 
 

@@ -11,8 +11,11 @@ import numpy as np
 
 from analyzers.columns import Column, Integers, UnsavedColumns
 from analyzers.memory.reading.frames import Frames
-from analyzers.memory.reading.schema import Action
+from analyzers.memory.reading.schema import Action, BlockState
 from analyzers.store import Columns
+
+HISTORY_SHARE_AT_LEAST = 0.01
+"""A history that moves less of the memory tells nothing of it: it was switched on just before the snapshot."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,15 @@ class DeviceTrace:
     def lifetime(self, name: str) -> Column:
         """Return a derived column with one row per block that ever lived (see `digest.derived_columns`)."""
         return self.snapshot.columns[f"life_{name}"][self.lifetime_rows]
+
+    @property
+    def has_history(self) -> bool:
+        """Whether a history of more than next to nothing was recorded; else only the state at the end is known."""
+        if len(self.where(Action.OOM)):
+            return True
+        moved = int(self.entry("size")[np.isin(self.entry("action"), (Action.ALLOC, Action.FREE_COMPLETED))].sum())
+        in_use = int(self.block("size")[self.block("state") != BlockState.INACTIVE].sum())
+        return moved > 0 and moved >= HISTORY_SHARE_AT_LEAST * in_use
 
     @property
     def reserved_bytes(self) -> int:

@@ -68,6 +68,7 @@ def test_expandable_segments_are_known_to_help_by_whole_handles_only(maker):
     held = [made.alloc(50 * MIB) for _ in range(8)]
     for address in held[:6:2]:
         made.free(address)
+    made.oom(500 * MIB, 2 * MIB, [])
     report = memory.analyze([maker.save(made.snapshot())])
     [estimate] = report.data.devices[0].savings
     free = [(address, address + 50 * MIB) for address in held[:6:2]] + [(held[0] + 400 * MIB, held[0] + 800 * MIB)]
@@ -83,6 +84,7 @@ def test_expandable_segments_are_not_advised_where_a_replay_frees_nothing(maker)
     held = [made.alloc(25 * MIB) for _ in range(77)]
     for address in held[1::2]:
         made.free(address)
+    made.oom(100 * MIB, 2 * MIB, [])
     report = memory.analyze([maker.save(made.snapshot())])
     [estimate] = report.data.devices[0].savings
     assert estimate.frees_bytes == 0
