@@ -36,7 +36,7 @@ from typing import Any
 import msgspec
 
 from analyzers import cache, child, compare, store
-from analyzers.errors import InputError, WorkbenchError
+from analyzers.errors import WorkbenchError
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import ask, room_for
@@ -415,14 +415,10 @@ def run(seed: int, seconds: float, inputs: int, keep: Path | None = None) -> tup
     return ends, failures
 
 
-def replay(folder: Path) -> None:
+def replay(folder: Path) -> str:
     """Drive one kept input and let its exception through."""
     [config] = list(folder.glob("config.toml")) or [None]
-    with prepared():
-        try:
-            print(check_configuration(config) if config else check(folder, FIXTURES / "healthy_2ranks"))
-        except InputError as error:
-            print(f"refused: {error.message}")
+    return check_configuration(config) if config else check(folder, FIXTURES / "healthy_2ranks")
 
 
 def main() -> None:
@@ -435,7 +431,8 @@ def main() -> None:
     parser.add_argument("--replay", type=Path)
     given = parser.parse_args()
     if given.replay:
-        replay(given.replay)
+        with prepared():
+            print(replay(given.replay))
         return
     tasks = [
         (given.seed + 1000 * job, given.seconds, given.inputs // given.jobs, given.keep) for job in range(given.jobs)

@@ -174,9 +174,9 @@ def tables_of(text: str) -> dict[str, list[Row]]:
 
 
 def rows_of(grid: list[list[str]]) -> list[Row]:
-    """Return the rows below a header as dicts."""
+    """Return the rows below a header as dicts, in which a column that a page lacks is empty."""
     header, *rows = grid or [[]]
-    return [dict(zip(header, row, strict=False)) for row in rows]
+    return [defaultdict(str, zip(header, row, strict=False)) for row in rows]
 
 
 def split_columns(lines: list[str]) -> list[list[str]]:

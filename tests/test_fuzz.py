@@ -1,0 +1,46 @@
+"""Mutated artefacts through the whole program: a few new ones, and all that ever failed (`tests/corpus`)."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CORPUS = sorted(path for path in (ROOT / "tests" / "corpus").iterdir() if path.is_dir())
+
+
+@pytest.fixture(scope="module")
+def fuzz():
+    spec = importlib.util.spec_from_file_location("fuzz", ROOT / "benchmarks" / "fuzz.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fuzz"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_new_inputs_are_answered_or_refused(fuzz):
+    ends, failures = fuzz.run(seed=1, seconds=20, inputs=80)
+    assert not failures
+    assert sum(ends.values()) > 5
+    assert ends["refused"] < sum(ends.values()) / 2
+
+
+@pytest.mark.parametrize("folder", CORPUS, ids=lambda folder: folder.name)
+def test_what_failed_once_is_answered_or_refused(fuzz, folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    with fuzz.prepared():
+        end, place = fuzz.outcome(lambda: fuzz.replay(folder))
+    assert end != "failed", place
+
+
+def test_the_harness_notices_what_it_looks_for(fuzz):
+    """Control characters, markup, constants that JSON has not, and time."""
+    for form, text in (
+        (fuzz.Format.TEXT, "a\x1b[31m"),
+        (fuzz.Format.MARKDOWN, f"| {fuzz.MARKUP} |"),
+        (fuzz.Format.HTML, "\u202e"),
+        (fuzz.Format.JSON, "[NaN]"),
+    ):
+        end, place = fuzz.outcome(lambda form=form, text=text: fuzz.check_document(form, text) or "answered")
+        assert (end, place != "") == ("failed", True), form
