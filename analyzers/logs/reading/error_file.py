@@ -13,7 +13,8 @@ from analyzers.logs.reading.prefixes import NO_PREFIX
 from analyzers.logs.reading.scanner import Position, Scanner
 from analyzers.logs.reading.tracebacks import FRAME, Raised
 
-MOST_BYTES = 16 << 20
+MOST_SHOWN_BYTES = 1 << 16
+MOST_SHOWN_BYTES = 1 << 16
 
 
 def read_error_file(path: Path) -> Scanner:
@@ -47,9 +48,15 @@ def add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> Non
     frames = [(m[1], int(m[2]), m[3] or "") for m in FRAME.finditer(callstack)]
     raised = Raised(name, text, frames, [])
     scanner.clock = (int(stamp) + 1) * 1_000_000_000 if re.fullmatch(r"\d{1,10}", stamp) else 0
-    chunk = (callstack or message).encode(errors="replace")[:4096]
-    scanner.add_exception(raised, Position(chunk, 0, 1), NO_PREFIX)
+    at = last_line(callstack or message)
+    scanner.add_exception(raised, at, NO_PREFIX)
     if not scanner.events:
-        scanner.add(Found(EventKind.EXCEPTION), message, Position(chunk, 0, 1))
+        scanner.add(Found(EventKind.EXCEPTION), message, at)
     event: LogEvent = scanner.events[0]
     scanner.events[0] = msgspec.structs.replace(event, time_ns=scanner.clock or None)
+
+
+def last_line(text: str) -> Position:
+    """Return the position of the last line of a traceback, which says what was raised; the file is one line itself."""
+    chunk = text.rstrip().encode(errors="replace")[-MOST_SHOWN_BYTES:]
+    return Position(chunk, chunk.rfind(b"\n") + 1, 1)

@@ -1,6 +1,7 @@
 """What ended a job, from its logs alone: class, ranks, and the line that the sentence names."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,8 @@ from analyzers import incident, logs
 from analyzers.run import discover
 from log_cases import COMPOSED, RECORDED, Case
 from wild import recorded
+
+ROOT = Path(__file__).parents[3]
 
 CLASSES = {
     "network": {"network"},
@@ -225,3 +228,11 @@ def test_a_local_rank_is_a_rank_only_on_one_node(log_of):
     )
     [finding] = logs.analyze(log_of(Case("local", "", [], text=line + "\n"))).findings
     assert "The log gives only the local rank: rank 2 is right if the job has one node." in finding.why
+
+
+def test_the_excerpt_of_an_error_file_ends_with_what_was_raised():
+    report = logs.analyze(ROOT / "tests" / "fixtures" / "stuck_4ranks" / "logs")
+    [event] = [event for event in report.data.events if event.rank == 0]
+    assert event.path.endswith("error.json")
+    assert event.excerpt.splitlines()[-1].startswith("RuntimeError: ")
+    assert "Timed out waiting 12000ms" in event.excerpt
