@@ -4,8 +4,9 @@ from analyzers.report import Finding, Report
 from analyzers.run import Run
 from analyzers.words import rank_names
 from workbench.colours import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
+from workbench.present.figure import text
 from workbench.present.sections import sections
-from workbench.present.svg_charts import charts, text
+from workbench.present.svg_charts import charts
 from workbench.present.table import Table
 
 # Printed colours are forced on: a browser leaves out backgrounds, and with them the meaning of the charts.

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from html import escape
 
 import numpy as np
 import pandas as pd
@@ -10,6 +9,7 @@ import pandas as pd
 from analyzers.errors import WorkbenchError
 from analyzers.memory import views as memory_views
 from analyzers.memory.model import MemoryData
+from analyzers.parity import ParityData
 from analyzers.report import Report
 from analyzers.run import Artefact, Run
 from analyzers.steps import views as step_views
@@ -17,12 +17,11 @@ from analyzers.steps.model import StepsData
 from analyzers.words import duration, size
 from workbench.ask import ROOMS
 from workbench.colours import CATEGORIES, nth_colour
-from workbench.console import clean
+from workbench.present.curve_charts import parity_charts
+from workbench.present.figure import HEIGHT, WIDTH, figure
 from workbench.present.room_data import room_data
 from workbench.present.tables.memory import worst_first
 
-# Units of the drawing; the page scales it to its own width.
-WIDTH, HEIGHT = 900, 220
 BUCKETS = 450
 STEPS_AT_MOST = 450
 PHASES = 8
@@ -30,6 +29,9 @@ PHASES = 8
 
 def charts(report: Report[object], run: Run) -> Iterator[str]:
     """Yield a chart for each room that has one, as long as the files behind the report are still there."""
+    if isinstance(report.data, ParityData):
+        yield from parity_charts(report.data)
+        return
     rooms = room_data(report)
     with suppress(WorkbenchError):  # the tables stand without it
         if rooms.memory:
@@ -86,11 +88,7 @@ def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) 
         f'<path d="{outline((below[:, i] * scale).tolist(), (above[:, i] * scale).tolist())}" fill="{colours[name]}"/>'
         for i, name in enumerate(names)
     ]
-    legend = "".join(
-        f'<span><i style="background:{colours[name]}"></i>{text(name.replace("_", " "))}</span>' for name in names
-    )
-    drawing = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}">{"".join(bands)}</svg>'
-    return f'<figure><figcaption>{text(title)}</figcaption>{drawing}<p class="keys">{legend}</p></figure>'
+    return figure(title, "".join(bands), {name.replace("_", " "): colours[name] for name in names})
 
 
 def outline(low: Sequence[float], high: Sequence[float]) -> str:
@@ -99,8 +97,3 @@ def outline(low: Sequence[float], high: Sequence[float]) -> str:
     there = [f"{i * wide:.1f} {HEIGHT - y:.1f}H{(i + 1) * wide:.1f}" for i, y in enumerate(high)]
     back = [f"{(i + 1) * wide:.1f} {HEIGHT - y:.1f}H{i * wide:.1f}" for i, y in reversed(list(enumerate(low)))]
     return f"M{'L'.join([*there, *back])}Z"
-
-
-def text(value: object) -> str:
-    """Return a value as HTML text, escaped: it may come out of a hostile file."""
-    return escape(clean(value))

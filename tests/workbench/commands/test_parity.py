@@ -104,6 +104,7 @@ def test_the_report_says_which_step_and_tensor_differ_and_what_to_do(planted: Re
         text = render(planted, kind, subject(Comparison(Request(), [], Path("folder"))))
         assert "layers.1.attention.wk.weight" in text
         assert "Gradient norm by step" in text
+        assert ("<polyline" in text) == (kind is Format.HTML)
 
 
 @pytest.mark.slow

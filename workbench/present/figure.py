@@ -1,0 +1,23 @@
+"""An HTML figure of a standalone document: a title, a drawing in inline SVG, and a legend."""
+
+from collections.abc import Mapping
+from html import escape
+
+from workbench.console import clean
+
+# Units of the drawing; the page scales it to its own width.
+WIDTH, HEIGHT = 900, 220
+
+
+def figure(title: str, shapes: str, colours: Mapping[str, str]) -> str:
+    """Return a figure with these SVG shapes, and one entry of the legend for each name and colour."""
+    legend = "".join(
+        f'<span><i style="background:{colour}"></i>{text(name)}</span>' for name, colour in colours.items()
+    )
+    drawing = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}">{shapes}</svg>'
+    return f'<figure><figcaption>{text(title)}</figcaption>{drawing}<p class="keys">{legend}</p></figure>'
+
+
+def text(value: object) -> str:
+    """Return a value as HTML text, escaped: it may come out of a hostile file."""
+    return escape(clean(value))
