@@ -9,11 +9,14 @@ from analyzers.errors import WorkbenchError
 from analyzers.report import Report
 from analyzers.run import discover
 from analyzers.steps.live import Follower, JobState
+from analyzers.steps.live.job_state import RankStatus
 from analyzers.store import Options
 from workbench.ask import JOINED, ask
 
 SETTLED_S = 0.7
 """Dumps of many ranks arrive one after the other; the analyzers are asked once none has arrived for so long."""
+EXIT_CODE_S = 8.0
+"""The launcher notes the signal that ended a rank after it has ended the others: until then it is not known."""
 
 Evidence = tuple[tuple[tuple[str, int], ...], bool]
 """(path, size) of each file that a verdict rests on, and whether the job has failed."""
@@ -49,7 +52,9 @@ class JobWatcher:
     def look(self) -> WatchedJob:
         """Return the job as it is now."""
         now = self._follower.look()
-        self._analyse_if_settled((now.evidence, now.status == "failed"))
+        vanished = any(rank.state is RankStatus.GONE for rank in now.ranks)
+        patience_s = EXIT_CODE_S if vanished and not now.ended else SETTLED_S
+        self._analyse_if_settled((now.evidence, now.status == "failed"), patience_s)
         # Read before the report: an answer that comes between the two must not pass for the last word.
         analysing = self.analysing
         return WatchedJob(now, self._report, analysing, self._problem)
@@ -63,11 +68,11 @@ class JobWatcher:
     def _busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _analyse_if_settled(self, evidence: Evidence) -> None:
-        """Ask the analyzers again when the evidence has changed, and once more when the job has failed."""
+    def _analyse_if_settled(self, evidence: Evidence, patience_s: float) -> None:
+        """Ask the analyzers when the evidence has changed and settled, and once more when the job has failed."""
         if evidence != self._newest:
             self._newest, self._newest_since = evidence, time.monotonic()
-        settled = time.monotonic() - self._newest_since > SETTLED_S
+        settled = time.monotonic() - self._newest_since > patience_s
         if self._newest != self._analysed and settled and not self._busy:
             self._analysed = self._newest
             self._thread = threading.Thread(target=self._analyse, daemon=True)

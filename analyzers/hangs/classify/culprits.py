@@ -1,6 +1,9 @@
 """All causes of a hang, each once, the best explanation first."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
 
 from analyzers.hangs.classify.cause import Cause, RanksInOp
 from analyzers.hangs.classify.context import HangContext
@@ -8,7 +11,7 @@ from analyzers.hangs.classify.named_ranks import find_absent_by_name, find_other
 from analyzers.hangs.classify.silent_ranks import classify_roots
 from analyzers.hangs.classify.skipped_groups import find_skipped_groups
 from analyzers.hangs.graph.wait_graph import find_roots
-from analyzers.hangs.model import Culprit, HangClass, Reason, user_frame
+from analyzers.hangs.model import Culprit, Frame, HangClass, Reason, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
 from analyzers.hangs.reading.side_files import SideFiles
 
@@ -147,14 +150,25 @@ def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
     )
     reason = Reason.ABORTED if end.is_size_abort else Reason.ENDED
     expected = find_place_of_victims(context.side) if end.ending is Ending.NO_ERROR else None
-    return Cause(culprit, reason, end=end, elements=end.sizes or (0, 0), expected=expected)
+    cause = Cause(culprit, reason, end=end, elements=end.sizes or (0, 0), expected=expected)
+    other = find_place_of_victims(context.side)
+    if not (end.is_size_abort and other and context.job.world_size == 2):
+        return cause
+    # Gloo ends the one with the smaller tensor, which need not be the wrong one.
+    sides = (place_of([end.rank], end.stack), other)
+    return replace(cause, culprit=msgspec.structs.replace(culprit, ranks=[0, 1], victims=[]), sides=sides)
+
+
+def place_of(ranks: list[int], stack: list[Frame]) -> RanksInOp:
+    """Return ranks at the user's line of a stack, where the operation is not known."""
+    return RanksInOp(ranks, "", "", user_frame(stack), "", 0, p2p=False)
 
 
 def find_place_of_victims(side: SideFiles) -> RanksInOp | None:
     """Return where the first of the ranks gave up that waited for another one, as its error says."""
     gave_up = [end for end in side.exits.values() if is_victim(end) and end.traceback]
     first = min(gave_up, key=lambda end: end.time_ns, default=None)
-    return RanksInOp([first.rank], "", "", user_frame(first.traceback), "", 0, p2p=False) if first else None
+    return place_of([first.rank], first.traceback) if first else None
 
 
 def find_last_step(side: SideFiles, rank: int) -> int | None:

@@ -97,6 +97,11 @@ def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims
         return cause
     expected = ranks_in_op(context, context.graph.arrived(node), context.fronts(node)[0])
     issued = replace(expected, ranks=[end.rank], shape="", line=user_frame(end.stack))
+    members = context.group(node).ranks
+    if len(members) == 2:
+        # Gloo ends the one with the smaller tensor, which need not be the wrong one.
+        culprit = msgspec.structs.replace(culprit, ranks=members, victims=[r for r in victims if r not in members])
+        return replace(cause, culprit=culprit, reason=Reason.TIE, sides=(issued, expected))
     return replace(cause, issued=issued, expected=expected)
 
 

@@ -16,7 +16,7 @@ from analyzers.hangs.findings.wording import (
     list_waiting,
     name_operation,
 )
-from analyzers.hangs.model import HangClass, Reason, operation_text, user_frame
+from analyzers.hangs.model import Frame, HangClass, Reason, operation_text, user_frame
 from analyzers.hangs.reading.exits import Ending
 from analyzers.words import agree, rank_names
 
@@ -66,7 +66,11 @@ def dead(cause: Cause) -> str:
 
 def in_other_line(cause: Cause) -> str:
     """Return where the others gave up, as ` in step (train.py:12)`; empty where no error of theirs says so."""
-    line = cause.expected.line if cause.expected else None
+    return in_line(cause.expected.line) if cause.expected else ""
+
+
+def in_line(line: Frame | None) -> str:
+    """Return ` in step (train.py:12)`; empty where no line is known."""
     return f" in {line.name} ({format_line(line)})" if line else ""
 
 
@@ -116,11 +120,20 @@ def mismatch(cause: Cause) -> str:
             f" ranks{step}{in_function(cause)}"
         )
     if cause.reason is Reason.ABORTED and cause.issued is None:
-        name = name_operation(cause.culprit) or "a collective"
-        return f"{ranks} passed a tensor of a different size than the other ranks to {name}{step}{in_function(cause)}"
+        return aborted(cause)
     if cause.issued is None or cause.expected is None or not cause.expected.ranks:
         return f"{ranks} disagree{step} in {number}: {list_issued(cause.sides)}"
     return f"{called(cause.issued, cause)}{step} in {number}, while {called(cause.expected, cause)}"
+
+
+def aborted(cause: Cause) -> str:
+    """Return the title of a rank that gloo ended because sizes differ; of two ranks both, with the line of each."""
+    ranks, step = rank_names(cause.ranks), at_step(cause)
+    if cause.sides:
+        places = ", ".join(f"{rank_names(side.ranks)}{in_line(side.line)}" for side in cause.sides)
+        return f"{ranks} passed tensors of different sizes to one collective{step}: {places}"
+    name = name_operation(cause.culprit) or "a collective"
+    return f"{ranks} passed a tensor of a different size than the other ranks to {name}{step}{in_function(cause)}"
 
 
 def called(side: RanksInOp, cause: Cause) -> str:

@@ -90,7 +90,8 @@ def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
     kind = failure.role.kind
     ranks = ranks_to_blame(failure, logs)
     is_guess = kind is LogClass.MISMATCH and (not ranks or failure.role.tier is Tier.SOFT_HARDWARE)
-    return Cause(kind, ranks, failure, Certainty.PROBABLE if is_guess else certainty_of(failure))
+    waited = places_of_waiting(logs.events) if kind is LogClass.MISMATCH else []
+    return Cause(kind, ranks, failure, Certainty.PROBABLE if is_guess else certainty_of(failure), waited=waited)
 
 
 def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
@@ -118,6 +119,9 @@ def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
     aborted = [e.rank for e in logs.events if e.kind in TABLE and e.facts.signal == "SIGABRT" and e.rank is not None]
     found = set(failure.ranks or aborted)
     others = sorted(set(logs.ranks) - found)
+    if len(found) == len(others) == 1:
+        # Of two ranks either may have the wrong size.
+        return sorted({*found, *others})
     if len(found) == 1 and others:
         return sorted(found)
     return others if len(others) == 1 and len(found) > 1 else []

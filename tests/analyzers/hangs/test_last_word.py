@@ -179,6 +179,16 @@ def test_a_rank_that_gloo_aborted_is_a_victim_where_the_others_differ(folder, re
     assert 2 not in verdict.ranks
 
 
+def test_of_two_ranks_with_tensors_of_different_sizes_both_are_named(folder):
+    side_files(folder, 2)
+    collection(folder, SECOND, ["exited", "exited"], "died")
+    folder.side("crash_1.txt", CRASH.format(name="Aborted"))
+    gave_up(folder, 0, SECOND + 1, "[/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1")
+    verdict = folder.report().verdict
+    assert (verdict.kind, verdict.ranks) == ("mismatch", [0, 1])
+    assert "rank 1 in main (me/train.py:24), rank 0 in main (me/train.py:30)" in verdict.sentence
+
+
 def test_an_abort_after_dumps_that_show_nothing_wrong_is_told_with_its_line(folder, recorder):
     size_abort(folder, recorder, [(10,), (10,)])
     dump = recorder.dump([recorder.entry(GROUP, number, backend="gloo") for number in (1, 2)], {})

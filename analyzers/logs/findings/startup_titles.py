@@ -1,0 +1,69 @@
+"""The sentences of jobs that did not start: what keeps the ranks from meeting."""
+
+from collections.abc import Callable
+
+from analyzers.logs.answers.cause import Cause
+from analyzers.logs.findings.wording import first_with, place, quoted
+from analyzers.logs.model import Reason
+from analyzers.words import rank_names
+
+
+def startup(cause: Cause) -> str:
+    """Return the title of a job that did not start."""
+    describe = STARTUPS.get(cause.reason) if cause.reason else None
+    lead = first_with(cause, "name")
+    what = describe(cause) if describe else f"NCCL calls it {lead.facts.name or quoted(lead)}{place(lead)}"
+    return f"the job did not start: {what}"
+
+
+def port_in_use(cause: Cause) -> str:
+    """Return the port that another process has."""
+    port = first_with(cause, "port").facts.port
+    return f"port {port or 'unknown'} is in use by another process"
+
+
+def unreachable_master(cause: Cause) -> str:
+    """Return the address that does not answer."""
+    facts = first_with(cause, "peer").facts
+    where = f" at {facts.peer}:{facts.port}" if facts.peer else ""
+    return f"the store of rank 0{where} does not answer"
+
+
+def missing_ranks(cause: Cause) -> str:
+    """Return how many ranks came."""
+    facts = first_with(cause, "expected").facts
+    return "ranks are missing" + (f": {facts.joined} of {facts.expected} ranks came" if facts.expected else "")
+
+
+def nccl_versions(cause: Cause) -> str:
+    """Return the versions that differ."""
+    facts = first_with(cause, "name").facts
+    return f"{rank_names(facts.ranks)} have different versions of NCCL: {facts.name}"
+
+
+def duplicate_gpu(cause: Cause) -> str:
+    """Return the two ranks on one device."""
+    pair = first_with(cause, "ranks").facts.ranks
+    return f"{' and '.join(f'rank {rank}' for rank in pair) or 'two ranks'} use the same GPU"
+
+
+def wrong_driver(cause: Cause) -> str:
+    """Return the version of the driver, if it is known, and the message."""
+    lead = first_with(cause, "name")
+    version = f" (version {lead.facts.name})" if (lead.facts.name or "").isdigit() else ""
+    return f"the NVIDIA driver{version} does not fit: {quoted(lead)}"
+
+
+STARTUPS: dict[Reason, Callable[[Cause], str]] = {
+    Reason.PORT_IN_USE: port_in_use,
+    Reason.RENDEZVOUS_TIMEOUT: lambda _: "not all nodes came to the rendezvous in time",
+    Reason.UNREACHABLE_MASTER: unreachable_master,
+    Reason.MISSING_RANKS: missing_ranks,
+    Reason.NCCL_VERSIONS: nccl_versions,
+    Reason.NO_INTERFACE: lambda _: "NCCL found no network interface of the given name",
+    Reason.DUPLICATE_GPU: duplicate_gpu,
+    Reason.DRIVER: wrong_driver,
+    Reason.NO_GPU: lambda cause: f"no usable GPU: {quoted(cause.lead)}{place(cause.lead)}",
+    Reason.BAD_ARGUMENTS: lambda cause: f"the script refuses its arguments: {cause.lead.facts.name}",
+    Reason.NO_SCRIPT: lambda cause: f"there is no script {cause.lead.facts.name}",
+}
