@@ -99,7 +99,8 @@ def page_of(browser):
 
     def open_one(address, viewport=None):
         page = browser.new_page(viewport=viewport or {"width": 1280, "height": 720})
-        page.request.get(f"{address}/?token={TOKEN}")
+        if address.startswith("http"):
+            page.request.get(f"{address}/?token={TOKEN}")
         page.set_default_timeout(PATIENCE_MS)
         page.on("request", lambda request: asked.append((address, request.url)))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)

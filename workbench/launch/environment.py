@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from workbench.errors import UsageProblem
-from workbench.launch.plan import Request
+from workbench.launch.plan import OWN_TRAINER, Request
 
 WITHOUT_EFFECT = {
     "LOG_RANK": "the output of every rank is in the folder of logs",
@@ -30,6 +30,9 @@ def from_environment(request: Request, variables: Mapping[str, str] | None = Non
     found = with_config(request, given)
     if "NGPU" in given and request.nproc is None:
         found = replace(found, nproc=rank_count(given["NGPU"]))
+    if "COMM_MODE" in given and request.trainer != OWN_TRAINER:
+        notes.append(f"COMM_MODE has no effect on {request.trainer}: give it its own option")
+        del given["COMM_MODE"]
     if "COMM_MODE" in given and not any(word.startswith(("--comm.mode", "--comm-mode")) for word in request.overrides):
         found = replace(found, overrides=(*found.overrides, "--comm.mode", given["COMM_MODE"]))
     taken = {"NGPU": found.nproc != request.nproc, "COMM_MODE": found.overrides != request.overrides}

@@ -15,6 +15,7 @@ from analyzers.words import quantity
 from workbench.ask import JOINED, ask
 from workbench.clashes import clashes
 from workbench.console import complain, note
+from workbench.errors import UsageProblem
 from workbench.launch import scheduler
 from workbench.launch.agent import Outcome, start
 from workbench.launch.earlier_run import set_aside_earlier_run
@@ -33,6 +34,8 @@ def run(request: Request) -> Exit:
     for text in (*notes, *job.notes):
         note(text)
     if request.scheduler != Scheduler.LOCAL:
+        if job.is_dry_run:
+            raise UsageProblem("a dry run without values needs no scheduler", "leave out --scheduler")
         return give_to_scheduler(job)
     if request.dry_run:
         print(job.shell())

@@ -1,10 +1,14 @@
 """The variables of torchtitan's scripts: they count where the command line says nothing; none is ignored in silence."""
 
+from dataclasses import replace
+
 import pytest
 
 from workbench.errors import UsageProblem
 from workbench.launch.environment import from_environment
 from workbench.launch.plan import Request, plan
+from workbench.launch.run import run
+from workbench.options import Scheduler
 
 
 def test_variables_say_what_the_command_line_leaves_open() -> None:
@@ -38,6 +42,18 @@ def test_variables_without_effect_are_named() -> None:
     _, notes = from_environment(Request(), {"LOG_RANK": "0,1", "TRAIN_FILE": "mine.train"})
     assert [note.split()[0] for note in notes] == ["LOG_RANK", "TRAIN_FILE"]
     assert "--trainer MODULE" in notes[1]
+
+
+def test_another_trainer_keeps_its_mode_of_communication() -> None:
+    request, notes = from_environment(Request(trainer="torchtitan"), {"COMM_MODE": "fake_backend", "NGPU": "4"})
+    assert (request.nproc, request.overrides) == (4, ())
+    assert "COMM_MODE has no effect on torchtitan: give it its own option" in notes
+
+
+def test_a_dry_run_needs_no_scheduler() -> None:
+    asked = Request(module="llama3", config="llama3_debugmodel", nproc=8, overrides=("--comm.mode", "fake_backend"))
+    with pytest.raises(UsageProblem, match="needs no scheduler"):
+        run(replace(asked, scheduler=Scheduler.SLURM))
 
 
 def test_a_command_after_dashes_keeps_its_own_variables() -> None:
