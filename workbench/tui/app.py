@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from rich.text import Text
 from textual import work
-from textual.app import App, ComposeResult, SystemCommand
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
@@ -19,6 +19,7 @@ from analyzers.report import Report
 from analyzers.words import quantity, size, waiting_time
 from workbench.console import clean
 from workbench.source_files import find_source
+from workbench.tui.app_errors import RaisingApp, run_app
 from workbench.tui.command_palette import commands
 from workbench.tui.dashboard_process import Dashboard
 from workbench.tui.panes.home import EvidenceWanted
@@ -50,7 +51,7 @@ class Failed(Message):
         self.error = error
 
 
-class WorkbenchApp(App[None]):
+class WorkbenchApp(RaisingApp[None]):
     """Shows a subject; what all views share is here: search, source files, copying, the dashboard."""
 
     TITLE = "workbench"
@@ -230,4 +231,4 @@ def open_app(subject: Subject) -> None:
     # What is loaded by now stays loaded. Python would look through it for garbage now and then, and a key that is
     # pressed meanwhile would wait for a tenth of a second.
     gc.freeze()
-    WorkbenchApp(subject).run()
+    run_app(WorkbenchApp(subject))

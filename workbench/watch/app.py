@@ -6,7 +6,7 @@ from typing import ClassVar
 from rich.console import Group
 from rich.text import Text
 from textual import work
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Header, Static
@@ -14,6 +14,7 @@ from textual.widgets import Header, Static
 from analyzers.steps.live import RankState
 from workbench.console import clean
 from workbench.present.text import head
+from workbench.tui.app_errors import RaisingApp
 from workbench.tui.widgets.key_line import KeyLine
 from workbench.tui.widgets.row_list import RowList
 from workbench.watch.status_text import RANK_HEADS, alerts, charts, rank_line, summary, troubled_first
@@ -22,7 +23,7 @@ from workbench.watch.watched_job import JobWatcher, WatchedJob
 POLL_S = 0.5
 
 
-class WatchApp(App[bool]):
+class WatchApp(RaisingApp[bool]):
     """Shows a job until its user leaves; `run()` returns True when they want to inspect what was recorded."""
 
     TITLE = "workbench watch"

@@ -1,0 +1,21 @@
+"""A bug in the terminal app ends as any bug of ours does."""
+
+import pytest
+
+from workbench.console import guarded
+from workbench.tui.app_errors import RaisingApp, run_app
+
+
+class Broken(RaisingApp[None]):
+    def on_mount(self):
+        secret = "hunter2"  # noqa: F841
+        raise ZeroDivisionError
+
+
+def test_a_bug_in_the_app_ends_in_two_lines(capsys):
+    with pytest.raises(SystemExit) as ended, guarded():
+        run_app(Broken(), headless=True)
+    assert ended.value.code == 70
+    printed = capsys.readouterr()
+    assert "internal error: ZeroDivisionError" in printed.err
+    assert "hunter2" not in printed.err + printed.out
