@@ -5,9 +5,10 @@ from collections.abc import Callable
 from analyzers.logs.answers.cause import Cause
 from analyzers.logs.answers.messages import MESSAGES
 from analyzers.logs.answers.waits import Basis
+from analyzers.logs.findings.mismatch_titles import mismatch, waiting_places
 from analyzers.logs.findings.startup_titles import startup
 from analyzers.logs.findings.wording import at_step, first_with, operation_name, place, quoted, who
-from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
+from analyzers.logs.model import EventKind, LogClass, Reason
 from analyzers.words import agree, duration, exit_reason, quantity, rank_names, size
 
 MS = 1000.0
@@ -162,84 +163,6 @@ def network(cause: Cause) -> str:
         local = f"{lead.facts.host} lost its InfiniBand" if lead.facts.host else "InfiniBand lost the"
         return f"{local} connection to {peer or 'a peer'}{status}"
     return f"NCCL failed: {lead.facts.name or quoted(lead)}{at_step(lead)}"
-
-
-def mismatch(cause: Cause) -> str:
-    """Return the title of ranks that issued different operations: both sides."""
-    lead = first_with(cause, "operation")
-    facts = lead.facts
-    if cause.blame and cause.blame.basis is Basis.OTHER_OPERATION:
-        return different_timeouts(cause)
-    if cause.blame and cause.blame.basis is Basis.OTHER_LINE:
-        return different_lines(cause)
-    if cause.reason is Reason.SIZES:
-        return different_sizes(cause)
-    if cause.reason is Reason.MODELS:
-        return f"{who(facts.ranks)} have models with different parameters"
-    return f"{' while '.join(fingerprint_sides(cause))}{at_step(lead)}"
-
-
-def fingerprint_sides(cause: Cause) -> list[str]:
-    """Return what each rank called, those to blame first: `rank 1 called REDUCE [20, 10] in main (app/a.py:4)`.
-
-    Each rank's own error names its operation and line; a rank whose error the logs lack is named by the others'.
-    """
-    calls = {e.facts.ranks[0]: (e.facts.operation, place(e)) for e in fingerprints(cause)}
-    for event in fingerprints(cause):
-        calls.setdefault(event.facts.ranks[1], (event.facts.other_operation, ""))
-    by_call: dict[tuple[str | None, str], list[int]] = {}
-    for rank in sorted(calls, key=lambda rank: (rank not in cause.ranks, rank)):
-        by_call.setdefault(calls[rank], []).append(rank)
-    return [f"{rank_names(ranks)} called {operation}{where}" for (operation, where), ranks in by_call.items()]
-
-
-def fingerprints(cause: Cause) -> list[LogEvent]:
-    """Return the errors that compare one rank's operation with another's."""
-    return [e for e in cause.failure.events if len(e.facts.ranks) == 2 and e.facts.operation]
-
-
-def different_sizes(cause: Cause) -> str:
-    """Return the title of tensors of different sizes, with the lines at which the other ranks lost the connection."""
-    lead = first_with(cause, "operation")
-    known = {event.rank for event in cause.waited}
-    others = " and the others" if (cause.ranks and len(cause.ranks) == 1) or known - {*cause.ranks} else ""
-    whom = f"{rank_names(cause.ranks)}{others}" if cause.ranks else "ranks"
-    where = f"; {waiting_places(cause)}" if cause.waited else ""
-    return f"{whom} brought different sizes to one collective: {sizes_of(cause)}{place(lead)}{at_step(lead)}{where}"
-
-
-def sizes_of(cause: Cause) -> str:
-    """Return the bytes that did not fit."""
-    facts = cause.lead.facts
-    if facts.input_elements is None:
-        return "a message does not fit its buffer"
-    return f"{facts.input_elements} bytes arrived where {facts.output_elements} were expected"
-
-
-def different_timeouts(cause: Cause) -> str:
-    """Return the operations in which the ranks wait under one number."""
-    by_operation: dict[str, list[int]] = {}
-    for event in cause.failure.events:
-        if event.rank is not None and event.facts.operation:
-            by_operation.setdefault(operation_name(event), []).append(event.rank)
-    sides = ", ".join(f"{rank_names(ranks)} in {name}" for name, ranks in by_operation.items())
-    return f"ranks wait for each other in different operations: {sides}"
-
-
-def different_lines(cause: Cause) -> str:
-    """Return that ranks waited at different lines, where each did."""
-    if len(cause.ranks) == len(cause.waited):
-        return f"{who(cause.ranks)} took different branches, or one left a loop earlier: {waiting_places(cause)}"
-    return f"{who(cause.ranks)} took another branch than the others, or left a loop earlier: {waiting_places(cause)}"
-
-
-def waiting_places(cause: Cause) -> str:
-    """Return the lines at which the ranks waited for each other, with the operation where it is known."""
-    by_line: dict[str, list[int]] = {}
-    for event in cause.waited:
-        if event.rank is not None:
-            by_line.setdefault(f"{event.facts.operation or 'a collective'}{place(event)}", []).append(event.rank)
-    return ", ".join(f"{rank_names(ranks)} in {where}" for where, ranks in by_line.items())
 
 
 def unmatched_p2p(cause: Cause) -> str:
