@@ -25,6 +25,10 @@ Path = tuple[Any, ProfilerEvent] | None
 """(outer path, event): paths of inner events share those of outer ones."""
 
 
+CALLS = frozenset(kind.value for kind in (_EventType.PyCall, _EventType.PyCCall, _EventType.TorchOp))
+"""The kinds of event that are part of a stack."""
+
+
 class Allocation(NamedTuple):
     """`size` bytes were allocated (> 0) or freed (< 0) at `address`.
 
@@ -69,22 +73,27 @@ class ProfilerSession:
         self.spans: list[Span] = []
         self._frames = frames
         self._stacks: dict[int, tuple[Path, list[Frame]]] = {}  # holds the path: its identity stays its own
+        self._outer: dict[int, tuple[Path, tuple[Frame, ...]]] = {}
         results: Any = profiler.profiler.kineto_results  # type: ignore[union-attr]
         self._walk(results.experimental_event_tree())
         self.allocations.sort(key=lambda found: found.time_ns)
         self.spans.sort(key=lambda span: span.begin_ns)
 
     def _walk(self, roots: list[ProfilerEvent]) -> None:
+        # Sessions have a hundred thousand events: comparing enums and calling functions for each would take a second.
+        allocation, operation, called = _EventType.Allocation.value, _EventType.TorchOp.value, CALLS
         pending: list[tuple[ProfilerEvent, Path]] = [(root, None) for root in roots]
         while pending:
             event, path = pending.pop()
-            if event.tag == _EventType.Allocation:
+            tag = event.tag.value
+            if tag == allocation:
                 self._add(event, path)
                 continue
-            if event.tag in (_EventType.PyCall, _EventType.PyCCall, _EventType.TorchOp):
-                path = (path, event)
+            if tag == operation:
                 self._add_span(event)
-            pending.extend((child, path) for child in event.children)
+            if tag in called:
+                path = (path, event)
+            pending += [(child, path) for child in event.children]
 
     def _add(self, event: ProfilerEvent, path: Path) -> None:
         fields = event.extra_fields
@@ -92,30 +101,52 @@ class ProfilerSession:
             self.allocations.append(Allocation(event.start_time_ns, fields.ptr, fields.alloc_size, self._stack(path)))
 
     def _add_span(self, event: ProfilerEvent) -> None:
-        if event.tag == _EventType.TorchOp and event.name.startswith("Optimizer."):
-            self.spans.append(Span(event.name, event.start_time_ns, event.end_time_ns))
+        name = event.name
+        if name.startswith("Optimizer."):
+            self.spans.append(Span(name, event.start_time_ns, event.end_time_ns))
 
     def _stack(self, path: Path) -> list[Frame]:
+        """Return the frames of a stack, innermost first."""
         known = self._stacks.get(id(path))
         if known is None:
-            known = self._stacks[id(path)] = path, self._frames.stack(list(self._unwind(path)))
+            known = self._stacks[id(path)] = path, self._frames.stack(self._unwind(path))
         return known[1]
 
-    def _unwind(self, path: Path) -> Iterator[Frame]:
-        """Yield the frames of a stack, innermost first.
+    def _unwind(self, path: Path) -> list[Frame]:
+        """Return the frames of a stack that no allocation had before."""
+        frames: list[Frame] = []
+        is_operation = True
+        # Operations come before the innermost Python frame, the only one whose own line is known.
+        while path is not None and is_operation:
+            path, event = path
+            is_operation = event.tag == _EventType.TorchOp
+            frames += self._frames_of(event, innermost=True)
+        return [*frames, *self._outer_frames(path)]
+
+    def _outer_frames(self, path: Path) -> tuple[Frame, ...]:
+        """Return the frames of a path that calls another, innermost first; thousands of stacks share them."""
+        missing: list[Path] = []
+        while path is not None and id(path) not in self._outer:
+            missing.append(path)
+            path = path[0]
+        frames = self._outer[id(path)][1] if path is not None else ()
+        for inner in reversed(missing):
+            assert inner
+            frames = (*self._frames_of(inner[1], innermost=False), *frames)
+            self._outer[id(inner)] = inner, frames
+        return frames
+
+    def _frames_of(self, event: ProfilerEvent, *, innermost: bool) -> Iterator[Frame]:
+        """Yield the frames of one event.
 
         Only the call below a Python frame knows at which line it stands.
         """
-        innermost = True
-        while path is not None:
-            path, event = path
-            if event.tag == _EventType.TorchOp:
-                if not event.name.startswith("ProfilerStep#"):  # it would make every step's stacks differ
-                    yield self._frames.frame(event.name, "", 0)
-                continue
-            fields = event.extra_fields
-            locations = [fields.callsite] if innermost and event.tag == _EventType.PyCall else []
-            for location in (*locations, fields.caller):
-                with suppress(UnicodeDecodeError):  # a file name may dangle in torch 2.13
-                    yield self._frames.frame(location.function_name, location.file_name, location.line_number)
-            innermost = False
+        if event.tag == _EventType.TorchOp:
+            if not event.name.startswith("ProfilerStep#"):  # it would make every step's stacks differ
+                yield self._frames.frame(event.name, "", 0)
+            return
+        fields = event.extra_fields
+        locations = [fields.callsite] if innermost and event.tag == _EventType.PyCall else []
+        for location in (*locations, fields.caller):
+            with suppress(UnicodeDecodeError):  # a file name may dangle in torch 2.13
+                yield self._frames.frame(location.function_name, location.file_name, location.line_number)
