@@ -156,6 +156,8 @@ def timeout_cause(failure: Failure, logs: Logs) -> Cause:
     """Return a timeout with the ranks that did not come; those that brought another operation are a mismatch."""
     blame = blame_for_timeout(failure, logs)
     kind = OF_REASON.get(blame.reason, LogClass.COLLECTIVE_TIMEOUT) if blame.reason else LogClass.COLLECTIVE_TIMEOUT
+    if not blame.ranks and failure.lead.facts.reason is Reason.MISSING_RANKS:
+        kind = LogClass.STARTUP
     waited = places_of_waiting(logs.events)
     # Of ranks that blame each other not all are to blame.
     is_tie = set(blame.ranks) >= {event.rank for event in waited} and kind is not LogClass.COLLECTIVE_TIMEOUT

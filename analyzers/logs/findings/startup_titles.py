@@ -31,7 +31,10 @@ def unreachable_master(cause: Cause) -> str:
 
 def missing_ranks(cause: Cause) -> str:
     """Return how many ranks came."""
-    facts = first_with(cause, "expected").facts
+    lead = first_with(cause, "expected")
+    facts = lead.facts
+    if facts.expected is None and facts.ranks:
+        return f"{rank_names(facts.ranks)} never joined {facts.operation}{place(lead)}"
     return "ranks are missing" + (f": {facts.joined} of {facts.expected} ranks came" if facts.expected else "")
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from analyzers.frames import Origin, origin_of
 from analyzers.logs.model import EventKind, Facts, LogEvent, Reason
+from analyzers.logs.reading.operations import with_operation
 from analyzers.logs.reading.pattern import Found
 from analyzers.logs.reading.patterns import FILTER, NOISE, TRIGGERS, recognise
 from analyzers.logs.reading.prefixes import (
@@ -46,13 +47,6 @@ SKIPPED = {"ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExite
 COMMUNICATION = {"DistBackendError": EventKind.NCCL_ERROR, "DistNetworkError": EventKind.CONNECTION_LOST,
                  "DistStoreError": EventKind.TIMEOUT, "DistError": EventKind.NCCL_ERROR,
                  "RendezvousClosedError": EventKind.CONNECTION_LOST}  # fmt: skip
-MESSAGES = {"send", "recv", "isend", "irecv"}
-PEER = re.compile(
-    r"\b(?:src|dst) ?= ?(?:(?P<number>\d{1,5})|[\w.]*rank(?:\(\))? ?(?P<sign>[+-]) ?(?P<offset>\d{1,5}))(?= ?[,)])"
-    r"|\bi?(?:send|recv)\([^()]{1,80}, ?(?P<positional>\d{1,5})\)"
-)
-"""How a line names the peer of a message: `src=0`, `dst=rank + 1`, or as the second argument."""
-COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
 STACK_LINE = re.compile(r"^#\d{1,3} (\S{1,200}) from (.{1,500}):(\d{1,9})$")
 """A line of the stack that the watchdog prints of a collective that timed out."""
 TIMED_OUT = (EventKind.WATCHDOG_TIMEOUT, EventKind.DESYNC)
@@ -332,26 +326,6 @@ class Scanner:
         if found.facts.group_rank is not None and found.group in (None, "default_pg", "0"):
             named.append(found.facts.group_rank)
         return next((rank for rank in named if rank is not None), self.rank)
-
-
-def with_operation(found: Found, raised: Raised) -> Found:
-    """Return what an exception reports with the collective that raised it: `all_reduce`."""
-    names = (name for file, _, name in raised.frames if file.endswith(COLLECTIVES_FILE) and name)
-    operation = next(names, None) if found.facts.operation is None else None
-    if operation is None or found.kind not in (EventKind.TIMEOUT, EventKind.CONNECTION_LOST, EventKind.MISMATCH):
-        return found
-    frame = user_frame(raised.frames)
-    code = raised.code.get(frame[:2], "") if frame else ""
-    peer = peer_in(code) if operation in MESSAGES else None
-    return found._replace(facts=msgspec.structs.replace(found.facts, operation=operation, peer=peer))
-
-
-def peer_in(code: str) -> str | None:
-    """Return the peer that a source line names: `0` of `src=0`, `+1` of `dst=rank + 1`; None where it is computed."""
-    match = PEER.search(code)
-    if not match:
-        return None
-    return match["number"] or match["positional"] or f"{match['sign']}{match['offset']}"
 
 
 def with_local_rank(facts: Facts, local_rank: int | None) -> Facts:

@@ -101,3 +101,17 @@ def test_a_command_that_failed_is_no_failure_of_the_rank(tmp_path):
     assert logs.analyze(run.discover(tmp_path)).verdict.status == "unknown"
     log.write_text(trace.format("/home/me/train.py"))
     assert logs.analyze(run.discover(tmp_path)).verdict.kind == "crashed"
+
+
+def test_a_rank_that_the_launcher_never_started_is_a_failed_start(tmp_path):
+    for rank in range(2):
+        log = tmp_path / "logs" / "job_x1" / "attempt_0" / str(rank) / "stderr.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(
+            'Traceback (most recent call last):\n  File "/home/me/train.py", line 26, in <module>\n'
+            '  File "/venv/site-packages/torch/distributed/distributed_c10d.py", line 1899, in init_process_group\n'
+            "torch.distributed.DistStoreError: wait timeout after 8000ms, keys: /default_pg/0//cpu//0/2\n"
+        )
+    verdict = logs.analyze(run.discover(tmp_path)).verdict
+    assert (verdict.kind, verdict.ranks) == ("startup", [])
+    assert "rank 2 never joined init_process_group in <module> (me/train.py:26)" in verdict.sentence

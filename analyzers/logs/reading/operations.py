@@ -1,0 +1,43 @@
+"""The collective, the send or the recv that raised an exception, by the frames and the source line of its traceback."""
+
+import re
+
+import msgspec
+
+from analyzers.logs.model import EventKind, Reason
+from analyzers.logs.reading.pattern import Found
+from analyzers.logs.reading.tracebacks import Raised, user_frame
+
+MESSAGES = {"send", "recv", "isend", "irecv"}
+INIT = "init_process_group"
+KEY_OF_RANK = re.compile(r"keys: /default_pg/0//\w{1,20}//\d{1,9}/(\d{1,9})$")
+"""The key of the store under which gloo awaits the address of a rank."""
+PEER = re.compile(
+    r"\b(?:src|dst) ?= ?(?:(?P<number>\d{1,5})|[\w.]*rank(?:\(\))? ?(?P<sign>[+-]) ?(?P<offset>\d{1,5}))(?= ?[,)])"
+    r"|\bi?(?:send|recv)\([^()]{1,80}, ?(?P<positional>\d{1,5})\)"
+)
+"""How a line names the peer of a message: `src=0`, `dst=rank + 1`, or as the second argument."""
+COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
+
+
+def with_operation(found: Found, raised: Raised) -> Found:
+    """Return what an exception reports with the collective that raised it: `all_reduce`."""
+    names = (name for file, _, name in raised.frames if file.endswith(COLLECTIVES_FILE) and name)
+    operation = next(names, None) if found.facts.operation is None else None
+    if operation is None or found.kind not in (EventKind.TIMEOUT, EventKind.CONNECTION_LOST, EventKind.MISMATCH):
+        return found
+    frame = user_frame(raised.frames)
+    code = raised.code.get(frame[:2], "") if frame else ""
+    peer = peer_in(code) if operation in MESSAGES else None
+    facts = msgspec.structs.replace(found.facts, operation=operation, peer=peer)
+    if operation == INIT and (key := KEY_OF_RANK.search(raised.message)):
+        facts = msgspec.structs.replace(facts, reason=Reason.MISSING_RANKS, ranks=[int(key[1])])
+    return found._replace(facts=facts)
+
+
+def peer_in(code: str) -> str | None:
+    """Return the peer that a source line names: `0` of `src=0`, `+1` of `dst=rank + 1`; None where it is computed."""
+    match = PEER.search(code)
+    if not match:
+        return None
+    return match["number"] or match["positional"] or f"{match['sign']}{match['offset']}"
