@@ -8,8 +8,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import force_setattr
 
-from analyzers.words import rank_names
+from analyzers.words import capitalised, full_sentence, rank_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +52,10 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer in one sentence; `missing` names the evidence that would have made it firmer."""
+    """The answer in one sentence; `missing` names the evidence that would have made it firmer.
+
+    `sentence` begins with a capital letter, whatever it is made from.
+    """
 
     status: Status
     kind: str = msgspec.field(name="class")
@@ -59,6 +63,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     confidence: float
     missing: list[str] = []
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "sentence", capitalised(self.sentence))
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +79,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Something worth knowing: what happened (`title`), the evidence (`why`) and what to do (`next`).
 
-    `id` is stable between runs and versions; `confidence` is 0 to 1.
+    `id` is stable between runs and versions; `confidence` is 0 to 1. A title begins with a capital letter and has no
+    full stop; `why` and `next` are full sentences. Texts that are not are made so here, for all rooms alike.
     """
 
     id: str
@@ -84,6 +92,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
     evidence: list[Evidence] = []
     confidence: float
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "title", capitalised(self.title))
+        force_setattr(self, "why", full_sentence(self.why))
+        force_setattr(self, "next", full_sentence(self.next))
 
 
 class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 So 12.6 minutes are "12.6 min" on each face, never also "754 s". What is not known is None here, and "unknown" in text.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from math import floor, log10
 from pathlib import PurePath
@@ -12,6 +13,8 @@ SMALLEST_SHARE = 0.0005
 """Below it a share is `< 0.1 %`, and a change is none."""
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 MINUTE_S, HOUR_S = 60.0, 3600.0
+PLAIN_WORD, CAPITAL_WORD = re.compile(r"[a-z]+(?=[\s,:;']|$)"), re.compile(r"[A-Z][a-z]*(?=[\s,:;']|$)")
+PROPER_NAMES = ("Python ", "Slurm ", "Flight Recorder")
 TICK_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 
 
@@ -174,6 +177,26 @@ def quantity(count: int, noun: str) -> str:
     if noun.endswith("ry"):
         return f"{count} {noun[:-1]}ies"
     return f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def capitalised(text: str) -> str:
+    """Return a sentence with a capital first letter: `Rank 3 is late`; `torch.compile ...`, a name, stays as it is."""
+    return text[:1].upper() + text[1:] if PLAIN_WORD.match(text) else text
+
+
+def uncapitalised(text: str) -> str:
+    """Return a sentence as it stands after a colon or semicolon: `rank 3 is late`; `NCCL ...` stays as it is."""
+    return text[:1].lower() + text[1:] if CAPITAL_WORD.match(text) and not text.startswith(PROPER_NAMES) else text
+
+
+def full_sentence(text: str) -> str:
+    """Return a text with a capital first letter and a full stop."""
+    return f"{capitalised(text)}." if text and text[-1] not in ".!?:…" else capitalised(text)
+
+
+def joined_sentences(sentences: Sequence[str]) -> str:
+    """Return sentences as one, with semicolons: `Rank 3 is late; memory grows`."""
+    return "; ".join([*sentences[:1], *map(uncapitalised, sentences[1:])])
 
 
 def source_line(filename: str, line: int) -> str:

@@ -11,7 +11,7 @@ from analyzers.steps.diff.loss_parity import LossParity
 from analyzers.steps.diff.measures import ALLOWED_CHANGES, STEPS_AT_LEAST, Measure, MeasureChange
 from analyzers.steps.findings.common import CAUSE_NAMES
 from analyzers.steps.table import Steps
-from analyzers.words import duration, percent, quantity, signed_percent, size
+from analyzers.words import duration, joined_sentences, percent, quantity, signed_percent, size
 
 CONFIDENCE = {Measure.STEP_TIME: 0.8, Measure.PROCESSOR_TIME: 0.8, Measure.MEMORY: 0.9}
 OTHER_CONFIDENCE = 0.7
@@ -180,7 +180,7 @@ def verdict(
         return Verdict(
             status=status_of(findings),
             kind="regression",
-            sentence="; ".join(finding.title for finding in findings),
+            sentence=joined_sentences([finding.title for finding in findings]),
             confidence=findings[0].confidence,
             missing=missing,
         )

@@ -8,7 +8,7 @@ from analyzers.incident.chain import CRASHED, LOST, Event, Waiting
 from analyzers.incident.crash import Crash
 from analyzers.incident.model import IncidentClass, Link
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.words import agree, exit_reason, quantity, rank_names, source_line
+from analyzers.words import agree, capitalised, exit_reason, joined_sentences, quantity, rank_names, source_line
 
 
 class Outcome(StrEnum):
@@ -41,7 +41,9 @@ NO_STEP_LOG = "a step log, which would show the steps"
 
 def link_of(event: Event) -> Link:
     """Return an event with its sentence, as the document holds it."""
-    return Link(text=text_of(event), kind=event.kind, ranks=event.ranks, step=event.step, findings=event.findings)
+    return Link(
+        text=capitalised(text_of(event)), kind=event.kind, ranks=event.ranks, step=event.step, findings=event.findings
+    )
 
 
 def text_of(event: Event) -> str:
@@ -74,9 +76,10 @@ def launcher_finding(launcher: Mapping[str, object]) -> Finding:
         id=LOST,
         severity=Severity.ERROR,
         title=launcher_text(launcher),
-        why="its process ended without a word, as SIGKILL ends one; a signal that it can catch would have been noted",
+        why="its process ended without a message, as SIGKILL ends one; a signal that it can catch would have been"
+        " recorded",
         next=f"look for the kernel's out-of-memory killer on {launcher.get('host')} (dmesg), or for a limit of the"
-        " scheduler; end a job by hand with Ctrl-C or SIGTERM",
+        " scheduler; to end a job by hand use Ctrl-C or SIGTERM",
         evidence=[Evidence(text=launcher_text(launcher), source="run.json")],
         confidence=0.9,
     )
@@ -85,7 +88,7 @@ def launcher_finding(launcher: Mapping[str, object]) -> Finding:
 def crash_text(crash: Crash) -> str:
     """Return `rank 1 failed with ValueError: no tokens in load (me/data.py:3)`."""
     name = rank_names(crash.ranks) if crash.ranks else "a rank"
-    did = "gave up waiting for another rank:" if crash.is_symptom else "failed with"
+    did = "gave up waiting for a different rank:" if crash.is_symptom else "failed with"
     where = f" in {crash.line.name} ({source_line(crash.line.filename, crash.line.line)})" if crash.line else ""
     return f"{name} {did} {crash.message}{where}"
 
@@ -93,7 +96,7 @@ def crash_text(crash: Crash) -> str:
 def crash_finding(crash: Crash) -> Finding:
     """Return the finding about an uncaught exception."""
     if crash.is_symptom:
-        why = "another rank died or did not arrive, and no dump shows which"
+        why = "a different rank died or did not arrive, and no dump shows which"
         step = "read the logs of the other ranks; call `recorders.start` in the script, and the next run leaves dumps"
     else:
         why = "it is the earliest error that any rank reported"
@@ -138,4 +141,4 @@ def outcome_sentence(outcome: Outcome, manifest: Mapping[str, object], room_sent
     code = manifest.get("exit_code")
     if outcome is Outcome.FAILED and isinstance(code, int):
         return f"{OUTCOMES[outcome]}: the command ended with {exit_reason(code)}, and which rank failed is unknown"
-    return "; ".join(text for text in (OUTCOMES[outcome], room_sentence) if text)
+    return joined_sentences([text for text in (OUTCOMES[outcome], room_sentence) if text])

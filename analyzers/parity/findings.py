@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from analyzers.parity.model import Curve, CurveDifference, ParityData, RunParity, ValueDifference, ValueKind
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict
-from analyzers.words import figures, quantity, relative
+from analyzers.words import figures, joined_sentences, quantity, relative
 
 CURVE_NAMES = {Curve.LOSS: "loss", Curve.GRAD_NORM: "gradient norm"}
 KIND_NAMES = {
@@ -116,7 +116,7 @@ def verdict(data: ParityData, findings: Sequence[Finding]) -> Verdict:
         return Verdict(
             status=Status(severity),
             kind="different",
-            sentence="; ".join(finding.title for finding in findings),
+            sentence=joined_sentences([finding.title for finding in findings]),
             confidence=findings[0].confidence,
             missing=missing,
         )

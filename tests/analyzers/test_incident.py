@@ -81,7 +81,7 @@ def test_a_completed_run_is_healthy(tmp_path):
     report = incident.analyze(run.discover(manifest(logged(tmp_path), status="completed")))
     assert (report.verdict.kind, report.verdict.status, report.data.chain) == ("healthy", "ok", [])
     assert report.data.hang is None
-    assert "the run completed" in report.verdict.sentence
+    assert "The run completed" in report.verdict.sentence
 
 
 def test_out_of_memory_explains_the_wait_of_the_others(tmp_path):
@@ -103,7 +103,7 @@ def test_out_of_memory_explains_the_wait_of_the_others(tmp_path):
     )
     report = incident.analyze(run.discover(manifest(logged(tmp_path), status="failed", exit_codes={"0": -15, "1": 1})))
     assert (report.verdict.kind, report.verdict.ranks) == ("oom", [1])
-    assert report.verdict.sentence.startswith("rank 1 ran out of memory at step 6")
+    assert report.verdict.sentence.startswith("Rank 1 ran out of memory at step 6")
     assert "rank 0 waits in all_gather #16 of default_pg for it" in report.verdict.sentence
     assert [link.kind for link in report.data.chain] == ["oom", "waiting"]
 
@@ -135,7 +135,7 @@ def test_a_collective_that_timed_out_is_a_symptom(tmp_path):
     folder = manifest(tmp_path, status="failed", cause=cause)
     report = incident.analyze(run.discover(folder))
     assert (report.verdict.kind, report.verdict.ranks) == ("unknown", [])
-    assert report.verdict.sentence.startswith("rank 0 gave up waiting for another rank: RuntimeError")
+    assert report.verdict.sentence.startswith("Rank 0 gave up waiting for a different rank: RuntimeError")
     file = tmp_path / "logs" / "x_y" / "attempt_0" / "1" / "error.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"message": {"message": "ValueError: no tokens", "extraInfo": {"timestamp": "17"}}}))

@@ -12,7 +12,7 @@ STEP = 6
 
 # class, words of the sentence
 EXPECTED = {
-    "healthy": ("healthy", "the run completed"),
+    "healthy": ("healthy", "The run completed"),
     "oom": ("oom", "forward (trainer/models/llama3/model.py:"),
     "leak": ("leak", "(trainer/models/llama3/model.py:"),
     "stuck": ("host_stuck", "loop_in_python (trainer/faults.py:"),

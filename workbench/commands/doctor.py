@@ -12,6 +12,7 @@ import msgspec
 from analyzers.cache import cache_folder
 from analyzers.errors import Exit
 from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked, status_of, tool_version
+from analyzers.words import joined_sentences
 from workbench.clashes import clashes
 from workbench.launch.plan import gpu_count
 
@@ -61,7 +62,7 @@ def diagnosis() -> Report[DoctorData]:
         cache=str(cache_folder() or "a temporary folder"),
     )
     findings = ranked(problems(data))
-    sentence = "; ".join(f.title for f in findings if f.severity != Severity.INFO) or "no problem found"
+    sentence = joined_sentences([f.title for f in findings if f.severity != Severity.INFO]) or "no problem found"
     verdict = Verdict(status=status_of(findings), kind="doctor", sentence=sentence, confidence=1.0)
     return Report(
         schema="workbench.doctor/1", version=tool_version(), inputs=[], verdict=verdict, findings=findings, data=data

@@ -48,7 +48,7 @@ def different_sizes(cause: Cause) -> str:
     others = " and the others" if (cause.ranks and len(cause.ranks) == 1) or known - {*cause.ranks} else ""
     whom = f"{rank_names(cause.ranks)}{others}" if cause.ranks else "ranks"
     where = f"; {waiting_places(cause)}" if cause.waited else ""
-    return f"{whom} brought different sizes to one collective: {sizes_of(cause)}{place(lead)}{at_step(lead)}{where}"
+    return f"{whom} passed different sizes to one collective: {sizes_of(cause)}{place(lead)}{at_step(lead)}{where}"
 
 
 def sizes_of(cause: Cause) -> str:
@@ -70,10 +70,10 @@ def different_timeouts(cause: Cause) -> str:
 
 
 def different_lines(cause: Cause) -> str:
-    """Return that ranks waited at different lines, where each did."""
+    """Return that ranks waited at different lines, and the line of each."""
     if len(cause.ranks) == len(cause.waited):
         return f"{who(cause.ranks)} took different branches, or one left a loop earlier: {waiting_places(cause)}"
-    return f"{who(cause.ranks)} took another branch than the others, or left a loop earlier: {waiting_places(cause)}"
+    return f"{who(cause.ranks)} took a different branch than the others, or left a loop earlier: {waiting_places(cause)}"
 
 
 def waiting_places(cause: Cause) -> str:

@@ -47,8 +47,8 @@ STARTUP = {
     Reason.DUPLICATE_GPU: "call `torch.cuda.set_device(LOCAL_RANK)` before the first collective, and start no more"
     " ranks than the node has GPUs",
     Reason.INVALID_USAGE: "run with NCCL_DEBUG=WARN: it names the call; check that each rank has its own GPU",
-    Reason.DRIVER: "install the driver that this CUDA version needs, or a PyTorch built for the driver there is:"
-    " `nvidia-smi`",
+    Reason.DRIVER: "install the driver that this CUDA version needs, or a PyTorch built for the installed"
+    " driver (`nvidia-smi` shows its version)",
     Reason.NO_GPU: "check `nvidia-smi` and CUDA_VISIBLE_DEVICES on that node, and that PyTorch was built for its GPU",
     Reason.BAD_ARGUMENTS: "correct the command line; the script's own arguments come after its name",
     Reason.NO_SCRIPT: "correct the path; write `torchrun script.py`, not `torchrun python script.py`",
@@ -56,8 +56,8 @@ STARTUP = {
 WORKERS = {
     Reason.SHARED_MEMORY: "give the container more shared memory (`--shm-size=16g`, or mount /dev/shm), or use fewer"
     " workers",
-    Reason.WORKER_TIMEOUT: "find the sample or the storage that is slow: raise `timeout=`, or set `num_workers=0` to"
-    " see the stack",
+    Reason.WORKER_TIMEOUT: "find the sample or the storage that is slow: set `num_workers=0` to see the stack, or raise"
+    " `timeout=`",
     Reason.WORKER_EXIT: "set `num_workers=0` for one run: the exception then appears in the rank itself",
 }
 HARDWARE = {

@@ -1,4 +1,4 @@
-"""The sentences of jobs that did not start: what keeps the ranks from meeting."""
+"""The sentences of jobs that did not start: what prevents the ranks from connecting."""
 
 from collections.abc import Callable
 
@@ -12,12 +12,12 @@ def startup(cause: Cause) -> str:
     """Return the title of a job that did not start."""
     describe = STARTUPS.get(cause.reason) if cause.reason else None
     lead = first_with(cause, "name")
-    what = describe(cause) if describe else f"NCCL calls it {lead.facts.name or quoted(lead)}{place(lead)}"
+    what = describe(cause) if describe else f"NCCL reports {lead.facts.name or quoted(lead)}{place(lead)}"
     return f"the job did not start: {what}"
 
 
 def port_in_use(cause: Cause) -> str:
-    """Return the port that another process has."""
+    """Return the port that is in use already."""
     port = first_with(cause, "port").facts.port
     return f"port {port or 'unknown'} is in use by another process"
 
@@ -30,12 +30,12 @@ def unreachable_master(cause: Cause) -> str:
 
 
 def missing_ranks(cause: Cause) -> str:
-    """Return how many ranks came."""
+    """Return how many of the expected ranks joined, or the ranks that did not."""
     lead = first_with(cause, "expected")
     facts = lead.facts
     if facts.expected is None and facts.ranks:
         return f"{rank_names(facts.ranks)} never joined {facts.operation}{place(lead)}"
-    return "ranks are missing" + (f": {facts.joined} of {facts.expected} ranks came" if facts.expected else "")
+    return "ranks are missing" + (f": {facts.joined} of {facts.expected} ranks joined" if facts.expected else "")
 
 
 def nccl_versions(cause: Cause) -> str:
@@ -54,12 +54,12 @@ def wrong_driver(cause: Cause) -> str:
     """Return the version of the driver, if it is known, and the message."""
     lead = first_with(cause, "name")
     version = f" (version {lead.facts.name})" if (lead.facts.name or "").isdigit() else ""
-    return f"the NVIDIA driver{version} does not fit: {quoted(lead)}"
+    return f"the NVIDIA driver{version} does not match this build of PyTorch: {quoted(lead)}"
 
 
 STARTUPS: dict[Reason, Callable[[Cause], str]] = {
     Reason.PORT_IN_USE: port_in_use,
-    Reason.RENDEZVOUS_TIMEOUT: lambda _: "not all nodes came to the rendezvous in time",
+    Reason.RENDEZVOUS_TIMEOUT: lambda _: "not all nodes joined the rendezvous in time",
     Reason.UNREACHABLE_MASTER: unreachable_master,
     Reason.MISSING_RANKS: missing_ranks,
     Reason.NCCL_VERSIONS: nccl_versions,
@@ -67,6 +67,6 @@ STARTUPS: dict[Reason, Callable[[Cause], str]] = {
     Reason.DUPLICATE_GPU: duplicate_gpu,
     Reason.DRIVER: wrong_driver,
     Reason.NO_GPU: lambda cause: f"no usable GPU: {quoted(cause.lead)}{place(cause.lead)}",
-    Reason.BAD_ARGUMENTS: lambda cause: f"the script refuses its arguments: {cause.lead.facts.name}",
-    Reason.NO_SCRIPT: lambda cause: f"there is no script {cause.lead.facts.name}",
+    Reason.BAD_ARGUMENTS: lambda cause: f"the script rejects its arguments: {cause.lead.facts.name}",
+    Reason.NO_SCRIPT: lambda cause: f"the script {cause.lead.facts.name} does not exist",
 }

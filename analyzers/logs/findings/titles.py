@@ -9,7 +9,7 @@ from analyzers.logs.findings.mismatch_titles import mismatch, waiting_places
 from analyzers.logs.findings.startup_titles import startup
 from analyzers.logs.findings.wording import at_step, first_with, operation_name, place, quoted, who
 from analyzers.logs.model import EventKind, LogClass, Reason
-from analyzers.words import agree, duration, exit_reason, quantity, rank_names, size
+from analyzers.words import duration, exit_reason, quantity, rank_names, size
 
 MS = 1000.0
 IB_STATUS = {
@@ -172,7 +172,7 @@ def unmatched_p2p(cause: Cause) -> str:
         return f"sends and receives do not match: {sides}"
     if waiting.issuperset(cause.ranks):
         return f"{rank_names(cause.ranks)} wait for each other in sends and receives: {sides}"
-    return f"{rank_names(cause.ranks)} never issued the other half of a message: {sides}"
+    return f"{rank_names(cause.ranks)} never issued the matching send or recv: {sides}"
 
 
 def unused_parameters(cause: Cause) -> str:
@@ -184,7 +184,7 @@ def unused_parameters(cause: Cause) -> str:
 
 
 def collective_timeout(cause: Cause) -> str:
-    """Return the title of a collective that timed out: who did not come, and who waited."""
+    """Return the title of a collective that timed out: who did not join, and who waited."""
     after = duration_of(cause)
     if cause.lead.kind is EventKind.HEARTBEAT:
         ranks = who(cause.failure.ranks)
@@ -202,7 +202,7 @@ def collective_timeout(cause: Cause) -> str:
         " not join cannot be named",
     }
     alone = {
-        Basis.ALONE: f"{ranks} alone issued {name} after the training had ended, and waited in vain{after}{where}",
+        Basis.ALONE: f"only {ranks} issued {name} after the training had ended, and timed out{after}{where}",
         Basis.EXTRA_OPERATION: f"{ranks} issued {name}{where}, which no other rank joined{after}",
     }
     basis = cause.blame.basis if cause.blame else Basis.ONE_SIDE
@@ -223,7 +223,7 @@ def duration_of(cause: Cause) -> str:
 def early_exit(cause: Cause) -> str:
     """Return the title of a rank that left without an error."""
     others = who(cause.failure.ranks, "the other ranks")
-    return f"{who(cause.ranks)} {agree(cause.ranks, 'is', 'are')} gone without an error; {others} lost the connection"
+    return f"{who(cause.ranks)} exited without an error; {others} lost the connection"
 
 
 def nonfinite_loss(cause: Cause) -> str:
@@ -256,7 +256,7 @@ def unknown(cause: Cause) -> str:
     """Return the title of ranks that lost their connections, where nothing shows which one left."""
     lost = cause.failure.events[0]
     times = quantity(len(cause.failure.ranks), "rank") if cause.failure.ranks else "ranks"
-    return f"{times} lost the connection to another one, and these logs do not show which: {quoted(lost)}"
+    return f"{times} lost the connection to a different rank, and these logs do not show which: {quoted(lost)}"
 
 
 TITLES: dict[LogClass, Callable[[Cause], str]] = {

@@ -6,7 +6,7 @@ from analyzers.memory.findings.evidence import fact, in_words, innermost, larges
 from analyzers.memory.findings.remedies import remedy
 from analyzers.memory.model import Device, FreeBlocks, Oom, OomPattern
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.words import figures, quantity, share, size
+from analyzers.words import figures, quantity, share, size, uncapitalised
 
 NEAR_LIMIT_SHARE = 0.9
 LARGE_REQUEST_SHARE = 0.25
@@ -45,7 +45,9 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
         why=f"{size(oom.requested_bytes)} were requested with {size(oom.device_free_bytes)} free on the device."
         f" {size(oom.allocated_bytes)} were allocated already; the largest part is {in_words(category)},"
         f" {size(total)} ({share(total, oom.allocated_bytes)}).",
-        next=f"{CHECK_BATCH} {remedy(device, oom.categories)}" if abnormal else remedy(device, oom.categories),
+        next=f"{CHECK_BATCH} {uncapitalised(remedy(device, oom.categories))}"
+        if abnormal
+        else remedy(device, oom.categories),
         ranks=ranks_of(device),
         step=oom.step,
         evidence=list(oom_evidence(device, oom)),

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from analyzers.memory.findings.evidence import in_words, innermost, largest, rank_subject, ranks_of
 from analyzers.memory.model import Device, MemoryClass, MissingEvidence, Oom
 from analyzers.report import Finding, Status, Verdict, status_of
-from analyzers.words import share, size
+from analyzers.words import share, size, uncapitalised
 
 CLASSES = (MemoryClass.OOM, MemoryClass.LEAK, MemoryClass.FRAGMENTATION, MemoryClass.NEAR_LIMIT)
 """In order of weight: a leak or fragmentation is why the memory ran out, and so part of that verdict."""
@@ -119,11 +119,6 @@ def when_and_where(oom: Oom) -> str:
     """Return ` at step 6 in forward (train.py:41)`, as far as that is known."""
     step = "" if oom.step is None else f" at step {oom.step}"
     return step + (f" in {innermost(oom.frames)}" if oom.frames else "")
-
-
-def uncapitalised(title: str) -> str:
-    """Return a title as part of a sentence."""
-    return title[:1].lower() + title[1:]
 
 
 def missing_evidence(devices: Sequence[Device]) -> list[str]:

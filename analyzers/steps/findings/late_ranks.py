@@ -63,8 +63,8 @@ NEXT_BY_PATTERN = {
     Pattern.HOST: "check this machine: other processes, clock speed, temperature, network and storage",
 }
 NEXT_BY_CAUSE = {
-    Cause.COMPUTE: "compare the traces of this rank and of another one (`workbench trace`): if it runs more kernels, it"
-    " has more work; if its kernels take longer, its device is slower or its inputs are larger",
+    Cause.COMPUTE: "compare the trace of this rank with that of a rank that is not late (`workbench trace`): if it runs"
+    " more kernels, it has more work; if its kernels take longer, its device is slower or its inputs are larger",
     Cause.DATA: "give this rank's data loader more workers (num_workers, prefetch_factor), or check its storage",
     Cause.GC: "collect garbage in the same step on all ranks: gc.disable(), and gc.collect() every N steps",
     Cause.CHECKPOINT: "save checkpoints asynchronously (checkpoint.async_mode), or check this rank's storage",

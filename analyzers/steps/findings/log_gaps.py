@@ -13,7 +13,7 @@ def log_notes(steps: Steps) -> list[Finding]:
     # Other trainers print their steps on one rank only.
     if not steps.logs and (missing := sorted(set(range(steps.world_size)) - set(steps.ranks))):
         title = f"{rank_names(missing)} of {steps.world_size} left no step log"
-        notes.append(note("steps.missing_ranks", title, "look for their logs in another folder", ranks=missing))
+        notes.append(note("steps.missing_ranks", title, "look for their logs in a different folder", ranks=missing))
     if ranks := steps.truncated:
         title = f"the log of {rank_names(ranks)} ends in the middle of a line"
         notes.append(note("steps.torn_line", title, "see how the job ended: it stopped while writing", ranks=ranks))

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from analyzers.report import Evidence, Finding, Severity
+from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
 from analyzers.steps.answers.losses import NonFinite, height
-from analyzers.steps.findings.common import SAME_MOMENT, note
+from analyzers.steps.findings.common import SAME_MOMENT, log_of_rank, note
 from analyzers.steps.model import Event, EventKind, Problem
 from analyzers.steps.table import Steps
 from analyzers.words import quantity, rank_names
 
 
-def nonfinite_finding(broken: NonFinite) -> Finding:
+def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
     """Return the finding on a loss or gradient norm that became NaN or infinite."""
     return Finding(
         id=Problem.NONFINITE_LOSS.finding_id,
@@ -18,10 +18,17 @@ def nonfinite_finding(broken: NonFinite) -> Finding:
         title=f"the {broken.quantity} of {rank_names(broken.ranks)} is NaN or infinite from step {broken.step} on",
         why=f"step {broken.step} is the first whose {broken.quantity} is not finite; if the optimizer used it,"
         " the weights are no longer usable from here on",
-        next=f"resume from a checkpoint before step {broken.step}, and check the batch, the learning rate and the"
-        " gradient norm of that step (torch.autograd.set_detect_anomaly finds the operation)",
+        next=f"resume from a checkpoint before step {broken.step}; check the batch, the learning rate and the gradient"
+        " norm of that step, and the weight update of the step before (torch.autograd.set_detect_anomaly names an"
+        " operation only if its backward returns NaN)",
         ranks=broken.ranks,
         step=broken.step,
+        evidence=[
+            Evidence(
+                text=f"rank {rank}: {broken.quantity} not finite at step {broken.step}", source=log_of_rank(steps, rank)
+            )
+            for rank in broken.ranks[:EVIDENCE_AT_MOST]
+        ],
         confidence=0.99,
     )
 
@@ -53,8 +60,8 @@ def spike_finding(steps: Steps, spike: Event, jumps: Sequence[Event]) -> Finding
         id=Problem.LOSS_SPIKE.finding_id,
         severity=Severity.WARNING,
         title=f"the loss jumps from {spike.before:.4g} to {spike.value:.4g} at step {spike.step}",
-        why="this is far above how much the steps before it vary"
-        + (f"; the loss is back at step {spike.until}" if spike.until else "; the loss does not come back"),
+        why="the jump is far larger than the variation of the steps before it"
+        + (f"; the loss recovers at step {spike.until}" if spike.until else "; the loss does not recover"),
         next="check the data and the gradient norm of that step",
         ranks=steps.ranks,
         step=spike.step,
@@ -95,6 +102,6 @@ def jump_text(jump: Event) -> str:
 
 
 def plateau_note(event: Event) -> Finding:
-    """Return the note on a loss that falls no more."""
-    title = f"the loss stays at {event.value:.4g} from step {event.step} on"
+    """Return the note on a loss that no longer falls."""
+    title = f"the loss no longer falls: it stays at {event.value:.4g} from step {event.step} on"
     return note("steps.plateau", title, "change the learning rate, or stop the run", event.step)

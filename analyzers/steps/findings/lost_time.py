@@ -23,7 +23,7 @@ def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
         title=f"all ranks stalled together in {stall.steps} steps {between}: {CAUSE_NAMES[stall.cause]},"
         f" {duration(stall.lost_s)} lost in all",
         why=f"even the fastest rank took far longer than in other steps; this cost {percent(stall.share)} of the time",
-        next=STALL_NEXT.get(stall.cause, "check what all ranks share: storage, network"),
+        next=STALL_NEXT.get(stall.cause, "check what all ranks share, such as storage and network"),
         ranks=steps.ranks,
         step=stall.first_step,
         confidence=confidence(steps),
@@ -82,7 +82,7 @@ def slowdown_finding(steps: Steps, change: Change) -> Finding:
         title=f"steps slow down {when}: {duration(change.before_s)} -> {duration(change.after_s)} ({more})",
         why=f"the median of plain steps rose by {duration(change.after_s - change.before_s)} and stayed there, so it is"
         " not a few slow steps",
-        next="check what changed then: other jobs on the machine, the data, the device's clock speed;"
+        next="check what changed at that step: other jobs on the machine, the data, the device's clock speed;"
         " compare traces of two steps",
         ranks=steps.ranks,
         step=change.step,

@@ -88,33 +88,33 @@ def row_facts(log: MappedLog) -> list[str]:
     """Return what is unusual about the rows of a log, one sentence each."""
     facts = []
     if log.timed_by_clock:
-        facts.append("step times are the time between rows: no column has the time of a step")
+        facts.append("step times are the intervals between rows: no column has the duration of a step")
     if log.duplicates:
-        facts.append(f"{quantity(log.duplicates, 'row')} of a step that a later row has again: the later one counts")
+        facts.append(f"{quantity(log.duplicates, 'row')} repeat the step of a later row: the later row counts")
     if log.restarts:
         facts.append(f"the step goes back {quantity(log.restarts, 'time')}: the job was resumed, the later rows count")
     if log.dropped:
-        facts.append(f"{quantity(log.dropped, 'row')} without a step left out")
+        facts.append(f"{quantity(log.dropped, 'row')} without a step not read")
     if log.texts:
-        facts.append(f"columns of texts left out: {listed(log.texts)}")
+        facts.append(f"columns that hold text are not read: {listed(log.texts)}")
     if log.omitted:
-        facts.append(f"{quantity(log.omitted, 'value')} of further columns left out")
+        facts.append(f"{quantity(log.omitted, 'value')} of further columns not read")
     return facts
 
 
 def numbering_note(log: MappedLog) -> Finding:
-    """Return the note on a log that does not say its steps."""
+    """Return the note on a log without a column of steps."""
     if log.numbered_by is NumberedBy.EPOCH:
         title = f"{log.path} has a row per epoch: epochs are shown as steps"
         return note("steps.numbered_by_epoch", title, "log the step beside the epoch")
-    title = f"{log.path} does not say its steps: its rows are numbered by line, from 1"
+    title = f"{log.path} has no column of steps: its rows are numbered by line, from 1"
     return note("steps.numbered_by_line", title, "name the column with --map step=COLUMN, or log the step")
 
 
 def unknown_units(steps: Steps) -> list[str]:
     """Return what is not known because a column's unit is not, one sentence each."""
     return [
-        f"{QUANTITY_NAMES[column.quantity]}: the unit of column {column.name} is unknown; say it, such as"
+        f"{QUANTITY_NAMES[column.quantity]}: the unit of column {column.name} is unknown; give it, such as"
         f" --map {column.quantity}_{'ms' if column.quantity in TIMES else 'gib'}={column.name}"
         for log in steps.logs
         for column in log.columns

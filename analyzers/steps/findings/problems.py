@@ -27,7 +27,7 @@ def problems(steps: Steps, data: StepsData) -> list[Finding]:
         *slowdown_findings(steps, data.changes, data.stragglers),
         *(overhead_finding(steps, overhead) for overhead in overheads(data)),
         *loss_findings(steps, data.events),
-        *([nonfinite_finding(nonfinite)] if nonfinite else []),
+        *([nonfinite_finding(steps, nonfinite)] if nonfinite else []),
         *(count_finding(mismatch) for mismatch in count_mismatches(steps)),
         *(growth_finding(growth) for growth in memory_growth(steps)),
     ]

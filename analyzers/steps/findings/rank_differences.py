@@ -17,7 +17,7 @@ def count_finding(mismatch: CountMismatch) -> Finding:
         title=f"{rank_names(mismatch.ranks)} issued {quantity(count, 'collective')} {less} than the others by the end"
         f" of step {step}",
         why=f"the last sequence number in group {mismatch.group} differs between the ranks at the end of step {step}",
-        next="look for a condition around a collective that is true on some ranks only",
+        next="look for a condition around a collective that is true only on some ranks",
         ranks=mismatch.ranks,
         step=step,
         confidence=0.9,
@@ -31,7 +31,7 @@ def growth_finding(growth: Growth) -> Finding:
         severity=Severity.WARNING,
         title=f"the memory of rank {growth.rank} grows by {size(growth.bytes_per_step)} per step",
         why=f"it rises in nearly every step from step {growth.step} on; after warm-up, training needs no more memory",
-        next="compare the memory snapshots of two steps: which blocks are new and stay?",
+        next="compare the memory snapshots of two steps (`workbench compare A B`) to see which blocks are new and stay",
         ranks=[growth.rank],
         step=growth.step,
         confidence=0.7,

@@ -132,7 +132,7 @@ def compilation_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
         "trace.compiled_meanwhile",
         f"torch.compile compiled {times(compiled.compilations)} during the recording",
         f"Compiling took {duration_ns(compiled.compile_ns)}. {compiled.recompiled} of"
-        f" {quantity(compiled.regions, 'compiled region')} had been compiled before for other inputs.",
+        f" {quantity(compiled.regions, 'compiled region')} had been compiled before for different inputs.",
         "Set TORCH_LOGS=recompiles to see which input changed, mark sizes that vary with"
         " torch._dynamo.mark_dynamic, and record after warm-up.",
         severity=Severity.WARNING,

@@ -13,8 +13,9 @@ SENTENCES = {
     ProblemKind.NO_LAUNCH: "{count} of {total} device events have no launch in the file.",
     ProblemKind.EARLY_KERNELS: "{kernels} started before the launch, by up to {most}: the clocks of host and device"
     " disagree.",
-    ProblemKind.OVERLAPPING_EVENTS: "Of the device events, {count} overlap another one of the same stream.",
-    ProblemKind.SHARED_CORRELATION: "Of the device events, {count} share their correlation with another one, as the"
+    ProblemKind.OVERLAPPING_EVENTS: "Of the device events, {count} overlap a different event of the same stream.",
+    ProblemKind.SHARED_CORRELATION: "Of the device events, {count} share their correlation id with a different event,"
+    " as the"
     " kernels of a CUDA graph do.",
     ProblemKind.OUTSIDE_STEPS: "{count} of {total} events belong to no step.",
     ProblemKind.CUT_STEPS: "{names} was cut off by the end of the recording.",

@@ -38,11 +38,11 @@ REASONS = {
     Cause.DATA: "It waits for its input data.",
     Cause.H2D: "It spends the time copying batches to its device.",
     Cause.LOSS_SYNC: "It spends the time reading the loss and other metrics back from its device.",
-    Cause.GC: "Python collects garbage on it meanwhile.",
-    Cause.CHECKPOINT: "It writes a checkpoint meanwhile.",
-    Cause.EVAL: "It evaluates the model meanwhile.",
-    Cause.LOG: "It writes logs meanwhile.",
-    Cause.PROFILER: "Its profiler or memory recorder is at work meanwhile.",
+    Cause.GC: "Python's garbage collector runs on it during that time.",
+    Cause.CHECKPOINT: "It writes a checkpoint during that time.",
+    Cause.EVAL: "It evaluates the model during that time.",
+    Cause.LOG: "It writes logs during that time.",
+    Cause.PROFILER: "Its profiler or memory recorder is at work during that time.",
 }
 # What to try for each cause; the causes without a line of their own take that of `MIXED`.
 ADVICE = {
@@ -55,7 +55,8 @@ ADVICE = {
     " (torchtitan: training.gc_freq).",
     Cause.CHECKPOINT: "Write checkpoints asynchronously (torchtitan: checkpoint.async_mode), on all ranks at the same"
     " steps.",
-    Cause.MIXED: "Compare what rank {rank} does between collectives with another rank: operators, data loading,"
+    Cause.MIXED: "Compare what rank {rank} does between collectives with a rank that is not late: operators, data"
+    " loading,"
     " garbage collection, load of the host.",
 }
 

@@ -46,7 +46,7 @@ def verdict(accounts: Sequence[RankTrace], findings: Sequence[Finding], clocks: 
                 status=status_of(findings),
                 kind=kind,
                 ranks=finding.ranks,
-                sentence=f"{finding.title[:1].lower()}{finding.title[1:]}; {division(accounts)}",
+                sentence=f"{finding.title}; {division(accounts)}",
                 confidence=finding.confidence,
                 missing=lacks,
             )

@@ -23,7 +23,7 @@ def test_names_the_culprit_in_a_mesh(folder, world, shape, group, kind, expected
     if kind != "missing":
         assert first.group == mesh.group(group, culprit)[0]
     assert set(first.victims) == set(range(mesh.size)) - {culprit}
-    assert f"rank {culprit}" in report.verdict.sentence
+    assert f"Rank {culprit}" in report.verdict.sentence
 
 
 @pytest.mark.parametrize("group", ["tp", "dp"])
@@ -133,7 +133,7 @@ def test_a_tie_names_both_sides_and_says_so(folder, recorder):
     assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [0, 1])
     assert report.verdict.confidence <= 0.6
     assert report.verdict.sentence == (
-        "ranks 0-1 disagree in collective #1 of process group default_pg: rank 0 issued all_reduce of 4x4 float32"
+        "Ranks 0-1 disagree in collective #1 of process group default_pg: rank 0 issued all_reduce of 4x4 float32"
         " (me/train.py:1),"
         " rank 1 issued all_reduce of 8x4 float32 (me/train.py:1)"
     )

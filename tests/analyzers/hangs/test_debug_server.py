@@ -32,7 +32,7 @@ def test_stacks_alone_show_who_is_in_no_collective(tmp_path, names):
     report = analyze(run.discover(tmp_path))
     assert (report.verdict.kind, report.verdict.ranks, report.verdict.confidence) == ("host_stuck", [2], 0.52)
     assert report.verdict.sentence == (
-        "rank 2 is stuck in load_batch (stuck_job.py:8) and in no collective;"
+        "Rank 2 is stuck in load_batch (stuck_job.py:8) and in no collective;"
         " ranks 0-1 wait in all_reduce (job/stuck_job.py:11), rank 3 waits in all_reduce (job/stuck_job.py:15)"
     )
     assert "one sample of the stacks cannot distinguish" in report.findings[0].why
@@ -49,7 +49,7 @@ def test_native_frames_of_a_page():
 def test_tables_hold_what_each_rank_issued(name):
     report = analyze(run.discover(PAGES / "tables" / name))
     assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [3])
-    assert "rank 3 passed a tensor of 6x1024 to _all_gather_base" in report.verdict.sentence
+    assert "Rank 3 passed a tensor of 6x1024 to _all_gather_base" in report.verdict.sentence
     assert "passed a tensor of 4x1024 to _all_gather_base" in report.verdict.sentence
     assert {(g.desc, tuple(g.ranks)) for g in report.data.groups} == {
         *(("mesh_tp", ranks) for ranks in ((0, 1), (2, 3))),

@@ -67,7 +67,7 @@ def test_both_sides_are_told_with_their_lines(tmp_path):
     verdict = hangs.analyze(stacks(tmp_path, (BARRIER, BACKWARD, BACKWARD))).verdict
     assert (
         verdict.sentence
-        == "rank 0 is in barrier (job/train.py:98), ranks 1-2 are in the backward pass (job/train.py:34)"
+        == "Rank 0 is in barrier (job/train.py:98), ranks 1-2 are in the backward pass (job/train.py:34)"
     )
     assert "Flight Recorder" in verdict.missing[0]
 

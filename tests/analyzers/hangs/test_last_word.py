@@ -77,7 +77,7 @@ def test_a_job_whose_ranks_ended_cleanly_is_healthy_whatever_dumps_show(folder, 
         beat(folder, rank, asked_ns + 3 * SECOND, b"done", step=30)
     for verdict in (folder.report().verdict, incident.analyze(run.discover(folder.path.parent)).verdict):
         assert (verdict.kind, verdict.ranks, verdict.status) == ("healthy", [], "ok")
-        assert verdict.sentence.startswith("ranks 0-2 ended cleanly after 30 steps; rank 0 is slow, not stuck")
+        assert verdict.sentence.startswith("Ranks 0-2 ended cleanly after 30 steps; rank 0 is slow, not stuck")
     assert [f.severity for f in folder.report().findings] == ["info"]
 
 
@@ -85,7 +85,7 @@ def test_a_clean_end_without_any_dump_is_healthy(folder):
     side_files(folder, 2)
     for rank in range(2):
         beat(folder, rank, SECOND, b"done")
-    assert incident.analyze(run.discover(folder.path.parent)).verdict.sentence == "ranks 0-1 ended cleanly"
+    assert incident.analyze(run.discover(folder.path.parent)).verdict.sentence == "Ranks 0-1 ended cleanly"
 
 
 def test_heartbeats_of_an_earlier_attempt_say_nothing(folder):
@@ -119,9 +119,9 @@ def test_a_rank_that_ended_normally_is_the_cause_where_the_others_lost_it(folder
     report = folder.report()
     assert (report.verdict.kind, report.verdict.ranks) == ("dead", [2])
     assert report.verdict.sentence == (
-        "rank 2 ended normally, while the other ranks went on in main (me/train.py:30); ranks 0-1 wait for it"
+        "Rank 2 ended normally, while the other ranks went on in main (me/train.py:30); ranks 0-1 wait for it"
     )
-    assert report.findings[0].next.startswith("find out why rank 2 ran fewer steps")
+    assert report.findings[0].next.startswith("Find out why rank 2 ran fewer steps")
 
 
 def test_ranks_that_all_vanished_at_once_were_ended_from_outside(folder, recorder):
@@ -166,7 +166,7 @@ def test_a_rank_that_gloo_aborted_brought_another_size(folder, recorder):
     verdict = folder.report().verdict
     assert (verdict.kind, verdict.ranks) == ("mismatch", [2])
     assert verdict.sentence == (
-        "rank 2 passed a different shape or type to all_reduce (me/train.py:24) in collective #2 of process group"
+        "Rank 2 passed a different shape or type to all_reduce (me/train.py:24) in collective #2 of process group"
         " default_pg, while ranks 0-1 passed a tensor of 10 float32 to all_reduce (me/train.py:24); ranks 0-1 wait"
         " for it"
     )
@@ -243,7 +243,7 @@ def test_a_segmentation_fault_is_told_with_its_line(folder, recorder):
     size_abort(folder, recorder, [(10,), (10,)])
     folder.side("crash_2.txt", CRASH.format(name="Segmentation fault"))
     assert folder.report().verdict.sentence == (
-        "rank 2 died before all_reduce #2 of default_pg: Segmentation fault in main (me/train.py:24);"
+        "Rank 2 died before all_reduce #2 of default_pg: Segmentation fault in main (me/train.py:24);"
         " ranks 0-1 wait for it"
     )
 
@@ -302,7 +302,7 @@ def test_a_stuck_rank_is_told_with_its_child_processes_and_the_thread_that_died(
     folder.side("children_0.txt", f"{idle}\n{busy}\nProcess 9: sleep 100\n")
     finding = folder.report().findings[0]
     assert "its thread Thread-1 ended: ValueError: no label in produce (me/data.py:7)" in finding.why
-    assert finding.next == "fix the ValueError raised at me/data.py:7: it ended a thread of the rank"
+    assert finding.next == "Fix the ValueError raised at me/data.py:7: it ended a thread of the rank."
     told = [(e.text, e.line) for e in finding.evidence if "child process" in e.text]
     assert told[0] == ("its child process 8 is in decode", "/home/me/data.py:41")
 
@@ -340,7 +340,7 @@ def test_an_error_that_was_logged_and_survived_is_no_failure(folder):
         log.parent.mkdir(parents=True)
         log.write_text(LOGGED)
     report = incident.analyze(run.discover(folder.path.parent))
-    assert (report.verdict.kind, report.verdict.sentence) == ("healthy", "ranks 0-1 ended cleanly")
+    assert (report.verdict.kind, report.verdict.sentence) == ("healthy", "Ranks 0-1 ended cleanly")
     assert {str(finding.severity) for finding in report.findings} <= {"info"}
 
 
@@ -360,7 +360,7 @@ def test_a_job_without_steps_is_healthy_where_all_its_ranks_marked_their_ends(fo
     for rank in range(2):
         beat(folder, rank, 5 * SECOND, b"done")
     verdict = incident.analyze(run.discover(folder.path.parent)).verdict
-    assert (verdict.status, verdict.sentence) == ("ok", "the run completed; ranks 0-1 ended cleanly")
+    assert (verdict.status, verdict.sentence) == ("ok", "The run completed; ranks 0-1 ended cleanly")
     beat(folder, 1, 5 * SECOND)
     verdict = incident.analyze(run.discover(folder.path.parent)).verdict
     assert verdict.status == "unknown"

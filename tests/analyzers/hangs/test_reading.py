@@ -358,7 +358,7 @@ def test_a_rank_that_gave_up_keeps_a_job_from_being_called_healthy(folder, recor
     folder.side("exit_0.json", {"rank": 0, "error": "RuntimeError", "message": "Timed out", "time_ns": 1 << 62})
     report = folder.report()
     assert (report.verdict.kind, report.verdict.ranks) == ("unknown", [])
-    assert "rank 0 gave up waiting (RuntimeError: Timed out)" in report.verdict.sentence
+    assert "Rank 0 gave up waiting (RuntimeError: Timed out)" in report.verdict.sentence
 
 
 def test_a_set_taken_after_the_watchdog_ended_a_rank_is_passed_by(folder, pair, recorder):
@@ -513,7 +513,7 @@ def test_the_dumps_of_one_node_leave_the_others_open(folder, recorder):
     report = folder.write({0: waiting, 1: waiting}).report()
     assert (report.verdict.kind, report.verdict.ranks) == ("unknown", [])
     assert report.verdict.sentence == (
-        "ranks 2-3 left no dump, so nothing shows whether they are culprits or victims; ranks 0-1 wait for them"
+        "Ranks 2-3 left no dump, so nothing shows whether they are culprits or victims; ranks 0-1 wait for them"
     )
     assert report.verdict.missing == ["no dump of ranks 2-3"]
     assert "folders at once" in report.findings[0].next

@@ -191,7 +191,7 @@ def test_each_side_of_different_operations_has_its_own_line(log_of):
     report = logs.analyze(log_of(Case("fingerprints", "", [], text="".join([*usual, odd]))))
     assert report.verdict.ranks == [1]
     assert report.verdict.sentence == (
-        "rank 1 called REDUCE [20, 10] in main (app/mismatch.py:4) while ranks 0, 2-3 called ALLREDUCE [20, 10] in main"
+        "Rank 1 called REDUCE [20, 10] in main (app/mismatch.py:4) while ranks 0, 2-3 called ALLREDUCE [20, 10] in main"
         " (app/mismatch.py:6)"
     )
     assert report.findings[0].evidence[0].line == "/home/user/app/mismatch.py:4"
@@ -215,10 +215,10 @@ def test_an_error_of_cuda_that_the_program_prints_itself_was_caught(log_of, line
 def test_a_consequence_names_its_reporter_and_the_finding_to_fix(log_of):
     report = logs.analyze(log_of(Case("terminated", "", [])))
     titles = [f.title for f in report.findings if f.id == "logs.consequence"]
-    assert all(title.startswith("the launcher reported: ") for title in titles if "SignalException" in title)
+    assert all(title.startswith("The launcher reported: ") for title in titles if "SignalException" in title)
     case = next(case for case in COMPOSED if case.name == "cuda_oom_one_rank")
     steps = {f.next for f in logs.analyze(log_of(case)).findings if f.id == "logs.consequence"}
-    assert steps <= {"no action here; fix the first failure: logs.oom, llm/model.py:88"}
+    assert steps <= {"No action here; fix the first failure: logs.oom, llm/model.py:88."}
 
 
 def test_a_local_rank_is_a_rank_only_on_one_node(log_of):

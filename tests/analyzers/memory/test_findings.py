@@ -53,7 +53,7 @@ def failed(maker):
 def test_out_of_memory_names_rank_step_line_and_what_fills_it(maker, failed):
     report = memory.analyze([maker.save(failed, "rank1_memory_snapshot.pickle", "iteration_5_exit")])
     assert report.verdict.sentence == (
-        "rank 1 ran out of memory at step 6 in feed_forward (trainer/models/llama3/model.py:88):"
+        "Rank 1 ran out of memory at step 6 in feed_forward (trainer/models/llama3/model.py:88):"
         " it requested 64.0 MiB with 12.0 MiB free; 80 % of the 200.0 MiB allocated is activations"
     )
     assert (report.verdict.status, report.verdict.kind, report.verdict.ranks) == (Status.ERROR, "oom", [1])
@@ -124,7 +124,7 @@ def test_a_leak_is_told_by_line_and_bytes_a_step(maker):
     report = memory.analyze([maker.save(leaking(maker, 1, 6, MIB), step="iteration_6")])
     assert (report.verdict.kind, report.verdict.ranks) == ("leak", [1])
     assert (
-        report.verdict.sentence == "rank 1: memory grows by 1.0 MiB per step from step 1 on in keep (train/loop.py:7)"
+        report.verdict.sentence == "Rank 1: memory grows by 1.0 MiB per step from step 1 on in keep (train/loop.py:7)"
     )
     [growth] = report.data.devices[0].growing
     assert (growth.bytes_per_step, growth.steps, growth.category) == (MIB, 6, "activations")
@@ -214,9 +214,9 @@ def test_ranks_with_the_same_trouble_share_a_finding(maker, failed):
     files = [maker.save(failed, f"rank{r}_memory_snapshot.pickle", "iteration_5_exit") for r in range(6)]
     report = memory.analyze(files)
     assert report.verdict.ranks == [0, 1, 2, 3, 4, 5]
-    assert report.verdict.sentence.startswith("ranks 0-5 ran out of memory at step 6")
+    assert report.verdict.sentence.startswith("Ranks 0-5 ran out of memory at step 6")
     assert memory.analyze(files, store.Options(rank=2)).verdict.ranks == [2]
-    assert memory.analyze(files[:2]).verdict.sentence.startswith("ranks 0-1 ran")
+    assert memory.analyze(files[:2]).verdict.sentence.startswith("Ranks 0-1 ran")
 
 
 def test_a_choice_that_leaves_nothing_is_told(maker):

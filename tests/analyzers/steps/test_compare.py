@@ -144,7 +144,7 @@ def test_recorded_runs_of_nine_steps():
     runs = [run.discover(FIXTURES / name) for name in ("healthy_4ranks", "straggler_gc_4ranks")]
     report = compare.analyze(*runs)
     assert report.verdict.kind == "regression"
-    assert report.verdict.sentence.startswith("step time is 1")
+    assert report.verdict.sentence.startswith("Step time is 1")
     assert "rank 3 makes the others wait: garbage collection" in [fact.text for fact in report.findings[0].evidence]
     assert compare.analyze(*runs[::-1]).findings == []
 

@@ -24,7 +24,7 @@ def test_one_long_step_is_a_finding(tmp_path, here):
     report = report_on(tmp_path, seconds)
     finding = next(f for f in report.findings if f.id == "steps.long_step")
     assert (finding.step, finding.severity) == (201, Severity.WARNING)
-    assert "step 201 takes 90.0 s, 146 times the usual" in finding.title
+    assert "Step 201 takes 90.0 s, 146 times the usual" in finding.title
     assert report.verdict.kind == "long_step"
     assert report.data.long_steps[0].usual_s == pytest.approx(0.62, abs=0.02)
 

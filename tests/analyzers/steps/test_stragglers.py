@@ -123,7 +123,7 @@ def test_a_whole_machine(job):
     report, late = found(simulated.run(lambda rank, _: {"fwd": 30.0} if rank in (2, 3) else {}))
     assert {rank: one.pattern for rank, one in late.items()} == {2: "host", 3: "host"}
     assert report.verdict.ranks == [2, 3]
-    assert "ranks 2-3 (all of host b)" in report.verdict.sentence
+    assert "Ranks 2-3 (all of host b)" in report.verdict.sentence
 
 
 def test_a_straggler_of_the_last_hundred_steps_of_many(job):

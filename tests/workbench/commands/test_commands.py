@@ -38,10 +38,10 @@ def test_help_is_quick():
 @pytest.mark.parametrize(
     ("command", "place", "expected"),
     [
-        ("inspect", OOM / "memory_snapshot" / "iteration_5_exit", "rank 1 ran out of memory at step 6"),
+        ("inspect", OOM / "memory_snapshot" / "iteration_5_exit", "Rank 1 ran out of memory at step 6"),
         ("hang", OOM / "dumps", "rank 0 waits"),
         ("hang", STUCK / "dumps", "in loop_in_python (trainer/faults.py:"),
-        ("steps", DATA, "rank 1 makes the others wait from step 6 on: late by"),
+        ("steps", DATA, "Rank 1 makes the others wait from step 6 on: late by"),
         ("trace", DATA, "Time by rank"),
     ],
 )
@@ -192,7 +192,7 @@ def test_without_torch_analysing_works_and_launching_says_what_to_install(tmp_pa
         command = [sys.executable, "-c", hide, *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
-    assert "rank 1 ran out of memory" in " ".join(without_torch("inspect", OOM).stdout.split())
+    assert "Rank 1 ran out of memory" in " ".join(without_torch("inspect", OOM).stdout.split())
     ended = without_torch("launch", "--job.dump_folder", tmp_path / "outputs")
     assert ended.returncode == 2
     assert "torch-workbench[train]" in ended.stderr

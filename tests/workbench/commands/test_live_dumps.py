@@ -129,7 +129,7 @@ def test_the_sets_of_two_nodes_are_read_together(tmp_path: Path) -> None:
         alone = workbench("hang", nodes[0])
         together = json.loads(workbench("hang", *nodes, "--json").stdout)
         os.killpg(job.pid, signal.SIGKILL)
-    assert "ranks 2-3 left no dump" in alone.stdout
+    assert "Ranks 2-3 left no dump" in alone.stdout
     assert "give all their folders at once" in " ".join(alone.stdout.split())
     assert (together["verdict"]["class"], together["verdict"]["ranks"]) == ("host_stuck", [3])
     assert "loop (fixtures/stalled_job.py:" in together["verdict"]["sentence"]

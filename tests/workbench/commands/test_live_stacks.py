@@ -77,11 +77,11 @@ def test_the_ranks_are_found_and_their_stacks_judged(tmp_path, kind):
     shutil.rmtree(Path(document["inputs"][0]["path"]).parent.parent)
     if kind == "branch":
         assert (verdict["class"], verdict["ranks"]) == ("mismatch", [0])
-        assert "rank 0 is in barrier" in verdict["sentence"]
+        assert "Rank 0 is in barrier" in verdict["sentence"]
         assert "ranks 1-2 are in the backward pass" in verdict["sentence"]
     else:
         assert (verdict["class"], verdict["ranks"]) == ("host_stuck", [1])
-        assert "rank 1 is stuck in load_batch" in verdict["sentence"]
+        assert "Rank 1 is stuck in load_batch" in verdict["sentence"]
         assert document["data"]["culprits"][0]["victims"] == [0]
     if shutil.which("py-spy", path=str(Path(sys.executable).parent)) is None:
         assert (without.returncode, without.stdout) == (2, "")

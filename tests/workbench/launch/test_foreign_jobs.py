@@ -139,7 +139,7 @@ def test_no_rank_is_blamed_for_the_exit_of_a_shell_script(home):
 def test_the_rank_that_exits_is_named(home):
     ended = launch(home, "--nproc", "4", "--", "python", "probe.py", "exit=2", "sleep=30")
     assert ended.returncode == 1
-    assert "rank 2 died" in " ".join(ended.stdout.split())
+    assert "Rank 2 died" in " ".join(ended.stdout.split())
     assert "exit code 3" in ended.stdout
     assert manifest(home)["exit_codes"]["2"] == 3
 
@@ -171,7 +171,7 @@ def test_a_signal_ends_the_launcher_and_all_ranks(home, number, words):
         )  # fmt: skip
         verdict = json.loads(said.stdout)["verdict"]
         assert (verdict["class"], verdict["status"]) == ("launcher_lost", "error")
-        assert "launcher lost" in verdict["sentence"]
+        assert "Launcher lost" in verdict["sentence"]
         assert manifest(home)["launcher"]["ended_processes"] == 4
     else:
         assert job.returncode == 130

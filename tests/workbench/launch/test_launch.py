@@ -42,7 +42,7 @@ def test_a_run_that_dies_is_explained(tmp_path):
     ended = launch(tmp_path, "--incident", "kill")
     assert ended.returncode == 1
     flat = " ".join(ended.stdout.split())
-    assert "rank 1 died" in flat
+    assert "Rank 1 died" in flat
     assert "killed by signal 9" in flat
     assert "rank 0 waits" in flat
     assert f"workbench inspect {tmp_path}" in flat
@@ -55,7 +55,7 @@ def test_a_rank_that_holds_the_gil_is_found_before_the_timeout(tmp_path):
     assert ended.returncode == 1
     flat = " ".join(ended.stdout.split())
     assert "host stuck" in flat
-    assert "rank 1 is stuck at step 6 in hold_gil (trainer/faults.py:" in flat
+    assert "Rank 1 is stuck at step 6 in hold_gil (trainer/faults.py:" in flat
     first = json.loads((tmp_path / "dumps" / "collection.json").read_text())["rounds"][0]["ranks"]
     assert {rank: told["status"] for rank, told in first.items()} == {"0": "ok", "1": "ok"}
     assert first["1"]["channel"] == "json"

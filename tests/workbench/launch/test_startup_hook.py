@@ -134,7 +134,7 @@ def test_an_error_is_told_with_its_line(tmp_path, word, step):
     assert "/train.py:" in told
     assert not (tmp_path / "elsewhere").exists()
     if word == "crash":
-        assert f"rank 1 died at step {step}" in told
+        assert f"Rank 1 died at step {step}" in told
         assert "rank 0 waits for it" in told
         assert len(list((tmp_path / "outputs/dumps").glob("groups_*.json"))) == 2
 
@@ -145,7 +145,7 @@ def test_ranks_that_a_script_spawns_have_recorders(tmp_path):
     (tmp_path / "spawn.py").write_text(SPAWN)
     ended = launch(tmp_path, "--", "python", "spawn.py", "29583")
     assert ended.returncode == 1
-    assert "rank 1 died at step 4" in " ".join(ended.stdout.split())
+    assert "Rank 1 died at step 4" in " ".join(ended.stdout.split())
     assert "ValueError: bad batch in main" in " ".join(ended.stdout.split())
     assert [len(steps_of(tmp_path, rank)) for rank in range(2)] == [4, 4]
 

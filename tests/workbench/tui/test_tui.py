@@ -27,7 +27,7 @@ async def test_home_tells_verdict_why_and_next(oom, size):
     async with app.run_test(size=size) as pilot:
         await settle(app, pilot)
         text = " ".join(shown(app).split())
-        assert "rank 1 ran out of memory at step 6" in text
+        assert "Rank 1 ran out of memory at step 6" in text
         assert "Next" in text
         assert app.report.verdict.ranks == [1]
 

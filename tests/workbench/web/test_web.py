@@ -18,7 +18,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 def test_the_first_page_tells_the_verdict(site, page):
     page.goto(site)
     verdict = page.locator("#verdict").inner_text()
-    assert "rank 1 ran out of memory at step 6" in verdict
+    assert "Rank 1 ran out of memory at step 6" in verdict
     assert page.locator("h1").count() == 1
 
 

@@ -22,7 +22,7 @@ def site(serving, tmp_path_factory):
 
 def test_the_verdict_leads_to_its_line_in_the_log(site, page):
     page.goto(site)
-    assert "rank 1 failed with KeyError: 'labels'" in page.locator("#verdict").inner_text()
+    assert "Rank 1 failed with KeyError: 'labels'" in page.locator("#verdict").inner_text()
     page.get_by_text("Show the evidence").first.click()
     page.wait_for_selector("#excerpt")
     assert "KeyError: 'labels'" in page.locator("pre.excerpt mark").inner_text()

@@ -154,7 +154,7 @@ def finding_line(finding: Finding) -> Text:
     ranks = rank_names(finding.ranks) if finding.ranks else ""
     sign = (f"{SEVERITY_SIGNS[finding.severity]} ", SEVERITIES[finding.severity])
     # Most titles name the ranks themselves.
-    prefix = "" if re.search(rf"\b{ranks}\b", finding.title) else f"{ranks}: "
+    prefix = "" if re.search(rf"\b{ranks}\b", finding.title, re.IGNORECASE) else f"{ranks}: "
     return Text.assemble(sign, prefix, clean(finding.title), (f"  {finding.id}", "dim"))
 
 
