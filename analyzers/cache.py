@@ -100,7 +100,7 @@ class Written(NamedTuple):
 
 
 def write_entry(folder: Path, columns: Mapping[str, "np.ndarray[Any, Any]"], meta: dict[str, Any]) -> None:
-    """Write columns as `Columns` reads them; `meta.json` comes last and marks the entry as complete.
+    """Write columns in the format that `Columns` reads; `meta.json` is written last and marks the entry as complete.
 
     Raises:
         CacheFailure: The disk is full, or the folder cannot be written.
@@ -161,7 +161,7 @@ def open_entry(entry: Path, reread: Callable[[], Columns]) -> Columns | None:
 
 
 def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Columns:
-    """Publish what a child wrote, in one step; if another process was faster, its entry is as good.
+    """Move what a child wrote into the cache in one step; if a different process was faster, use its entry.
 
     Raises:
         CacheFailure: The entry can be neither written nor replaced.
@@ -298,7 +298,7 @@ def prune(folder: Path, limit: int) -> None:
 
 
 def clear(folder: Path) -> list[Entry]:
-    """Delete all entries of a cache and return them; what another process is writing right now stays."""
+    """Delete all entries of a cache and return them; entries that a different process is writing stay."""
     found = entries(folder)
     for entry in found:
         discard(entry.folder)

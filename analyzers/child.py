@@ -171,7 +171,7 @@ def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
 
 
 def explain(ended: ChildExit, task: Task) -> WorkbenchError:
-    """Return the error that a child's end stands for."""
+    """Return the error for the way in which a child process ended."""
     name = str(task.paths[0]) if len(task.paths) == 1 else f"{task.paths[0].parent} ({len(task.paths)} files)"
     if ended.status == FAILED:
         error = msgspec.json.decode(ended.message)
@@ -224,7 +224,10 @@ def limit_self(memory: int, seconds: int) -> None:
 
 
 def main(reader: str, target: str, memory: str, seconds: str) -> int:
-    """Do a task in a new interpreter and return the exit status; the paths come on stdin, separated by zero bytes."""
+    """Run a task in this new interpreter and return its exit status.
+
+    The paths are read from stdin, separated by zero bytes.
+    """
     importlib.import_module(reader)  # before the limit: imports are not the input's fault
     limit_self(int(memory), int(seconds))
     paths = [Path(os.fsdecode(name)) for name in sys.stdin.buffer.read().split(b"\0")]

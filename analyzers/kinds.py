@@ -63,7 +63,7 @@ def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
 
 
 def step_log_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:
-    """Return whether a file is a step log of another trainer: a table of metrics, or what it printed."""
+    """Return the kind of a different trainer's step log, a table of metrics or console output; None if it is neither."""
     text, name = head.removeprefix(b"\xef\xbb\xbf").lstrip(), path.name.removesuffix(".gz")
     if text.startswith((b'{"', b"{\n", b"{ ", b"{\r", b"[")) and name.endswith((".json", ".jsonl", ".ndjson")):
         named_rows = alone and name.endswith((".jsonl", ".ndjson"))
@@ -165,7 +165,10 @@ def json_kind(text: bytes) -> Kind | None:
 
 
 def pickled_kind(head: bytes) -> Kind | None:
-    """Return whether a pickle is a snapshot or a Flight Recorder dump, by whose keys come first (also in JSON)."""
+    """Return the kind of a pickle or JSON file, snapshot or Flight Recorder dump, by its first known key.
+
+    None: neither.
+    """
     flight = FLIGHT_KEYS.search(head)
     if SNAPSHOT_SEGMENTS.search(head, 0, flight.start() if flight else len(head)):
         return Kind.SNAPSHOT

@@ -51,7 +51,10 @@ def is_metrics_json(text: bytes, name: str) -> bool:
 
 
 def is_metrics_table(text: bytes, *, alone: bool) -> bool:
-    """Return whether a text is a table with a step or a loss; `alone`: any table with numbers, as somebody named it."""
+    """Return whether a text is a table with a step or a loss.
+
+    With `alone`, any table of numbers, as the user named the file.
+    """
     lines = [line for line in text[: 1 << 15].splitlines() if line.strip() and not line.startswith((b"#", b"sep="))]
     if len(lines) < 2:
         return False

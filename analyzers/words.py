@@ -70,7 +70,7 @@ def tick_durations(ticks_ns: Sequence[float], distance_ns: float, length_ns: flo
 
 
 def waiting_time(seconds: float | None) -> str:
-    """Return a time to wait, no finer than anybody cares: `26 s`, `12 min`, `3.4 h`."""
+    """Return a time to wait, rounded to what matters to a reader: `26 s`, `12 min`, `3.4 h`."""
     if seconds is None:
         return UNKNOWN
     if seconds < 2 * MINUTE_S:

@@ -56,7 +56,10 @@ class TrainState:
         }
 
     def restore(self, parts: StateDict) -> None:
-        """Load the parts that are given."""
+        """Load the given states into model, optimizer and the other parts in place.
+
+        Parts that are missing stay unchanged.
+        """
         if "model" in parts:
             set_model_state_dict(self.model, parts["model"])
         if "optimizer" in parts:

@@ -144,7 +144,7 @@ def device_of(group: dist.ProcessGroup) -> str:
 
 
 def loop_in_python() -> None:
-    """Keep this thread busy, like a loop whose end condition never comes true."""
+    """Keep this thread busy in a Python loop whose end condition never becomes true."""
     end = time.monotonic() + STUCK_S
     while time.monotonic() < end:
         pass

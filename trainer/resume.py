@@ -63,7 +63,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Audit:
-    """What does not match between a checkpoint and the run that goes on from it."""
+    """The settings in which a checkpoint and the run that resumes from it differ."""
 
     mismatches: tuple[Mismatch, ...]
 
@@ -124,7 +124,7 @@ def read(path: Path) -> Made | None:
 
 
 def audit(before: Made | None, now: Made, step: int, excluded: Sequence[str] = ()) -> Audit:
-    """Return what does not match between what a checkpoint of `step` was made with and a run that goes on from it."""
+    """Return which settings differ between two runs. `before` wrote the checkpoint of `step`, `now` resumes from it."""
     left_out = tuple(Mismatch(part, "saved", "not loaded", "it starts anew") for part in excluded)
     try:
         return Audit((*left_out, *mismatches(before or {}, now, step)))

@@ -11,7 +11,7 @@ OUR_DISTRIBUTION = "torch-workbench"
 
 
 def clashes() -> Iterator[Finding]:
-    """Yield a finding for each module of another origin that has the name of a package of ours."""
+    """Yield a finding for each foreign module that has the name of one of our packages."""
     yield from clashing_distributions()
     yield from clashing_path_entries()
     yield from clashing_modules_here()

@@ -256,7 +256,7 @@ def estimate(
     ] = None,
     fail_on: opt.FailOnOption = None,
 ) -> None:
-    """Estimate the memory of each rank before a run, without its devices.
+    """Estimate the memory of each rank before a run, without GPUs.
 
     The trainer does one step with tensors that hold no data. Further options go to the trainer as --section.key value.
     """

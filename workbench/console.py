@@ -36,7 +36,7 @@ def complain(message: str, hint: str) -> None:
 
 
 def show_warning(message: Warning | str, category: type[Warning]) -> None:
-    """Print a warning of ours as a note; others come from libraries and say nothing to a user."""
+    """Print one of our own warnings as a note; warnings of libraries are dropped."""
     if issubclass(category, CacheWarning) or wants_traceback():
         note(f"note: {message}")
 

@@ -45,7 +45,7 @@ def setting(key: str, value: object, flag: KeyReport | None, defaults: Mapping[s
 
 
 def flag_reports(manifest: Mapping[str, object]) -> list[KeyReport]:
-    """Return what became of each flag in `argv`; nothing where they are not flags of our trainer."""
+    """Return one report for each flag in `argv`; empty if the flags are not those of our trainer."""
     groups = [words for words in words_by_flag(command_words(manifest)) if "." in words[0]]
     # The file that the run was given may be missing here, or another: it must not be read again.
     asked = [word for words in groups if words[0].lstrip("-") != FILE_FLAG for word in words]

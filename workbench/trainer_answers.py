@@ -15,7 +15,7 @@ class RankMemory(msgspec.Struct, frozen=True):
 
 
 class Alternative(msgspec.Struct, frozen=True):
-    """Another setting, and the peak of the fullest rank under it."""
+    """An alternative setting, and the peak memory in bytes of the fullest rank under it."""
 
     setting: str
     peak_bytes: int

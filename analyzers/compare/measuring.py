@@ -42,8 +42,9 @@ class MeasuredRun:
 
 
 def measured_pair(a: Run, b: Run, options: store.Options) -> tuple[MeasuredRun, MeasuredRun]:
-    """Return both runs, measured alike: memory comes from the snapshots of both, or from the step logs of both.
+    """Return both runs, measured in the same way.
 
+    Memory comes either from the snapshots of both or from the step logs of both.
     On a CPU the step log has the resident set of the process, which is far more than its tensors. A column that the
     user named may be in one of them only, as each trainer has names of its own.
 

@@ -79,7 +79,7 @@ def analyze(
 def regression_findings(
     a: MeasuredRun, b: MeasuredRun, changes: Sequence[MeasureChange], gate: Mapping[str, float]
 ) -> list[Finding]:
-    """Return what became worse for sure, and what a gate cannot judge."""
+    """Return findings on measures that certainly became worse, and on measures of a gate that cannot be judged."""
     worse = regressions(changes, gate, time_causes(a, b))
     return [*nonfinite_loss(a.steps, b.steps), *worse, *undecided(changes, gate)]
 

@@ -23,7 +23,7 @@ class Crash:
 
     @property
     def is_symptom(self) -> bool:
-        """Whether another rank's end or absence raised it."""
+        """Whether the end or absence of a different rank raised this exception."""
         return hangs.is_victim(self.exit_file)
 
     @property
@@ -48,7 +48,7 @@ class Crash:
 
 
 def first_crash(run: Run) -> Crash | None:
-    """Return the earliest exception that is no symptom of another rank's; else the earliest symptom."""
+    """Return the earliest exception that is not a symptom of a different rank's failure; else the earliest symptom."""
     crashes = sorted((Crash(*error) for error in hangs.read_errors(run)), key=lambda crash: crash.exit_file.time_ns)
     cause = launchers_cause(run.manifest().get("cause"))
     if cause and not any(crash.message == cause.message for crash in crashes):

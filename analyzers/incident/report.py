@@ -72,7 +72,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
 
 def log_findings(rooms: RoomReports, chain: Sequence[Event]) -> list[Finding]:
-    """Return the findings on text logs; where another room leads the chain, only those about other ranks.
+    """Return the findings on text logs; if a different room leads the chain, only those about ranks outside the chain.
 
     What the logs say of the ranks of the chain is evidence of its own findings then.
     """

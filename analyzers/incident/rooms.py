@@ -96,7 +96,7 @@ def has_failed_rank(manifest: Mapping[str, object]) -> bool:
 
 
 def is_foreign_end(run: Run) -> bool:
-    """Return whether a run of another trainer than ours marked a clean end on all ranks.
+    """Return whether the run of a trainer that is not ours marked a clean end on all ranks.
 
     Such a trainer writes no run.json; where our launcher started it, that file holds its command.
     """

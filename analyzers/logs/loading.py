@@ -137,7 +137,7 @@ def events_of(columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: 
 
 
 def known(value: int) -> int | None:
-    """Return a number of a column, None where it is absent."""
+    """Return a value of an integer column; None for the code that marks a missing value."""
     return None if value == ABSENT else value
 
 

@@ -48,7 +48,7 @@ class MissingEvidence(StrEnum):
 
 
 class UnusualKind(StrEnum):
-    """What stands out without being a failure.
+    """The kind of memory use that is unusual without being a failure.
 
     `LATE_STATE`: optimizer state that only the first optimizer step allocated. `LOSS`: copies of the logits made for
     the loss. `KEPT`: activations that outlive the step that made them.
@@ -146,7 +146,7 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopStack(msgspec.Struct, frozen=True, kw_only=True):
-    """The live bytes that one stack allocated; the innermost frame of the user's own code comes first."""
+    """The live bytes that one stack allocated; `frames` has the innermost frame of the user's own code first."""
 
     bytes: int
     count: int
@@ -222,7 +222,7 @@ class CategoryBasis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory that stands out without being a failure, and the stack that allocated most of it.
+    """Memory use that is unusual without being a failure, and the stack that allocated most of it.
 
     `frees_bytes` is what its remedy would take off the peak; `step` the one that made it, where it is known.
     """
@@ -364,7 +364,7 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingChange(msgspec.Struct, frozen=True):
-    """One setting at another value, such as batch 2x, and the model of what that does to memory."""
+    """One changed setting, such as batch 2x, and the assumptions by which its effect on memory was computed."""
 
     name: str
     value: str

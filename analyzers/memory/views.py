@@ -218,7 +218,7 @@ def categories(
 
 
 def alive_after(replay: Replay, entry: int | None) -> Integers:
-    """Return the rows of the blocks alive after `entry`; None stands for the peak."""
+    """Return the rows of the blocks alive after `entry`; None means after the entry at which allocated memory peaks."""
     return replay.lifetimes.alive(replay.peak[1] if entry is None else entry)
 
 

@@ -256,7 +256,7 @@ def named_tags(bits: Column, names: Sequence[str]) -> Column:
 
 
 def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with loss, gradient norm and memory of another source where it has none itself."""
+    """Return a copy of a table in which missing losses, gradient norms and memory are taken from a second source."""
     known = other.drop_duplicates(["rank", "step"], keep="last").set_index(["rank", "step"])
     # -1 where the other source has no such step.
     rows = known.index.get_indexer(pd.MultiIndex.from_frame(frame[["rank", "step"]]))

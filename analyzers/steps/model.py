@@ -77,8 +77,9 @@ class Problem(StrEnum):
 
 
 class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
-    """A column of somebody else's log and what it was taken for: `quantity` is None for one that is only kept.
+    """One column of a log that a different trainer wrote.
 
+    `quantity` is None if the column is kept without a known meaning.
     `unit` is that of the values in the file, `unknown` where neither its name nor its writer says it.
     """
 
@@ -89,7 +90,7 @@ class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MappedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """How a log that somebody else's trainer wrote was read.
+    """How a log of a different trainer was read.
 
     `duplicates` counts rows of a step that a later row replaced, `restarts` how often the step went back, `dropped`
     rows that have no step, `texts` names the columns that are no numbers.
@@ -155,7 +156,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GlobalStall(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps in which all ranks lost time together: `lost_s` over all of them, `share` of the time of plain steps."""
+    """Steps in which all ranks lost time: `lost_s` is their sum in seconds, `share` that part of all step time."""
 
     cause: Cause
     steps: int

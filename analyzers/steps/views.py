@@ -168,12 +168,15 @@ def goodput(artefacts: Sequence[run.Artefact], options: store.Options | None = N
 
 
 def bin_numbers(count: int, bins: int) -> Integers:
-    """Return the bin of each of so many rows, all bins equally wide."""
+    """Return the bin index of each of `count` rows, for `bins` bins of equal width."""
     return np.arange(count) // max(1, -(-count // bins))
 
 
 def named(table: pd.DataFrame, names: pd.Index, numbers: Integers) -> pd.DataFrame:
-    """Return a table of bins with the first name in each as its index."""
+    """Set the index of `table`, one row per bin, to the first of the `names` in each bin, and return it.
+
+    `numbers` holds the bin of each name, ascending.
+    """
     firsts = np.searchsorted(numbers, table.index)
     table.index = names[firsts].rename(names.name)
     return table

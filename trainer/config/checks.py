@@ -144,7 +144,7 @@ def recompute_interval(config: ActivationCheckpoint) -> tuple[int, bool]:
 
 
 def check_trace_schedule(profiling: Profiling) -> None:
-    """Raise ConfigError if the steps of a trace do not fit between two traces."""
+    """Raise ConfigError if a trace (warm-up and recorded steps) takes more steps than the interval between traces."""
     needed = profiling.profiler_warmup + profiling.profiler_active
     if profiling.enable_profiling and profiling.profile_freq < needed:
         raise ConfigError(

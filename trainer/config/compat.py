@@ -104,7 +104,10 @@ def negate(key: str) -> Converter:
 
 
 def data_parallel(value: object, written: Values) -> Translation:
-    """Convert a degree whose kind another key, training.data_parallel_type, decides."""
+    """Convert a data-parallel degree.
+
+    Whether it replicates or shards is set by a different key, training.data_parallel_type.
+    """
     kind = "replicate" if written.get("training.data_parallel_type") == "ddp" else "shard"
     return Translation(f"parallelism.data_parallel_{kind}_degree", value)
 
@@ -215,7 +218,7 @@ CONVERTED: dict[str, Converter] = {
 
 
 def translate(key: str, value: object, written: Values) -> Translation | None:
-    """Return what a key of another version means here; None if it is a key of ours, or of no version."""
+    """Return the equivalent here of a key from an older or foreign version; None if it is a key of ours, or unknown."""
     if convert := CONVERTED.get(key):
         return convert(value, written)
     return Translation(RENAMED[key], value) if key in RENAMED else None

@@ -21,7 +21,7 @@ Class = Literal["honoured", "translated", "ignored", "unknown"]
 
 @dataclass(frozen=True)
 class KeyReport:
-    """What became of one key that was written."""
+    """How one configuration key that the user wrote was handled: honoured, translated, ignored or unknown."""
 
     key: str
     """Our name of the key."""
@@ -46,7 +46,7 @@ class KeyReport:
 
 @dataclass
 class Resolved:
-    """A configuration, and what became of each key that led to it."""
+    """A resolved configuration, with one report for each key that the user wrote."""
 
     config: JobConfig
     reports: list[KeyReport] = field(default_factory=list)
@@ -76,7 +76,7 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> JobConfig:
 
 
 def load_for_training(overrides: Sequence[str]) -> JobConfig:
-    """Return the configuration like `load`, but refuse what would silently give another result than asked for.
+    """Return the configuration like `load`, but refuse keys that would silently give a different result than asked for.
 
     Raises:
         ConfigError: As for `load`, or the trainer cannot do what a key asks for.
@@ -139,7 +139,10 @@ def resolve(path: Path | None, overrides: Sequence[str]) -> Resolved:
 
 
 def settled(report: KeyReport, config: JobConfig) -> KeyReport:
-    """Return a report with what only the whole configuration decides: the model, the data, what a key stands beside."""
+    """Return a report completed by what only the whole configuration decides.
+
+    These are the model, the data, and keys that act together.
+    """
     if report.refused and (beside := getattr(refusal_of(report.key), "beside", "")):
         section, name = beside.split(".")
         if getattr(getattr(config, section), name) == options()[beside].default:
@@ -174,7 +177,10 @@ def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
 
 
 def apply(resolved: Resolved, written_keys: list[WrittenKey]) -> None:
-    """Set what `written_keys` say and report on each key. If an old and a new name of a key meet, the new one wins."""
+    """Set the values of `written_keys` and report on each key.
+
+    If an old and a new name of one key both occur, the new one wins.
+    """
     values = {written.key: written.value for written in written_keys}
     for written in written_keys:
         report = classify(written, values)
@@ -251,7 +257,7 @@ def with_value(written: WrittenKey) -> WrittenKey:
 
 
 def option_of(key: str) -> Option | None:
-    """Return the option that a key or its older name stands for."""
+    """Return the option with this name, or the one that the name was used for in an older version."""
     return options().get(compat.RENAMED.get(key, key))
 
 

@@ -36,7 +36,7 @@ def from_registry(module: str, function: str) -> JobConfig:
 
 
 def search_working_folder_last() -> None:
-    """Let a user's registry be found in the working folder, which comes last so that it hides nothing of ours."""
+    """Append the working folder to the import path: a user's registry is found there, and hides none of our modules."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 

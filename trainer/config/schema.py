@@ -32,7 +32,7 @@ class Option:
 
     @property
     def metavar(self) -> str:
-        """What stands for a value in help and errors."""
+        """The placeholder for a value in help texts and errors, such as `INT`."""
         if self.choices:
             return "|".join(self.choices) + (" ..." if self.kind is list else "")
         return "STR ..." if self.kind is list else self.kind.__name__.upper()
@@ -95,7 +95,9 @@ def help_texts() -> dict[tuple[str, str], str]:
 
 
 def from_toml(option: Option, value: object) -> object:
-    """Return `value` as the option's type. TOML has no None: "None" stands for it, as on the command line.
+    """Return `value` converted to the option's type.
+
+    TOML has no None: the text "None" means None, as on the command line.
 
     Raises:
         ConfigError: It has another type, is not one of the choices, or lies outside the bounds.

@@ -25,7 +25,10 @@ class WrittenKey:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """The parts of a command line: where the configuration comes from, and the other flags."""
+    """The parts of a command line.
+
+    They are the source of the configuration (a file, or a module and function) and all other flags.
+    """
 
     file: Path | None
     module: str | None

@@ -19,7 +19,10 @@ class LocalProblem:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks of a stage that shard or copy the weights; each stands for all of tensor parallelism."""
+        """The number of ranks in a pipeline stage that shard or copy the weights.
+
+        All tensor-parallel ranks count as one.
+        """
         return self.degrees.dp_replicate * self.degrees.sharding
 
 

@@ -81,7 +81,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 
 
 def attend_masked(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """Attend on any device: gather all keys and values, and mask what comes later."""
+    """Compute attention on any device: gather all keys and values, and mask positions later than each query's."""
     group, rank = layout.group, dist.get_rank(layout.group)
     length = q.shape[2] * group.size()
     k, v = (torch.cat(gather_with_gradient(t.contiguous(), 0, group).chunk(group.size()), dim=2) for t in (k, v))

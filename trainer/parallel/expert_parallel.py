@@ -20,7 +20,10 @@ def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 class Exchange:
-    """Hooks around a rank's experts: before them, tokens come from all ranks; after them, the outputs go back."""
+    """Hooks around a rank's experts: before them, tokens are received from all ranks.
+
+    After them, the outputs are sent back.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -48,7 +51,7 @@ class Exchange:
         return arrived[self.order], counts_by_rank.sum(0)
 
     def combine(self, _: nn.Module, __: tuple[Tensor, Tensor], out: Tensor) -> Tensor:
-        """Send the outputs of the experts back to the ranks and rows that the tokens came from."""
+        """Send the outputs of the experts back to the ranks and rows whose tokens they belong to."""
         unsorted = torch.empty_like(out).index_copy(0, self.order, out)
         return all_to_all_single_autograd(unsorted, self.sent, self.received, self.group)
 

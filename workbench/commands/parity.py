@@ -183,7 +183,7 @@ def local_batch(comparison: Comparison, base: JobConfig, one: Variant) -> int:
 
 
 def with_overrides(request: Request, ranks: int, overrides: tuple[str, ...]) -> Request:
-    """Return a launch of the same configuration, changed by flags, on so many ranks."""
+    """Return a launch of the same configuration on `ranks` ranks, changed by the given flags."""
     return Request(
         config=request.config,
         module=request.module,

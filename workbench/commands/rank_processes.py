@@ -98,13 +98,13 @@ def parent_of(pid: int) -> int:
 
 
 def environ(pid: int) -> Mapping[str, str]:
-    """Return the environment that a process was started with; empty where it is gone or another user's."""
+    """Return the environment that a process was started with; empty if it has ended or belongs to a different user."""
     entries = read_proc(pid, "environ").decode(errors="replace").split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
 def read_proc(pid: int, name: str) -> bytes:
-    """Return a file of `/proc/PID`; empty where the process is gone or another user's."""
+    """Return the content of a file in `/proc/PID`; empty if the process has ended or belongs to a different user."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:

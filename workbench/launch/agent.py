@@ -57,7 +57,7 @@ def environment_set(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def run_command(plan: Plan, job: str) -> Outcome:
-    """Run a command of the user's once. Nobody knows which ranks it starts, so its exit status is that of no rank."""
+    """Run the user's command once. Which ranks it starts is unknown, so its exit status is assigned to no rank."""
     status, interrupted = run_child(plan.words, plan.logs)
     if interrupted:
         end_processes(job)  # a shell that a signal ended leaves its children
@@ -74,7 +74,7 @@ def silence_loggers(prefix: str) -> None:
 
 
 def run_under_agent(plan: Plan) -> Outcome:
-    """Run our trainer, or another module, under the elastic agent."""
+    """Run our trainer, or a different trainer module, under torchrun's elastic agent."""
     warnings.filterwarnings("ignore")
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std

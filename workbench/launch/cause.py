@@ -61,7 +61,7 @@ def first_error(logs: Path, since: float, first_rank: int = 0) -> Cause | None:
 
 
 def earliest(causes: Iterable[Cause]) -> Cause | None:
-    """Return the cause that came first."""
+    """Return the cause with the earliest time."""
     return min(causes, key=lambda cause: cause["time_ns"], default=None)
 
 

@@ -57,7 +57,10 @@ def in_foreground() -> bool:
 
 
 def channel(sink: BinaryIO) -> tuple[int, int]:
-    """Return the two ends of what stands for a stream of ours: a terminal for a terminal, as programs behave so."""
+    """Return the two ends of the channel that replaces one of our streams.
+
+    They belong to a pseudo-terminal if the stream is a terminal, else to a pipe.
+    """
     if not sink.isatty():
         return os.pipe()
     ours, theirs = os.openpty()
@@ -69,7 +72,7 @@ def channel(sink: BinaryIO) -> tuple[int, int]:
 
 
 def read_chunk(source: int) -> bytes:
-    """Return what comes next; empty at the end, which a terminal reports as an error."""
+    """Return the next bytes; empty at the end, also where a terminal reports the end as an error."""
     try:
         return os.read(source, 1 << 16)
     except OSError:

@@ -32,7 +32,7 @@ def set_aside_earlier_run(folder: Path) -> None:
 
 
 def is_running_elsewhere(manifest: Manifest) -> bool:
-    """Return whether another launcher, one that runs now, wrote the manifest."""
+    """Return whether a different launcher, which is still running, wrote the manifest."""
     launcher = manifest.get("launcher")
     return manifest.get("status") == "running" and isinstance(launcher, dict) and is_running(launcher) is not False
 

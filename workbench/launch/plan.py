@@ -197,7 +197,7 @@ def plan_command(request: Request, command: JobCommand) -> Plan:
 
 
 def plan_module(request: Request) -> Plan:
-    """Return the plan of another trainer's module under our agent; its options are its own."""
+    """Return the plan for a different trainer's module under our agent; the options are passed to it unchanged."""
     module = MODULES.get(request.trainer, request.trainer)
     # The `workbench` script does not look into the working folder, but `python -m MODULE` of the ranks does.
     if PathFinder.find_spec(module.partition(".")[0], [str(Path.cwd()), *sys.path]) is None:

@@ -46,7 +46,7 @@ def send(pids: set[int], number: signal.Signals) -> None:
 
 
 def read(path: Path) -> bytes:
-    """Return a file of /proc; empty where the process is gone or another user's."""
+    """Return the content of a file in /proc; empty if the process has ended or belongs to a different user."""
     try:
         return path.read_bytes()
     except OSError:

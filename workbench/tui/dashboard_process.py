@@ -53,5 +53,5 @@ class Dashboard:
 
 
 def text_of(file: IO[bytes]) -> str:
-    """Return all that has been written, without moving the position at which its writer goes on."""
+    """Return all text written so far, without moving the writer's position in the file."""
     return os.pread(file.fileno(), OUTPUT_BYTES, 0).decode(errors="replace")

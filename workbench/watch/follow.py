@@ -34,7 +34,7 @@ def follow(folder: Path) -> None:
 
 
 def has_ended(job: WatchedJob) -> bool:
-    """Return whether nothing more is to come: neither steps nor a verdict."""
+    """Return whether the job is over: no further steps and no further verdict will follow."""
     if job.analysing:
         return False
     quiet_s = min((rank.quiet_s for rank in job.now.ranks), default=0.0)

@@ -29,7 +29,7 @@ LOST_STATES = ("gone", "failed")
 
 
 def status_text(job: WatchedJob, width: int, height: int) -> RenderableType:
-    """Return all of a job in `width` columns and `height` lines; of many ranks those in trouble come first."""
+    """Return the state of a job in `width` columns and `height` lines; ranks in trouble are listed first."""
     upper = [summary(job.now), *charts(job.now, width), *alerts(job)]
     verdict = [head(job.report)] if job.report else []
     room = height - len(upper) - (VERDICT_LINES if verdict else 0) - SPARE_LINES
@@ -110,7 +110,10 @@ def alert(severity: str, text: str) -> Text:
 
 
 def lost_ranks(now: JobState) -> list[int]:
-    """Return the ranks whose process ended while the job goes on; of a job that has ended the verdict tells."""
+    """Return the ranks whose process ended while the job continues.
+
+    The list is empty for a job that has ended, whose verdict names them.
+    """
     return [] if now.ended else [rank.rank for rank in now.ranks if rank.state in LOST_STATES]
 
 

@@ -42,8 +42,9 @@ class Door:
 
 @dataclass(frozen=True)
 class AccessControl:
-    """A WSGI application in front of another: `?token=` is answered by a cookie and the address without it.
+    """A WSGI application in front of `inside`.
 
+    It answers `?token=` with a cookie and a redirect to the address without it.
     `private`: only names of the loopback interface pass. A foreign page that points its own name here (DNS rebinding)
     sends that name.
     """

@@ -50,7 +50,7 @@ class Server:
         self.inner.run()
 
     def stop(self) -> None:
-        """End a server that runs in another thread."""
+        """Stop the server, which runs in a different thread."""
         for listener in self.listeners:
             listener.task_dispatcher.shutdown()
         for channel in list(self.sockets.values()):

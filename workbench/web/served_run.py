@@ -31,7 +31,7 @@ class ServedRun:
 
     @cached_property
     def manifest(self) -> dict[str, object]:
-        """What `run.json` says; empty where there is none."""
+        """The content of `run.json`; empty if there is none."""
         return dict(self.run.manifest())
 
     @property

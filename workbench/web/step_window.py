@@ -25,7 +25,10 @@ WINDOW_NAMES = ("from", "to", "steps")
 
 
 class WindowState(TypedDict):
-    """The window as the browser keeps it: `own` goes into the address of this page, `steps` into those of others."""
+    """The selected step range as the browser stores it.
+
+    `own` goes into the URL of this page, `steps` into links to other pages.
+    """
 
     own: dict[str, str]
     steps: str

@@ -77,21 +77,21 @@ class Cause:
         return self.culprit.victims
 
     def with_class(self, kind: HangClass, reason: Reason, confidence: float) -> "Cause":
-        """Return this cause in another class."""
+        """Return a copy of this cause with a different class, reason and confidence."""
         return replace(
             self, culprit=msgspec.structs.replace(self.culprit, kind=kind, confidence=confidence), reason=reason
         )
 
     def with_confidence(self, confidence: float) -> "Cause":
-        """Return this cause with another confidence."""
+        """Return a copy of this cause with a different confidence."""
         return replace(self, culprit=msgspec.structs.replace(self.culprit, confidence=confidence))
 
     def with_frames(self, frames: list[Frame]) -> "Cause":
-        """Return this cause with another stack of the culprit."""
+        """Return a copy of this cause with a different stack of the culprit."""
         return replace(self, culprit=msgspec.structs.replace(self.culprit, frames=frames))
 
     def in_group(self, group: Group) -> "Cause":
-        """Return this cause with another group as the one in which the culprit is missed."""
+        """Return a copy of this cause that blames the culprit for its absence in a different process group."""
         return replace(self, culprit=msgspec.structs.replace(self.culprit, group=group.name, group_desc=group.label))
 
 

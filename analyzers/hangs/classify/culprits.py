@@ -62,7 +62,7 @@ def ranks_near(context: HangContext, cause: Cause) -> set[int]:
 
 
 def drop_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:
-    """Return the causes without ranks that ended because they lost the connection to another one.
+    """Return the causes without ranks that ended because they lost the connection to a different rank.
 
     They stay only where nothing shows that any other rank is to blame.
     """
@@ -165,7 +165,10 @@ def place_of(ranks: list[int], stack: list[Frame]) -> RanksInOp:
 
 
 def find_place_of_victims(side: SideFiles) -> RanksInOp | None:
-    """Return where the first of the ranks gave up that waited for another one, as its error says."""
+    """Return the line in which the first victim gave up waiting for a different rank, from its error.
+
+    The result is None if no error has a line.
+    """
     gave_up = [end for end in side.exits.values() if is_victim(end) and end.traceback]
     first = min(gave_up, key=lambda end: end.time_ns, default=None)
     return place_of([first.rank], first.traceback) if first else None

@@ -38,7 +38,10 @@ def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpN
 
 
 def find_own_group(context: HangContext, deviation: Deviation) -> int:
-    """Return the deviating rank's own group of the expected operation's kind: the sister may be in another one."""
+    """Return the process group of the expected kind that the deviating rank itself is in.
+
+    Its sister may be in a different one.
+    """
     groups = context.job.groups
     expected = deviation.expected.group
     own = context.job.ranks[deviation.rank].positions

@@ -133,7 +133,7 @@ def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | 
 
 
 def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_size: int) -> StackCause:
-    """Return the cause where all ranks wait: those in another operation than most have taken another branch."""
+    """Return the cause if all ranks wait: ranks in a different operation than the majority took a different branch."""
     if len(sides) == 1:
         kind = HangClass.ALL_ARRIVED if len(places) >= world_size else HangClass.UNKNOWN
         return StackCause(kind, ranks_of(places) if kind is HangClass.ALL_ARRIVED else [], [], sides)

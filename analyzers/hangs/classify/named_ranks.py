@@ -27,7 +27,7 @@ def ranks_in(match: re.Match[str]) -> list[str]:
 
 
 def find_other_models(context: HangContext) -> list[Cause]:
-    """Return the ranks whose model has another number of parameters than most others, as DDP's errors say.
+    """Return the ranks whose model has a different number of parameters than most, as the errors of DDP report.
 
     Each rank compares itself with the first that differs, so only all messages together show the odd one.
     """

@@ -26,7 +26,7 @@ class TwoRounds:
     side: SideFiles
 
     def made_progress(self, rank: int) -> bool | None:
-        """Return whether a rank went on: it issued operations or changed its phase; None where that is unknown."""
+        """Return whether a rank made progress, by new operations or a change of phase; None if that is unknown."""
         before, after = self._beat(rank, 0), self._beat(rank, 1)
         has_both = self.second and rank in self.first.ranks and rank in self.second.ranks
         issued = newest_ns(self.second, rank) > newest_ns(self.first, rank) if self.second and has_both else None

@@ -51,7 +51,10 @@ def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], w
 
 
 def find_decided_divergence(context: HangContext, nodes: list[OpNode]) -> Divergence | None:
-    """Return the first collective of a ring in which some members issued another operation than most of them."""
+    """Return the first collective of a cycle in which a minority of the members issued a different operation.
+
+    None means that there is none.
+    """
     found = (find_divergence(context.job, node.group, node.seq) for node in nodes if not node.is_p2p)
     return next((divergence for divergence in found if divergence and divergence.culprits), None)
 
@@ -121,7 +124,7 @@ def have_other_shapes(context: HangContext, front: Op, other: Op) -> bool:
 
 
 def have_other_tags(context: HangContext, front: Op, other: Op) -> bool:
-    """Return whether the halves of a message have different tags, under which they never meet."""
+    """Return whether a send and a recv have different tags, so that they can never match."""
     tags = [context.job.signature(op).tag for op in (front, other)]
     return tags[0] != tags[1] and None not in tags
 

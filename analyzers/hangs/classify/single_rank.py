@@ -53,7 +53,7 @@ def find_missed_operation(context: HangContext, rank: int, nodes: list[OpNode]) 
 
 
 def stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
-    """Return whether a sister's operation stands for this one: in a group of the same kind, with the same number."""
+    """Return whether a sister's operation corresponds to `node`: same kind of process group, same sequence number."""
     if op is None or op.p2p != node.is_p2p or job.groups[op.group].desc != job.groups[node.group].desc:
         return False
     return op.p2p or op.seq == node.seq

@@ -53,7 +53,10 @@ def find_skipped_groups(context: HangContext) -> list[Cause]:
 
 
 def has_failed(end: RankEnd) -> bool:
-    """Return whether a rank failed by itself; gloo ends one that meets ranks of another group under its number."""
+    """Return whether a rank failed by itself.
+
+    Gloo may end a rank that it connects to a wrong process group by a shared number.
+    """
     return not end.is_victim and end.ending is not Ending.NO_ERROR and not end.is_size_abort
 
 

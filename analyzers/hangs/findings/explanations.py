@@ -159,7 +159,7 @@ def elements(cause: Cause) -> str:
 
 
 def received_bytes(cause: Cause) -> str:
-    """Return what gloo says of the sizes; empty where no log of the rank holds it."""
+    """Return the received and expected sizes that gloo reports; empty if no log of the rank has them."""
     received, expected = cause.elements
     return f"it received {size(received)} where it expected {size(expected)}" if received else ""
 

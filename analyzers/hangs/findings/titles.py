@@ -161,7 +161,7 @@ def both_sides(cause: Cause) -> str:
 
 
 def has_other_operation(cause: Cause) -> bool:
-    """Return whether the culprit issued an operation of another name than the other ranks."""
+    """Return whether the culprit issued an operation with a different name than the other ranks."""
     return bool(cause.issued and cause.expected and cause.issued.operation != cause.expected.operation)
 
 

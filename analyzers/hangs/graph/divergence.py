@@ -194,7 +194,7 @@ def is_shifted(job: Job, seq: int, tables: Mapping[int, Table], side: IssuedOp, 
 
 
 def has_skipped(job: Job, seq: int, mine: Table, theirs: Table) -> bool:
-    """Return whether one rank's operations from `seq` on are another's one number later."""
+    """Return whether one rank's operations from `seq` on equal the other's, shifted by one sequence number."""
     # One skipped operation explains all that follows, where a mismatch would need an error in each.
     # Keys are compared without their lines, which dumps in JSON lack.
     later = [s for s in mine if s >= seq and s + 1 in theirs]

@@ -22,7 +22,7 @@ NOT_YET, LONG_AGO = 1 << 62, -1
 
 
 def find_first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | None:
-    """Return the operation that most sisters come to first; None where no sister's dump shows it.
+    """Return the node that most sister ranks issue first; None if no sister's dump shows it.
 
     Only sisters that can put all operations in an order vote: one of unknown position may be the first.
     """
@@ -52,7 +52,10 @@ def carries_messages(job: Job, number: int) -> bool:
 
 
 def find_position(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
-    """Return the index, in a sister's operations, of what stands for the one that a rank missed; None: unknown."""
+    """Return the index, among a sister's operations, of the one that corresponds to the missed operation.
+
+    None means that the position is unknown.
+    """
     own = find_sister_group(job, rank, sister, node)
     if own is None:
         return None
@@ -91,7 +94,7 @@ def are_sister_groups(job: Job, number: int, other: int) -> bool:
 
 
 def find_half_position(job: Job, sister: int, partner: int, group: int, front: Op | None) -> int | None:
-    """Return where a sister has its half of the message that stands for `front`, which the rank's partner is in.
+    """Return the index of a sister's send or recv that corresponds to `front`. The rank's partner is in `front`.
 
     Both halves of a message complete together, so from the last completed pair on they can be counted even where the
     ring no longer holds the first one.

@@ -73,7 +73,7 @@ class Programs:
         return self._deviations[rank]
 
     def is_comparable(self, rank: int) -> bool:
-        """Return whether a rank's dump shares operations with another one, so that a deviation would be seen."""
+        """Return whether a rank's dump shares operations with another rank's, so that a deviation would show."""
         return rank in self.job.ranks and bool(self._comparisons(rank))
 
     def next_expected(self, rank: int) -> Op | None:

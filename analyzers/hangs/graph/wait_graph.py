@@ -109,8 +109,9 @@ def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> boo
 
 
 def find_ranks_dumped_early(job: Job) -> set[int]:
-    """Return the ranks that went on after their dumps: others completed with them what their dumps do not hold yet.
+    """Return the ranks whose dumps are older than the others'.
 
+    Other ranks completed operations with them that these lack.
     A single such rank is the odd one rather than early. This only counts on NCCL: gloo flags failed operations as done.
     """
     if any(signature.backend == "gloo" for signature in job.signatures):

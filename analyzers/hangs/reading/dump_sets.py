@@ -57,7 +57,10 @@ def rounds_before_hang(side: SideFiles) -> int:
 
 
 def rounds_before_start(side: SideFiles) -> int:
-    """Return how many rounds came before a rank had registered that registered later: they show nothing of it."""
+    """Return how many rounds of dumps precede the registration of the rank that registered last.
+
+    They say nothing about it.
+    """
     late = [AnswerStatus.UNREGISTERED in {answer.status for answer in number.ranks.values()} for number in side.rounds]
     return late.index(False) if False in late else 0
 
@@ -131,7 +134,7 @@ def newest_s(rounds: Rounds) -> float:
 
 
 def set_number(base: Path) -> int:
-    """Return the number of a set by its folder: `set_2` is the second; the dumps folder itself is the first."""
+    """Return the index of a set of dumps by its folder: `set_2` is the second; the dumps folder itself is the first."""
     match = SET.fullmatch(base.name)
     return int(match[1]) if match else 1
 

@@ -62,7 +62,7 @@ def in_collective(stack: list[Frame]) -> bool:
 
 
 def is_victim(end: ExitFile) -> bool:
-    """Return whether a rank ended because another one did, or kept it waiting too long."""
+    """Return whether a rank ended because a different rank ended, or did not arrive in time."""
     if end.out_of_memory:
         return False
     # Only the exception's own words tell the two apart: PyTorch raises a plain RuntimeError for a lost connection.

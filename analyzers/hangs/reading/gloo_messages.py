@@ -119,7 +119,7 @@ def find_half(job: Job, rank: int, message: MessageName) -> OtherHalf | None:
 
 
 def find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
-    """Return the message that a rank issued last, where its peer waits in the other half under another tag."""
+    """Return the last message of a rank, if its peer waits for it under a different tag; else None."""
     message, issued = max(waiting[rank].items(), key=lambda item: item[1].time_ns)
     half = find_half(job, rank, message)
     theirs = waiting.get(half.peer) if half else None

@@ -88,7 +88,7 @@ def read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, 
 
 
 def find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
-    """Return the number of ranks: as recorded, else one more than the highest rank that anything names."""
+    """Return the number of ranks: as recorded, else the highest rank in any file plus one."""
     recorded = [side.world_size, *(f.world_size for f in side.groups.values())]
     if believable := [size for size in recorded if 0 < size <= RANKS_AT_MOST]:
         return max(believable)

@@ -68,7 +68,10 @@ def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
 
 
 def read_last_beat(path: Path, pid: int) -> LastBeat | None:
-    """Return the last beat of a process; None where it has none, or the file is of another attempt's process."""
+    """Return the last heartbeat of a process.
+
+    The result is None if it has none, or if the file belongs to the process of a different attempt.
+    """
     try:
         with open_regular(path) as file:
             time_ns, step, beat_pid, beats, phase = BEAT.unpack(file.read(BEAT.size))
@@ -80,7 +83,7 @@ def read_last_beat(path: Path, pid: int) -> LastBeat | None:
 
 
 def read_fatal_signal(path: Path, rank: int) -> FatalSignal | None:
-    """Return what faulthandler wrote when a fatal signal came; None where none did."""
+    """Return what faulthandler wrote at a fatal signal; None if there was no such signal."""
     try:
         with open_regular(path) as file:
             first = file.readline(FIRST_LINE_BYTES).decode(errors="replace").strip()

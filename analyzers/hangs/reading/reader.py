@@ -85,7 +85,7 @@ def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
 
 
 def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
-    """Return (rank, function that reads it) of the dumps in a file.
+    """Return a (rank, read function) pair for each dump in a file.
 
     A file holds one, of a rank that only its name gives; a page of PyTorch's debug server holds one for each rank.
     """
@@ -209,7 +209,7 @@ class Tables:
         ]
 
     def stack(self, value: Any, known: dict[tuple[int, ...], int]) -> int:
-        """Return the number of a stack.
+        """Return the index of a stack in the table of distinct stacks; a new one is added there and to `known`.
 
         Entries of a pickle share their frame objects, so `known` finds a stack again by the addresses of its frames,
         without comparing their texts.

@@ -57,7 +57,7 @@ class SideFiles:
 
     @property
     def rounds(self) -> list[Round]:
-        """The requests for dumps, oldest first; empty where the dumps came without an account of them."""
+        """The requests for dumps, oldest first; empty if the dumps have no record of how they were requested."""
         return self.collection.rounds if self.collection else []
 
     def answer(self, rank: int) -> Answer | None:
@@ -65,7 +65,7 @@ class SideFiles:
         return self.rounds[0].ranks.get(rank) if self.rounds else None
 
     def answered_ns(self, rank: int) -> int | None:
-        """Return when a rank's dump had come back."""
+        """Return the time (ns) at which a rank's dump arrived; None if it is not known."""
         answer = self.answer(rank)
         return (answer.answered_ns or answer.asked_ns) if answer and answer.status == AnswerStatus.OK else None
 
@@ -102,7 +102,10 @@ class SideFiles:
         return world_size > 0 and all(self.ended_cleanly(rank) for rank in range(world_size))
 
     def has_moved_past(self, rank: int) -> bool:
-        """Return whether a rank went on after the last round of dumps, or ended cleanly: what these show is stale."""
+        """Return whether a rank made progress after the last round of dumps, or ended cleanly.
+
+        Its dumps are out of date then.
+        """
         asked = [a.asked_ns for number in self.rounds if (a := number.ranks.get(rank)) and a.asked_ns]
         beat = self.last_beat(rank)
         if rank in self.exits or beat is None:
@@ -228,7 +231,10 @@ def joined(collections: Sequence[Collection]) -> Collection | None:
 
 
 def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> dict[int, Path]:
-    """Return the file of each rank, from the first round that has one; files of other sets are of another time."""
+    """Return the file of each rank, taken from the first round that has one.
+
+    Sets of dumps from other times are ignored.
+    """
     other_sets = {a.path.parent for a in run.of(Kind.COLLECTION)}.difference(folders)
     files = [(a, *base_of(a.path)) for a in nearest_last(run, kind, folders)]
     return {
@@ -239,7 +245,7 @@ def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> 
 
 
 def nearest_last(run: Run, kind: Kind, folders: Sequence[Path]) -> list[Artefact]:
-    """Return artefacts of a kind; those of the set's first round come last, so that they win in a dict by rank."""
+    """Return the artefacts of one kind, those of the set's first round last: in a dict by rank these win."""
 
     def closeness(artefact: Artefact) -> tuple[bool, int, Path]:
         base, number = base_of(artefact.path)

@@ -16,7 +16,7 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 class AnswerStatus(StrEnum):
-    """What became of the request for a rank's dump."""
+    """The outcome of the request for a rank's dump."""
 
     OK = "ok"
     TIMEOUT = "timeout"
@@ -71,7 +71,7 @@ class Heartbeat(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """What came back from one rank when its dump was requested; `status` is an `AnswerStatus`."""
+    """The answer of one rank to the request for its dump; `status` is an `AnswerStatus`."""
 
     status: str = ""
     channel: str | None = None

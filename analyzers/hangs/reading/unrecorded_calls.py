@@ -23,7 +23,10 @@ def add_unrecorded_calls(job: Job, side: SideFiles) -> None:
 
 
 def call_in(frames: list[Frame]) -> str | None:
-    """Return the name of the unrecorded collective that a stack is in."""
+    """Return the name of the collective that a stack is in although the Flight Recorder has no entry for it.
+
+    The result is None if there is none.
+    """
     innermost = frames[:INNERMOST_FRAMES]
     return next((f.name for f in innermost if f.name in CALLS and LIBRARY.search(f.filename)), None)
 

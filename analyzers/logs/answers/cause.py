@@ -70,7 +70,7 @@ def find_answer(logs: Logs) -> Answer:
 
 
 def is_harmless(failure: Failure, logs: Logs) -> bool:
-    """Return whether a failure was overcome: a store that answered late, where the job went on to train."""
+    """Return whether the job recovered from a failure, such as a store that answered late before training began."""
     is_late_start = failure.role.tier is Tier.UNREACHED
     trained = any(r.last_step is not None for r in (*logs.ranks.values(), *logs.unranked))
     return (
@@ -110,8 +110,9 @@ def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
 
 
 def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
-    """Return the rank with another size than the others, if one rank alone, or all but one, found that sizes differ.
+    """Return the rank with a different size than the others.
 
+    Either it alone or all others must have reported the mismatch.
     gloo aborts the rank whose buffer is smaller than what arrives: that with the odd size if its tensor is the smaller.
     """
     if not any(e.facts.reason is Reason.SIZES for e in failure.events):
@@ -153,7 +154,10 @@ def host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
 
 
 def timeout_cause(failure: Failure, logs: Logs) -> Cause:
-    """Return a timeout with the ranks that did not come; those that brought another operation are a mismatch."""
+    """Return a timeout as a cause, blaming the ranks that did not join.
+
+    Ranks in a different operation make it a mismatch.
+    """
     blame = blame_for_timeout(failure, logs)
     kind = OF_REASON.get(blame.reason, LogClass.COLLECTIVE_TIMEOUT) if blame.reason else LogClass.COLLECTIVE_TIMEOUT
     if not blame.ranks and failure.lead.facts.reason is Reason.MISSING_RANKS:

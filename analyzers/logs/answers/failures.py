@@ -134,7 +134,7 @@ def is_stop(occurrence: Occurrence) -> bool:
 
 
 def follows(occurrence: Occurrence, stop: Occurrence) -> bool:
-    """Return whether a failure came after an order to stop and may be due to it."""
+    """Return whether a failure happened after an order to stop and may be a consequence of it."""
     if occurrence.file == stop.file:
         is_later = occurrence.event.line > stop.event.line
     else:

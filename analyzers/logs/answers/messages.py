@@ -17,7 +17,7 @@ def in_messages(places: Mapping[int, LogEvent]) -> list[int]:
 
 
 def find_unmatched(places: Mapping[int, LogEvent], logs: Logs) -> list[int]:
-    """Return the ranks to blame for messages that did not meet; empty where the lines do not name the peers.
+    """Return the ranks to blame for sends and receives that did not match; empty if the lines do not name the peers.
 
     From each rank that waits in a message the peers are followed: to one that waits elsewhere, which never issued the
     other half, or around a ring of ranks that wait for each other.

@@ -18,7 +18,7 @@ NATIVE_CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
 
 
 class Tier(IntEnum):
-    """Which events come before which as a cause; the order of trust among log lines."""
+    """The order in which kinds of events are trusted as the cause: a lower tier wins."""
 
     HARDWARE = 10
     OWN_FAILURE = 20
@@ -39,7 +39,7 @@ class Tier(IntEnum):
 
 
 class Role(NamedTuple):
-    """The class that an event stands for, if it is the cause."""
+    """The verdict class of an event if it is the cause, and how far it is trusted as the cause."""
 
     kind: LogClass
     tier: Tier
@@ -69,7 +69,7 @@ STOPS = {
 
 
 def role_of(event: LogEvent) -> Role | None:
-    """Return what an event stands for; None for one that is no failure, or only that the launcher ended a rank."""
+    """Return the role of an event; None if it is no failure, or only shows that the launcher ended a rank."""
     decide = DECIDED.get(event.kind)
     return decide(event) if decide else FIXED.get(event.kind)
 
@@ -83,7 +83,7 @@ def role_of_exception(event: LogEvent) -> Role:
 
 
 def role_of_end(event: LogEvent) -> Role | None:
-    """Return what the end of a process stands for; a launcher ends the others with SIGTERM, which says nothing."""
+    """Return the role of a process's end; None for SIGTERM, by which a launcher ends the remaining ranks."""
     name, code = event.facts.signal, event.facts.exit_code
     if name in TERMINATING or (name is None and not code):
         return None
@@ -109,7 +109,7 @@ def role_of_mismatch(event: LogEvent) -> Role:
 
 
 def role_of_nan(event: LogEvent) -> Role:
-    """Return the class of a number that is not finite; a job may go on with it, so that an own failure comes first."""
+    """Return the role of a number that is not finite; a job may continue with it, so a rank's failure outranks it."""
     is_failure = event.facts.reason is Reason.SCALE_EXHAUSTED or bool(event.facts.ranks)
     return Role(LogClass.NONFINITE_LOSS, Tier.OWN_FAILURE if is_failure else Tier.BROKEN_NUMBERS)
 

@@ -21,7 +21,7 @@ RANKS_AT_MOST = 1 << 14
 
 
 class Basis(StrEnum):
-    """What tells the absent ranks from those that waited."""
+    """The evidence by which absent ranks are distinguished from waiting ranks."""
 
     NAMED = "named"
     """The text names them: a monitored barrier, a desync report."""
@@ -57,7 +57,7 @@ class Blame:
 
 
 def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
-    """Return who did not come to a collective that timed out."""
+    """Return which ranks did not join a collective that timed out, and the evidence for it."""
     waiting = sorted({e.rank for e in failure.events if e.kind in WAITING and e.rank is not None})
     silent = silent_ranks(logs)
     for blame in (
@@ -114,7 +114,7 @@ def is_before(event: LogEvent, seq: int) -> bool:
 
 
 def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
-    """Return the ranks that wait in another operation than most do, under the same number of the same group."""
+    """Return the ranks in a different operation than most, under the same sequence number of the same process group."""
     timeouts = {e.rank: e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.rank is not None}
     by_seq: dict[tuple[str | None, int | None], dict[int, object]] = {}
     for rank, event in timeouts.items():
@@ -138,7 +138,7 @@ def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
 
 
 def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: bool) -> Blame | None:
-    """Return the ranks that gave up at another line than most did, if these are sure to wait for them.
+    """Return the ranks that gave up at a different line than most, if the majority certainly waits for them.
 
     A send or receive waits at a line of its own by right. Where a rank is silent, the others may wait for it.
     """
@@ -184,7 +184,10 @@ def known_ranks(logs: Logs) -> list[int]:
 
 
 def is_first(failure: Failure, logs: Logs) -> bool:
-    """Return whether the operation that timed out is the first of its group: no communication works at all."""
+    """Return whether the operation that timed out is the first of its process group.
+
+    The ranks may be unable to communicate.
+    """
     states = [e for e in logs.events if e.kind is EventKind.WATCHDOG_STATUS and e.facts.completed is not None]
     if states:
         return all((e.facts.completed or 0) < 0 for e in states)

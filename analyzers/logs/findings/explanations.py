@@ -75,7 +75,7 @@ def numbers_of(cause: Cause) -> str:
 
 
 def chain_of(cause: Cause) -> str:
-    """Return the exceptions that led to this one."""
+    """Return a sentence about the exceptions that preceded and caused this one; empty if there are none."""
     chain = cause.lead.chain
     return f"It followed from {chain[0].splitlines()[0][:200]}" if chain else ""
 
@@ -90,7 +90,10 @@ def consequences_of(answer: Answer) -> str:
 
 
 def root_cause_of(cause: Cause, logs: Logs) -> str:
-    """Return that torchrun's "Root Cause" names another rank, where it does: it only has the earliest time stamp."""
+    """Return a sentence if torchrun's "Root Cause" names a different rank.
+
+    It is only the one with the earliest time stamp.
+    """
     roots = sorted({e.rank for e in logs.events if e.kind is EventKind.TORCHRUN_ROOT_CAUSE and e.rank is not None})
     if not roots or not cause.ranks or set(roots) & set(cause.ranks):
         return ""
@@ -117,7 +120,7 @@ def evidence(cause: Cause) -> list[Evidence]:
 
 
 def evidence_of(event: LogEvent) -> Evidence:
-    """Return an event as a piece of evidence: its own line, and where that stands."""
+    """Return an event as evidence: its first line, its position in the log, and the user's source line."""
     return Evidence(text=quoted(event) or event.kind, source=f"{event.path}:{event.line}", line=event.source)
 
 

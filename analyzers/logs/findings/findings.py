@@ -49,7 +49,7 @@ def is_mild(cause: Cause) -> bool:
 
 
 def consequence(failure: Failure, cause: Cause | None) -> Finding:
-    """Return a finding on a failure that follows from the cause, or stands beside it."""
+    """Return a finding on a failure that follows from the cause, or that is independent of it."""
     lead = failure.lead
     # torchrun's own exception when it gets a signal: no rank raised it.
     reporter = "the launcher" if failure.role.kind is LogClass.TERMINATED else "a process of the job"

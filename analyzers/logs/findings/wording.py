@@ -9,7 +9,7 @@ TIME_PREFIX_LENGTH = 120
 
 
 def who(ranks: list[int], otherwise: str = "a rank") -> str:
-    """Return `rank 1`, `ranks 0-3`, or what to say where no rank is known."""
+    """Return `rank 1` or `ranks 0-3`; `otherwise` if no rank is known."""
     return rank_names(ranks) if ranks else otherwise
 
 

@@ -77,7 +77,7 @@ def described(match: "re.Match[str] | None") -> str | None:
 
 
 def missed_barrier(match: "re.Match[str]") -> Found:
-    """Return the ranks that did not come to a monitored barrier, as rank 0 tells."""
+    """Return the ranks that did not join a monitored barrier, as rank 0 reports them."""
     facts = Facts(ranks=numbers(match[1]), timeout_ms=number(match[2]), operation="monitored_barrier")
     return Found(EventKind.MONITORED_BARRIER, facts)
 

@@ -14,7 +14,7 @@ NCCL_INVALID = "invalid usage"
 
 
 def xid(match: "re.Match[str]") -> Found | None:
-    """Return an Xid of the NVIDIA driver: a number of a hardware error, or of one that the program made."""
+    """Return the event of an NVIDIA Xid: the code of a hardware error, or of an error that a program caused."""
     code = number(match[2])
     if code is None or code in CONSEQUENT_XIDS:
         return None
@@ -72,7 +72,7 @@ def nccl_error(match: "re.Match[str]") -> Found:
 
 
 def refused(match: "re.Match[str]") -> Found:
-    """Return a connection that could not be made; the address leads to the node to look at."""
+    """Return the event of a refused connection; its `peer` is the address that did not accept it."""
     facts = Facts(reason=Reason.REFUSED, peer=match[1], port=number(match[2]), name=match[3])
     return Found(EventKind.NETWORK, facts)
 

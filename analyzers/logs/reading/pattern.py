@@ -40,7 +40,7 @@ def plain(word: str, kind: EventKind, reason: Reason | None = None, expression: 
 
 
 def number(text: str | None) -> int | None:
-    """Return a number of a match; None where the group took no part or is longer than any real number."""
+    """Return a matched group as an integer; None if the group did not match or is longer than any valid number."""
     return int(text) if text and len(text) < 19 else None
 
 

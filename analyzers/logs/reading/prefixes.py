@@ -52,7 +52,7 @@ def split_prefix(text: str, labelled: bool) -> tuple[Prefix, str]:
 
 
 def global_rank(text: str) -> int | None:
-    """Return the rank that PyTorch puts before a line, which may be glued to the end of another one."""
+    """Return the rank in PyTorch's `[rankN]:` prefix, wherever in the line it is; None if there is none."""
     match = GLOBAL_RANK.search(text)
     return int(match[1]) if match else None
 

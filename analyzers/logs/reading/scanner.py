@@ -252,7 +252,7 @@ class Scanner:
             self.caught[prefix.key] = index
 
     def replace_by_last(self, earlier: int, index: int) -> int:
-        """Put the last event in place of an earlier one that only led to it; return its index."""
+        """Replace an earlier event by the last one, which followed from it; return the index of the replaced event."""
         if index != len(self.events) - 1 or self.events[earlier].count > 1:
             return index
         self.events[earlier] = self.events.pop()

@@ -9,13 +9,13 @@ STARTUP = EventKind.STARTUP
 
 
 def port_in_use(match: "re.Match[str]") -> Found:
-    """Return the port that another process has."""
+    """Return the event of a port that is in use already."""
     port = re.search(r"(?:port: |\]:|[\d.]:)(\d{2,5})\b", match.string)
     return Found(STARTUP, Facts(reason=Reason.PORT_IN_USE, port=number(port[1]) if port else None))
 
 
 def bind_warning(match: "re.Match[str]") -> Found:
-    """Return a failed bind to one address: harmless where another one succeeds."""
+    """Return the event of a failed bind to one address: harmless if a bind to a different address succeeds."""
     return Found(EventKind.NETWORK, Facts(reason=Reason.PORT_IN_USE, port=number(match[1])))
 
 
@@ -26,7 +26,7 @@ def unreachable(match: "re.Match[str]") -> Found:
 
 
 def missing_ranks(match: "re.Match[str]") -> Found:
-    """Return how many ranks came to the store."""
+    """Return the event of a store that only some of the ranks joined, with both counts."""
     return Found(STARTUP, Facts(reason=Reason.MISSING_RANKS, joined=number(match[1]), expected=number(match[2])))
 
 

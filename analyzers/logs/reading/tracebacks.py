@@ -28,7 +28,7 @@ CODE_LENGTH = 200
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception with its frames, outermost first, and the exceptions that led to it."""
+    """An exception with its frames, outermost first, and `chain`, the exceptions that caused it."""
 
     name: str
     message: str
@@ -45,7 +45,7 @@ class Raised:
 
 @dataclass
 class OpenTraceback:
-    """A traceback whose exception has not come yet."""
+    """A traceback whose last line, the exception, has not been read yet."""
 
     indent: int = 0
     frames: list[tuple[str, int, str]] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Tracebacks:
         return self.exception(key, body)
 
     def add_frame(self, key: str, match: "re.Match[str]") -> None:
-        """Add a frame to the traceback of a process, which may have begun before the log does."""
+        """Add a frame to the open traceback of a process; opens one if the log begins in the middle of a traceback."""
         trace = self.open.setdefault(key, OpenTraceback())
         if len(trace.frames) < FRAMES_AT_MOST:
             trace.frames.append((match[1], int(match[2]), match[3] or ""))
@@ -105,7 +105,7 @@ class Tracebacks:
         return None
 
     def finish(self, key: str, match: "re.Match[str]", trace: OpenTraceback) -> Raised:
-        """Return an exception with what led to it."""
+        """Return the exception that ends a traceback, with the exceptions that caused it."""
         before = self.chained.pop(key, None)
         chain = [*before.chain, before][-8:] if before else []
         raised = Raised(match[1], (match[2] or "").strip(), trace.frames, chain, trace.code)

@@ -18,7 +18,7 @@ HASHES = 1 << 16
 
 
 class WordFilter:
-    """Tells which lines may contain one of the words."""
+    """Finds the lines of a text that may contain any of a set of words."""
 
     def __init__(self, words: Iterable[bytes]) -> None:
         self._tables = {length: np.zeros(HASHES, dtype=bool) for length in (3, 4)}

@@ -52,7 +52,7 @@ def matrix(devices: Sequence[Device]) -> "pd.DataFrame":
 
 
 def latest(devices: Sequence[Device]) -> list[Device]:
-    """Return the last snapshot of each (rank, device); of one step, that of the failure came last."""
+    """Return the last snapshot of each (rank, device); of two at one step, one taken at a failure counts as later."""
     # Later entries of a dict overwrite earlier ones, so the last snapshot of each device stays.
     in_time = sorted(devices, key=lambda device: (device.step or 0, device.oom is not None))
     return list({(device.rank, device.device): device for device in in_time}.values())

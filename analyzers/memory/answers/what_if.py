@@ -194,7 +194,9 @@ def checkpoint(scenario: Scenario, value: str) -> str:
 
 
 def change_moment_type(scenario: Scenario, value: str) -> str:
-    """Store the optimizer's moments in another type; step counters stay, and with int8 all small moments.
+    """Change the data type of the optimizer's moments in place.
+
+    Step counters keep theirs, and with int8 so do small moments.
 
     Raises:
         InputError: There is no such type.

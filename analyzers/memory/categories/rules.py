@@ -161,12 +161,12 @@ def lifetime_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline)
 
 
 def lasts_until(lives: Lifetimes, phases: PhaseTimeline, phase: Phase) -> Mask:
-    """Return whether the next entry of a phase comes while a block is alive."""
+    """Return for each block whether it is still alive at the next entry of a phase."""
     return lives.died >= phases.next(phase, lives.born)
 
 
 def is_brief(lives: Lifetimes, phases: PhaseTimeline) -> Mask:
-    """Return whether a block was freed before another phase began."""
+    """Return for each block whether it was freed before the next phase began."""
     new = (lives.born != BEFORE) & (lives.died < phases.count) & (phases.last(lives.born) != Phase.NONE)
     same_span = phases.span(lives.born) == phases.span(np.minimum(lives.died, phases.count - 1))
     brief: Mask = new & same_span

@@ -109,7 +109,7 @@ def stacks_with_any(snapshot: Snapshot, frames: Mask) -> Mask:
 
 
 def phase_of_entries(trace: DeviceTrace, signs: Mapping[Sign, Mask]) -> Column:
-    """Return the phase that each entry's stack shows, int8."""
+    """Return for each trace entry the training phase that its stack shows, as int8 codes of `Phase`."""
     of_stack = np.full(len(signs[Sign.FORWARD]), Phase.NONE, np.int8)
     for sign, phase in PHASE_OF_SIGN.items():
         of_stack[signs[sign]] = phase

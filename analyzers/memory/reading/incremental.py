@@ -37,7 +37,7 @@ class PartialTrace:
     converted: int = 0
 
     def convert_chunk(self, columns_of: Callable[[RawTrace], Table]) -> None:
-        """Convert the next entries and empty them; None stands in their places."""
+        """Convert the next entries to a table, then clear them and put None in their places to free their memory."""
         entries = self.trace[self.converted : self.converted + CHUNK]
         # The list must keep its length: the unpickler goes on appending to it.
         self.trace[self.converted : self.converted + CHUNK] = repeat(None, len(entries))

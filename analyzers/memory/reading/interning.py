@@ -129,7 +129,7 @@ class StackTable:
         return number
 
     def frame(self, frame: Mapping[str, Any]) -> int:
-        """Return the number of a frame."""
+        """Return the index of a frame in the table of distinct frames, and add it if it is new."""
         known = self._frame_of_id.get(id(frame))
         if known is None:
             name, file = (self.texts.number(frame.get(key, "")) for key in ("name", "filename"))

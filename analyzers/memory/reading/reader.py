@@ -204,7 +204,7 @@ def tag_columns(trace: Sequence[Row], texts: TextTable) -> dict[str, Column]:
 
 
 def category_number(name: object) -> int:
-    """Return the number of a recorded category; `UNTAGGED` for what is no text."""
+    """Return the code of a recorded category name; `UNTAGGED` if it is not a string."""
     return int(CATEGORY_OF.get(name.lower(), Category.UNKNOWN)) if isinstance(name, str) else UNTAGGED
 
 

@@ -93,7 +93,7 @@ class PhaseTimeline:
         return self._last[index + 1]
 
     def span(self, index: Integers) -> Integers:
-        """Return a number that changes whenever another phase begins."""
+        """Return, for each entry index, the index of the phase interval that it lies in."""
         return self._spans[index + 1]
 
     def next(self, phase: Phase, index: Integers) -> Integers:

@@ -125,7 +125,7 @@ class BlockPool:
         del self.free[bisect_left(self.free, block.key)]
 
     def release(self, block: Block) -> None:
-        """Free a block, and merge it with free neighbours."""
+        """Free a block in place, and merge it with free neighbours in its segment."""
         block.free = True
         if block.before and block.before.free:
             self.remove_free(block.before)

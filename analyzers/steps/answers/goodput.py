@@ -140,7 +140,7 @@ def next_start(rows: pd.DataFrame, end: int) -> Integers:
 
 
 def rank_changes(rows: pd.DataFrame) -> Mask:
-    """Return, for all rows but the last, whether the next one is another rank's."""
+    """Return, for all rows but the last, whether the next row belongs to a different rank."""
     ranks = rows["rank"].to_numpy()
     return np.asarray(ranks[1:] != ranks[:-1])
 

@@ -69,7 +69,10 @@ class Lateness:
 
     @property
     def is_known(self) -> bool:
-        """Whether there are several ranks, and their logs record anything that happens before the ranks meet."""
+        """Whether lateness can be computed.
+
+        There are several ranks, and the logs record work before the ranks synchronise.
+        """
         return len(self.excess.columns) > 1 and any(grid.to_numpy().any() for grid in self.by_cause.values())
 
 
@@ -93,7 +96,10 @@ def lateness(steps: Steps) -> Lateness:
 
 
 def processor_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
-    """Return local work by cause: computing in processor time, the causes that wait for nobody in wall time."""
+    """Return each rank's own work in seconds, as one [step, rank] table per cause.
+
+    Compute is measured in processor time; other causes, which involve no waiting for ranks, in wall time.
+    """
     clocks = {c: steps.cpu if c is Cause.COMPUTE else steps.phases for c in PHASES_OF if c is not Cause.UNRECORDED}
     return {cause: steps.grid(clock.total(PHASES_OF[cause]), usable) for cause, clock in clocks.items()}
 
@@ -162,12 +168,12 @@ def largest_delay(steps: Steps, usable: Mask, step_s: pd.DataFrame) -> pd.DataFr
 
 
 def sum_of(grids: Iterable[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
-    """Return the sum of grids over the steps of another one."""
+    """Return the element-wise sum of [step, rank] tables, restricted to the steps of `like`."""
     return sum((rows_of(grid, like) for grid in grids), like * 0.0)
 
 
 def rows_of(grid: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps of a grid that another one has; without a copy where it has all."""
+    """Return the rows of a [step, rank] table whose steps `like` has; the table itself, not a copy, if it has all."""
     return grid if len(grid) == len(like) else grid.loc[like.index]
 
 

@@ -92,7 +92,10 @@ def lateness_noise(late: Lateness) -> float:
 
 
 def straggler_of(late: Lateness, rank: int, thresholds: Floats, first: int) -> Straggler | None:
-    """Return how a rank is late, or None where it hardly ever is; `first` is the first step of the logs."""
+    """Return how a rank is late, or None if it rarely is.
+
+    `thresholds` holds the tolerated lateness (s) of each step, `first` is the first step logged.
+    """
     excess = late.excess[rank]
     is_late = excess > thresholds
     late_s = excess[is_late]
@@ -116,7 +119,7 @@ def straggler_of(late: Lateness, rank: int, thresholds: Floats, first: int) -> S
 
 
 def lasting_from(is_late: "pd.Series[bool]") -> int | None:
-    """Return the late step from which on most steps are late, if most of the late steps come after it."""
+    """Return the first late step after which most steps are late, if most of the late steps follow it; else None."""
     # Backwards, so that each entry is the share of late steps from there to the end.
     from_end = is_late[::-1].expanding()
     lasting = (from_end.mean() >= LASTING) & (2 * from_end.sum() > is_late.sum())
@@ -162,7 +165,7 @@ def main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:
 
 
 def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
-    """Return the ranks that are late one after another, each in some steps only, where that costs enough."""
+    """Return the ranks that are late in turns, each only in some steps, if that costs at least `cost`; else none."""
     excess = late.excess.to_numpy()
     latest = excess.max(axis=1)
     is_late = latest > thresholds
@@ -178,7 +181,10 @@ def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
 
 
 def mark_hosts(steps: Steps, late: Sequence[Straggler]) -> list[Straggler]:
-    """Give the pattern HOST to stragglers whose whole machine is late, where it has several ranks and others do not."""
+    """Return the stragglers, with the pattern HOST where a machine explains them.
+
+    Such a machine has several ranks, all of them late, and other machines are not late as a whole.
+    """
     ranks_on: dict[str, set[int]] = {}
     for start in steps.starts:
         ranks_on.setdefault(start.host, set()).add(start.rank)

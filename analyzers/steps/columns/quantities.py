@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Quantity(StrEnum):
-    """What a column of a log that somebody else's trainer wrote can stand for."""
+    """What a column in the log of a different trainer can mean."""
 
     STEP = "step"
     LOSS = "loss"
@@ -22,7 +22,7 @@ class Quantity(StrEnum):
 
 
 class NumberedBy(StrEnum):
-    """Where the step numbers of a log come from."""
+    """How the rows of a log got their step numbers."""
 
     COLUMN = "column"
     EPOCH = "epoch"

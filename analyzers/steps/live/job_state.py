@@ -11,7 +11,7 @@ SPEED_STEPS = 20
 
 
 class RankStatus(StrEnum):
-    """How a rank stands."""
+    """The state of one rank."""
 
     RUNNING = "running"
     STALLED = "stalled"
@@ -26,7 +26,7 @@ class RankStatus(StrEnum):
 
 
 class JobStatus(StrEnum):
-    """How a job stands, or how it ended."""
+    """The state of a job, or how it ended."""
 
     WAITING = "waiting"
     """It has not written a file yet."""

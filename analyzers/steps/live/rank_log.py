@@ -62,7 +62,7 @@ class RankLog:
         return self.steps[next(reversed(self.steps))] if self.steps else Line(0)
 
     def latest(self, count: int) -> list[Line]:
-        """Return the last steps, at most so many."""
+        """Return the last steps of the log, at most `count`."""
         return list(self.steps.values())[-count:]
 
     def heartbeat(self, folder: Path) -> Heartbeat | None:

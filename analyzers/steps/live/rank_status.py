@@ -19,7 +19,7 @@ DUMPS_AFTER = 0.4
 
 
 def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) -> RankState:
-    """Return where a rank is and how its memory stands; `step_s` is what a step takes now."""
+    """Return the current phase, step and memory of a rank; `step_s` is the present duration of a step in seconds."""
     beat, last = log.heartbeat(folder), log.last
     memory, limit = last.memory_bytes, last.limit_bytes
     quiet_s = max(0.0, time.time() - beat.time_ns / 1e9) if beat else 0.0
@@ -41,7 +41,10 @@ def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) 
 
 
 def rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> RankStatus:
-    """Return how a rank stands: by its last phase, else by the error it wrote, else by its process."""
+    """Return the status of a rank.
+
+    It follows from its last phase, else from the error file it wrote, else from whether its process lives.
+    """
     if phase == DONE:
         return RankStatus.DONE
     error = read_json(folder / "dumps" / f"exit_{log.rank}.json")
@@ -82,7 +85,7 @@ def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) ->
 
 
 def job_status(ranks: Sequence[RankState], manifest: Mapping[str, object], stalled: StalledRanks | None) -> JobStatus:
-    """Return how the job stands: as its launcher wrote, else by its ranks."""
+    """Return the status of a job: as its launcher recorded it, else derived from its ranks."""
     if manifest.get("status") in ENDED:
         return JobStatus(str(manifest["status"]))
     states = {rank.state for rank in ranks}

@@ -120,7 +120,10 @@ def count_of(values: Floats) -> int:
 
 
 def unit_in(name: str, quantity: Quantity) -> str:
-    """Return the unit at the end of a name that means nothing by itself, such as `took_ms`."""
+    """Return the unit at the end of a column name, such as `ms` of `took_ms`, if it fits the quantity.
+
+    It is an empty string otherwise.
+    """
     from analyzers.steps.columns.names import split_unit, words_of
 
     _, unit = split_unit(words_of(name))

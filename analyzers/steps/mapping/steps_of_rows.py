@@ -79,7 +79,7 @@ def steps_of_rows(path: str, table: RawTable, wanted: ColumnMap = ()) -> MappedR
 
 
 def numbered_steps(table: RawTable, choice: ColumnChoice) -> tuple[Floats, NumberedBy]:
-    """Return the step of each row (NaN: none), and where it comes from."""
+    """Return the step of each row (NaN: none), and how the steps were numbered."""
     columns = [table.columns[name] for name in choice.used(Quantity.STEP)]
     steps = whole_numbers(first_present(columns, len(table)))
     if not np.isnan(steps).all():
@@ -154,7 +154,7 @@ def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
 
 
 def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
-    """Return one row for each step of an attempt, and how many rows another one of the same step replaced."""
+    """Return one row for each step of an attempt, and how many rows were dropped. The last row of a step counts."""
     steps_up = (
         (rows.step[1:] > rows.step[:-1]) | (rows.rank[1:] != rows.rank[:-1]) | (rows.attempt[1:] != rows.attempt[:-1])
     )
@@ -217,7 +217,7 @@ def clock_s(rows: Rows, choice: ColumnChoice) -> Floats:
 
 
 def step_gaps(rows: Rows) -> Integers:
-    """Return how many steps each row stands for: those since the row before it, 1 for the first of an attempt."""
+    """Return how many steps each row covers: the steps since the row before it; 1 for the first row of an attempt."""
     gaps = np.ones(len(rows), dtype=np.int64)
     same = (rows.rank[1:] == rows.rank[:-1]) & (rows.attempt[1:] == rows.attempt[:-1])
     gaps[1:] = np.where(same, np.maximum(rows.step[1:] - rows.step[:-1], 1), 1)

@@ -83,7 +83,7 @@ class Printed:
     is_dict: bool = False
 
     def has_training_number(self) -> bool:
-        """Return whether the line has a number of a training step beside its counters."""
+        """Return whether the line has a training number, such as a loss, in addition to its counters."""
         counters = (None, Quantity.STEP, Quantity.EPOCH, Quantity.RANK, Quantity.CLOCK)
         return any((meaning := meaning_of(name)) and meaning.quantity not in counters for name in self.values)
 
@@ -122,7 +122,7 @@ def clock_in(text: str) -> float | None:
 
 
 def quoted_pairs(text: str) -> Iterator[tuple[str, float]]:
-    """Yield the (name, number) pairs of a dict or of a JSON object, whatever stands around it."""
+    """Yield the (name, number) pairs of a dict or JSON object, ignoring the text around it."""
     for name, quoted, bare in QUOTED.findall(text[text.find("{") :]):
         number = number_of((quoted or bare).strip())
         if number is not None:

@@ -38,7 +38,7 @@ def read(path: Path) -> RawTable:
 
 
 def is_row(line: bytes) -> bool:
-    """Return whether a line is an object by itself."""
+    """Return whether a line is a complete JSON object."""
     return isinstance(decoded(line), dict)
 
 

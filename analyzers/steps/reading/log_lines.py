@@ -104,7 +104,7 @@ class Names:
 
 
 class Table:
-    """Collects the columns of one file after another, so that only one file's lines are in memory at a time."""
+    """Collects the columns of several files one by one, so that the lines of only one file are in memory at a time."""
 
     def __init__(self) -> None:
         self.rows = 0

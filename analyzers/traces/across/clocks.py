@@ -61,7 +61,7 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class SharedCollectives:
-    """Starts and ends (ns) of the symmetric collectives of two ranks, the first one's on a clock that is known.
+    """Start and end times (ns) of the collectives that two ranks both recorded and that no rank can leave early.
 
     `steady`: both ranks read one clock, so nothing can drift.
     """
@@ -91,7 +91,10 @@ class SharedCollectives:
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """The least and the most that the other clock can be ahead: nobody leaves before the last rank has arrived."""
+        """The least and greatest possible lead (ns) of the other clock.
+
+        No rank leaves a collective before the last one arrives.
+        """
         low = self.without_drift(self.other_start) - self.end
         high = self.without_drift(self.other_end) - self.start
         return int(low.max()), int(high.min())
@@ -105,7 +108,7 @@ class SharedCollectives:
 
 
 def clock_gain(passed: Column, ppm: float) -> Integers:
-    """Return what a clock that runs fast by `ppm` gains while so many ns pass."""
+    """Return by how many ns a clock that runs fast by `ppm` gains in each of the durations `passed` (ns)."""
     gain: Integers = np.rint(passed * (ppm * 1e-6)).astype(np.int64)
     return gain
 

@@ -136,6 +136,6 @@ def measured(comparison: RankComparison, index: int) -> Straggler:
 
 
 def late_from_ns(comparison: RankComparison, index: int, steps: int) -> float:
-    """Return the excess in ns from which on a rank counts as late in one of so many steps."""
+    """Return the excess in ns from which on a rank counts as late in one of `steps` steps."""
     source = source_of(comparison, index)
     return max(TIME_SLICE_NS[source], EXCESS[source] * comparison.waits[index].window_ns / max(1, steps))

@@ -35,7 +35,10 @@ def traffic(accounts: Sequence[RankTrace], at_most: int = RANKS_AT_MOST) -> pd.D
 
 
 def bytes_between(accounts: Sequence[RankTrace], senders: Sequence[int], receivers: Sequence[int]) -> Floats:
-    """Return [sender, receiver]: bytes in all groups and recordings; NaN where two ranks share no group."""
+    """Return a [sender, receiver] matrix of bytes, summed over all process groups and traces.
+
+    The value is NaN where two ranks share no group.
+    """
     row_of, column_of = ({rank: i for i, rank in enumerate(ranks)} for ranks in (senders, receivers))
     sent = np.full((len(senders), len(receivers)), np.nan)
     for account in accounts:

@@ -187,7 +187,7 @@ class AttributedAllocations:
         return self.trace.names[number].removeprefix("nn.Module: ")
 
     def totals_by(self, what: str) -> list[NamedAllocationTotals]:
-        """Return the totals of each operator, module or line; what is inside another one of its name counts once."""
+        """Return the totals of each operator, module or line; calls nested in one of the same name count once."""
         own = dict(self.events_inside(what, deep=False))
         rows = []
         for name, events in self.events_inside(what, deep=True):

@@ -79,7 +79,7 @@ def previous_arrivals(trace: Trace, arrival: Column) -> Column:
 
 
 def overlaps(arrival: Column, still: CoveredTime) -> Integers:
-    """Return how long each rank went on after each arrival: until it stood still, or until its next arrival."""
+    """Return how long (ns) each rank kept working after each arrival: until it blocked, or until its next arrival."""
     until = np.append(arrival[1:], arrival[-1:])
     index = np.searchsorted(still.end, arrival, side="right")
     stands = np.append(still.start, np.iinfo(np.int64).max)[index]

@@ -54,7 +54,7 @@ class Attribution:
         return inclusive_sums(launch, self.work.own[linked], parent), count
 
     def by_name(self, what: str, formulas: Formulas | None = None) -> list[Cost]:
-        """Return the cost of each name; a call inside another one of the same name adds no time a second time."""
+        """Return the cost of each name; the time of a call nested in one of the same name counts once."""
         c, rows = self.trace.columns, np.flatnonzero(self.is_a(what))
         start, end = c["start"][rows], c["end"][rows]
         names, which = factorize(c["name"][rows])
@@ -197,7 +197,7 @@ class Attribution:
         return totals
 
     def is_within(self, rows: Column) -> Mask:
-        """Return which of the rows lie inside another of them."""
+        """Return a mask of the rows that are nested in one of the other rows."""
         selected = np.zeros(len(self.trace.columns["start"]), bool)
         selected[rows] = True
         parent = self.trace.columns["parent"]

@@ -100,7 +100,10 @@ class Allocator:
 
     @cached_property
     def unfreed(self) -> Integers:
-        """Indices of the allocations that were not freed; those without an address are left out, as nobody can tell."""
+        """Indices of allocations without a free.
+
+        Allocations without an address are left out, as they cannot be matched.
+        """
         return np.flatnonzero((self.change > 0) & (self.free_of == NONE) & (self.column("address") != 0))
 
     def most_between(self, edges: Integers) -> tuple[Integers, Integers]:

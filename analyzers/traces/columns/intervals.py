@@ -88,7 +88,7 @@ def break_down(start: Column, end: Column, kind: Column) -> TimeBreakdown:
 
 
 class CoveredTime:
-    """A union of intervals that tells how much of the time between any two moments it covers."""
+    """A union of intervals that returns how much of the time between two instants it covers."""
 
     def __init__(self, start: Column, end: Column) -> None:
         """Take intervals in ns, which may overlap and be in any order."""

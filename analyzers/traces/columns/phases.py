@@ -61,14 +61,14 @@ def phase_intervals(trace: Trace, names: Sequence[str]) -> tuple[Column, Column]
 
 
 def names_in_phases(trace: Trace, names: Sequence[str]) -> Mask:
-    """Return for each text of the trace whether it stands for one of these phases."""
+    """Return for each distinct text of the trace whether it names one of the given phases."""
     wanted = {PHASE_NAMES.index(name) for name in names}
     return np.array([phase_of(name) in wanted for name in trace.names] or [False])
 
 
 @lru_cache(maxsize=1 << 14)
 def phase_of(name: str) -> int:
-    """Return the phase that a name stands for, as an index into PHASE_NAMES."""
+    """Return the phase that a name belongs to, as an index into PHASE_NAMES."""
     return next((i for i, pattern in enumerate(PHASE_PATTERNS.values()) if pattern.search(name)), UNNAMED)
 
 

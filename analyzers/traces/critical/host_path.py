@@ -132,7 +132,10 @@ class HostPath:
 
     @cached_property
     def lanes(self) -> Integers:
-        """The host's threads on which no collective runs, that of the training loop first, then the busiest ones."""
+        """The indices of the host's threads on which no collective runs.
+
+        The thread of the training loop comes first, then the others, the busiest first.
+        """
         c = self.trace.columns
         on_host = self.trace.lane_is(HOST_LANE).take(c["lane"])
         eligible = on_host & ~np.isin(c["lane"], np.unique(c["lane"][self.collectives]))
@@ -194,7 +197,7 @@ class HostPath:
         return self.lanes.tolist().index(lane) if lane in self.lanes.tolist() else 0
 
     def along_thread(self, position: HostPosition, start: int) -> tuple[HostPosition, list[PathPiece]]:
-        """Return the pieces of what the thread runs, or of its waiting, and where the path goes on before them."""
+        """Return the path's pieces on this thread, and the position from which the path continues backwards."""
         thread = self.threads[position.thread]
         if thread.is_busy(position.at):
             piece = self.piece_before(thread, position.at, start)

@@ -67,7 +67,7 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel, operator, module or phase (`kind`) that takes another time in a mean step of the other side."""
+    """A kernel, operator, module or phase (`kind`) whose time in a mean step differs between the two sides."""
 
     kind: str
     name: str

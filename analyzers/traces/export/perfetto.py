@@ -132,7 +132,7 @@ def processes_of_lanes(trace: Trace, base: int, name: str) -> dict[int, tuple[in
 
 
 def pid_of(base: int, device: int | None) -> int:
-    """Return the number of the process that stands for a device of a rank; None: for its host."""
+    """Return the process id that the export uses for a device of a rank; None as `device` means the rank's host."""
     return base if device is None else base + 1 + device % (PIDS_PER_RANK - 1)
 
 
@@ -166,8 +166,9 @@ def trace_events(trace: Trace, processes: dict[int, tuple[int, str]], times: Tim
 
 
 def tracks_of(lanes: Column, times: Times, rows: Integers) -> list[int]:
-    """Return the track of each row: that of its lane, or a further one where the event would cross another.
+    """Return the track of each row.
 
+    That is the track of its lane, or an extra one if the event would partly overlap one on that track.
     `rows` are in order of time.
     """
     ends: dict[int, list[int]] = {}

@@ -50,7 +50,7 @@ def slices_at(text: bytes, start: Integers, length: int) -> npt.NDArray[np.void]
 
 
 def words_needed(length: int) -> int:
-    """Return how many words hold so many bytes."""
+    """Return how many machine words hold `length` bytes."""
     return -(-length // WORD_BYTES)
 
 

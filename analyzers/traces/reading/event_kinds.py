@@ -187,7 +187,10 @@ class EventKinds:
         return len(known.templates) - 1
 
     def learn_kind(self, template: Template, text: bytes) -> int | None:
-        """Return the number of a new kind, of which this is an event; `UNUSABLE` and None as `learn_template` does."""
+        """Return the index of a new kind of event, learned from this template.
+
+        The result is `UNUSABLE` or None where `learn_template` returns these.
+        """
         if self.bytes_used >= BYTES_AT_MOST:
             return None
         self.bytes_used += len(text) + KIND_BYTES

@@ -77,7 +77,7 @@ class EventTable:
         self.add_rows(self.rows_of(events, np.arange(len(events))))
 
     def add_rows(self, *parts: EventRows) -> None:
-        """Add the events of one block, given in parts; they come in the order of the block."""
+        """Add the events of one block of text, given in parts, in the order of the block."""
         order = np.concatenate([part.order for part in parts])
         sorting = np.argsort(order, kind="stable")
         row = np.empty(len(order), np.int64)
@@ -185,7 +185,7 @@ class EventTable:
         return (row, *texts, *sizes, dtype, bounded(args.members), bounded(args.sequence), splits)
 
     def text_id(self, text: str) -> int:
-        """Return the number of a text, a new one where it was not met before."""
+        """Return the index of a text in the table of distinct texts, and add it if it is new."""
         return self.texts.setdefault(text, len(self.texts))
 
     def text_ids(self, texts: Sequence[str]) -> Integers:

@@ -203,7 +203,7 @@ class TemplateReader:
 
 
 def most_common_seam(text: bytes) -> bytes:
-    """Return what stands between most events, from the closing brace of one to the opening brace of the next."""
+    """Return the most common text between two events: from the closing brace of one to the next opening brace."""
     seams = Counter(SEAM.findall(text, 0, SEAM_SAMPLE_BYTES))
     return max(seams, key=seams.__getitem__, default=b"")
 

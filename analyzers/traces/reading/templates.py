@@ -147,7 +147,7 @@ def target_of(event: ExactEvent) -> str:
 
 
 def digits_could_break(text: bytes) -> bool:
-    r"""Return whether other digits could make the text invalid JSON in another way than by a leading zero.
+    r"""Return whether different digits could make the text invalid JSON in any way but a leading zero.
 
     They could after a backslash (`\\u0041`), in an exponent (`1e999`), or in a number longer than a recorder writes.
     """

@@ -156,5 +156,5 @@ def lane_name(number: str, kind: int, thread_name: str) -> str:
 
 
 def id_text(trace: Trace, number: int) -> str:
-    """Return a pid, tid or stream as it stood in the file: a number, or the text that the number stands for."""
+    """Return a pid, tid or stream as the file has it: a number, or the text whose index `number` is."""
     return str(number) if number > FIRST_TEXT_ID else trace.names[FIRST_TEXT_ID - number]

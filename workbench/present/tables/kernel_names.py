@@ -37,7 +37,10 @@ def without_parameters(name: str) -> str:
 
 
 def without_middle(text: str, length: int) -> str:
-    """Return a text with its middle left out where it is longer: what tells kernels apart is at either end."""
+    """Return a text of at most `length` characters, cut in the middle.
+
+    Kernel names differ at their beginnings and ends.
+    """
     # The beginning says which kernel, the end which template arguments; the beginning needs more room.
     end = length // 3
     return text if len(text) <= length else f"{text[: length - end - 1]}…{text[-end:]}"

@@ -14,7 +14,7 @@ FILES_AT_MOST = 200
 
 
 def rank_list(report: Report[object]) -> Table:
-    """Return a row for each rank: what each room says of it; ranks that findings name come first."""
+    """Return one row per rank with the answer of each room; ranks that findings name are listed first."""
     rooms = room_data(report)
     steps = {rank.rank: rank for rank in rooms.steps.ranks} if rooms.steps else {}
     peaks = peak_bytes(rooms)

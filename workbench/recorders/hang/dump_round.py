@@ -89,7 +89,7 @@ def flight_recorder_dump(worker: RankProcess, answer: Answer, folder: Path) -> N
 
 
 def fetch(worker: RankProcess, answer: Answer, folder: Path, channel: str, timeout: float) -> bool:
-    """Fetch one form of the dump, record the outcome in `answer`, and return whether the dump came."""
+    """Fetch one form of the dump, record the outcome in `answer`, and return whether the dump arrived."""
     handler, name = {
         "pickle": ("workbench_fr_trace", f"rank_{worker.rank}"),
         "json": ("fr_trace_json", f"rank_{worker.rank}.json"),
@@ -120,7 +120,7 @@ def stacks_by_http(worker: RankProcess, answer: Answer, folder: Path) -> None:
 
 
 def needs_stacks(worker: RankProcess, answer: Answer) -> bool:
-    """Return whether a rank runs whose stacks did not come in another way."""
+    """Return whether a rank is running and its stacks have not been obtained by any other channel."""
     return not answer["stacks"] and answer["status"] in ("ok", "timeout") and not worker.has_exited
 
 

@@ -103,7 +103,10 @@ class RankProcess:
 
     @property
     def heartbeat(self) -> Beat | None:
-        """The last beat of this very process; a restarted rank has another one."""
+        """The last heartbeat of the rank's present process; None if it wrote none.
+
+        A heartbeat of its earlier process is ignored.
+        """
         heartbeat = read_beat(self._beat_file)
         return heartbeat if heartbeat and self.side_file and heartbeat.pid == self.side_file["pid"] else None
 
@@ -148,7 +151,7 @@ class RankProcess:
         return post(self.side_file["server"], handler, timeout)
 
     def signal_stacks(self, timeout: float, pid: int | None = None) -> bytes:
-        """Return the stacks that faulthandler writes at a signal; empty if none came within `timeout` seconds.
+        """Return the stacks that faulthandler writes on a signal; empty if none was written within `timeout` seconds.
 
         They are those of the rank, or of `pid`, a process forked from it. It needs no GIL, but interrupts one that
         sleeps.

@@ -25,7 +25,7 @@ class Settings:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "Settings":
-        """Return the settings in a JSON object; keys of another version are passed by."""
+        """Return the settings in a JSON object; keys of a different version are ignored."""
         known = {name: value for name, value in content.items() if name in cls.__dataclass_fields__}
         return cls(**known | {"folder": Path(content["folder"])})
 

@@ -239,7 +239,7 @@ class StepRecorder:
 
 
 def header(rank_info: RankInfo, device: str) -> dict[str, object]:
-    """Return the first line of a step log; a restarted rank appends another one."""
+    """Return the first line of a step log; a restarted rank appends a header line of its own."""
     return {
         "schema": "workbench.steps/1",
         "rank": rank_info.rank,

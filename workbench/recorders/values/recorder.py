@@ -72,7 +72,7 @@ class ValueRecorder:
             self._write(step)
 
     def data(self, inputs: Tensor, labels: Tensor, copies: int) -> None:
-        """Record a batch (B, T), which so many ranks have: the tokens, and each token beside its label."""
+        """Record a batch of shape (B, T) that `copies` ranks share: the tokens, and each token with its label."""
         if self._recording:
             self._add(DATA, "inputs", sums_of(inputs, copies=copies))
             self._add(DATA, "labels", sums_of(inputs * 1000 + labels, copies=copies))

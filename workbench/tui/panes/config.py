@@ -11,7 +11,7 @@ from workbench.tui.widgets.tables import Grid
 
 
 class ConfigPane(Vertical):
-    """Every setting with its origin, value and the reason for its class; defaults come last. `/` searches."""
+    """Every setting with its origin, value and the reason for its class; defaults are listed last. `/` searches."""
 
     def __init__(self, manifest: Mapping[str, object]) -> None:
         super().__init__()

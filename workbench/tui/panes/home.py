@@ -119,7 +119,7 @@ class HomeViews(ViewSwitcher):
     TAKES_KEYS: ClassVar[bool] = False
 
     class Turned(Message):
-        """Another view is shown."""
+        """Message: the home pane shows a different view now."""
 
         def __init__(self, view: str) -> None:
             super().__init__()

@@ -73,7 +73,7 @@ class ReservedRange(NamedTuple):
 
 
 class PeakOfRank(NamedTuple):
-    """The memory of a rank's device at its peak, in bytes by category; None stands for what is not known."""
+    """The memory of a rank's device at its peak, in bytes by category; None means unknown."""
 
     rank: int | None
     device: int | None

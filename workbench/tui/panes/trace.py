@@ -155,7 +155,7 @@ class TraceViews(ViewSwitcher):
         return partial(self.widget("held", DeviceMemoryChart).show, own_memory(rank, frame), window)
 
     def change_rank(self, by: int) -> None:
-        """Show another rank."""
+        """Show the rank `by` positions further in the list, which is cyclic."""
         self._at, self._window = (self._at + by) % len(self._data.ranks), None
         self.load()
 
@@ -172,7 +172,7 @@ class TraceViews(ViewSwitcher):
         await self.turn_to("calls")
 
     def on_time_zoom_window_asked(self, event: TimeZoom.WindowAsked) -> None:
-        """Draw another window; a narrower one shows shorter events."""
+        """Draw the requested time range; a narrower one also shows shorter events."""
         self._window = event.window
         self.load()
 
@@ -189,7 +189,7 @@ def filled_tables(rank: RankTrace) -> list[Table]:
 
 
 def own_memory(rank: RankTrace, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the memory of the rank's device; of its host where no device was recorded, as hosts come first."""
+    """Return the memory of the rank's device; that of its host if no device was recorded."""
     name = device_name(rank.device_memory[-1]) if rank.device_memory else ""
     return frame[frame["where"] == name].reset_index(drop=True)
 

@@ -45,7 +45,7 @@ class ChangingTableList(TableList):
 
 
 class Grid(DataTable[Text]):
-    """A table that can be searched and replaced by another."""
+    """A table that can be searched, and whose content can be replaced."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_KEYS, *SEARCH_KEYS]
 

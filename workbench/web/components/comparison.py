@@ -24,7 +24,7 @@ def bytes_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[int, int]) -
 
 
 def seconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
-    """Return a waterfall of durations in seconds."""
+    """Return a waterfall chart of `parts`, (name, seconds) pairs, between two totals in seconds, `ends`."""
     scaled = [(name, change * 1e9) for name, change in parts]
     return nanoseconds_waterfall(scaled, (ends[0] * 1e9, ends[1] * 1e9))
 
@@ -80,7 +80,7 @@ def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
 
 
 def short(name: str) -> str:
-    """Return a name without its middle: what tells long names of kernels apart is at either end."""
+    """Return a name cut in the middle: long kernel names differ at their beginnings and ends."""
     shown = name if len(name) <= NAME else f"{name[: NAME // 2]} … {name[3 - NAME // 2 :]}"
     return plain(shown)
 
@@ -96,7 +96,7 @@ def with_rows(figure: go.Figure, rows: int) -> go.Figure:
 
 
 def both_runs(series: Mapping[str, "pd.Series[float]"], axis: FigurePart) -> go.Figure:
-    """Return a line for each run over the steps; the line style tells them apart as well as the colour."""
+    """Return one line per run over the steps; the runs differ in line style as well as in colour."""
     figure = go.Figure(layout=PLAIN)
     for name, values in series.items():
         line = {"color": SIDES[name], "dash": DASHES[name]}

@@ -82,7 +82,7 @@ def step_name(step: int, entry: float) -> FigurePart:
 
 
 def with_room(starts: StepStarts, span: float) -> StepStarts:
-    """Return the steps that there is room to name: one that starts close behind another is left out."""
+    """Return the steps whose labels fit: a step that starts too close behind the one before it is left out."""
     kept: list[tuple[int, float]] = []
     for step, entry in starts:
         if not kept or entry - kept[-1][1] > ROOM * span:

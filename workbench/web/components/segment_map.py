@@ -50,7 +50,7 @@ def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
 
 
 def cell_texts(frame: pd.DataFrame, blocks: pd.DataFrame) -> tuple[list[list[str]], list[list[str]]]:
-    """Return what a hover says of each cell, and the address that a click on it leads to."""
+    """Return the hover text of each cell, and the URL that a click on it opens."""
     # Only blocks that fill a cell get a hover text: a snapshot can have hundreds of thousands.
     rows = sorted({row for filled in frame["filled"] for row in filled if row >= 0})
     columns = (blocks.loc[rows, name] for name in ("requested", "category", "frame"))

@@ -30,7 +30,7 @@ MATCHES = 40
 
 
 def instant_controls(device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return the title of the instant, and fields that lead to another one by keyboard."""
+    """Return the heading of an instant, and form fields to move to a different instant by keyboard."""
     entry = dcc.Input(id="entry", type="number", value=at.entry, min=0, max=device.entries - 1, debounce=True)
     find = dcc.Input(id="find", type="search", value=at.find, debounce=True)
     fields = [

@@ -44,7 +44,7 @@ def is_named(served: ServedRun, at: str) -> bool:
 
 
 def mentioned_files(served: ServedRun) -> Iterator[str]:
-    """Yield the source files in stacks, events and dumps of the run; each artefact is opened when its turn comes."""
+    """Yield the source files in stacks, events and dumps of the run; opens the artefacts one by one as needed."""
     rooms = served.rooms
     for snapshot in served.run.of(Kind.SNAPSHOT) if rooms.memory else ():
         yield from memory.source_files(snapshot, served.options)

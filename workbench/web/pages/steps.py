@@ -55,7 +55,7 @@ def shown_rank(data: StepsData, query: Query) -> int:
 
 
 def window(_served: ServedRun, query: Query) -> Window:
-    """Return the steps that the page shows; whole steps, as a bar stands for one."""
+    """Return the range of steps that the page shows; its ends are whole steps, as each bar is one step."""
     steps = parse_steps(query.get("steps", ""))
     return Window(None, (float(floor(steps[0])), float(ceil(steps[1]))) if steps else None)
 

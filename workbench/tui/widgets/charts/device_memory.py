@@ -25,7 +25,7 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
     ]
 
     def show(self, frame: pd.DataFrame, window: tuple[int, int] | None) -> None:
-        """Draw a (first, last) window in ns; None stands for all of the time."""
+        """Draw the time range (first, last) in ns; None means the whole recording."""
         unallocated = (frame["reserved"] - frame["allocated"]).clip(lower=0)
         width = int(frame["at_ns"].iloc[1] - frame["at_ns"].iloc[0]) if len(frame) > 1 else 1
         self.set_window(window, int(frame["at_ns"].max()) + width if len(frame) else 1)

@@ -41,7 +41,7 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
         self._rows: list[tuple[str, int]] = []
 
     def show(self, spans: pd.DataFrame, window: tuple[int, int] | None) -> None:
-        """Draw the events of a (first, last) window in ns; None stands for all of the time."""
+        """Draw the events in the time range (first, last) in ns; None means the whole recording."""
         ends = (spans["start_ns"] + spans["dur_ns"]) if len(spans) else pd.Series([1])
         self.set_window(window, int(ends.max()))
         self._spans, self._rows = spans, lanes(spans)

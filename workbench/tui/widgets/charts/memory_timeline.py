@@ -27,7 +27,7 @@ class MemoryTimeline(StackedChart):
         return int(self.instants["entry"].iloc[self.cursor]) if 0 <= self.cursor < len(self.instants) else None
 
     def signs(self) -> dict[int, str]:
-        """Return `▼` over the peak and `✗` over a failed allocation."""
+        """Return the marks above the chart by column: `▼` over the peak, `✗` over a failed allocation."""
         return {self.highest: "▼"} | dict.fromkeys(self.failed, FAILURE)
 
     def ruler(self) -> str:

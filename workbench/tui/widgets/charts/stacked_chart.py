@@ -40,7 +40,7 @@ class StackedChart(Widget, can_focus=True):
     cursor: reactive[int] = reactive(-1)
 
     class Moved(Message):
-        """The cursor is on another row; `row` holds the numbers of that row by column."""
+        """Message: the cursor moved to a different row; `row` maps column names to the numbers of that row."""
 
         def __init__(self, chart: "StackedChart", row: dict[str, float]) -> None:
             super().__init__()

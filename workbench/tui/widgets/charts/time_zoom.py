@@ -20,7 +20,7 @@ class TimeZoom(Widget):
             self.window = window
 
     def set_window(self, window: tuple[int, int] | None, last: int) -> None:
-        """Remember the window that is shown; None stands for all of the time up to `last`."""
+        """Remember the time range that is shown; None means the whole recording, which ends at `last`."""
         if window is None:
             self._whole = (0, max(1, last))
         self._window = window or self._whole
