@@ -63,7 +63,7 @@ def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
 
 
 def step_log_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:
-    """Return the kind of a different trainer's step log, a table of metrics or console output; None if it is neither."""
+    """Return the kind of a different trainer's step log, metrics table or console output; None if it is neither."""
     text, name = head.removeprefix(b"\xef\xbb\xbf").lstrip(), path.name.removesuffix(".gz")
     if text.startswith((b'{"', b"{\n", b"{ ", b"{\r", b"[")) and name.endswith((".json", ".jsonl", ".ndjson")):
         named_rows = alone and name.endswith((".jsonl", ".ndjson"))
