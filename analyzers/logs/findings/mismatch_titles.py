@@ -73,7 +73,9 @@ def different_lines(cause: Cause) -> str:
     """Return that ranks waited at different lines, and the line of each."""
     if len(cause.ranks) == len(cause.waited):
         return f"{who(cause.ranks)} took different branches, or one left a loop earlier: {waiting_places(cause)}"
-    return f"{who(cause.ranks)} took a different branch than the others, or left a loop earlier: {waiting_places(cause)}"
+    return (
+        f"{who(cause.ranks)} took a different branch than the others, or left a loop earlier: {waiting_places(cause)}"
+    )
 
 
 def waiting_places(cause: Cause) -> str:
