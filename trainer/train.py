@@ -167,7 +167,7 @@ class Trainer:
             logger.info(self.recorders.steps.breakdown(last=step == last))
 
     def train_step(self, step: int, line: StepLine) -> None:
-        """Run one step of the optimizer over `accumulation_steps` batches."""
+        """Run one optimizer step over `accumulation_steps` batches, and add its numbers to `line` of the step log."""
         self.faults.before_step(step)
         seed_step(self.seed, self.world.stage, step)
         self.collect_garbage(step, line)

@@ -33,7 +33,7 @@ def search_path() -> dict[str, str]:
 
 
 def search_path_last() -> dict[str, str]:
-    """Return the PYTHONPATH with which a user's program finds our packages after all of its own."""
+    """Return a PYTHONPATH variable by which a user's program finds our packages after all of its own."""
     if PACKAGE_ROOT.name == "site-packages":
         return {}
     return {"PYTHONPATH": os.pathsep.join([*given_entries(), str(PACKAGE_ROOT)])}

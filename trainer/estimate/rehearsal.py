@@ -46,10 +46,11 @@ def join_fake(local: LocalProblem, rank: int, stage: int = 0) -> World:
 
 
 def rehearse(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[Part]) -> dict[str, Peak]:
-    """Return the peak of each window of a step of the `parts` of a model of shape `args`.
+    """Return the peak memory of each interval of a training step, for the `parts` of a model of shape `args`.
 
-    Windows are the phases; fwd and bwd are divided at the `ENDS` layers at either end of a part ("bwd +0" is the first
-    layer, "bwd -1" the last one), because these differ from those between. In a pipeline each pass has its own windows.
+    The intervals are the phases; fwd and bwd are divided at the `ENDS` layers at either end of a part ("bwd +0" is the
+    first layer, "bwd -1" the last one), because these differ from those between. In a pipeline each pass has its own
+    intervals.
     """
     models = build_parts(config, world, args, parts)
     # The weights come from the meta device: FSDP shards there much faster than on fake tensors.

@@ -186,7 +186,7 @@ def known_ranks(logs: Logs) -> list[int]:
 def is_first(failure: Failure, logs: Logs) -> bool:
     """Return whether the operation that timed out is the first of its process group.
 
-    The ranks may be unable to communicate.
+    If it is, the ranks may be unable to communicate at all.
     """
     states = [e for e in logs.events if e.kind is EventKind.WATCHDOG_STATUS and e.facts.completed is not None]
     if states:

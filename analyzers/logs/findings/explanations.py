@@ -23,7 +23,7 @@ BASES = {
     Basis.MOST_SILENT: "the others did not join, or were ended before they gave up elsewhere: logs cannot tell",
     Basis.ONE_SIDE: "a rank that waits shows only that some other rank did not join",
 }
-SHOWN = "it is a failure of its own; the other messages follow from it"
+SHOWN = "no earlier failure explains this one; later messages follow from it"
 
 
 def explain(cause: Cause, answer: Answer, logs: Logs) -> str:

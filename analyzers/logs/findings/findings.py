@@ -16,6 +16,7 @@ HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE = 0.7, 0.2
 CONSEQUENCES_AT_MOST = 8
 OVERFLOWS = 3
 """So many skipped steps are normal while the loss scale is found."""
+REPORTERS = {LogClass.TERMINATED: "the launcher", LogClass.TIME_LIMIT: "the scheduler"}
 HARMLESS = (LogClass.TIME_LIMIT, LogClass.TERMINATED)
 """Ends that no rank caused."""
 
@@ -52,7 +53,7 @@ def consequence(failure: Failure, cause: Cause | None) -> Finding:
     """Return a finding on a failure that follows from the cause, or that is independent of it."""
     lead = failure.lead
     # torchrun's own exception when it gets a signal: no rank raised it.
-    reporter = "the launcher" if failure.role.kind is LogClass.TERMINATED else "a process of the job"
+    reporter = REPORTERS.get(failure.role.kind, "a process of the job")
     times = sum(event.count for event in failure.events)
     return Finding(
         id="logs.consequence",

@@ -48,7 +48,8 @@ def cuda_error(cause: Cause) -> str:
     if is_caught(cause):
         whose = f" on {rank_names(cause.ranks)}" if cause.ranks else ""
         return f"{what}{whose}{at_step(lead)}; the program caught it, but the CUDA context is unusable afterwards"
-    return f"{who(cause.ranks)} failed: {what}{place(lead)}{at_step(lead)}"
+    where = f", reported{place(lead)}" if lead.source else ""
+    return f"{who(cause.ranks)} failed: {what}{where}{at_step(lead)}"
 
 
 def is_caught(cause: Cause) -> bool:

@@ -65,7 +65,10 @@ class Lateness:
 
     @cached_property
     def lateness(self) -> Integers:
-        """How much later than the median rank each rank arrived."""
+        """The ns by which each row's rank arrived after the median rank of its collective; negative if earlier.
+
+        Negative if it arrived earlier.
+        """
         return self.arrival - self.median(self.arrival)[self.matched.collective]
 
     @cached_property

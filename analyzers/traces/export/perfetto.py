@@ -116,7 +116,7 @@ def process_names(pid: int, name: str, order: int) -> Iterator[Event]:
 
 
 def track_name(pid: int, tid: int, name: str) -> Event:
-    """Return the event that gives a track its name."""
+    """Return the metadata event that names a track of the exported trace."""
     return {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
 
 

@@ -68,7 +68,7 @@ def bars(title: str, colour: str, blocks: pd.DataFrame) -> FigurePart:
 
 
 def hover(count: int, busy_ns: int, dur_ns: int) -> str:
-    """Return what a hover says of a block: one event, or several that are too short to be drawn apart."""
+    """Return the hover text of a drawn block: one event, or several that are too short to draw separately."""
     if count == 1:
         return duration_ns(dur_ns)
     return f"the longest of {count} events; they take {duration_ns(busy_ns)} of {duration_ns(dur_ns)}. Zoom in."

@@ -64,7 +64,7 @@ def block_section(
 
 
 def title(found: AddressContent | None, at: MemoryQuery) -> str:
-    """Return what is at an address in one line."""
+    """Return the heading for an address: the block or free memory that contains it, and the trace entry."""
     if found is None:
         return f"No segment contains {at.block or 0:#x} after entry {at.entry}"
     what = f"Block of {size(found.bytes)}" if found.block >= 0 else f"{size(found.bytes)} of free memory"

@@ -94,7 +94,7 @@ def bytes_sent_section(data: TraceData) -> Elements:
 
 
 def file_name(artefact: Artefact) -> str:
-    """Return rank and step of a trace file."""
+    """Return `rank 3, step 10` as the label of a trace file; the step is omitted if it is not known."""
     rank = "unknown rank" if artefact.rank is None else f"rank {artefact.rank}"
     return rank if artefact.step is None else f"{rank}, step {artefact.step}"
 

@@ -48,7 +48,10 @@ def beside(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -
 
 
 def below(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -> Text:
-    """Return all parts in one text that wraps, without those that are too small to matter."""
+    """Return the legend below a chart: `head`, then each part with colour, name and value, without negligible parts.
+
+    Negligible parts are left out.
+    """
     total = sum(part.value for part in parts)
     pieces = (
         Text.assemble(

@@ -26,7 +26,7 @@ class PhaseChart(StackedChart):
         self.draw(thinned(frame, "dur_s", self.size.width), colours, "dur_s")
 
     def signs(self) -> dict[int, str]:
-        """Return `▼` over the longest step."""
+        """Return the marks above the chart by column: `▼` over the longest step."""
         return {self.highest: "▼"}
 
     def ruler(self) -> str:
@@ -47,7 +47,7 @@ class LossChart(StackedChart):
         self.draw(thinned(drawn, "height", self.size.width), {"height": STATUSES["ok"]}, "height")
 
     def signs(self) -> dict[int, str]:
-        """Return `✗` over steps whose loss is not finite."""
+        """Return the marks above the chart by column: `✗` over steps whose loss is not finite."""
         return {int(row): FAILURE for row in np.flatnonzero(self.instants["broken"].to_numpy(bool))}
 
     def ruler(self) -> str:

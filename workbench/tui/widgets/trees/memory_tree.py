@@ -14,7 +14,7 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 
 
 class MemoryTree(LazyTree):
-    """A tree as `memory.views.tree` returns it."""
+    """A tree of live memory, drawn from the table that `memory.views.tree` returns."""
 
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
