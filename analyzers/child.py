@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import threading
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,7 +206,7 @@ def perform(task: Task) -> tuple[int, bytes]:
         write_entry(task.target, *importlib.import_module(task.reader).read(list(task.paths)))
     except WorkbenchError as error:
         failure = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         failure = {"kind": "InputError", "message": str(error), "hint": "check that the file was copied whole"}
     except RecursionError:
         failure = {"kind": "HostileInput", "message": "nested too deeply", "hint": "no recorder writes such a file"}
