@@ -41,7 +41,7 @@ def test_a_job_is_watched_to_its_death(tmp_path):
     told = "".join(lines)
     assert "have ended early" in told
     # The signal stands there only if the launcher has noted it before the watcher asks.
-    assert re.search("verdict: dead: rank 1 (died at step 6: killed by signal 9|exited at step 6)", told), told
+    assert re.search("verdict: dead: Rank 1 (died at step 6: killed by signal 9|exited at step 6)", told), told
     assert f"failed; look at it with: workbench inspect {tmp_path}" in told
 
 
@@ -49,7 +49,7 @@ def test_a_job_that_has_ended_is_told_at_once(stuck, capsys):
     watch(stuck.root, tui=False)
     told = capsys.readouterr().out
     assert "step 5/10  loss 6.0127" in told
-    assert "verdict: host stuck: rank 1 is stuck at step 6" in told
+    assert "verdict: host stuck: Rank 1 is stuck at step 6" in told
     assert told.splitlines()[-1].startswith("failed; ")
 
 
