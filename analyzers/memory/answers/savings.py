@@ -86,7 +86,7 @@ def half_batch(replay: Replay, guess: Guess, entry: int) -> Saving | None:
         frees_bytes=growing_bytes // 2,
         of_bytes=growing_bytes,
         model="activations, inputs and temporary tensors of forward and backward grow with the batch size and the"
-        " sequence length; attention scores that are stored grow with its square, so a shorter sequence frees more",
+        " sequence length",
     )
 
 

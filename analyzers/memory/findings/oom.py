@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from analyzers.memory.findings.evidence import fact, in_words, innermost, largest, ranks_of
-from analyzers.memory.findings.remedies import remedy
+from analyzers.memory.findings.remedies import advice, remedy
 from analyzers.memory.model import Device, FreeBlocks, Oom, OomPattern
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.words import figures, quantity, share, size, uncapitalised
@@ -14,8 +14,8 @@ LARGE_REQUEST_SHARE = 0.25
 LARGER_INPUTS_RATIO = 1.5
 MODULES_SHOWN = POOLS_SHOWN = 3
 CHECK_BATCH = (
-    "First check why this batch is so large: how samples are collated or packed, and whether long ones are truncated;"
-    " cap the sequence length. If the size is intended:"
+    "First check why this batch is so large (collation, packing, long samples that are not truncated), and cap the"
+    " sequence length. If the size is intended:"
 )
 
 
@@ -45,7 +45,7 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
         why=f"{size(oom.requested_bytes)} were requested with {size(oom.device_free_bytes)} free on the device."
         f" {size(oom.allocated_bytes)} were allocated already; the largest part is {in_words(category)},"
         f" {size(total)} ({share(total, oom.allocated_bytes)}).",
-        next=f"{CHECK_BATCH} {uncapitalised(remedy(device, oom.categories))}"
+        next=f"{CHECK_BATCH} {uncapitalised(advice(device, category))}."
         if abnormal
         else remedy(device, oom.categories),
         ranks=ranks_of(device),
