@@ -48,5 +48,5 @@ def test_one_readable_dump_among_bad_ones_proves_nothing(tmp_path):
     (tmp_path / "rank_0").write_bytes(pickle.dumps(DUMP))
     (tmp_path / "rank_1").write_bytes(pickle.dumps(DUMP | {"entries": [Bomb()]}))
     said = " ".join(hang(tmp_path).stdout.split())
-    assert "? unknown the dumps do not show who waits for whom" in said
+    assert "? unknown The dumps do not show who waits for whom" in said
     assert said.count("dump of rank 1 is unreadable: the pickle asks to import") == 1

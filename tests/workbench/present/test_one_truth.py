@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from dashboard import PATIENCE_MS
+from dashboard import PATIENCE_MS, TOKEN
 from textual.widgets import Static
 
 from analyzers.run import discover
@@ -99,7 +99,7 @@ def test_the_page_tells_every_finding(asked, serving, tmp_path):
         browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page()
         page.set_default_timeout(PATIENCE_MS)
-        page.goto(address)
+        page.goto(f"{address}/?token={TOKEN}")
         page.wait_for_selector("#verdict")
         drawn = words(page.locator("#page").text_content())
         cells = {words(cell) for cell in page.locator("td").all_text_contents()}

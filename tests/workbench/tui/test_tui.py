@@ -203,7 +203,9 @@ async def test_focus_gives_the_evidence_the_whole_height(oom):
 def test_what_is_loaded_is_never_looked_through_for_garbage(oom, monkeypatch):
     """A collection that begins while the app runs has little to look at: it would hold up a key."""
     held = []
-    monkeypatch.setattr(WorkbenchApp, "run", lambda _app: held.append((gc.get_freeze_count(), len(gc.get_objects()))))
+    monkeypatch.setattr(
+        WorkbenchApp, "run", lambda _app, **_how: held.append((gc.get_freeze_count(), len(gc.get_objects())))
+    )
     try:
         open_app(RunSubject(oom, "incident", Options()))
     finally:
