@@ -27,7 +27,7 @@ def clashing_distributions() -> Iterator[Finding]:
                 severity=Severity.WARNING,
                 title=f"The distribution {name} {version(name)} installs a package `{package}` too",
                 why="In one environment the files of one replace those of the other, or hide them.",
-                next=f"pip uninstall {name} && pip install --force-reinstall {OUR_DISTRIBUTION};"
+                next=f"Run `pip uninstall {name} && pip install --force-reinstall {OUR_DISTRIBUTION}`,"
                 " or install the two in separate virtual environments.",
                 confidence=1.0,
             )
