@@ -18,7 +18,7 @@ async def test_the_views_open(file, column):
     async with app.run_test(size=(120, 40)) as pilot:
         assert "Median step time by rank" in await press(app, pilot, "")
         text = await press(app, pilot, "1")
-        assert "columns read from" in text
+        assert "Columns read from" in text
         assert column in text
         for key in "vVhs":
             await press(app, pilot, key)
