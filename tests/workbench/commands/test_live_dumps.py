@@ -67,7 +67,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 
 def workbench(*words: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "workbench.cli", *map(str, words)]
+    command = [sys.executable, "-m", "workbench", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=240, check=False)
 
 

@@ -47,7 +47,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def workbench(*words: object, **settings: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "workbench.cli", *map(str, words)]
+    command = [sys.executable, "-m", "workbench", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT | settings, timeout=240, check=False)
 
 

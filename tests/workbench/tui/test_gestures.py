@@ -90,7 +90,8 @@ async def test_w_serves_the_same_run_until_one_leaves(fixtures, monkeypatch):
 
 
 def status_of(address):
-    with urllib.request.urlopen(address, timeout=120) as page:
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())  # the token comes back as a cookie
+    with browser.open(address, timeout=120) as page:
         return page.status
 
 
