@@ -31,13 +31,6 @@ EXPECTED = {
 HANGS = {"host_stuck", "skipped", "mismatch", "dead", "order_cycle"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WORKBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def culprits(name, ranks):
     """Which ranks are to blame; where two ranks took two groups in two orders, nobody can say who was right."""
     if name == "healthy":

@@ -16,15 +16,6 @@ from workbench.ask import room_for
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
-@pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory) -> None:
-    """A cache of the tests' own."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("WORKBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
-
-
 @pytest.fixture(scope="session")
 def fixtures() -> Path:
     """The folder of the recorded incidents."""

@@ -135,11 +135,6 @@ def maker(tmp_path):
     return Maker(tmp_path)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
-
-
 @pytest.fixture
 def real_snapshots():
     return [Maker.artefact(path) for path in sorted(recorded("memory").iterdir())]

@@ -82,13 +82,6 @@ class Job:
         return run.discover(self.folder).artefacts
 
 
-@pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WORKBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture
 def here(monkeypatch):
     """Reads in this process, which takes a tenth of the time; the child is tested where hostile files are."""

@@ -23,13 +23,6 @@ FIXTURE = Path(__file__).parents[2] / "fixtures" / "sources_2ranks"
 GIB = 1 << 30
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WORKBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def series(path):
     return views.series(run.discover(path).artefacts).set_index(["rank", "step"])
 

@@ -16,11 +16,9 @@ RANKS = 3
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WORKBENCH_CACHE", str(folder / "cache"))
-        fault = SIMULATED.Fault(1, host="dataloader", ns=5_000_000)
-        real = SIMULATED.job(folder, RANKS, 2, SIMULATED.llama(layers=1), faults=[fault], offset=-1_000_000)
-        yield real, discover(folder).of(Kind.TRACE)
+    fault = SIMULATED.Fault(1, host="dataloader", ns=5_000_000)
+    real = SIMULATED.job(folder, RANKS, 2, SIMULATED.llama(layers=1), faults=[fault], offset=-1_000_000)
+    return real, discover(folder).of(Kind.TRACE)
 
 
 @pytest.mark.parametrize("width", [10, 1000])
