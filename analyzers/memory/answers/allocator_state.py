@@ -161,18 +161,23 @@ def blocks_of_address(replay: Replay, address: int) -> pd.DataFrame:
     Columns: born, died (entries; -1: before the first, the number of entries: alive at the end), address, requested,
     category, label, frames (of the allocation; of the free where `freed_stack`), freed_stack.
     """
-    lives, guess, snapshot = replay.lifetimes, categorise(replay), replay.trace.snapshot
+    lives, snapshot = replay.lifetimes, replay.trace.snapshot
     rows = np.flatnonzero(lives.containing(address))
     rows = rows[np.argsort(lives.born[rows], kind="stable")]
+    frames = [stack_lines(snapshot, stack) for stack in lives.stack[rows].tolist()]
+    return describe_blocks(replay, rows).assign(frames=frames, freed_stack=lives.freed_stack[rows])
+
+
+def describe_blocks(replay: Replay, rows: Integers) -> pd.DataFrame:
+    """Return when each block was born and died, its address, its requested bytes, its category and its label."""
+    lives = replay.lifetimes
     return pd.DataFrame(
         {
             "born": lives.born[rows],
             "died": lives.died[rows],
             "address": lives.addr[rows],
             "requested": lives.size[rows],
-            "category": category_names(guess.category[rows]),
-            "label": texts_of(lives.label[rows], snapshot.text),
-            "frames": [stack_lines(snapshot, stack) for stack in lives.stack[rows].tolist()],
-            "freed_stack": lives.freed_stack[rows],
+            "category": category_names(categorise(replay).category[rows]),
+            "label": texts_of(lives.label[rows], replay.trace.snapshot.text),
         }
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analyzers.columns import Integers, Mask
-from analyzers.memory.answers.allocator_state import texts_of
+from analyzers.memory.answers.allocator_state import describe_blocks, texts_of
 from analyzers.memory.categories.categorise import categorise
 from analyzers.memory.categories.stack_signs import stacks_with_any
 from analyzers.memory.reading.frames import frame_text
@@ -157,20 +157,11 @@ def search_blocks(replay: Replay, text: str, limit: int) -> pd.DataFrame:
 
     Columns: born, died (entries), address, requested, category, label, frame.
     """
-    lives, guess, snapshot = replay.lifetimes, categorise(replay), replay.trace.snapshot
+    lives = replay.lifetimes
     rows = np.flatnonzero(matching_blocks(replay, text.strip()))
     rows = rows[np.lexsort((lives.born[rows], -lives.size[rows]))][:limit]
-    return pd.DataFrame(
-        {
-            "born": lives.born[rows],
-            "died": lives.died[rows],
-            "address": lives.addr[rows],
-            "requested": lives.size[rows],
-            "category": category_names(guess.category[rows]),
-            "label": texts_of(lives.label[rows], snapshot.text),
-            "frame": texts_of(lives.stack[rows], snapshot.frames.line),
-        }
-    )
+    frames = texts_of(lives.stack[rows], replay.trace.snapshot.frames.line)
+    return describe_blocks(replay, rows).assign(frame=frames)
 
 
 def matching_blocks(replay: Replay, text: str) -> Mask:
