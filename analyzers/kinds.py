@@ -20,7 +20,7 @@ DEBUG_SERVER = re.compile(rb"Torch Distributed Debug Server|^=== Rank \d+: http|
 
 
 class Kind(StrEnum):
-    """What a file is."""
+    """What kind of artefact a file is."""
 
     SNAPSHOT = "memory_snapshot"
     TRACE = "trace"

@@ -21,7 +21,7 @@ class DataUnpickler(pickle.Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        """Refuse to import.
+        """Refuse a global that the pickle names: importing it could run code.
 
         Raises:
             HostileInput: Always.

@@ -353,7 +353,7 @@ AS = resource.RLIMIT_AS
 
 
 def outcome(drive: Callable[[], str]) -> tuple[str, str]:
-    """How an input ended, and for a failure the place of it, by which failures are told apart."""
+    """Run one input; return how it ended and, for a failure, the source line, by which failures are grouped."""
     signal.setitimer(signal.ITIMER_PROF, CPU_S)
     try:
         return drive(), ""

@@ -69,7 +69,7 @@ class Audit:
 
     @property
     def agreement(self) -> Agreement:
-        """How far the runs agree."""
+        """How closely the resumed run can continue the saved one: exactly, up to rounding, or not."""
         grades = [mismatch.agreement for mismatch in self.mismatches]
         if Agreement.DIFFERENT in grades:
             return Agreement.DIFFERENT

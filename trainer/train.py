@@ -236,7 +236,7 @@ class Trainer:
             self.meter.report(metrics)
 
     def close(self) -> None:
-        """End cleanly."""
+        """Close the recorders and logs, and write into `run.json` that the run ended."""
         self.recorders.close()
         if self.values:
             self.values.close()

@@ -10,7 +10,7 @@ import typer
 
 
 class Format(StrEnum):
-    """How a report is printed."""
+    """The output format of a report."""
 
     TEXT = "text"
     JSON = "json"
@@ -158,7 +158,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What is read, and how."""
+    """Options of every command that reads artefacts: which ranks, in how many processes, with which limits."""
 
     rank: Rank = None
     jobs: Jobs = None
@@ -182,7 +182,7 @@ class LogReadOptions(StepReadOptions):
 
 @dataclass(frozen=True)
 class TraceReadOptions(StepReadOptions):
-    """The same for profiler traces."""
+    """The options of reading step logs, and the peak FLOP/s for the model-flops utilisation."""
 
     peak_tflops: PeakTflops = None
 
@@ -223,7 +223,7 @@ def on_terminal() -> bool:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which configuration of the trainer."""
+    """The options that name a configuration of the trainer: a file, or a module and its configuration."""
 
     config: Config = None
     module: Module = None

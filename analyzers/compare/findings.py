@@ -64,7 +64,7 @@ def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
             id="compare.nonfinite_loss",
             severity=Severity.ERROR,
             title=f"the {name} of the second run is NaN or infinite from step {after.step} on",
-            why="that of the first run is finite at every step",
+            why="in the first run it is finite at every step",
             next=f"compare the settings and the data of step {after.step}; resume from a checkpoint before it",
             ranks=after.ranks,
             step=after.step,
@@ -77,7 +77,10 @@ def waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:
     """Return the fact that the work of a step did not grow with its time, if so: the machine was busy."""
     allowed = ALLOWED_CHANGES[Measure.STEP_TIME]
     same = [c for c in changes if c.measure is Measure.PROCESSOR_TIME and c.is_sufficient and c.change < allowed]
-    return [Evidence(text=f"waiting grew, not work: processor time {signed_percent(c.change)} per step") for c in same]
+    return [
+        Evidence(text=f"the longer step is waiting, not work: processor time per step {signed_percent(c.change)}")
+        for c in same
+    ]
 
 
 def regression(change: MeasureChange, allowed: float, evidence: list[Evidence]) -> Finding:
@@ -88,7 +91,7 @@ def regression(change: MeasureChange, allowed: float, evidence: list[Evidence]) 
         title=f"{MEASURE_NAMES[change.measure]} is {percent(change.change)} higher",
         why=f"{value_text(change.measure, change.a)} -> {value_text(change.measure, change.b)} ({certainty(change)})."
         f" Allowed: {signed_percent(allowed)}.",
-        next="compare the phases and the settings of both runs; if other jobs use the machine, measure both again",
+        next="look at the phase and the settings that changed most; if other jobs used the machine, run both again",
         evidence=evidence,
         confidence=CONFIDENCE.get(change.measure, OTHER_CONFIDENCE),
     )
@@ -122,8 +125,8 @@ def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> li
             id=f"compare.{name}_undecided",
             severity=Severity.WARNING,
             title=f"{MEASURE_NAMES[name]} cannot be judged: {doubt_text(known.get(name))}",
-            why="a gate is not passed by a measure that cannot be judged",
-            next=f"log at least {STEPS_AT_LEAST} plain steps in both runs",
+            why="the gate names this measure, and it passes only on evidence",
+            next=f"log at least {STEPS_AT_LEAST} steps in both runs that neither record a trace nor save a checkpoint",
             confidence=1.0,
         )
         for name in names
@@ -143,7 +146,7 @@ def doubt_text(change: MeasureChange | None) -> str:
         return "only one of the runs records it"
     steps = quantity(change.samples, "step")
     if doubt(change) is Doubt.FEW_STEPS:
-        return f"{steps} are not enough evidence"
+        return f"{steps} are too few"
     return f"{steps} vary too much: 95 % interval {interval_text(change.low, change.high)}"
 
 
@@ -194,7 +197,7 @@ def verdict(
 
 
 def unsure_text(change: MeasureChange) -> str:
-    """Return `step time +40 %, but 4 steps are not enough evidence`."""
+    """Return `step time +40 %, but 4 steps are too few`."""
     return f"{MEASURE_NAMES[change.measure]} {signed_percent(change.change)}, but {doubt_text(change)}"
 
 

@@ -144,7 +144,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HangData(msgspec.Struct, frozen=True, kw_only=True):
-    """The `data` of `workbench.hang/1`."""
+    """Everything a hang report knows: the field `data` of the JSON document `workbench.hang/1`."""
 
     world_size: int
     ranks_with_dump: list[int]

@@ -1,8 +1,8 @@
 """The causal chain of a run: from the first cause to the last effect.
 
 Several rooms may describe one incident. If rank 3 runs out of memory, the memory room reports that, the hang room
-reports that rank 3 is dead and that the others wait for it, and the other ranks report broken connections. The first
-question of `chain_of` that has an answer gives the chain, so that a consequence never comes before its cause:
+reports that rank 3 is dead and that the others wait for it, and the other ranks report broken connections. `chain_of`
+tries its questions in order, causes before consequences, and returns the chain of the first one that has an answer:
 
     rank 3 ran out of memory at step 6  ->  ranks 0-2 wait in all_gather #91 of default_pg for it
 """

@@ -50,7 +50,9 @@ def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Fi
         id="parity.difference" if curve else "parity.value",
         severity=Severity.ERROR if curve else Severity.WARNING,
         title=curve_title(first, run, curve) if curve else value_title(first, run),
-        why=why(run.first, tolerance) if run.first else "Their tensors were not recorded, or agree.",
+        why=why(run.first, tolerance)
+        if run.first
+        else "No recorded tensor differs: only the logged curves do, or no tensors were recorded.",
         next=next_step(run.first),
         step=step,
         evidence=[Evidence(text=curve_text(curve)) for curve in run.curves],
@@ -71,30 +73,33 @@ def curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> str
 def value_title(first: RunParity, run: RunParity) -> str:
     """Return that a tensor differs though the curves agree."""
     assert run.first
-    return f"{run.name} has the curves of {first.name}, but {value_name(run.first)} differs in step {run.first.step}"
+    return (
+        f"{run.name} logs the same losses and gradient norms as {first.name}, but {value_name(run.first)} differs"
+        f" in step {run.first.step}"
+    )
 
 
 def value_name(value: ValueDifference) -> str:
-    """Return what a tensor is."""
+    """Return a phrase for a tensor, such as `the gradient of layers.0.attention.wq.weight`."""
     return KIND_NAMES[value.kind].format(name=value.name)
 
 
 def why(value: ValueDifference, tolerance: float) -> str:
     """Return the first tensor that differs, and how far all before it agree."""
     before = f"All {quantity(value.agreed, 'tensor')} before it agree to {relative(value.agreed_to)}."
-    agreed = before if value.agreed else "It is the first of all."
+    agreed = before if value.agreed else "It is the first tensor of the step."
     same_norm = math.isclose(value.a, value.b, rel_tol=tolerance)
-    norms = "the norms agree" if same_norm else f"norm {figures(value.b)} instead of {figures(value.a)}"
+    norms = "the norms agree" if same_norm else f"its norm is {figures(value.b)} instead of {figures(value.a)}"
     return (
-        f"The first tensor that differs is {value_name(value)} in step {value.step}: {norms}, its sums differ by"
-        f" {relative(value.difference)}. {agreed}"
+        f"The first tensor that differs is {value_name(value)} in step {value.step}: {norms},"
+        f" the sums of its elements differ by {relative(value.difference)}. {agreed}"
     )
 
 
 def next_step(value: ValueDifference | None) -> str:
-    """Return where to look."""
+    """Return the next step for the first tensor that differs (None: no tensors were recorded)."""
     if value is None:
-        return "Run it again with --debug.record_values to find the first tensor that differs."
+        return "Run both again with --debug.record_values, which finds the first tensor that differs."
     if value.kind is ValueKind.PARAMETER:
         return LATER_PARAMETER if value.agreed else FIRST_PARAMETER
     return NEXT_STEPS[value.kind].format(name=value.name)
@@ -125,7 +130,7 @@ def verdict(data: ParityData, findings: Sequence[Finding]) -> Verdict:
         return Verdict(
             status=Status.UNKNOWN,
             kind="unknown",
-            sentence=f"no step to compare with {first.name}: {names}",
+            sentence=f"no steps to compare with those of {first.name}: {names} logged none",
             confidence=0.0,
             missing=[f"steps of {names}", *missing],
         )

@@ -25,7 +25,7 @@ class ValueKind(StrEnum):
 
 
 class Curve(StrEnum):
-    """What each step logs."""
+    """A quantity that is logged in each step and compared between runs."""
 
     LOSS = "loss"
     GRAD_NORM = "grad_norm"

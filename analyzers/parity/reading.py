@@ -77,7 +77,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def names_of(merged: Merged) -> list[str]:
-    """Return each name once."""
+    """Return the names of all recorded tensors, each once, in the order in which they were recorded."""
     return list(dict.fromkeys(name for _, _, name in merged.sums))
 
 

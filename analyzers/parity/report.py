@@ -83,7 +83,7 @@ def recorded(named: NamedRun, options: store.Options) -> Recorded:
 
 
 def by_step(steps: Steps, curve: Curve) -> dict[int, float]:
-    """Return a curve by step."""
+    """Return the mean value of a curve over the ranks, by step."""
     values = mean_by_step(steps, curve.value)
     return dict(zip(values.index.to_numpy().tolist(), values.to_numpy().tolist(), strict=True))
 

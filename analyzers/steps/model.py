@@ -26,7 +26,7 @@ class Cause(StrEnum):
 
 
 class Pattern(StrEnum):
-    """When a straggler is late."""
+    """In which steps a straggler is late."""
 
     PERSISTENT = "persistent"
     """In nearly all steps since its first late one."""

@@ -177,6 +177,6 @@ def test_a_reader_that_waits_for_ever_is_killed(tmp_path, monkeypatch):
     (tmp_path / "waits.py").write_text("import time\ndef read(paths):\n    time.sleep(3600)\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(child, "WALL_S", 1)
-    monkeypatch.setattr(child, "WALL_FACTOR", 0)  # no processor time of zero: some kernels kill a child for that at once
+    monkeypatch.setattr(child, "WALL_FACTOR", 0)  # instead of no time at all: some kernels kill a child for that
     task = Task("waits", tmp_path, [tmp_path / "rank_0"], memory=1 << 30, seconds=60)
     assert "took more than 1" in child.explain(run_forked(task), task).message

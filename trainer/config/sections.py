@@ -69,7 +69,7 @@ class Metrics:
 
 @dataclass
 class Model:
-    """Which model is trained."""
+    """Settings of the model: which one is trained, and in which size."""
 
     name: str = "llama3"
     """Folder below trainer/models: llama3, or llama4, which has experts."""

@@ -63,5 +63,5 @@ class Loader:
         return {"consumed": self.consumed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue where `state` was taken."""
+        """Continue after the samples that were consumed when `state` was saved."""
         self.consumed = state["consumed"]

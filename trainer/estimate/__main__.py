@@ -88,7 +88,7 @@ def send(sending: Connection, case: Case) -> None:
 
 
 def answer(receiving: Connection) -> dict[str, object]:
-    """Return what a process sent.
+    """Return the estimate that a process sent through its pipe.
 
     Raises:
         TrainerError: The case cannot be estimated, or the process ended without an answer.

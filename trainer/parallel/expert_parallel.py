@@ -29,7 +29,7 @@ class Exchange:
         self.group = group
 
     def attach(self, experts: Experts) -> None:
-        """Add the hooks."""
+        """Register the hooks that send tokens to the ranks of their experts and bring the results back."""
         experts.register_forward_pre_hook(self.dispatch)
         experts.register_forward_hook(self.combine)
 

@@ -79,7 +79,7 @@ class Microbatch:
         return torch.empty(self.rows, self.length, dtype=torch.int64) if part.first else self.hidden_states()
 
     def output_of(self, part: Part) -> Tensor:
-        """Return what a part returns."""
+        """Return an empty tensor like the output of a stage's part: logits from the last one, else hidden states."""
         vocabulary: int = self.args.vocab_size
         return torch.empty(self.rows, self.length, vocabulary, dtype=self.logits) if part.last else self.hidden_states()
 

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Recorders:
-    """Record what `options` ask for.
+    """Record memory, traces, steps and hangs of one rank, as `options` say.
 
     Create it after the process group and the model; call `prepare` before the process group. Call `failed` and `close`
     before the process group is destroyed.

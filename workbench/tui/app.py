@@ -36,7 +36,7 @@ SEARCH_HELP = "enter: go to the first match   n N: next, previous match   esc: c
 
 
 class Answered(Message):
-    """The analyzers have answered."""
+    """A message: a worker thread has finished the report."""
 
     def __init__(self, report: Report[object]) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Answered(Message):
 
 
 class Failed(Message):
-    """The analyzers could not answer."""
+    """A message: a worker thread could not make the report, and why."""
 
     def __init__(self, error: WorkbenchError) -> None:
         super().__init__()

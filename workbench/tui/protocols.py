@@ -10,7 +10,7 @@ class ShowsEvidence(Protocol):
     """A pane that can show the evidence of a finding."""
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show what the link names."""
+        """Show the rank, time, block or row that an evidence link names."""
 
 
 @runtime_checkable

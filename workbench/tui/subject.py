@@ -37,7 +37,7 @@ class Subject(Protocol):
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The runs that are read."""
+        """The runs that the app shows: one, or two that are compared."""
 
     @property
     def command(self) -> str:

@@ -60,7 +60,7 @@ class Server:
 
 
 def listening(host: str, port: int, app: AccessControl) -> Server:
-    """Return a server that listens.
+    """Return a waitress server that listens on a host and port.
 
     Raises:
         UsageProblem: The port is taken, or the host is not of this machine.

@@ -139,6 +139,6 @@ def safe(name: str) -> str:
 
 
 def answer(start_response: StartResponse, content: dict[str, str], status: str = "200 OK") -> Iterable[bytes]:
-    """Answer with JSON."""
+    """Answer a request with a JSON object and an HTTP status."""
     start_response(status, [("Content-Type", "application/json"), ("X-Content-Type-Options", "nosniff")])
     return [json.dumps(content).encode()]

@@ -89,7 +89,7 @@ def sides(cause: StackCause) -> str:
 
 
 def is_at(side: list[Place], singular: str, plural: str) -> str:
-    """Return which ranks are where."""
+    """Return a phrase such as `ranks 1-3 wait in backward (train.py:22)`."""
     ranks = sorted(place.rank for place in side)
     return f"{rank_names(ranks)} {agree(ranks, singular, plural)} {place_name(side[0])}"
 

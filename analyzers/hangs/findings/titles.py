@@ -22,7 +22,7 @@ from analyzers.words import agree, rank_names
 
 
 def title(cause: Cause) -> str:
-    """Return what the culprit did.
+    """Return the title of the verdict: what the culprit ranks did, where, and which operation is missing.
 
     `rank 3 is stuck at step 6 in tokenize (data/text.py:41) and never joined all_reduce #412 of dp`.
     """

@@ -47,7 +47,7 @@ Node = int | OpNode
 
 @dataclass
 class WaitGraph:
-    """Which rank waits for which.
+    """The graph of which ranks wait in which operation, and for which absent ranks.
 
     `waits_in` maps each waiting rank to the operation that it waits in, `absent` each such operation to the ranks that
     have not called it yet.

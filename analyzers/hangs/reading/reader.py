@@ -124,7 +124,7 @@ def checked(content: Any) -> dict[str, Any]:
 
 
 def decode(text: bytes) -> Any:
-    """Return decoded JSON.
+    """Return the object that a JSON text describes.
 
     Raises:
         InputError: It is not JSON.
@@ -261,7 +261,7 @@ class Tables:
         }
 
     def columns(self) -> dict[str, Column]:
-        """Return the rows as columns."""
+        """Return the collected operations and their positions as columns."""
         return columns("ops", OPS, self.ops) | columns("positions", POSITIONS, self.positions)
 
     def meta(self) -> dict[str, Any]:

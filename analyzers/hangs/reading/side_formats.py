@@ -85,7 +85,7 @@ class Answer(msgspec.Struct):
 
 
 class Round(msgspec.Struct):
-    """One request to all ranks."""
+    """One round of collecting dumps: the collector asked every rank once, and the ranks answered or did not."""
 
     round: int = 1
     asked_ns: int = 0

@@ -64,7 +64,7 @@ def find_failures(logs: Logs) -> list[Failure]:
 
 
 def group_key(occurrence: Occurrence) -> tuple[object, ...]:
-    """Return what equal failures share."""
+    """Return the key by which occurrences of the same failure on several ranks are grouped."""
     event, role = occurrence.event, occurrence.role
     if role.kind in WORDLESS:
         return (event.attempt, role.kind, role.kind is LogClass.OOM and event.facts.reason)

@@ -39,7 +39,7 @@ def missing_ranks(cause: Cause) -> str:
 
 
 def nccl_versions(cause: Cause) -> str:
-    """Return the versions that differ."""
+    """Return the title for ranks that start with different versions of NCCL."""
     facts = first_with(cause, "name").facts
     return f"{rank_names(facts.ranks)} have different versions of NCCL: {facts.name}"
 

@@ -18,7 +18,7 @@ def killed_worker(match: "re.Match[str]") -> Found:
 
 
 def ended_worker(match: "re.Match[str]") -> Found:
-    """Return the workers that ended."""
+    """Parse PyTorch's message that a data-loader worker exited, with its pid."""
     return Found(WORKER, Facts(reason=Reason.WORKER_EXIT, pid=number(match[1])))
 
 

@@ -29,7 +29,7 @@ class Pattern(NamedTuple):
 
 
 def pattern(word: str, expression: str, build: Build) -> Pattern:
-    """Return a pattern."""
+    """Return the pattern of lines that contain `word` and match `expression`; `build` makes the event."""
     return Pattern(word, re.compile(expression), build)
 
 

@@ -93,7 +93,7 @@ def cancelled(match: "re.Match[str]") -> Found:
 
 
 def node_failure(match: "re.Match[str]") -> Found:
-    """Return a node that failed."""
+    """Parse Slurm's message that a node failed, with its name."""
     return Found(EventKind.HARDWARE, Facts(reason=Reason.NODE_FAILURE, host=match[1]))
 
 

@@ -82,5 +82,5 @@ def value_of(event: LogEvent, name: str) -> int:
 
 
 def integers(values: Iterable[int]) -> np.ndarray[Any, Any]:
-    """Return numbers as a column."""
+    """Return integers as an int64 column."""
     return np.fromiter(values, dtype=np.int64)

@@ -161,14 +161,14 @@ class Scanner:
         return False
 
     def forget(self, shape: bytes) -> None:
-        """Remember a shape as meaningless."""
+        """Remember a shape (a line without its numbers) that holds no event, so that such lines are skipped."""
         if len(shape) <= KNOWN_BYTES:
             if len(self.boring) >= KNOWN_AT_MOST:
                 self.boring.clear()
             self.boring.add(shape)
 
     def take(self, text: str, shape: bytes, at: Position) -> None:
-        """Read one line."""
+        """Read one line that may hold an event, and add the event that it completes."""
         prefix, body = split_prefix(text, self.labelled)
         self.clock = time_in(text, self.year) or self.clock
         if failure := self.table.feed(body):

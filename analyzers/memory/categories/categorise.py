@@ -49,7 +49,7 @@ class Guess:
 
 
 def basis(number: int, total: int, blocks: int) -> CategoryBasis:
-    """Return what one rule explains."""
+    """Return the bytes and blocks whose category was decided by one rule."""
     rule = RULES[number]
     return CategoryBasis(
         rule=rule.name,

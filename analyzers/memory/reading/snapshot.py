@@ -73,7 +73,7 @@ class Snapshot:
         return Frames(self.columns)
 
     def text(self, number: int) -> str:
-        """Return an interned text."""
+        """Return the text that has a number in the snapshot's table of texts."""
         return self.frames.text(number)
 
 

@@ -96,7 +96,7 @@ class FinishedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
-    """A job at one moment.
+    """The state of a running job at one moment, read from its step logs.
 
     `steps` is how many it will do, `phases` their shares of a step, `utilisation` the model-flops utilisation (0 to 1).
     `evidence` lists (path, time of change in ns) of dumps and the like: it changes when there is more to analyse.

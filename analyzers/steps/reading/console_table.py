@@ -60,7 +60,7 @@ class ConsoleRows:
         self._last_bar: tuple[int | None, int | None] = (None, None)
 
     def take(self, raw: bytes) -> None:
-        """Add a line."""
+        """Read one line of the console output: it begins, continues or ends the values of a step, or is skipped."""
         indented = self._open is not None and raw[:1] in (b" ", b"\t")
         if not indented and not INTERESTING.search(raw):
             return

@@ -174,7 +174,7 @@ def absent_in(column: str) -> float:
 
 
 def content_of(lines: Sequence[Line]) -> Content:
-    """Return lines as columns."""
+    """Return step-log lines as one column per field."""
     fixed = {name: integers([getattr(line, name) for line in lines]) for name in INTEGERS}
     for name in NUMBERS:
         fixed |= numbers(name, [getattr(line, name) for line in lines])

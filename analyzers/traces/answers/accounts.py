@@ -27,7 +27,7 @@ SHARED_FIELDS = [name for name in Breakdown.__struct_fields__ if name in RankTra
 
 
 class Identity(TypedDict):
-    """What an account is of."""
+    """The rank, device and source that a time breakdown belongs to."""
 
     rank: int | None
     device: int | None

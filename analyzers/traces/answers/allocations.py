@@ -40,7 +40,7 @@ class Whereabouts(TypedDict):
 
 
 class Totals(TypedDict):
-    """The fields of `AllocationTotals`."""
+    """Counts and bytes of allocations and frees, as keyword arguments of `AllocationTotals`."""
 
     allocations: int
     frees: int

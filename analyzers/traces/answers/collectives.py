@@ -52,7 +52,7 @@ class RankCollectives:
 
     @property
     def rows(self) -> Column:
-        """Rows of the trace."""
+        """The trace rows of these collectives."""
         return self.work.rows[self.indices]
 
     @cached_property

@@ -200,7 +200,7 @@ class EventTable:
         return FIRST_TEXT_ID - self.text_id(str(value))
 
     def ids_of(self, values: Sequence[int | str]) -> Integers:
-        """Return many of them."""
+        """Return the ids of many process or thread names (see `id_of`), fast where all are numbers."""
         # Nearly always all are numbers, and numpy converts them at once; a text among them raises.
         with suppress(OverflowError, ValueError):
             numbers = np.fromiter(values, np.int64, len(values))

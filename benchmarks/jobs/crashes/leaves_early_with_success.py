@@ -1,4 +1,4 @@
-"""One rank believes that the training is over and leaves by `sys.exit(0)`; the others wait for it.
+"""One rank counts fewer steps than the others and calls `sys.exit(0)`; the others wait for it.
 
 class: dead, skipped
 culprit: 2

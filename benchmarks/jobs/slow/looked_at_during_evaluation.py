@@ -1,4 +1,4 @@
-"""Rank 0 evaluates for some seconds while the others wait for it in a barrier; it is looked at in the middle of that.
+"""Rank 0 evaluates for some seconds while the others wait in a barrier; the dumps are taken during the evaluation.
 
 class: healthy, slow, unknown
 culprit: none

@@ -107,7 +107,7 @@ def test_what_cannot_be_judged_is_neither_healthy_nor_a_pass(pair):
     assert report.findings == []
     assert (report.verdict.status, report.verdict.kind) == ("unknown", "unknown")
     assert "Step time +4" in report.verdict.sentence
-    assert "4 steps are not enough evidence" in report.verdict.sentence
+    assert "4 steps are too few" in report.verdict.sentence
     gated = compare.analyze(*runs, limits={"step_time": 0.05})
     assert [f.id for f in gated.findings] == ["compare.step_time_undecided"]
 
@@ -180,7 +180,7 @@ def test_the_machine_that_was_busy_is_told_from_more_work(pair):
     assert abs(found["processor_time"].change) < 0.02
     (finding,) = compare.analyze(*runs, limits={"processor_time": 0.05}).findings
     assert finding.id == "compare.step_time"
-    assert finding.evidence[0].text.startswith("waiting grew, not work: processor time ")
+    assert finding.evidence[0].text.startswith("the longer step is waiting, not work: processor time per step ")
 
 
 def test_memory_and_loss(pair):

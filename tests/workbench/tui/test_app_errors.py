@@ -8,7 +8,7 @@ from workbench.tui.app_errors import RaisingApp, run_app
 
 class Broken(RaisingApp[None]):
     def on_mount(self):
-        secret = "hunter2"  # noqa: F841
+        secret = "hunter2"  # noqa: F841  # a local that a traceback with locals would show
         raise ZeroDivisionError
 
 

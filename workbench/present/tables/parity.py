@@ -23,7 +23,7 @@ def agreement(data: ParityData) -> Table:
 
 
 def cells(run: RunParity, *, is_first: bool) -> tuple[object, ...]:
-    """Return a run's row."""
+    """Return the table row of a run; the first run has no differences, as the others are compared with it."""
     if is_first:
         return run.name, run.world_size, "", "", "", ""
     largest = {curve.curve: relative(curve.largest) for curve in run.curves}

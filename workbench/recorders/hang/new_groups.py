@@ -56,7 +56,8 @@ class NewGroups:
         return name_group
 
     def _write(self, name: str, ranks: Sequence[int]) -> None:
-        line = {"name": name, "ranks": list(ranks), "time_ns": time.time_ns(), "frames": frames_above(sys._getframe(2))}  # noqa: SLF001
+        caller = sys._getframe(2)  # noqa: SLF001  # `inspect` reads source files for each frame
+        line = {"name": name, "ranks": list(ranks), "time_ns": time.time_ns(), "frames": frames_above(caller)}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 

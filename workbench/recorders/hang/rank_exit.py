@@ -72,7 +72,7 @@ class FatalSignalFile:
             faulthandler.enable(self._file, all_threads=True)
 
     def close(self) -> None:
-        """Stop receiving, at a clean end."""
+        """Turn off the fatal-signal handler at a clean end, and remove its empty file."""
         if self._enabled:
             faulthandler.disable()
             self._file.close()
@@ -89,7 +89,7 @@ class ThreadErrorFile:
         threading.excepthook = self._uncaught
 
     def close(self) -> None:
-        """Stop receiving."""
+        """Restore the previous hook for exceptions of threads."""
         if threading.excepthook == self._uncaught:
             threading.excepthook = self._previous_hook
 

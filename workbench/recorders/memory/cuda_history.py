@@ -34,7 +34,7 @@ class CudaHistory:
         self._notes = (self._notes + self._hooks.take_notes())[-MAX_ENTRIES:]
 
     def snapshot(self) -> Snapshot:
-        """Return PyTorch's snapshot with categories."""
+        """Return PyTorch's memory snapshot, with a category added to each allocation of its traces."""
         self.end()
         snapshot: Snapshot = torch.cuda.memory._snapshot()  # noqa: SLF001
         for trace in snapshot["device_traces"]:

@@ -24,7 +24,7 @@ MAX_NOTES = 1_000_000
 
 
 class Removable(Protocol):
-    """The handle of a hook."""
+    """The handle of a registered hook, which removes it."""
 
     def remove(self) -> None: ...
 
@@ -88,12 +88,12 @@ class TensorHooks:
             yield
 
     def start(self) -> None:
-        """Note from now on."""
+        """Start to note which module makes which tensor."""
         self._running = True
         self._modules.clear()
 
     def stop(self) -> None:
-        """Note no more."""
+        """Stop noting; the hooks stay registered."""
         self._running = False
 
     def take_notes(self) -> list[Note]:

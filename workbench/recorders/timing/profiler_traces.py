@@ -107,7 +107,7 @@ class TraceRecorder:
         self.end()
 
     def begin(self, step: int) -> None:
-        """Start a step."""
+        """Start the profiler before the first step of a trace; later steps find it running."""
         self._profiler = self._profiler or self._start(step)
 
     def end(self) -> None:

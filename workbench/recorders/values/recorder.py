@@ -105,7 +105,7 @@ class ValueRecorder:
     def _after_forward(self, name: str) -> Callable[[nn.Module, object, object], None]:
         def record(_: nn.Module, __: object, output: object) -> None:
             # Recomputation in the backward pass is no second forward pass.
-            if not self._recording or torch._C._current_graph_task_id() != OUTSIDE_BACKWARD:  # noqa: SLF001
+            if not self._recording or torch._C._current_graph_task_id() != OUTSIDE_BACKWARD:  # noqa: SLF001  # no public name
                 return
             outputs = output if isinstance(output, tuple) else (output,)
             for number, tensor in enumerate(outputs):

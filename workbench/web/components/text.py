@@ -17,7 +17,7 @@ CellLink = Callable[[str], html.A | None]
 
 
 def no_link(_cell: str) -> html.A | None:
-    """Leave every cell as text."""
+    """Return no link: the default of a table whose cells lead nowhere."""
     return None
 
 

@@ -82,7 +82,7 @@ def cell(owner: str) -> Segment:
 
 
 def legend() -> str:
-    """Return what the letters mean."""
+    """Return the legend of the block map: the letter of each category."""
     return "  ".join(
         [*(f"{letter} {name.replace('_', ' ')}" for name, letter in CATEGORY_LETTERS.items()), f"{FREE} free"]
     )

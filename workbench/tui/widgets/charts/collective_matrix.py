@@ -72,7 +72,7 @@ def state_cell(state: str) -> Segment:
 
 
 def legend() -> Text:
-    """Return what the signs mean."""
+    """Return the legend of the matrix: the sign and colour of each state."""
     states = [state for state in COLLECTIVE_SIGNS if state]
     return Text("   ").join(
         Text.assemble((COLLECTIVE_SIGNS[state], COLLECTIVE_STATES[state]), f" {state}") for state in states

@@ -34,7 +34,7 @@ class CursorBreakdown(Static):
 
 
 def beside(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -> Text:
-    """Return a line per part."""
+    """Return a heading and, for each part under the cursor, a line with name, bar, value and share."""
     total = sum(part.value for part in parts)
     lines = (
         Text.assemble(
