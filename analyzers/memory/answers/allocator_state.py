@@ -165,7 +165,9 @@ def blocks_of_address(replay: Replay, address: int) -> pd.DataFrame:
     rows = np.flatnonzero(lives.containing(address))
     rows = rows[np.argsort(lives.born[rows], kind="stable")]
     frames = [stack_lines(snapshot, stack) for stack in lives.stack[rows].tolist()]
-    return describe_blocks(replay, rows).assign(frames=frames, freed_stack=lives.freed_stack[rows])
+    return describe_blocks(replay, rows).assign(
+        frames=pd.Series(frames, dtype=object), freed_stack=lives.freed_stack[rows]
+    )
 
 
 def describe_blocks(replay: Replay, rows: Integers) -> pd.DataFrame:
