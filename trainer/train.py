@@ -246,12 +246,13 @@ class Trainer:
 
 def recorder_options(config: JobConfig) -> RecorderOptions:
     """Return what the recorders need to know of the configuration."""
-    profiling, comm = config.profiling, config.comm
-    if config.debug.memory_breakdown:
+    profiling, comm, breakdown = config.profiling, config.comm, config.debug.memory_breakdown
+    if breakdown:
         profiling = replace(profiling, enable_memory_snapshot=True)
     return RecorderOptions(
         folder=config.job.dump_folder,
         **asdict(profiling),
+        memory_until=config.training.steps if breakdown else None,
         trace_buf_size=comm.trace_buf_size,
         init_timeout_s=comm.init_timeout_seconds,
         train_timeout_s=comm.train_timeout_seconds,

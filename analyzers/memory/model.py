@@ -45,6 +45,7 @@ class MissingEvidence(StrEnum):
     OLDEST_ENTRIES = "oldest_entries"
     ORIGIN_OF_OLDER_BLOCKS = "origin_of_older_blocks"
     SOME_ENTRIES = "some_entries"
+    FAILING_STEP = "failing_step"
 
 
 class UnusualKind(StrEnum):

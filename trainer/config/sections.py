@@ -49,6 +49,9 @@ class Profiling:
     """Folder of the snapshots in the dump folder."""
     memory_snapshot_freq: Positive | None = None
     """Steps from one memory snapshot to the next; None: profile_freq."""
+    memory_snapshot_window: Positive = 5
+    """Steps before each memory snapshot that are recorded for it on a CPU, where a recorded step takes several times as
+    long. Five show what grows from step to step. A process with a limit on its memory has all steps recorded."""
 
 
 @dataclass

@@ -42,6 +42,9 @@ RECORDERS = (
     "15",
 )
 """All recorders on, and a timeout short enough to wait for."""
+ABOUT_MEMORY = ("oom", "leak")
+SHORT_WINDOW = ("--profiling.memory_snapshot_window", "2")
+"""Each step that is recorded for a snapshot takes long; where memory is not what fails, two of them show enough."""
 
 
 def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as_json: bool) -> Exit:
@@ -68,5 +71,5 @@ def request(name: str, nproc: int, folder: Path) -> Request:
         config="llama3_debugmodel",
         incident=name,
         nproc=nproc,
-        overrides=("--job.dump_folder", str(folder), *RECORDERS),
+        overrides=("--job.dump_folder", str(folder), *RECORDERS, *(() if name in ABOUT_MEMORY else SHORT_WINDOW)),
     )

@@ -47,8 +47,15 @@ class Recorders:
             shared = self.traces.plan if self.traces and device == "cpu" else None
             self.traces = None if shared else self.traces
             folder = Path(options.folder) / options.save_memory_snapshot_folder
-            freq = options.memory_snapshot_freq or options.profile_freq
-            self.memory = MemoryRecorder(folder, model, optimizer, freq=freq, traces=shared)
+            self.memory = MemoryRecorder(
+                folder,
+                model,
+                optimizer,
+                freq=options.memory_snapshot_freq or options.profile_freq,
+                window=options.memory_snapshot_window,
+                last_step=options.memory_until,
+                traces=shared,
+            )
         self._profiled = False
 
     @staticmethod
@@ -62,17 +69,17 @@ class Recorders:
         """Record one step; yields the line of the step log, to be filled in by the loop."""
         plan = self.traces.plan if self.traces else self.memory.traces if self.memory else None
         traced = plan is not None and plan.is_traced(step)
-        self._profiled = traced or self.memory is not None
         with self.steps.step(step) as line:
             if self.traces:
                 self.traces.begin(step)
             with ExitStack() as stack:
-                if self._profiled:
-                    stack.enter_context(mark_garbage_collections())
                 if self.memory:
                     stack.enter_context(self.memory.recording(step))
+                self._profiled = traced or (self.memory is not None and self.memory.is_recording)
+                if self._profiled:
+                    stack.enter_context(mark_garbage_collections())
                 yield line
-            self._finish(line, traced=traced)
+            self._finish(line, traced=traced or (self.memory is not None and self.memory.is_occasional))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

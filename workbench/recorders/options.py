@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class RecorderOptions:
     """Options of all recorders together, named as in torchtitan's profiling and comm sections.
 
-    Frequencies are in steps, sizes in entries, timeouts in seconds; folders are relative to `folder`.
+    Frequencies and windows are in steps, sizes in entries, timeouts in seconds; folders are relative to `folder`.
+    `memory_until` is the step after which a table of the memory is printed, if one is.
     """
 
     folder: str = "outputs"
@@ -19,6 +20,8 @@ class RecorderOptions:
     enable_memory_snapshot: bool = False
     save_memory_snapshot_folder: str = "memory_snapshot"
     memory_snapshot_freq: int | None = None
+    memory_snapshot_window: int = 5
+    memory_until: int | None = None
     trace_buf_size: int = 20000
     init_timeout_s: float = 300.0
     train_timeout_s: float = 100.0

@@ -11,6 +11,7 @@ from analyzers.memory.answers.step_use import step_uses
 from analyzers.memory.answers.unusual_use import unusual_uses
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import Device, MissingEvidence
+from analyzers.memory.reading.schema import Action
 from analyzers.memory.replay.arenas import BlockArenas, pool_uses, stream_uses
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.reserved import retries
@@ -63,6 +64,9 @@ def missing_evidence(replay: Replay, guess: Guess) -> Iterator[MissingEvidence]:
     trace, overflowed = replay.trace, replay.trace.snapshot.columns.meta["overflowed"]
     if not trace.has_history:
         yield MissingEvidence.HISTORY
+        return
+    if len(trace.where(Action.OOM)) and not len(trace.where(Action.ALLOC)):
+        yield MissingEvidence.FAILING_STEP
         return
     if not trace.entry("stack").any():
         yield MissingEvidence.STACKS

@@ -20,6 +20,7 @@ MISSING = {
     MissingEvidence.OLDEST_ENTRIES: "the oldest entries (the ring buffer overflowed: raise max_entries)",
     MissingEvidence.ORIGIN_OF_OLDER_BLOCKS: "where blocks older than the first entry were allocated",
     MissingEvidence.SOME_ENTRIES: "some entries (the replay does not end at the blocks of the snapshot)",
+    MissingEvidence.FAILING_STEP: "the allocations of the failing step (the recorder had left that step out)",
 }
 
 

@@ -53,7 +53,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict], list[Not
 def train(folder: Path) -> None:
     model = Selective()
     optimizer = torch.optim.AdamW(model.parameters())
-    options = RecorderOptions(str(folder), enable_memory_snapshot=True, profile_freq=100)
+    options = RecorderOptions(str(folder), enable_memory_snapshot=True, profile_freq=3)
     recorders = Recorders(options, model=model, optimizer=optimizer)
     for step in range(1, 4):
         with recorders.step(step):

@@ -12,23 +12,23 @@ import pytest
 import torch
 from torch import nn
 
+from analyzers.memory.model import MissingEvidence
+from analyzers.memory.report import analyze as memory_report
 from workbench.recorders import RecorderOptions, Recorders
-from workbench.recorders.memory.recorder import insert_failure
+from workbench.recorders.memory.recorder import MemoryRecorder, insert_failure
+from workbench.recorders.memory.snapshot_plan import SnapshotPlan
 
 ROOT = Path(__file__).parents[3]
 WIDTH = 64
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four steps of a small model, with traces and snapshots."""
-    folder = tmp_path_factory.mktemp("run")
+def train(options: RecorderOptions, steps: int) -> None:
+    """Train a small model for some steps."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.SiLU(), nn.Linear(4 * WIDTH, WIDTH))
     optimizer = torch.optim.AdamW(model.parameters())
-    options = RecorderOptions(str(folder), enable_profiling=True, enable_memory_snapshot=True, profile_freq=4)
     recorders = Recorders(options, model=model, optimizer=optimizer)
-    for step in range(1, 5):
+    for step in range(1, steps + 1):
         with recorders.step(step):
             with recorders.phase("data_wait"):
                 batch = torch.randn(32, WIDTH)
@@ -40,6 +40,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 optimizer.step()
                 optimizer.zero_grad()
     recorders.close()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four steps of a small model, with traces and snapshots."""
+    folder = tmp_path_factory.mktemp("run")
+    train(RecorderOptions(str(folder), enable_profiling=True, enable_memory_snapshot=True, profile_freq=4), steps=4)
     return folder
 
 
@@ -65,7 +72,8 @@ def peak(snapshot: dict) -> Counter:
     for entry in trace:
         if entry["action"] == "free_completed" and entry["addr"] not in seen and entry["addr"] in older:
             live[entry["addr"]] = (older[entry["addr"]][0], entry["size"])
-        seen.add(entry.get("addr"))
+        if entry["action"] in ("alloc", "free_completed"):
+            seen.add(entry["addr"])
     assert born
     best: Counter = Counter()
     for entry in trace:
@@ -188,13 +196,65 @@ memory = MemoryRecorder(sys.argv[1], model, freq=10)
 faults = Faults(SimpleNamespace(name="oom", rank=-1, step=3, seconds=0.0), model=model, timeout_s=1)
 try:
     for step in range(1, 6):
-        with memory.step(step), memory.phase("fwd"):
+        with memory.step(step):
             faults.before_step(step)
-            model(faults.on_batch(step, torch.ones(512, 512)))
+            with memory.phase("fwd"):
+                model(faults.on_batch(step, torch.ones(512, 512)))
 except RuntimeError as error:
     memory.failed(error)
     raise
 """
+
+
+@pytest.mark.parametrize(
+    ("plan", "recorded"),
+    [
+        (SnapshotPlan(10, 3), [8, 9, 10, 18, 19, 20]),
+        (SnapshotPlan(4, 1), [4, 8, 12, 16, 20]),
+        (SnapshotPlan(100, 5, last_step=12), [8, 9, 10, 11, 12]),
+        (SnapshotPlan(2, 5), list(range(1, 21))),
+    ],
+)
+def test_a_plan_covers_the_steps_before_a_snapshot(plan: SnapshotPlan, recorded: list[int]) -> None:
+    assert [step for step in range(1, 21) if plan.covers(step)] == recorded
+
+
+def test_only_the_steps_before_a_snapshot_are_recorded(tmp_path: Path) -> None:
+    options = RecorderOptions(
+        str(tmp_path), enable_memory_snapshot=True, profile_freq=4, memory_snapshot_window=2, memory_until=9
+    )
+    train(options, steps=8)
+    with (tmp_path / "memory_snapshot/iteration_8/rank0_memory_snapshot.pickle").open("rb") as file:
+        snapshot = pickle.load(file)
+    marks = {mark["name"] for mark in snapshot["external_annotations"] if mark["name"].startswith("step#")}
+    assert marks == {"step#7", "step#8"}
+    parameters = 4 * (2 * 4 * WIDTH * WIDTH + 5 * WIDTH)
+    found = peak(snapshot)
+    assert (found["parameters"], found["optimizer_state"]) == (parameters, 2 * parameters + 4 * 4)
+    assert found["unknown"] == 0
+    lines = [json.loads(line) for line in (tmp_path / "steps/rank_0.jsonl").read_text().splitlines()[1:]]
+    assert [line["step"] for line in lines if "profile" in line["tags"]] == [3, 4, 7, 8]
+
+
+def test_a_failure_in_a_step_that_is_not_recorded_leaves_the_state_alone(tmp_path: Path) -> None:
+    model = nn.Linear(WIDTH, WIDTH)
+    memory = MemoryRecorder(tmp_path, model, freq=4, window=1)
+    for step in range(1, 5):
+        with memory.step(step):
+            kept = model(torch.ones(WIDTH, WIDTH))
+    error = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.")
+    with pytest.raises(RuntimeError), memory.step(5):
+        raise error
+    memory.failed(error)
+    assert kept.shape
+    with (tmp_path / "iteration_4_exit/rank0_memory_snapshot.pickle").open("rb") as file:
+        snapshot = pickle.load(file)
+    assert [entry["action"] for entry in snapshot["device_traces"][0]] == ["snapshot", "oom"]
+    assert {mark["name"] for mark in snapshot["external_annotations"]} == {"step#5"}
+    assert sorted(active(snapshot).values()) == [4 * WIDTH, 4 * WIDTH * WIDTH]
+    [device] = memory_report(tmp_path / "iteration_4_exit").data.devices
+    assert device.step == 4
+    assert device.missing == [MissingEvidence.FAILING_STEP]
 
 
 def test_running_out_of_memory_leaves_a_snapshot(tmp_path: Path) -> None:
@@ -211,7 +271,7 @@ def test_running_out_of_memory_leaves_a_snapshot(tmp_path: Path) -> None:
     assert any(frame["name"] == "forward" for frame in failure["frames"])
     assert snapshot["workbench"]["limit_bytes"] > 192 << 20
     assert snapshot["workbench"]["phase"] == "fwd"
-    assert peak(snapshot)["activations"] >= failure["size"]
+    assert peak(snapshot)["inputs"] >= failure["size"]
 
 
 def test_what_unwinding_freed_was_not_left_when_the_allocation_failed() -> None:

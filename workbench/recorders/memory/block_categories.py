@@ -31,11 +31,11 @@ class BlockCategories:
 
     def __init__(self) -> None:
         self.live: dict[int, Block] = {}
-        self._forward_blocks: list[Block] = []
         self.begin_session()
 
     def begin_session(self) -> None:
         """Begin a session: no module and no phase runs."""
+        self._forward_blocks: list[Block] = []
         self._module = self._phase = ""
 
     def allocate(self, address: int, size: int, frames: list[Frame]) -> Block:

@@ -1,4 +1,4 @@
-"""The history of the CPU's memory, from profiler sessions: one in each step, because only one can be active."""
+"""The history of the CPU's memory, from profiler sessions: one in each recorded step, as only one can be active."""
 
 import gc
 from collections.abc import Iterator
@@ -26,15 +26,16 @@ def garbage_collection_paused() -> Iterator[None]:
 
 
 class CpuHistory:
-    """Allocations of the last `keep` steps, with Python frames from the second step on.
+    """Allocations of the last `window` whole steps and of the present one, with Python frames from the second on.
 
-    If `traces` are given, the session of a traced step is exported as its trace too.
+    Only steps in a row are kept: what was freed in a step that was not recorded is not known. If `traces` are given,
+    the session of a traced step is exported as its trace too.
     """
 
-    def __init__(self, hooks: TensorHooks, keep: int, traces: TracePlan | None = None) -> None:
+    def __init__(self, hooks: TensorHooks, window: int, traces: TracePlan | None = None) -> None:
         self.spans: list[Span] = []
         self._hooks, self._traces = hooks, traces
-        self._blocks, self._frames = LiveBlocks(keep), FrameTable()
+        self._blocks, self._frames = LiveBlocks(window + 1), FrameTable()
         self._session: profile | None = None
         self._step_span = ExitStack()
         self._step = 0
@@ -45,14 +46,21 @@ class CpuHistory:
         self.end()
         self._blocks.add_older_tensors(self._hooks.long_lived_tensors())
         self._step = step
+        traced = self._traces is not None and self._traces.is_traced(step)
         self._hooks.start()
         # The first step of a process plans DTensor's layouts: with Python frames it would take many seconds and a GB.
         self._session = profile(
-            activities=activities("cpu"), record_shapes=True, profile_memory=True, with_stack=not self._first
+            activities=activities("cpu"), record_shapes=traced, profile_memory=True, with_stack=not self._first
         )
         self._first = False
         self._session.start()
         self._step_span.enter_context(record_function(f"ProfilerStep#{step}"))
+
+    def skip(self) -> None:
+        """Leave a step out; what was recorded before it no longer holds."""
+        self.end()
+        self._blocks.forget()
+        self._first = False
 
     def end(self) -> None:
         """Stop the session and add what it has seen."""
@@ -72,6 +80,7 @@ class CpuHistory:
 
     def snapshot(self) -> Snapshot:
         """Return the live blocks and the history in PyTorch's schema."""
+        self._blocks.add_older_tensors(self._hooks.long_lived_tensors())
         return {
             "segments": segments(self._blocks),
             "device_traces": [trace_entries(self._blocks.events())],

@@ -29,6 +29,9 @@ class CudaHistory:
         for tensor, category, label in self._hooks.long_lived_tensors():
             self._hooks.note_tensor(tensor, category, label)
 
+    def skip(self) -> None:
+        """Do nothing: PyTorch records every step."""
+
     def end(self) -> None:
         """Keep the notes of the step; nothing is read from the device before a snapshot is due."""
         self._notes = (self._notes + self._hooks.take_notes())[-MAX_ENTRIES:]

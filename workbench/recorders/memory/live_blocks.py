@@ -41,6 +41,12 @@ class LiveBlocks(BlockCategories):
             if address and address not in self.live:
                 self.live[address] = Block(address, storage.nbytes(), [], category, label)
 
+    def forget(self) -> None:
+        """Forget all blocks and events."""
+        self.live.clear()
+        self._sessions.clear()
+        self.begin_session()
+
     def add_session(self, session: ProfilerSession, notes: list[Note]) -> None:
         """Add what a session has seen, and the notes that were taken during it."""
         self._sessions.append([])

@@ -21,8 +21,8 @@ class ProfilerEvent(Protocol):
     children: list["ProfilerEvent"]
 
 
-Path = tuple[Any, ProfilerEvent] | None
-"""(outer path, event): paths of inner events share those of outer ones."""
+Path = tuple[Any, ProfilerEvent, str | None] | None
+"""(outer path, event, the name of an operation or None): paths of inner events share those of outer ones."""
 
 
 CALLS = frozenset(kind.value for kind in (_EventType.PyCall, _EventType.PyCCall, _EventType.TorchOp))
@@ -82,28 +82,24 @@ class ProfilerSession:
     def _walk(self, roots: list[ProfilerEvent]) -> None:
         # Sessions have a hundred thousand events: comparing enums and calling functions for each would take a second.
         allocation, operation, called = _EventType.Allocation.value, _EventType.TorchOp.value, CALLS
-        pending: list[tuple[ProfilerEvent, Path]] = [(root, None) for root in roots]
+        pending: list[tuple[list[ProfilerEvent], Path]] = [(roots, None)]
         while pending:
-            event, path = pending.pop()
-            tag = event.tag.value
-            if tag == allocation:
-                self._add(event, path)
-                continue
-            if tag == operation:
-                self._add_span(event)
-            if tag in called:
-                path = (path, event)
-            pending += [(child, path) for child in event.children]
+            events, path = pending.pop()
+            for event in events:
+                tag = event.tag.value
+                if tag == allocation:
+                    self._add(event, path)
+                    continue
+                name = event.name if tag == operation else None
+                if name and name.startswith("Optimizer."):
+                    self.spans.append(Span(name, event.start_time_ns, event.end_time_ns))
+                if children := event.children:
+                    pending.append((children, (path, event, name) if tag in called else path))
 
     def _add(self, event: ProfilerEvent, path: Path) -> None:
         fields = event.extra_fields
         if fields.device.type == "cpu":
             self.allocations.append(Allocation(event.start_time_ns, fields.ptr, fields.alloc_size, self._stack(path)))
-
-    def _add_span(self, event: ProfilerEvent) -> None:
-        name = event.name
-        if name.startswith("Optimizer."):
-            self.spans.append(Span(name, event.start_time_ns, event.end_time_ns))
 
     def _stack(self, path: Path) -> list[Frame]:
         """Return the frames of a stack, innermost first."""
@@ -115,12 +111,13 @@ class ProfilerSession:
     def _unwind(self, path: Path) -> list[Frame]:
         """Return the frames of a stack that no allocation had before."""
         frames: list[Frame] = []
-        is_operation = True
         # Operations come before the innermost Python frame, the only one whose own line is known.
-        while path is not None and is_operation:
-            path, event = path
-            is_operation = event.tag == _EventType.TorchOp
-            frames += self._frames_of(event, innermost=True)
+        while path is not None and path[2] is not None:
+            frames += self._operation(path[2])
+            path = path[0]
+        if path is not None:
+            frames += self._called(path[1], innermost=True)
+            path = path[0]
         return [*frames, *self._outer_frames(path)]
 
     def _outer_frames(self, path: Path) -> tuple[Frame, ...]:
@@ -132,19 +129,20 @@ class ProfilerSession:
         frames = self._outer[id(path)][1] if path is not None else ()
         for inner in reversed(missing):
             assert inner
-            frames = (*self._frames_of(inner[1], innermost=False), *frames)
+            own = self._called(inner[1], innermost=False) if inner[2] is None else self._operation(inner[2])
+            frames = (*own, *frames)
             self._outer[id(inner)] = inner, frames
         return frames
 
-    def _frames_of(self, event: ProfilerEvent, *, innermost: bool) -> Iterator[Frame]:
-        """Yield the frames of one event.
+    def _operation(self, name: str) -> list[Frame]:
+        """Return the frame of an operation; that of a whole step would make every step's stacks differ."""
+        return [] if name.startswith("ProfilerStep#") else [self._frames.frame(name, "", 0)]
+
+    def _called(self, event: ProfilerEvent, *, innermost: bool) -> Iterator[Frame]:
+        """Yield the frames of one Python event.
 
         Only the call below a Python frame knows at which line it stands.
         """
-        if event.tag == _EventType.TorchOp:
-            if not event.name.startswith("ProfilerStep#"):  # it would make every step's stacks differ
-                yield self._frames.frame(event.name, "", 0)
-            return
         fields = event.extra_fields
         locations = [fields.callsite] if innermost and event.tag == _EventType.PyCall else []
         for location in (*locations, fields.caller):

@@ -6,14 +6,16 @@ In any training script, with the model built and the process group made if there
     with memory.step(n):  ...
 
 Call `memory.failed(error)` before raising an error on. On CUDA the history is PyTorch's own. PyTorch keeps none on CPU:
-there a profiler session runs in every step, and its allocation events are written in the same schema.
+there a profiler session runs in some steps, and its allocation events are written in the same schema. A recorded step
+takes several times as long, so only the last `window` steps before a snapshot are recorded, and all steps while the
+process has a limit on its memory, because any of them may be the one that fails.
 """
 
 import pickle
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -26,6 +28,7 @@ from workbench.recorders.memory.cpu_history import CpuHistory
 from workbench.recorders.memory.cuda_history import CudaHistory
 from workbench.recorders.memory.limits import Room, memory_room, raise_soft_limits, resident_bytes
 from workbench.recorders.memory.snapshot import Mark, Snapshot, TraceEntry
+from workbench.recorders.memory.snapshot_plan import WINDOW, SnapshotPlan
 from workbench.recorders.memory.tensor_hooks import TensorHooks
 from workbench.recorders.timing.profiler_traces import TracePlan
 
@@ -47,14 +50,20 @@ class MemoryRecorder:
         optimizer: torch.optim.Optimizer | None = None,
         *,
         freq: int = 10,
+        window: int = WINDOW,
+        last_step: int | None = None,
         traces: TracePlan | None = None,
     ) -> None:
-        self._folder, self._freq, self.traces = Path(folder), freq, traces
+        self._folder, self.traces = Path(folder), traces
+        self._plan = SnapshotPlan(freq, window, last_step)
         self._on_device = any(parameter.is_cuda for parameter in model.parameters())
         self._hooks = TensorHooks(model, optimizer)
-        self._history = CudaHistory(self._hooks) if self._on_device else CpuHistory(self._hooks, freq, traces)
+        self._history = CudaHistory(self._hooks) if self._on_device else CpuHistory(self._hooks, window, traces)
         self._marks: list[Mark] = []
         self._phase = ""
+        self.is_recording = False
+        """Whether what happens now is recorded."""
+        self._contexts = ExitStack()
         self._last_finished_step: int | None = None
         self._failed_ns = 0
 
@@ -69,20 +78,33 @@ class MemoryRecorder:
 
     @contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Record what happens inside as one step; `finish` ends the recording."""
+        """Record what happens inside as one step, if it is one to record; `finish` ends the recording."""
         self._last_finished_step = step - 1 if self._last_finished_step is None else self._last_finished_step
-        self._history.begin(step)
-        with self._hooks.note_saved_tensors(), self._marked(f"step#{step}"):
-            yield
+        self.is_recording = False
+        with ExitStack() as self._contexts:
+            if self._on_device or self._plan.covers(step) or (self.traces and self.traces.is_traced(step)):
+                self._begin()
+            else:
+                self._history.skip()
+                self._marks.clear()
+            with self._marked(f"step#{step}"):
+                self._begin_if_limited()
+                yield
         self._last_finished_step = step
 
     def finish(self) -> None:
         """End the recording of a step."""
         self._history.end()
+        self.is_recording = False
 
     def is_due(self, step: int) -> bool:
         """Return whether a snapshot is written after this step."""
-        return step % self._freq == 0
+        return self._plan.is_due(step)
+
+    @property
+    def is_occasional(self) -> bool:
+        """Whether this step is recorded and others are not, so that it takes longer than they do."""
+        return self.is_recording and not self._on_device and self._plan.skips_steps
 
     def write(self) -> None:
         """Write a snapshot of this moment."""
@@ -91,6 +113,7 @@ class MemoryRecorder:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Mark a phase such as fwd or bwd."""
+        self._begin_if_limited()
         outer, self._phase = self._phase, name
         self._hooks.note_phase(name)
         with self._marked(name):
@@ -120,6 +143,17 @@ class MemoryRecorder:
         """Remove all hooks."""
         self._history.end()
         self._hooks.close()
+
+    def _begin(self) -> None:
+        """Record from now on, to the end of the step."""
+        self.is_recording = True
+        self._history.begin((self._last_finished_step or 0) + 1)
+        self._contexts.enter_context(self._hooks.note_saved_tensors())
+
+    def _begin_if_limited(self) -> None:
+        """Record from now on if memory can run out: a process may get its limit at any time, also in mid-step."""
+        if not self.is_recording and memory_room().limit is not None:
+            self._begin()
 
     @contextmanager
     def _marked(self, name: str) -> Iterator[None]:

@@ -140,6 +140,8 @@ class TensorHooks:
 
     def _before_forward(self, name: str) -> Callable[[nn.Module, tuple[object, ...]], None]:
         def enter(module: nn.Module, inputs: tuple[object, ...]) -> None:
+            if not self._running:
+                return
             self._modules.append(name)
             self._add(0, MODULE, name)
             if not name:
@@ -151,6 +153,8 @@ class TensorHooks:
         return enter
 
     def _after_forward(self, *_: object) -> None:
+        if not self._running:
+            return
         if self._modules:
             self._modules.pop()
         self._add(0, MODULE, self._modules[-1] if self._modules else "")

@@ -1,0 +1,33 @@
+"""Which steps are recorded for a snapshot, and after which is one written?"""
+
+from dataclasses import dataclass
+
+WINDOW = 5
+"""The fewest whole steps in a row that show growth from step to step."""
+
+
+@dataclass(frozen=True)
+class SnapshotPlan:
+    """A snapshot is written after every `freq` steps; the `window` steps before one are recorded.
+
+    `last_step` is the step after which the memory is looked at once more, if that is asked for. Example: with a
+    frequency of 10 and a window of 3, steps 8, 9, 10, 18, 19, 20, .. are recorded.
+    """
+
+    freq: int = 10
+    window: int = WINDOW
+    last_step: int | None = None
+
+    def is_due(self, step: int) -> bool:
+        """Return whether a snapshot is written after this step."""
+        return step % self.freq == 0
+
+    def covers(self, step: int) -> bool:
+        """Return whether the step is one of the last ones before a snapshot."""
+        before_last = -1 if self.last_step is None else self.last_step - step
+        return -step % self.freq < self.window or 0 <= before_last < self.window
+
+    @property
+    def skips_steps(self) -> bool:
+        """Whether there are steps that are not recorded."""
+        return self.window < self.freq
