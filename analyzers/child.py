@@ -180,15 +180,8 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
             return CacheFailure(error["message"], error["hint"])
         kinds = {kind.__name__: kind for kind in (HostileInput, LimitExceeded)}
         return kinds.get(error["kind"], InputError)(f"{name}: {error['message']}", error["hint"])
-    if ended.status == TIMED_OUT:
-        return LimitExceeded(
-            f"{name}: reading took more than {duration(task.wall_s)}", "check the disk: it may hang, or be very slow"
-        )
-    if ended.status in (-signal.SIGXCPU, -signal.SIGKILL):
-        return LimitExceeded(
-            f"{name}: reading took more than {task.seconds} s of processor time",
-            "check that it is a real recording: those take far less",
-        )
+    if limit := stopped(ended.status, task):
+        return LimitExceeded(f"{name}: {limit[0]}", limit[1])
     lines = ended.message.decode(errors="replace").strip().splitlines() or ["no message"]
     if b"MemoryError" in ended.message:  # from a traceback of Python, not a sentence of ours
         return LimitExceeded(
@@ -198,6 +191,19 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
     return InputError(
         f"{name}: the reader failed: {lines[-1]}", "report this with the file, or with its first kilobyte"
     )
+
+
+def stopped(status: int, task: Task) -> tuple[str, str] | None:
+    """Return what a child was stopped for, and a hint, by its exit status; None if it ended by itself."""
+    if status == TIMED_OUT:
+        return f"reading took more than {duration(task.wall_s)}", "check the disk: it may hang, or be very slow"
+    if status == -signal.SIGXCPU:
+        what = f"reading took more than {task.seconds} s of processor time"
+        return what, "check that it is a real recording: those take far less"
+    if status == -signal.SIGKILL:
+        what = "the process that read it was killed (SIGKILL)"
+        return what, "look for the kernel's out-of-memory killer (dmesg), and ask again with fewer --jobs"
+    return None
 
 
 def perform(task: Task) -> tuple[int, bytes]:
@@ -217,11 +223,17 @@ def perform(task: Task) -> tuple[int, bytes]:
 
 def limit_self(memory: int, seconds: int) -> None:
     """Limit this process's address space (bytes) and processor time (seconds); it writes no core files."""
-    for kind, limit in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)):
+    # Beyond the hard limit of processor time the kernel sends SIGKILL, at the soft one a signal that says why.
+    limits = (
+        (resource.RLIMIT_AS, memory, memory),
+        (resource.RLIMIT_CPU, seconds, seconds + 1),
+        (resource.RLIMIT_CORE, 0, 0),
+    )
+    for kind, *wanted in limits:
         _, hard = resource.getrlimit(kind)
         # A limit above the hard one of a batch system is refused by the kernel.
-        wanted = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(kind, (wanted, wanted))
+        soft, most = (limit if hard == resource.RLIM_INFINITY else min(limit, hard) for limit in wanted)
+        resource.setrlimit(kind, (soft, most))
 
 
 def main(reader: str, target: str, memory: str, seconds: str) -> int:

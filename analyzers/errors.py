@@ -3,7 +3,8 @@
 WorkbenchError
 ├── InputError         missing, unreadable, or of no known kind
 │   ├── HostileInput   asks for more than data: code, or a structure no recorder writes
-│   └── LimitExceeded  needs more memory or time than it was given
+│   ├── LimitExceeded  needs more memory or time than it was given
+│   └── NothingRecorded  every file was read, and none holds what was asked for
 └── MissingExtra       an optional dependency is not installed
 """
 
@@ -43,6 +44,10 @@ class HostileInput(InputError):
 
 class LimitExceeded(InputError):
     """Reading the input takes more memory or time than allowed."""
+
+
+class NothingRecorded(InputError):
+    """Every file was read, and none holds what was asked for."""
 
 
 class MissingExtra(WorkbenchError):

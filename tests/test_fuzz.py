@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from workbench.options import Format
+
 ROOT = Path(__file__).parents[1]
 CORPUS = sorted(path for path in (ROOT / "tests" / "corpus").iterdir() if path.is_dir())
 
@@ -36,11 +38,16 @@ def test_what_failed_once_is_answered_or_refused(fuzz, folder, tmp_path, monkeyp
 
 def test_the_harness_notices_what_it_looks_for(fuzz):
     """Control characters, markup, constants that JSON has not, and time."""
+    from benchmarks.fuzzing.invariants import check_components, check_document
+    from benchmarks.fuzzing.mutations import MARKUP
+
     for form, text in (
-        (fuzz.Format.TEXT, "a\x1b[31m"),
-        (fuzz.Format.MARKDOWN, f"| {fuzz.MARKUP} |"),
-        (fuzz.Format.HTML, "\u202e"),
-        (fuzz.Format.JSON, "[NaN]"),
+        (Format.TEXT, "a\x1b[31m"),
+        (Format.MARKDOWN, f"| {MARKUP} |"),
+        (Format.HTML, "\u202e"),
+        (Format.JSON, "[NaN]"),
     ):
-        end, place = fuzz.outcome(lambda form=form, text=text: fuzz.check_document(form, text) or "answered")
+        end, place = fuzz.outcome(lambda form=form, text=text: check_document(form, text) or "answered")
         assert (end, place != "") == ("failed", True), form
+    page = {"props": {"children": [{"props": {"children": "a\x1b[2J"}}]}}
+    assert fuzz.outcome(lambda: check_components(page) or "answered")[0] == "failed"

@@ -54,6 +54,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     findings += log_findings(rooms, chain)
     findings += [crash_finding(crash)] if crash and chain and chain[0].findings == [CRASHED] else []
     findings += [launcher_finding(e.launcher) for e in chain if e.launcher is not None]
+    findings += rooms.unreadable
     return Report(
         schema=SCHEMA,
         version=tool_version(),

@@ -1,17 +1,17 @@
 """Ask each room about its own artefacts of a run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from analyzers import hangs, logs, memory, steps, store, traces
-from analyzers.errors import WorkbenchError
+from analyzers.errors import NothingRecorded, WorkbenchError
 from analyzers.hangs import HangData
 from analyzers.logs import EventKind, LogsData
 from analyzers.memory import MemoryData
-from analyzers.report import Report
-from analyzers.run import TIMED, Artefact, Kind, Run, newest_step
+from analyzers.report import Finding, Report
+from analyzers.run import TIMED, Artefact, Kind, Run, newest_step, unreadable
 from analyzers.steps import StepsData
 from analyzers.traces import TraceData
 
@@ -24,7 +24,10 @@ MOST_SNAPSHOTS = 32
 
 @dataclass
 class RoomReports:
-    """The report of each room; None where it has nothing to read or could not read it, which `problems` tell."""
+    """The report of each room; None where it has nothing to read or could not read it, which `problems` tell.
+
+    `unreadable` are the findings on rooms none of whose files could be read.
+    """
 
     memory: Report[MemoryData] | None = None
     hang: Report[HangData] | None = None
@@ -33,6 +36,7 @@ class RoomReports:
     logs: Report[LogsData] | None = None
     has_empty_step_logs: bool = False
     problems: list[str] = field(default_factory=list)
+    unreadable: list[Finding] = field(default_factory=list)
 
     def by_name(self) -> dict[str, RoomReport]:
         """Return the reports by the room's name, which the ids of its findings begin with."""
@@ -60,14 +64,14 @@ def ask_rooms(run: Run, options: store.Options) -> RoomReports:
     """Return what each room says about its own artefacts."""
     rooms = RoomReports()
     if snapshots := snapshots_to_read(run):
-        rooms.memory = attempt(rooms, lambda: memory.analyze(snapshots, options))
+        rooms.memory = attempt(rooms, snapshots, "memory", lambda: memory.analyze(snapshots, options))
     if run.of(Kind.FLIGHT, Kind.COLLECTION, Kind.EXIT) or has_failed_rank(run.manifest()) or is_foreign_end(run):
-        rooms.hang = attempt(rooms, lambda: hangs.analyze(run, options))
+        rooms.hang = attempt(rooms, run.of(Kind.FLIGHT), "hang", lambda: hangs.analyze(run, options))
     if recorded := newest_step(run.of(Kind.TRACE)):
-        rooms.trace = attempt(rooms, lambda: traces.analyze(recorded, options))
+        rooms.trace = attempt(rooms, recorded, "trace", lambda: traces.analyze(recorded, options))
     ask_about_steps(rooms, run, options)
-    if run.of(Kind.LOG, Kind.TEXT, Kind.ERROR):
-        rooms.logs = attempt(rooms, lambda: logs.analyze(run, options))
+    if printed := run.of(Kind.LOG, Kind.TEXT, Kind.ERROR):
+        rooms.logs = attempt(rooms, printed, "logs", lambda: logs.analyze(run, options))
     return rooms
 
 
@@ -75,7 +79,7 @@ def ask_about_steps(rooms: RoomReports, run: Run, options: store.Options) -> Non
     """Ask about the steps, where a log says that there were some."""
     timed = run.of(*TIMED)
     if any(log.kind is not Kind.LOG for log in timed):
-        rooms.steps = attempt(rooms, lambda: steps.analyze(timed, options))
+        rooms.steps = attempt(rooms, timed, "steps", lambda: steps.analyze(timed, options))
         rooms.has_empty_step_logs = rooms.steps is None
     elif timed and not run.of(Kind.MANIFEST):
         # Worker logs are what any job prints: they may have no step, which is no problem.
@@ -105,10 +109,14 @@ def is_foreign_end(run: Run) -> bool:
     return bool(run.of(Kind.GROUPS)) and is_foreign and hangs.has_ended_cleanly(run)
 
 
-def attempt(rooms: RoomReports, question: Callable[[], Report[Data]]) -> Report[Data] | None:
-    """Return a room's report; an error is recorded, so that the other rooms still count."""
+def attempt(
+    rooms: RoomReports, files: Sequence[Artefact], name: str, question: Callable[[], Report[Data]]
+) -> Report[Data] | None:
+    """Return a room's report on its files; an error is recorded, so that the other rooms still count."""
     try:
         return question()
     except WorkbenchError as error:
         rooms.problems.append(error.message)
+        if files and not isinstance(error, NothingRecorded):
+            rooms.unreadable.append(unreadable(files[0], name, error))
         return None

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analyzers import run, store
 from analyzers.columns import Column, Mask
-from analyzers.errors import InputError, WorkbenchError
+from analyzers.errors import InputError, NothingRecorded, WorkbenchError
 from analyzers.report import Input
 from analyzers.steps.mapping.choice import ColumnMap
 from analyzers.steps.mapping.other_logs import OtherLog, check_map, counting_logs, other_log
@@ -108,6 +108,7 @@ class Source:
         self.read: list[run.Artefact] = []
         self.truncated: list[int] = []
         self.problems: list[str] = []
+        self.unreadable: list[tuple[run.Artefact, WorkbenchError]] = []
 
     @property
     def empty(self) -> bool:
@@ -130,8 +131,15 @@ class Source:
             ]
             self.truncated += [rank] if file.get("torn") else []
             self.problems += problems_of(log, file)
+            if "problem" in file:
+                self.fail(log, InputError(f"{log.path}: {file['problem']}", "check that the file was copied whole"))
             if "raw" in file:
                 self.others.append(other_log(log, rank, columns, file, number, self.wanted))
+
+    def fail(self, log: run.Artefact, error: WorkbenchError) -> None:
+        """Keep what is known of a log that cannot be read."""
+        self.unreadable.append((log, error))
+        self.problems.append(error.message)
 
     def map_others(self) -> None:
         """Turn the logs of other trainers into steps, once all files are read."""
@@ -172,36 +180,41 @@ def joined(parts: list[Column]) -> Column:
 
 
 def problems_of(log: run.Artefact, file: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with a file, by its entry in `meta.files`."""
-    if "problem" in file:
-        return [f"{log.path}: {file['problem']}"]
-    return [f"{log.path}: skipped {quantity(file['damaged'], 'damaged line')}"] if file["damaged"] else []
+    """Return what is wrong with some lines of a file, by its entry in `meta.files`."""
+    return [f"{log.path}: skipped {quantity(file['damaged'], 'damaged line')}"] if file.get("damaged") else []
 
 
 def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
     """Return the steps in these logs.
 
     Raises:
-        InputError: None of them holds a step.
+        NothingRecorded: None of them holds a step.
+        InputError: None of them can be read.
     """
     sources: list[Source] = []
     problems: list[str] = []
+    unreadable: list[tuple[run.Artefact, WorkbenchError]] = []
     for kind in run.TIMED:
         # A console log of 10 GB is not read where a step log says the same.
         if (logs := [a for a in artefacts if a.kind is kind]) and not is_complete(sources):
             source = read(logs, options)
             problems += source.problems
+            unreadable += source.unreadable
             sources += [] if source.empty else [source]
+    if not sources and unreadable:
+        raise unreadable[0][1]
     if not sources:
         hint = "; ".join(problems[:3]) or "the job logged no step: did it finish one?"
-        raise InputError("these logs contain no step", hint)
+        raise NothingRecorded("these logs contain no step", hint)
     first, *others = sources
     frame = first.whole()
     # Only the first source has rows; a coarser one cannot add steps that it knows less about.
     for other in others:
         frame = filled(frame, other.whole())
     mapped = [log for source in sources for log in source.mapped]
-    return steps_of(first, frame, [a.as_input() for source in sources for a in source.read], problems, mapped)
+    steps = steps_of(first, frame, [a.as_input() for source in sources for a in source.read], problems, mapped)
+    steps.unreadable = unreadable
+    return steps
 
 
 def is_complete(sources: Sequence[Source]) -> bool:
@@ -215,7 +228,7 @@ def read(logs: Sequence[run.Artefact], options: store.Options) -> Source:
     for chunk in split_evenly(logs, options.jobs):
         for numbers, columns in store.load_set([log.path for log in chunk], READER, options):
             if isinstance(columns, WorkbenchError):
-                source.problems.append(columns.message)
+                source.fail(chunk[numbers[0]], columns)
             else:
                 source.add([chunk[n] for n in numbers], columns)
     source.map_others()

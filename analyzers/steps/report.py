@@ -40,12 +40,13 @@ def analyze(
     late = lateness(steps)
     data = answer_all(steps, late, options)
     findings = ranked([*problems(steps, data), *notes(steps, data)])
+    unreadable = [run.unreadable(log, "steps", error) for log, error in steps.unreadable]
     missing = missing_evidence(steps, late)
     return Report(
         schema=SCHEMA,
         version=tool_version(),
         inputs=steps.inputs,
         verdict=verdict(findings, missing) or healthy(steps, data, late, missing),
-        findings=findings,
+        findings=findings + unreadable,
         data=data,
     )

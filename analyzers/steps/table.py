@@ -9,7 +9,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzers.columns import Column, Floats, Integers, Mask
+from analyzers.errors import WorkbenchError
 from analyzers.report import Input
+from analyzers.run import Artefact
 from analyzers.steps.model import MappedLog
 from analyzers.steps.reading.log_lines import Header, narrowed
 from analyzers.steps.robust_statistics import column_medians
@@ -75,7 +77,8 @@ class Steps:
     loss, grad_norm and their states, memory_bytes, alloc_retries, tags (joined by commas), `tagged` and `warmup`
     (bool). `phases` (wall clock), `cpu` (processor) and `device` have the same rows and the time by phase; `seqs` the
     last collective by group. `redone`: rows of steps that a later attempt did again. `numbers` are
-    what else the logs of other trainers have, such as `learning_rate`; `logs` says how these were read.
+    what else the logs of other trainers have, such as `learning_rate`; `logs` says how these were read, `unreadable`
+    which logs could not be, and why.
     """
 
     table: pd.DataFrame
@@ -90,6 +93,7 @@ class Steps:
     inputs: list[Input]
     truncated: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    unreadable: list[tuple[Artefact, WorkbenchError]] = field(default_factory=list)
     numbers: pd.DataFrame = field(default_factory=pd.DataFrame)
     logs: list[MappedLog] = field(default_factory=list)
 

@@ -52,6 +52,8 @@ __all__ = [
 SPANS_AT_MOST = 5000
 """Rows of a timeline: more than a browser draws smoothly, and than a screen has room for."""
 MEMORY_COLUMNS = ("where", "at_ns", "allocated", "reserved")
+BLOCK_TYPES = {"lane": object, "on_device": bool, "name": object, "kind": object}
+"""Of the columns that do not hold whole numbers."""
 BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_ns", "busy_ns", "count", "row")
 
 
@@ -156,7 +158,8 @@ def timeline(
     trace = open_trace(artefact.path, options)
     c, rows = trace.columns, rows_in_window(trace, window)
     if not len(rows):
-        return pd.DataFrame(columns=[*BLOCK_COLUMNS])
+        # Of numbers, as those of a window with events: pandas ranks no empty columns of objects.
+        return pd.DataFrame({name: np.zeros(0, BLOCK_TYPES.get(name, np.int64)) for name in BLOCK_COLUMNS})
     begin, end = window or (0, int(c["end"][rows].max()) - trace.origin)
     rows = rows[np.lexsort((c["start"][rows], c["depth"][rows], c["lane"][rows]))]
     first = block_starts(trace, rows, max(1, (end - begin) // width))

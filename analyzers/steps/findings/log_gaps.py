@@ -11,7 +11,8 @@ def log_notes(steps: Steps) -> list[Finding]:
     """Return notes on missing, truncated and unequally long logs."""
     notes = []
     # Other trainers print their steps on one rank only.
-    if not steps.logs and (missing := sorted(set(range(steps.world_size)) - set(steps.ranks))):
+    known = {*steps.ranks, *(log.rank for log, _ in steps.unreadable)}
+    if not steps.logs and (missing := sorted(set(range(steps.world_size)) - known)):
         title = f"{rank_names(missing)} of {steps.world_size} left no step log"
         notes.append(note("steps.missing_ranks", title, "look for their logs in a different folder", ranks=missing))
     if ranks := steps.truncated:

@@ -1,0 +1,27 @@
+"""SIGKILL at random moments: `python benchmarks/kills.py` repeats this at volume."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def kills():
+    spec = importlib.util.spec_from_file_location("kills", Path(__file__).parents[1] / "benchmarks" / "kills.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["kills"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_killed_reader_is_named_and_the_next_answer_is_whole(kills, tmp_path, seed):
+    assert kills.kill("reader", seed, tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["rank", "collector", "launcher", "tui", "serve"])
+def test_whatever_is_killed_nothing_written_is_lost_and_a_restart_goes_on(kills, tmp_path, victim):
+    assert kills.kill(victim, 1, tmp_path) == []
