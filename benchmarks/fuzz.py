@@ -7,10 +7,10 @@ An input is a folder. Mostly it is one file of a recorded run, each kind of file
 structure (values, keys, lines, records, fields) or byte by byte; else some files of a run, of which one to three are
 mutated. It is discovered, analysed, compared with a healthy run at times, and rendered as text, JSON, Markdown and
 HTML; some inputs go to the pages of the dashboard or through the terminal app instead; TOML files go through `config
-explain`. A failure is: an exception other than an error for the user, a reader that crashed, JSON that is not valid,
-a control character or markup of an artefact in a document, on a page or screen, more than CPU_S seconds or MEMORY
-bytes. Files are read in the worker's own process, as starting one for each costs ten times more; tests and everyday
-use cover the child. Prints each new failure once, then the counts.
+explain`. A failure is: an exception other than an error for the user, a reader that crashed, a warning of a library,
+JSON that is not valid, a control character or markup of an artefact in a document, on a page or screen, more than
+CPU_S seconds or MEMORY bytes. Files are read in the worker's own process, as starting one for each costs ten times
+more; tests and everyday use cover the child. Prints each new failure once, then the counts.
 """
 
 import argparse
@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,7 +83,10 @@ def prepared() -> Iterator[None]:
     gc.freeze()
     gc.disable()
     try:
-        yield
+        with warnings.catch_warnings():
+            # A warning of a library would be printed in the middle of what the user reads.
+            warnings.simplefilter("error")
+            yield
     finally:
         gc.unfreeze()
         gc.enable()

@@ -1,11 +1,25 @@
-"""What every test shares: a cache of the tests' own."""
+"""What tests of all houses share."""
+
+import importlib.util
+import sys
+from pathlib import Path
 
 import pytest
 
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
-@pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory):
-    """Keep what is read once for the whole session, and away from the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WORKBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+
+@pytest.fixture(scope="session")
+def script():
+    """`script(name)`: a benchmark as a module; tests run a little of what it does at volume."""
+    loaded = {}
+
+    def load(name):
+        if name not in loaded:
+            spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+            # Before it runs: data classes look their module up.
+            loaded[name] = sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(loaded[name])
+        return loaded[name]
+
+    return load

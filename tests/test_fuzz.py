@@ -1,7 +1,5 @@
 """Mutated artefacts through the whole program: a few new ones, and all that ever failed (`tests/corpus`)."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,12 +11,8 @@ CORPUS = sorted(path for path in (ROOT / "tests" / "corpus").iterdir() if path.i
 
 
 @pytest.fixture(scope="module")
-def fuzz():
-    spec = importlib.util.spec_from_file_location("fuzz", ROOT / "benchmarks" / "fuzz.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["fuzz"] = module
-    spec.loader.exec_module(module)
-    return module
+def fuzz(script):
+    return script("fuzz")
 
 
 def test_new_inputs_are_answered_or_refused(fuzz):

@@ -1,19 +1,11 @@
 """SIGKILL at random moments: `python benchmarks/kills.py` repeats this at volume."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 
 
 @pytest.fixture(scope="module")
-def kills():
-    spec = importlib.util.spec_from_file_location("kills", Path(__file__).parents[1] / "benchmarks" / "kills.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["kills"] = module
-    spec.loader.exec_module(module)
-    return module
+def kills(script):
+    return script("kills")
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -171,12 +171,16 @@ def serve(
         str, typer.Option(help="Address to listen on; beyond loopback the connection is not encrypted.")
     ] = "127.0.0.1",
     browse: Annotated[bool, typer.Option("--open", help="Open the dashboard in a browser.")] = False,
+    socket: Annotated[
+        Path | None,
+        typer.Option(help="Listen on a Unix socket that only you can open, on machines with other users."),
+    ] = None,
 ) -> None:
     """Serve the web dashboard of a run to those who have the printed address, by default only on this machine."""
     from workbench.web.server import Place
     from workbench.web.server import serve as serve_run
 
-    serve_run(path, Place(host, port, browse))
+    serve_run(path, Place(host, port, browse, socket))
 
 
 @app.command(

@@ -2,9 +2,14 @@
 
 import copy
 import logging
+import os
 import resource
-from collections.abc import Callable
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from waitress.channel import HTTPChannel
@@ -65,6 +70,56 @@ def listening(host: str, port: int, app: AccessControl) -> Server:
     Raises:
         UsageProblem: The port is taken, or the host is not of this machine.
     """
+    try:
+        return started(app, host=host, port=port)
+    except (OSError, ValueError, OverflowError) as error:
+        why = f"cannot listen on {host}, port {port}"
+        raise UsageProblem(why, "choose another with --port, or 0 for a free one") from error
+
+
+@contextmanager
+def listening_on_socket(path: Path, app: AccessControl) -> Iterator[Server]:
+    """Give a server that listens on a Unix socket of mode 0600, which is removed afterwards.
+
+    Raises:
+        UsageProblem: A server listens there already, a file is in the way, or the folder cannot be written.
+    """
+    if is_listening(path):
+        raise UsageProblem(f"{path}: a server listens there already", "choose another path for --socket")
+    # Between `bind` and `chmod` the mode is that of the umask: nobody may connect in that moment.
+    mask = os.umask(0o177)
+    try:
+        server = started(app, unix_socket=str(path), unix_socket_perms="600")
+    except (OSError, ValueError) as error:
+        hint = "give a short path (at most 107 bytes) in a folder of yours, where no other file is"
+        raise UsageProblem(f"{path}: cannot listen there: {error}", hint) from error
+    finally:
+        os.umask(mask)
+    try:
+        yield server
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def is_listening(path: Path) -> bool:
+    """Return whether a process accepts connections on a Unix socket; one that a killed server left does not count."""
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            return False
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(str(path))
+    except OSError:
+        return False
+    return True
+
+
+def started(app: AccessControl, **place: Any) -> Server:
+    """Return a server at a place, as waitress names it.
+
+    Raises:
+        OSError: It cannot listen there.
+        ValueError: It is no place.
+    """
     # Its warnings would go to the terminal, in the middle of what the user runs there.
     logging.getLogger("waitress").setLevel(logging.CRITICAL)
     waited_for: dict[int, Any] = {}
@@ -72,8 +127,7 @@ def listening(host: str, port: int, app: AccessControl) -> Server:
         inner = create_server(
             app,
             map=waited_for,
-            host=host,
-            port=port,
+            **place,
             threads=THREADS,
             connection_limit=most_connections(),
             channel_timeout=SILENCE_S,
@@ -83,9 +137,9 @@ def listening(host: str, port: int, app: AccessControl) -> Server:
             clear_untrusted_proxy_headers=True,
             ident=None,
         )
-    except (OSError, ValueError, OverflowError) as error:
-        why = f"cannot listen on {host}, port {port}"
-        raise UsageProblem(why, "choose another with --port, or 0 for a free one") from error
+    except BaseException:
+        close_all(waited_for)  # waitress opens a pipe before it listens
+        raise
     server = Server(inner, waited_for)
     for listener in server.listeners:
         listener.channel_class = channel_for(app.door.admits)

@@ -13,28 +13,37 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 from types import FrameType
+from typing import NoReturn
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from analyzers.run import Run
 from analyzers.store import Options
 from workbench.ask import JOINED, find_run, room_for
 from workbench.console import note
+from workbench.errors import UsageProblem
 from workbench.web.access import AccessControl, Door
 from workbench.web.app import make_app
-from workbench.web.http_server import listening
+from workbench.web.http_server import listening, listening_on_socket
 from workbench.web.served_run import ServedRun, served_run
 from workbench.web.uploads import Uploads
 
 LOOPBACK = "127.0.0.1"
+FAR_PORT = 8050
+"""Of the machine with the browser, where ssh leads to a Unix socket."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where to listen; port 0 takes a free one. `browse`: open the page in a browser."""
+    """Where to listen; port 0 takes a free one. `browse`: open the page in a browser.
+
+    `socket`: listen on a Unix socket at this path instead, which other users of the machine cannot open; `port` is
+    then that of the machine with the browser, from which ssh leads to it.
+    """
 
     host: str = LOOPBACK
     port: int = 0
     browse: bool = False
+    socket: Path | None = None
 
     @property
     def is_private(self) -> bool:
@@ -62,10 +71,15 @@ def serve_report(run: Run, room: str, options: Options, place: Place | None = No
 def serve_view(served: ServedRun, page: str = "", place: Place | None = None) -> None:
     """Serve a run, and what is dropped onto its page."""
     place, door = place or Place(), Door()
+    if place.socket and (place.browse or place.host != LOOPBACK):
+        raise UsageProblem("a Unix socket has no address that a browser opens", "leave out --host and --open")
     with ended_by_signals(), tempfile.TemporaryDirectory(prefix="workbench-", ignore_cleanup_errors=True) as folder:
         sets = Path(folder) / "dropped"
         sets.mkdir()
-        server = listening(place.host, place.port, assembled(served, sets, door, private=place.is_private))
+        app = assembled(served, sets, door, private=place.is_private)
+        if place.socket:
+            run_on_socket(place.socket, app, served.run, f"{page}?token={door.token}", place.port)
+        server = listening(place.host, place.port, app)
         url = f"{place.address(server.port)}/{page}?token={door.token}"
         announce(served.run, url, server.port, place)
         if place.browse:
@@ -73,6 +87,19 @@ def serve_view(served: ServedRun, page: str = "", place: Place | None = None) ->
         server.run()
         # It swallows what ended it.
         raise KeyboardInterrupt
+
+
+def run_on_socket(path: Path, app: AccessControl, run: Run, page: str, port: int) -> NoReturn:
+    """Serve on a Unix socket until interrupted, and print how a browser gets there: none opens such sockets itself."""
+    port = port or FAR_PORT
+    with listening_on_socket(path, app) as server:
+        note(f"serving {run.root} on {path.resolve()}, which only you can open  (Ctrl+C stops it)")
+        note(
+            f"on the machine with your browser: ssh -N -L {port}:{path.resolve()} {getpass.getuser()}@{platform.node()}"
+        )
+        note(f"then open: http://{LOOPBACK}:{port}/{page}")
+        server.run()
+    raise KeyboardInterrupt
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """`workbench watch`: a job that runs and dies, as lines, as a board and as an app."""
 
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from workbench.present.sparkline import spark
 from workbench.tui.widgets.row_list import RowList
 from workbench.watch.app import WatchApp
 from workbench.watch.status_text import status_text
-from workbench.watch.watched_job import WatchedJob
+from workbench.watch.watched_job import JobWatcher, WatchedJob
 
 COMMAND = [sys.executable, "-m", "workbench"]
 
@@ -51,6 +52,21 @@ def test_a_job_that_has_ended_is_told_at_once(stuck, capsys):
     assert "step 5/10  loss 6.0127" in told
     assert "verdict: host stuck: Rank 1 is stuck at step 6" in told
     assert told.splitlines()[-1].startswith("failed; ")
+
+
+def test_steps_that_were_seen_take_no_memory(tmp_path, script):
+    """`python benchmarks/soak.py watch` does this with the app for an hour of eight ranks."""
+    soak = script("soak")
+    job, watcher, sizes = soak.GrowingJob(tmp_path / "run", ranks=1), JobWatcher(tmp_path / "run"), []
+    for step in range(1, 3601):
+        job.grow()
+        if step % 120 == 0:
+            shown = watcher.look()
+            sizes.append(soak.resident_bytes(os.getpid()))
+    job.close()
+    assert shown.now.recent[-1].step == 3600
+    # 400 steps are remembered: a third into the run nothing is new.
+    assert sizes[-1] < sizes[10] + (8 << 20), sizes
 
 
 def test_a_folder_that_is_not_there():

@@ -2,19 +2,24 @@
 
 import http.client
 import os
+import random
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from workbench.web.http_server import STRANGER_BYTES
-from workbench.web.server import Place, open_browser
+from workbench.errors import UsageProblem
+from workbench.web.access import AccessControl, Door
+from workbench.web.http_server import STRANGER_BYTES, THREADS, listening_on_socket
+from workbench.web.server import Place, open_browser, serve
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 PATIENCE_S = 120
@@ -106,6 +111,22 @@ def test_silent_clients_do_not_stop_it(serving_process):
         connection.close()
 
 
+def test_slow_and_greedy_clients_keep_nobody_waiting(serving_process, script):
+    """`python benchmarks/soak.py serve` does this with 200 clients for ten minutes."""
+    soak, tally, rng = script("soak"), script("soak").Tally(), random.Random(1)
+    site = soak.Dashboard(serving_process.process.pid, serving_process.port, serving_process.cookie)
+    clients = [threading.Thread(target=kind, args=(site, rng, tally)) for kind in soak.KINDS * 3]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join(PATIENCE_S)
+    assert not tally.errors
+    assert tally.statuses["200"] == 21
+    assert tally.statuses["200 read slowly"] == tally.statuses["cut by the client"] == 3
+    assert not [status for status in tally.statuses if re.match("2.*without the token", status)]
+    assert len(list(Path(f"/proc/{site.process}/task").iterdir())) <= THREADS + 2
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_what_was_dropped_is_removed_at_the_end(tmp_path, number):
     one = Serving(tmp_path)
@@ -124,6 +145,71 @@ def test_beyond_loopback_it_warns_and_says_how_to_tunnel(tmp_path):
     assert one.host not in ("0.0.0.0", "127.0.0.1")
     assert "not encrypted" in one.log.read_text()
     assert "ssh -L" in one.log.read_text()
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """A connection by a Unix socket, as through ssh."""
+
+    def __init__(self, path):
+        super().__init__("127.0.0.1", timeout=PATIENCE_S)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(str(self.path))
+
+
+def asked(path, address, **headers):
+    """The status and the headers of an answer."""
+    with closing(UnixConnection(path)) as connection:
+        connection.request("GET", address, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers
+
+
+def test_a_unix_socket_is_open_to_its_user_alone(tmp_path):
+    """Not even for a moment to others; the token is asked for too, and nothing is left of it afterwards."""
+    path, log = tmp_path / "page.sock", tmp_path / "log"
+    command = [sys.executable, "-m", "workbench", "serve", FIXTURES / "stuck_2ranks", "--socket", path]
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, stderr=output, umask=0)
+    limit = time.monotonic() + PATIENCE_S
+    while not (told := re.search(r"http://127.0.0.1:(\d+)/\?token=(\S+)", log.read_text())):
+        assert server.poll() is None, log.read_text()
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    assert f"ssh -N -L {told[1]}:{path} " in log.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert asked(path, "/report.json")[0] == 403
+    _, headers = asked(path, f"/?token={told[2]}")
+    assert asked(path, "/report.json", Cookie=headers["Set-Cookie"].split(";")[0])[0] == 200
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (again.returncode, "listens there already" in again.stderr) == (2, True)
+    server.terminate()
+    assert server.wait(PATIENCE_S) == 130
+    assert not path.exists()
+
+
+def test_only_a_socket_that_a_killed_server_left_gives_way(tmp_path):
+    left = tmp_path / "left.sock"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(left))
+    app = AccessControl(lambda environ, start: [], Door())
+    with listening_on_socket(left, app) as server:
+        server.stop()
+        assert stat.S_IMODE(left.stat().st_mode) == 0o600
+    assert not left.exists()
+    (tmp_path / "notes").write_text("mine")
+    for path in (tmp_path / "notes", tmp_path / "nowhere" / "a.sock", tmp_path / ("n" * 200)):
+        with pytest.raises(UsageProblem, match="cannot listen there"), listening_on_socket(path, app):
+            pass
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", [Place(socket=Path("a"), browse=True), Place("0.0.0.0", socket=Path("a"))])
+def test_a_socket_takes_no_address(place):
+    with pytest.raises(UsageProblem, match="no address"):
+        serve(FIXTURES / "stuck_2ranks", place)
 
 
 @pytest.mark.parametrize(("host", "address"), [("::1", "http://[::1]:5"), ("127.0.0.1", "http://127.0.0.1:5")])
