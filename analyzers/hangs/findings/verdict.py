@@ -10,6 +10,8 @@ from analyzers.hangs.findings.wording import format_exception, format_location
 from analyzers.hangs.graph.locations import find_locations
 from analyzers.hangs.model import HangClass, Lack
 from analyzers.hangs.reading.exits import is_victim
+from analyzers.hangs.reading.side_files import SideFiles
+from analyzers.hangs.reading.side_formats import CollectionReason
 from analyzers.report import Status, Verdict
 from analyzers.words import quantity, rank_names
 
@@ -63,14 +65,17 @@ def without_cause(context: HangContext) -> Verdict:
     gave_up = sorted(rank for rank, end in side.exits.items() if is_victim(end))
     is_blind = any(lack in BLINDING for lack in job.lacks)
     has_few_dumps = len(job.ranks) * 2 <= job.world_size
-    is_unknown = bool(gave_up) or is_blind or has_few_dumps or not any(state.ops for state in job.ranks.values())
+    has_no_operation = not any(state.ops for state in job.ranks.values())
+    stalled = has_stalled(context)
+    is_unknown = bool(gave_up) or is_blind or has_few_dumps or has_no_operation or stalled
     sentence = "the dumps do not show who waits for whom" if is_unknown else "no rank waits for a different rank"
     if gave_up:
         why = format_exception(side.exits[gave_up[0]])
         sentence = f"{rank_names(gave_up)} gave up waiting ({why}), and the dumps do not show for whom"
+    elif stalled:
+        sentence = f"the job stopped making progress, but no rank waits for a different rank: {locations(context)}"
     elif not job.ranks and side.stack_files:
-        places = "; ".join(format_location(ranks_there) for ranks_there in find_locations(job, side)[:MOST_LOCATIONS])
-        sentence = f"{places}; stacks alone do not show who waits for whom"
+        sentence = f"{locations(context)}; stacks alone do not show who waits for whom"
     return Verdict(
         status=Status.UNKNOWN if is_unknown else Status.OK,
         kind=HangClass.UNKNOWN if is_unknown else HangClass.HEALTHY,
@@ -78,3 +83,22 @@ def without_cause(context: HangContext) -> Verdict:
         confidence=UNKNOWN_CONFIDENCE if is_unknown else HEALTHY_CONFIDENCE,
         missing=missing(context),
     )
+
+
+def has_stalled(context: HangContext) -> bool:
+    """Return whether the dumps were taken because of a stall after which no rank made progress."""
+    side, ranks = context.side, range(context.job.world_size)
+    is_stall = side.collection is not None and side.collection.reason == CollectionReason.STALLED
+    return is_stall and not any(side.has_moved_past(rank) or has_moved_between_rounds(side, rank) for rank in ranks)
+
+
+def has_moved_between_rounds(side: SideFiles, rank: int) -> bool:
+    """Return whether a rank was in another step or phase when it was asked again."""
+    answers = (number.ranks.get(rank) for number in side.rounds)
+    beats = {(a.heartbeat.step, a.heartbeat.phase) for a in answers if a and a.heartbeat}
+    return len(beats) > 1
+
+
+def locations(context: HangContext) -> str:
+    """Return where the ranks are, the location of most ranks first."""
+    return "; ".join(map(format_location, find_locations(context.job, context.side)[:MOST_LOCATIONS]))

@@ -221,7 +221,7 @@ def counts(folder, rank, name, tag, calls=1):
     (folder.path / f"p2p_{rank}.bin").write_bytes(row)
 
 
-@pytest.mark.parametrize(("tags", "kind"), [((0, 1), "unmatched_p2p"), ((1, 1), "healthy")])
+@pytest.mark.parametrize(("tags", "kind"), [((0, 1), "unmatched_p2p"), ((1, 1), "unknown")])
 def test_a_send_and_a_recv_under_different_tags(folder, recorder, tags, kind):
     side_files(folder, 2)
     folder.write({rank: recorder.dump([recorder.entry(GROUP, 1, backend="gloo")], {}) for rank in range(2)})

@@ -15,6 +15,7 @@ from torch import nn
 from analyzers.memory.model import MissingEvidence
 from analyzers.memory.report import analyze as memory_report
 from workbench.recorders import RecorderOptions, Recorders
+from workbench.recorders.memory.limits import Room
 from workbench.recorders.memory.recorder import MemoryRecorder, insert_failure
 from workbench.recorders.memory.snapshot_plan import SnapshotPlan
 
@@ -188,6 +189,7 @@ OUT_OF_MEMORY = """
 import sys, torch
 from torch import nn
 from trainer.faults import Faults
+from workbench.recorders.memory.limits import Room
 from workbench.recorders.memory.recorder import MemoryRecorder
 from types import SimpleNamespace
 torch.set_num_threads(1)
@@ -255,6 +257,22 @@ def test_a_failure_in_a_step_that_is_not_recorded_leaves_the_state_alone(tmp_pat
     [device] = memory_report(tmp_path / "iteration_4_exit").data.devices
     assert device.step == 4
     assert device.missing == [MissingEvidence.FAILING_STEP]
+
+
+def test_every_step_of_a_process_with_a_memory_limit_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.recorders.memory.recorder.memory_room", lambda: Room(1 << 40, 1 << 39))
+    model = nn.Linear(WIDTH, WIDTH)
+    memory = MemoryRecorder(tmp_path, model, freq=100, window=2)
+    for step in range(1, 6):
+        with memory.step(step):
+            model(torch.ones(WIDTH, WIDTH))
+    memory.write()
+    with (tmp_path / "iteration_5/rank0_memory_snapshot.pickle").open("rb") as file:
+        snapshot = pickle.load(file)
+    marks = {mark["name"] for mark in snapshot["external_annotations"]}
+    assert marks == {"step#3", "step#4", "step#5"}  # the window, and the step in which memory might have run out
 
 
 def test_running_out_of_memory_leaves_a_snapshot(tmp_path: Path) -> None:

@@ -82,13 +82,12 @@ class MemoryRecorder:
         self._last_finished_step = step - 1 if self._last_finished_step is None else self._last_finished_step
         self.is_recording = False
         with ExitStack() as self._contexts:
-            if self._on_device or self._plan.covers(step) or (self.traces and self.traces.is_traced(step)):
+            if self._is_wanted(step):
                 self._begin()
             else:
                 self._history.skip()
                 self._marks.clear()
             with self._marked(f"step#{step}"):
-                self._begin_if_limited()
                 yield
         self._last_finished_step = step
 
@@ -143,6 +142,11 @@ class MemoryRecorder:
         """Remove all hooks."""
         self._history.end()
         self._hooks.close()
+
+    def _is_wanted(self, step: int) -> bool:
+        """Return whether a step is recorded from its beginning."""
+        traced = self.traces is not None and self.traces.is_traced(step)
+        return self._on_device or traced or self._plan.covers(step) or memory_room().limit is not None
 
     def _begin(self) -> None:
         """Record from now on, to the end of the step."""

@@ -1,0 +1,141 @@
+"""Measure on a machine with one CUDA device all that a CPU cannot show: python -m benchmarks.gpu [--out DIR].
+
+Each case runs in a process of its own with a time limit, so that a failure costs one row. After each case the table is
+written anew: table.md, table.json, and fixtures.tar.gz with small snapshots, dumps, traces and logs. An interrupted run
+goes on with `--resume`; `--only NAME` selects cases by a part of their names. The whole takes at most `--minutes`.
+
+Without a device `--device cpu` rehearses what a CPU can do. Needed are torch, numpy, pandas and msgspec; where the
+latter are missing, put wheels beside the checkout: pip install --no-index --find-links WHEELS msgspec pandas.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from benchmarks.gpu import collectives, machine, memory, out_of_memory, profiles, training
+from benchmarks.gpu.case import ROOT, Case, Place, Row, State, environment_of
+from benchmarks.gpu.table import markdown
+
+SECTIONS = (machine, out_of_memory, memory, collectives, profiles, training)
+"""In order of worth, as the time may not reach for all."""
+LARGEST_ARCHIVE = 15 << 20
+
+
+def all_cases() -> list[Case]:
+    """Return every case, in order."""
+    return [case for section in SECTIONS for case in section.cases()]
+
+
+def run_case(case: Case, device: str, out: Path, seconds: float) -> Row:
+    """Run a case in a process of its own, and end all that it started."""
+    if case.needs_cuda and device != "cuda":
+        return Row(case.section, case.name, State.SKIPPED, 0.0, {}, "needs a CUDA device")
+    result = out / "rows" / f"{case.key}.json"
+    result.unlink(missing_ok=True)
+    place = Place(device, out / "work" / case.key, out / "fixtures" / case.key)
+    started = time.monotonic()
+    with TemporaryFile("w+", errors="replace") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.gpu.run_case", case.key, device, str(out)],
+            stdout=output, stderr=output, cwd=ROOT, env=environment_of(place) | dict(case.environment),
+            start_new_session=True,
+        )  # fmt: skip
+        timed_out = False
+        try:
+            child.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        output.seek(0)
+        tail = output.read()[-1500:]
+    took = round(time.monotonic() - started, 1)
+    if result.is_file():
+        return Row(**json.loads(result.read_text(encoding="utf-8")) | {"seconds": took})
+    state = State.TIMEOUT if timed_out else State.FAILED
+    problem = f"not done after {seconds:.0f} s" if timed_out else f"exit code {child.returncode}"
+    return Row(case.section, case.name, state, took, {"output": tail}, problem)
+
+
+def run_all(cases: Sequence[Case], device: str, out: Path, minutes: float, *, resume: bool) -> list[Row]:
+    """Run the cases one after the other until the time is up; the table is complete after each."""
+    (out / "rows").mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + 60 * minutes
+    rows = []
+    for case in cases:
+        path = out / "rows" / f"{case.key}.json"
+        earlier = Row(**json.loads(path.read_text(encoding="utf-8"))) if resume and path.is_file() else None
+        left = end - time.monotonic()
+        if earlier and earlier.state == State.PASSED:
+            row = earlier
+        elif left < 1:
+            row = Row(case.section, case.name, State.NOT_RUN, 0.0, {}, "no time was left; go on with --resume")
+        else:
+            row = run_case(case, device, out, min(case.limit_s, left))
+        path.write_text(row.as_json(), encoding="utf-8")
+        rows.append(row)
+        print(f"{row.state:>8}  {row.seconds:6.1f} s  {case.key}  {row.problem}", flush=True)
+        write_table(rows, out)
+    return rows
+
+
+def write_table(rows: Sequence[Row], out: Path) -> None:
+    """Write the table as Markdown and as JSON."""
+    (out / "table.md").write_text(markdown(rows), encoding="utf-8")
+    (out / "table.json").write_text("[\n" + ",\n".join(row.as_json() for row in rows) + "\n]\n", encoding="utf-8")
+
+
+def pack(out: Path) -> None:
+    """Put the fixtures into one archive, the small ones first, up to a size that travels."""
+    files = sorted(
+        (path for path in (out / "fixtures").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size
+    )
+    size = 0
+    with tarfile.open(out / "fixtures.tar.gz", "w:gz") as archive:
+        for path in files:
+            size += path.stat().st_size
+            if size <= 4 * LARGEST_ARCHIVE and (out / "fixtures.tar.gz").stat().st_size < LARGEST_ARCHIVE:
+                archive.add(path, path.relative_to(out / "fixtures"))
+
+
+def present_device() -> str:
+    """Return the kind of device that this machine has."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def main() -> None:
+    """Run the cases that are asked for; the exit status is 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
+    parser.add_argument("--out", type=Path, default=Path("outputs/gpu"))
+    parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--minutes", type=float, default=25.0)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    asked = parser.parse_args()
+    cases = [case for case in all_cases() if not asked.only or any(part in case.key for part in asked.only)]
+    if asked.list:
+        print("\n".join(f"{case.key}{'  (CUDA)' if case.needs_cuda else ''}" for case in cases))
+        return
+    device = present_device() if asked.device == "auto" else asked.device
+    out = asked.out.absolute()
+    rows = run_all(cases, device, out, asked.minutes, resume=asked.resume)
+    pack(out)
+    print(f"{out / 'table.md'}: {sum(row.state == State.PASSED for row in rows)} of {len(rows)} passed on {device}")
+    sys.exit(any(row.state in (State.FAILED, State.TIMEOUT) for row in rows))
+
+
+if __name__ == "__main__":
+    main()
