@@ -84,7 +84,7 @@ def prepared() -> Iterator[None]:
     gc.disable()
     try:
         with warnings.catch_warnings():
-            # A warning of a library would be printed in the middle of what the user reads.
+            # As in tests: the mean of nothing, say, shows a case that nobody thought of.
             warnings.simplefilter("error")
             yield
     finally:

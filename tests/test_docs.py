@@ -2,6 +2,7 @@
 
 import doctest
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -38,6 +39,15 @@ def test_tutorials_show_what_is_printed(refreshed):
 def test_links_lead_somewhere(page):
     for target in LINK.findall(page.read_text()):
         assert "://" in target or (page.parent / target).exists(), target
+
+
+def test_the_bill_of_materials_is_what_the_constraints_pin():
+    """`python benchmarks/installs.py --sbom` mends it; what a user gets is pinned, pip and setuptools aside."""
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    materials = json.loads((ROOT / "docs" / "reference" / "sbom.cdx.json").read_text())["components"]
+    versions = {part["name"]: part["version"] for part in materials if part["name"] not in ("pip", "setuptools")}
+    assert versions.items() <= pinned.items()
+    assert {"dash", "numpy", "waitress"} <= versions.keys()
 
 
 def test_the_library_page_is_true(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from trainer.config.degrees import Degrees
 from trainer.config.sections import LRScheduler
 from trainer.data.loader import Loader
 from trainer.optim import lr_factor
+from workbench.recorders.files import write_json
 
 FILE = "made_with.json"
 """The file in a checkpoint that says what it was made with."""
@@ -109,9 +110,8 @@ def made_with(config: JobConfig, degrees: Degrees, loader: Loader, seed: int, to
 
 
 def write(path: Path, made: Made) -> None:
-    """Write what a checkpoint was made with into its folder."""
-    path.mkdir(parents=True, exist_ok=True)
-    (path / FILE).write_text(json.dumps(made, indent=1), encoding="utf-8")
+    """Write what a checkpoint was made with into its folder, whole or not at all."""
+    write_json(path / FILE, made)
 
 
 def read(path: Path) -> Made | None:

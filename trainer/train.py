@@ -29,6 +29,7 @@ from trainer.run_file import RunFile, move_earlier_run
 from trainer.step import Batch
 from trainer.validation import Validator
 from workbench.recorders import RecorderOptions, Recorders
+from workbench.recorders.files import write_json
 from workbench.recorders.timing.step_log import StepLine
 from workbench.recorders.values.recorder import Place, ValueRecorder
 
@@ -116,8 +117,7 @@ class Trainer:
         if config.job.print_config:
             logger.info("Running with configs: %s", json.dumps(as_dict(config)))
         if config.job.save_config_file and self.world.rank == 0:
-            target = Path(config.job.dump_folder, config.job.save_config_file)
-            target.write_text(json.dumps(as_dict(config), indent=2) + "\n", encoding="utf-8")
+            write_json(Path(config.job.dump_folder, config.job.save_config_file), as_dict(config))
         name, device = f"{config.model.name} {config.model.flavor}", self.world.device
         logger.info(
             "Model %s: %s parameters, on %s, mesh %s", name, f"{self.parameters:,}", device.type, degrees.described()

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import sys
 import traceback
 import warnings
@@ -55,6 +56,7 @@ def guarded() -> Iterator[None]:
     warnings.showwarning = lambda message, category, *_: show_warning(message, category)
     try:
         try:
+            heed_limits()
             yield
         except SystemExit as ended:
             # Typer ends the process itself where the reader of stdout has gone.
@@ -73,6 +75,25 @@ def guarded() -> Iterator[None]:
     except Exception as error:  # noqa: BLE001  # the last resort
         settle_stdout()
         sys.exit(explain(error))
+
+
+def heed_limits() -> None:
+    """Let NumPy have one thread where its library could not start more: it aborts then, without an error.
+
+    Raises:
+        MemoryError: The address space is too small even for that.
+    """
+    space, processes = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_NPROC))
+    if 0 <= space < LEAST_SPACE:
+        raise MemoryError
+    if 0 <= space < ENOUGH_SPACE or 0 <= processes < ENOUGH_PROCESSES:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+LEAST_SPACE, ENOUGH_SPACE, ENOUGH_PROCESSES = 144 << 20, 8 << 30, 4096
+"""Bytes of address space without which NumPy cannot be loaded, and bytes and processes with which any number of its
+threads can start. No limit is a negative number.
+"""
 
 
 def explain(error: Exception) -> int:

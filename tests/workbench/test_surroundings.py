@@ -66,6 +66,18 @@ def test_few_open_files_are_enough():
     assert b"ran out of memory" in ended.stdout, ended.stderr
 
 
+@pytest.mark.parametrize("megabytes", [30, 60, 100, 150])
+def test_too_little_memory_is_an_error(megabytes):
+    """Not the abort of a library that cannot start its threads; from 30 MB on Python itself starts."""
+
+    def limits():
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes * 1_024_000, megabytes * 1_024_000))
+
+    ended = shell(f"{COMMAND}", limits)
+    assert (ended.returncode, ended.stdout) == (3, b"")
+    assert ended.stderr.startswith(b"error: out of memory\nhint: "), ended.stderr
+
+
 @pytest.mark.parametrize("character", ["✗", "\u2028", "😀", "\udcff", "é", "\x00"])
 def test_what_stands_for_a_character_is_ascii_and_fits_into_json(character):
     text, position = substitute(UnicodeEncodeError("ascii", character, 0, 1, "not in range"))

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from workbench.recorders.files import write_bytes
+
 SPANS = {
     "data_wait": "fetching_batch",
     "h2d": "post_dataloading_process",
@@ -135,8 +137,7 @@ def export(run: Path) -> list[Path]:
             start = time.strftime("%Y%m%d-%H%M%S", time.gmtime(header["started_ns"] / 1e9))
             name = f"training.global_rank_{header['rank']}.{start}-{header['pid']:06d}.jsonl"
             target = run / "structured_logs" / name
-            target.parent.mkdir(exist_ok=True)
-            target.write_text("".join(json.dumps(record) + "\n" for record in rank_records), encoding="utf-8")
+            write_bytes(target, "".join(json.dumps(record) + "\n" for record in rank_records).encode())
             written.append(target)
     return written
 
