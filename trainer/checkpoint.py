@@ -1,5 +1,6 @@
 """Checkpoints that load on any mesh, by torch.distributed.checkpoint."""
 
+import logging
 import re
 import shutil
 from concurrent.futures import Future
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -27,6 +29,7 @@ from trainer.data.loader import Loader
 from trainer.distributed import CHECKPOINT_GROUP
 from trainer.errors import CheckpointError
 
+logger = logging.getLogger("root")
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 """Optimizer state is keyed by the names of parameters: their numbers differ from mesh to mesh."""
 StateDict = dict[str, Any]
@@ -82,7 +85,9 @@ class Checkpointer:
         self.last_step = config.training.steps
         self._saving: Future[Any] | None = None
         self._group: dist.ProcessGroup | None = None
-        if self.config.enable and self.config.async_mode == "async":
+        self._stager: DefaultStager | None = None
+        if self.config.enable and self.config.async_mode != "disabled":
+            self._stager = build_stager(pinned=self.config.async_mode == "async_with_pinned_mem")
             # A group of its own: its collectives run on another thread, beside those of the training step.
             self._group = dist.new_group(backend="gloo", group_desc=CHECKPOINT_GROUP)
 
@@ -111,7 +116,8 @@ class Checkpointer:
         if step == self.last_step and self.config.last_save_model_only:
             save(self._weights_to_export(), checkpoint_id=path)
         elif self._group:
-            self._saving = async_save(self.state.gather(), checkpoint_id=path, process_group=self._group)  # type: ignore[assignment]
+            state, group = self.state.gather(), self._group
+            self._saving = async_save(state, checkpoint_id=path, process_group=group, async_stager=self._stager)  # type: ignore[assignment]
         else:
             save(self.state.gather(), checkpoint_id=path)
         self._delete_oldest()
@@ -196,6 +202,19 @@ class Checkpointer:
         if dist.get_rank() == 0 and keep > 0:
             for step in [step for step in self._complete_steps() if step][:-keep]:
                 shutil.rmtree(self.folder / f"step-{step}")
+
+
+def build_stager(*, pinned: bool) -> DefaultStager:
+    """Return what copies the state before training goes on, into memory that is kept for the next checkpoint if pinned.
+
+    Only a device copies faster into pinned memory; a CPU has none, and copies into ordinary memory.
+    """
+    if pinned and not torch.cuda.is_available():
+        logger.info("async_with_pinned_mem: without a device checkpoints are copied to ordinary memory")
+    use = pinned and torch.cuda.is_available()
+    return DefaultStager(
+        StagingOptions(use, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=use)
+    )
 
 
 def is_resumable(path: Path) -> bool:

@@ -30,12 +30,19 @@ def join(config: JobConfig) -> World:
     size = int(os.environ["WORLD_SIZE"])
     degrees = validate(config, size)
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
+        backend(device, offload=degrees.offload),
         timeout=timedelta(seconds=config.comm.init_timeout_seconds),
         # With a device, NCCL connects eagerly and the first collective finds a wrong setup early.
         device_id=device if device.type == "cuda" else None,
     )
     return build_world(degrees, dist.get_rank(), size, device)
+
+
+def backend(device: torch.device, *, offload: bool) -> str:
+    """Return the backend of the collectives; norms of gradients that are in the CPU's memory need one for it, too."""
+    if device.type == "cpu":
+        return "gloo"
+    return "cpu:gloo,cuda:nccl" if offload else "nccl"
 
 
 def own_device() -> torch.device:

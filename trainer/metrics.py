@@ -1,22 +1,18 @@
-"""What does a run report of itself? Torchtitan's line on the console, and its tags in TensorBoard."""
+"""What does a run report of itself? Torchtitan's line on the console, and its names of metrics."""
 
 import logging
 import os
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from trainer.config import JobConfig
+from trainer.metric_writers import metric_writers
 from trainer.parallel.mesh import World
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 GIB = 2**30
 PEAK_FLOPS = {
@@ -72,7 +68,7 @@ class Meter:
         self.device, self.flops_per_token = world.device, flops_per_token
         self.peak_flops = peak_flops(world.device)
         self.colors = not config.metrics.disable_color_printing and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        self.tensorboard = tensorboard(config, world)
+        self.writers = list(metric_writers(config, world))
         self._restart()
 
     def _restart(self) -> None:
@@ -102,18 +98,21 @@ class Meter:
         tflops = tps * self.flops_per_token / 1e12
         mfu = 100 * tflops * 1e12 / self.peak_flops if self.peak_flops else None
         logger.info(self.line(metrics, {"tps": tps, "tflops": tflops}, mfu))
-        if self.tensorboard:
+        if self.writers:
             values = self.scalars(metrics, seconds)
             values |= {"throughput(tps)": tps, "tflops": tflops} | ({} if mfu is None else {"mfu(%)": mfu})
-            for tag, value in values.items():
-                self.tensorboard.add_scalar(tag, value, metrics.step)
+            self.write(values, metrics.step)
         self._restart()
 
     def report_validation(self, step: int, loss: float) -> None:
         """Log the loss on the validation data."""
         logger.info("validate step: %2d  loss: %7.4f", step, loss)
-        if self.tensorboard:
-            self.tensorboard.add_scalar("validation_metrics/global_avg_loss", loss, step)
+        self.write({"validation_metrics/global_avg_loss": loss}, step)
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        """Write values to wherever metrics go beside the console."""
+        for writer in self.writers:
+            writer.write(values, step)
 
     def line(self, metrics: StepMetrics, rates: dict[str, float], mfu: float | None) -> str:
         """Return one line in torchtitan's words. Without a known peak the model-flops utilisation is N/A."""
@@ -134,7 +133,7 @@ class Meter:
         return f"\x1b[{COLORS[name]}m{text}\x1b[39m" if self.colors else text
 
     def scalars(self, metrics: StepMetrics, seconds: float) -> dict[str, float]:
-        """Return TensorBoard's tags other than speed; times are means over the steps since the last report."""
+        """Return the metrics other than speed, named as in torchtitan; times are means since the last report."""
         usage = self.usage
         return {
             "loss_metrics/global_avg_loss": metrics.loss,
@@ -154,20 +153,9 @@ class Meter:
         }
 
     def close(self) -> None:
-        """Write what TensorBoard's writer still holds."""
-        if self.tensorboard:
-            self.tensorboard.close()
-
-
-def tensorboard(config: JobConfig, world: World) -> "SummaryWriter | None":
-    """Return TensorBoard's writer, on the ranks that have one."""
-    metrics = config.metrics
-    if not metrics.enable_tensorboard or (world.rank != 0 and not metrics.save_for_all_ranks):
-        return None
-    from torch.utils.tensorboard import SummaryWriter
-
-    folder = Path(config.job.dump_folder, metrics.save_tb_folder, datetime.now().strftime("%Y%m%d-%H%M"))  # noqa: DTZ005
-    return SummaryWriter(folder / f"rank_{world.rank}" if metrics.save_for_all_ranks else folder)
+        """Write what the writers still hold."""
+        for writer in self.writers:
+            writer.close()
 
 
 def memory_usage(device: torch.device) -> Usage:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.case import Case, Measured, Place, check, run_python, run_trainer
-from benchmarks.gpu.training import BF16, FSDP, LARGE, SMALL
+from benchmarks.gpu.training import BF16, LARGE, SMALL
 
 WIDTH, LAYERS = 256, 4
 MANY, FEW = 512, 16
@@ -21,11 +21,10 @@ RULES_RIGHT = 0.9
 ESTIMATE_OFF = 0.10
 ALWAYS_ON, STEP_S = 0.01, 0.05
 ESTIMATES: dict[str, tuple[str, ...]] = {
-    "copied": (),
-    "sharded": FSDP,
-    "sharded_bfloat16": (*FSDP, *BF16),
-    "recompute_full": (*FSDP, "--activation_checkpoint.mode", "full"),
-    "large": (*FSDP, *LARGE, *BF16),
+    "float32": (),
+    "bfloat16": BF16,
+    "recompute_full": ("--activation_checkpoint.mode", "full"),
+    "large": (*LARGE, *BF16),
 }
 
 

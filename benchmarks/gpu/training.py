@@ -19,7 +19,8 @@ SMALL = (
     *("--lr_scheduler.warmup_steps", "2", "--training.mixed_precision_param", "float32"),
 )
 LARGE = ("--model.flavor", "debugmodel_large", "--training.seq_len", "2048", "--training.local_batch_size", "16")
-FSDP = ("--parallelism.data_parallel_shard_degree", "1", "--parallelism.fsdp_reshard_after_forward", "always")
+FSDP = ("--training.enable_cpu_offload",)
+"""On one rank FSDP shards only what it keeps in the CPU's memory."""
 BF16 = ("--training.mixed_precision_param", "bfloat16")
 CHECKPOINT = ("--checkpoint.enable", "--checkpoint.interval", "4")
 MOE = ("--model.name", "llama4")
@@ -27,7 +28,8 @@ MOE = ("--model.name", "llama4")
 FEATURES: dict[str, tuple[str, ...]] = {
     "float32": (),
     "bfloat16": BF16,
-    "fsdp_bfloat16": (*FSDP, *BF16),
+    "offload": FSDP,
+    "offload_bfloat16": (*FSDP, *BF16),
     "recompute_full": ("--activation_checkpoint.mode", "full"),
     "recompute_layers": ("--activation_checkpoint.mode", "selective"),
     "recompute_operations": (
@@ -38,7 +40,8 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "optimizer_foreach": ("--optimizer.implementation", "foreach"),
     "optimizer_for_loop": ("--optimizer.implementation", "for-loop"),
     "compile": ("--compile.enable",),
-    "compile_fsdp": (*FSDP, *BF16, "--compile.enable"),
+    "compile_bfloat16": (*BF16, "--compile.enable"),
+    "memory_budget": ("--compile.enable", "--activation_checkpoint.mode", "memory_budget"),
     "experts": MOE,
     "checkpoint": CHECKPOINT,
     "checkpoint_async": (*CHECKPOINT, "--checkpoint.async_mode", "async"),
@@ -50,7 +53,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "large_bfloat16": (*LARGE, *BF16),
 }
 ON_CUDA_ONLY = ("large_bfloat16",)
-SLOW = {"compile": 240, "compile_fsdp": 240, "large_bfloat16": 180}
+SLOW = {"compile": 240, "compile_bfloat16": 240, "memory_budget": 240, "large_bfloat16": 180}
 
 
 def cases() -> Iterator[Case]:

@@ -39,7 +39,7 @@ def test_flavors_have_the_published_number_of_parameters(flavor: str, parameters
 def test_weights_depend_on_the_seed_and_not_on_wrappers() -> None:
     def weights(seed: int, mode: str) -> list[torch.Tensor]:
         model = build_model(config_of("debugmodel"))
-        apply_activation_checkpointing(model, ActivationCheckpoint(mode=mode))
+        apply_activation_checkpointing(model, ActivationCheckpoint(mode=mode), "unused")
         model.to_empty(device="cpu")
         init_weights(model, seed)
         return list(model.parameters())

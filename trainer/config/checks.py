@@ -9,6 +9,9 @@ from trainer.config.sections import ActivationCheckpoint, Checkpoint, JobConfig,
 from trainer.config.stages import check_pipeline
 from trainer.errors import ConfigError
 
+WITH_BUDGET = ("inductor", "aot_eager_decomp_partition")
+"""Backends of the compiler that divide a graph into a forward and a backward pass by their cost."""
+
 
 class Shape(Protocol):
     """What the checks need of a model's shape."""
@@ -29,11 +32,12 @@ def validate(config: JobConfig, world_size: int) -> Degrees:
         ConfigError: There is no such model, the mesh does not fit the world size or the model, or training cannot
             combine what is asked for.
     """
-    found = degrees(config.parallelism, world_size)
+    found = degrees(config.parallelism, world_size, offload=config.training.enable_cpu_offload)
     check_divisions(config, found)
     check_combinations(config, found)
     accumulation_steps(config.training, found)
     recompute_interval(config.activation_checkpoint)
+    check_memory_budget(config)
     check_trace_schedule(config.profiling)
     check_seed_checkpoint(config.checkpoint)
     check_validation(config, found)
@@ -141,6 +145,20 @@ def recompute_interval(config: ActivationCheckpoint) -> tuple[int, bool]:
             'give "op", or N to recompute every Nth block',
         )
     return int(option), False
+
+
+def check_memory_budget(config: JobConfig) -> None:
+    """Raise ConfigError if a memory budget is given to a compiler that does not run, or that takes none."""
+    compiling = config.compile
+    compiles_blocks = compiling.enable and "model" in compiling.components
+    if config.activation_checkpoint.mode != "memory_budget" or (compiles_blocks and compiling.backend in WITH_BUDGET):
+        return
+    raise ConfigError(
+        "activation_checkpoint.mode memory_budget: the compiler chooses what is recomputed, and blocks are not compiled"
+        + (f" by backend {compiling.backend}" if compiles_blocks else ""),
+        f"add --compile.enable with model in compile.components and compile.backend {WITH_BUDGET[0]}, or choose mode"
+        " selective",
+    )
 
 
 def check_trace_schedule(profiling: Profiling) -> None:

@@ -183,15 +183,7 @@ def split_converters(value: object, _: Values) -> Translation | None:
     return None
 
 
-def async_without_pinning(value: object, _: Values) -> Translation | None:
-    """Replace asynchronous checkpoints from pinned memory by those from ordinary memory."""
-    if value == "async_with_pinned_mem":
-        return Translation("checkpoint.async_mode", "async", "staged in ordinary memory")
-    return None
-
-
 CONVERTED: dict[str, Converter] = {
-    "checkpoint.async_mode": async_without_pinning,
     "float8.enable_float8_linear": float8_converter,
     "metrics.enable_color_printing": negate("metrics.disable_color_printing"),
     "metrics.rank_0_only": negate("metrics.save_for_all_ranks"),

@@ -30,6 +30,8 @@ class Degrees:
     cp: int = 1
     tp: int = 1
     pp: int = 1
+    offload: bool = False
+    """Whether weights stay in the CPU's memory, which FSDP alone can do, also on one rank."""
 
     @property
     def data_parallel(self) -> int:
@@ -53,7 +55,7 @@ class Degrees:
         DDP can neither average the parts of tensor parallelism nor wait for the last microbatch of a pipeline: beside
         them FSDP makes the copies, each of one shard.
         """
-        return self.sharding > 1 or (self.dp_replicate > 1 and self.tp * self.pp > 1)
+        return self.offload or self.sharding > 1 or (self.dp_replicate > 1 and self.tp * self.pp > 1)
 
     def dense(self) -> dict[str, int]:
         """Return the dimensions of the mesh of all weights but the experts, outermost first."""
@@ -71,7 +73,7 @@ class Degrees:
         return {name: getattr(self, name) for name in KEYS}
 
 
-def degrees(config: Parallelism, world_size: int) -> Degrees:
+def degrees(config: Parallelism, world_size: int, *, offload: bool = False) -> Degrees:
     """Return the degrees of a job of `world_size` ranks; -1 takes what remains.
 
     Raises:
@@ -86,7 +88,7 @@ def degrees(config: Parallelism, world_size: int) -> Degrees:
     filled = asked | {SHARD: max(world_size // others, 1) if asked[SHARD] == -1 else asked[SHARD]}
     if filled[SHARD] * others != world_size:
         raise wrong_world(asked, filled[SHARD], others, world_size)
-    found = Degrees(**filled)
+    found = Degrees(**filled, offload=offload)
     ranks_of_copy = found.sharding * found.tp
     if ranks_of_copy % found.ep:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """How do a TOML file and flags become a `JobConfig`, and what became of each key?"""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from trainer.config import compat
 from trainer.config.checks import model_shape
 from trainer.config.refusals import NO_DATA, asks_for_something, reason_without_effect, refusal_of
 from trainer.config.registry import from_registry
-from trainer.config.schema import Option, from_toml, from_words, options
+from trainer.config.schema import Option, from_toml, from_words, options, own_options
 from trainer.config.sections import JobConfig, Training, Validation
 from trainer.config.written_keys import WrittenKey, read_flags, read_toml
 from trainer.errors import ConfigError
@@ -130,10 +130,11 @@ def resolve(path: Path | None, overrides: Sequence[str]) -> Resolved:
     line = read_flags(overrides)
     file = path or line.file
     resolved = Resolved(from_registry(line.module, line.function) if line.module and line.function else JobConfig())
+    own = own_options(resolved.config)
     if file:
         resolved.config.job.config_file = str(file)
-        apply(resolved, read_toml(file))
-    apply(resolved, [with_value(flag) for flag in line.flags])
+        apply(resolved, read_toml(file), own)
+    apply(resolved, [with_value(flag, own) for flag in line.flags], own)
     resolved.reports = [settled(report, resolved.config) for report in resolved.reports]
     return resolved
 
@@ -176,27 +177,29 @@ def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
     return f"data set {source.dataset!r} is not shipped", NO_DATA.format(section=key.partition(".")[0])
 
 
-def apply(resolved: Resolved, written_keys: list[WrittenKey]) -> None:
-    """Set the values of `written_keys` and report on each key.
+def apply(resolved: Resolved, written_keys: list[WrittenKey], own: Mapping[str, Option]) -> None:
+    """Set the values of `written_keys` and report on each key; `own` are keys that a user's module has added.
 
     If an old and a new name of one key both occur, the new one wins.
     """
     values = {written.key: written.value for written in written_keys}
     for written in written_keys:
-        report = classify(written, values)
+        report = classify(written, values, own)
         resolved.reports.append(report)
         if report.cls in ("honoured", "translated") or (report.refused and report.key in options()):
             section, name = report.key.split(".")
             setattr(getattr(resolved.config, section), name, report.value)
 
 
-def classify(written: WrittenKey, values: dict[str, object]) -> KeyReport:
+def classify(written: WrittenKey, values: dict[str, object], own: Mapping[str, Option]) -> KeyReport:
     """Return what becomes of one key.
 
     Raises:
         ConfigError: The value is none that the key can have.
     """
     try:
+        if option := own.get(written.key):
+            return KeyReport(written.key, from_toml(option, written.value), "honoured", line=written.line)
         return classify_value(written, values)
     except ConfigError as error:
         if written.line is None:
@@ -230,16 +233,15 @@ def possible_values(key: str, values: Sequence[object]) -> str:
     return f"set {key} to {' or '.join(named)}" if named else f"remove {key}"
 
 
-def with_value(written: WrittenKey) -> WrittenKey:
+def with_value(written: WrittenKey, own: Mapping[str, Option]) -> WrittenKey:
     """Return a flag with its words turned into a value, and a leading `no_` into False."""
     section, _, name = written.key.rpartition(".")
     plain = f"{section}.{name.removeprefix('no_')}"
-    option = option_of(written.key)
+    option = own.get(written.key) or option_of(written.key)
     if option is None and name.startswith("no_"):
-        option = option_of(plain)
         return (
             WrittenKey(plain, value=switch_value(plain, written, state=False), flag=True)
-            if is_known(plain)
+            if plain in own or is_known(plain)
             else written
         )
     if option is None:

@@ -5,7 +5,10 @@ it and the values that are possible; `WITHOUT_EFFECT` has the keys that do not.
 """
 
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from typing import NamedTuple
+
+from trainer.config.converters import RegisteredNames
 
 
 class Refusal(NamedTuple):
@@ -20,6 +23,12 @@ class Refusal(NamedTuple):
     beside: str = ""
 
 
+def is_installed(package: str) -> bool:
+    """Return whether an optional package is there; a folder of that name without a module in it is none."""
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
 OFF: tuple[object, ...] = (False, None)
 NOTHING: tuple[object, ...] = (None, "", [], False)
 UNSET: tuple[object, ...] = ()
@@ -30,17 +39,20 @@ ASYNC_TENSOR = "tensor parallelism waits for its collectives"
 HUGGING_FACE = "Hugging Face checkpoints are neither read nor written"
 DIVISION = "layers are divided evenly, and microbatches follow one of PyTorch's schedules"
 LAYERS = "divide the layers with parallelism.pipeline_parallel_layers_per_stage"
-FLOAT8 = "there is no float8 or mx training"
-OWN_MODULE = "give a module with a config_registry of your own: --module MODULE --config FUNCTION"
+FLOAT8 = "there is no converter of this name, and no float8 or mx training"
+OWN_CONVERTER = (
+    "set model.converters to [], or register one in a config_registry of your own: trainer.config.converters.register"
+)
+OWN_MODULE = (
+    "give a module with a config_registry of your own, whose functions may return a subclass of JobConfig with more"
+    " sections and keys: --module MODULE --config FUNCTION"
+)
 TRACES = "the schedule of traces is profile_freq, profiler_warmup and profiler_active"
 ONE_GROUP = "all parameters are in one group"
 
 NO_DATA = "give --{section}.dataset_path with .txt or .jsonl files, or --{section}.dataset synthetic"
 
 REFUSED: dict[str, Refusal] = {
-    "activation_checkpoint.mode": Refusal(
-        ("none", "full", "selective"), "there is no budget mode of activation checkpointing"
-    ),
     "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns": Refusal(
         ([], ["moe.router.gate"]), "which products are recomputed is fixed"
     ),
@@ -65,10 +77,12 @@ REFUSED: dict[str, Refusal] = {
     "job.custom_config_module": Refusal(NOTHING, "a configuration cannot be extended so", OWN_MODULE),
     "memory_estimation.enable": Refusal(OFF, "training does not estimate", "run workbench estimate --config FILE"),
     "metrics.enable_wandb": Refusal(
-        OFF, "nothing is sent to wandb", "set metrics.enable_tensorboard, which writes the same values"
+        (*OFF, True) if is_installed("wandb") else OFF,
+        "the package wandb is not installed",
+        "pip install wandb, or set metrics.enable_tensorboard, which writes the same values",
     ),
     "model.attn_mask_type": Refusal(("causal",), "attention is causal"),
-    "model.converters": Refusal(([],), FLOAT8),
+    "model.converters": Refusal(RegisteredNames(([],)), FLOAT8, OWN_CONVERTER),
     "model.norm_type": Refusal(("rmsnorm", "fused_rmsnorm", "compiled_rmsnorm"), "norms are RMSNorm"),
     "model.use_flex_attn": Refusal(OFF, "attention is scaled_dot_product_attention"),
     "model_spec": Refusal(UNSET, "it is an object of torchtitan", "choose the model with --module and --config"),
@@ -103,7 +117,6 @@ REFUSED: dict[str, Refusal] = {
     "profiling.profiler_repeat": Refusal((None, 0), TRACES),
     "profiling.profiler_skip_*": Refusal((None, 0), TRACES),
     "profiling.trace_post_processor*": Refusal((None,), "traces are written as they are"),
-    "training.enable_cpu_offload": Refusal(OFF, "parameters stay on the device", "shard them over more ranks"),
 }
 """Key, or pattern of keys -> what is possible."""
 
@@ -115,11 +128,8 @@ DUMPS = "Flight Recorder dumps always lie in dumps/rank_R"
 ESTIMATE = "there is one way to estimate memory: workbench estimate"
 IN_PROCESS = "data are made in the training process"
 OWN_TESTS = "only torchtitan's own tests use it"
-BUDGET = "it belongs to the budget mode of activation checkpointing"
 
 WITHOUT_EFFECT = {
-    "activation_checkpoint.memory_budget": BUDGET,
-    "activation_checkpoint.visualize_memory_budget_pareto": BUDGET,
     "checkpoint.enable_ft_dataloader_checkpoints": "it belongs to torchft",
     "comm.save_traces_file_prefix": DUMPS,
     "comm.save_traces_folder": DUMPS,

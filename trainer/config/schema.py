@@ -3,18 +3,23 @@
 import ast
 import inspect
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from trainer.config import sections
 from trainer.config.bounds import Bounds
 from trainer.config.sections import JobConfig
 from trainer.errors import ConfigError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+
+KINDS: tuple[type, ...] = (bool, int, float, str, list)
+"""The types that a key can have."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +60,31 @@ class Option:
 @cache
 def options() -> dict[str, Option]:
     """Return every key of `JobConfig` by its dotted name, in order."""
-    defaults, documents = JobConfig(), help_texts()
-    options_by_key = {}
-    for section in fields(JobConfig):
-        part = getattr(defaults, section.name)
+    return dict(options_of(JobConfig()))
+
+
+def own_options(config: JobConfig) -> dict[str, Option]:
+    """Return the keys that a subclass of `JobConfig` adds: fields of its own sections, and more fields of ours.
+
+    Raises:
+        ConfigError: A section is no dataclass, or a field has a type that no key can have.
+    """
+    if type(config) is JobConfig:
+        return {}
+    return {key: found for key, found in options_of(config) if key not in options()}
+
+
+def options_of(config: JobConfig) -> Iterator[tuple[str, Option]]:
+    """Yield every key of a configuration with its option, in order."""
+    for section in fields(config):
+        part = getattr(config, section.name)
+        if not is_dataclass(part) or isinstance(part, type):
+            raise ConfigError(f"{section.name} of {type(config).__name__} is no section", "make it a dataclass")
+        documents = help_texts(type(part))
         hints = get_type_hints(type(part), include_extras=True)
         for item in fields(part):
             key = f"{section.name}.{item.name}"
-            text = documents[type(part).__name__, item.name]
-            options_by_key[key] = option(key, hints[item.name], getattr(part, item.name), text)
-    return options_by_key
+            yield key, option(key, hints[item.name], getattr(part, item.name), documents.get(item.name, ""))
 
 
 def option(key: str, hint: object, default: object, text: str) -> Option:
@@ -79,18 +99,22 @@ def option(key: str, hint: object, default: object, text: str) -> Option:
     if origin is Literal:
         return Option(key, str, get_args(hint), optional, default, text)
     choices = get_args(get_args(hint)[0]) if origin is list else ()
-    return Option(key, cast("type", origin or hint), choices, optional, default, text, bounds)
+    kind = cast("type", origin or hint)
+    if kind not in KINDS:
+        raise ConfigError(f"{key} has the type {hint}", f"give it one of {', '.join(each.__name__ for each in KINDS)}")
+    return Option(key, kind, choices, optional, default, text, bounds)
 
 
-def help_texts() -> dict[tuple[str, str], str]:
-    """Return {(class, field): the string below the field}, which is its help."""
-    texts = {}
-    for node in ast.parse(inspect.getsource(sections)).body:
-        if isinstance(node, ast.ClassDef):
-            for item, below in zip(node.body, node.body[1:], strict=False):
-                if isinstance(item, ast.AnnAssign) and isinstance(below, ast.Expr):
-                    name, text = ast.unparse(item.target), ast.literal_eval(below.value)
-                    texts[node.name, name] = " ".join(text.split())
+def help_texts(section: type) -> dict[str, str]:
+    """Return {field: the string below the field} of a class and of those it extends, which is the fields' help."""
+    texts: dict[str, str] = {}
+    for kind in reversed(section.__mro__[:-1]):
+        [node] = ast.parse(inspect.getsource(kind)).body
+        body = node.body if isinstance(node, ast.ClassDef) else []
+        for item, below in pairwise(body):
+            if isinstance(item, ast.AnnAssign) and isinstance(below, ast.Expr):
+                text = ast.literal_eval(below.value)
+                texts[ast.unparse(item.target)] = " ".join(str(text).split())
     return texts
 
 

@@ -56,7 +56,7 @@ class Profiling:
 
 @dataclass
 class Metrics:
-    """What goes to the console and to TensorBoard."""
+    """What goes to the console, to TensorBoard and to wandb."""
 
     log_freq: Positive = 10
     """Steps from one line on the console to the next."""
@@ -67,7 +67,9 @@ class Metrics:
     disable_color_printing: bool = False
     """No colours on the console."""
     save_for_all_ranks: bool = False
-    """Let every rank write for TensorBoard, not rank 0 alone."""
+    """Let every rank write its metrics, not rank 0 alone."""
+    enable_wandb: bool = False
+    """Write a run of wandb into the dump folder, without a network unless WANDB_MODE is online."""
 
 
 @dataclass
@@ -79,7 +81,7 @@ class Model:
     flavor: str = "debugmodel"
     """Size of the model. llama3: debugmodel, debugmodel_large, 8B, 70B, 405B; llama4: debugmodel, 17bx16e, 17bx128e."""
     converters: list[str] = field(default_factory=list)
-    """Conversions of the model, such as float8; none is available."""
+    """Names of conversions of the model, applied in this order; see trainer/config/converters.py."""
 
 
 @dataclass
@@ -144,6 +146,8 @@ class Training:
     """Type of gradient reduction with FSDP."""
     gc_freq: Positive = 50
     """Steps from one garbage collection to the next, in the same steps on all ranks."""
+    enable_cpu_offload: bool = False
+    """Keep parameters, gradients and the optimizer's state in the CPU's memory; FSDP moves weights to the device."""
 
 
 @dataclass
@@ -196,7 +200,7 @@ class Checkpoint:
     """Save only the weights after the last step."""
     export_dtype: Literal["float16", "bfloat16", "float32"] = "float32"
     """Type of the weights in such a last checkpoint."""
-    async_mode: Literal["disabled", "async"] = "disabled"
+    async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = "disabled"
     """Whether training goes on while a checkpoint is written."""
     keep_latest_k: Count = 10
     """Number of checkpoints to keep; 0: all."""
@@ -236,8 +240,12 @@ class Validation:
 class ActivationCheckpoint:
     """Which activations are recomputed in the backward pass instead of kept."""
 
-    mode: Literal["none", "full", "selective"] = "selective"
-    """Which activations to recompute in the backward pass."""
+    mode: Literal["none", "full", "selective", "memory_budget"] = "selective"
+    """Which activations to recompute in the backward pass; memory_budget lets the compiler choose them."""
+    memory_budget: Share = 0.5
+    """For mode memory_budget: memory of a compiled block's activations, from 0 (as with full) to 1 (as with none)."""
+    visualize_memory_budget_pareto: bool = False
+    """For mode memory_budget: draw memory against run time as SVG files in memory_budget_pareto of the dump folder."""
     selective_ac_option: str = "2"
     """For mode selective: "N" recomputes every Nth block, "op" everything but matrix products and attention."""
     preserve_rng_state: bool = True

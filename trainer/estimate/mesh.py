@@ -35,9 +35,9 @@ def local_problem(config: JobConfig, world_size: int) -> LocalProblem:
     found = degrees(config.parallelism, world_size)
     check_divisions(config, found)
     filled = replace(config.parallelism, data_parallel_shard_degree=found.dp_shard)
-    return LocalProblem(
-        replace(config, parallelism=filled, compile=Compile()), found, tuple(assumptions(config, found))
-    )
+    on_device = replace(config.training, enable_cpu_offload=False)
+    rehearsed = replace(config, parallelism=filled, compile=Compile(), training=on_device)
+    return LocalProblem(rehearsed, found, tuple(assumptions(config, found)))
 
 
 def assumptions(config: JobConfig, mesh: Degrees) -> list[str]:
@@ -47,7 +47,8 @@ def assumptions(config: JobConfig, mesh: Degrees) -> list[str]:
         "tensor parallelism of experts is estimated as PyTorch does it; the trainer has none, but the estimate was"
         " within 2 % of what such ranks allocated": mesh.tp > 1 and has_experts,
         "all experts get equally many tokens; in a run the router decides": has_experts,
+        "weights, gradients and optimizer state on the device; training.enable_cpu_offload moves them to the CPU"
+        "'s memory": config.training.enable_cpu_offload,
         "no compilation; compiled code keeps fewer activations": config.compile.enable,
-        f"no converters ({', '.join(config.model.converters)})": bool(config.model.converters),
     }
     return [text for text, applies in assumed.items() if applies]

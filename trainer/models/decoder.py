@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainer.config import JobConfig
 from trainer.config.checks import check_experts, model_shape
+from trainer.config.converters import convert
 from trainer.config.stages import Part
 from trainer.models.llama3.flavors import ModelArgs
 from workbench.recorders.memory.tensor_hooks import without_wrappers
@@ -73,6 +74,7 @@ def build_model(config: JobConfig, args: ModelArgs | None = None) -> Decoder:
     try:
         with torch.device("meta"):
             model: Decoder = build(shape, config.training.seq_len)
+            convert(model, config)
     finally:
         torch.set_default_dtype(default_dtype)
     return model

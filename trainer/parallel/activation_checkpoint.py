@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch._functorch import config as functorch_config
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import (
     SAC_IGNORED_OPS,
@@ -33,12 +35,24 @@ PROFILER_MARKS = {profiler._record_function_enter_new.default, profiler._record_
 SAC_IGNORED_OPS.update(PROFILER_MARKS)
 
 
-def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint) -> None:
-    """Wrap the blocks whose activations are recomputed."""
+def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint, folder: str) -> None:
+    """Wrap the blocks whose activations are recomputed, or give the compiler a budget; `folder` takes its drawings."""
+    if config.mode == "memory_budget":
+        set_memory_budget(config, folder)
     interval, keep_costly = recompute_interval(config)
     for number, (name, block) in enumerate(model.layers.items(), start=1):
         if interval and number % interval == 0:
             model.layers[name] = wrap(block, config, keep_costly=keep_costly)
+
+
+def set_memory_budget(config: ActivationCheckpoint, folder: str) -> None:
+    """Tell the compiler how much of the activations' memory it may use; it reads this when a block first runs."""
+    functorch_config.activation_memory_budget = config.memory_budget
+    functorch_config.visualize_memory_budget_pareto = config.visualize_memory_budget_pareto
+    if config.visualize_memory_budget_pareto:
+        drawings = Path(folder, "memory_budget_pareto")
+        drawings.mkdir(parents=True, exist_ok=True)
+        functorch_config.memory_budget_pareto_dir = str(drawings)
 
 
 def wrap(block: nn.Module, config: ActivationCheckpoint, *, keep_costly: bool) -> nn.Module:

@@ -1,12 +1,19 @@
 """Data parallelism: DDP copies the model to every rank, FSDP2 shards it, HSDP copies the shards."""
 
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.distributed._composable.replicate import replicate
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import Shard
 
 from trainer.config import JobConfig
@@ -21,6 +28,13 @@ EXPERTS_DIM = 3
 """Dimensions of the weights of experts, and of no others."""
 
 
+class Policies(NamedTuple):
+    """In which types FSDP computes and reduces, and where it keeps the shards."""
+
+    precision: MixedPrecisionPolicy
+    offload: OffloadPolicy
+
+
 def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
     """Shard each block, then what remains.
 
@@ -32,13 +46,16 @@ def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
         param_dtype=getattr(torch, training.mixed_precision_param),
         reduce_dtype=getattr(torch, training.mixed_precision_reduce),
     )
+    # Only a device copies from pinned memory faster.
+    offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if world.degrees.offload else OffloadPolicy()
+    policies = Policies(policy, offload)
     when = reshard_policy(config.parallelism)
     reshard = when != "never"
     for block in model.layers.values():
         if world.experts:
-            shard_experts(block, world.experts, policy, reshard=reshard)
-        shard(block, world.data, policy, reshard=reshard)
-    shard(model, world.data, policy, reshard=when == "always")
+            shard_experts(block, world.experts, policies, reshard=reshard)
+        shard(block, world.data, policies, reshard=reshard)
+    shard(model, world.data, policies, reshard=when == "always")
 
 
 def reshard_policy(parallelism: Parallelism) -> str:
@@ -50,23 +67,24 @@ def reshard_policy(parallelism: Parallelism) -> str:
     return "never" if policy == "default" and parallelism.pipeline_parallel_degree > 1 else policy
 
 
-def shard_experts(block: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy, *, reshard: bool) -> None:
+def shard_experts(block: nn.Module, mesh: DeviceMesh, policies: Policies, *, reshard: bool) -> None:
     """Shard a rank's experts over the ranks that have the same ones.
 
     Their gradients come from the tokens of all ranks.
     """
     names = tuple(name for name in mesh.mesh_dim_names or () if name != EXPERT)
     for moe in moe_layers(block):
-        shard(moe.experts, mesh[names], policy, reshard=reshard).set_gradient_divide_factor(mesh.size())
+        shard(moe.experts, mesh[names], policies, reshard=reshard).set_gradient_divide_factor(mesh.size())
 
 
-def shard(module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy, *, reshard: bool) -> FSDPModule:
+def shard(module: nn.Module, mesh: DeviceMesh, policies: Policies, *, reshard: bool) -> FSDPModule:
     """Shard one module over the mesh."""
     ranks = mesh.size(-1)
     sharded = fully_shard(
         module,
         mesh=mesh,
-        mp_policy=policy,
+        mp_policy=policies.precision,
+        offload_policy=policies.offload,
         reshard_after_forward=reshard,
         shard_placement_fn=partial(shard_dimension, ranks),
     )

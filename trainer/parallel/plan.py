@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import torch
+
 from trainer.config import JobConfig
 from trainer.config.degrees import EXPERT
 from trainer.config.sections import Compile
@@ -23,8 +25,9 @@ def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
     args = model_args(config)
     models = build_parts(config, world, args, model_parts(world.stage, args.n_layers, config.parallelism))
     for model in models:
-        model.to_empty(device=world.device)
+        model.to_empty(device="cpu" if world.degrees.offload else world.device)
         init_weights(model, seed)
+        move_buffers(model, world.device)
         # DDP broadcasts the weights when it is applied, so they must be there.
         if world.data and not world.degrees.uses_fsdp:
             apply_ddp(model, world.data)
@@ -39,6 +42,13 @@ def build_parts(config: JobConfig, world: World, args: ModelArgs, parts: Sequenc
     return models
 
 
+def move_buffers(model: Decoder, device: torch.device) -> None:
+    """Move buffers to the device: FSDP keeps parameters in the CPU's memory, but not these."""
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(device))
+
+
 def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) -> None:
     """Apply what can be applied before a model has memory; what is later in these lines wraps what is earlier."""
     for moe in moe_layers(model):
@@ -50,7 +60,7 @@ def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) 
         apply_context_parallel(model, world.context, config.training.seq_len, balanced=balanced)
     if world.experts:
         apply_expert_parallel(model, world.experts[EXPERT])
-    apply_activation_checkpointing(model, config.activation_checkpoint)
+    apply_activation_checkpointing(model, config.activation_checkpoint, config.job.dump_folder)
     if config.compile.enable and "model" in config.compile.components:
         compile_blocks(model, config.compile)
     if world.degrees.uses_fsdp:

@@ -13,7 +13,7 @@ from torch.profiler import record_function
 
 from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.flight_recorder import FlightRecorder
-from workbench.recorders.memory.recorder import MemoryRecorder
+from workbench.recorders.memory.recorder import MemoryRecorder, on_cuda
 from workbench.recorders.options import RecorderOptions
 from workbench.recorders.timing.profiler_traces import TraceRecorder, mark_garbage_collections
 from workbench.recorders.timing.step_log import StepLine, StepRecorder
@@ -36,7 +36,7 @@ class Recorders:
         model: nn.Module | None = None,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
-        device = "cuda" if model is not None and any(p.is_cuda for p in model.parameters()) else "cpu"
+        device = "cuda" if model is not None and on_cuda(model) else "cpu"
         timing = StepTable() if options.timing_breakdown and RankInfo.here().rank == 0 else None
         self.steps = StepRecorder(options.folder, device=device, timing=timing)
         self.flight = start_flight(options) if dist.is_initialized() and options.trace_buf_size > 0 else None

@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -56,7 +57,7 @@ class MemoryRecorder:
     ) -> None:
         self._folder, self.traces = Path(folder), traces
         self._plan = SnapshotPlan(freq, window, last_step)
-        self._on_device = any(parameter.is_cuda for parameter in model.parameters())
+        self._on_device = on_cuda(model)
         self._hooks = TensorHooks(model, optimizer)
         self._history = CudaHistory(self._hooks) if self._on_device else CpuHistory(self._hooks, window, traces)
         self._marks: list[Mark] = []
@@ -203,6 +204,11 @@ class MemoryRecorder:
 
     def _write(self, folder: Path, snapshot: Snapshot) -> None:
         write_bytes(folder / f"rank{RankInfo.here().rank}_memory_snapshot.pickle", pickle.dumps(snapshot, protocol=4))
+
+
+def on_cuda(model: nn.Module) -> bool:
+    """Return whether a model computes on CUDA; the weights alone do not tell, as they may be offloaded."""
+    return any(tensor.is_cuda for tensor in chain(model.parameters(), model.buffers()))
 
 
 def failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceEntry:

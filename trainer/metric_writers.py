@@ -1,0 +1,79 @@
+"""Where metrics go beside the console: TensorBoard's files, and the folder of a wandb run, which needs no network."""
+
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainer.config import JobConfig, as_dict
+from trainer.parallel.mesh import World
+
+
+class MetricWriter(Protocol):
+    """Takes the metrics of a step."""
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        """Write the values of one step."""
+
+    def close(self) -> None:
+        """Write what is still held."""
+
+
+class TensorBoard:
+    """Writes files of events."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(folder)
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        """Write the values of one step."""
+        for tag, value in values.items():
+            self._writer.add_scalar(tag, value, step)
+
+    def close(self) -> None:
+        """Write what is still held."""
+        self._writer.close()
+
+
+class Wandb:
+    """Writes a run of wandb below `folder`.
+
+    It stays offline (`wandb sync` sends it later) unless WANDB_MODE says otherwise. WANDB_PROJECT and WANDB_RUN_NAME
+    name it, as in torchtitan.
+    """
+
+    def __init__(self, folder: Path, config: JobConfig, rank: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Loaded by name: the package is optional.
+        self._run: Any = importlib.import_module("wandb").init(
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            project=os.environ.get("WANDB_PROJECT", "torch-workbench"),
+            name=os.environ.get("WANDB_RUN_NAME"),
+            dir=str(folder),
+            config=as_dict(config) | {"rank": rank},
+        )
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        """Write the values of one step."""
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        """Write what is still held."""
+        self._run.finish()
+
+
+def metric_writers(config: JobConfig, world: World) -> Iterator[MetricWriter]:
+    """Yield what this rank writes its metrics to."""
+    metrics, folder = config.metrics, Path(config.job.dump_folder)
+    if world.rank != 0 and not metrics.save_for_all_ranks:
+        return
+    if metrics.enable_tensorboard:
+        started = datetime.now().strftime("%Y%m%d-%H%M")  # noqa: DTZ005
+        target = folder / metrics.save_tb_folder / started
+        yield TensorBoard(target / f"rank_{world.rank}" if metrics.save_for_all_ranks else target)
+    if metrics.enable_wandb:
+        yield Wandb(folder, config, world.rank)
