@@ -160,19 +160,29 @@ def open_entry(entry: Path, reread: Callable[[], Columns]) -> Columns | None:
     return columns
 
 
+PUBLISHING_ATTEMPTS = 5
+
+
 def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Columns:
     """Move what a child wrote into the cache in one step; if a different process was faster, use its entry.
 
     Raises:
         CacheFailure: The entry can be neither written nor replaced.
     """
-    try:
-        scratch.rename(entry)
-        return Columns(entry, reread)
-    except (OSError, DamagedEntry) as error:
-        if columns := open_entry(entry, reread):
+    failed: Exception | None = None
+    # Each time, another process may have published, cleared or damaged the entry since the last look.
+    for _ in range(PUBLISHING_ATTEMPTS):
+        try:
+            columns = Columns(scratch, reread)
+            scratch.rename(entry)
+        except (OSError, DamagedEntry) as error:
+            failed = error
+            if known := open_entry(entry, reread):
+                return known
+        else:
+            columns.folder = entry
             return columns
-        raise failure(entry.parent, error) from error
+    raise failure(entry.parent, failed or FileExistsError()) from failed
 
 
 def discard(entry: Path) -> None:

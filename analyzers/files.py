@@ -56,6 +56,23 @@ def read_json(path: Path) -> Any:
         raise ValueError("nested too deeply") from error
 
 
+def is_whole_object(path: Path) -> bool:
+    """Return whether a file begins and ends as a JSON object does; thousands of ranks have such files of megabytes.
+
+    Raises:
+        OSError: As for `open_regular`.
+    """
+    with open_regular(path) as file:
+        head = file.read(MARGIN_BYTES)
+        file.seek(max(0, file.seek(0, os.SEEK_END) - MARGIN_BYTES))
+        tail = file.read(MARGIN_BYTES)
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{" and tail.rstrip()[-1:] == b"}"
+
+
+MARGIN_BYTES = 64
+"""White space around a JSON object is shorter."""
+
+
 def rank_in(text: object) -> int | None:
     """Return the rank that a text of digits names; None for anything else, and for a number that no rank has."""
     digits = str(text)

@@ -136,6 +136,16 @@ def kind_by_name(path: Path) -> Kind | None:
     return next((kind for pattern, kind in NAMES if pattern.fullmatch(path.name)), None)
 
 
+RECORDING = re.compile(r"rank\d+_memory_snapshot\.pickle(?:\.gz)?|rank\d+_trace\.json(?:\.gz)?")
+DUMP, DUMP_FOLDER = re.compile(r"rank_?\d+(?:\.json)?"), re.compile(r"dumps|comm_traces?|nccl_trace.*")
+
+
+def is_named_recording(path: Path) -> bool:
+    """Return whether a file is called as PyTorch's jobs call snapshots, traces and dumps, whatever it holds."""
+    is_dump = DUMP.fullmatch(path.name) and DUMP_FOLDER.fullmatch(path.parent.name)
+    return bool(is_dump or RECORDING.fullmatch(path.name))
+
+
 def kind_by_content(head: bytes) -> Kind | None:
     """Return the kind of a file by its first bytes."""
     # Pickles of protocol 2 and later begin with this byte.

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from analyzers.errors import InputError, WorkbenchError
-from analyzers.files import rank_in, read_json
-from analyzers.kinds import DEBUG_SERVER, Kind, head_of, kind_by_name, kind_of
+from analyzers.files import is_whole_object, rank_in, read_json
+from analyzers.kinds import DEBUG_SERVER, Kind, head_of, is_named_recording, kind_by_name, kind_of
 from analyzers.report import Evidence, Finding, Input, Report, Severity
 
 __all__ = [
@@ -51,6 +51,8 @@ SKIPPED_FOLDERS = {"checkpoint", "previous", "__pycache__", ".git", ".venv", "no
 STEP = re.compile(r"(?:iteration|step)_(\d+)(_exit)?")
 ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_LOG, Kind.METRICS)
 """The kinds that answer a question on their own; the others add to them."""
+SIDE_KINDS = (Kind.MANIFEST, Kind.COLLECTION, Kind.EXIT, Kind.GROUPS, Kind.ERROR)
+"""The kinds that are one JSON object; an answer does without a damaged one, and names it."""
 TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.TENSORBOARD, Kind.METRICS, Kind.LOG)
 """The kinds that record steps, the most detailed first."""
 
@@ -117,6 +119,8 @@ def discover(path: Path) -> Run:
     for file in files_below(path, unreadable):
         try:
             artefact = identify(file, alone=file == path)
+            if damage := damage_of(file, artefact):
+                unreadable.append(Unreadable(file, damage))
         except OSError as error:
             unreadable.append(Unreadable(file, error.strerror or str(error)))
         else:
@@ -128,6 +132,19 @@ def discover(path: Path) -> Run:
     # Ranks are numbers: by path, rank 10 would come before rank 2.
     artefacts.sort(key=lambda a: (a.step or 0, -1 if a.rank is None else a.rank, str(a.path)))
     return Run(path, tuple(artefacts), tuple(unreadable))
+
+
+def damage_of(path: Path, artefact: Artefact | None) -> str:
+    """Return why a file is not what its name says; empty where it is, or where its name says nothing.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if artefact is None and is_named_recording(path) and path.exists():
+        return "not what its name says: it is empty, or damaged"
+    if artefact and artefact.kind in SIDE_KINDS and not is_whole_object(path):
+        return "no whole JSON object: it was cut short, or damaged"
+    return ""
 
 
 def as_run(source: Run | str | os.PathLike[str]) -> Run:
@@ -167,7 +184,8 @@ def files_below(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
     seen = 0
     # os.walk leaves out links to folders, which may form a ring.
     for folder, folders, names in os.walk(root, onerror=keep):
-        misplaced = (Path(folder, name) for name in folders if kind_by_name(Path(folder, name)))
+        below = (Path(folder, name) for name in folders)
+        misplaced = (path for path in below if kind_by_name(path) or is_named_recording(path))
         unreadable += [Unreadable(path, "a folder in the place of a file") for path in misplaced]
         folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
         for name in sorted(name for name in names if not name.startswith(".")):

@@ -58,7 +58,10 @@ COLLECT_EVERY = 50
 def read_here(paths: list[Path], reader: str, target: Path, max_memory: int | None) -> None:  # noqa: ARG001
     """Read in this process; what a reader does not expect is raised here as it is."""
     task = child.Task(reader, target, paths, MEMORY, CPU_S)
-    status, message = child.perform(task)
+    try:
+        status, message = child.perform(task)
+    except MemoryError:
+        status, message = child.CRASHED, b"MemoryError"
     if status != child.DONE:
         raise child.explain(child.ChildExit(status, message), task)
 

@@ -55,6 +55,9 @@ ODD = {
     "odd keys": json.dumps(ODD_MANIFEST).encode(),
     "utf-16": '{"a": 1}'.encode("utf-16"),
 }
+SIDE_FILES = ("run.json", "dumps/collection.json", "dumps/exit_0.json", "dumps/groups_1.json")
+RECORDINGS = ("dumps/rank_0", "memory_snapshot/iteration_5_exit/rank1_memory_snapshot.pickle.gz")
+"""Of the run that ran out of memory."""
 PLACES = ("run.json", "dumps/exit_0.json", "dumps/rank_7", "dumps/p2p_1.bin", "steps/rank_5.jsonl", "logs/stderr.log")
 
 
@@ -92,6 +95,22 @@ def test_what_cannot_be_read_is_named_and_the_rest_answered(folder, kind, name):
 def test_what_holds_nonsense_costs_only_itself(folder, kind, name):
     place(folder, name).write_bytes(ODD[kind])
     assert answer(folder).verdict.kind == "host_stuck"
+
+
+@pytest.mark.parametrize("name", SIDE_FILES + RECORDINGS)
+@pytest.mark.parametrize("kind", ["empty", "brackets", "utf-16", "cut"])
+def test_what_is_not_what_its_name_says_is_a_finding(tmp_path, monkeypatch, kind, name):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    folder = Path(shutil.copytree(STUCK.with_name("oom_2ranks"), tmp_path / "run"))
+    path = folder / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3] if kind == "cut" else ODD[kind])
+    report = answer(folder)
+    texts = [evidence.source or evidence.text for finding in report.findings for evidence in finding.evidence]
+    texts += [finding.why for finding in report.findings] + report.verdict.missing
+    unreadable = [finding.id for finding in report.findings if "unreadable" in finding.id]
+    assert unreadable
+    assert "hang.unreadable_dump" in unreadable or any(str(path) in text for text in texts)
+    assert report.verdict.kind in ("oom", "dead")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -1,5 +1,7 @@
 """A cache that is damaged, full, read-only, shared or somewhere else: each answer stays whole."""
 
+import contextlib
+import multiprocessing
 import os
 import pickle
 import resource
@@ -57,6 +59,7 @@ DAMAGE = {
     "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
     "emptied": lambda path: path.write_bytes(b""),
     "flipped": flip,
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     "deleted": lambda path: path.unlink(),
     "another column": lambda path: np.save(path, np.zeros(7)),
     "objects": lambda path: np.save(path, np.array([{}], object), allow_pickle=True),
@@ -64,6 +67,7 @@ DAMAGE = {
 }
 
 
+# "zeros" is what a power cut leaves where the length of a file was written to the disk before its content.
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("what", ["*.npy", "meta.json"])
 def test_a_damaged_entry_is_read_again(dump, folder, damage, what):
@@ -99,6 +103,50 @@ def test_a_file_with_the_name_of_an_entry_gives_way(dump, folder):
     entry.folder.write_text("not an entry")
     assert sequence(dump) == SEQUENCE
     assert entry.folder.is_dir()
+
+
+def test_processes_that_share_a_cache_do_not_disturb_each_other(dump, folder):
+    """Some read and find entries damaged, some clear the cache, and one is killed while it writes, all at once."""
+
+    def read():
+        for _ in range(30):
+            assert sequence(dump) == SEQUENCE
+
+    def clear():
+        for _ in range(100):
+            cache.clear(folder)
+
+    def damage():
+        for _ in range(100):
+            for path in (path for entry in cache.entries(folder) for path in entry.folder.glob("*.npy")):
+                with contextlib.suppress(OSError):
+                    os.truncate(path, 3)
+
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=work) for work in (read, read, read, clear, damage, read)]
+    for process in processes:
+        process.start()
+    processes[-1].kill()
+    for process in processes:
+        process.join(240)
+    assert [process.exitcode for process in processes[:-1]] == [0] * 5
+    assert sequence(dump) == SEQUENCE
+
+
+def test_a_writer_that_was_killed_leaves_no_entry(dump, folder, monkeypatch):
+    """As by a power cut before the rename: what it wrote has the name of no entry, and goes when it is old."""
+    monkeypatch.setattr(cache, "publish", lambda *_: os._exit(9))
+    with contextlib.suppress(ChildProcessError):
+        process = multiprocessing.get_context("fork").Process(target=sequence, args=(dump,))
+        process.start()
+        process.join(240)
+    monkeypatch.undo()
+    monkeypatch.setenv("WORKBENCH_CACHE", str(folder))
+    assert cache.entries(folder) == []
+    [left] = folder.glob(f"{cache.SCRATCH}*")
+    os.utime(left, (1, 1))
+    assert sequence(dump) == SEQUENCE
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/nowhere"])
