@@ -9,9 +9,9 @@
 The scripts take nothing of ours but the two lines of the recorders. In the form `recorders` a script runs as it is, in
 the form `bare` without these lines, so that only torchrun's logs are left. `launch` is the form of a script without
 them under `workbench launch --`, and in `stacks` nothing is recorded: `workbench hang --pid` looks at the processes,
-which only makes sense for jobs that hang. The scripts are two collections, a third of each kept back by the hash of the
-names: rules must never be tuned on the part `kept`; the third of the first collection is the part `known`, since its
-answers were looked at. The processes of a case are real ranks under gloo.
+which only makes sense for jobs that hang. The scripts are three collections, a third of each kept back by the hash of
+the names: rules must never be tuned on the part `kept`; the thirds of the first two collections are the parts `known`
+and `second, known`, since their answers were looked at. The processes of a case are real ranks under gloo.
 """
 
 import argparse

@@ -31,8 +31,19 @@ class Part(StrEnum):
     KNOWN = "known"
     """It was kept back until rules were tuned on the second collection."""
     SECOND = "second"
+    SECOND_KNOWN = "second, known"
+    """It was kept back until rules were tuned on the third collection."""
+    THIRD = "third"
     KEPT = "kept"
     """No rule was tuned on it, and how it fails is not looked at."""
+
+
+PARTS = {
+    "second": Part.SECOND,
+    "second, kept back": Part.SECOND_KNOWN,
+    "third": Part.THIRD,
+    "third, kept back": Part.KEPT,
+}
 
 
 @dataclass(frozen=True)
@@ -103,7 +114,7 @@ def part_of(script: Path, collection: str) -> Part:
     """Return the part of a case: a third of each collection, chosen by hashes of names, was kept back."""
     if collection == "first":
         return Part.TUNED if zlib.crc32(script.stem.encode()) % KEPT_BACK_SHARE else Part.KNOWN
-    return Part.KEPT if collection == "second, kept back" else Part.SECOND
+    return PARTS[collection]
 
 
 def classes_of(text: str) -> frozenset[str]:
