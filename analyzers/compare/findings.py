@@ -56,7 +56,7 @@ def regressions(changes: Sequence[MeasureChange], gate: Mapping[str, float], cau
 def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
     """Return the finding that the loss or gradient norm of the second run is lost, where that of the first is not."""
     before, after = (first_nonfinite(steps) if steps else None for steps in (a, b))
-    if after is None or before is not None:
+    if after is None or before is not None or after.finite_from is not None:
         return []
     name = "loss" if after.quantity is Quantity.LOSS else "gradient norm"
     return [

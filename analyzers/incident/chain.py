@@ -73,6 +73,7 @@ def chain_of(rooms: RoomReports, crash: Crash | None, manifest: Mapping[str, obj
         lambda: out_of_memory(rooms),
         lambda: [] if completed else printed_failure(rooms, DEEPEST),
         lambda: broken_loss(rooms) if completed or (crash and crash.says_not_finite) else [],
+        lambda: printed_reason(rooms),
         lambda: hung(rooms),
         lambda: lost_launcher(manifest) if failed_by is None or failed_by.is_symptom else [],
         lambda: [crashed(failed_by)] if failed_by and not failed_by.is_symptom else [],
@@ -161,6 +162,22 @@ def printed_failure(rooms: RoomReports, kinds: Collection[LogClass] | None = Non
     root = Event(verdict.kind, verdict.ranks, finding.step, [finding.id], title=verdict.sentence)
     culprits = rooms.hang.data.culprits if rooms.hang else []
     return [root, *(event for c in culprits if set(c.ranks) & set(root.ranks) for event in waiting(rooms, c))]
+
+
+def printed_reason(rooms: RoomReports) -> list[Event]:
+    """Return what the text logs say of ranks of which the dumps only show that they ended, and not why.
+
+    That is a rank that left out collectives after an error that it caught, or one whose printed stack was elsewhere.
+    """
+    if rooms.hang is None or rooms.logs is None:
+        return []
+    ended = {rank for c in rooms.hang.data.culprits for rank in c.ranks}
+    is_open = all(c.kind is HangClass.DEAD and not c.error for c in rooms.hang.data.culprits)
+    said = rooms.logs.verdict
+    is_reason = (said.kind == LogClass.MISMATCH and set(said.ranks) == ended) or (
+        said.kind == LogClass.COLLECTIVE_TIMEOUT and set(said.ranks) < ended
+    )
+    return printed_failure(rooms) if is_open and said.ranks and is_reason else []
 
 
 def waiting(rooms: RoomReports, culprit: Culprit) -> list[Event]:

@@ -131,7 +131,8 @@ def uneventful(rooms: RoomReports, manifest: Mapping[str, object], missing: list
     first = [rooms.hang] if outcome in (Outcome.ENDED_CLEANLY, Outcome.GAVE_UP) else []
     every = (*first, rooms.steps, rooms.memory, rooms.trace, rooms.hang)
     rooms_read: list[RoomReport] = [r for r in every if r is not None]
-    if rooms.logs and outcome in (Outcome.NOT_RECORDED, Outcome.GAVE_UP) and (not rooms_read or is_open(rooms.logs)):
+    is_unrecorded = outcome in (Outcome.NOT_RECORDED, Outcome.GAVE_UP)
+    if rooms.logs and is_unrecorded and (not rooms_read or is_open(rooms.logs) or is_text_alone(rooms)):
         return of_logs(rooms.logs, missing)
     sentence = outcome_sentence(outcome, manifest, rooms_read[0].verdict.sentence if rooms_read else "")
     if outcome in (Outcome.FAILED, Outcome.INTERRUPTED, Outcome.COMPLETED_WITHOUT_STEP, Outcome.GAVE_UP):
@@ -151,6 +152,14 @@ def uneventful(rooms: RoomReports, manifest: Mapping[str, object], missing: list
         sentence=sentence,
         confidence=max((r.verdict.confidence for r in rooms_read), default=CONFIDENCE_WITHOUT_REPORT),
         missing=missing,
+    )
+
+
+def is_text_alone(rooms: RoomReports) -> bool:
+    """Return whether all that is known, steps included, is what the job printed: it may just end in a hang."""
+    others = set(rooms.by_name()) - {"logs", "steps"}
+    return not others and all(
+        given.kind in (Kind.LOG, Kind.TEXT) for given in (rooms.steps.inputs if rooms.steps else ())
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 from analyzers import run, store
 from analyzers.errors import WorkbenchError
 from analyzers.logs.model import EventKind, Facts, LogEvent, LogFile, RankLog
+from analyzers.logs.reading.processes import signal_name
 from analyzers.logs.reading.reader import ABSENT, KINDS
 from analyzers.logs.reading.roster import UNRANKED
 from analyzers.report import Input
@@ -56,7 +57,24 @@ def load(logs: run.Run, options: store.Options) -> Logs:
             else:
                 add(loaded, chosen, columns, first)
     number_ranks(loaded)
+    add_exit_codes(loaded, logs.manifest())
     return loaded
+
+
+def add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:
+    """Add the exit codes of run.json where a timer printed stacks: they show whether it also ended the ranks."""
+    codes = manifest.get("exit_codes")
+    if not isinstance(codes, dict) or not any(e.kind is EventKind.STACKS for e in loaded.events):
+        return
+    for rank, code in codes.items():
+        if isinstance(code, int) and code and str(rank).isdecimal():
+            facts = Facts(exit_code=code, signal=signal_name(code))
+            message = f"exit code {code} of rank {rank}"
+            loaded.events.append(
+                LogEvent(kind=EventKind.EXIT, message=message, rank=int(rank), path="run.json", facts=facts)
+            )
+            loaded.clocks.append(0)
+            loaded.files_of.append(len(loaded.files))
 
 
 def first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
@@ -65,6 +83,11 @@ def first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
     recorded = launches.items() if isinstance(launches, dict) else ()
     first = {name: launch.get("first_rank") for name, launch in recorded if isinstance(launch, dict)}
     return {name: rank for name, rank in first.items() if isinstance(rank, int)}
+
+
+def is_of_one_rank(path: str) -> bool:
+    """Return whether a log holds the output of one worker of torchrun."""
+    return bool(WORKER.fullmatch(path))
 
 
 def rank_of_file(artefact: run.Artefact, first: Mapping[str, int]) -> int | None:

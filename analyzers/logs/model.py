@@ -42,6 +42,10 @@ class EventKind(StrEnum):
     STOP_REQUESTED = "stop_requested"
     """The scheduler or a user ended the job."""
     DUMP_WRITTEN = "dump_written"
+    SKIPPED_WORK = "skipped_work"
+    """A rank left out a batch or a sample because of an error, and went on."""
+    STACKS = "stacks"
+    """Python's fault handler printed the stacks of a running process, as a timer or a signal asks for."""
     COMPLETED = "completed"
 
 
@@ -114,6 +118,7 @@ class Reason(StrEnum):
     # Collectives.
     FINGERPRINTS = "fingerprints"
     SIZES = "sizes"
+    GROUPS = "groups"
     MODELS = "models"
     OPERATIONS = "operations"
     MESSAGES = "messages"
@@ -153,7 +158,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     caught: bool = False
     """Whether the program printed an error of CUDA in words of its own, so that no exception ended it there."""
     logged: bool = False
-    """Whether a logger printed the exception, as code does that catches it and goes on."""
+    """Whether a logger printed the error, as code does that catches it and goes on."""
+    uncaught: bool = False
+    """Whether PyTorch's hook for uncaught exceptions printed it, which puts `[rank1]:` before each line."""
+    thread: str | None = None
+    """The thread that the exception ended, if it was not the main thread."""
+    survived: bool = False
+    """Whether the same log goes on afterwards: with a step after an exception, with a number after a NaN."""
     # Memory.
     requested_bytes: int | None = None
     total_bytes: int | None = None

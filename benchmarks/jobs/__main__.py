@@ -164,8 +164,10 @@ def in_child(case: Case, form: str, home: Path, *, again: bool) -> int:
 
 def table(rows: Sequence[tuple[Case, str, Answer]]) -> str:
     """Return the score of each form and part as Markdown."""
-    lines = ["| form | part | cases | class and ranks | ranks only | silent | wrong | false alarms | line named |"]
-    lines.append("|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    lines = [
+        "| form | part | cases | class and ranks | open | ranks only | silent | wrong | false alarms | line named |"
+    ]
+    lines.append("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     for form in (*FORMS, STACKS):
         for part in Part:
             some = [(case, said) for case, where, said in rows if where == form and case.part is part]
@@ -179,7 +181,7 @@ def score(form: str, part: str, some: Sequence[tuple[Case, Answer]]) -> str:
     hits = Counter(said.hit(case) for case, said in some)
     named = [named for case, said in some if (named := said.names_line(case)) is not None]
     sound = [(case, said) for case, said in some if case.is_healthy]
-    alarms = sum(said.status == "error" for _, said in sound)
+    alarms = sum(said.status == "error" or said.has_errors for _, said in sound)
     counts = " | ".join(str(hits[hit]) for hit in Hit)
     return f"| {form} | {part} | {len(some)} | {counts} | {alarms} of {len(sound)} | {sum(named)} of {len(named)} |"
 

@@ -11,7 +11,7 @@ import msgspec
 from analyzers import run, store
 from analyzers.errors import WorkbenchError
 from analyzers.incident import analyze
-from analyzers.report import Finding
+from analyzers.report import Finding, Severity
 from benchmarks.jobs.cases import Case
 
 NO_CULPRIT = {"unknown", "collective_timeout", "network", "terminated"}
@@ -22,6 +22,8 @@ class Hit(StrEnum):
     """How an answer compares with the expected one."""
 
     RIGHT = "right"
+    OPEN = "open"
+    """Of a healthy job: no failure is told, and not whether it ended, which its logs alone do not show either."""
     RANKS_ONLY = "ranks only"
     SILENT = "silent"
     WRONG = "wrong"
@@ -35,17 +37,22 @@ class Answer(msgspec.Struct, frozen=True):
     ranks: list[int]
     sentence: str
     lines: list[int]
+    has_errors: bool = False
+    """Whether a finding is an error."""
 
     def hit(self, case: Case) -> Hit:
         """Return how the answer compares.
 
-        It is silent where it blames nobody although somebody is to blame, even if its class is right.
+        It is silent where it blames nobody although somebody is to blame, even if its class is right. Of a healthy job
+        `unknown` without ranks is open: torchrun prints nothing about a job that ended well.
         """
         ranks = case.culprits is None or tuple(self.ranks) in case.culprits
-        if case.is_healthy and self.status == "error":
+        if case.is_healthy and (self.status == "error" or self.has_errors):
             return Hit.WRONG
         if self.kind in case.classes and ranks:
             return Hit.RIGHT
+        if case.is_healthy and self.kind == "unknown" and not self.ranks:
+            return Hit.OPEN
         if not self.ranks and self.kind in NO_CULPRIT | case.classes:
             return Hit.SILENT
         return Hit.RANKS_ONLY if ranks and case.culprits and self.ranks else Hit.WRONG
@@ -63,7 +70,10 @@ def answer(folder: Path, script: str) -> Answer:
         return Answer("unknown", "unknown", [], str(error), [])
     said = report.verdict
     texts = [said.sentence, *(text for finding in report.findings for text in texts_of(finding))]
-    return Answer(str(said.status), str(said.kind), list(said.ranks), said.sentence, lines_in(texts, script))
+    has_errors = any(finding.severity is Severity.ERROR for finding in report.findings)
+    return Answer(
+        str(said.status), str(said.kind), list(said.ranks), said.sentence, lines_in(texts, script), has_errors
+    )
 
 
 def texts_of(finding: Finding) -> Sequence[str]:

@@ -10,14 +10,16 @@ from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.classify.named_ranks import find_absent_by_name, find_other_models
 from analyzers.hangs.classify.silent_ranks import classify_roots
 from analyzers.hangs.classify.skipped_groups import find_skipped_groups
+from analyzers.hangs.graph.signatures import comparable
 from analyzers.hangs.graph.wait_graph import find_roots
-from analyzers.hangs.model import Culprit, Frame, HangClass, Reason, user_frame
+from analyzers.hangs.model import Culprit, Frame, HangClass, Job, Reason, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
 from analyzers.hangs.reading.side_files import SideFiles
 
 MISSING_SHARE = 4
 """More missing dumps than one rank in so many have a common reason, such as a node whose folder was not copied."""
 UNKNOWN_CONFIDENCE = 0.2
+SCALAR_BYTES = 8
 BEST_FIRST = tuple(HangClass)
 
 
@@ -28,7 +30,7 @@ def find_causes(context: HangContext) -> list[Cause]:
     named = {rank for cause in causes for rank in cause.ranks}
     deaths = [cause for cause in find_deaths(context) if not named.issuperset(cause.ranks)]
     # What gloo ends because sizes differ is a victim of the ranks whose operations differ.
-    explained = any(cause.kind is HangClass.MISMATCH for cause in causes)
+    explained = any(cause.kind in (HangClass.MISMATCH, HangClass.SKIPPED) for cause in causes)
     causes += [cause for cause in deaths if not (explained and cause.reason is Reason.ABORTED)]
     causes = find_skipped_groups(context) or causes or find_absent_by_name(context) or find_late_aborts(context)
     # Each node of a pair or a ring may lead to the same cause.
@@ -151,12 +153,39 @@ def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
     reason = Reason.ABORTED if end.is_size_abort else Reason.ENDED
     expected = find_place_of_victims(context.side) if end.ending is Ending.NO_ERROR else None
     cause = Cause(culprit, reason, end=end, elements=end.sizes or (0, 0), expected=expected)
-    other = find_place_of_victims(context.side)
-    if not (end.is_size_abort and other and context.job.world_size == 2):
+    return with_neighbour(context, cause, end) if end.is_size_abort and len(ranks) == 1 else cause
+
+
+def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
+    """Return the cause of a size abort with the rank whose tensor was larger, where that one may be the wrong one.
+
+    Gloo ends the one with the smaller tensor. Where more than two ranks are at one line, its neighbour in gloo's ring
+    may as well have passed a larger tensor than all others; a buffer of a scalar belongs to a different collective.
+    """
+    size, other = context.job.world_size, find_place_of_victims(context.side)
+    own = place_of([end.rank], end.stack)
+    # all_reduce receives from the next rank, all_gather from the one before.
+    step = -1 if any("gather" in f.name for f in end.stack[:1]) else 1
+    neighbour = (end.rank + step) % size
+    is_scalar = end.sizes is not None and end.sizes[1] <= SCALAR_BYTES
+    is_elsewhere = own.line is None or other is None or own.line != other.line
+    if other is None or (size > 2 and (is_elsewhere or is_scalar or is_confirmed(context.job, neighbour, end.rank))):
         return cause
-    # Gloo ends the one with the smaller tensor, which need not be the wrong one.
-    sides = (place_of([end.rank], end.stack), other)
-    return replace(cause, culprit=msgspec.structs.replace(culprit, ranks=[0, 1], victims=[]), sides=sides)
+    ranks = sorted({end.rank, neighbour})
+    victims = [rank for rank in range(size) if rank not in ranks]
+    culprit = msgspec.structs.replace(cause.culprit, ranks=ranks, victims=victims)
+    return replace(cause, culprit=culprit, sides=(own, replace(other, ranks=[neighbour])))
+
+
+def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
+    """Return whether the last collective that a rank recorded is also that of a third rank, sizes included."""
+    state = job.ranks.get(rank)
+    last = max((op for op in state.ops if not op.p2p), key=lambda op: op.created_ns, default=None) if state else None
+    if last is None:
+        return False
+    others = (job.ranks[r].collective(last.group, last.seq) for r in job.ranks if r not in (rank, aborted))
+    same = comparable(job.signature(last))
+    return any(op is not None and comparable(job.signature(op)) == same for op in others)
 
 
 def place_of(ranks: list[int], stack: list[Frame]) -> RanksInOp:

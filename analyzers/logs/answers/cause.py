@@ -5,16 +5,23 @@ from enum import StrEnum
 
 from analyzers.logs.answers.failures import Failure, find_failures
 from analyzers.logs.answers.roles import Tier
+from analyzers.logs.answers.survived import ENDS, TABLE
+from analyzers.logs.answers.suspects import caught_alone, odd_sizes, stuck_by_stacks
 from analyzers.logs.answers.votes import odd_ranks
-from analyzers.logs.answers.waits import Blame, blame_for_lost_connection, blame_for_timeout, places_of_waiting
-from analyzers.logs.loading import Logs
+from analyzers.logs.answers.waits import (
+    Basis,
+    Blame,
+    blame_for_lost_connection,
+    blame_for_timeout,
+    places_of_waiting,
+)
+from analyzers.logs.loading import Logs, is_of_one_rank
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
 NOBODY = (LogClass.TIME_LIMIT, LogClass.TERMINATED, LogClass.STARTUP, LogClass.NETWORK)
 """Classes that blame no rank."""
 OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UNMATCHED_P2P}
 """The class of a timeout whose ranks waited in different places."""
-TABLE = (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
 
 
 class Certainty(StrEnum):
@@ -39,6 +46,8 @@ class Cause:
 
     waited: list[LogEvent] = field(default_factory=list)
     """For ranks that took different branches: where each gave up."""
+    caught: list[LogEvent] = field(default_factory=list)
+    """For ranks that left out collectives: the errors that they caught before."""
 
     @property
     def lead(self) -> LogEvent:
@@ -66,7 +75,26 @@ def find_answer(logs: Logs) -> Answer:
     failures = [f for f in failures if not is_harmless(f, logs)]
     if not failures:
         return Answer(None, [])
+    if all(may_have_survived(f, logs) for f in failures):
+        return Answer(Cause(LogClass.UNKNOWN, [], failures[0], Certainty.SUSPECTED), failures[1:])
     return Answer(cause_of(failures[0], failures, logs), failures[1:])
+
+
+def may_have_survived(failure: Failure, logs: Logs) -> bool:
+    """Return whether a program may have caught an exception, as only its traceback speaks of a failure.
+
+    PyTorch's hook prints `[rank1]:` before the traceback of an uncaught exception, once the ranks have met, which they
+    must have done to print steps; and torchrun reports a worker that ends by one.
+    """
+    trained = any(r.last_step is not None for r in logs.ranks.values())
+    ended = any(event.kind in ENDS for event in logs.events)
+    return (
+        trained
+        and not ended
+        and all(
+            e.kind is EventKind.EXCEPTION and not e.facts.uncaught and is_of_one_rank(e.path) for e in failure.events
+        )
+    )
 
 
 def is_harmless(failure: Failure, logs: Logs) -> bool:
@@ -84,14 +112,20 @@ def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
         case LogClass.COLLECTIVE_TIMEOUT:
             return timeout_cause(failure, logs)
         case LogClass.EARLY_EXIT:
-            return lost_connection_cause(failure, logs)
+            return lost_connection_cause(failure, failures, logs)
         case LogClass.HOST_OOM:
             return host_memory_cause(failure, failures)
+        case LogClass.EXIT_CODE if found := stuck_by_stacks(failure, logs):
+            return Cause(LogClass.COLLECTIVE_TIMEOUT, found[1].ranks, found[0], Certainty.PROBABLE, found[1])
     kind = failure.role.kind
     ranks = ranks_to_blame(failure, logs)
     is_guess = kind is LogClass.MISMATCH and (not ranks or failure.role.tier is Tier.SOFT_HARDWARE)
     waited = places_of_waiting(logs.events) if kind is LogClass.MISMATCH else []
-    return Cause(kind, ranks, failure, Certainty.PROBABLE if is_guess else certainty_of(failure), waited=waited)
+    certainty = Certainty.PROBABLE if is_guess else certainty_of(failure)
+    if kind is LogClass.MISMATCH and not odd_ranks(failure.events) and len(ranks) > 1:
+        # One of several ranks differs, and nothing shows which.
+        certainty = Certainty.SUSPECTED
+    return Cause(kind, ranks, failure, certainty, waited=waited)
 
 
 def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
@@ -109,25 +143,6 @@ def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
     return failure.ranks or unranked(failure, logs)
 
 
-def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
-    """Return the rank with a different size than the others.
-
-    Either it alone or all others must have reported the mismatch.
-    gloo aborts the rank whose buffer is smaller than what arrives: that with the odd size if its tensor is the smaller.
-    """
-    if not any(e.facts.reason is Reason.SIZES for e in failure.events):
-        return []
-    aborted = [e.rank for e in logs.events if e.kind in TABLE and e.facts.signal == "SIGABRT" and e.rank is not None]
-    found = set(failure.ranks or aborted)
-    others = sorted(set(logs.ranks) - found)
-    if len(found) == len(others) == 1:
-        # Of two ranks either may have the wrong size.
-        return sorted({*found, *others})
-    if len(found) == 1 and others:
-        return sorted(found)
-    return others if len(others) == 1 and len(found) > 1 else []
-
-
 def unranked(failure: Failure, logs: Logs) -> list[int]:
     """Return the ranks of failures that were printed without one, where torchrun's table leaves no doubt.
 
@@ -139,9 +154,16 @@ def unranked(failure: Failure, logs: Logs) -> list[int]:
     return unknown if 0 < len(unknown) <= sum(event.count for event in failure.events) else []
 
 
-def lost_connection_cause(failure: Failure, logs: Logs) -> Cause:
-    """Return lost connections with the rank that is gone, if anything shows it."""
+def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
+    """Return lost connections with the rank that is gone, if anything shows it, and how it ended."""
     blame = blame_for_lost_connection(failure, logs)
+    aborted = next((f for f in failures if f.role.tier is Tier.ABORTED and set(f.ranks) >= set(blame.ranks)), None)
+    if aborted and blame.ranks:
+        return Cause(LogClass.SIGNAL, blame.ranks, aborted, Certainty.PROBABLE, blame)
+    if caught := caught_alone(blame, logs):
+        blame = Blame(blame.ranks, Basis.CAUGHT, blame.waiting)
+        waited = places_of_waiting(logs.events)
+        return Cause(LogClass.MISMATCH, blame.ranks, failure, Certainty.PROBABLE, blame, waited=waited, caught=caught)
     kind = LogClass.EARLY_EXIT if blame.ranks else LogClass.UNKNOWN
     return Cause(kind, blame.ranks, failure, Certainty.SUSPECTED, blame)
 
@@ -165,6 +187,7 @@ def timeout_cause(failure: Failure, logs: Logs) -> Cause:
     waited = places_of_waiting(logs.events)
     # Of ranks that blame each other not all are to blame.
     is_tie = set(blame.ranks) >= {event.rank for event in waited} and kind is not LogClass.COLLECTIVE_TIMEOUT
+    is_tie = is_tie or blame.basis is Basis.MOST_SILENT
     certainty = Certainty.PROBABLE if blame.ranks and not is_tie else Certainty.SUSPECTED
     return Cause(kind, blame.ranks, failure, certainty, blame, waited=waited)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analyzers.logs.answers.roles import Role, Tier, role_of
+from analyzers.logs.answers.survived import Occurrence, without_completed, without_handled, without_recovered
 from analyzers.logs.loading import Logs
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
@@ -13,21 +14,6 @@ WORDLESS = (LogClass.OOM, LogClass.HOST_OOM, LogClass.DATALOADER_WORKER, LogClas
 ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABORTED, Tier.VAGUE, Tier.NATIVE_CRASH,
                     Tier.TIMEOUT, Tier.STUCK_WATCHDOG, Tier.NETWORK)  # fmt: skip
 """What ranks print when the launcher or the scheduler stops them."""
-
-
-@dataclass(frozen=True)
-class Occurrence:
-    """A failure event with its position in the order of the job."""
-
-    event: LogEvent
-    role: Role
-    clock: int
-    file: int
-
-    @property
-    def order(self) -> tuple[int, int, int, int, int]:
-        """What decides which of two failures is the more probable cause."""
-        return (self.event.attempt, self.role.tier, self.clock, self.file, self.event.line)
 
 
 @dataclass(frozen=True)
@@ -55,7 +41,7 @@ def find_failures(logs: Logs) -> list[Failure]:
         for event, clock, file in zip(logs.events, logs.clocks, logs.files_of, strict=True)
         if (role := role_of(event))
     ]
-    found = without_recovered(without_logged(without_survived(found, logs)), logs)
+    found = without_recovered(without_handled(without_completed(found, logs), logs), logs)
     found = without_explained(without_stopped(found))
     groups: dict[tuple[object, ...], list[Occurrence]] = {}
     for occurrence in found:
@@ -83,34 +69,6 @@ def failure_of(group: Sequence[Occurrence]) -> Failure:
     events = [occurrence.event for occurrence in ordered]
     ranks = sorted({e.rank for e in events if e.rank is not None})
     return Failure(ordered[0].role, events, ranks, ordered[0].order)
-
-
-def without_survived(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failures without those that a job outlived: after them its log says that the training completed."""
-    ends: dict[int, int] = {}
-    for event, file in zip(logs.events, logs.files_of, strict=True):
-        if event.kind is EventKind.COMPLETED:
-            ends[file] = max(ends.get(file, 0), event.line)
-    last = max((e.attempt for e in logs.events if e.kind is EventKind.COMPLETED), default=-1)
-    return [
-        o
-        for o in found
-        # A connection that is lost after the end is how ranks part.
-        if not (o.event.line < ends.get(o.file, 0) or o.event.attempt < last)
-        and not (o.file in ends and o.role.tier >= Tier.LOST_CONNECTION)
-    ]
-
-
-def without_logged(found: list[Occurrence]) -> list[Occurrence]:
-    """Return the failures without exceptions that a logger printed, unless something else shows that the job failed."""
-    others = [o for o in found if not o.event.facts.logged]
-    return found if others else []
-
-
-def without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failures without those of attempts before one that printed something and did not fail."""
-    last = max(logs.attempts, default=0)
-    return found if any(o.event.attempt == last for o in found) else [o for o in found if o.event.attempt > last]
 
 
 def without_explained(found: list[Occurrence]) -> list[Occurrence]:

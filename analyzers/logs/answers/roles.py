@@ -13,6 +13,9 @@ from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
 NOT_FINITE = re.compile(r"\bnan\b|\binf\b|(?:not|non-?|in)[ -]?finite\b", re.IGNORECASE)
 PLAIN_NAMES = re.compile(r"KeyboardInterrupt|SignalException")
+WAITING = (EventKind.WATCHDOG_TIMEOUT, EventKind.TIMEOUT, EventKind.HEARTBEAT)
+GAVE_UP = (*WAITING, EventKind.CONNECTION_LOST, EventKind.NCCL_ERROR)
+"""By these a rank says that it waited for another one."""
 TERMINATING = ("SIGTERM", "SIGINT")
 NATIVE_CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
 

@@ -7,11 +7,10 @@ from enum import StrEnum
 
 from analyzers.logs.answers.failures import Failure
 from analyzers.logs.answers.messages import MESSAGES, find_unmatched, in_messages
+from analyzers.logs.answers.roles import GAVE_UP, WAITING
 from analyzers.logs.loading import Logs
 from analyzers.logs.model import EventKind, LogEvent, Reason
 
-WAITING = (EventKind.WATCHDOG_TIMEOUT, EventKind.TIMEOUT, EventKind.HEARTBEAT)
-GAVE_UP = (*WAITING, EventKind.CONNECTION_LOST, EventKind.NCCL_ERROR)
 FIRST_OPERATIONS = 3
 SAYS_WHERE = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 """By these a rank gives up in the collective that it waits in: others close their connections when one does."""
@@ -32,6 +31,10 @@ class Basis(StrEnum):
     """They gave up in a collective at another line than most ranks."""
     MESSAGES = "messages"
     """Ranks gave up in a send or recv whose other half was not issued."""
+    STACKS = "stacks"
+    """Their stacks are outside of the collective that the others wait in."""
+    CAUGHT = "caught"
+    """They ended earlier, and they alone caught an error and went on."""
     SILENT = "silent"
     """They printed no timeout, all others did."""
     ALONE = "alone"
@@ -62,6 +65,7 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
     silent = silent_ranks(logs)
     for blame in (
         named(failure, waiting),
+        missing_members(failure, waiting),
         behind(failure, logs, waiting),
         other_operation(failure, waiting),
         None if silent else unmatched(logs, waiting),
@@ -70,13 +74,13 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
         if blame:
             return blame
     if silent and len(silent) <= max(1, len(waiting)):
-        return Blame(silent, Basis.SILENT, waiting)
+        return Blame(silent, Basis.SILENT, waiting, Reason.OPERATIONS if in_other_groups(logs) else None)
     if is_first(failure, logs):
         return Blame([], Basis.FIRST_OPERATION, waiting)
     if len(waiting) == 1 and any(e.kind is EventKind.COMPLETED for e in logs.events):
         return Blame(waiting, Basis.ALONE, waiting)
     if silent:
-        return Blame([], Basis.MOST_SILENT, waiting)
+        return Blame(suspects(silent, waiting, failure, logs), Basis.MOST_SILENT, waiting)
     return Blame([], Basis.ALL_WAIT if len(waiting) > 1 else Basis.ONE_SIDE, waiting)
 
 
@@ -94,6 +98,32 @@ def named(failure: Failure, waiting: list[int]) -> Blame | None:
         return Blame(there, Basis.EXTRA_OPERATION, there)
     # Of two ranks either may be wrong: one did not come, or the other has an operation too many.
     return Blame(lagging if len(there) > len(lagging) else [], Basis.NAMED, there)
+
+
+def missing_members(failure: Failure, waiting: list[int]) -> Blame | None:
+    """Return the ranks that others wait for while they make a process group, by the store's key and the members."""
+    missed = sorted({r for e in failure.events if e.facts.reason is Reason.GROUPS for r in e.facts.ranks})
+    return Blame(missed, Basis.NAMED, waiting, Reason.OPERATIONS) if missed else None
+
+
+def in_other_groups(logs: Logs) -> bool:
+    """Return whether ranks gave up in different operations, one of which makes a process group."""
+    operations = {event.facts.operation for event in places_of_waiting(logs.events)}
+    return NEW_GROUP in operations and len(operations) > 1
+
+
+def suspects(silent: list[int], waiting: list[int], failure: Failure, logs: Logs) -> list[int]:
+    """Return the silent ranks that did not join, where a minority waited: of those that print steps, the ones behind.
+
+    Over gloo a rank that waits in the same collective loses its connection as soon as another one gives up, and says
+    so. NCCL's watchdogs give up one by one, and the launcher ends the others before that.
+    """
+    if any(e.kind not in (EventKind.TIMEOUT, EventKind.CONNECTION_LOST) for e in failure.events):
+        return []
+    steps = {rank: logs.ranks[rank].last_step for rank in (*silent, *waiting) if rank in logs.ranks}
+    reached = max((s for rank in waiting if (s := steps.get(rank)) is not None), default=None)
+    late = [r for r in silent if reached is not None and (s := steps.get(r)) is not None and s < reached]
+    return late or silent
 
 
 def behind(failure: Failure, logs: Logs, waiting: list[int]) -> Blame | None:

@@ -1,8 +1,9 @@
 """The evidence behind a cause, and why it comes before the other failures."""
 
 from analyzers.logs.answers.cause import Answer, Cause
+from analyzers.logs.answers.survived import handled_errors
 from analyzers.logs.answers.waits import Basis
-from analyzers.logs.findings.wording import first_with, quoted
+from analyzers.logs.findings.wording import first_with, place, quoted
 from analyzers.logs.loading import Logs
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 from analyzers.report import Evidence
@@ -15,12 +16,14 @@ BASES = {
     Basis.OTHER_OPERATION: "the ranks wait in different operations that have the same sequence number",
     Basis.OTHER_LINE: "all ranks that the logs show gave up in a collective, but not at the same line",
     Basis.MESSAGES: "a send completes only with its recv, and all ranks that the logs show gave up waiting",
+    Basis.STACKS: "its stack is outside of the collective that the stacks of the others are in",
+    Basis.CAUGHT: "it alone reported an error before, and it ended without one while the others waited for it",
     Basis.SILENT: "all other ranks that the logs show gave up waiting; this one printed no error",
     Basis.ALONE: "only this rank waits, and its log says that the training had ended before",
     Basis.EXTRA_OPERATION: "all other ranks finished the operations before, and stopped there",
     Basis.FIRST_OPERATION: "no operation of the group had completed before, so that no rank is to blame",
     Basis.ALL_WAIT: "all ranks that the logs show wait in it, so that none is to blame",
-    Basis.MOST_SILENT: "the others did not join, or were ended before they gave up elsewhere: logs cannot tell",
+    Basis.MOST_SILENT: "the others printed no error, so they did not join, or were ended before they gave up elsewhere",
     Basis.ONE_SIDE: "a rank that waits shows only that some other rank did not join",
 }
 SHOWN = "no earlier failure explains this one; later messages follow from it"
@@ -32,6 +35,7 @@ def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
         basis_of(cause, logs),
         numbers_of(cause),
         chain_of(cause),
+        survived_before(cause, logs),
         consequences_of(answer),
         root_cause_of(cause, logs),
         doubt_of_rank(cause, logs),
@@ -80,6 +84,17 @@ def chain_of(cause: Cause) -> str:
     return f"It followed from {chain[0].splitlines()[0][:200]}" if chain else ""
 
 
+def survived_before(cause: Cause, logs: Logs) -> str:
+    """Return what the ranks to blame reported before of an error that they survived, or that ended another thread."""
+    if not cause.blame or cause.caught:
+        return ""
+    error = next((e for e in handled_errors(logs) if e.rank is not None and e.rank in cause.ranks), None)
+    if error is None:
+        return ""
+    whose = f"thread {error.facts.thread} of {rank_names(cause.ranks)}" if error.facts.thread else ""
+    return f"{whose or f'rank {error.rank}'} reported before: {quoted(error)}{place(error)}"
+
+
 def consequences_of(answer: Answer) -> str:
     """Return how many other failures follow."""
     ranks = sorted({rank for failure in answer.others for rank in failure.ranks})
@@ -113,7 +128,7 @@ def evidence(cause: Cause) -> list[Evidence]:
     """Return the lines of the logs that show the cause, one for each rank, the rank to blame for a mismatch first."""
     own = [event for event in cause.failure.events if event.rank in cause.ranks]
     chosen: list[LogEvent] = own[:1] if cause.kind is LogClass.MISMATCH and own else [cause.lead]
-    for event in (*cause.failure.events, *cause.killed):
+    for event in (*cause.caught, *cause.failure.events, *cause.killed):
         if event not in chosen and event.rank not in {e.rank for e in chosen}:
             chosen.append(event)
     return [evidence_of(event) for event in chosen[:EVIDENCE_AT_MOST]]

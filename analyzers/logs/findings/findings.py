@@ -2,10 +2,11 @@
 
 from analyzers.logs.answers.cause import Answer, Cause, Certainty
 from analyzers.logs.answers.failures import Failure
+from analyzers.logs.answers.survived import handled_errors, has_completed
 from analyzers.logs.findings.explanations import evidence, evidence_of, explain, missing
 from analyzers.logs.findings.next_steps import next_step
 from analyzers.logs.findings.titles import title
-from analyzers.logs.findings.wording import quoted, who
+from analyzers.logs.findings.wording import place, quoted, who
 from analyzers.logs.loading import Logs
 from analyzers.logs.model import EventKind, LogClass, LogFile
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict
@@ -25,7 +26,7 @@ def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
     """Return the cause, its consequences, and what could not be read."""
     found = [cause_finding(answer.cause, answer, logs)] if answer.cause else []
     found += [consequence(failure, answer.cause) for failure in answer.others[:CONSEQUENCES_AT_MOST]]
-    found += overflow_finding(logs) if not answer.cause else []
+    found += [*overflow_finding(logs), *handled_finding(logs)] if not answer.cause else []
     return found + [unreadable(file) for file in logs.files if file.problem]
 
 
@@ -45,8 +46,8 @@ def cause_finding(cause: Cause, answer: Answer, logs: Logs) -> Finding:
 
 
 def is_mild(cause: Cause) -> bool:
-    """Return whether the job itself did nothing wrong."""
-    return cause.kind in HARMLESS
+    """Return whether the job itself did nothing wrong, or may have done nothing wrong."""
+    return cause.kind in HARMLESS or (cause.kind is LogClass.UNKNOWN and cause.lead.kind is EventKind.EXCEPTION)
 
 
 def consequence(failure: Failure, cause: Cause | None) -> Finding:
@@ -102,6 +103,28 @@ def overflow_finding(logs: Logs) -> list[Finding]:
     ]
 
 
+def handled_finding(logs: Logs) -> list[Finding]:
+    """Return the errors that ranks printed and survived."""
+    events = handled_errors(logs)
+    if not events:
+        return []
+    ranks = sorted({event.rank for event in events if event.rank is not None})
+    times = sum(event.count for event in events)
+    return [
+        Finding(
+            id="logs.handled_errors",
+            severity=Severity.INFO,
+            title=f"{who(ranks, 'the job')} reported {quantity(times, 'error')} and went on: {quoted(events[0])}"
+            f"{place(events[0])}",
+            why="The program caught them, or its log goes on afterwards.",
+            next="no action, if these are expected; otherwise open the line that the title names",
+            ranks=ranks,
+            evidence=[evidence_of(event) for event in events[:CONSEQUENCES_AT_MOST]],
+            confidence=0.8,
+        )
+    ]
+
+
 def unreadable(file: LogFile) -> Finding:
     """Return a finding on a log that could not be read."""
     return Finding(
@@ -134,7 +157,7 @@ def make_verdict(answer: Answer, logs: Logs) -> Verdict:
 def without_failure(logs: Logs, lacks: list[str]) -> Verdict:
     """Return healthy where a log says that the training completed, else unknown: a log may just end."""
     steps = [r.last_step for r in (*logs.ranks.values(), *logs.unranked) if r.last_step is not None]
-    if any(event.kind is EventKind.COMPLETED for event in logs.events):
+    if has_completed(logs):
         after = f" after step {max(steps)}" if steps else ""
         return Verdict(
             status=Status.OK,

@@ -1,8 +1,10 @@
 """The sentences about ranks that issued different operations: what each of them did, and in which line."""
 
+from collections.abc import Callable
+
 from analyzers.logs.answers.cause import Cause
-from analyzers.logs.answers.waits import Basis
-from analyzers.logs.findings.wording import at_step, first_with, operation_name, place, who
+from analyzers.logs.answers.waits import NEW_GROUP, Basis
+from analyzers.logs.findings.wording import at_step, first_with, operation_name, place, quoted, who
 from analyzers.logs.model import LogEvent, Reason
 from analyzers.words import rank_names
 
@@ -10,15 +12,14 @@ from analyzers.words import rank_names
 def mismatch(cause: Cause) -> str:
     """Return the title of ranks that issued different operations: both sides."""
     lead = first_with(cause, "operation")
-    facts = lead.facts
-    if cause.blame and cause.blame.basis is Basis.OTHER_OPERATION:
-        return different_timeouts(cause)
-    if cause.blame and cause.blame.basis is Basis.OTHER_LINE:
-        return different_lines(cause)
+    if cause.blame and cause.blame.basis in BY_BASIS:
+        return BY_BASIS[cause.blame.basis](cause)
+    if any(event.facts.operation == NEW_GROUP for event in cause.waited):
+        return different_groups(cause)
     if cause.reason is Reason.SIZES:
         return different_sizes(cause)
     if cause.reason is Reason.MODELS:
-        return f"{who(facts.ranks)} have models with different parameters"
+        return f"{who(lead.facts.ranks)} have models with different parameters"
     return f"{' while '.join(fingerprint_sides(cause))}{at_step(lead)}"
 
 
@@ -45,8 +46,9 @@ def different_sizes(cause: Cause) -> str:
     """Return the title of tensors of different sizes, with the lines at which the other ranks lost the connection."""
     lead = first_with(cause, "operation")
     known = {event.rank for event in cause.waited}
-    others = " and the others" if (cause.ranks and len(cause.ranks) == 1) or known - {*cause.ranks} else ""
-    whom = f"{rank_names(cause.ranks)}{others}" if cause.ranks else "ranks"
+    are_others = (cause.ranks and len(cause.ranks) == 1) or known - {*cause.ranks}
+    whom = f"{'one of ' if are_others and len(cause.ranks) > 1 else ''}{who(cause.ranks, 'ranks')}"
+    whom += " and the others" if are_others else ""
     where = f"; {waiting_places(cause)}" if cause.waited else ""
     return f"{whom} passed different sizes to one collective: {sizes_of(cause)}{place(lead)}{at_step(lead)}{where}"
 
@@ -78,6 +80,20 @@ def different_lines(cause: Cause) -> str:
     )
 
 
+def caught_and_went_on(cause: Cause) -> str:
+    """Return that ranks left out collectives after an error that they caught, what it was, and where others wait."""
+    error = cause.caught[0]
+    left_out = (
+        f"{who(cause.ranks)} caught an error{place(error)}{at_step(error)}, left out the collectives of that step"
+    )
+    return f"{left_out} and ended before the others, {waiting_places(cause)}: {quoted(error)}"
+
+
+def different_groups(cause: Cause) -> str:
+    """Return that ranks made different process groups, or in a different order, and where each waits."""
+    return f"{who(cause.ranks)} did not make the same process groups as the others: {waiting_places(cause)}"
+
+
 def waiting_places(cause: Cause) -> str:
     """Return the lines at which the ranks waited for each other, with the operation where it is known."""
     by_line: dict[str, list[int]] = {}
@@ -85,3 +101,10 @@ def waiting_places(cause: Cause) -> str:
         if event.rank is not None:
             by_line.setdefault(f"{event.facts.operation or 'a collective'}{place(event)}", []).append(event.rank)
     return ", ".join(f"{rank_names(ranks)} in {where}" for where, ranks in by_line.items())
+
+
+BY_BASIS: dict[Basis, Callable[[Cause], str]] = {
+    Basis.OTHER_OPERATION: different_timeouts,
+    Basis.OTHER_LINE: different_lines,
+    Basis.CAUGHT: caught_and_went_on,
+}

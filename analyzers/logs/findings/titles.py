@@ -207,8 +207,20 @@ def collective_timeout(cause: Cause) -> str:
         Basis.EXTRA_OPERATION: f"{ranks} issued {name}{where}, which no other rank joined{after}",
     }
     basis = cause.blame.basis if cause.blame else Basis.ONE_SIDE
+    if basis is Basis.STACKS:
+        return stuck(cause)
     usual = f"{ranks} never joined {name}{where}{at_step(cause.lead)}; {waiting} timed out{after}"
     return (alone if cause.ranks else without_culprit).get(basis, usual)
+
+
+def stuck(cause: Cause) -> str:
+    """Return the title of ranks whose stacks are elsewhere than in the collective that the others wait in."""
+    inside = next(event for event in cause.failure.events if event.facts.operation)
+    whom = who(cause.blame.waiting if cause.blame else [])
+    return (
+        f"{who(cause.ranks)} stood{place(cause.lead)}{at_step(cause.lead)}, while {whom} waited in"
+        f" {inside.facts.operation}{place(inside)}; a timer of faulthandler printed the stacks{duration_of(cause)}"
+    )
 
 
 def duration_of(cause: Cause) -> str:
@@ -255,6 +267,11 @@ def terminated(cause: Cause) -> str:
 
 def unknown(cause: Cause) -> str:
     """Return the title of ranks that lost their connections, where nothing shows which one left."""
+    if cause.lead.kind is EventKind.EXCEPTION:
+        return (
+            f"{who(cause.failure.ranks)} printed {quoted(cause.lead)}{place(cause.lead)}; steps were printed too, and"
+            " nothing shows whether the program caught it or ended by it"
+        )
     lost = cause.failure.events[0]
     times = quantity(len(cause.failure.ranks), "rank") if cause.failure.ranks else "ranks"
     return f"{times} lost the connection to a different rank, and these logs do not show which: {quoted(lost)}"

@@ -5,6 +5,10 @@ import re
 from analyzers.logs.model import EventKind, Facts, Reason
 from analyzers.logs.reading.pattern import Found, number, pattern, plain
 
+TROUBLE = (
+    r"\b(?:[Ww]arn\w*|WARN\w*|[Ee]rror|ERROR|[Ee]xception|[Ff]ail\w*|bad|broken|corrupt\w*|invalid|out of memory)\b"
+)
+SKIPPED = r"\b[Ss]kipp(?:ing|ed)\b"
 WORKER, DISK, NAN = EventKind.DATALOADER_WORKER, EventKind.DISK_FULL, EventKind.NAN
 LOSS = (
     r"(?:^|[\s|,{'\"(\[])((?:[A-Za-z]\w{0,40}[_/ ])?(?:loss|grad_norm|grad norm|gnorm|perplexity))['\"]?"
@@ -65,6 +69,7 @@ PATTERNS = (
     plain("iostream error", DISK, Reason.WRITE_FAILED, r"Error: basic_ios::clear: iostream error"),
     plain("unexpected pos", DISK, Reason.WRITE_FAILED, r"unexpected pos \d+ vs \d+"),
     plain("OVERFLOW", EventKind.OVERFLOW_SKIP, None, r"OVERFLOW! .*[Ss]kipping step"),
+    plain("kipp", EventKind.SKIPPED_WORK, None, rf"{TROUBLE}.{{0,200}}{SKIPPED}|{SKIPPED}.{{0,200}}{TROUBLE}"),
     plain("cannot decrease scale anymore", NAN, Reason.SCALE_EXHAUSTED),
     pattern("found NaN in local grad norm", r"Rank (\d{1,9})\b.*found NaN in local grad norm", local_gradient),
     plain("nan values in its", NAN, Reason.GRADIENT, r"Function '\w+' returned nan values in its"),

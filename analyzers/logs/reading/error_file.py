@@ -10,7 +10,8 @@ from analyzers.files import read_json
 from analyzers.logs.model import EventKind, LogEvent
 from analyzers.logs.reading.pattern import Found
 from analyzers.logs.reading.prefixes import NO_PREFIX
-from analyzers.logs.reading.scanner import Position, Scanner
+from analyzers.logs.reading.scanner import Scanner
+from analyzers.logs.reading.text import Position
 from analyzers.logs.reading.tracebacks import FRAME, Raised
 
 MOST_SHOWN_BYTES = 1 << 16

@@ -10,8 +10,11 @@ from analyzers.logs.reading.tracebacks import Raised, user_frame
 
 MESSAGES = {"send", "recv", "isend", "irecv"}
 INIT = "init_process_group"
-KEY_OF_RANK = re.compile(r"keys: /default_pg/0//\w{1,20}//\d{1,9}/(\d{1,9})$")
-"""The key of the store under which gloo awaits the address of a rank."""
+NEW_GROUP = "new_group"
+KEY_OF_RANK = re.compile(r"keys: /default_pg/0//(?:\w{1,40}//)?\w{1,20}//\d{1,9}/(\d{1,9})$")
+"""The key of the store under which gloo awaits the address of a rank, counted in the group that is made."""
+MEMBERS = re.compile(r"\bnew_group\( ?(?:ranks ?= ?)?[\[(]([\d, ]{1,200})[\])]")
+"""How a line names the members of a group that it makes: `dist.new_group([0, 3])`."""
 PEER = re.compile(
     r"\b(?:src|dst) ?= ?(?:(?P<number>\d{1,5})|[\w.]*rank(?:\(\))? ?(?P<sign>[+-]) ?(?P<offset>\d{1,5}))(?= ?[,)])"
     r"|\bi?(?:send|recv)\([^()]{1,80}, ?(?P<positional>\d{1,5})\)"
@@ -30,9 +33,19 @@ def with_operation(found: Found, raised: Raised) -> Found:
     code = raised.code.get(frame[:2], "") if frame else ""
     peer = peer_in(code) if operation in MESSAGES else None
     facts = msgspec.structs.replace(found.facts, operation=operation, peer=peer)
-    if operation == INIT and (key := KEY_OF_RANK.search(raised.message)):
+    key = KEY_OF_RANK.search(raised.message)
+    if operation == INIT and key:
         facts = msgspec.structs.replace(facts, reason=Reason.MISSING_RANKS, ranks=[int(key[1])])
+    if operation == NEW_GROUP and key:
+        facts = msgspec.structs.replace(facts, reason=Reason.GROUPS, ranks=member_in(code, int(key[1])))
     return found._replace(facts=facts)
+
+
+def member_in(code: str, number: int) -> list[int]:
+    """Return the member of this number of a group that a source line makes; empty if the line computes the members."""
+    match = MEMBERS.search(code)
+    members = sorted(int(digits) for digits in re.findall(r"\d{1,9}", match[1])) if match else []
+    return members[number : number + 1]
 
 
 def peer_in(code: str) -> str | None:

@@ -107,7 +107,14 @@ def memory_corruption(match: "re.Match[str]") -> Found:
     return Found(EventKind.SIGNAL, Facts(signal="SIGABRT", name=match[0]))
 
 
+def stacks(match: "re.Match[str]") -> Found:
+    """Return the stacks that a timer of Python's fault handler prints, and after how long."""
+    hours, minutes, seconds = (int(text) for text in match.groups())
+    return Found(EventKind.STACKS, Facts(timeout_ms=1000 * (3600 * hours + 60 * minutes + seconds)))
+
+
 PATTERNS = (
+    pattern("Timeout (", r"^Timeout \((\d{1,4}):(\d\d):(\d\d)(?:\.\d{1,9})?\)!\s*$", stacks),
     pattern(
         "failed (exitcode:",
         r"failed \(exitcode: (-?\d{1,6})\) local_rank: (\d+) \(pid: (\d+)\)",

@@ -3,25 +3,33 @@
 import re
 from dataclasses import dataclass, field
 
+from analyzers.logs.reading.patterns import NOISE
 from analyzers.logs.reading.prefixes import printed_rank, split_prefix, step_in
-from analyzers.logs.reading.text import clean
+from analyzers.logs.reading.text import Position, clean
 
 HEAD_BYTES, TAIL_BYTES = 1 << 15, 1 << 16
 """How much of each chunk is looked at: enough for the ranks and the end, and a fraction of the time."""
 LONGEST_TEXT = 1000
 RANKS_AT_MOST = 1 << 16
+STEP_BYTES = 1 << 13
+NAMES_A_STEP = re.compile(rb"[Ss]tep|[Ii]ter")
 WORLD_SIZE = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE)['\"]?\s*[=: ]\s*(\d{1,6})\b")
 UNRANKED = -1
+FINITE_LOSS = re.compile(
+    r"(?:loss|grad_norm|grad norm|gnorm|perplexity)['\"]?\s{0,4}[:= ]\s{0,8}['\"]?(?:tensor\()?[-+]?\d", re.IGNORECASE
+)
 LAYOUT = re.compile(r"^\s{2,}\S|^[=*\s-]*$|^\[[IWEF]\d")
 """Lines of tracebacks, rules of tables and lines of C++ loggers: not what the job itself printed last."""
 
 
 @dataclass
 class Seen:
-    """The last step and line of a rank."""
+    """The last step and line of a rank, and the numbers of its last lines with a step and with a finite loss."""
 
     step: int | None = None
     line: str = ""
+    step_number: int = 0
+    finite_number: int = 0
 
 
 @dataclass
@@ -31,17 +39,19 @@ class Roster:
     ranks: dict[int, Seen] = field(default_factory=dict)
     world_size: int | None = None
 
-    def look(self, chunk: bytes, triggers: "re.Pattern[bytes]", labelled: bool) -> None:
-        """Look at the head and the tail of a chunk."""
-        parts = [chunk]
+    def look(self, chunk: bytes, triggers: "re.Pattern[bytes]", labelled: bool, first: int) -> None:
+        """Look at the head and the tail of a chunk; `first` is the number of its first line."""
+        parts = [(first, chunk)]
         if len(chunk) > HEAD_BYTES + TAIL_BYTES:
-            parts = [chunk[:HEAD_BYTES], chunk[-TAIL_BYTES:]]
-        for part in parts:
-            for raw in re.split(rb"[\r\n]", part):
-                if raw.strip():
-                    self.note(raw[:LONGEST_TEXT], labelled, is_error=bool(triggers.search(raw)))
+            tail = first + chunk.count(b"\n", 0, len(chunk) - TAIL_BYTES)
+            parts = [(first, chunk[:HEAD_BYTES]), (tail, chunk[-TAIL_BYTES:])]
+        for begin, part in parts:
+            for number, line in enumerate(part.split(b"\n"), begin):
+                for raw in line.split(b"\r"):
+                    if raw.strip():
+                        self.note(raw[:LONGEST_TEXT], labelled, number, is_error=bool(triggers.search(raw)))
 
-    def note(self, raw: bytes, labelled: bool, *, is_error: bool) -> None:
+    def note(self, raw: bytes, labelled: bool, number: int, *, is_error: bool) -> None:
         """Take one line. The rank that an error names in its text is not the one that printed it."""
         text = clean(raw)
         prefix, body = split_prefix(text, labelled)
@@ -56,4 +66,30 @@ class Roster:
         seen = self.ranks.setdefault(key, Seen())
         if not is_error and not LAYOUT.match(body):
             seen.line = body[:LONGEST_TEXT]
-            seen.step = step if (step := step_in(body)) is not None else seen.step
+            if (step := step_in(body)) is not None:
+                seen.step, seen.step_number = step, number
+            if FINITE_LOSS.search(body):
+                seen.finite_number = number
+
+    def goes_on_after(self, number: int, rank: int | None) -> bool:
+        """Return whether a step was printed after a line: by its rank, or by any if the line names none."""
+        return any(seen.step_number > number for key, seen in self.ranks.items() if rank in (None, key))
+
+    def is_finite_after(self, number: int, rank: int | None) -> bool:
+        """Return whether a finite loss was printed after a line."""
+        return any(seen.finite_number > number for key, seen in self.ranks.items() if rank in (None, key, UNRANKED))
+
+
+def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:
+    """Return the last step that the rank, or a line without a rank, printed shortly before a position."""
+    text = at.chunk[max(0, at.start - STEP_BYTES) : at.start]
+    if not NAMES_A_STEP.search(text):
+        return None
+    for raw in reversed(re.split(rb"[\r\n]", text)):
+        if not NAMES_A_STEP.search(raw):
+            continue
+        line = clean(raw[:LONGEST_TEXT])
+        prefix, body = split_prefix(line, labelled)
+        if prefix.rank in (None, rank) and not NOISE.search(line) and (step := step_in(body)) is not None:
+            return step
+    return None

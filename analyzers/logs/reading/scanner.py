@@ -9,9 +9,10 @@ import msgspec
 
 from analyzers.frames import Origin, origin_of
 from analyzers.logs.model import EventKind, Facts, LogEvent, Reason
+from analyzers.logs.reading.aftermath import is_handled, marked_as_survived, with_circumstances, with_stack
 from analyzers.logs.reading.operations import with_operation
 from analyzers.logs.reading.pattern import Found
-from analyzers.logs.reading.patterns import FILTER, NOISE, TRIGGERS, recognise
+from analyzers.logs.reading.patterns import FILTER, TRIGGERS, recognise
 from analyzers.logs.reading.prefixes import (
     NO_PREFIX,
     SRUN_LABEL,
@@ -21,10 +22,18 @@ from analyzers.logs.reading.prefixes import (
     step_in,
     time_in,
 )
-from analyzers.logs.reading.roster import Roster
-from analyzers.logs.reading.text import chunks, clean, excerpt_of, parts_of
+from analyzers.logs.reading.roster import Roster, step_before
+from analyzers.logs.reading.text import Position, chunks, clean, excerpt_of, line_before, parts_of
 from analyzers.logs.reading.torchrun_table import TorchrunTable
-from analyzers.logs.reading.tracebacks import FRAME, START, THREAD, Raised, Tracebacks, user_frame
+from analyzers.logs.reading.tracebacks import (
+    FRAME,
+    FRAMES_AT_MOST,
+    START,
+    THREAD,
+    Raised,
+    Tracebacks,
+    user_frame,
+)
 
 DIGITS = b"0123456789"
 KNOWN_AT_MOST, KNOWN_BYTES = 50_000, 600
@@ -37,8 +46,6 @@ END_BYTES = 1 << 22
 """After so many lines that matter only the end of a log is read: a loop that fails prints gigabytes of tracebacks."""
 EVENTS_AT_MOST = 2000
 MESSAGE_LENGTH = 1000
-STEP_BYTES = 1 << 13
-NAMES_A_STEP = re.compile(rb"[Ss]tep|[Ii]ter")
 AROUND_BYTES, TRACEBACK_BYTES = (300, 900), (1600, 300)
 """How much of a log is kept before and after the line of an event."""
 DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code")
@@ -50,26 +57,19 @@ COMMUNICATION = {"DistBackendError": EventKind.NCCL_ERROR, "DistNetworkError": E
 STACK_LINE = re.compile(r"^#\d{1,3} (\S{1,200}) from (.{1,500}):(\d{1,9})$")
 """A line of the stack that the watchdog prints of a collective that timed out."""
 TIMED_OUT = (EventKind.WATCHDOG_TIMEOUT, EventKind.DESYNC)
-LOGGED = re.compile(r"\b(?:ERROR|WARNING|WARN|CRITICAL)\b")
-"""What a logger prints in the line before the traceback of an exception that was caught."""
 CAUGHT_IN_WORKER = re.compile(r"^Caught \w+ in DataLoader worker process")
 
 
 @dataclass
-class Position:
-    """Where a line begins: its chunk, its offset there, and its number in the file."""
-
-    chunk: bytes
-    start: int
-    number: int
-
-
-@dataclass
 class Fatal:
-    """A crash in native code whose stacks follow; `is_current`: those of the thread that crashed."""
+    """A crash in native code whose stacks follow; `is_current`: those of the thread that crashed.
+
+    `stack`: of stacks of a running process, which name no thread, the frames of the one that is read.
+    """
 
     index: int
     is_current: bool = False
+    stack: list[tuple[str, str, str]] | None = None
 
 
 @dataclass
@@ -96,7 +96,8 @@ class Scanner:
     fatal: dict[str, "Fatal"] = field(default_factory=dict)
     caught: dict[str, int] = field(default_factory=dict)
     latest: dict[str, int] = field(default_factory=dict)
-    logged: dict[str, bool] = field(default_factory=dict)
+    before: dict[str, str] = field(default_factory=dict)
+    """For each process the line before its open traceback."""
 
     def read(self, path: Path) -> None:
         """Read a whole log."""
@@ -111,9 +112,10 @@ class Scanner:
                 self.scan(chunk)
             else:
                 self.skipped += len(chunk)
-            self.roster.look(chunk, TRIGGERS, self.labelled)
+            self.roster.look(chunk, TRIGGERS, self.labelled, self.lines + 1)
             self.lines += chunk.count(b"\n")
         self.lines += not chunk.endswith(b"\n")
+        self.events = [marked_as_survived(event, self.roster) for event in self.events]
 
     def begin(self, chunk: bytes) -> None:
         """Look at the first lines: whether srun labelled them, and whether it is text at all."""
@@ -177,7 +179,7 @@ class Scanner:
         if self.follow_fatal(prefix.key, body):
             return
         if START.search(body):
-            self.logged[prefix.key] = prefix.rank is None and bool(LOGGED.search(line_before(at)))
+            self.before[prefix.key] = split_prefix(line_before(at), self.labelled)[1]
         raised = self.tracebacks.feed(prefix.key, body)
         if raised:
             self.hot = READ_ON
@@ -188,13 +190,25 @@ class Scanner:
         found = None if FRAME.search(body) else recognise(text)
         if found:
             self.hot = READ_ON
+            if is_handled(found.kind, text):
+                found = found._replace(facts=msgspec.structs.replace(found.facts, logged=True))
             index = self.add(found, text, at, prefix)
-            if "Fatal Python error" in text and index is not None:
-                self.fatal[prefix.key] = Fatal(index)
+            self.expect_stacks(found, text, prefix.key, index)
         elif FRAME.search(body) or "most recent call" in body:
             self.hot = READ_ON
         elif not self.hot and not DEPENDS_ON_DIGITS.search(shape) and b"Error" not in shape:
             self.forget(shape)
+
+    def expect_stacks(self, found: Found, text: str, key: str, index: int | None) -> None:
+        """Prepare for the stacks that follow a crash, or the timer of Python's fault handler."""
+        if index is None:
+            return
+        if found.kind is EventKind.STACKS:
+            # The latest stack counts.
+            self.events[index] = msgspec.structs.replace(self.events[index], source="")
+            self.fatal[key] = Fatal(index, stack=[])
+        elif "Fatal Python error" in text:
+            self.fatal[key] = Fatal(index)
 
     def follow_fatal(self, key: str, body: str) -> bool:
         """Take the stacks that Python's fault handler prints: the crashed thread's innermost line of the user."""
@@ -203,18 +217,27 @@ class Scanner:
             return False
         if match := THREAD.search(body):
             fatal.is_current = match[1] == "Current thread"
+            fatal.stack = None if fatal.stack is None else []
             self.hot = READ_ON
             return True
         if match := FRAME.search(body):
-            event = self.events[fatal.index]
-            if fatal.is_current and not event.source and origin_of(match[1]) is Origin.USER:
-                self.events[fatal.index] = msgspec.structs.replace(
-                    event, source=f"{match[1]}:{match[2]}", function=match[3] or ""
-                )
+            self.take_frame(fatal, (match[1], match[2], match[3] or ""))
             return True
-        if "Extension modules" in body:
+        if "Extension modules" in body or (fatal.stack is not None and body.strip()):
             del self.fatal[key]
         return False
+
+    def take_frame(self, fatal: Fatal, frame: tuple[str, str, str]) -> None:
+        """Take a frame of a stack; of a running process the stack that begins in a module is the main thread's."""
+        event = self.events[fatal.index]
+        if fatal.stack is not None and len(fatal.stack) < FRAMES_AT_MOST:
+            fatal.stack.append(frame)
+            if frame[2] == "<module>" and not event.source:
+                self.events[fatal.index] = with_stack(event, fatal.stack)
+        elif fatal.is_current and not event.source and origin_of(frame[0]) is Origin.USER:
+            self.events[fatal.index] = msgspec.structs.replace(
+                event, source=f"{frame[0]}:{frame[1]}", function=frame[2]
+            )
 
     def follow_stack(self, match: "re.Match[str]") -> bool:
         """Take a line of the stack of the last collective that timed out, innermost first."""
@@ -234,10 +257,8 @@ class Scanner:
         if name in SKIPPED:
             return
         found = self.meaning_of(raised, name)
-        # The program of a `python -c`: a child process printed it, which may fail without any harm.
-        of_child = prefix.rank is None and raised.frames and raised.frames[0][0] == "<string>"
-        if self.logged.pop(prefix.key, False) or of_child:
-            found = found._replace(facts=msgspec.structs.replace(found.facts, logged=True))
+        before = self.before.pop(prefix.key, "")
+        found = found._replace(facts=with_circumstances(found.facts, raised, before, has_rank="[rank" in prefix.key))
         index = self.add(found, raised.text, at, prefix, raised)
         if index is None:
             return
@@ -338,32 +359,10 @@ def shape_of(message: str) -> str:
     return re.sub(r"\d+", "", message[:200])
 
 
-def line_before(at: Position) -> str:
-    """Return the line before a position; empty at the beginning of a chunk."""
-    end = max(0, at.start - 1)
-    begin = at.chunk.rfind(b"\n", max(0, end - MESSAGE_LENGTH), end) + 1
-    return clean(at.chunk[begin:end])
-
-
 def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: bool) -> int | None:
     """Return the step of an event: of a loss that of its own line, else the last one that was printed before."""
     own = step_in(text) if found.kind is EventKind.NAN else None
     return own if own is not None else step_before(at, rank, labelled)
-
-
-def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:
-    """Return the last step that the rank, or a line without a rank, printed shortly before a position."""
-    text = at.chunk[max(0, at.start - STEP_BYTES) : at.start]
-    if not NAMES_A_STEP.search(text):
-        return None
-    for raw in reversed(re.split(rb"[\r\n]", text)):
-        if not NAMES_A_STEP.search(raw):
-            continue
-        line = clean(raw[:MESSAGE_LENGTH])
-        prefix, body = split_prefix(line, labelled)
-        if prefix.rank in (None, rank) and not NOISE.search(line) and (step := step_in(body)) is not None:
-            return step
-    return None
 
 
 def scan(path: Path) -> Scanner:

@@ -3,8 +3,9 @@
 import gzip
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from analyzers.files import open_regular
 
@@ -13,15 +14,17 @@ LONGEST_LINE = 1 << 16
 """Bytes of one line that are looked at as a whole; of a longer one only the parts around what matters."""
 BEFORE, AFTER = 512, 4096
 PARTS_AT_MOST = 8
+LONGEST_BEFORE = 1000
 ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 """Control characters but tab and line feed: a terminal must not get them, and no pattern needs them."""
 
 
-class RawLine(NamedTuple):
-    """A line as bytes, where it begins in its chunk, and its number in the file, counted from 1."""
+@dataclass
+class Position:
+    """Where a line begins: its chunk, its offset there, and its number in the file."""
 
-    content: bytes
+    chunk: bytes
     start: int
     number: int
 
@@ -85,3 +88,10 @@ def excerpt_of(chunk: bytes, start: int, before: int, after: int) -> str:
 def clean_lines(raw: bytes) -> str:
     """Return several lines as clean text; those that a progress bar rewrote are lines of their own."""
     return "\n".join(clean(line) for line in raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"))
+
+
+def line_before(at: Position) -> str:
+    """Return the line before a position; empty at the beginning of a chunk."""
+    end = max(0, at.start - 1)
+    begin = at.chunk.rfind(b"\n", max(0, end - LONGEST_BEFORE), end) + 1
+    return clean(at.chunk[begin:end])

@@ -17,6 +17,8 @@ RECENT = 7
 WINDOW = 20
 BEFORE_AT_LEAST = 8
 """Values before one that the noise is taken from, at most and at least."""
+FINITE_AT_LEAST = 3
+"""Steps with a finite loss that show that a training recovered from values that are not finite."""
 CHUNK = 1 << 16
 """Values whose windows are in memory at a time."""
 TAIL_SHARE, TAIL_DEVIATIONS = 0.015, 2.2
@@ -41,11 +43,15 @@ class Quantity(StrEnum):
 
 @dataclass(frozen=True)
 class NonFinite:
-    """The first step whose loss or gradient norm is NaN or infinite, and the ranks on which that began."""
+    """The first step whose loss or gradient norm is NaN or infinite, and the ranks on which that began.
+
+    `finite_from`: the step from which on all values are finite again, as after steps that a loss scaler skipped.
+    """
 
     step: int
     quantity: Quantity
     ranks: list[int]
+    finite_from: int | None = None
 
 
 def events(steps: Steps) -> list[Event]:
@@ -75,7 +81,13 @@ def first_nonfinite(steps: Steps) -> NonFinite | None:
     # The averaged loss is NaN on all ranks at once; the local one, if it is logged, shows where that began.
     columns = ("local_loss_state", "loss_state", "grad_norm_state")
     ranks = next(ranks for column in columns if len(ranks := first[first[column] == BROKEN]["rank"]))
-    return NonFinite(step, quantity, sorted(ranks.tolist()))
+    return NonFinite(step, quantity, sorted(ranks.tolist()), finite_again(table, int(broken["step"].max())))
+
+
+def finite_again(table: pd.DataFrame, last_broken: int) -> int | None:
+    """Return the first step after the last broken one, where enough finite values of the loss follow; else None."""
+    after = table[(table["step"] > last_broken) & (table["loss_state"] == FINITE)]["step"]
+    return int(after.min()) if after.nunique() >= FINITE_AT_LEAST else None
 
 
 def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share: float) -> list[Event]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
-from analyzers.steps.answers.losses import NonFinite, height
+from analyzers.steps.answers.losses import NonFinite, first_nonfinite, height
 from analyzers.steps.findings.common import SAME_MOMENT, log_of_rank, note
 from analyzers.steps.model import Event, EventKind, Problem
 from analyzers.steps.table import Steps
@@ -30,6 +30,34 @@ def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
             for rank in broken.ranks[:EVIDENCE_AT_MOST]
         ],
         confidence=0.99,
+    )
+
+
+def recovered_notes(steps: Steps) -> list[Finding]:
+    """Return the finding on values that were not finite for some steps only, if there are any."""
+    broken = first_nonfinite(steps)
+    return [recovered_finding(steps, broken)] if broken and broken.finite_from is not None else []
+
+
+def recovered_finding(steps: Steps, broken: NonFinite) -> Finding:
+    """Return the finding on values that were not finite for some steps only: the optimizer did not use them."""
+    return Finding(
+        id=f"{Problem.NONFINITE_LOSS.finding_id}_recovered",
+        severity=Severity.INFO,
+        title=f"the {broken.quantity} of {rank_names(broken.ranks)} was NaN or infinite first at step {broken.step},"
+        f" and is finite from step {broken.finite_from} on",
+        why="weights that are not finite stay so; as later losses are finite, these steps were skipped",
+        next="a few such steps are normal while a loss scale is found; if they come back, check the batches of these"
+        " steps, or train in bfloat16",
+        ranks=broken.ranks,
+        step=broken.step,
+        evidence=[
+            Evidence(
+                text=f"rank {rank}: {broken.quantity} not finite at step {broken.step}", source=log_of_rank(steps, rank)
+            )
+            for rank in broken.ranks[:EVIDENCE_AT_MOST]
+        ],
+        confidence=0.8,
     )
 
 

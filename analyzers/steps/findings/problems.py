@@ -9,7 +9,7 @@ from analyzers.steps.answers.memory_growth import memory_growth
 from analyzers.steps.answers.overhead import overheads
 from analyzers.steps.findings.late_ranks import straggler_findings
 from analyzers.steps.findings.log_gaps import log_notes
-from analyzers.steps.findings.loss_events import loss_findings, loss_notes, nonfinite_finding
+from analyzers.steps.findings.loss_events import loss_findings, loss_notes, nonfinite_finding, recovered_notes
 from analyzers.steps.findings.lost_time import long_step_finding, overhead_finding, slowdown_findings, stall_finding
 from analyzers.steps.findings.mapped_columns import column_notes
 from analyzers.steps.findings.rank_differences import count_finding, growth_finding
@@ -27,7 +27,7 @@ def problems(steps: Steps, data: StepsData) -> list[Finding]:
         *slowdown_findings(steps, data.changes, data.stragglers),
         *(overhead_finding(steps, overhead) for overhead in overheads(data)),
         *loss_findings(steps, data.events),
-        *([nonfinite_finding(steps, nonfinite)] if nonfinite else []),
+        *([nonfinite_finding(steps, nonfinite)] if nonfinite and nonfinite.finite_from is None else []),
         *(count_finding(mismatch) for mismatch in count_mismatches(steps)),
         *(growth_finding(growth) for growth in memory_growth(steps)),
     ]
@@ -40,4 +40,4 @@ def in_stall(step: LongStep, stalls: Sequence[GlobalStall]) -> bool:
 
 def notes(steps: Steps, data: StepsData) -> list[Finding]:
     """Return the findings that are worth knowing but no faults."""
-    return [*loss_notes(data.events), *log_notes(steps), *column_notes(steps)]
+    return [*recovered_notes(steps), *loss_notes(data.events), *log_notes(steps), *column_notes(steps)]

@@ -19,8 +19,8 @@ from workbench import recorders  # recorders
 
 
 def benchmark(seconds, rank):
-    start = time.time() - (0.5 if rank == 0 else 0.0)
     model = DDP(nn.Linear(4, 4))
+    start = time.time() - (0.5 if rank == 0 else 0.0)
     trials = 0
     while time.time() - start < seconds:
         model(torch.ones(1, 4)).sum().backward()

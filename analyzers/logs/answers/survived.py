@@ -1,0 +1,117 @@
+"""Errors that a program handled: it caught them and went on, so that they did not end the job.
+
+A process dies once. What it prints of an error that it survived is told from what ended it by what comes afterwards:
+a later step, a finite loss, the same traceback again, a clean end, or an exit code that something else explains.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analyzers.logs.answers.roles import GAVE_UP, Role, Tier
+from analyzers.logs.loading import Logs, is_of_one_rank
+from analyzers.logs.model import EventKind, LogClass, LogEvent
+
+TABLE = (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
+SAYS_DONE = re.compile(
+    r"^\W*(?:\[?rank[ :=]?\d+\]?\W*)?(?:(?:training|train|job|run|all(?: \w+)?|everything)(?: is)? )?"
+    r"(?:done|finished|complete|completed|finished training|training done)\W*$",
+    re.IGNORECASE,
+)
+"""The last line of a job that ended well: `done`, `all steps done`, `Finished training!`."""
+ENDS = (*TABLE, EventKind.EXIT, EventKind.SIGNAL)
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """A failure event with its position in the order of the job."""
+
+    event: LogEvent
+    role: Role
+    clock: int
+    file: int
+
+    @property
+    def order(self) -> tuple[int, int, int, int, int]:
+        """What decides which of two failures is the more probable cause."""
+        return (self.event.attempt, self.role.tier, self.clock, self.file, self.event.line)
+
+
+def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
+    """Return the failures without those that a job outlived: after them its log says that the training completed."""
+    ends: dict[int, int] = {}
+    for event, file in zip(logs.events, logs.files_of, strict=True):
+        if event.kind is EventKind.COMPLETED:
+            ends[file] = max(ends.get(file, 0), event.line)
+    last = max((e.attempt for e in logs.events if e.kind is EventKind.COMPLETED), default=-1)
+    return [
+        o
+        for o in found
+        # A connection that is lost after the end is how ranks part.
+        if not (o.event.line < ends.get(o.file, 0) or o.event.attempt < last)
+        and not (o.file in ends and o.role.tier >= Tier.LOST_CONNECTION)
+    ]
+
+
+def without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
+    """Return the failures without those of attempts before one that printed something and did not fail."""
+    last = max(logs.attempts, default=0)
+    return found if any(o.event.attempt == last for o in found) else [o for o in found if o.event.attempt > last]
+
+
+def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
+    """Return the failures without errors that the program handled, but for those that explain how their rank ended."""
+    handled = [o for o in found if is_handled(o, found)]
+    others = [o for o in found if o not in handled]
+    explaining = [o for o in handled if explains_end(o, handled, others, logs)]
+    return [o for o in found if o in others or o in explaining]
+
+
+def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
+    """Return whether the program went on after an error, or printed it as one that it caught."""
+    event = occurrence.event
+    # A lost connection or a timeout shows that another rank is gone, whichever thread reports it.
+    if event.facts.survived or event.facts.logged or (event.facts.thread and event.kind not in GAVE_UP):
+        return True
+    if event.kind is not EventKind.EXCEPTION or event.facts.uncaught or not is_of_one_rank(event.path):
+        return False
+    # One process prints only one traceback that ends it: the last one.
+    return event.count > 1 or any(o.file == occurrence.file and is_raised_after(o.event, event) for o in found)
+
+
+def is_raised_after(later: LogEvent, event: LogEvent) -> bool:
+    """Return whether an exception that did not follow from another one was printed after it."""
+    return bool(later.source) and later.line > event.line and not later.chain and not later.facts.thread
+
+
+def explains_end(
+    occurrence: Occurrence, handled: Sequence[Occurrence], others: Sequence[Occurrence], logs: Logs
+) -> bool:
+    """Return whether an error that looks handled ended its rank all the same: nothing else explains the rank's end."""
+    event = occurrence.event
+    if occurrence.role.kind is LogClass.NONFINITE_LOSS or not others:
+        return False
+    ends = [e for e in logs.events if e.kind in ENDS and e.attempt == event.attempt]
+    if event.rank is None or not ends:
+        # Without a launcher's words, or a rank, nothing shows that the process went on, unless its log does.
+        return not event.facts.survived and event.count == 1
+    own = [e for e in ends if e.rank == event.rank and (e.facts.exit_code or 0) > 0]
+    said_why = any(o.event.rank == event.rank and o.event.kind not in ENDS for o in others)
+    is_last = not any(o.file == occurrence.file and o.event.line > event.line for o in handled)
+    return bool(own) and not said_why and is_last
+
+
+def handled_errors(logs: Logs) -> list[LogEvent]:
+    """Return what ranks reported of errors that they survived, in the order of the logs."""
+    return [
+        e
+        for e in logs.events
+        if e.kind is EventKind.SKIPPED_WORK
+        or (e.kind not in (EventKind.NAN, *GAVE_UP) and (e.facts.survived or e.facts.logged or e.facts.thread))
+    ]
+
+
+def has_completed(logs: Logs) -> bool:
+    """Return whether a log says that the training completed, in so many words or by the last line of a rank."""
+    last = [rank.last_line for rank in (*logs.ranks.values(), *logs.unranked)]
+    return any(event.kind is EventKind.COMPLETED for event in logs.events) or any(map(SAYS_DONE.match, last))

@@ -1,0 +1,68 @@
+"""Who is suspected where no rank failed by itself: by stacks, by errors that one rank alone caught, by sizes."""
+
+from analyzers.logs.answers.failures import Failure
+from analyzers.logs.answers.roles import Role, Tier
+from analyzers.logs.answers.survived import TABLE, handled_errors
+from analyzers.logs.answers.waits import Basis, Blame, places_of_waiting
+from analyzers.logs.loading import Logs
+from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
+
+SCALAR_BYTES = 8
+
+
+def stuck_by_stacks(failure: Failure, logs: Logs) -> tuple[Failure, Blame] | None:
+    """Return the ranks that a timer of Python's fault handler found outside of the collective that others wait in.
+
+    The timer ends a process with exit code 1 and without an exception, so `failure` are exit codes.
+    """
+    stacks = {e.rank: e for e in logs.events if e.kind is EventKind.STACKS and e.source and e.rank is not None}
+    waiting = [rank for rank, event in stacks.items() if event.facts.operation]
+    stuck = [rank for rank, event in stacks.items() if not event.facts.operation]
+    if not waiting or not stuck or not set(failure.ranks) & set(stacks):
+        return None
+    events = [stacks[rank] for rank in (*sorted(stuck), *sorted(waiting))]
+    role = Role(LogClass.COLLECTIVE_TIMEOUT, Tier.TIMEOUT)
+    return Failure(role, events, sorted(stacks), failure.order), Blame(sorted(stuck), Basis.STACKS, sorted(waiting))
+
+
+def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
+    """Return the errors that all blamed ranks, and none of those that wait for them, caught before they went on."""
+    by_rank: dict[int, LogEvent] = {}
+    for event in handled_errors(logs):
+        if event.rank is not None:
+            by_rank.setdefault(event.rank, event)
+    is_theirs = bool(blame.ranks) and by_rank.keys() >= set(blame.ranks) and not by_rank.keys() & set(blame.waiting)
+    return [by_rank[rank] for rank in blame.ranks] if is_theirs else []
+
+
+def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
+    """Return the rank with a different size than the others, or two ranks of which one has it.
+
+    gloo aborts a rank that receives more than its buffer has. In a ring of more than two ranks it received that from
+    its neighbour: either its own tensor is smaller than all others, or that of the neighbour is larger. A buffer of a
+    few bytes is that of a scalar, so that the rank is in a different collective than the others.
+    """
+    if not any(e.facts.reason is Reason.SIZES for e in failure.events):
+        return []
+    aborted = [e.rank for e in logs.events if e.kind in TABLE and e.facts.signal == "SIGABRT" and e.rank is not None]
+    found = set(failure.ranks or aborted)
+    others = sorted(set(logs.ranks) - found)
+    if len(found) == 1 and len(others) > 1:
+        return with_neighbour(next(iter(found)), others, failure, logs)
+    if len(found) == len(others) == 1:
+        # Of two ranks either may have the wrong size.
+        return sorted({*found, *others})
+    return others if len(others) == 1 and len(found) > 1 else []
+
+
+def with_neighbour(rank: int, others: list[int], failure: Failure, logs: Logs) -> list[int]:
+    """Return the rank that gloo aborted, with the one that it received from if all others wait at one line."""
+    expected = next((e.facts.output_elements for e in failure.events if e.facts.output_elements), 0) or 0
+    places = {e.rank: e for e in places_of_waiting(logs.events) if e.rank != rank}
+    lines = {(event.source, event.facts.operation) for event in places.values()}
+    if expected <= SCALAR_BYTES or len(lines) != 1:
+        return [rank]
+    # Rings of gloo: all_reduce receives from the next rank, all_gather from the one before.
+    step = -1 if "gather" in (next(iter(lines))[1] or "") else 1
+    neighbour = (rank + step) % (len(others) + 1)
+    return sorted({rank, neighbour}) if neighbour in places else [rank]

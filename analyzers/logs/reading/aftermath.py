@@ -1,0 +1,74 @@
+"""What a process did after an error: whether its program handled it, and whether the log goes on with its work."""
+
+import re
+
+import msgspec
+
+from analyzers.frames import Origin, origin_of
+from analyzers.logs.model import EventKind, Facts, LogEvent
+from analyzers.logs.reading.operations import COLLECTIVES_FILE
+from analyzers.logs.reading.roster import Roster
+from analyzers.logs.reading.tracebacks import Raised
+
+LOGGED = re.compile(r"\b(?:ERROR|WARNING|WARN|CRITICAL)\b")
+"""What a logger prints before the message, or in the line before a traceback, of an exception that was caught."""
+HANDLED = re.compile(
+    r"\b(?:skip(?:ping|ped|s)?|retry(?:ing)?|attempt \d+|fall(?:ing|s)? back|ignor(?:ed|ing)|continuing)\b",
+    re.IGNORECASE,
+)
+"""What a program says of an error that it handles."""
+THREAD_DIED = re.compile(r"^Exception in thread (\S[^\n]{0,80}):$")
+RAISED_KINDS = (
+    EventKind.EXCEPTION,
+    EventKind.OUT_OF_MEMORY,
+    EventKind.HOST_OUT_OF_MEMORY,
+    EventKind.DATALOADER_WORKER,
+    EventKind.DISK_FULL,
+    EventKind.NETWORK,
+)
+"""What a program can catch."""
+
+
+def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: bool) -> Facts:
+    """Return facts with what the line before a traceback, its first frame and its prefix say of how it was printed."""
+    thread = THREAD_DIED.match(before)
+    # The program of a `python -c`: a child process printed it, which may fail without any harm.
+    of_child = not has_rank and bool(raised.frames) and raised.frames[0][0] == "<string>"
+    is_logged = of_child or (not has_rank and bool(LOGGED.search(before)))
+    return msgspec.structs.replace(
+        facts, logged=is_logged, uncaught=has_rank and bool(raised.frames), thread=thread[1] if thread else None
+    )
+
+
+def is_handled(kind: EventKind, text: str) -> bool:
+    """Return whether one line reports an error that the program handled: a logger's, which says how it goes on."""
+    return kind in RAISED_KINDS and bool(LOGGED.search(text)) and bool(HANDLED.search(text))
+
+
+def marked_as_survived(event: LogEvent, roster: Roster) -> LogEvent:
+    """Return an event with whether the log goes on after it; one that PyTorch's hook printed ended its process."""
+    if event.kind is EventKind.NAN:
+        survived = not event.facts.ranks and roster.is_finite_after(event.line, event.rank)
+    else:
+        survived = (
+            event.kind in RAISED_KINDS and not event.facts.uncaught and roster.goes_on_after(event.line, event.rank)
+        )
+    return with_facts(event, survived=True) if survived else event
+
+
+def with_facts(event: LogEvent, **changed: object) -> LogEvent:
+    """Return an event with changed facts."""
+    return msgspec.structs.replace(event, facts=msgspec.structs.replace(event.facts, **changed))
+
+
+def with_stack(event: LogEvent, stack: list[tuple[str, str, str]]) -> LogEvent:
+    """Return an event with the user's innermost line and the collective of a stack.
+
+    Frames are file, line and function, the innermost first.
+    """
+    operation = next((name for file, _, name in stack if file.endswith(COLLECTIVES_FILE) and name), None)
+    file, line, name = next((f for f in stack if origin_of(f[0]) is Origin.USER), ("", "", ""))
+    if not file:
+        return event
+    placed = msgspec.structs.replace(event, source=f"{file}:{line}", function=name)
+    return with_facts(placed, operation=operation)
