@@ -33,7 +33,7 @@ RECORDED = (
     Case("unused", "unused_parameters", [1]),
     Case("nan", "nonfinite_loss", [], ("step 3",)),
     Case("host_memory", "host_oom", [1], ("crashing_job.py:",)),
-    Case("sizes", "mismatch", [0]),
+    Case("sizes", "mismatch", [0, 1]),
     Case("recorded_error", "crashed", [1], ("ValueError: batch 17 has 0 tokens", "crashing_job.py:")),
     Case("completed", "healthy", []),
     Case("terminated", "terminated", []),

@@ -164,10 +164,8 @@ def in_child(case: Case, form: str, home: Path, *, again: bool) -> int:
 
 def table(rows: Sequence[tuple[Case, str, Answer]]) -> str:
     """Return the score of each form and part as Markdown."""
-    lines = [
-        "| form | part | cases | class and ranks | open | ranks only | silent | wrong | false alarms | line named |"
-    ]
-    lines.append("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    columns = ["form", "part", "cases", *Hit, "false alarms", "line named"]
+    lines = [f"| {' | '.join(columns)} |", f"|---|---|{'--:|' * (len(columns) - 2)}"]
     for form in (*FORMS, STACKS):
         for part in Part:
             some = [(case, said) for case, where, said in rows if where == form and case.part is part]

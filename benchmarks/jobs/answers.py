@@ -25,6 +25,8 @@ class Hit(StrEnum):
     OPEN = "open"
     """Of a healthy job: no failure is told, and not whether it ended, which its logs alone do not show either."""
     RANKS_ONLY = "ranks only"
+    AMONG = "among"
+    """The class is right, and the culprit is one of two or more ranks that are named."""
     SILENT = "silent"
     WRONG = "wrong"
 
@@ -55,7 +57,10 @@ class Answer(msgspec.Struct, frozen=True):
             return Hit.OPEN
         if not self.ranks and self.kind in NO_CULPRIT | case.classes:
             return Hit.SILENT
-        return Hit.RANKS_ONLY if ranks and case.culprits and self.ranks else Hit.WRONG
+        if ranks and case.culprits and self.ranks:
+            return Hit.RANKS_ONLY
+        is_among = any(set(self.ranks) > set(culprits) > set() for culprits in case.culprits or ())
+        return Hit.AMONG if is_among and self.kind in case.classes else Hit.WRONG
 
     def names_line(self, case: Case) -> bool | None:
         """Return whether a marked line is named; None where the case has none."""

@@ -1,6 +1,7 @@
 """The files beside the dumps: process groups, stacks, ends of ranks, and how the dumps were collected."""
 
 import re
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -150,6 +151,9 @@ class SideFiles:
         """Return how a rank's process ended, as the collector or the launcher saw it."""
         answer = self.answer(rank)
         code = answer.exit_code if answer and answer.exit_code is not None else self.exit_codes.get(rank)
+        if code == -signal.SIGKILL and answer and answer.status == AnswerStatus.TIMEOUT:
+            # It was there when it was asked, and did not answer: its launcher killed it later, as SIGTERM did not.
+            return None
         if code:
             return RankEnd(rank, Ending.EXIT_CODE, code in ORDERLY_SIGNALS, code)
         if answer is None or answer.status not in NOT_SERVING:

@@ -52,7 +52,6 @@ FIXED = {
     EventKind.OUT_OF_MEMORY: Role(LogClass.OOM, Tier.OWN_FAILURE),
     EventKind.HOST_OUT_OF_MEMORY: Role(LogClass.HOST_OOM, Tier.OWN_FAILURE),
     EventKind.CUDA_ERROR: Role(LogClass.CRASHED, Tier.NATIVE_CRASH),
-    EventKind.DATALOADER_WORKER: Role(LogClass.DATALOADER_WORKER, Tier.OWN_FAILURE),
     EventKind.DISK_FULL: Role(LogClass.DISK_FULL, Tier.OWN_FAILURE),
     EventKind.UNUSED_PARAMETERS: Role(LogClass.UNUSED_PARAMETERS, Tier.OWN_FAILURE),
     EventKind.MONITORED_BARRIER: Role(LogClass.COLLECTIVE_TIMEOUT, Tier.NAMED_BY_OTHERS),
@@ -99,6 +98,12 @@ def role_of_end(event: LogEvent) -> Role | None:
     return Role(LogClass.EXIT_CODE, Tier.EXIT_CODE)
 
 
+def role_of_worker(event: LogEvent) -> Role:
+    """Return the class of a data-loader worker's death; SIGTERM is how a launcher ends the processes of a job."""
+    is_ended = (event.facts.signal or "").startswith("Terminated")
+    return Role(LogClass.DATALOADER_WORKER, Tier.ABORTED if is_ended else Tier.OWN_FAILURE)
+
+
 def role_of_hardware(event: LogEvent) -> Role:
     """Return the class of a device's error; some Xids are those of a program."""
     is_software = event.facts.reason is Reason.XID_SOFTWARE
@@ -141,6 +146,7 @@ def role_of_stop(event: LogEvent) -> Role | None:
 
 DECIDED: dict[EventKind, Callable[[LogEvent], Role | None]] = {
     EventKind.EXCEPTION: role_of_exception,
+    EventKind.DATALOADER_WORKER: role_of_worker,
     EventKind.HARDWARE: role_of_hardware,
     EventKind.MISMATCH: role_of_mismatch,
     EventKind.NAN: role_of_nan,

@@ -75,13 +75,16 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
         return True
     if event.kind is not EventKind.EXCEPTION or event.facts.uncaught or not is_of_one_rank(event.path):
         return False
-    # One process prints only one traceback that ends it: the last one.
-    return event.count > 1 or any(o.file == occurrence.file and is_raised_after(o.event, event) for o in found)
+    # One process prints only one traceback that ends it, the last one; which one that is, repetitions do not tell.
+    return event.count > 1 or any(
+        o.file == occurrence.file and is_independent(o.event) and (o.event.line > event.line or o.event.count > 1)
+        for o in found
+    )
 
 
-def is_raised_after(later: LogEvent, event: LogEvent) -> bool:
-    """Return whether an exception that did not follow from another one was printed after it."""
-    return bool(later.source) and later.line > event.line and not later.chain and not later.facts.thread
+def is_independent(event: LogEvent) -> bool:
+    """Return whether an event is an exception of the main thread that did not follow from another one."""
+    return event.kind is EventKind.EXCEPTION and bool(event.source) and not (event.chain or event.facts.thread)
 
 
 def explains_end(
@@ -94,7 +97,7 @@ def explains_end(
     ends = [e for e in logs.events if e.kind in ENDS and e.attempt == event.attempt]
     if event.rank is None or not ends:
         # Without a launcher's words, or a rank, nothing shows that the process went on, unless its log does.
-        return not event.facts.survived and event.count == 1
+        return not (event.facts.survived or event.facts.thread) and event.count == 1
     own = [e for e in ends if e.rank == event.rank and (e.facts.exit_code or 0) > 0]
     said_why = any(o.event.rank == event.rank and o.event.kind not in ENDS for o in others)
     is_last = not any(o.file == occurrence.file and o.event.line > event.line for o in handled)

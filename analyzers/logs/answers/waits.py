@@ -45,6 +45,8 @@ class Basis(StrEnum):
     ALL_WAIT = "all_wait"
     MOST_SILENT = "most_silent"
     """Most ranks printed no timeout: they did not come, or were ended before they gave up elsewhere."""
+    LATE = "late"
+    """One rank timed out, and all others lost the connection to it: they came later, or waited too."""
     ONE_SIDE = "one_side"
     """Only some ranks' logs are here."""
 
@@ -75,12 +77,19 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
             return blame
     if silent and len(silent) <= max(1, len(waiting)):
         return Blame(silent, Basis.SILENT, waiting, Reason.OPERATIONS if in_other_groups(logs) else None)
+    return blame_by_silence(failure, logs, waiting, silent)
+
+
+def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: list[int]) -> Blame:
+    """Return what is known of a timeout where most ranks are silent, or none is."""
     if is_first(failure, logs):
         return Blame([], Basis.FIRST_OPERATION, waiting)
     if len(waiting) == 1 and any(e.kind is EventKind.COMPLETED for e in logs.events):
         return Blame(waiting, Basis.ALONE, waiting)
     if silent:
-        return Blame(suspects(silent, waiting, failure, logs), Basis.MOST_SILENT, waiting)
+        return Blame(behind_by_steps(silent, waiting, logs), Basis.MOST_SILENT, waiting)
+    if len(waiting) == 1 and len(logs.ranks) > 1:
+        return Blame([], Basis.LATE, waiting)
     return Blame([], Basis.ALL_WAIT if len(waiting) > 1 else Basis.ONE_SIDE, waiting)
 
 
@@ -112,18 +121,14 @@ def in_other_groups(logs: Logs) -> bool:
     return NEW_GROUP in operations and len(operations) > 1
 
 
-def suspects(silent: list[int], waiting: list[int], failure: Failure, logs: Logs) -> list[int]:
-    """Return the silent ranks that did not join, where a minority waited: of those that print steps, the ones behind.
+def behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[int]:
+    """Return the silent ranks whose last printed step is before that of the ranks that waited, where those are few.
 
-    Over gloo a rank that waits in the same collective loses its connection as soon as another one gives up, and says
-    so. NCCL's watchdogs give up one by one, and the launcher ends the others before that.
+    Without steps none is named: the launcher may have ended a rank that waited too before it gave up.
     """
-    if any(e.kind not in (EventKind.TIMEOUT, EventKind.CONNECTION_LOST) for e in failure.events):
-        return []
     steps = {rank: logs.ranks[rank].last_step for rank in (*silent, *waiting) if rank in logs.ranks}
     reached = max((s for rank in waiting if (s := steps.get(rank)) is not None), default=None)
-    late = [r for r in silent if reached is not None and (s := steps.get(r)) is not None and s < reached]
-    return late or silent
+    return [r for r in silent if reached is not None and (s := steps.get(r)) is not None and s < reached]
 
 
 def behind(failure: Failure, logs: Logs, waiting: list[int]) -> Blame | None:
@@ -182,13 +187,21 @@ def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: b
         return None
     odd = [event for event in gave_up.values() if event.source != counts[0][0]]
     # The members of a gather go on as soon as they have sent, so the root may wait for one that left it out.
-    is_sure = is_majority and not any(event.facts.operation in PASSED_EARLY for event in odd)
+    is_sure = is_majority and not any(event.facts.operation in PASSED_EARLY and not only_sends(event) for event in odd)
     # In the making of a group a rank waits for those that left it out.
     is_sure = is_sure and not any(event.facts.operation == NEW_GROUP for event in odd)
     ranks = sorted(event.rank for event in odd if event.rank is not None) if is_sure else []
     # Of two ranks that disagree either may be wrong.
     ranks = [event.rank for event in places if event.rank is not None] if len(places) == 2 and is_complete else ranks
     return Blame(ranks, Basis.OTHER_LINE, waiting, Reason.OPERATIONS)
+
+
+def only_sends(event: LogEvent) -> bool:
+    """Return whether a rank gave up in a gather or reduce to a different rank, which its line names.
+
+    It only has to send there, so that it waits for nobody else.
+    """
+    return (event.facts.peer or "").isdecimal() and event.facts.peer != str(event.rank)
 
 
 def places_of_waiting(events: Sequence[LogEvent]) -> list[LogEvent]:

@@ -23,9 +23,12 @@ BASES = {
     Basis.EXTRA_OPERATION: "all other ranks finished the operations before, and stopped there",
     Basis.FIRST_OPERATION: "no operation of the group had completed before, so that no rank is to blame",
     Basis.ALL_WAIT: "all ranks that the logs show wait in it, so that none is to blame",
-    Basis.MOST_SILENT: "the others printed no error, so they did not join, or were ended before they gave up elsewhere",
+    Basis.MOST_SILENT: "the others did not join, or were ended before they gave up elsewhere: logs cannot tell",
+    Basis.LATE: "the other ranks came too late, or waited too and were disconnected: logs cannot tell",
     Basis.ONE_SIDE: "a rank that waits shows only that some other rank did not join",
 }
+WITHOUT_DUMPS = (Basis.ONE_SIDE, Basis.LATE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT)
+"""Evidence that dumps would make firmer."""
 SHOWN = "no earlier failure explains this one; later messages follow from it"
 
 
@@ -146,7 +149,7 @@ def missing(answer: Answer, logs: Logs) -> list[str]:
     lacks += [f"{size(f.skipped_bytes)} in the middle of {f.path}" for f in logs.files if f.skipped_bytes]
     if cause is None:
         return lacks
-    if cause.blame and cause.blame.basis in (Basis.ONE_SIDE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT):
+    if cause.blame and cause.blame.basis in WITHOUT_DUMPS:
         lacks.append("Flight Recorder dumps, which show what each rank waits in")
     if cause.kind is LogClass.EXIT_CODE or cause.reason is Reason.MISSING_RANKS:
         lacks.append("the stderr of the ranks that failed")

@@ -199,6 +199,7 @@ def collective_timeout(cause: Cause) -> str:
         f" {waiting} may be unable to communicate",
         Basis.ALL_WAIT: f"{waiting} all wait in {name}{where}{after}, and it does not complete",
         Basis.MOST_SILENT: f"{waiting} timed out in {name}{where}{after}; the other ranks printed no error",
+        Basis.LATE: f"{waiting} timed out in {name}{where}{after}; all other ranks lost the connection then",
         Basis.ONE_SIDE: f"{waiting} timed out in {name}{where}{after}; without the other ranks' logs the rank that did"
         " not join cannot be named",
     }

@@ -9,6 +9,8 @@ from analyzers.logs.reading.pattern import Found
 from analyzers.logs.reading.tracebacks import Raised, user_frame
 
 MESSAGES = {"send", "recv", "isend", "irecv"}
+TO_ONE_RANK = {"reduce", "gather", "gather_object"}
+"""Collectives whose other ranks only send to the one that the line names."""
 INIT = "init_process_group"
 NEW_GROUP = "new_group"
 KEY_OF_RANK = re.compile(r"keys: /default_pg/0//(?:\w{1,40}//)?\w{1,20}//\d{1,9}/(\d{1,9})$")
@@ -31,7 +33,7 @@ def with_operation(found: Found, raised: Raised) -> Found:
         return found
     frame = user_frame(raised.frames)
     code = raised.code.get(frame[:2], "") if frame else ""
-    peer = peer_in(code) if operation in MESSAGES else None
+    peer = peer_in(code) if operation in MESSAGES | TO_ONE_RANK else None
     facts = msgspec.structs.replace(found.facts, operation=operation, peer=peer)
     key = KEY_OF_RANK.search(raised.message)
     if operation == INIT and key:

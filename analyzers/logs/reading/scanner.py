@@ -191,7 +191,7 @@ class Scanner:
         if found:
             self.hot = READ_ON
             if is_handled(found.kind, text):
-                found = found._replace(facts=msgspec.structs.replace(found.facts, logged=True))
+                found = found._replace(facts=msgspec.structs.replace(found.facts, survived=True))
             index = self.add(found, text, at, prefix)
             self.expect_stacks(found, text, prefix.key, index)
         elif FRAME.search(body) or "most recent call" in body:
