@@ -3,16 +3,13 @@
 import re
 from dataclasses import dataclass, field
 
-from analyzers.logs.reading.patterns import NOISE
 from analyzers.logs.reading.prefixes import printed_rank, split_prefix, step_in
-from analyzers.logs.reading.text import Position, clean
+from analyzers.logs.reading.text import clean
 
 HEAD_BYTES, TAIL_BYTES = 1 << 15, 1 << 16
 """How much of each chunk is looked at: enough for the ranks and the end, and a fraction of the time."""
 LONGEST_TEXT = 1000
 RANKS_AT_MOST = 1 << 16
-STEP_BYTES = 1 << 13
-NAMES_A_STEP = re.compile(rb"[Ss]tep|[Ii]ter")
 WORLD_SIZE = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE)['\"]?\s*[=: ]\s*(\d{1,6})\b")
 UNRANKED = -1
 FINITE_LOSS = re.compile(
@@ -78,18 +75,3 @@ class Roster:
     def is_finite_after(self, number: int, rank: int | None) -> bool:
         """Return whether a finite loss was printed after a line."""
         return any(seen.finite_number > number for key, seen in self.ranks.items() if rank in (None, key, UNRANKED))
-
-
-def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:
-    """Return the last step that the rank, or a line without a rank, printed shortly before a position."""
-    text = at.chunk[max(0, at.start - STEP_BYTES) : at.start]
-    if not NAMES_A_STEP.search(text):
-        return None
-    for raw in reversed(re.split(rb"[\r\n]", text)):
-        if not NAMES_A_STEP.search(raw):
-            continue
-        line = clean(raw[:LONGEST_TEXT])
-        prefix, body = split_prefix(line, labelled)
-        if prefix.rank in (None, rank) and not NOISE.search(line) and (step := step_in(body)) is not None:
-            return step
-    return None

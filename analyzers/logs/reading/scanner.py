@@ -12,7 +12,7 @@ from analyzers.logs.model import EventKind, Facts, LogEvent, Reason
 from analyzers.logs.reading.aftermath import is_handled, marked_as_survived, with_circumstances, with_stack
 from analyzers.logs.reading.operations import with_operation
 from analyzers.logs.reading.pattern import Found
-from analyzers.logs.reading.patterns import FILTER, TRIGGERS, recognise
+from analyzers.logs.reading.patterns import FILTER, NOISE, TRIGGERS, recognise
 from analyzers.logs.reading.prefixes import (
     NO_PREFIX,
     SRUN_LABEL,
@@ -22,7 +22,7 @@ from analyzers.logs.reading.prefixes import (
     step_in,
     time_in,
 )
-from analyzers.logs.reading.roster import Roster, step_before
+from analyzers.logs.reading.roster import Roster
 from analyzers.logs.reading.text import Position, chunks, clean, excerpt_of, line_before, parts_of
 from analyzers.logs.reading.torchrun_table import TorchrunTable
 from analyzers.logs.reading.tracebacks import (
@@ -46,6 +46,8 @@ END_BYTES = 1 << 22
 """After so many lines that matter only the end of a log is read: a loop that fails prints gigabytes of tracebacks."""
 EVENTS_AT_MOST = 2000
 MESSAGE_LENGTH = 1000
+STEP_BYTES = 1 << 13
+NAMES_A_STEP = re.compile(rb"[Ss]tep|[Ii]ter")
 AROUND_BYTES, TRACEBACK_BYTES = (300, 900), (1600, 300)
 """How much of a log is kept before and after the line of an event."""
 DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code")
@@ -363,6 +365,21 @@ def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: b
     """Return the step of an event: of a loss that of its own line, else the last one that was printed before."""
     own = step_in(text) if found.kind is EventKind.NAN else None
     return own if own is not None else step_before(at, rank, labelled)
+
+
+def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:
+    """Return the last step that the rank, or a line without a rank, printed shortly before a position."""
+    text = at.chunk[max(0, at.start - STEP_BYTES) : at.start]
+    if not NAMES_A_STEP.search(text):
+        return None
+    for raw in reversed(re.split(rb"[\r\n]", text)):
+        if not NAMES_A_STEP.search(raw):
+            continue
+        line = clean(raw[:MESSAGE_LENGTH])
+        prefix, body = split_prefix(line, labelled)
+        if prefix.rank in (None, rank) and not NOISE.search(line) and (step := step_in(body)) is not None:
+            return step
+    return None
 
 
 def scan(path: Path) -> Scanner:
