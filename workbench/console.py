@@ -32,6 +32,12 @@ def note(text: str) -> None:
         print(clean(text), file=sys.stderr, flush=True)
 
 
+def rewrite_line(text: str) -> None:
+    """Replace the last line of stderr, a terminal, by a text without a line break; an empty one leaves it blank."""
+    with suppress(OSError, ValueError):
+        print(f"\r\x1b[K{clean(text)}", end="", file=sys.stderr, flush=True)
+
+
 def complain(message: str, hint: str) -> None:
     note(f"error: {message}\nhint: {hint}")
 

@@ -21,6 +21,7 @@ from workbench.options import (
     StepReadOptions,
     TraceReadOptions,
 )
+from workbench.progress import shown_progress
 
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -95,7 +96,9 @@ def answer(
 
         serve_report(run, room, options)
         return Exit.OK
-    return deliver(ask(room, run, options), show, run, fail_on)
+    with shown_progress(run):
+        report = ask(room, run, options)
+    return deliver(report, show, run, fail_on)
 
 
 def open_folder(folder: Path) -> Exit:
@@ -122,8 +125,9 @@ def memory_with_tables(
 
     options, run = reader_options(read), find_run(paths)
     snapshots = required_files(run, *ROOMS["memory"])
-    report = memory_report(run, options)
-    whole = extend(report, snapshots, options, breakdown=tables.breakdown, changes=tables.changes)
+    with shown_progress(run):
+        report = memory_report(run, options)
+        whole = extend(report, snapshots, options, breakdown=tables.breakdown, changes=tables.changes)
     return deliver(whole, document, run, fail_on)
 
 
@@ -134,7 +138,9 @@ def trace_with_critical_path(
     from analyzers.traces import with_critical_path
 
     options, run = reader_options(read), find_run(paths)
-    return deliver(with_critical_path(trace_report(run, options), options), document, run, fail_on)
+    with shown_progress(run):
+        report = with_critical_path(trace_report(run, options), options)
+    return deliver(report, document, run, fail_on)
 
 
 def export_traces(paths: Sequence[Path], read: ReadOptions, target: Path, *, force: bool) -> Exit:
@@ -164,7 +170,8 @@ def compare_runs(
 
         open_app(ComparisonSubject(*runs, options))
         return Exit.OK
-    report = compare.analyze(*runs, options, gate.limits)
+    with shown_progress(*runs):
+        report = compare.analyze(*runs, options, gate.limits)
     if show.web:
         from workbench.web.served_run import ServedRun
         from workbench.web.server import serve_view
@@ -180,7 +187,8 @@ def write_report(path: Path, output: Path | None, *, force: bool, anonymise: boo
     if output is None:
         raise UsageProblem("report: no file to write to", "add -o report.html (or .md, .json)")
     run = find_run([path])
-    report = ask(room_for(run), run, Options())
+    with shown_progress(run):
+        report = ask(room_for(run), run, Options())
     if anonymise:
         from workbench.present.anonymous import anonymised
 

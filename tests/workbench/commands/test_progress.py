@@ -1,0 +1,81 @@
+"""Reads that take long say so on stderr: on a terminal by one line, elsewhere by few."""
+
+import os
+import pty
+import signal
+import time
+
+import pytest
+
+from analyzers.run import discover
+from workbench import progress
+from workbench.progress import shown_progress
+
+pytestmark = pytest.mark.timeout(600, method="thread")  # the other method needs the same timer
+
+
+@pytest.fixture
+def run(oom):
+    return oom
+
+
+def wait(seconds):
+    """Work for so long, whatever signals come."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def read(master):
+    """What a terminal shows next; empty once nobody writes to it."""
+    try:
+        return os.read(master, 1 << 16).decode()
+    except OSError:
+        return ""
+
+
+def test_a_quick_read_says_nothing(run, capsys):
+    with shown_progress(run):
+        pass
+    assert capsys.readouterr().err == ""
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+def test_without_a_terminal_notes_become_rarer(run, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "FIRST_NOTE_S", 0.1)
+    with shown_progress(run):
+        wait(1.2)
+    lines = capsys.readouterr().err.splitlines()
+    assert 2 <= len(lines) <= 5
+    assert all(line.startswith(f"reading {len(run.artefacts)} files, ") for line in lines)
+
+
+def test_on_a_terminal_one_line_comes_and_goes(run, monkeypatch):
+    monkeypatch.setattr(progress, "FIRST_S", 0.05)
+    monkeypatch.setattr(progress, "EVERY_S", 0.05)
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+        with shown_progress(run):
+            wait(0.5)
+        monkeypatch.undo()
+    shown = "".join(iter(lambda: read(master), ""))
+    os.close(master)
+    assert "\n" not in shown
+    assert shown.count("\r\x1b[Kreading ") >= 2
+    assert shown.endswith("\r\x1b[K")
+
+
+def test_a_file_is_still_read_in_a_fork(run, monkeypatch, capsys):
+    """The timer needs no thread, and does not disturb the child or the wait for it."""
+    from analyzers import child
+    from analyzers.store import Options
+    from workbench.ask import ask
+
+    monkeypatch.setattr(progress, "FIRST_NOTE_S", 0.01)
+    monkeypatch.setattr(child.threading, "active_count", lambda: 1)
+    monkeypatch.setattr(child, "run_in_new_interpreter", None)
+    with shown_progress(run):
+        report = ask("memory", discover(run.root), Options(jobs=1, cache=False))
+    assert report.verdict.kind == "oom"
+    assert "reading" in capsys.readouterr().err

@@ -1,0 +1,67 @@
+"""Say on stderr that files are still being read, when an answer takes long."""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from analyzers.run import Run
+from analyzers.words import quantity, size, waiting_time
+from workbench.console import note, rewrite_line
+
+FIRST_S, EVERY_S = 2.0, 1.0
+"""On a terminal: when the line appears, and how often it changes."""
+FIRST_NOTE_S = 20.0
+"""Elsewhere: when a first note is printed. The next comes after twice the time, and so on: logs stay short."""
+
+
+@contextmanager
+def shown_progress(*runs: Run) -> Iterator[None]:
+    """Show what is read and for how long while the body runs; on a terminal as one line that goes away.
+
+    By a timer of the system and not by a thread: with a second thread each file would be read by an interpreter that
+    has to start first.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
+        yield
+        return
+    files = [file for run in runs for file in run.artefacts]
+    text = f"reading {quantity(len(files), 'file')}, {size(sum(file.bytes for file in files))}"
+    line = ProgressLine(text, on_terminal=sys.stderr.isatty())
+    signal.signal(signal.SIGALRM, line.show)
+    signal.setitimer(signal.ITIMER_REAL, line.wait_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        line.clear()
+
+
+class ProgressLine:
+    """What is said of a long read, and when next."""
+
+    def __init__(self, text: str, *, on_terminal: bool) -> None:
+        self._text, self._on_terminal = text, on_terminal
+        self._began, self._is_shown = time.monotonic(), False
+        self.wait_s = FIRST_S if on_terminal else FIRST_NOTE_S
+
+    def show(self, _number: int, _frame: FrameType | None) -> None:
+        """Say how long it has taken, and have this called again."""
+        waited = time.monotonic() - self._began
+        text = f"{self._text}   {waiting_time(waited)}"
+        if self._on_terminal:
+            rewrite_line(text)
+            self._is_shown = True
+        else:
+            note(text)
+        self.wait_s = EVERY_S if self._on_terminal else max(waited, FIRST_NOTE_S)
+        signal.setitimer(signal.ITIMER_REAL, self.wait_s)
+
+    def clear(self) -> None:
+        """Take the line off the terminal."""
+        if self._is_shown:
+            rewrite_line("")
