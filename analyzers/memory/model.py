@@ -157,12 +157,15 @@ class TopStack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """A stack whose live bytes grow in `steps` steps in a row, of which `first_step` is the first."""
+    """A stack whose live bytes grow over the last `steps` steps.
+
+    `first_step` is the first of them; None where no step is annotated, so that recurring stacks show the steps.
+    """
 
     bytes_per_step: int
     total_bytes: int
     steps: int
-    first_step: int
+    first_step: int | None
     category: str
     frames: list[str]
 

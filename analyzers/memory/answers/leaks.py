@@ -8,14 +8,18 @@ import numpy as np
 from analyzers.columns import Integers, Mask
 from analyzers.memory.answers.stacks import stack_and_category, stack_lines
 from analyzers.memory.categories.categorise import Guess
+from analyzers.memory.categories.stack_signs import phase_of_entries, stack_signs
 from analyzers.memory.model import Device, Growth, TopStack
 from analyzers.memory.reading.schema import CATEGORIES
+from analyzers.memory.replay.inferred_steps import inferred_steps
 from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.phases import StepSpan, whole_steps
+from analyzers.memory.replay.phases import Phase, StepSpan, whole_steps
 
 RISES_AT_LEAST, RISES_TO_BE_SURE = 4, 8
 """Blocks that are freed late, or whose free was not recorded, rise for some steps too. So few rises prove a leak only
 if each step keeps blocks of the same sizes; with many rises it is enough that these are about equally large."""
+PAUSE_AT_MOST = 1
+"""What is kept every second step, as logging does, grows too."""
 # Each step takes a pass over all blocks; 64 are more than enough for proof.
 STEPS_AT_MOST = 64
 BYTES_AT_LEAST, SHARE_AT_LEAST = 64 << 10, 0.005
@@ -28,39 +32,61 @@ OOM_SHARE_AT_LEAST = 0.1
 
 
 def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:
-    """Return the stacks whose live bytes rose at each of the last steps, the most bytes first.
+    """Return the stacks whose live bytes rose over the last steps and never fell, the most bytes first.
 
-    Needs annotated steps; without at least five whole ones nothing is returned. Example: live bytes of a stack before
-    the first step and at the ends of five steps are 8, 8, 9, 10, 11, 12 MiB: 4 rises in a row, 4 MiB in all. It is a
-    leak if each of those 4 steps left a block of the same size (1 MiB) alive to the end.
+    Steps are those that are annotated, else those that recurring stacks show; without at least five whole ones nothing
+    is returned. Example: live bytes of a stack before the first step and at the ends of five steps are 8, 8, 9, 10, 11,
+    12 MiB: 4 rises in a row, 4 MiB in all. It is a leak if each of those 4 steps left a block of the same size (1 MiB)
+    alive to the end.
     """
-    steps = whole_steps(replay.trace)[-STEPS_AT_MOST:]
+    annotated = whole_steps(replay.trace)
+    steps = (annotated or training_steps(replay))[-STEPS_AT_MOST:]
     if len(steps) <= RISES_AT_LEAST:
         return []
     instants = [steps[0].start - 1, *(step.end - 1 for step in steps if step.end)]
-    keys, group = np.unique(stack_and_category(replay.lifetimes, guess), return_inverse=True)
+    # A guessed category depends on how long a block lives: the last blocks of a queue have one of their own.
+    origin = stack_and_category(replay.lifetimes, guess) if guess.exact else replay.lifetimes.allocating_stack
+    group = np.unique(origin, return_inverse=True)[1].reshape(-1)
     live = live_bytes_at(replay, group, instants)
-    rises = np.array([trailing_rises(series) for series in live.T], np.int64)
-    total = live[-1] - live[len(steps) - rises, np.arange(len(keys))]
+    lasting = np.array([growing_steps(series) for series in live.T], np.int64)
+    total = live[-1] - live[len(steps) - lasting, np.arange(live.shape[1])]
     # Something small always grows; a leak must matter at the scale of what is alive.
     worthwhile = max(BYTES_AT_LEAST, SHARE_AT_LEAST * replay.end)
-    candidates = [k for k in np.argsort(-total, kind="stable").tolist() if rises[k] >= RISES_AT_LEAST]
+    candidates = [k for k in np.argsort(-total, kind="stable").tolist() if total[k] >= worthwhile]
     return [
-        growth(replay, int(keys[k]), int(total[k]), steps[-int(rises[k]) :])
+        growth(replay, guess, group == k, int(total[k]), steps[-int(lasting[k]) :], is_annotated=bool(annotated))
         for k in candidates
-        if total[k] >= worthwhile
-        and is_steady(replay, group == k, [step.start for step in steps[-int(rises[k]) :]], live[:, k])
+        if is_steady(replay, group == k, [step.start for step in steps[-int(lasting[k]) :]], live[:, k])
     ][:STACKS_AT_MOST]
 
 
-def growth(replay: Replay, key: int, total: int, steps: Sequence[StepSpan]) -> Growth:
-    """Return how one (stack, category) grew over some steps."""
-    stack, category = divmod(key, len(CATEGORIES))
+def training_steps(replay: Replay) -> list[StepSpan]:
+    """Return the steps that recurring stacks show, if each has a forward pass, a backward pass or an optimizer.
+
+    Weights that are loaded layer by layer recur as well, and stay.
+    """
+    steps = inferred_steps(replay.trace, replay.live_bytes)
+    if not steps:
+        return []
+    phases = phase_of_entries(replay.trace, stack_signs(replay.trace.snapshot))
+    working = np.append(np.flatnonzero(phases != Phase.NONE), len(phases))
+    next_work = working[np.searchsorted(working, [step.start for step in steps])]
+    return steps if (next_work < [step.end or 0 for step in steps]).all() else []
+
+
+def growth(
+    replay: Replay, guess: Guess, selected: Mask, total: int, steps: Sequence[StepSpan], *, is_annotated: bool
+) -> Growth:
+    """Return how the selected blocks, of one stack, grew over some steps; the category is that of most bytes kept."""
+    lives = replay.lifetimes
+    kept = np.flatnonzero(selected & (lives.died == len(replay.trace)))
+    category = int(np.bincount(guess.category[kept], lives.size[kept]).argmax())
+    stack = int(lives.allocating_stack[kept[0]])
     return Growth(
         bytes_per_step=total // len(steps),
         total_bytes=total,
         steps=len(steps),
-        first_step=steps[0].number,
+        first_step=steps[0].number if is_annotated else None,
         category=CATEGORIES[category],
         frames=stack_lines(replay.trace.snapshot, stack),
     )
@@ -76,22 +102,44 @@ def live_bytes_at(replay: Replay, group: Integers, instants: Sequence[int]) -> I
 
 
 def is_steady(replay: Replay, selected: Mask, starts: Sequence[int], live: Integers) -> bool:
-    """Return whether the steps that begin at `starts` kept about the same bytes each; `live` are those of all steps."""
-    kept = np.diff(live)[-len(starts) :]
-    if len(starts) >= RISES_TO_BE_SURE:
+    """Return whether the steps that grew kept about the same bytes each, and are enough.
+
+    The growth begins with the step that begins at `starts[0]`; `live` are the bytes at the ends of all steps.
+    """
+    changes = np.diff(live)[-len(starts) :] if starts else np.array([], np.int64)
+    kept = changes[changes > 0]
+    if len(kept) < RISES_AT_LEAST:
+        return False
+    if len(kept) >= RISES_TO_BE_SURE:
         return bool(np.median(kept) >= STEADY * kept.mean())
-    return bytes_kept_every_step(replay, selected, starts) * len(starts) >= STEADY * int(kept.sum())
+    return bytes_kept_every_time(replay, selected, starts, len(kept)) * len(kept) >= STEADY * int(kept.sum())
 
 
-def bytes_kept_every_step(replay: Replay, selected: Mask, starts: Sequence[int]) -> int:
-    """Return the bytes of the block sizes of which each step that begins at `starts` left one alive to the end."""
+def bytes_kept_every_time(replay: Replay, selected: Mask, starts: Sequence[int], times: int) -> int:
+    """Return the bytes of the block sizes of which `times` steps, begun at `starts`, left one alive to the end."""
     lives = replay.lifetimes
     kept = selected & (lives.died == len(replay.trace)) & (lives.born >= starts[0])
     step = np.searchsorted(starts, lives.born[kept], side="right")
     # Distinct (size, step) pairs: a size that occurs with every step is one that every step kept.
     pairs = np.unique(np.stack([lives.size[kept], step]), axis=1)
     sizes, steps_with_it = np.unique(pairs[0], return_counts=True)
-    return int(sizes[steps_with_it == len(starts)].sum())
+    return int(sizes[steps_with_it >= times].sum())
+
+
+def growing_steps(series: Integers) -> int:
+    """Return how many of the last steps belong to a growth that never falls and pauses for a step at most.
+
+    Example: 5, 4, 6, 6, 7 are 3 steps, as the last fall is before 4. Of 5, 4, 6, 6, 6 no step grows any more.
+    """
+    changes = np.diff(series)
+    falls = np.flatnonzero(changes < 0)
+    rises = np.flatnonzero(changes > 0)
+    rises = rises[rises > falls[-1]] if len(falls) else rises
+    pauses = np.diff(np.append(rises, len(changes)))
+    if not len(rises) or pauses[-1] > PAUSE_AT_MOST + 1:
+        return 0
+    breaks = np.flatnonzero(pauses > PAUSE_AT_MOST + 1)
+    return len(changes) - int(rises[breaks[-1] + 1 if len(breaks) else 0])
 
 
 def trailing_rises(series: Integers) -> int:

@@ -58,7 +58,7 @@ def pattern_of(wanted: int, usual_peak: int | None, growing: Sequence[Growth]) -
     as well, but the leak is why it failed.
     """
     if growing and sum(growth.total_bytes for growth in growing) >= GROWN_SHARE * wanted:
-        return OomPattern.GROWTH, min(growth.first_step for growth in growing)
+        return OomPattern.GROWTH, min((g.first_step for g in growing if g.first_step is not None), default=None)
     if usual_peak is None:
         return OomPattern.UNKNOWN, None
     return (OomPattern.SPIKE if wanted > SPIKE_RATIO * usual_peak else OomPattern.STEADY), None

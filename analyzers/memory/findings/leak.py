@@ -12,15 +12,18 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
     """Return that the live bytes of some stacks grow; `growing` has the most bytes first."""
     worst = growing[0]
     where = innermost(worst.frames, "an unknown line")
+    is_annotated = worst.first_step is not None
+    since = f" from step {worst.first_step} on" if is_annotated else ""
+    how = "" if is_annotated else " No step is marked: stacks that recur show the steps."
     return Finding(
         id="memory.leak",
         severity=Severity.WARNING,
-        title=f"Memory grows by {size(worst.bytes_per_step)} per step from step {worst.first_step} on in {where}",
-        why=f"Memory allocated in {where} and not freed increased in {worst.steps} consecutive steps, by"
-        f" {size(worst.total_bytes)} in total.",
+        title=f"Memory grows by {size(worst.bytes_per_step)} per step{since} in {where}",
+        why=f"Memory allocated in {where} and not freed increased over the last {worst.steps} steps, by"
+        f" {size(worst.total_bytes)} in total.{how}",
         next="Find what keeps these tensors alive: a list that is appended to, a loss summed up without .item() or"
-        " .detach(), a stored output that keeps its autograd graph. At the end of the trace"
-        f" this would free {size(sum(growth.total_bytes for growth in growing))}.",
+        " .detach(), a stored output that keeps its autograd graph. Together they hold"
+        f" {size(sum(growth.total_bytes for growth in growing))} at the end of the recording.",
         ranks=ranks_of(device),
         step=worst.first_step,
         evidence=[
@@ -31,5 +34,5 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
             )
             for growth in growing
         ],
-        confidence=min(0.95, 0.6 + 0.05 * worst.steps),
+        confidence=min(0.95 if is_annotated else 0.8, 0.6 + 0.05 * worst.steps),
     )

@@ -88,7 +88,9 @@ def step_history(oom: Oom) -> str:
     usual = size(oom.usual_peak_bytes)
     match oom.pattern:
         case OomPattern.GROWTH:
-            return f"memory grew step by step, from step {oom.since_step} on"
+            return "memory grew step by step" + (
+                f", from step {oom.since_step} on" if oom.since_step is not None else ""
+            )
         case OomPattern.SPIKE:
             return f"a spike: earlier steps peaked at {usual} at most"
         case OomPattern.STEADY:

@@ -1,0 +1,57 @@
+"""Where the steps of a training loop lie in a trace that marks none: between occurrences of a stack that recurs.
+
+What runs once a step (the loss, the embedding, the optimizer's norm) allocates at even distances, from one end of the
+loop to the other; what runs once a layer comes in bursts. Worked example, with the stacks e (embedding), l (a layer)
+and c (loss) in a loop of four steps:
+
+    e l l l c  e l l l c  e l l l c  e l l l c     12 l, 4 e, 4 c
+
+The distances between two e are 5, 5 and 5: even. Those between two l are 1, 1, 3, 1, 1, 3, ..: uneven. So e and c are
+the stacks that mark steps, and the one at whose occurrences the least memory is alive, e, begins them.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+
+from analyzers.columns import Integers
+from analyzers.memory.reading.schema import Action
+from analyzers.memory.reading.snapshot import DeviceTrace
+from analyzers.memory.replay.phases import StepSpan
+
+RECURS_AT_LEAST = 5
+"""Fewer steps prove no loop."""
+UNEVEN_AT_MOST = 0.4
+"""Standard deviation of the distances, by their mean. Evaluation or a checkpoint after some of the steps give 0.1 to
+0.3, two layers that are a quarter of a step apart 0.5."""
+WHOLE_FROM = 0.9
+"""What follows the last occurrence is a whole step from this part of the others' entries on."""
+COVERED_AT_LEAST = 0.6
+"""The part of all allocations that the loop must span: what recurs in the forward pass of one step spans a third."""
+
+
+def inferred_steps(trace: DeviceTrace, live_bytes: Integers) -> list[StepSpan]:
+    """Return the steps that recurring stacks show, numbered from 1; empty where there is no loop of five steps."""
+    allocations = trace.where(Action.ALLOC)
+    stack = trace.entry("stack")[allocations]
+    order = np.argsort(stack, kind="stable")
+    known, first, counts = np.unique(stack[order], return_index=True, return_counts=True)
+    enough = np.flatnonzero((counts >= RECURS_AT_LEAST) & (known != 0))
+    even = [row for row in enough.tolist() if recurs_evenly(order[first[row] :][: counts[row]], len(order))]
+    if not even:
+        return []
+    occurrences, votes = np.unique(counts[even], return_counts=True)
+    usual = int(occurrences[votes.argmax()])
+    candidates = [allocations[order[first[row] :][:usual]] for row in even if counts[row] == usual]
+    # Between steps the least memory is alive, and blocks that only seem to be kept are fewest.
+    bounds = min(candidates, key=lambda entries: int(live_bytes[np.maximum(entries - 1, 0)].sum())).tolist()
+    if len(trace) - bounds[-1] >= WHOLE_FROM * (bounds[-1] - bounds[0]) / (usual - 1):
+        bounds.append(len(trace))
+    return [StepSpan(i + 1, start, end) for i, (start, end) in enumerate(pairwise(bounds))]
+
+
+def recurs_evenly(positions: Integers, total: int) -> bool:
+    """Return whether a stack's ascending positions among `total` allocations lie evenly over most of them."""
+    distances = np.diff(positions)
+    mean = float(distances.mean())
+    return bool(distances.std() <= UNEVEN_AT_MOST * mean and mean * len(positions) >= COVERED_AT_LEAST * total)

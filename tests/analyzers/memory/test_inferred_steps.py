@@ -1,0 +1,97 @@
+"""Steps of traces that mark none, and the leaks that they show."""
+
+import gzip
+import pickle
+from pathlib import Path
+
+import pytest
+
+from analyzers.memory import analyze
+from analyzers.memory.loading import open_replay
+from analyzers.memory.replay.inferred_steps import inferred_steps
+from analyzers.memory.replay.phases import whole_steps
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+PLAIN = {"action", "addr", "size", "stream", "time_us", "frames", "device_free"}
+"""What PyTorch itself records of an entry."""
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Two ranks of a run whose rank 1 leaks, with the recorder's marks."""
+    folder = FIXTURES / "leak_2ranks" / "memory_snapshot" / "iteration_10"
+    return [pickle.loads(gzip.decompress((folder / f"rank{r}_memory_snapshot.pickle.gz").read_bytes())) for r in (0, 1)]
+
+
+def unmarked(snapshot):
+    """Return the snapshot as PyTorch's own recorder would have written it."""
+    trace = [{key: value for key, value in entry.items() if key in PLAIN} for entry in snapshot["device_traces"][0]]
+    return snapshot | {"external_annotations": [], "device_traces": [trace]}
+
+
+def test_steps_are_those_that_the_recorder_marked(recorded, maker):
+    marked = [(step.start, step.end) for step in whole_steps(open_replay(maker.save(recorded[1])).trace)]
+    replay = open_replay(maker.save(unmarked(recorded[1]), step="iteration_6"))
+    inferred = inferred_steps(replay.trace, replay.live_bytes)
+    assert [step.number for step in inferred] == [1, 2, 3, 4, 5]
+    for (start, end), step in zip(marked, inferred, strict=True):
+        assert abs(step.start - start) <= 1
+        assert abs((step.end or 0) - end) <= 1
+
+
+def test_a_leak_is_found_without_marks_on_the_rank_that_has_it(recorded, maker):
+    healthy, leaking = (analyze([maker.save(unmarked(snapshot))]) for snapshot in recorded)
+    assert "memory.leak" not in {finding.id for finding in healthy.findings}
+    [leak] = [finding for finding in leaking.findings if finding.id == "memory.leak"]
+    assert leak.title == "Memory grows by 640.0 KiB per step in forward (trainer/models/llama3/model.py:105)"
+    assert leak.step is None
+    assert leak.why.endswith("No step is marked: stacks that recur show the steps.")
+
+
+def loop(recording, maker, steps, *, kept=0, every=1):
+    """A loop of an embedding, three layers and a loss; every so many steps an output is kept."""
+    forward = [maker.frame("forward", line=10), maker.frame("main", "train.py", 1)]
+    sites = {name: [maker.frame(name, line=line), *forward] for line, name in enumerate(("embed", "layer", "loss"))}
+    for step in range(steps):
+        saved = [recording.alloc(40_000, sites["embed"])]
+        for _ in range(3):
+            saved.append(recording.alloc(90_000, sites["layer"]))
+            recording.free(recording.alloc(20_000, sites["layer"]))
+        saved.append(recording.alloc(4_000, sites["loss"]))
+        if kept and step % every == 0:
+            recording.alloc(kept, sites["loss"])
+        for address in reversed(saved):
+            recording.free(address)
+
+
+@pytest.mark.parametrize(("steps", "kept", "every", "found"), [(4, 0, 1, 0), (6, 0, 1, 6), (9, 0, 1, 9)])
+def test_what_recurs_once_a_step_bounds_the_steps(maker, steps, kept, every, found):
+    recording = maker.Recording()
+    loop(recording, maker, steps, kept=kept, every=every)
+    replay = open_replay(maker.save(recording.snapshot()))
+    assert len(inferred_steps(replay.trace, replay.live_bytes)) == found
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept", "every", "leaks"),
+    [(8, 80_000, 1, True), (16, 80_000, 2, True), (12, 80_000, 4, False), (8, 0, 1, False)],
+    ids=["every step", "every second step", "every fourth step", "nothing"],
+)
+def test_what_is_kept_again_and_again_is_a_leak(maker, steps, kept, every, leaks):
+    recording = maker.Recording()
+    loop(recording, maker, steps, kept=kept, every=every)
+    found = {finding.id for finding in analyze([maker.save(recording.snapshot())]).findings}
+    assert ("memory.leak" in found) is leaks
+
+
+def test_weights_that_are_loaded_one_by_one_are_no_leak(maker):
+    recording = maker.Recording()
+    read, convert = [maker.frame("load_weights", line=31)], [maker.frame("to", line=32)]
+    for _ in range(24):
+        temporary = recording.alloc(2 << 20, read)
+        recording.alloc(1 << 20, convert)
+        recording.free(temporary)
+    artefact = maker.save(recording.snapshot())
+    replay = open_replay(artefact)
+    assert len(inferred_steps(replay.trace, replay.live_bytes)) >= 23
+    assert "memory.leak" not in {finding.id for finding in analyze([artefact]).findings}
