@@ -24,7 +24,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        """Positions of one forward pass on one rank."""
+        """The tokens of one forward pass on one rank: local batch size times sequence length on this rank."""
         return self.batch * self.seq
 
     @property

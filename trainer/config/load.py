@@ -178,7 +178,9 @@ def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
 
 
 def apply(resolved: Resolved, written_keys: list[WrittenKey], own: Mapping[str, Option]) -> None:
-    """Set the values of `written_keys` and report on each key; `own` are keys that a user's module has added.
+    """Set the values of `written_keys` in `resolved.config`, and note in `resolved` what became of each key.
+
+    `own` are the keys that a user's module has added.
 
     If an old and a new name of one key both occur, the new one wins.
     """

@@ -52,7 +52,7 @@ class Failed(Message):
 
 
 class WorkbenchApp(RaisingApp[None]):
-    """Shows a subject; what all views share is here: search, source files, copying, the dashboard."""
+    """The terminal app: it shows one run, file or comparison, with search, source files, copying and the dashboard."""
 
     TITLE = "workbench"
     CSS_PATH = "workbench.tcss"

@@ -25,7 +25,7 @@ from workbench.tui.panes.trace import TracePane
 
 
 class Subject(Protocol):
-    """What the app asks of what it shows."""
+    """The interface of what the app can show: a run, a file or a comparison of two."""
 
     @property
     def views(self) -> tuple[str, ...]:

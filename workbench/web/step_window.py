@@ -57,7 +57,7 @@ class StepMarks:
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> "StepMarks":
-        """Return the marks in the `clock` of a room: a column of positions, then one of steps."""
+        """Return the marks of a table: its first column has positions on the axis, its second the steps there."""
         positions, steps = (frame.iloc[:, i].to_numpy(float) for i in (0, 1))
         return cls(positions, steps)
 

@@ -145,12 +145,14 @@ def called(side: RanksInOp, cause: Cause) -> str:
     ranks = rank_names(side.ranks)
     if has_other_operation(cause):
         return f"{ranks} called {format_operation(side)}"
-    what = (
-        f"a tensor of {side.shape} to {side.operation}"
-        if side.shape
-        else f"a different shape or type to {side.operation}"
-    )
-    return f"{ranks} passed {append_line(what, side.line)}"
+    tensor = tensor_name(side.shape) if side.shape else "a different shape or type"
+    return f"{ranks} passed {append_line(f'{tensor} to {side.operation}', side.line)}"
+
+
+def tensor_name(shape: str) -> str:
+    """Return `a tensor of 4x4 float32`; of `0 float32` that it is empty."""
+    empty = shape.removeprefix("0 ")
+    return f"a tensor of {shape}" if empty == shape else f"an empty tensor (0 elements, {empty})"
 
 
 def both_sides(cause: Cause) -> str:

@@ -147,7 +147,7 @@ def sister_groups(job: Job, group: int) -> set[int]:
 
 
 def sister_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
-    """Return what sister groups recorded under the same number."""
+    """Return the signatures that the sister groups (same role, other ranks) recorded for collective number `seq`."""
     states = ((i, state) for i in sister_groups(job, group) for m in job.groups[i].ranks if (state := job.ranks.get(m)))
     return {comparable(job.signature(op)) for i, state in states if (op := state.collective(i, seq))}
 

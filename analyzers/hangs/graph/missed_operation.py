@@ -38,7 +38,10 @@ def find_first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | 
 
 
 def find_sisters(job: Job, rank: int) -> list[int]:
-    """Return the ranks with a dump that run the same program, those of the smallest groups first."""
+    """Return the ranks with a dump that share a group with `rank`, those of the smallest groups first.
+
+    Ranks of one group run the same operations, so that what they recorded stands for what `rank` should have called.
+    """
     shared = [number for number, group in enumerate(job.groups) if rank in group.ranks]
     shared.sort(key=lambda number: len(job.groups[number].ranks))
     members = (m for number in shared if not carries_messages(job, number) for m in job.groups[number].ranks)

@@ -61,7 +61,7 @@ def consequence(failure: Failure, cause: Cause | None) -> Finding:
         severity=Severity.INFO,
         title=f"{who(failure.ranks, reporter)} reported: {quoted(lead)}",
         why=f"It was printed {quantity(times, 'time')}, and the first failure explains it.",
-        next=f"no action here; fix the first failure{first_failure(cause)}",
+        next=f"no action here: follow the next step of the first failure{first_failure(cause)}",
         ranks=failure.ranks,
         step=lead.step,
         evidence=[evidence_of(lead)],
@@ -70,12 +70,12 @@ def consequence(failure: Failure, cause: Cause | None) -> Finding:
 
 
 def first_failure(cause: Cause | None) -> str:
-    """Return `: logs.oom, train.py:41`, the finding of the cause and its line, as far as they are known."""
+    """Return ` (logs.oom, train.py:41)`, the finding of the cause and its line, as far as they are known."""
     if cause is None:
         return ""
     file, _, line = cause.lead.source.rpartition(":")
     where = f", {source_line(file, int(line))}" if file else ""
-    return f": {finding_id(cause)}{where}"
+    return f" ({finding_id(cause)}{where})"
 
 
 def finding_id(cause: Cause) -> str:

@@ -11,16 +11,18 @@ from analyzers.words import rank_names, size
 STEPS = {
     LogClass.CRASHED: "open the line that the title names; the lines above the traceback show what was read or"
     " computed",
-    LogClass.SIGNAL: "look into the kernel's log (`dmesg -T`) of that node at this time; run with"
-    " `python -X faulthandler` for the Python line",
+    LogClass.SIGNAL: "look at the native extension that the line calls; where no line is known, run with `python -X"
+    " faulthandler`, and read the kernel's log (`dmesg -T`) of that node at the time of the crash",
     LogClass.EXIT_CODE: "read that rank's own stderr; start torchrun with `--log-dir logs --tee 3`, and wrap main() in"
     " `torch.distributed.elastic.multiprocessing.errors.record`",
     LogClass.DISK_FULL: "free space or raise the quota where the file is written (`df -h`, `quota -s`), and check the"
     " last checkpoint: it may be truncated",
-    LogClass.NETWORK: "check the network of that node and of the one that printed the error (`ping`, `ibstat`,"
-    " `ethtool`), and exclude a faulty one from the next run (`--exclude=NODE` of Slurm)",
-    LogClass.UNUSED_PARAMETERS: "give every parameter a gradient on each rank (also in branches), or pass"
-    " `find_unused_parameters=True` to DistributedDataParallel",
+    LogClass.NETWORK: "check first that the peer process was still alive: a refused or reset connection is often a rank"
+    " that ended; then the network of both nodes (`ping`, `ibstat`, `ethtool`), and exclude a faulty one from the next"
+    " run (`--exclude=NODE` of Slurm)",
+    LogClass.UNUSED_PARAMETERS: "make every parameter take part in the loss on each rank, also where forward()"
+    " branches, or pass `find_unused_parameters=True` to DistributedDataParallel; TORCH_DISTRIBUTED_DEBUG=DETAIL"
+    " prints the names",
     LogClass.UNMATCHED_P2P: "give each send a recv on its peer with the same tag, and issue both in the same order on"
     " both ranks",
     LogClass.EARLY_EXIT: "find why that rank's loop ends earlier: uneven data (`drop_last=True`, DistributedSampler),"

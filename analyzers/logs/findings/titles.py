@@ -119,10 +119,10 @@ def dataloader_worker(cause: Cause) -> str:
 def signal_text(described: str) -> str:
     """Return `SIGKILL` for the `Killed` of PyTorch's message; other descriptions with their article."""
     return {
-        "Killed": "SIGKILL",
-        "Segmentation fault": "SIGSEGV (segmentation fault)",
-        "Bus error": "SIGBUS (bus error)",
-    }.get(described.strip("."), f"signal {described}")
+        "killed": "SIGKILL",
+        "segmentation fault": "SIGSEGV (segmentation fault)",
+        "bus error": "SIGBUS (bus error)",
+    }.get(described.strip(".").lower(), f"signal {described}")
 
 
 def disk_full(cause: Cause) -> str:
@@ -179,7 +179,8 @@ def unmatched_p2p(cause: Cause) -> str:
 def unused_parameters(cause: Cause) -> str:
     """Return the title of parameters without gradient."""
     lead = first_with(cause, "name")
-    which = f": {lead.facts.name}" if lead.facts.name else ""
+    name = lead.facts.name or ""
+    which = f": {'indices ' if name[:1].isdigit() else ''}{name}" if name else ""
     place_of = next((place(e) for e in cause.failure.events if e.source), "")
     return f"parameters got no gradient on {who(cause.ranks)}{place_of}{at_step(lead)}{which}"
 
@@ -248,7 +249,7 @@ def nonfinite_loss(cause: Cause) -> str:
     if cause.ranks:
         return f"gradients of {rank_names(cause.ranks)} became NaN{at_step(lead)}{place(lead)}"
     step = f" at step {lead.step}" if lead.step is not None else ""
-    return f"the loss or the gradient is not finite{step}{place(lead)}: {quoted(lead)}"
+    return f"the loss or the gradient is NaN or infinite{step}{place(lead)}: {quoted(lead)}"
 
 
 def time_limit(cause: Cause) -> str:

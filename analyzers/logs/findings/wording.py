@@ -23,7 +23,7 @@ def place(event: LogEvent) -> str:
 
 
 def at_step(event: LogEvent) -> str:
-    """Return ` after step 6`, the last one that was printed before; empty where no step is known."""
+    """Return ` after step 6`: the last step printed before the event; empty where no step is known."""
     return f" after step {event.step}" if event.step is not None else ""
 
 

@@ -75,12 +75,13 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
     return Finding(
         id="memory.reserved",
         severity=Severity.INFO,
-        title=f"{size(unused)} of reserved memory is not in use",
+        title=f"{size(unused)} of reserved memory was not in use when the snapshot was taken",
         why=f"The allocator reserved {size(device.reserved_bytes)} of the device, and {size(used)} of it"
         f" ({share(used, device.reserved_bytes)}) is allocated at the end of the recording. Other processes and"
         " libraries cannot use the rest.",
-        next="Do nothing, unless a different process or library needs this memory. Then call torch.cuda.empty_cache()"
-        f" after the step that peaks: it gives back the fully unused segments, {size(returnable)}{kept_back(device)}.",
+        next="Nothing to do, unless another process or library needs this memory. In that case call"
+        f" torch.cuda.empty_cache() after the memory peak: it gives back the unused segments, {size(returnable)}"
+        f"{kept_back(device)}. If the next step needs them again, they are reserved again.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"highest reserved size: {size(device.peak_reserved_bytes)}")],
@@ -89,6 +90,6 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
 
 
 def kept_back(device: Device) -> str:
-    """Return `; the other 165.9 MiB is in partly used segments and cannot be released`; empty where all is."""
+    """Return `; the other 165.9 MiB is in segments that still hold live blocks`; empty where all is."""
     kept = device.fragmentation.inactive_split_bytes
-    return f"; the other {size(kept)} is in partly used segments and cannot be released" if kept else ""
+    return f"; the other {size(kept)} is in segments that still hold live blocks" if kept else ""

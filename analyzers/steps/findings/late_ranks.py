@@ -27,12 +27,12 @@ def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
     ranks, first = sorted(straggler.rank for straggler in group), group[0]
     begin = min(straggler.first_step for straggler in group)
     causes = " and ".join(sorted({CAUSE_NAMES[straggler.cause] for straggler in group}))
-    lateness = f"late by {duration(first.lateness_s)} (median) in {percent(first.recurrence)} of all steps"
+    lateness = f"{duration(first.lateness_s)} late on average in {quantity(first.steps_late, 'step')}"
     lost, share = sum(s.lost_s for s in group), sum(s.share for s in group)
     return Finding(
         id=Problem.STRAGGLER.finding_id,
         severity=Severity.WARNING,
-        title=f"{waiting_text(steps, first, ranks)} from step {begin} on: {lateness}; time lost in {causes}",
+        title=f"{waiting_text(steps, first, ranks)} from step {begin} on: {lateness}; the time goes into {causes}",
         why="every rank waits for the slowest one in a synchronised step: this costs the job"
         f" {duration(lost)} per step on average, {percent(share)} of all step time",
         next=NEXT_BY_PATTERN.get(first.pattern) or NEXT_BY_CAUSE[first.cause],

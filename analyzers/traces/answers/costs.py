@@ -98,7 +98,7 @@ class Attribution:
         return np.asarray(functions & own[self.trace.columns["name"]])
 
     def around(self, what: str) -> Column:
-        """Return the row of the innermost operator, module ... around each event, itself included; else NONE."""
+        """Return for each event the row of the innermost event of kind `what` that encloses it or is it, else NONE."""
         if what not in self._around:
             selected = self.is_a(what)
             # One number that stands for all rows takes no memory, and most traces have no modules or lines.

@@ -114,7 +114,7 @@ def convolution_backward(dims: list[Dims], _values: list[Any]) -> Counted:
 
 
 def whole_numbers(text: str, count: int) -> list[int]:
-    """Return `[2, 2]` as a list of `count` integers; a single number is repeated `count` times."""
+    """Parse a text such as `[2, 2]` into a list of `count` integers; a single number is repeated `count` times."""
     numbers = [int(word) for word in re.findall(r"-?\d+", text)]
     return numbers * count if len(numbers) == 1 else numbers
 

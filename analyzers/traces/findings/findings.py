@@ -23,6 +23,7 @@ START_UP = (
     f" Otherwise the allocator gives cached memory back. {SHORT_OF_MEMORY}"
 )
 DRIVER_MEMORY = re.compile(r"^(cuda|hip)(Malloc|Free)")
+HOST_ONLY = " (measured on the host: the trace has no device events)"
 # Part of the time. On a CPU processes take turns on the same cores, so much of the waiting is for a core.
 EXPOSED = {"device": 0.1, "cpu": 0.5}
 
@@ -78,9 +79,9 @@ def exposed_finding(account: RankTrace) -> Finding:
 
 
 def recorded_time(account: RankTrace) -> str:
-    """Return which time of which rank a share is of: `recorded time of rank 3 (host-side time)`."""
+    """Return which time of which rank a share is of: `recorded time of rank 3`, or the same as measured on the host."""
     whose = "" if account.rank is None else f" of rank {account.rank}"
-    return f"recorded time{whose}{' (host-side time)' if account.source == 'cpu' else ''}"
+    return f"recorded time{whose}{HOST_ONLY if account.source == 'cpu' else ''}"
 
 
 def longest_collectives(account: RankTrace) -> list[str]:

@@ -56,13 +56,14 @@ def growth_finding(account: RankTrace, memory: DeviceMemory, growth: Sequence[in
         f"Memory of {device_name(memory)} grows in each of {len(growth)} profiled steps, by {size(mean)} on average",
         f"{size(memory.steps[0].start_bytes)} were allocated at the start of the first step,"
         f" {size(memory.steps[-1].end_bytes)} at the end of the last one.{forecast}",
-        "Find what is kept from step to step; the evidence names the lines that allocate it. Usual are a loss or metric"
-        " that holds its graph (use .detach() or .item()), or a list or cache that is never cleared.",
+        "Find what is kept from step to step; the evidence names the lines that allocate it. Common causes are a"
+        " loss or metric that keeps its autograd graph (use .detach() or .item()), and a list or cache that is never"
+        " cleared.",
         severity=Severity.WARNING if certain else Severity.INFO,
         confidence=0.8 if certain else 0.5,
         facts=[
             "growth of each step: " + ", ".join(size_change(amount) for amount in growth[:FACTS_AT_MOST]),
-            *(f"never freed: {unfreed_fact(unfreed)}" for unfreed in memory.unfreed[:FACTS_AT_MOST]),
+            *(f"not freed by the end: {unfreed_fact(unfreed)}" for unfreed in memory.unfreed[:FACTS_AT_MOST]),
         ],
     )
 

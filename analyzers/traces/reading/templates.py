@@ -203,7 +203,7 @@ def is_quoted(text: bytes, at: int) -> bool:
 
 
 def runs_in_texts(event: ExactEvent) -> list[int]:
-    """Return the numbers of the runs of digits that are parts of names and other texts."""
+    """Return the numbers (marks) of the digit runs that lie inside texts, such as names, and are no JSON numbers."""
     values = [event.name, event.cat, *(value_of(event, field) for field in TEXT_FIELDS)]
     values += [value for field in ID_FIELDS if isinstance(value := value_of(event, field), str)]
     texts = [bytes(value) if isinstance(value, msgspec.Raw) else str(value).encode() for value in values]

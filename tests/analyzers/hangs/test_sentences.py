@@ -60,8 +60,8 @@ def test_a_mismatch_of_shapes_names_both_shapes():
     )
     cause = cause_of(HangClass.MISMATCH, Reason.MAJORITY, sides=sides, issued=sides[1], expected=sides[0])
     assert title(cause) == (
-        "rank 0 passed a tensor of 0 float32 to all_reduce (job/train.py:22) at step 4 in collective #6 of process"
-        " group"
+        "rank 0 passed an empty tensor (0 elements, float32) to all_reduce (job/train.py:22) at step 4 in collective #6"
+        " of process group"
         " dp, while ranks 1-3 passed a tensor of 1024 float32 to all_reduce (job/train.py:22)"
     )
 

@@ -41,7 +41,7 @@ def test_help_is_quick():
         ("inspect", OOM / "memory_snapshot" / "iteration_5_exit", "Rank 1 ran out of memory at step 6"),
         ("hang", OOM / "dumps", "rank 0 waits"),
         ("hang", STUCK / "dumps", "in loop_in_python (trainer/faults.py:"),
-        ("steps", DATA, "Rank 1 makes the others wait from step 6 on: late by"),
+        ("steps", DATA, "Rank 1 makes the others wait from step 6 on: "),
         ("trace", DATA, "Time by rank"),
     ],
 )

@@ -20,7 +20,7 @@ class Spans:
         return all(end.query() for _, _, end in self._spans[-1:])  # type: ignore[no-untyped-call]
 
     def resolve(self) -> dict[str, int]:
-        """Return the nanoseconds of each phase; spans that the device has not passed are left out."""
+        """Return the nanoseconds of each phase on the device, without spans whose end it has not reached yet."""
         total: defaultdict[str, int] = defaultdict(int)
         for name, begin, end in self._spans:
             if end.query():  # type: ignore[no-untyped-call]

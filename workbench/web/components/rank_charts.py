@@ -37,7 +37,7 @@ TALLEST_ROWS = 40
 
 
 def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
-    """Return a bar for each traced rank that divides its recorded time."""
+    """Return a chart with one stacked bar for each traced rank: computing, communication, waiting and idle time."""
     names = bar_names(accounts)
     figure = go.Figure(layout=PLAIN)
     for title, (kind, _) in PARTS.items():

@@ -9,7 +9,7 @@ from workbench.web.components.figure import ABOVE, MARGIN, FigurePart, byte_tick
 
 
 def memory_chart(frame: pd.DataFrame, window: tuple[int, int]) -> FigurePart:
-    """Return what each device of `traces.views.memory` had allocated (filled) and reserved (dashed)."""
+    """Return a chart of the memory that each device had allocated (filled) and reserved (dashed)."""
     lines: list[FigurePart] = []
     for number, (name, device) in enumerate(frame.groupby("where", sort=False)):
         colour = nth_colour(number)

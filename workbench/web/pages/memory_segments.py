@@ -109,7 +109,7 @@ def lifetime(born: int, died: int, device: Device, query: Query) -> Iterator[Com
 
 
 def block_link(query: Query) -> CellLink:
-    """Return a function that makes a cell with an address a link to what is there."""
+    """Return a function that turns a cell with a memory address into a link to the block at that address."""
     return lambda cell: link(cell, address({**query, "block": cell})) if ADDRESS.fullmatch(cell) else None
 
 
