@@ -16,4 +16,4 @@ def test_a_killed_reader_is_named_and_the_next_answer_is_whole(kills, tmp_path, 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["rank", "collector", "launcher", "tui", "serve"])
 def test_whatever_is_killed_nothing_written_is_lost_and_a_restart_goes_on(kills, tmp_path, victim):
-    assert kills.kill(victim, 1, tmp_path) == []
+    assert kills.kill(victim, 0, tmp_path) == []
