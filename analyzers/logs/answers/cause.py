@@ -134,7 +134,9 @@ def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
     if kind is LogClass.MISMATCH:
         return odd_ranks(failure.events) or odd_sizes(failure, logs)
     if kind in NOBODY:
-        return []
+        # Arguments that only some ranks reject are those of their node.
+        is_partial = failure.lead.facts.reason is Reason.BAD_ARGUMENTS and set(failure.ranks) < set(logs.ranks)
+        return failure.ranks if is_partial else []
     if kind is LogClass.NONFINITE_LOSS:
         named = sorted({rank for e in failure.events for rank in e.facts.ranks})
         # A loss that all ranks share is not finite on all of them.

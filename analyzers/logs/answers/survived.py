@@ -5,7 +5,7 @@ a later step, a finite loss, the same traceback again, a clean end, or an exit c
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from analyzers.logs.answers.roles import GAVE_UP, Role, Tier
@@ -19,6 +19,8 @@ SAYS_DONE = re.compile(
     re.IGNORECASE,
 )
 """The last line of a job that ended well: `done`, `all steps done`, `Finished training!`."""
+CAUGHT_KINDS = (EventKind.EXCEPTION, EventKind.DATALOADER_WORKER, EventKind.HOST_OUT_OF_MEMORY, EventKind.DISK_FULL)
+"""Errors of a rank's own that a program can catch."""
 ENDS = (*TABLE, EventKind.EXIT, EventKind.SIGNAL)
 
 
@@ -61,7 +63,8 @@ def without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
 def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
     """Return the failures without errors that the program handled, but for those that explain how their rank ended."""
-    handled = [o for o in found if is_handled(o, found)]
+    done = {rank for rank, log in logs.ranks.items() if SAYS_DONE.match(log.last_line)}
+    handled = [o for o in found if is_handled(o, found) or is_before_end(o.event, done)]
     others = [o for o in found if o not in handled]
     explaining = [o for o in handled if explains_end(o, handled, others, logs)]
     return [o for o in found if o in others or o in explaining]
@@ -80,6 +83,11 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
         o.file == occurrence.file and is_independent(o.event) and (o.event.line > event.line or o.event.count > 1)
         for o in found
     )
+
+
+def is_before_end(event: LogEvent, done: Collection[int]) -> bool:
+    """Return whether a rank that says at its end that it is done caught an error of its own before."""
+    return event.rank in done and not event.facts.uncaught and event.kind in CAUGHT_KINDS and is_of_one_rank(event.path)
 
 
 def is_independent(event: LogEvent) -> bool:

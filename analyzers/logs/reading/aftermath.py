@@ -40,6 +40,12 @@ def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: b
     )
 
 
+def is_of_worker(raised: Raised) -> bool:
+    """Return whether a connection was lost to a worker of the data loader, and not to a rank."""
+    files = [file for file, _, _ in raised.frames]
+    return any("/torch/utils/data/" in f for f in files) and any("/multiprocessing/" in f for f in files)
+
+
 def is_handled(kind: EventKind, text: str) -> bool:
     """Return whether one line reports an error that the program handled: a logger's, which says how it goes on."""
     return kind in RAISED_KINDS and bool(LOGGED.search(text)) and bool(HANDLED.search(text))

@@ -9,7 +9,13 @@ import msgspec
 
 from analyzers.frames import Origin, origin_of
 from analyzers.logs.model import EventKind, Facts, LogEvent, Reason
-from analyzers.logs.reading.aftermath import is_handled, marked_as_survived, with_circumstances, with_stack
+from analyzers.logs.reading.aftermath import (
+    is_handled,
+    is_of_worker,
+    marked_as_survived,
+    with_circumstances,
+    with_stack,
+)
 from analyzers.logs.reading.operations import with_operation
 from analyzers.logs.reading.pattern import Found
 from analyzers.logs.reading.patterns import FILTER, NOISE, TRIGGERS, recognise
@@ -290,6 +296,8 @@ class Scanner:
             found = recognise(link.text)
             if found and found.kind is not EventKind.CONNECTION_LOST:
                 break
+        if found and found.kind is EventKind.CONNECTION_LOST and is_of_worker(raised):
+            return Found(EventKind.DATALOADER_WORKER, Facts(reason=Reason.WORKER_EXIT))
         if found:
             return with_operation(found, raised)
         if name == "MemoryError":

@@ -37,7 +37,7 @@ def batches(marker):
     for attempt in range(3):
         try:
             yield from DataLoader(Samples(marker), batch_size=2, num_workers=1)
-        except RuntimeError:
+        except (RuntimeError, ConnectionError):
             traceback.print_exc()
             print(f"data loader failed (attempt {attempt}), building it again", flush=True)
         else:

@@ -151,3 +151,18 @@ def test_exit_codes_of_the_launcher_turn_stacks_into_an_answer(job, tmp_path):
                                                    "exit_codes": {"0": 1, "1": 1}}))  # fmt: skip
     verdict = incident.analyze(run.discover(tmp_path)).verdict
     assert (verdict.kind, verdict.ranks) == ("collective_timeout", [1])
+
+
+def test_arguments_that_one_rank_rejects_are_those_of_its_node(job):
+    usage = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --warmup 3\n"
+    verdict = logs.analyze(job("", usage, "")).verdict
+    assert (verdict.kind, verdict.ranks) == ("startup", [1])
+
+
+def test_a_connection_to_a_worker_of_the_loader_is_none_to_a_rank(job):
+    frames = ("/home/me/train.py", "/venv/torch/utils/data/dataloader.py", "/usr/lib/multiprocessing/connection.py")
+    text = "".join(f'[rank1]:   File "{file}", line 3, in read\n' for file in frames)
+    error = "[rank1]: ConnectionResetError: [Errno 104] Connection reset by peer\n"
+    text = f"[rank1]: Traceback (most recent call last):\n{text}{error}"
+    verdict = logs.analyze(job(LOST.format(rank=0), text)).verdict
+    assert (verdict.kind, verdict.ranks) == ("dataloader_worker", [1])
