@@ -14,7 +14,7 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
     where = innermost(worst.frames, "an unknown line")
     is_annotated = worst.first_step is not None
     since = f" from step {worst.first_step} on" if is_annotated else ""
-    how = "" if is_annotated else " No step is marked: stacks that recur show the steps."
+    how = "" if is_annotated else " The recording marks no steps: they were inferred from stacks that recur."
     return Finding(
         id="memory.leak",
         severity=Severity.WARNING,
