@@ -1,6 +1,7 @@
 """The terminal app of `workbench watch`: the status of a job, redrawn while the job goes on."""
 
 from pathlib import Path
+from threading import Lock
 from typing import ClassVar
 
 from rich.console import Group
@@ -42,6 +43,7 @@ class WatchApp(RaisingApp[bool]):
         self._watcher = JobWatcher(folder)
         self.job: WatchedJob | None = None
         self._paused, self._troubled_first = False, True
+        self._looking = Lock()
         self.sub_title = clean(folder)
 
     def compose(self) -> ComposeResult:
@@ -59,12 +61,17 @@ class WatchApp(RaisingApp[bool]):
         self.set_interval(POLL_S, self._look)
         self._look()
 
-    @work(thread=True, exclusive=True, group="look")
+    @work(thread=True, group="look")
     def _look(self) -> None:
         """Look off the event loop, as the files of thousands of ranks may lie on a slow disk."""
-        if not self._paused:
+        # A look may take longer than the time to the next one, and two at once would change the same logs.
+        if self._paused or not self._looking.acquire(blocking=False):
+            return
+        try:
             job = self._watcher.look()
-            self.call_from_thread(self._show, job)
+        finally:
+            self._looking.release()
+        self.call_from_thread(self._show, job)
 
     def _show(self, job: WatchedJob) -> None:
         self.job = job

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -52,6 +53,26 @@ def test_a_job_that_has_ended_is_told_at_once(stuck, capsys):
     assert "step 5/10  loss 6.0127" in told
     assert "verdict: host stuck: Rank 1 is stuck at step 6" in told
     assert told.splitlines()[-1].startswith("failed; ")
+
+
+async def test_a_slow_look_is_not_overtaken(job, monkeypatch):
+    """As on a slow disk: two looks at once would change the same logs."""
+    app, at_once, most = WatchApp(job), [], []
+    look = app._watcher.look
+
+    def slow_look():
+        at_once.append(1)
+        most.append(len(at_once))
+        time.sleep(0.2)
+        at_once.pop()
+        return look()
+
+    monkeypatch.setattr(app._watcher, "look", slow_look)
+    async with app.run_test() as pilot:
+        for _ in range(5):
+            app._look()
+        await until(pilot, lambda: app.job is not None and len(most) > 1)
+    assert set(most) == {1}
 
 
 def test_steps_that_were_seen_take_no_memory(tmp_path, script):
