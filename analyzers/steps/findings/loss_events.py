@@ -23,14 +23,16 @@ def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
         " operation only if its backward returns NaN)",
         ranks=broken.ranks,
         step=broken.step,
-        evidence=[
-            Evidence(
-                text=f"rank {rank}: {broken.quantity} not finite at step {broken.step}", source=log_of_rank(steps, rank)
-            )
-            for rank in broken.ranks[:EVIDENCE_AT_MOST]
-        ],
+        evidence=nonfinite_facts(steps, broken),
         confidence=0.99,
     )
+
+
+def nonfinite_facts(steps: Steps, broken: NonFinite) -> list[Evidence]:
+    """Return the first value that is not finite of each rank, with its log as the source."""
+    fact = f"{broken.quantity} not finite at step {broken.step}"
+    ranks = broken.ranks[:EVIDENCE_AT_MOST]
+    return [Evidence(text=f"rank {rank}: {fact}", source=log_of_rank(steps, rank)) for rank in ranks]
 
 
 def recovered_notes(steps: Steps) -> list[Finding]:
@@ -51,12 +53,7 @@ def recovered_finding(steps: Steps, broken: NonFinite) -> Finding:
         " steps, or train in bfloat16",
         ranks=broken.ranks,
         step=broken.step,
-        evidence=[
-            Evidence(
-                text=f"rank {rank}: {broken.quantity} not finite at step {broken.step}", source=log_of_rank(steps, rank)
-            )
-            for rank in broken.ranks[:EVIDENCE_AT_MOST]
-        ],
+        evidence=nonfinite_facts(steps, broken),
         confidence=0.8,
     )
 
