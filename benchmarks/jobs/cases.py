@@ -80,8 +80,8 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Return the cases in order of folder and name."""
-    for script in sorted(HERE.glob("*/*.py")):
+    """Return the cases in order of collection, folder and name."""
+    for script in sorted(HERE.glob("*/*/*.py")):
         yield case_of(script)
 
 
