@@ -11,12 +11,13 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 @pytest.fixture(scope="session")
 def script():
-    """`script(name)`: a benchmark as a module; tests run a little of what it does at volume."""
+    """`script(path)`: a benchmark as a module; tests run a little of what it does at volume."""
     loaded = {}
 
-    def load(name):
+    def load(path):
+        name = Path(path).name
         if name not in loaded:
-            spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+            spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{path}.py")
             # Before it runs: data classes look their module up.
             loaded[name] = sys.modules[name] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(loaded[name])

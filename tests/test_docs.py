@@ -42,7 +42,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_bill_of_materials_is_what_the_constraints_pin():
-    """`python benchmarks/installs.py --sbom` mends it; what a user gets is pinned, pip and setuptools aside."""
+    """`python benchmarks/safety/installs.py --sbom` mends it; what a user gets is pinned, pip and setuptools aside."""
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     materials = json.loads((ROOT / "docs" / "reference" / "sbom.cdx.json").read_text())["components"]
     versions = {part["name"]: part["version"] for part in materials if part["name"] not in ("pip", "setuptools")}

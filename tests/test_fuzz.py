@@ -12,7 +12,7 @@ CORPUS = sorted(path for path in (ROOT / "tests" / "corpus").iterdir() if path.i
 
 @pytest.fixture(scope="module")
 def fuzz(script):
-    return script("fuzz")
+    return script("safety/fuzz")
 
 
 def test_new_inputs_are_answered_or_refused(fuzz):

@@ -1,11 +1,11 @@
-"""SIGKILL at random moments: `python benchmarks/kills.py` repeats this at volume."""
+"""SIGKILL at random moments: `python benchmarks/safety/kills.py` repeats this at volume."""
 
 import pytest
 
 
 @pytest.fixture(scope="module")
 def kills(script):
-    return script("kills")
+    return script("safety/kills")
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -76,8 +76,8 @@ async def test_a_slow_look_is_not_overtaken(job, monkeypatch):
 
 
 def test_steps_that_were_seen_take_no_memory(tmp_path, script):
-    """`python benchmarks/soak.py watch` does this with the app for an hour of eight ranks."""
-    soak = script("soak")
+    """`python benchmarks/safety/soak.py watch` does this with the app for an hour of eight ranks."""
+    soak = script("safety/soak")
     job, watcher, sizes = soak.GrowingJob(tmp_path / "run", ranks=1), JobWatcher(tmp_path / "run"), []
     for step in range(1, 3601):
         job.grow()

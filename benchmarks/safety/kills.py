@@ -1,6 +1,6 @@
 """SIGKILL for each process of the workbench at random moments: nothing written is lost, and a restart goes on.
 
-    python benchmarks/kills.py [--rounds 10] [--seed 0] [--victim rank ...]
+    python benchmarks/safety/kills.py [--rounds 10] [--seed 0] [--victim rank ...]
 
 `rank` and `collector` are killed in a training job of two ranks with all recorders and checkpoints, `launcher` in such
 a job under `workbench launch`; `reader`, `tui`, `watch` and `serve` while they read a run for the first time. What must
@@ -43,7 +43,7 @@ from workbench.ask import JOINED, ask
 from workbench.options import Format
 from workbench.present import render
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import ranks  # noqa: E402  # of the tests: their ranks are forked from a process that has torch

@@ -1,7 +1,7 @@
 """Mutated artefacts of every format through the whole program: each is answered or refused, and nothing leaks.
 
-    python benchmarks/fuzz.py [--seconds 60] [--inputs N] [--jobs 2] [--seed 0] [--keep FOLDER]
-    python benchmarks/fuzz.py --replay FOLDER    # one input again, with the traceback
+    python benchmarks/safety/fuzz.py [--seconds 60] [--inputs N] [--jobs 2] [--seed 0] [--keep FOLDER]
+    python benchmarks/safety/fuzz.py --replay FOLDER    # one input again, with the traceback
 
 An input is a folder. Mostly it is one file of a recorded run, each kind of file equally often, mutated in its
 structure (values, keys, lines, records, fields) or byte by byte; else some files of a run, of which one to three are
@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from analyzers import cache, child, store  # noqa: E402

@@ -1,7 +1,7 @@
 """Long and busy hours of `serve` and `watch`: no error, bounded memory, answers in time.
 
-    python benchmarks/soak.py serve [--clients 200] [--seconds 600]
-    python benchmarks/soak.py watch [--ranks 8] [--hours 1]
+    python benchmarks/safety/soak.py serve [--clients 200] [--seconds 600]
+    python benchmarks/safety/soak.py watch [--ranks 8] [--hours 1]
 
 `serve`: a dashboard as a process, and clients that ask for its pages, documents and callbacks, each as soon as it has
 an answer. Of ten clients one sends its requests byte by byte and stops, one reads its answers slowly, and one sends
@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from workbench.watch.app import WatchApp  # noqa: E402

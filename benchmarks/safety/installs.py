@@ -1,6 +1,6 @@
 """Install the wheel on each Python that is here, as the documentation says, and try every command that needs no GPU.
 
-    python benchmarks/installs.py [--python 3.12 ...] [--newest] [--torch 2.13.0] [--sbom]
+    python benchmarks/safety/installs.py [--python 3.12 ...] [--newest] [--torch 2.13.0] [--sbom]
 
 Pythons are looked for on the PATH and among pyenv's. Each gets an environment of its own, which is deleted afterwards,
 with the wheel and `constraints.txt` (`--newest`: without it, so with the newest versions that the requirements allow).
@@ -23,7 +23,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
 VERSIONS = ("3.11", "3.12", "3.13")
 TOOLS = ("pip-licenses==5.5.5", "cyclonedx-bom==7.5.0")
@@ -179,7 +179,7 @@ def write_materials(python: Path, wheel: Path) -> None:
 LICENCES_HEAD = """# Licences
 
 What `pip install torch-workbench` brings, without extras, in the versions of `constraints.txt`. The bill of materials
-is [sbom.cdx.json](sbom.cdx.json) (CycloneDX). Both are written by `python benchmarks/installs.py --sbom`.
+is [sbom.cdx.json](sbom.cdx.json) (CycloneDX). Both are written by `python benchmarks/safety/installs.py --sbom`.
 """
 
 
