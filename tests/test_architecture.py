@@ -1,6 +1,7 @@
 """The borders between the houses hold at run time too."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +62,7 @@ def test_the_recorders_import_only_the_standard_library_torch_and_themselves():
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             foreign = [name for name in names if not name.startswith("workbench.recorders")]
             assert {name.partition(".")[0] for name in foreign} <= allowed, path
+
+
+def test_tests_keep_away_from_the_users_cache(tmp_path_factory):
+    assert Path(os.environ["WORKBENCH_CACHE"]).is_relative_to(tmp_path_factory.getbasetemp())
