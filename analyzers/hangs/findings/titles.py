@@ -199,7 +199,8 @@ def order_cycle(cause: Cause) -> str:
 def all_arrived(cause: Cause) -> str:
     """Return the title of an operation that all ranks joined and that does not complete."""
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'has', 'have')}"
-    joined = "issued both the send and the recv of" if cause.reason is Reason.BOTH_HALVES_ISSUED else "all joined"
+    everyone = "all joined" if len(cause.ranks) > 1 else "joined, as the only member,"
+    joined = "issued both the send and the recv of" if cause.reason is Reason.BOTH_HALVES_ISSUED else everyone
     return f"{ranks} {joined} {name_operation(cause.culprit)}{at_step(cause)}, and it does not complete"
 
 

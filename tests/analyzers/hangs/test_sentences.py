@@ -31,6 +31,11 @@ def cause_of(kind, reason, *, frames=(BARRIER,), **facts):
     return Cause(culprit, reason, **{"sides": (usual, odd), "issued": odd, "expected": usual, "members": 4, **facts})
 
 
+def test_a_rank_that_is_alone_in_its_group_has_not_joined_as_all():
+    alone = title(cause_of(HangClass.ALL_ARRIVED, Reason.ALL_JOINED))
+    assert alone.startswith("rank 0 has joined, as the only member, ")
+
+
 @pytest.mark.parametrize(("kind", "reason"), list(product(CAUSES, Reason)))
 def test_every_class_and_reason_has_sentences(kind, reason):
     cause = cause_of(kind, reason)
